@@ -217,9 +217,7 @@ def test_every_table_of_the_recording_has_a_row(recorded: Path, end: str) -> Non
             assert connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0], name
 
 
-async def test_all_that_readers_say_is_as_it_was_recorded_but_for_reservations_which_ended(
-    firm: Firm, expected: Any
-) -> None:
+async def test_an_upgraded_store_reads_as_recorded_except_for_ended_reservations(firm: Firm, expected: Any) -> None:
     before, now = expected["contents"], await contents(firm)
     ended = [row for row in now["acme"]["rows"] if row not in before["acme"]["rows"]]
     assert [(row["kind"], row["cost_range_nanos"], row["charge_nanos"]) for row in ended] == [
@@ -244,7 +242,7 @@ async def test_all_that_readers_say_is_as_it_was_recorded_but_for_reservations_w
     assert list(changes(before, now)) == []
 
 
-async def test_versions_of_policies_that_traces_name_are_given_to_no_other(firm: Firm, expected: Any) -> None:
+async def test_policy_versions_named_by_traces_are_not_reused(firm: Firm, expected: Any) -> None:
     named = {each["policy_version"] for name in ACCOUNTS for each in expected["contents"][name]["traces"].values()}
     assert {"careful@2026-11-20", "support@2026-11-21", "support@2026-11-21.2"} < named
     days = {"careful": "2026-11-20", "support": "2026-11-21"}
@@ -254,7 +252,7 @@ async def test_versions_of_policies_that_traces_name_are_given_to_no_other(firm:
     assert sorted(each.label for each in found) == ["careful@2026-11-20.2", "support@2026-11-21.3"]
 
 
-async def test_pages_visit_every_trace_once_and_a_cursor_from_before_goes_on(firm: Firm, expected: Any) -> None:
+async def test_pages_visit_every_trace_once_and_old_cursors_continue(firm: Firm, expected: Any) -> None:
     whole = expected["contents"]["acme"]["traces"]
     seen, cursor = expected["told"]["page"]
     while cursor is not None:
@@ -282,7 +280,7 @@ async def test_traces_read_by_id_and_replay_to_their_digests(firm: Firm, expecte
     assert replayed > 40
 
 
-async def test_keys_authenticate_and_the_revoked_one_does_not(firm: Firm, expected: Any) -> None:
+async def test_keys_authenticate_except_the_revoked_one(firm: Firm, expected: Any) -> None:
     keys, ids = expected["keys"], expected["key_ids"]
     for name, account, environment in (("website", "acme", "production"), ("mobile", "beta", "production"),
                                        ("trial", "acme", "sandbox")):  # fmt: skip
@@ -296,7 +294,7 @@ async def test_keys_authenticate_and_the_revoked_one_does_not(firm: Firm, expect
         await firm.console.authenticate(f"Bearer {keys['trial']}", "production")
 
 
-async def test_kept_answers_are_given_again_to_the_same_body_alone(firm: Firm, expected: Any) -> None:
+async def test_kept_answers_are_replayed_only_for_the_same_body(firm: Firm, expected: Any) -> None:
     told, key = expected["told"], expected["keys"]["website"]
     callers = [await firm.caller(expected["keys"][name]) for name in ("website", "trial")]
     assert told["production"] != told["sandbox"]
@@ -320,7 +318,7 @@ async def test_answers_are_kept_for_a_day(path: Path, expected: Any, later_s: fl
     await firm.aclose()
 
 
-async def test_money_of_calls_that_were_killed_is_free_and_the_ledger_names_them(firm: Firm, expected: Any) -> None:
+async def test_money_of_killed_calls_is_free_and_the_ledger_lists_them(firm: Firm, expected: Any) -> None:
     caller = await firm.caller(expected["keys"]["website"])
     before = (await firm.console.standing("acme")).balance
     assert before is not None
@@ -333,7 +331,7 @@ async def test_money_of_calls_that_were_killed_is_free_and_the_ledger_names_them
     assert [row.kind for row in new].count("expired") == 3
 
 
-async def test_an_idempotency_key_that_was_in_flight_is_free_and_is_taken_once(firm: Firm, expected: Any) -> None:
+async def test_an_idempotency_key_in_flight_is_free_and_taken_once(firm: Firm, expected: Any) -> None:
     caller = await firm.caller(expected["keys"]["website"])
     same: dict[str, Any] = {"caller": caller, "idempotency_key": "in-flight", "timeout_ms": 5_000, **LARGE}
     for _ in range(2):
@@ -343,7 +341,7 @@ async def test_an_idempotency_key_that_was_in_flight_is_free_and_is_taken_once(f
         await firm.router.route("hang", **same)
 
 
-async def test_windows_go_on_counting_and_slots_are_free(firm: Firm, expected: Any) -> None:
+async def test_windows_continue_and_slots_are_free(firm: Firm, expected: Any) -> None:
     caller = await firm.caller(expected["keys"]["mobile"])
     answer = await firm.router.route("Hello", caller=caller)  # its one slot was taken by a call that was killed
     assert answer.response.usage.rate_limit_remaining == 30 - 4 - 1
@@ -352,7 +350,7 @@ async def test_windows_go_on_counting_and_slots_are_free(firm: Firm, expected: A
     assert answer.response.usage.rate_limit_remaining == 30 - 1
 
 
-async def test_an_account_is_deleted_and_old_traces_go(firm: Firm, expected: Any) -> None:
+async def test_an_account_can_be_deleted_and_old_traces_expire(firm: Firm, expected: Any) -> None:
     recorded, caller = expected["contents"], await firm.caller(expected["keys"]["website"])
     rows = [row async for row in firm.ledger.as_account("acme").rows()]
     assert await firm.traces.delete(everything=True, account="acme") == len(recorded["acme"]["traces"])
@@ -366,7 +364,7 @@ async def test_an_account_is_deleted_and_old_traces_go(firm: Firm, expected: Any
     assert usage.totals.requests == recorded["corp"]["usage"][0]["totals"]["requests"]
 
 
-async def test_the_firm_goes_on_in_the_old_store(firm: Firm, expected: Any) -> None:
+async def test_the_firm_continues_in_the_old_store(firm: Firm, expected: Any) -> None:
     caller = await firm.caller(expected["keys"]["website"])
     answer = await firm.router.route("Hello", caller=caller, policy_id="careful", **KEPT)
     await firm.router.feedback(answer.trace_id, 1.0, caller=caller)
@@ -384,7 +382,9 @@ async def test_the_firm_goes_on_in_the_old_store(firm: Firm, expected: Any) -> N
     ["store check", "store backup copy.db", "traces ls --account acme", "ledger statement --account acme",
      "analytics usage --account corp", "accounts ls", "keys ls acme", "incidents ls"],
 )  # fmt: skip
-def test_commands_run_on_it(path: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_commands_run_on_the_upgraded_store(
+    path: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_STORE", str(path))
     capsys.readouterr()
     assert main(command.split()) == 0
@@ -395,7 +395,7 @@ def test_commands_run_on_it(path: Path, command: str, monkeypatch: pytest.Monkey
         assert main(["store", "check", "copy.db"]) == 0
 
 
-async def test_failed_calls_of_the_old_version_go_out_of_the_analytics_as_they_came_in(firm: Firm) -> None:
+async def test_deleting_failed_calls_of_the_old_version_subtracts_them_from_the_analytics(firm: Firm) -> None:
     traces = firm.traces.as_account("acme")
     failed = [trace async for trace in traces.export() if trace.selected_model is None and trace.model is not None]
     assert failed, "the recording has some"

@@ -63,7 +63,7 @@ BUGS = [
         "        if takes or asking.takes:\n",
         "        if takes:\n",
         "tests/backends/test_accounts_faults.py",
-        "who_leaves_in_the_turn_of_its_tick",
+        "call_cancelled_during_its_tick",
     ),
     Bug(
         "a call that is blocked, or cancelled before it runs, keeps its slot",
@@ -182,9 +182,9 @@ BUGS = [
     ),
     Bug(
         "a revoked key works on for as long as a cache keeps it",
-        "backends/storage/tables/books/write.py",
-        "since, encode(key)))\n        self._transaction.changed(self._account, key.id)",
-        "since, encode(key)))",
+        "backends/storage/tables/write.py",
+        "since, _encode(key)))\n        transaction.changed(account, key.id)",
+        "since, _encode(key)))",
         ACCOUNTS,
         "Sqlite and revocation_hold_at_once",
     ),

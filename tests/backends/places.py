@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from contextlib import closing
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.backends.storage.sqlite import SqliteStorage
+from routewright.backends.storage.sqlite.connection import connect, make_file
+from routewright.backends.storage.sqlite.schema import prepare
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.protocols import LimitingStorage
 from routewright.testing import FakeClock
@@ -28,6 +33,17 @@ def at_once(asked: Coroutine[Any, Any, T]) -> T:
         result: T = answer.value
         return result
     raise AssertionError("it waits")
+
+
+@cache
+def empty_store() -> bytes:
+    """A file to copy, since creating its tables takes longer than most tests."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "empty.db"
+        make_file(path)
+        with closing(connect(str(path))) as connection:
+            prepare(connection, path)
+        return path.read_bytes()
 
 
 class SetClock(FakeClock):
@@ -57,6 +73,8 @@ class Place:
         self._opened: list[LimitingStorage] = []
         for end in ("", "-wal", "-shm", "-keep"):
             Path(f"{path}{end}").unlink(missing_ok=True)
+        if self.is_shared:
+            path.write_bytes(empty_store())
         self.processes = [self._open(), self._open()] if self.is_shared else [self._open()]
 
     def die(self, process: int) -> None:

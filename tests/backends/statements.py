@@ -9,11 +9,8 @@ from typing import Any
 
 from routewright.backends.storage.sqlite import upkeep
 from routewright.backends.storage.sqlite.schema import MIGRATIONS
-from routewright.backends.storage.tables import traces
-from routewright.backends.storage.tables import upkeep as swept
-from routewright.backends.storage.tables.books import audit, outbox, read, write
-from routewright.backends.storage.tables.books import audit as sweep
-from routewright.backends.storage.tables.books import ledger as shelf
+from routewright.backends.storage.tables import check, ledger, read, traces, webhooks, write
+from routewright.backends.storage.tables import upkeep as sweep
 from routewright.backends.storage.tables.rollups import _GROUPED, _LAST
 
 OF_ACCOUNTS = (
@@ -21,27 +18,27 @@ OF_ACCOUNTS = (
     *("account", "key", "purse", "ledger", "claim", "kept", "uncounted", "event", "told", "endpoint"),
 )
 """Tables whose rows belong to accounts."""
-CHECKED = {sql for sql in vars(audit).values() if isinstance(sql, str) and sql.startswith("SELECT")}
+CHECKED = {sql for sql in vars(check).values() if isinstance(sql, str) and sql.startswith("SELECT")}
 SWEPT = {value for value in vars(sweep).values() if isinstance(value, str)}
 MADE = {statement for script in MIGRATIONS for statement in script.split(";\n")}
 """What makes a store's tables, and brings an older one's into them."""
 NAMED = {
     *MADE,
-    *(swept.ACCOUNTS, "SELECT count(*) FROM trace", upkeep._BODIES, *CHECKED, *SWEPT),
-    *(_LAST, _GROUPED, "DELETE FROM uncounted WHERE n < ?", traces._LAST, shelf._LAST_KEPT),
+    *("SELECT count(*) FROM trace", upkeep._BODIES, *CHECKED, *SWEPT),
+    *(_LAST, _GROUPED, "DELETE FROM uncounted WHERE n < ?", traces._LAST, ledger._LAST_KEPT),
     *(
         read.ACCOUNTS,
         read.BY_DIGEST,
         read.SUMS_OF_ALL,
         write.HOLDER,
-        outbox.DUE,
-        outbox.NEXT,
-        outbox.ANY,
-        outbox.ENDPOINT,
-        outbox.TURN,
-        outbox.SERVED,
-        outbox.ENDPOINTS,
-        outbox.EVENT,
+        webhooks.DUE,
+        webhooks.NEXT,
+        webhooks.ANY,
+        webhooks.ENDPOINT,
+        webhooks.TURN,
+        webhooks.SERVED,
+        webhooks.ENDPOINTS,
+        webhooks.EVENT,
     ),
 }
 """What looks at all accounts, and says so: the list of accounts, the sums of all, the check of a file, the sweep, and

@@ -52,7 +52,7 @@ class FileGate:
 
 
 @pytest.mark.parametrize("arrivals", ARRIVALS, ids=lambda arrivals: arrivals.__name__)
-def test_no_minute_of_two_processes_is_above_a_limit_and_nobody_is_refused_in_vain(
+def test_two_processes_stay_within_a_limit_and_refuse_no_call_that_fits(
     tmp_path: Path, arrivals: Arrivals, full: bool
 ) -> None:
     rng, limits = Random(1), limits_of(40)
@@ -64,7 +64,7 @@ def test_no_minute_of_two_processes_is_above_a_limit_and_nobody_is_refused_in_va
     gate.close()
 
 
-def test_one_who_waits_as_one_process_says_is_admitted_by_the_other(tmp_path: Path, full: bool) -> None:
+def test_a_call_that_waits_as_one_process_said_is_admitted_by_another(tmp_path: Path, full: bool) -> None:
     rng, at, refusals, limits = Random(1), FIRST, 0, limits_of(20)
     gate = FileGate(tmp_path / "traces.db", rng, *limits)
     crowd = Crowd(gate, rng, *limits)

@@ -25,7 +25,7 @@ Checked = Callable[[list[str]], None]
 
 def for_ids(full: bool) -> Callable[[Checked], Checked]:
     """Check something for these, and for any others like them."""
-    chosen = settings(max_examples=2_000 if full else 25, deadline=None, suppress_health_check=list(HealthCheck))
+    chosen = settings(max_examples=2_000 if full else 12, deadline=None, suppress_health_check=list(HealthCheck))
     return lambda check: example(ALIKE)(chosen(given(ids)(check)))
 
 
@@ -35,7 +35,7 @@ def attempts(till: Till, call: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_booked_of_a_call_is_found_by_its_very_id(kind: str, tmp_path: Path, full: bool) -> None:
+def test_ledger_rows_are_found_by_the_exact_call_id(kind: str, tmp_path: Path, full: bool) -> None:
     place, accounts = Place(kind, tmp_path / "traces.db"), count()
 
     @for_ids(full)
@@ -65,7 +65,7 @@ def test_what_is_booked_of_a_call_is_found_by_its_very_id(kind: str, tmp_path: P
     place.close()
 
 
-def test_a_call_that_settles_late_takes_the_place_of_its_own_row_that_expired(tmp_path: Path, full: bool) -> None:
+def test_a_late_settlement_replaces_its_own_expired_row(tmp_path: Path, full: bool) -> None:
     place, accounts = Place("sqlite", tmp_path / "traces.db"), count()
 
     @for_ids(full)

@@ -107,7 +107,7 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: any(call.state == "lost" and call.charged is None for call in self.calls))
     @rule(data=st.data(), process=processes)
-    def ask_again_after_it_was_lost(self, data: st.DataObject, process: int) -> None:
+    def ask_again_after_a_loss(self, data: st.DataObject, process: int) -> None:
         lost = [call for call in self.calls if call.state == "lost" and call.charged is None]
         call = data.draw(st.sampled_from(lost))
         if self._ask(call.id, call.scope, call.fingerprint, process):
@@ -157,7 +157,7 @@ class Machine(RuleBasedStateMachine):
         self.place.pause(seconds)
 
     @rule(seconds=st.sampled_from((LEASE_S + 1.0, DAY_S - LEASE_S, DAY_S - 1.0, DAY_S)), process=processes)
-    def nobody_acts_for_longer_than_a_lease_and_then_one_does(self, seconds: float, process: int) -> None:
+    def all_are_silent_for_longer_than_a_lease_but_one(self, seconds: float, process: int) -> None:
         self.clock.now += seconds
         self.place.touch(self._process(process))
         if self.place.is_shared:
@@ -188,7 +188,7 @@ class Machine(RuleBasedStateMachine):
     # What has to be seen
 
     @invariant()
-    def each_key_is_whose_it_is_in_every_process(self) -> None:
+    def all_processes_agree_on_each_key(self) -> None:
         for number, scope in enumerate(SCOPES):
             found = self._outcome("probe", scope, "f", number)
             expected = self.expected(scope, "f")
@@ -235,22 +235,20 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_happens_a_key_has_one_call_or_one_answer(
+def test_an_idempotency_key_never_has_two_calls_or_answers(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     monkeypatch.setattr(memory, "TIDY_EVERY", 10**9)  # only a sweep takes what is overdue
     machine = type("Placed", (Machine,), {"kind": kind, "path": tmp_path / "traces.db"})
     chosen = settings(
-        max_examples=2_000 if full else 25, stateful_step_count=50 if full else 25, deadline=None,
+        max_examples=2_000 if full else 12, stateful_step_count=50 if full else 25, deadline=None,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     run_state_machine_as_test(machine, settings=chosen)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sweep_takes_an_answer_behind_one_that_was_kept_before_the_clock_was_set_back(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_sweep_removes_expired_answers_after_the_clock_was_set_back(kind: str, tmp_path: Path) -> None:
     place = Place(kind, tmp_path / "traces.db")
     till = tills_of(place, "acme")[0]
     for key, step_s in (("first", 0.0), ("second", -DAY_S)):

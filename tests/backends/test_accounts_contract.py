@@ -24,6 +24,7 @@ from routewright.testing.storage.settlement import Histories, Idempotency, Settl
 from routewright.wire import Ask, Caller, Claim
 
 from .accounts_site import desk_of
+from .places import empty_store
 
 
 class TestMemoryAccounts(AccountsContract):
@@ -37,6 +38,7 @@ class InFile(AccountsSuite):
     @pytest.fixture(autouse=True)
     def _file(self, tmp_path: Path) -> None:
         self.path = tmp_path / "store.db"
+        self.path.write_bytes(empty_store())
 
     def make(self, clock: FakeClock) -> SqliteStorage:
         return SqliteStorage(self.path, clock=clock)
@@ -46,7 +48,7 @@ class InFile(AccountsSuite):
 
 
 @pytest.mark.anyio
-async def test_a_call_that_finds_too_many_waiting_is_told_when_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_queue_refuses_with_a_retry_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wait_queue, "MOST_WAITING", 1)
     clock = FakeClock(autojump=False)
     mine = MemoryStorage(clock=clock).accounts
@@ -87,7 +89,7 @@ class TestSqliteAccountsInThreads(InFile, Windows, Budgets, Settling, Idempotenc
                     await anyio.lowlevel.checkpoint()
                 full.release("c")
 
-    async def test_what_a_silent_process_held_is_given_to_those_who_wait(
+    async def test_holds_of_a_silent_process_go_to_waiting_calls(
         self, full: Till, heir: Till, clock: FakeClock
     ) -> None:
         """Nobody else writes anything that could wake them."""

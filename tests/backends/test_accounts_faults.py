@@ -176,7 +176,7 @@ async def _ask_and_settle(till: Till, call: str) -> None:
 LEAVERS: list[Leaver] = [_ask, _wait_for_money, _wait_for_a_key, _ask_and_widen, _ask_and_settle]
 
 
-async def leave_everywhere(till: Till, leaver: Leaver) -> list[str]:
+async def cancel_at_every_step(till: Till, leaver: Leaver) -> list[str]:
     """Cancel calls after more and more turns of the loop. Those that ended are released."""
     ended: list[str] = []
     for turn in range(TURNS):
@@ -197,12 +197,12 @@ async def leave_everywhere(till: Till, leaver: Leaver) -> list[str]:
 
 
 @pytest.mark.parametrize("leaver", LEAVERS, ids=lambda leaver: leaver.__name__)
-async def test_who_leaves_at_any_time_holds_nothing(scene: Scene, leaver: Leaver) -> None:
+async def test_a_cancelled_call_holds_nothing(scene: Scene, leaver: Leaver) -> None:
     till = await scene.till.open_full()
     limits = RateLimits(concurrency=3)
     await till.put(PutAccount(make_account(prepaid=True, monthly_nanos=1_000, limits=limits)))
     await till.admit("taken", 10, same="taken")
-    await leave_everywhere(till, leaver)
+    await cancel_at_every_step(till, leaver)
     assert await reserved(till) == 10
     till.release("taken")
     assert await reserved(till) == 0
@@ -213,7 +213,7 @@ async def test_who_leaves_at_any_time_holds_nothing(scene: Scene, leaver: Leaver
         till.release(f"slot{number}")
 
 
-async def leave_in_the_turn_of_its_tick(scene: Scene) -> None:
+async def cancel_during_its_tick(scene: Scene) -> None:
     """A call whose grant is committed when it is cancelled, and was not told yet."""
     till = await scene.till.open_full()
     scene.gate.at = "COMMIT"
@@ -227,17 +227,17 @@ async def leave_in_the_turn_of_its_tick(scene: Scene) -> None:
     till.release("d")
 
 
-async def test_who_leaves_in_the_turn_of_its_tick_gives_back(scene: Scene) -> None:
-    await leave_in_the_turn_of_its_tick(scene)
+async def test_a_call_cancelled_during_its_tick_returns_its_hold(scene: Scene) -> None:
+    await cancel_during_its_tick(scene)
 
 
-async def test_a_grant_that_nobody_gives_back_is_found(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreleased_grant_is_found(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AccountTransaction, "leave", lambda self, asking, connection: None)
     with pytest.raises(AssertionError, match="it is given back"):
-        await leave_in_the_turn_of_its_tick(scene)
+        await cancel_during_its_tick(scene)
 
 
-async def test_who_leaves_before_the_turn_of_its_tick_is_not_admitted(scene: Scene) -> None:
+async def test_a_call_cancelled_before_its_tick_is_not_admitted(scene: Scene) -> None:
     till = await scene.till.open_full()
     async with scene.stopped("BEGIN IMMEDIATE") as group:
         with anyio.CancelScope() as scope:
@@ -250,7 +250,7 @@ async def test_who_leaves_before_the_turn_of_its_tick_is_not_admitted(scene: Sce
     assert not await till.rows(request_id="c")
 
 
-async def test_a_call_that_asks_for_more_and_leaves_holds_what_it_held(scene: Scene) -> None:
+async def test_a_call_cancelled_while_widening_keeps_its_hold(scene: Scene) -> None:
     till = await scene.till.open_full()
     await till.admit("c", 100, key="k")
     await till.admit("other", 850)
@@ -273,7 +273,7 @@ async def test_a_call_that_asks_for_more_and_leaves_holds_what_it_held(scene: Sc
     assert await reserved(till) == 0
 
 
-async def test_a_key_that_is_settled_and_asked_for_in_one_tick_replays(scene: Scene) -> None:
+async def test_a_key_settled_and_requested_in_one_tick_is_replayed(scene: Scene) -> None:
     till = await scene.till.open_full()
     await till.admit("c", 100, same="i")
     found: list[Any] = []
@@ -290,7 +290,7 @@ async def test_a_key_that_is_settled_and_asked_for_in_one_tick_replays(scene: Sc
     assert (await till.purses())[MONTH] == (7, 0)
 
 
-async def test_closing_while_calls_end_fails_none_of_them(scene: Scene) -> None:
+async def test_closing_fails_no_call_that_is_ending(scene: Scene) -> None:
     till = await scene.till.open_full()
     for round_ in range(20):
         calls = [f"c{round_}-{number}" for number in range(5)]
@@ -306,7 +306,7 @@ async def test_closing_while_calls_end_fails_none_of_them(scene: Scene) -> None:
 # One that is to blame among many
 
 
-async def test_of_ten_settlements_in_one_tick_only_the_one_to_blame_fails(scene: Scene) -> None:
+async def test_only_the_faulty_settlement_of_a_tick_fails(scene: Scene) -> None:
     for number, guilty in enumerate((
         make_row("c3", charge=2**70),
         make_row("c3", charge=1, note="\ud800"),
@@ -339,7 +339,7 @@ async def test_of_ten_settlements_in_one_tick_only_the_one_to_blame_fails(scene:
         till.release("c3")
 
 
-async def test_who_waits_is_not_harmed_by_a_settlement_that_breaks_its_tick(scene: Scene) -> None:
+async def test_waiting_calls_survive_a_settlement_that_breaks_their_tick(scene: Scene) -> None:
     till = await scene.till.open_full()
     await till.admit("bad", 500)
     await till.admit("good", 500)
@@ -436,7 +436,7 @@ async def till(tmp_path: Path, failing: Failing, clock: FakeClock) -> AsyncItera
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR])
-async def test_whatever_statement_fails_a_call_is_admitted_and_booked_whole_or_not_at_all(
+async def test_if_any_statement_fails_a_call_is_admitted_and_booked_completely_or_not_at_all(
     till: Till, failing: Failing, code: int
 ) -> None:
     failing.code = code
@@ -467,7 +467,7 @@ async def test_whatever_statement_fails_a_call_is_admitted_and_booked_whole_or_n
     assert failures > 15
 
 
-async def test_who_began_to_wait_in_a_tick_that_failed_holds_nothing_later(
+async def test_a_call_that_queued_in_a_failed_tick_holds_nothing(
     till: Till, failing: Failing, clock: FakeClock
 ) -> None:
     await till.admit("c", 1_000)
@@ -479,7 +479,7 @@ async def test_who_began_to_wait_in_a_tick_that_failed_holds_nothing_later(
     await till.admit("e", 1_000)
 
 
-async def test_who_waits_is_answered_when_a_full_disk_has_room_again(
+async def test_waiting_calls_are_answered_once_a_full_disk_has_space(
     till: Till, failing: Failing, clock: FakeClock
 ) -> None:
     await till.admit("c", 1_000)
@@ -499,7 +499,9 @@ async def test_who_waits_is_answered_when_a_full_disk_has_room_again(
     assert got == ["d"]
 
 
-async def test_who_waits_gives_up_in_time_while_the_disk_fails(till: Till, failing: Failing, clock: FakeClock) -> None:
+async def test_waiting_calls_give_up_in_time_while_the_disk_fails(
+    till: Till, failing: Failing, clock: FakeClock
+) -> None:
     await till.admit("c", 1_000)
     began = clock.monotonic()
 
@@ -521,7 +523,7 @@ def failed_sync(descriptor: int) -> None:
     raise OSError(errno.EIO, "as the test will have it")
 
 
-async def test_nothing_is_answered_that_was_not_synced(till: Till, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_answer_precedes_its_sync(till: Till, monkeypatch: pytest.MonkeyPatch) -> None:
     await till.admit("c", 100, same="i")
     await till.settle("c", make_row("c", charge=7), result=b"answer", durability="buffered")
     await till.admit("d", 100)
@@ -542,7 +544,7 @@ async def test_nothing_is_answered_that_was_not_synced(till: Till, monkeypatch: 
     assert (await till.purses())[MONTH] == (14, 0)
 
 
-async def test_a_settlement_that_is_not_synced_is_not_answered(till: Till, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_settlement_is_not_answered_without_a_sync(till: Till, monkeypatch: pytest.MonkeyPatch) -> None:
     await till.admit("d", 100)
     monkeypatch.setattr(sync, "true_sync", failed_sync)
     with pytest.raises(StorageUnavailable, match="failed to sync"):
@@ -553,7 +555,7 @@ async def test_a_settlement_that_is_not_synced_is_not_answered(till: Till, monke
     assert (await till.purses())[MONTH] == (7, 0)
 
 
-async def test_a_storage_that_was_closed_leaves_its_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_closed_storage_does_not_touch_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "EVERY_S", 0.001)
     before = set(threading.enumerate())
     for number in range(20):
@@ -567,7 +569,7 @@ async def test_a_storage_that_was_closed_leaves_its_file_alone(tmp_path: Path, m
 # A process that stands still with the lock
 
 
-async def test_calls_wait_a_quarter_of_a_second_for_a_process_that_stands_still_and_settlements_longer(
+async def test_calls_wait_a_quarter_of_a_second_for_a_stopped_process_and_settlements_longer(
     scene: Scene,
 ) -> None:
     till, path = await scene.till.open_full(), scene.storage.path
@@ -616,7 +618,7 @@ async def test_calls_wait_for_processes_that_write_all_the_time(scene: Scene, mo
     till.release("asking")
 
 
-async def test_what_is_given_back_while_the_disk_is_full_is_free_once_it_has_room(tmp_path: Path) -> None:
+async def test_releases_on_a_full_disk_take_effect_once_it_has_space(tmp_path: Path) -> None:
     failing = Failing()
     storage = SqliteStorage(tmp_path / "traces.db", connect=failing)
     till = await Till(storage).open_full()
@@ -639,7 +641,7 @@ async def test_a_snapshot_is_put_again_when_its_transaction_failed(till: Till, f
     assert await till.storage.read(SYSTEM_ACCOUNT, SnapshotById("h")) == snapshots[0]
 
 
-async def test_who_waits_keeps_its_place_when_a_transaction_fails(
+async def test_waiting_calls_keep_their_place_when_a_transaction_fails(
     till: Till, failing: Failing, clock: FakeClock
 ) -> None:
     await till.admit("c", 1_000)
@@ -662,7 +664,7 @@ async def test_who_waits_keeps_its_place_when_a_transaction_fails(
     till.release("second")
 
 
-async def test_a_process_that_does_nothing_forgets_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_process_evicts_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction, "MOST_UNUSED", 10)
     monkeypatch.setattr(writer, "IDLE_S", 0.05)
     storage = SqliteStorage(tmp_path / "traces.db")
@@ -679,7 +681,7 @@ async def test_a_process_that_does_nothing_forgets_callers(tmp_path: Path, monke
     await storage.aclose()
 
 
-async def test_who_was_refused_is_not_admitted_when_the_transaction_then_breaks(
+async def test_a_refused_call_is_not_admitted_when_the_transaction_then_fails(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     till = await scene.till.open_full()
@@ -725,7 +727,7 @@ async def test_who_was_refused_is_not_admitted_when_the_transaction_then_breaks(
     till.release("bad")
 
 
-async def test_releases_outlast_a_settlement_that_breaks_their_transaction(tmp_path: Path) -> None:
+async def test_releases_survive_a_settlement_that_breaks_their_transaction(tmp_path: Path) -> None:
     failing = Failing()
     storage = SqliteStorage(tmp_path / "traces.db", connect=failing)
     till = await Till(storage).open_full()
@@ -741,7 +743,7 @@ async def test_releases_outlast_a_settlement_that_breaks_their_transaction(tmp_p
     await storage.aclose()
 
 
-async def test_a_defect_fails_its_calls_and_not_the_thread(
+async def test_an_unexpected_error_fails_its_calls_but_not_the_thread(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     till = await scene.till.open_full()
@@ -771,9 +773,7 @@ async def test_a_settlement_that_was_void_in_a_transaction_that_failed_is_charge
     assert (await till.purses())[MONTH] == (7, 0)
 
 
-async def test_a_file_that_cannot_be_opened_to_sync_it_is_a_passing_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_to_open_the_log_for_a_sync_is_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = SqliteStorage(tmp_path / "traces.db")
     till = await Till(storage).open_full()
     with monkeypatch.context() as patch:
@@ -790,7 +790,7 @@ async def test_a_file_that_cannot_be_opened_to_sync_it_is_a_passing_fault(
     await storage.aclose()
 
 
-def test_a_waiter_whose_loop_is_gone_is_given_nothing(tmp_path: Path) -> None:
+def test_a_waiter_whose_loop_is_closed_is_granted_nothing(tmp_path: Path) -> None:
     storage = SqliteStorage(tmp_path / "traces.db")
     till = Till(storage)
     loop = asyncio.new_event_loop()
@@ -819,7 +819,7 @@ def test_a_waiter_whose_loop_is_gone_is_given_nothing(tmp_path: Path) -> None:
     asyncio.run(go_on())
 
 
-async def test_who_waited_for_a_key_and_then_for_money_is_told_of_the_money(till: Till, clock: FakeClock) -> None:
+async def test_a_call_that_waited_for_a_key_then_money_is_refused_for_money(till: Till, clock: FakeClock) -> None:
     await till.admit("c", 1_000, same="i")
     found: list[Any] = []
 
@@ -839,7 +839,7 @@ async def test_who_waited_for_a_key_and_then_for_money_is_told_of_the_money(till
     till.release("rich")
 
 
-async def test_a_disk_that_stalls_stops_no_admission(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stalled_disk_does_not_stop_admissions(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     till, stalls, goes_on = await scene.till.open_full(), threading.Event(), threading.Event()
     await till.admit("running", 100)
     settled: list[str] = []
@@ -870,7 +870,7 @@ async def test_a_disk_that_stalls_stops_no_admission(scene: Scene, monkeypatch: 
     assert await reserved(till) == 0
 
 
-async def test_what_is_given_back_while_no_thread_can_be_started_is_free_later(
+async def test_releases_take_effect_later_if_no_thread_can_be_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = SqliteStorage(tmp_path / "traces.db")

@@ -74,7 +74,7 @@ async def idle_while_others_spend(site: Site) -> None:
     assert (await idle.short("more", 100)).purse.spent_nanos == 901
 
 
-async def no_number_twice(site: Site) -> None:
+async def tick_numbers_are_not_reused(site: Site) -> None:
     first, second = site.process(), site.process()
     await first.open_full()
     for number in range(8):
@@ -83,11 +83,11 @@ async def no_number_twice(site: Site) -> None:
         site.look()
 
 
-async def started_anew_with_a_younger_clock(site: Site) -> None:
-    await started_anew(site, 5.0)
+async def rebooted_with_a_younger_clock(site: Site) -> None:
+    await rebooted(site, 5.0)
 
 
-async def started_anew(site: Site, up_s: float, name: str = "second") -> None:
+async def rebooted(site: Site, up_s: float, name: str = "second") -> None:
     """Holds end by name, windows go on, and the log's time does not jump."""
     before = await site.process().open_full()
     await before.put(PutAccount(make_limited(requests=3, concurrency=1)))
@@ -121,7 +121,7 @@ async def answers_wait_for_the_disk(site: Site) -> None:
     assert synced, "an answer was given that a power cut could take back"
 
 
-async def a_sync_is_of_the_log_in_use(site: Site) -> None:
+async def syncs_use_the_current_log(site: Site) -> None:
     synced: list[bool] = []
 
     def look(descriptor: int) -> None:
@@ -136,7 +136,7 @@ async def a_sync_is_of_the_log_in_use(site: Site) -> None:
     assert synced == [True], "another file than the log in use was synced"
 
 
-async def refusals_are_of_now(site: Site) -> None:
+async def refusals_use_the_current_state(site: Site) -> None:
     first, second = site.process(), site.process()
     await first.open_full()
     await first.put(PutAccount(make_limited(concurrency=1)))
@@ -153,7 +153,7 @@ async def refusals_are_of_now(site: Site) -> None:
     await second.admit("f", 200)
 
 
-async def money_comes_by_the_log(site: Site) -> None:
+async def credit_arrives_through_the_log(site: Site) -> None:
     first, second = site.process(), site.process()
     await first.open(prepaid=True, credit=101)
     await spend(second, "b", 1)
@@ -162,7 +162,7 @@ async def money_comes_by_the_log(site: Site) -> None:
     await second.admit("c", 101)
 
 
-async def holds_end_once(site: Site) -> None:
+async def holds_end_only_once(site: Site) -> None:
     gone, first, second = (site.process() for _ in range(3))
     await gone.open_full()
     await gone.admit("lost", 800, key="k", run=RUN, lasts_s=LONG_S)
@@ -179,8 +179,8 @@ async def holds_end_once(site: Site) -> None:
 
 Scene = Callable[[Site], Awaitable[None]]
 SCENES: list[Scene] = [
-    idle_while_others_spend, no_number_twice, started_anew_with_a_younger_clock, answers_wait_for_the_disk,
-    a_sync_is_of_the_log_in_use, refusals_are_of_now, money_comes_by_the_log, holds_end_once,
+    idle_while_others_spend, tick_numbers_are_not_reused, rebooted_with_a_younger_clock, answers_wait_for_the_disk,
+    syncs_use_the_current_log, refusals_use_the_current_state, credit_arrives_through_the_log, holds_end_only_once,
 ]  # fmt: skip
 
 
@@ -197,14 +197,14 @@ def make_terms(**given: Any) -> Any:
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
-async def test_a_process_knows_what_the_log_says(site: Site, scene: Scene) -> None:
+async def test_every_process_has_the_state_of_the_log(site: Site, scene: Scene) -> None:
     await scene(site)
 
 
 # Planted faults
 
 
-def believes_what_it_remembers(patch: pytest.MonkeyPatch) -> None:
+def trusts_stale_state(patch: pytest.MonkeyPatch) -> None:
     def follow(self: Log, connection: Any) -> bool:
         if self._seen is None:
             return False
@@ -219,7 +219,7 @@ def removes_all_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log, "_PRUNE", "DELETE FROM tick WHERE n >= 0 * ?")
 
 
-def goes_by_the_clock_of_the_boot(patch: pytest.MonkeyPatch) -> None:
+def restarts_the_log_clock_at_boot(patch: pytest.MonkeyPatch) -> None:
     def take_clock(self: Log, connection: Any) -> list[Any]:
         self._ahead = 0.0
         return []
@@ -236,7 +236,7 @@ def keeps_an_old_descriptor(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sync, "_is_current", lambda self: True)
 
 
-def refuses_by_what_it_remembers(patch: pytest.MonkeyPatch) -> None:
+def refuses_from_stale_state(patch: pytest.MonkeyPatch) -> None:
     follow = Log._follow
 
     def lazy(self: Log, connection: Any) -> bool:
@@ -245,11 +245,11 @@ def refuses_by_what_it_remembers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Log, "_follow", lazy)
 
 
-def tops_up_beside_the_log(patch: pytest.MonkeyPatch) -> None:
+def adds_credit_outside_the_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AccountTransaction, "changed", lambda self, account: None)
 
 
-def ends_holds_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
+def ends_holds_only_in_memory(patch: pytest.MonkeyPatch) -> None:
     append = Log.append
 
     def forgetful(self: Log, connection: Any, tick: Any) -> None:
@@ -261,21 +261,21 @@ def ends_holds_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 PLANTED: dict[Plant, tuple[Scene, str]] = {
-    believes_what_it_remembers: (idle_while_others_spend, "more was not refused"),
-    removes_all_rows: (no_number_twice, "is of two ticks"),
-    goes_by_the_clock_of_the_boot: (started_anew_with_a_younger_clock, "limited to 1 call at a time"),
+    trusts_stale_state: (idle_while_others_spend, "more was not refused"),
+    removes_all_rows: (tick_numbers_are_not_reused, "is of two ticks"),
+    restarts_the_log_clock_at_boot: (rebooted_with_a_younger_clock, "limited to 1 call at a time"),
     answers_before_it_syncs: (answers_wait_for_the_disk, "a power cut could take back"),
-    keeps_an_old_descriptor: (a_sync_is_of_the_log_in_use, "another file than the log in use"),
-    refuses_by_what_it_remembers: (refusals_are_of_now, "limited to 1 call at a time"),
-    tops_up_beside_the_log: (money_comes_by_the_log, "c was not admitted"),
-    ends_holds_in_memory_alone: (holds_end_once, "a hold ended twice"),
+    keeps_an_old_descriptor: (syncs_use_the_current_log, "another file than the log in use"),
+    refuses_from_stale_state: (refusals_use_the_current_state, "limited to 1 call at a time"),
+    adds_credit_outside_the_log: (credit_arrives_through_the_log, "c was not admitted"),
+    ends_holds_only_in_memory: (holds_end_only_once, "a hold ended twice"),
 }
 """The scene that finds each fault, and what fails there. The ninth, a grant that is lost when its caller leaves, is in
 test_accounts_faults."""
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-async def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant) -> None:
+async def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant) -> None:
     monkeypatch.setattr(log, "FOLD_S", 0.0)
     monkeypatch.setattr(log, "SHARE", 0)
     plant(monkeypatch)
@@ -288,17 +288,17 @@ async def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("up_s", [0.0, 999.0, 1_000.5, 5_000.0, 1e7])
-async def test_a_start_of_the_machine_ends_what_was_held_whatever_its_clock_says(site: Site, up_s: float) -> None:
-    await started_anew(site, up_s)
+async def test_a_reboot_ends_all_holds_whatever_the_clock_says(site: Site, up_s: float) -> None:
+    await rebooted(site, up_s)
 
 
-async def test_without_names_of_starts_a_younger_clock_tells(site: Site) -> None:
+async def test_without_boot_ids_a_younger_clock_reveals_a_reboot(site: Site) -> None:
     site.machine.name = ""
-    await started_anew(site, 3.0, name="")
+    await rebooted(site, 3.0, name="")
 
 
 @pytest.mark.parametrize("step_s", [3_600.0, -3_600.0])
-async def test_steps_of_the_wall_clock_change_no_limit_and_no_lease(site: Site, step_s: float) -> None:
+async def test_wall_clock_steps_change_no_limit_or_lease(site: Site, step_s: float) -> None:
     first, second = await site.process().open_full(), site.process()
     await first.put(PutAccount(make_limited(requests=3)))
     await first.admit("c", 800, lasts_s=LONG_S, same="i")
@@ -314,7 +314,7 @@ async def test_steps_of_the_wall_clock_change_no_limit_and_no_lease(site: Site, 
     site.look()
 
 
-async def test_an_older_file_that_is_restored_meanwhile_is_folded_anew(site: Site) -> None:
+async def test_a_restored_backup_is_folded_from_scratch(site: Site) -> None:
     """Closed at the time: what is there then is the file, and nothing of what was known before may get into it."""
     first = await site.process().open_full()
     await spend(first, "c", 100)
@@ -335,7 +335,7 @@ async def test_an_older_file_that_is_restored_meanwhile_is_folded_anew(site: Sit
     await first.short("h", 1)
 
 
-async def test_an_older_file_that_is_put_in_its_place_while_it_is_open_is_refused(site: Site) -> None:
+async def test_a_backup_restored_under_an_open_store_is_refused(site: Site) -> None:
     idle, busy = await site.process().open_full(), site.process()
     await spend(busy, "c", 100)
     kept = site.path.with_name("kept.db")
@@ -348,7 +348,7 @@ async def test_an_older_file_that_is_put_in_its_place_while_it_is_open_is_refuse
     site._storages.clear()
 
 
-async def test_ticks_that_were_removed_while_a_process_was_idle_are_not_missed(site: Site) -> None:
+async def test_an_idle_process_recovers_from_pruned_ticks(site: Site) -> None:
     idle, busy, gone = await site.process().open_full(), site.process(), site.process()
     await idle.put(PutAccount(make_limited(requests=20, tokens_per_min=1_000)))
     await idle.admit("mine", 50, tokens=7, lasts_s=LONG_S)
@@ -366,7 +366,7 @@ async def test_ticks_that_were_removed_while_a_process_was_idle_are_not_missed(s
     assert [row.kind for row in await idle.rows(request_id="lost")] == ["expired"]
 
 
-async def test_a_call_that_asks_again_where_all_was_folded_anew_is_counted_once(site: Site) -> None:
+async def test_a_retried_ask_is_counted_once_after_a_full_fold(site: Site) -> None:
     slow, busy = await site.process().open_full(), site.process()
     await slow.admit("slow", 300, run=RUN, lasts_s=LONG_S)
     await site.machine.advance(LEASE_S + 1)
@@ -380,7 +380,7 @@ async def test_a_call_that_asks_again_where_all_was_folded_anew_is_counted_once(
     assert await busy.kinds() == ["attempt"] * 4
 
 
-async def test_who_waits_for_a_key_of_another_process_is_given_its_answer(site: Site) -> None:
+async def test_waiting_for_another_processs_key_returns_its_answer(site: Site) -> None:
     first, second = await site.process().open_full(), site.process()
     await first.admit("c", 100, same="i", lasts_s=LONG_S)
     found: list[Any] = []
@@ -398,7 +398,7 @@ async def test_who_waits_for_a_key_of_another_process_is_given_its_answer(site: 
 
 
 @pytest.mark.parametrize("write", [DeleteTraces(limit=100), DeleteResults()], ids=lambda write: type(write).__name__)
-async def test_a_deletion_leaves_no_call_in_the_log_that_has_ended(site: Site, write: Any) -> None:
+async def test_a_deletion_removes_ended_calls_from_the_log(site: Site, write: Any) -> None:
     site.patch.setattr(log, "FOLD_S", 1e9)
     first, second = await site.process().open_full(), site.process()
     await first.admit("held", 100, lasts_s=LONG_S)
@@ -535,7 +535,7 @@ async def check_history(site: Site, seed: int, steps: int) -> None:
         history.tills.pop()
 
 
-async def test_every_process_knows_the_same_after_any_history(
+async def test_all_processes_agree_after_any_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     for seed in range(60 if full else 2):

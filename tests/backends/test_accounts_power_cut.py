@@ -156,9 +156,7 @@ def cut_power(folder: Path, patch: Patch, seed: int, cuts: int, change: Callable
     return [check_cut(folder / f"cut-{seed}", files, life, place) for place, files in disk.cuts(places, chance)]
 
 
-def test_a_power_cut_takes_nothing_that_was_answered_and_the_books_add_up(
-    tmp_path: Path, monkeypatch: Patch, full: bool
-) -> None:
+def test_a_power_cut_loses_no_answered_call_and_the_sums_match(tmp_path: Path, monkeypatch: Patch, full: bool) -> None:
     seeds, cuts = (10, 100) if full else (1, 12)
     there = [count for seed in range(seeds) for count in cut_power(tmp_path, monkeypatch, seed, cuts)]
     print(sorted(there))
@@ -166,7 +164,7 @@ def test_a_power_cut_takes_nothing_that_was_answered_and_the_books_add_up(
     assert len(set(there)) > 3
 
 
-def test_a_store_that_syncs_nothing_is_found_out(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_store_that_never_syncs_is_detected(tmp_path: Path, monkeypatch: Patch) -> None:
     def deaf(disk: Disk) -> Any:
         monkeypatch.setattr(sync, "true_sync", lambda descriptor: None)
         return disk.connect
@@ -175,7 +173,7 @@ def test_a_store_that_syncs_nothing_is_found_out(tmp_path: Path, monkeypatch: Pa
         cut_power(tmp_path, monkeypatch, 0, 60, deaf)
 
 
-def test_one_connection_that_does_not_sync_is_found_out(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_one_connection_that_never_syncs_is_detected(tmp_path: Path, monkeypatch: Patch) -> None:
     """That which moves the log: what it moved is taken for safe, and the log is written over."""
 
     def careless(disk: Disk) -> Any:

@@ -136,7 +136,7 @@ class History:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_any_history_a_purse_is_what_its_rows_come_to(kind: str, tmp_path: Path, full: bool) -> None:
+def test_a_purse_always_equals_the_sum_of_its_rows(kind: str, tmp_path: Path, full: bool) -> None:
     for seed in range(500 if full else 5):
         place = Place(kind, tmp_path / "traces.db")
         history = History(place, Random(seed))

@@ -68,7 +68,7 @@ SAME = {
 """What an upgrade leaves as it is, reservations aside."""
 
 
-async def test_sums_rows_answers_and_revocations_are_the_same_and_reservations_end_by_name(path: Path) -> None:
+async def test_an_upgrade_keeps_sums_rows_answers_and_revocations_and_ends_reservations(path: Path) -> None:
     before = {name: ask(path, sql) for name, sql in SAME.items()}
     traces = ask(path, "SELECT account, id, body, content FROM trace ORDER BY n")
     held = ask(path, "SELECT account, id, nanos, purses FROM hold WHERE nanos > 0")
@@ -120,7 +120,7 @@ async def test_a_call_that_ran_through_the_upgrade_is_booked_once(path: Path) ->
     assert check(path).problems == []
 
 
-async def test_what_a_run_reserved_counts_as_spent_since_it_may_be(path: Path) -> None:
+async def test_an_upgrade_counts_the_reservation_of_a_run_as_spent(path: Path) -> None:
     run = "run:run_9"
     with closing(connect(str(path))) as connection:
         connection.execute("INSERT INTO purse VALUES ('acme', ?, 5, 30, 0, 0, NULL)", (run,))
@@ -134,7 +134,7 @@ async def test_what_a_run_reserved_counts_as_spent_since_it_may_be(path: Path) -
         assert (await Till(storage).purses(WHEN, key=None, run=RunLimit("run_9", 100)))[run] == (35, 0)
 
 
-async def test_windows_go_on_where_they_were(path: Path) -> None:
+async def test_an_upgrade_keeps_rate_limit_windows(path: Path) -> None:
     limits = path.with_name("store.db.limits")
     upgrade(path)
     assert not limits.exists()
@@ -145,7 +145,7 @@ async def test_windows_go_on_where_they_were(path: Path) -> None:
     assert check(path).problems == []
 
 
-def test_no_prompt_stays_in_the_place_from_which_it_was_moved(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upgrade_erases_prompts_from_where_they_were(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(path: str) -> sqlite3.Connection:
         connection = connect(path)
         connection.execute("PRAGMA secure_delete = OFF")  # as some builds of SQLite begin
@@ -203,7 +203,7 @@ def contents(path: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_killed_at_any_statement_it_is_the_old_store_or_the_new_one(path: Path, full: bool) -> None:
+def test_an_upgrade_killed_at_any_statement_leaves_the_old_or_the_new_store(path: Path, full: bool) -> None:
     places = range(len(STATEMENTS) + 12)
     chosen = places if full else [*places[::2], *places[-5::2]]
     assert len(chosen) >= 20
@@ -226,7 +226,7 @@ def test_killed_at_any_statement_it_is_the_old_store_or_the_new_one(path: Path, 
 # Programs of two versions
 
 
-async def test_a_program_of_the_old_version_refuses_the_new_file_with_a_sentence(
+async def test_the_old_version_refuses_a_new_file_with_one_sentence(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upgrade(path)
@@ -237,7 +237,7 @@ async def test_a_program_of_the_old_version_refuses_the_new_file_with_a_sentence
     assert ask(path, "SELECT count(*) FROM tick") == [(0,)]
 
 
-async def test_this_version_refuses_the_old_file_with_a_sentence(path: Path) -> None:
+async def test_an_old_file_is_refused_with_one_sentence(path: Path) -> None:
     async with aclosing(storage_of(path)) as storage:
         with pytest.raises(StorageVersion, match="routewright store upgrade"):
             await Till(storage).ask("c")
@@ -275,7 +275,7 @@ async def test_a_tick_of_a_newer_program_stops_this_one_and_loses_nothing(tmp_pa
         assert (await second.purses())["month:2026-11"] == (7, 100)
 
 
-async def test_settlements_of_one_transaction_all_stop_at_a_tick_of_a_newer_program(tmp_path: Path) -> None:
+async def test_all_settlements_of_a_transaction_stop_at_a_newer_programs_tick(tmp_path: Path) -> None:
     """The first of them finds it; those behind it must not go on with half of the state."""
     path = tmp_path / "traces.db"
     async with aclosing(storage_of(path)) as storage:

@@ -153,7 +153,7 @@ class TestTime:
 
         run(body)
 
-    def test_put_off_it_keeps_its_entry_and_rings_at_the_later_time(self, run: Run) -> None:
+    def test_moved_later_it_keeps_its_entry_and_rings_at_the_new_time(self, run: Run) -> None:
         async def body(here: Here) -> None:
             later = monotonic() + 5 * SOON
             with here.soon() as limit:
@@ -166,7 +166,7 @@ class TestTime:
 
         run(body)
 
-    def test_put_forward_it_rings_at_the_earlier_time(self, run: Run) -> None:
+    def test_moved_earlier_it_rings_at_the_new_time(self, run: Run) -> None:
         async def body(here: Here) -> None:
             with here.after(LATER) as limit:
                 limit.move(monotonic() + SOON)
@@ -175,7 +175,7 @@ class TestTime:
 
         run(body)
 
-    def test_put_off_and_forward_again_it_rings_in_between(self, run: Run) -> None:
+    def test_moved_later_then_earlier_it_rings_at_the_last_time(self, run: Run) -> None:
         async def body(here: Here) -> None:
             begun = monotonic()
             with here.clock.deadline(begun + SOON) as limit:
@@ -188,7 +188,7 @@ class TestTime:
 
         run(body)
 
-    def test_another_task_may_put_it_forward(self, run: Run) -> None:
+    def test_another_task_may_move_it_earlier(self, run: Run) -> None:
         async def body(here: Here) -> None:
             with here.after(LATER) as limit:
                 here.loop.call_later(SOON, lambda: limit.move(monotonic()))
@@ -227,7 +227,7 @@ class TestTime:
         run(body)
 
     @pytest.mark.parametrize("ago", [0.0, 5.0, inf])
-    def test_in_the_past_it_rings_at_the_first_wait_also_behind_one_that_is_due(self, run: Run, ago: float) -> None:
+    def test_in_the_past_it_rings_at_the_first_wait_even_if_another_is_due(self, run: Run, ago: float) -> None:
         async def behind_another(here: Here) -> None:
             with here.after(0.001) as outer:
                 while monotonic() < outer.at:
@@ -246,7 +246,7 @@ class TestTime:
         run(alone)
         run(behind_another)
 
-    def test_in_the_past_it_does_nothing_where_nothing_waits(self, run: Run) -> None:
+    def test_in_the_past_it_does_nothing_without_a_wait(self, run: Run) -> None:
         async def body(here: Here) -> None:
             with here.clock.deadline(monotonic() - 1) as limit:
                 pass
@@ -254,7 +254,7 @@ class TestTime:
 
         run(body)
 
-    def test_left_ones_are_swept_and_set_no_timer(self, run: Run) -> None:
+    def test_exited_alarms_are_swept_and_set_no_timer(self, run: Run) -> None:
         async def body(here: Here) -> None:
             for n in range(4 * SWEEP_AFTER + 9):
                 with here.clock.deadline(monotonic() + LATER * (1 + n % 3)):
@@ -282,7 +282,7 @@ class TestTime:
 
         run(body)
 
-    def test_its_timer_keeps_no_context(self, run: Run) -> None:
+    def test_its_timer_holds_no_context(self, run: Run) -> None:
         async def body(here: Here) -> None:
             request = contextvars.ContextVar[object]("request")
             request.set(here)
@@ -337,7 +337,7 @@ class TestOutside:
 
     @pytest.mark.parametrize("first", ["alarm", "cancel"])
     @pytest.mark.parametrize("wait", ["future", "turn"])
-    def test_a_cancel_in_the_turn_of_the_alarm_wins(self, run: Run, first: str, wait: str) -> None:
+    def test_a_cancel_in_the_same_loop_iteration_wins(self, run: Run, first: str, wait: str) -> None:
         async def body(here: Here) -> None:
             if first == "cancel":
                 here.loop.call_soon(here.task.cancel)
@@ -351,7 +351,7 @@ class TestOutside:
 
         run(body)
 
-    def test_a_cancel_while_the_task_takes_its_leave_wins(self, run: Run) -> None:
+    def test_a_cancel_while_the_task_unwinds_wins(self, run: Run) -> None:
         async def body(here: Here) -> None:
             with raising(asyncio.CancelledError), here.soon() as limit:
                 try:
@@ -377,7 +377,7 @@ class TestOutside:
 
     @pytest.mark.parametrize("first", ["alarm", "scope"])
     @pytest.mark.parametrize("wait", ["future", "turn"])
-    def test_a_scope_cancelled_in_the_turn_of_the_alarm_wins(self, run: Run, first: str, wait: str) -> None:
+    def test_a_scope_cancelled_in_the_same_loop_iteration_wins(self, run: Run, first: str, wait: str) -> None:
         async def body(here: Here) -> None:
             with anyio.CancelScope() as scope:
                 if first == "scope":
@@ -391,7 +391,7 @@ class TestOutside:
 
         run(body)
 
-    def test_nested_ones_of_one_time_count_for_the_outer(self, run: Run) -> None:
+    def test_nested_alarms_due_together_expire_the_outer(self, run: Run) -> None:
         async def body(here: Here) -> None:
             at = monotonic() + SOON
             with here.clock.deadline(at) as outer:
@@ -403,7 +403,7 @@ class TestOutside:
         run(body)
 
     @pytest.mark.parametrize("outer_scoped", [False, True])
-    def test_an_alarm_and_a_scope_of_one_time_count_for_the_outer(self, run: Run, outer_scoped: bool) -> None:
+    def test_an_alarm_and_a_scope_due_together_expire_the_outer(self, run: Run, outer_scoped: bool) -> None:
         async def body(here: Here) -> None:
             at = monotonic() + SOON
             with here.clock.deadline(at, scoped=outer_scoped) as outer:
@@ -424,7 +424,7 @@ class TestOutside:
 
         run(body)
 
-    def test_an_outer_one_goes_on_ringing_in_an_inner_one_entered_since(self, run: Run) -> None:
+    def test_an_outer_alarm_keeps_ringing_inside_a_newer_inner_one(self, run: Run) -> None:
         async def body(here: Here) -> None:
             with here.soon() as outer:
                 await swallow(1)
@@ -468,7 +468,7 @@ class TestUntilLeft:
 
         run(body)
 
-    def test_once_rung_it_cannot_be_put_off(self, run: Run) -> None:
+    def test_an_alarm_that_rang_cannot_be_moved_later(self, run: Run) -> None:
         async def body(here: Here) -> None:
             with here.soon() as limit:
                 await swallow(1)
@@ -480,7 +480,7 @@ class TestUntilLeft:
 
         run(body)
 
-    def test_a_body_may_take_a_ring_back_itself(self, run: Run) -> None:
+    def test_a_body_may_uncancel_itself(self, run: Run) -> None:
         async def body(here: Here) -> None:
             with here.soon() as limit:
                 await swallow(1)
@@ -558,7 +558,7 @@ class TestBodyEnds:
 
     @pytest.mark.parametrize("first", ["alarm", "result"])
     @pytest.mark.parametrize("leave", [False, True])
-    def test_with_a_result_that_came_in_the_turn_of_the_alarm(self, run: Run, first: str, leave: bool) -> None:
+    def test_with_a_result_in_the_same_loop_iteration(self, run: Run, first: str, leave: bool) -> None:
         """Where the wait is over already, the cancellation is raised in its place: it never stays pending."""
 
         async def body(here: Here) -> None:
@@ -595,7 +595,7 @@ class TestBodyEnds:
 
         run(body)
 
-    def test_with_an_error_and_a_cancel_from_elsewhere(self, run: Run) -> None:
+    def test_with_an_error_and_a_cancel_by_another_task(self, run: Run) -> None:
         async def body(here: Here) -> None:
             with raising(ValueError, match="mine"), here.soon():
                 await stubborn("")
@@ -636,7 +636,7 @@ class TestOwner:
         with here.after(seconds) as limit:
             yield limit
 
-    def test_left_in_another_thread_it_touches_nothing_of_the_loop(self, run: Run) -> None:
+    def test_exited_in_another_thread_it_does_not_touch_the_loop(self, run: Run) -> None:
         async def body(here: Here) -> None:
             opened: Any = self._open(here, SOON)
             limit = await anext(opened)
@@ -655,7 +655,7 @@ class TestOwner:
 
         run(body)
 
-    def test_left_in_another_loop_it_takes_nothing_back(self, run: Run) -> None:
+    def test_exited_in_another_loop_it_uncancels_nothing(self, run: Run) -> None:
         async def leave(opened: Any) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await opened.athrow(asyncio.CancelledError())
@@ -674,7 +674,7 @@ class TestOwner:
 
         run(body)
 
-    def test_left_in_another_task_it_takes_its_rings_back_and_swallows_nothing(self, run: Run) -> None:
+    def test_exited_in_another_task_it_uncancels_but_swallows_nothing(self, run: Run) -> None:
         async def leave(opened: Any) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await opened.athrow(asyncio.CancelledError())
@@ -690,7 +690,7 @@ class TestOwner:
 
         run(body)
 
-    def test_of_two_tasks_each_has_its_own(self, run: Run) -> None:
+    def test_two_tasks_have_separate_alarms(self, run: Run) -> None:
         async def expire(here: Here, seconds: float) -> bool:
             with here.after(seconds) as limit:
                 await asyncio.sleep(5 * SOON)
@@ -702,7 +702,7 @@ class TestOwner:
         run(body)
 
     @pytest.mark.skipif(not HAS_TRIO, reason="needs trio")
-    def test_trio_as_a_guest_of_a_loop_has_scopes(self, kind: str) -> None:
+    def test_trio_as_a_guest_of_a_loop_uses_scopes(self, kind: str) -> None:
         import trio
 
         clock, expired = SystemClock(), list[bool]()
@@ -736,7 +736,7 @@ class TestShield:
     """A shield holds back what was entered before it, until it is left."""
 
     @pytest.mark.parametrize("rung", [False, True])
-    def test_an_alarm_around_it_rings_when_it_is_left(self, run: Run, rung: bool) -> None:
+    def test_an_alarm_around_a_shield_rings_when_the_shield_is_exited(self, run: Run, rung: bool) -> None:
         async def body(here: Here) -> None:
             done: list[str] = []
             with here.soon() as limit:
@@ -752,7 +752,7 @@ class TestShield:
 
         run(body)
 
-    def test_an_alarm_around_it_that_was_put_off_meanwhile_does_not_ring(self, run: Run) -> None:
+    def test_an_alarm_around_a_shield_moved_later_meanwhile_does_not_ring(self, run: Run) -> None:
         async def body(here: Here) -> None:
             with here.soon() as limit:
                 with here.shield():
@@ -763,7 +763,7 @@ class TestShield:
 
         run(body)
 
-    def test_shields_in_shields_and_of_other_clocks_hold_it_back(self, run: Run) -> None:
+    def test_nested_shields_and_those_of_other_clocks_hold_it_back(self, run: Run) -> None:
         async def body(here: Here) -> None:
             with here.soon() as limit:
                 with here.shield():
@@ -775,7 +775,7 @@ class TestShield:
 
         run(body)
 
-    def test_an_alarm_inside_it_rings(self, run: Run) -> None:
+    def test_an_alarm_inside_a_shield_rings(self, run: Run) -> None:
         async def body(here: Here) -> None:
             with here.shield() as shield, here.soon() as limit:
                 await asyncio.sleep(LATER)
@@ -783,7 +783,7 @@ class TestShield:
 
         run(body)
 
-    def test_it_is_bounded_by_its_own_time(self, run: Run) -> None:
+    def test_a_shield_has_its_own_deadline(self, run: Run) -> None:
         async def body(here: Here) -> None:
             with here.after(LATER) as limit, here.shield(SOON) as shield:
                 await asyncio.sleep(LATER)
@@ -791,7 +791,7 @@ class TestShield:
 
         run(body)
 
-    def test_that_of_another_task_holds_nothing_back(self, run: Run) -> None:
+    def test_a_shield_of_another_task_holds_nothing_back(self, run: Run) -> None:
         async def clean_up(here: Here) -> None:
             with here.shield():
                 await asyncio.sleep(LATER)
@@ -950,7 +950,7 @@ class TestNeighbours:
 
     @pytest.mark.parametrize(("outer", "inner"), [(SOON, LATER), (LATER, SOON), (SOON, SOON)])
     @pytest.mark.parametrize("around", ["timeout", "scope", "alarm"])
-    def test_with_time_outs_of_others(self, run: Run, outer: float, inner: float, around: str) -> None:
+    def test_with_timeouts_of_other_libraries(self, run: Run, outer: float, inner: float, around: str) -> None:
         """The outer one of two that have run out expires; with different times the sooner one."""
 
         async def others(here: Here, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
@@ -1023,7 +1023,7 @@ class TestNeighbours:
         run(body)
 
 
-def test_nothing_is_left_of_a_loop_that_ended_in_an_alarm(kind: str) -> None:
+def test_a_loop_that_ended_in_an_alarm_is_not_kept(kind: str) -> None:
     """A task that is dropped with its loop leaves its alarm at some later time, wherever that is."""
     clock = SystemClock()
 

@@ -31,7 +31,7 @@ class TestRedisCoordination(CoordinationContract):
 
 
 @pytest.mark.anyio
-async def test_news_of_another_process_are_heard_at_once(redis: RedisServer) -> None:
+async def test_news_from_another_process_arrives_at_once(redis: RedisServer) -> None:
     mine, other = RedisCoordination(redis.url), RedisCoordination(redis.url)
     await other.announce(FIRST)
     last = (await mine.hear(None)).last
@@ -52,7 +52,7 @@ async def test_news_of_another_process_are_heard_at_once(redis: RedisServer) -> 
 
 
 @pytest.mark.anyio
-async def test_news_that_came_while_nobody_could_listen_are_heard_afterwards(redis: RedisServer) -> None:
+async def test_news_published_while_disconnected_is_received_afterwards(redis: RedisServer) -> None:
     mine, other = RedisCoordination(redis.url), RedisCoordination(redis.url)
     await other.announce(FIRST)
     last = (await mine.hear(None)).last
@@ -67,7 +67,7 @@ async def test_news_that_came_while_nobody_could_listen_are_heard_afterwards(red
 
 
 @pytest.mark.anyio
-async def test_where_the_server_is_gone_news_are_unavailable_and_afterwards_begin_anew(redis: RedisServer) -> None:
+async def test_news_is_unavailable_without_the_server_and_restarts_afterwards(redis: RedisServer) -> None:
     mine = RedisCoordination(redis.url)
     await mine.announce(FIRST)
     last = (await mine.hear(None)).last

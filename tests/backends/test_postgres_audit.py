@@ -49,36 +49,42 @@ async def test_a_sound_store_has_no_problems_while_it_is_used(url: str) -> None:
     assert len(digests) == 1
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        ("DROP TABLE told", "the table told is missing"),
-        ("DROP FUNCTION end_calls", "the function end_calls is missing"),
-        ("DROP TRIGGER event_out ON event", "the trigger event_out is missing"),
-        ("DROP INDEX ledger_by_name", "the index ledger_by_name is missing"),
-        ("UPDATE body SET trace = 'x'", "trace 'tr_"),
-        ("DELETE FROM body", "trace 'tr_"),
-        ("UPDATE account SET body = 'x'", "account 'acme' of 'acme' cannot be read"),
-        ("UPDATE key SET digest = 'x'", "of 'acme' cannot be read"),
-        (
-            "UPDATE purse SET granted = granted + 1 WHERE name = 'account'",
-            "purse 'account' of 'acme' has granted 5000000001, but the ledger sums to 5000000000",
+DAMAGES = [  # to different rows, and what is said of each
+    {
+        "DROP TABLE told": "the table told is missing",
+        "DROP FUNCTION end_calls": "the function end_calls is missing",
+        "DROP TRIGGER event_out ON event": "the trigger event_out is missing",
+        "DROP INDEX ledger_by_name": "the index ledger_by_name is missing",
+    },
+    {
+        "UPDATE body SET trace = 'x'": "trace 'tr_",
+        "UPDATE account SET body = 'x'": "account 'acme' of 'acme' cannot be read",
+        "UPDATE key SET digest = 'x'": "key 'key_",
+        "UPDATE purse SET granted = granted + 1 WHERE name = 'account'": (
+            "purse 'account' of 'acme' has granted 5000000001, but the ledger sums to 5000000000"
         ),
-        ("UPDATE purse SET spent = 7 WHERE name = 'account'", "has spent 7, but the ledger sums to 0"),
-        (
-            "INSERT INTO purse (account, name, spent, granted) "
-            "SELECT 'acme', 'x' || n, 7, 0 FROM generate_series(1, 99) AS n",
-            "purse 'x1' of 'acme' has spent 7, but the ledger sums to 0",
+        "UPDATE purse SET reserved = 7": "of 'acme' has reserved 7, and its calls hold 1000",
+        "UPDATE party SET slots = 7": "has 7 slots in use, and its calls hold 1",
+    },
+    {
+        "DELETE FROM body": "trace 'tr_",
+        "DELETE FROM hold": "purse 'account' of 'acme' has reserved 1000, and its calls hold 0",
+        "UPDATE purse SET spent = 7 WHERE name = 'account'": "has spent 7, but the ledger sums to 0",
+        "INSERT INTO purse (account, name, spent, granted) "
+        "SELECT 'acme', 'x' || n, 7, 0 FROM generate_series(1, 99) AS n": (
+            "purse 'x1' of 'acme' has spent 7, but the ledger sums to 0"
         ),
-        ("UPDATE purse SET reserved = 7", "of 'acme' has reserved 7, and its calls hold 1000"),
-        ("DELETE FROM hold", "purse 'account' of 'acme' has reserved 1000, and its calls hold 0"),
-        ("UPDATE party SET slots = 7", "has 7 slots in use, and its calls hold 1"),
-    ],
-)
-async def test_what_is_wrong_is_said(damage: str, said: str, url: str) -> None:
-    run(url, damage)
+    },
+]
+
+
+@pytest.mark.parametrize("damages", DAMAGES, ids=["missing", "changed", "removed"])
+async def test_a_check_reports_each_damage(damages: dict[str, str], url: str) -> None:
+    for sql in damages:
+        run(url, sql)
     found, _ = check(Address(url))
-    assert any(said in problem for problem in found.problems), found.problems
+    for said in damages.values():
+        assert any(said in problem for problem in found.problems), found.problems
 
 
 def test_the_command_checks_and_upgrades_a_database(

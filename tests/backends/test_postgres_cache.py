@@ -112,7 +112,7 @@ async def test_an_answer_committed_late_is_found(cache: PostgresCache, postgres:
     assert await near(cache) == ["tr_quick", "tr_slow"]
 
 
-async def test_bounds_hold_for_all_processes_at_once(postgres: str) -> None:
+async def test_limits_count_entries_of_all_processes(postgres: str) -> None:
     caches = [PostgresCache(postgres, max_entries=10, max_bytes=50_000) for _ in range(4)]
 
     async def fill(cache: PostgresCache, first: int) -> None:
@@ -157,7 +157,7 @@ async def test_an_unreadable_row_is_a_miss(cache: PostgresCache, postgres: str) 
 
 
 @pytest.mark.parametrize("tag", [None, ("team", "x")])
-async def test_many_are_removed_in_pieces(
+async def test_many_entries_are_removed_in_batches(
     cache: PostgresCache, postgres: str, monkeypatch: pytest.MonkeyPatch, tag: tuple[str, str] | None
 ) -> None:
     monkeypatch.setattr(module, "AT_ONCE", 3)
@@ -201,7 +201,7 @@ async def test_a_query_of_another_dimension_hides_nothing(cache: PostgresCache) 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-async def test_a_forked_child_uses_the_cache_and_leaves_the_parents_whole(cache: PostgresCache) -> None:
+async def test_a_forked_child_uses_the_cache_without_harming_the_parents(cache: PostgresCache) -> None:
     await put(cache, "a")
     assert await near(cache) == ["tr_a"]
     assert _in_child(cache) == 0
@@ -310,7 +310,7 @@ async def test_observations_are_bounded(cache: PostgresCache) -> None:
 # The server
 
 
-async def test_after_a_crash_of_the_server_the_cache_is_empty_and_works_again() -> None:
+async def test_the_cache_is_empty_but_works_after_a_server_crash() -> None:
     need("postgres")
     with PostgresServer(durable=False) as server:
         url = server.database()

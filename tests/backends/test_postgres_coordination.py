@@ -53,16 +53,14 @@ def another_says(url: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", SAYS, url])
 
 
-async def test_news_of_another_process_are_heard_by_one_that_waits(
-    coordination: PostgresCoordination, postgres: str
-) -> None:
+async def test_a_waiting_process_receives_news_of_another(coordination: PostgresCoordination, postgres: str) -> None:
     start = (await coordination.hear(None)).last
     with another_says(postgres):
         heard = await coordination.hear(start)
     assert heard.notices == (Notice("account", "of another"),)
 
 
-async def test_news_are_heard_within_about_a_second(coordination: PostgresCoordination) -> None:
+async def test_news_arrives_within_about_a_second(coordination: PostgresCoordination) -> None:
     start, heard_at = (await coordination.hear(None)).last, list[float]()
 
     async def listen() -> None:
@@ -77,7 +75,7 @@ async def test_news_are_heard_within_about_a_second(coordination: PostgresCoordi
     assert heard_at[0] - said_at < 1.5
 
 
-async def test_what_is_announced_before_is_numbered_before_though_it_is_committed_later(
+async def test_news_is_numbered_in_the_order_of_announcement_even_if_committed_later(
     coordination: PostgresCoordination, postgres: str
 ) -> None:
     last, both = (await coordination.hear(None)).last, list[Notice]()
@@ -98,13 +96,13 @@ async def test_what_is_announced_before_is_numbered_before_though_it_is_committe
     assert both == [FIRST, SECOND]
 
 
-async def test_any_text_may_be_said(coordination: PostgresCoordination) -> None:
+async def test_news_may_contain_any_text(coordination: PostgresCoordination) -> None:
     start, notice = (await coordination.hear(None)).last, Notice("account", 'a\0b\1"\\ü😀')
     await coordination.announce(notice)
     assert (await coordination.hear(start)).notices == (notice,)
 
 
-async def test_what_was_swept_hides_nothing_that_comes_later(coordination: PostgresCoordination, postgres: str) -> None:
+async def test_swept_news_hides_no_later_news(coordination: PostgresCoordination, postgres: str) -> None:
     await coordination.announce(FIRST)
     with Address(postgres).connect() as connection:
         connection.execute("DELETE FROM notice")
@@ -113,7 +111,7 @@ async def test_what_was_swept_hides_nothing_that_comes_later(coordination: Postg
     assert (await coordination.hear(start)).notices == (SECOND,)
 
 
-async def test_while_the_server_is_away_it_says_so_and_afterwards_it_goes_on() -> None:
+async def test_news_fails_while_the_server_is_down_and_recovers() -> None:
     need("postgres")
     with PostgresServer() as server:
         url = server.database()
@@ -136,7 +134,7 @@ async def test_while_the_server_is_away_it_says_so_and_afterwards_it_goes_on() -
         await coordination.aclose()
 
 
-async def test_a_server_that_does_not_answer_is_away_after_a_while() -> None:
+async def test_a_server_that_does_not_answer_times_out() -> None:
     need("postgres")
     with PostgresServer(durable=False) as server:
         url = server.database()
@@ -154,7 +152,7 @@ async def test_a_server_that_does_not_answer_is_away_after_a_while() -> None:
         await coordination.aclose()
 
 
-async def test_all_who_use_a_storage_in_postgresql_hear_its_news_unless_they_are_given_others(postgres: str) -> None:
+async def test_routers_with_a_postgresql_storage_get_its_news_by_default(postgres: str) -> None:
     storage, other = PostgresStorage(postgres), PostgresStorage(postgres)
     router = Router.sandbox(storage=storage)
     start = (await router.coordination.hear(None)).last

@@ -144,7 +144,7 @@ async def used(url: str) -> None:
         assert standing.balance.limit_nanos == 5_000_000_000
 
 
-def test_a_copy_is_used_as_if_nothing_had_happened(source: Path, url: str) -> None:
+def test_a_copy_can_be_used_like_its_source(source: Path, url: str) -> None:
     with closing(sqlite3.connect(source, isolation_level=None)) as connection:
         for table in ("learned", "policy_version", "subscription", "delivery", "endpoint"):
             connection.execute(f"DELETE FROM {table}")
@@ -156,7 +156,7 @@ def test_a_copy_is_used_as_if_nothing_had_happened(source: Path, url: str) -> No
     assert run(url, "SELECT budget FROM key") == [(1_000_000_000,)]
 
 
-def test_a_copy_that_is_stopped_anywhere_goes_on(
+def test_a_copy_stopped_anywhere_continues(
     source: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pieces, row = 0, copying._row
@@ -181,7 +181,7 @@ def test_a_copy_that_is_stopped_anywhere_goes_on(
     assert run(url, "SELECT to_regclass('copying')") == [(None,)]
 
 
-def test_what_was_changed_meanwhile_is_said(
+def test_changes_during_a_copy_are_reported(
     source: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with monkeypatch.context() as stopped:
@@ -199,7 +199,7 @@ def test_what_was_changed_meanwhile_is_said(
         anyio.run(used, url)
 
 
-def test_a_target_that_is_not_empty_is_left_as_it_is(
+def test_a_target_that_is_not_empty_is_left_unchanged(
     source: Path, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     create(Address(url))
@@ -210,7 +210,7 @@ def test_a_target_that_is_not_empty_is_left_as_it_is(
     assert run(url, "SELECT count(*) FROM store") == [(1,)]
 
 
-def test_an_unfinished_copy_of_another_store_is_left_as_it_is(
+def test_an_unfinished_copy_of_another_store_is_left_unchanged(
     source: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(copying, "_differences", lambda *_: ["it is not whole yet"])
@@ -221,7 +221,7 @@ def test_an_unfinished_copy_of_another_store_is_left_as_it_is(
     assert "is an unfinished copy of another store" in capsys.readouterr().err
 
 
-def test_a_source_in_use_is_said_to_be_so(source: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_source_in_use_is_refused(source: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:
     async def use() -> None:
         storage = SqliteStorage(source)
         ask = Ask(id="runs", caller=Caller("acme"), at=0.0, lasts_s=60.0, nanos=1_000)

@@ -77,7 +77,7 @@ async def pay(till: Till, call: str) -> None:
     await till.settle(call, make_row(call, charge=1, key_id="k"), result=call.encode())
 
 
-async def test_a_call_takes_two_round_trips_and_many_at_once_share_them(url: str, proxy: FaultProxy) -> None:
+async def test_a_call_takes_two_round_trips_and_concurrent_calls_share_them(url: str, proxy: FaultProxy) -> None:
     async with aclosing(PostgresStorage(at_port(url, proxy.port))) as storage:
         till = await Till(storage).open_full()
         await pay(till, "first")
@@ -93,7 +93,7 @@ async def test_a_call_takes_two_round_trips_and_many_at_once_share_them(url: str
         assert (await till.purses(run=None))["account"] == (211, 0)
 
 
-async def test_a_pooler_in_transaction_mode_may_stand_in_between(postgres_server: PostgresServer, url: str) -> None:
+async def test_a_pooler_in_transaction_mode_is_supported(postgres_server: PostgresServer, url: str) -> None:
     need("pgbouncer")
     with PgBouncer(postgres_server, default_pool_size=2) as bouncer:
         async with aclosing(PostgresStorage(at_port(url, bouncer.port))) as storage:
@@ -108,7 +108,7 @@ async def test_a_pooler_in_transaction_mode_may_stand_in_between(postgres_server
             assert (await till.purses(run=None))["key:k"] == (50, 0)
 
 
-async def test_a_server_that_stands_still_is_waited_for_no_longer_than_is_said(postgres_server: PostgresServer) -> None:
+async def test_a_stopped_server_is_waited_for_no_longer_than_documented(postgres_server: PostgresServer) -> None:
     async with aclosing(PostgresStorage(new_store(postgres_server), lease_s=LEASE_S)) as storage:
         till = await Till(storage).open_full()
         await pay(till, "before")
@@ -134,7 +134,7 @@ async def test_a_server_that_stands_still_is_waited_for_no_longer_than_is_said(p
                 await anyio.sleep(0.05)
 
 
-async def test_a_server_that_is_away_is_said_to_be_at_once_and_is_found_again(url: str, proxy: FaultProxy) -> None:
+async def test_an_unreachable_server_fails_at_once_and_is_found_again(url: str, proxy: FaultProxy) -> None:
     async with aclosing(PostgresStorage(at_port(url, proxy.port))) as storage:
         till = await Till(storage).open_full()
         await till.admit("runs", 100)
@@ -152,7 +152,7 @@ async def test_a_server_that_is_away_is_said_to_be_at_once_and_is_found_again(ur
         assert (await till.admit("c", 930)).nanos == 930
 
 
-async def test_what_comes_right_after_a_restart_is_answered_at_once() -> None:
+async def test_calls_right_after_a_restart_are_answered_at_once() -> None:
     with PostgresServer(durable=False) as server:
         async with aclosing(PostgresStorage(new_store(server))) as storage:
             till = await Till(storage).open_full()
@@ -168,7 +168,7 @@ async def test_what_comes_right_after_a_restart_is_answered_at_once() -> None:
             await pay(till, "after")
 
 
-async def test_a_tick_that_comes_after_later_ones_is_refused(url: str, proxy: FaultProxy) -> None:
+async def test_a_tick_that_arrives_after_later_ones_is_refused(url: str, proxy: FaultProxy) -> None:
     async with aclosing(PostgresStorage(at_port(url, proxy.port))) as storage:
         till = await Till(storage).open_full()
         await pay(till, "before")
@@ -183,7 +183,7 @@ async def test_a_tick_that_comes_after_later_ones_is_refused(url: str, proxy: Fa
         assert (await till.purses(run=None))["account"] == (2, 0)
 
 
-async def test_an_account_that_is_locked_keeps_no_other_waiting_for_longer_than_its_lock(url: str) -> None:
+async def test_a_locked_account_delays_others_no_longer_than_its_lock(url: str) -> None:
     async with aclosing(PostgresStorage(url)) as storage:
         till, other = await Till(storage).open_full(), Till(storage, account="other")
         await other.open(limits=RateLimits(requests_per_min=100))
@@ -196,9 +196,7 @@ async def test_an_account_that_is_locked_keeps_no_other_waiting_for_longer_than_
         await till.admit("now", 1)
 
 
-async def test_what_was_released_while_the_server_was_away_is_free_once_the_storage_is_closed(
-    url: str, proxy: FaultProxy
-) -> None:
+async def test_releases_during_an_outage_take_effect_when_the_storage_is_closed(url: str, proxy: FaultProxy) -> None:
     storage = PostgresStorage(at_port(url, proxy.port))
     till = await Till(storage).open_full()
     await till.admit("runs", 600)
@@ -215,7 +213,7 @@ async def test_what_was_released_while_the_server_was_away_is_free_once_the_stor
     assert left == (0, 0)
 
 
-async def test_while_the_server_is_away_its_thread_rests_and_ends_with_the_storage(
+async def test_the_thread_idles_during_an_outage_and_ends_with_the_storage(
     url: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = PostgresStorage(at_port(url, proxy.port), lease_s=0.2)
@@ -243,7 +241,7 @@ async def test_while_the_server_is_away_its_thread_rests_and_ends_with_the_stora
             await anyio.sleep(0.01)
 
 
-async def test_a_request_that_comes_as_the_thread_ends_is_answered(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_arrives_as_the_thread_ends_is_answered(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "IDLE_S", 0.0005)
     async with aclosing(PostgresStorage(url)) as storage:
         with anyio.fail_after(60):
@@ -252,7 +250,7 @@ async def test_a_request_that_comes_as_the_thread_ends_is_answered(url: str, mon
                 await anyio.sleep(number % 20 / 10_000)  # so that the next comes at about its end
 
 
-async def test_what_was_granted_and_never_heard_of_is_given_back(url: str, proxy: FaultProxy) -> None:
+async def test_a_grant_whose_reply_was_lost_is_released(url: str, proxy: FaultProxy) -> None:
     async with aclosing(PostgresStorage(at_port(url, proxy.port))) as storage:
         till = await Till(storage).open_full()
         proxy.drops = {"client"}
@@ -262,7 +260,7 @@ async def test_what_was_granted_and_never_heard_of_is_given_back(url: str, proxy
         await soon(lambda: till.admit("next", 1_000))
 
 
-async def test_what_a_process_held_that_is_gone_is_free_with_the_next_sweep(url: str) -> None:
+async def test_the_next_sweep_frees_the_holds_of_a_dead_process(url: str) -> None:
     async with aclosing(PostgresStorage(url)) as storage, aclosing(PostgresStorage(url)) as other:
         till = await Till(storage).open_full()
         await till.admit("abandoned", 700)
@@ -275,7 +273,7 @@ async def test_what_a_process_held_that_is_gone_is_free_with_the_next_sweep(url:
         await lives.admit("next", 700)
 
 
-async def test_a_process_that_closes_leaves_a_lease_for_what_it_could_not_release(url: str) -> None:
+async def test_a_closing_process_leaves_a_lease_for_what_it_could_not_release(url: str) -> None:
     clock = FakeClock()
     async with aclosing(PostgresStorage(url, clock=clock)) as other:
         storage = PostgresStorage(url, clock=clock, lease_s=LEASE_S)
@@ -286,7 +284,7 @@ async def test_a_process_that_closes_leaves_a_lease_for_what_it_could_not_releas
         await Till(other).admit("next", 1_000)
 
 
-async def test_a_call_that_asked_for_more_in_vain_keeps_what_it_has(url: str, proxy: FaultProxy) -> None:
+async def test_a_call_that_cannot_be_widened_keeps_its_hold(url: str, proxy: FaultProxy) -> None:
     async with aclosing(PostgresStorage(at_port(url, proxy.port))) as storage:
         till = await Till(storage).open_full()
         grant = await till.admit("runs", 500)
@@ -301,7 +299,7 @@ async def test_a_call_that_asked_for_more_in_vain_keeps_what_it_has(url: str, pr
         assert [row.overrun_nanos for row in await till.rows(request_id="runs")] == [0]
 
 
-async def test_a_settlement_that_cannot_be_booked_harms_no_other_of_its_tick(url: str) -> None:
+async def test_a_settlement_that_cannot_be_booked_affects_no_other_of_its_tick(url: str) -> None:
     async with aclosing(PostgresStorage(url)) as storage:
         till = await Till(storage).open_full()
         for number in range(10):
@@ -333,7 +331,7 @@ async def until_waiting(connection: psycopg.Connection[Any], many: int) -> None:
             await anyio.sleep(0.01)
 
 
-async def test_a_deletion_keeps_no_call_waiting_and_two_at_once_count_each_trace_out_once(url: str) -> None:
+async def test_deletions_block_no_call_and_concurrent_ones_subtract_each_trace_once(url: str) -> None:
     async with aclosing(PostgresStorage(url)) as storage:
         till = await Till(storage).open_full()
         usage = UsageCounts(first="2026-11-01", last="2026-11-30", environment=None, group_by="model")
@@ -363,7 +361,7 @@ async def test_a_deletion_keeps_no_call_waiting_and_two_at_once_count_each_trace
         assert (await till.purses(run=None))["account"] == (1, 0)
 
 
-async def test_a_sweep_waits_for_no_call_that_begins_anew_after_an_hour(url: str) -> None:
+async def test_a_sweep_does_not_wait_for_a_call_of_an_idle_party(url: str) -> None:
     async with aclosing(PostgresStorage(url)) as storage:
         till = await Till(storage).open(limits=RateLimits(requests_per_min=3))
         await till.admit()
@@ -401,7 +399,7 @@ async def test_snapshots_are_locked_in_one_order(how: str, url: str) -> None:
                 holder.rollback()
 
 
-async def test_a_replica_that_takes_over_has_all_that_was_answered() -> None:
+async def test_a_promoted_replica_has_every_answered_call() -> None:
     with PostgresServer(durable=False, synchronous_commit="remote_apply") as primary:
         url = new_store(primary)
         with primary.replica() as replica:
@@ -420,7 +418,7 @@ async def test_a_replica_that_takes_over_has_all_that_was_answered() -> None:
                 assert (await till.purses())["account"] == (100, 0)
 
 
-async def test_the_servers_clock_counts_where_a_machines_is_an_hour_off(url: str) -> None:
+async def test_the_servers_clock_counts_if_a_machines_is_an_hour_off(url: str) -> None:
     class Off(SystemClock):
         @staticmethod
         def time() -> float:
@@ -439,7 +437,7 @@ async def test_the_servers_clock_counts_where_a_machines_is_an_hour_off(url: str
             assert 55 < (refused.value.detail or {})["retry_after_seconds"] <= 60
 
 
-def test_a_forked_child_holds_nothing_of_its_parents_and_leaves_its_connection_alone(url: str) -> None:
+def test_a_forked_child_inherits_no_holds_and_does_not_touch_the_parents_connection(url: str) -> None:
     script = """
         from routewright.backends.storage.postgres import PostgresStorage
         from routewright.testing.storage.samples import Till, make_row
@@ -473,7 +471,7 @@ def test_a_forked_child_holds_nothing_of_its_parents_and_leaves_its_connection_a
     run(script, url)
 
 
-async def test_what_a_dead_process_held_is_freed_in_pieces_and_keeps_no_other_account_waiting(
+async def test_holds_of_a_dead_process_are_freed_in_batches_without_delaying_other_accounts(
     postgres_server: PostgresServer,
 ) -> None:
     url = new_store(postgres_server)  # nobody is heard but these two
@@ -499,9 +497,7 @@ async def test_what_a_dead_process_held_is_freed_in_pieces_and_keeps_no_other_ac
     await dead.aclose()
 
 
-async def test_what_is_known_may_be_forgotten_while_calls_are_granted(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cached_limits_may_be_evicted_while_calls_are_granted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "MOST_KNOWN", 1)
     async with aclosing(PostgresStorage(url)) as storage:
         till = await Till(storage).open_full()
@@ -511,7 +507,7 @@ async def test_what_is_known_may_be_forgotten_while_calls_are_granted(
                     group.start_soon(partial(till.admit, f"c{number}", 1, run=RunLimit(f"r{number}", 10)))
 
 
-async def test_a_new_connection_to_a_pooler_without_its_server_is_waited_for_no_longer(
+async def test_a_new_connection_to_a_pooler_without_its_server_times_out_as_soon(
     postgres_server: PostgresServer, url: str
 ) -> None:
     need("pgbouncer")
@@ -526,7 +522,7 @@ async def test_a_new_connection_to_a_pooler_without_its_server_is_waited_for_no_
             postgres_server.resume()
 
 
-async def test_an_account_that_stays_locked_keeps_others_waiting_only_once(url: str) -> None:
+async def test_an_account_that_stays_locked_delays_others_only_once(url: str) -> None:
     async with aclosing(PostgresStorage(url)) as storage:
         till, other = await Till(storage).open_full(), Till(storage, account="other")
 
@@ -548,7 +544,7 @@ async def test_an_account_that_stays_locked_keeps_others_waiting_only_once(url: 
             other.release(f"c{number}")
 
 
-async def test_calls_that_are_booked_one_by_one_wait_for_a_server_that_is_away_only_once(url: str) -> None:
+async def test_calls_booked_one_by_one_wait_for_an_unreachable_server_only_once(url: str) -> None:
     async with aclosing(PostgresStorage(url)) as storage:
         asked, all_came = list[str](), threading.Event()
 
@@ -575,7 +571,7 @@ async def test_calls_that_are_booked_one_by_one_wait_for_a_server_that_is_away_o
         assert len(asked) <= 2, "those that came while the first was booked are one pass"
 
 
-async def test_a_kept_answer_is_read_without_a_lock_on_its_account(url: str) -> None:
+async def test_a_replay_takes_no_lock_on_its_account(url: str) -> None:
     """However large it is, a client that does not read keeps nobody waiting."""
     answer = b"x" * 2_000_000
     async with aclosing(PostgresStorage(url)) as storage:
@@ -595,7 +591,7 @@ async def test_a_kept_answer_is_read_without_a_lock_on_its_account(url: str) -> 
         assert sent[0] < 10_000
 
 
-async def test_a_call_that_collides_with_another_transaction_fails_no_other(url: str) -> None:
+async def test_a_transaction_conflict_of_one_call_fails_no_other(url: str) -> None:
     async with aclosing(PostgresStorage(url)) as storage:
         writer, asked = storage._writer, list[str]()
 
@@ -609,7 +605,7 @@ async def test_a_call_that_collides_with_another_transaction_fails_no_other(url:
 
 
 @pytest.mark.parametrize("is_freed", [True, False])
-def test_many_that_wait_in_one_account_keep_none_of_another_waiting(is_freed: bool) -> None:
+def test_many_waiting_calls_of_one_account_do_not_delay_another(is_freed: bool) -> None:
     queues, now = Queues(), 0.0
     waiting = [PendingAsk(make_ask(f"c{n}", caller=Caller("busy"), waits_s=60.0), inline=False) for n in range(200)]
     waiting.append(PendingAsk(make_ask("other", caller=Caller("other"), waits_s=60.0), inline=False))

@@ -44,9 +44,7 @@ def change(url: str, *statements: str) -> None:
 
 
 @pytest.mark.parametrize("tidies", [True, False])
-async def test_the_first_to_come_back_ends_no_calls_of_others_that_were_away_too(
-    url: str, till: Till, tidies: bool
-) -> None:
+async def test_the_first_process_to_reconnect_ends_no_calls_of_others(url: str, till: Till, tidies: bool) -> None:
     async with aclosing(PostgresStorage(url, lease_s=LEASE_S)) as storage:
         first = Till(storage)
         change(url, f"UPDATE owner SET until = until - {HOUR_S}")  # as if nobody had reached the server for an hour
@@ -58,7 +56,7 @@ async def test_the_first_to_come_back_ends_no_calls_of_others_that_were_away_too
 
 
 @pytest.mark.parametrize("whose", ["WHERE is_spared", ""])  # the other is heard, and is not
-async def test_who_stays_silent_after_that_is_gone(url: str, till: Till, whose: str) -> None:
+async def test_a_process_that_stays_silent_loses_its_holds(url: str, till: Till, whose: str) -> None:
     async with aclosing(PostgresStorage(url, lease_s=LEASE_S)) as storage:
         other = Till(storage)
         change(url, f"UPDATE owner SET until = until - {HOUR_S}")
@@ -77,7 +75,7 @@ async def test_leases_end_soon_after_the_clock_was_set_back(url: str, till: Till
     assert until < time.time() + LEASE_S + 1
 
 
-async def test_windows_leave_after_a_minute_when_the_clock_was_set_back(url: str) -> None:
+async def test_windows_expire_after_a_minute_when_the_clock_was_set_back(url: str) -> None:
     async with aclosing(PostgresStorage(url)) as storage:
         till = await Till(storage).open(limits=RateLimits(requests_per_min=3))
         for number in range(3):

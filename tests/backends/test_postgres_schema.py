@@ -63,7 +63,7 @@ def as_app(owner: str) -> str:
 # create
 
 
-def test_a_store_is_made_once_and_stays_as_it_is(url: str) -> None:
+def test_a_store_is_created_once_and_then_left_unchanged(url: str) -> None:
     assert create(Address(url))
     made, ids = tables(url), run(url, "SELECT id FROM store")
     assert not create(Address(url))
@@ -71,7 +71,7 @@ def test_a_store_is_made_once_and_stays_as_it_is(url: str) -> None:
 
 
 @pytest.mark.parametrize("others", ["CREATE TABLE customer (name text)", "CREATE TABLE store (address text)"])
-def test_a_database_of_something_else_is_left_as_it_is(others: str, url: str) -> None:
+def test_another_programs_database_is_left_unchanged(others: str, url: str) -> None:
     run(url, others)
     before = tables(url)
     for change in (create, upgrade):
@@ -81,7 +81,7 @@ def test_a_database_of_something_else_is_left_as_it_is(others: str, url: str) ->
     assert run(url, "SELECT count(*) FROM pg_proc WHERE pronamespace = current_schema()::regnamespace") == [(0,)]
 
 
-def test_a_schema_of_its_own_is_as_good_as_a_database(postgres_server: PostgresServer) -> None:
+def test_a_store_may_be_in_its_own_schema(postgres_server: PostgresServer) -> None:
     url = postgres_server.database()
     run(url, "CREATE TABLE customer (name text)", "CREATE SCHEMA routewright")
     assert create(Address(f"{url}?options=-csearch_path%3Droutewright"))
@@ -91,7 +91,7 @@ def test_a_schema_of_its_own_is_as_good_as_a_database(postgres_server: PostgresS
 # a role with few rights
 
 
-async def test_a_role_with_few_rights_does_all_that_a_server_does(guarded: PostgresServer) -> None:
+async def test_a_restricted_role_can_do_everything_a_server_does(guarded: PostgresServer) -> None:
     owner = new_schema(guarded)
     create(Address(owner), grant_to="app")
     url = as_app(owner)
@@ -111,7 +111,7 @@ async def test_a_role_with_few_rights_does_all_that_a_server_does(guarded: Postg
             run(url, refused)
 
 
-def test_nobody_else_may_drop_days(guarded: PostgresServer) -> None:
+def test_other_roles_cannot_drop_partitions(guarded: PostgresServer) -> None:
     owner = guarded.database()
     create(Address(owner))
     url = as_app(owner)
@@ -119,7 +119,7 @@ def test_nobody_else_may_drop_days(guarded: PostgresServer) -> None:
         run(url, "SELECT drop_day('trace', '2026-11-22')")
 
 
-def test_a_role_cannot_have_the_owner_act_on_tables_of_its_own(guarded: PostgresServer) -> None:
+def test_a_role_cannot_make_the_owner_act_on_its_own_tables(guarded: PostgresServer) -> None:
     owner = new_schema(guarded)
     create(Address(owner), grant_to="app")
     url = as_app(owner)
@@ -149,7 +149,7 @@ async def stands(url: str) -> None:
         ("DROP TABLE store", "there is no store yet: run 'routewright store create'"),
     ],
 )
-async def test_a_store_that_this_program_does_not_know_is_refused(change: str, said: str, url: str) -> None:
+async def test_an_unknown_store_version_is_refused(change: str, said: str, url: str) -> None:
     create(Address(url))
     await stands(url)
     run(url, change)
@@ -157,7 +157,7 @@ async def test_a_store_that_this_program_does_not_know_is_refused(change: str, s
         await stands(url)
 
 
-async def test_a_store_of_a_newer_version_that_lets_this_program_in_is_used(url: str) -> None:
+async def test_a_newer_store_that_supports_this_program_is_used(url: str) -> None:
     create(Address(url))
     run(url, "UPDATE store SET version = 9")
     await stands(url)
@@ -165,7 +165,7 @@ async def test_a_store_of_a_newer_version_that_lets_this_program_in_is_used(url:
     assert run(url, "SELECT version FROM store") == [(9,)]
 
 
-async def test_an_upgrade_goes_on_beside_a_program_of_the_version_before(
+async def test_an_upgrade_runs_while_the_previous_version_is_in_use(
     guarded: PostgresServer, monkeypatch: Patch
 ) -> None:
     url = new_schema(guarded)
@@ -217,7 +217,7 @@ def test_an_upgrade_that_fails_changes_nothing(url: str, monkeypatch: Patch) -> 
         ("postgresq://{1}/postgres?password={0}", ValidationFailed, "did you mean"),
     ],
 )
-def test_a_password_is_in_nothing_that_fails(
+def test_errors_never_contain_the_password(
     broken: str,
     kind: type[RouterError],
     said: str,

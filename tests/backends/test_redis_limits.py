@@ -27,7 +27,6 @@ from routewright.wire import RateLimits, Taken, Takes
 from .redis_child import KEY_REQUESTS, LEASE_S, PATIENCE_S, REQUESTS, SLOTS, TOKENS, WINDOW_S, takes, until_taken
 
 pytestmark = pytest.mark.anyio
-PROCESSES = 8
 
 
 @contextmanager
@@ -74,10 +73,10 @@ async def refused(coordination: RedisCoordination, wanted: Takes) -> dict[str, A
     return error.value.detail
 
 
-def test_in_no_window_do_eight_processes_get_more_than_the_limit(redis: RedisServer, full: bool) -> None:
-    seconds = 60.0 if full else 4.0
+def test_processes_together_never_exceed_a_limit_in_any_window(redis: RedisServer, full: bool) -> None:
+    processes, seconds = (8, 60.0) if full else (4, 3.0)
     entries: list[tuple[int, int, int]] = []
-    started = [child(redis.url, "count", seconds) for _ in range(PROCESSES)]
+    started = [child(redis.url, "count", seconds) for _ in range(processes)]
     running = [each.__enter__() for each in started]
     for each in running:
         assert each.stdout is not None
@@ -140,7 +139,7 @@ async def test_a_call_that_is_cancelled_holds_nothing(make: Make, redis: RedisSe
         mine.end(await until_taken(mine, wanted), 0, void=True)
 
 
-def test_threads_with_loops_of_their_own_share_a_coordination(redis: RedisServer, anyio_backend_name: str) -> None:
+def test_threads_with_separate_loops_share_a_coordination(redis: RedisServer, anyio_backend_name: str) -> None:
     mine, admitted = RedisCoordination(redis.url), list[Taken]()
     party = ("p", RateLimits(requests_per_min=100))
 
@@ -158,7 +157,7 @@ def test_threads_with_loops_of_their_own_share_a_coordination(redis: RedisServer
     anyio.run(mine.aclose, backend=anyio_backend_name)
 
 
-async def test_after_a_flush_windows_begin_anew_and_slots_are_held_again_with_the_next_beat(
+async def test_after_a_flush_windows_restart_and_slots_return_with_the_next_beat(
     make: Make, redis: RedisServer
 ) -> None:
     mine = make(lease_s=0.6)
@@ -177,7 +176,7 @@ async def test_after_a_flush_windows_begin_anew_and_slots_are_held_again_with_th
     assert (await refused(mine, wanted[5]))["limit_of"] == "requests_per_min"
 
 
-async def test_a_script_that_the_server_forgot_is_sent_again(make: Make, redis: RedisServer) -> None:
+async def test_a_script_lost_by_the_server_is_sent_again(make: Make, redis: RedisServer) -> None:
     mine, server = make(), Redis.from_url(redis.url)
     for number in range(3):
         server.script_flush()
@@ -186,7 +185,7 @@ async def test_a_script_that_the_server_forgot_is_sent_again(make: Make, redis: 
     server.close()
 
 
-async def test_what_a_server_with_a_clock_ahead_left_behind_is_forgotten(make: Make, redis: RedisServer) -> None:
+async def test_entries_of_a_server_with_a_fast_clock_are_dropped(make: Make, redis: RedisServer) -> None:
     mine, server = make(), Redis.from_url(redis.url)
     party = ("p", RateLimits(requests_per_min=1, concurrency=1))
     wanted = Takes(id="c", account="acme", parties=(party,), tokens=5, slots=1, lasts_s=60.0)
@@ -209,14 +208,14 @@ async def test_a_clock_that_steps_back_admits_nothing_too_early(make: Make, redi
     server.close()
 
 
-async def test_accounts_with_odd_names_are_kept_apart(make: Make, redis: RedisServer) -> None:
+async def test_accounts_with_unusual_names_do_not_collide(make: Make, redis: RedisServer) -> None:
     mine = make()
     party = ("p", RateLimits(requests_per_min=1))
     for name in ("acme", "acme ", "}{", "{", "é", "a%7D", "a}", "", "a:window:p"):
         await mine.take(Takes(id="c", account=name, parties=(party,), tokens=5, slots=1, lasts_s=60.0))
 
 
-async def test_a_server_that_takes_no_writes_is_away(make: Make, redis: RedisServer) -> None:
+async def test_a_read_only_server_counts_as_unavailable(make: Make, redis: RedisServer) -> None:
     mine, server = make(), Redis.from_url(redis.url)
     server.replicaof("127.0.0.1", "1")
     try:
@@ -229,7 +228,7 @@ async def test_a_server_that_takes_no_writes_is_away(make: Make, redis: RedisSer
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-async def test_a_forked_child_holds_nothing_of_its_parent(make: Make, redis: RedisServer) -> None:
+async def test_a_forked_child_inherits_no_slots(make: Make, redis: RedisServer) -> None:
     mine = make(lease_s=0.6)
     await mine.take(takes("c"))
     child = os.fork()
@@ -240,12 +239,12 @@ async def test_a_forked_child_holds_nothing_of_its_parent(make: Make, redis: Red
 
 
 @pytest.mark.parametrize("processes", [0, -1, 1.5, True, "2"])
-async def test_processes_are_a_whole_number(processes: Any) -> None:
+async def test_processes_must_be_a_positive_integer(processes: Any) -> None:
     with pytest.raises(ValidationFailed):
         RedisCoordination("redis://localhost", processes=processes)
 
 
-async def test_a_defect_fails_the_calls_and_not_the_thread(
+async def test_an_unexpected_script_error_fails_its_calls_but_not_the_thread(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     mine = make()
@@ -266,7 +265,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("away", ["gone", "frozen"])
-async def test_closing_ends_the_thread_though_the_server_is_away(make: Make, redis: RedisServer, away: str) -> None:
+async def test_closing_ends_the_thread_during_an_outage(make: Make, redis: RedisServer, away: str) -> None:
     mine = make()
     first, _ = await mine.take(takes("ended")), await mine.take(takes("running"))
     thread = mine._thread
@@ -284,7 +283,7 @@ async def test_closing_ends_the_thread_though_the_server_is_away(make: Make, red
     await mine.take(takes("next"))
 
 
-async def test_ends_are_sent_before_it_is_closed(make: Make) -> None:
+async def test_closing_sends_pending_ends(make: Make) -> None:
     mine, other = make(), make()
     party = ("p", RateLimits(concurrency=1))
     mine.end(await mine.take(Takes("c", "acme", (party,), 1, 1, 60.0)), 1)
@@ -292,7 +291,7 @@ async def test_ends_are_sent_before_it_is_closed(make: Make) -> None:
     await other.take(Takes("d", "acme", (party,), 1, 1, 60.0))
 
 
-async def test_ends_are_tried_again_now_and_then_and_dropped_with_their_lease(
+async def test_ends_are_retried_until_their_lease_expires(
     make: Make, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, tries = make(lease_s=3 * module.RETRY_S), list[int]()
@@ -314,7 +313,7 @@ async def test_ends_are_tried_again_now_and_then_and_dropped_with_their_lease(
     assert len(tries) < 15, "it does not spin"
 
 
-async def test_slots_are_renewed_after_another_router_closed_it(make: Make, redis: RedisServer) -> None:
+async def test_slots_are_renewed_after_another_router_closes_the_coordination(make: Make, redis: RedisServer) -> None:
     mine = make()
     await mine.take(takes("running"))
     await mine.aclose()

@@ -70,11 +70,11 @@ async def assert_serves(url: str) -> None:
     await cache.aclose()
 
 
-async def test_a_database_by_its_number(redis: RedisServer) -> None:
+async def test_a_url_selects_a_database_by_number(redis: RedisServer) -> None:
     await assert_serves(redis.url.removesuffix("/0") + "/3")
 
 
-async def test_a_cluster(redis: RedisServer) -> None:
+async def test_a_cluster_is_supported(redis: RedisServer) -> None:
     with RedisServer(cluster=True) as server:
         await assert_serves(f"redis+cluster://{HOST}:{server.port}")
 
@@ -90,7 +90,7 @@ class SentinelServer(Started):
         self._probe = ["PONG", find("redis-cli"), "-p", str(self.port), "PING"]
 
 
-async def test_sentinels_name_the_master_and_after_a_failure_the_next(redis: RedisServer) -> None:
+async def test_sentinels_name_the_master_also_after_a_failover(redis: RedisServer) -> None:
     with RedisServer(repl_diskless_sync_delay=0) as first, RedisServer() as second:
         replica = Redis(port=second.port)
         replica.replicaof(HOST, str(first.port))
@@ -122,7 +122,7 @@ def guarded(redis_server: RedisServer) -> Iterator[RedisServer]:
 
 
 @pytest.mark.parametrize("place", ["url", "environment", "file"])
-async def test_the_password_stands_in_the_url_the_environment_or_a_file(
+async def test_the_password_comes_from_the_url_the_environment_or_a_file(
     guarded: RedisServer, place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     guarded.flush()
@@ -135,7 +135,7 @@ async def test_the_password_stands_in_the_url_the_environment_or_a_file(
 
 
 @pytest.mark.parametrize("there", [True, False])
-async def test_no_password_is_ever_shown(guarded: RedisServer, there: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_passwords_are_never_shown(guarded: RedisServer, there: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     seen: list[str] = []
     port = guarded.port if there else 1
@@ -158,19 +158,19 @@ async def test_no_password_is_ever_shown(guarded: RedisServer, there: bool, capl
         "redis://:s3cret@h?pasword_file=x", "redis://:s3cret@h?x", "sqlite:///s3cret", "s3cret", None, "memory", 5,
     ],
 )  # fmt: skip
-def test_a_url_that_is_none_is_refused_with_what_to_write_and_not_shown(url: Any) -> None:
+def test_an_invalid_url_is_refused_with_a_hint_and_not_shown(url: Any) -> None:
     with pytest.raises(ValidationFailed, match="write") as error:
         open_coordination(url)
     assert "s3cret" not in "".join(traceback.format_exception(error.value)).replace(repr(url), "")
 
 
-def test_a_coordination_is_named_by_a_url() -> None:
+def test_open_coordination_takes_a_url() -> None:
     kinds = [type(open_coordination(url)).__name__ for url in ("memory:", "redis://h", "rediss+sentinel://a,b/main")]
     assert kinds == ["MemoryCoordination", "RedisCoordination", "RedisCoordination"]
 
 
 @pytest.mark.parametrize("module", ["cache", "coordination"])
-def test_without_the_extra_a_sentence_says_which(module: str) -> None:
+def test_a_missing_extra_is_named_in_one_sentence(module: str) -> None:
     code = (
         f"import sys; sys.modules['redis'] = None; from routewright.storage import open_{module} as o; o('redis://h')"
     )
@@ -179,7 +179,9 @@ def test_without_the_extra_a_sentence_says_which(module: str) -> None:
     assert said.endswith("url: needs the extra redis, which is not installed; run: pip install 'routewright[redis]'")
 
 
-async def test_tls_by_the_scheme(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_the_scheme_selects_tls(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     made = authority.issue_cert(HOST).private_key_and_cert_chain_pem.bytes()
@@ -198,7 +200,7 @@ async def test_tls_by_the_scheme(redis_server: RedisServer, monkeypatch: pytest.
 # Networks
 
 
-async def test_calls_that_come_together_share_a_round_trip(redis: RedisServer) -> None:
+async def test_concurrent_calls_share_a_round_trip(redis: RedisServer) -> None:
     with FaultProxy(HOST, redis.port) as proxy:
         proxy.delay_s = {"client": 0.0005, "server": 0.0005}
         coordination = RedisCoordination(at_port(redis.url, proxy.port))
@@ -220,9 +222,7 @@ async def test_calls_that_come_together_share_a_round_trip(redis: RedisServer) -
 
 
 @pytest.mark.parametrize("fault", ["drop", "reset", "refuse", "half close", "slow"])
-async def test_whatever_the_network_does_a_call_is_answered_in_time_and_goes_on_afterwards(
-    redis: RedisServer, fault: str
-) -> None:
+async def test_calls_are_answered_in_time_on_any_network_fault_and_recover(redis: RedisServer, fault: str) -> None:
     with FaultProxy(HOST, redis.port) as proxy:
         coordination = RedisCoordination(at_port(redis.url, proxy.port))
         await coordination.take(takes("c"))
@@ -249,7 +249,7 @@ async def test_whatever_the_network_does_a_call_is_answered_in_time_and_goes_on_
         await coordination.aclose()
 
 
-async def test_an_end_that_was_not_answered_counts_once(redis: RedisServer) -> None:
+async def test_an_unacknowledged_end_counts_once(redis: RedisServer) -> None:
     with FaultProxy(HOST, redis.port) as proxy:
         coordination = RedisCoordination(at_port(redis.url, proxy.port))
         party = (("p", RateLimits(tokens_per_min=100, concurrency=1)),)
@@ -263,5 +263,5 @@ async def test_an_end_that_was_not_answered_counts_once(redis: RedisServer) -> N
         await coordination.aclose()
 
 
-def test_a_server_is_shown_by_its_address_alone() -> None:
+def test_a_repr_shows_only_the_address() -> None:
     assert repr(Server("redis://u:s3cret@h", inline=True)) == "'redis://h:6379'"

@@ -53,7 +53,7 @@ async def storage(tmp_path: Path) -> AsyncIterator[Storage]:
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 100])
-async def test_every_snapshot_of_a_long_chain_of_small_changes_comes_back(storage: Storage, at_once: int) -> None:
+async def test_every_snapshot_of_a_long_chain_of_changes_is_restored(storage: Storage, at_once: int) -> None:
     chain = health_chain(100)
     for place in range(0, len(chain), at_once):
         await put(storage, *chain[place : place + at_once])
@@ -62,7 +62,7 @@ async def test_every_snapshot_of_a_long_chain_of_small_changes_comes_back(storag
         assert await read(storage, snapshot.id) == snapshot
 
 
-async def test_nothing_depends_on_snapshots_of_a_batch_that_failed(storage: Storage) -> None:
+async def test_no_snapshot_is_based_on_one_of_a_failed_batch(storage: Storage) -> None:
     chain = health_chain(12)
     for before, failing, after in zip(chain[::3], chain[1::3], chain[2::3], strict=True):
         await put(storage, before)
@@ -73,7 +73,7 @@ async def test_nothing_depends_on_snapshots_of_a_batch_that_failed(storage: Stor
         assert await read(storage, after.id) == after
 
 
-async def test_of_a_chain_those_stay_whole_that_a_trace_names(storage: Storage) -> None:
+async def test_a_sweep_keeps_the_chain_of_named_snapshots(storage: Storage) -> None:
     await storage.apply(SYSTEM_ACCOUNT, [FOR_EVER])
     chain = health_chain(70)
     named = [chain[number] for number in (10, 11, 33, 69)]

@@ -140,7 +140,7 @@ ACTIONS = {"put": put_batch, "put snapshots": put_snapshots, "delete": delete, "
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_any_call_is_a_typed_error_and_leaves_nothing_half_written(
+def test_any_failing_statement_is_a_typed_error_and_leaves_nothing_half_written(
     tmp_path: Path, fault: str, action: str, full: bool
 ) -> None:
     usual = ("full", "put")
@@ -209,8 +209,8 @@ async def _fill(path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_while_a_file_is_made_leaves_one_that_can_be_made_good(tmp_path: Path, fault: str, full: bool) -> None:
-    step = 1 if full or fault == "full" else 7
+def test_a_failure_while_a_file_is_created_can_be_recovered(tmp_path: Path, fault: str, full: bool) -> None:
+    step = 1 if full else 3 if fault == "full" else 23
     at = 1 + list(FAULTS).index(fault) % step
     while anyio.run(_fail_to_make, tmp_path / f"{at}.db", at, fault):
         at += step
@@ -247,7 +247,7 @@ class Small:
 
 
 @pytest.mark.parametrize("pages", [1, 2, 5, 12, 20])
-async def test_a_disk_too_small_for_the_file_says_so_and_may_grow(tmp_path: Path, pages: int) -> None:
+async def test_a_full_disk_is_reported_and_recovers_when_it_grows(tmp_path: Path, pages: int) -> None:
     path = tmp_path / "traces.db"
     async with aclosing(SqliteStorage(path, connect=Small(pages))) as storage:
         with pytest.raises(StorageFull, match="the disk is full"):
@@ -257,7 +257,7 @@ async def test_a_disk_too_small_for_the_file_says_so_and_may_grow(tmp_path: Path
     assert_sound(path)
 
 
-async def test_on_a_full_disk_nothing_acknowledged_is_lost_and_deleting_makes_room(tmp_path: Path) -> None:
+async def test_a_full_disk_loses_nothing_acknowledged_and_deleting_frees_space(tmp_path: Path) -> None:
     path = tmp_path / "traces.db"
     large = {"team": "x" * 6_000}
     async with aclosing(SqliteStorage(path, connect=Small(120))) as storage:
@@ -286,61 +286,59 @@ READ_ONLY = """
     from routewright.errors import StorageUnavailable
 
     async def main():
-        await put(SqliteStorage(sys.argv[2]), 0, 1)  # what is imported late is imported now
+        await put(SqliteStorage(sys.argv[1]), 0, 1)  # what is imported late is imported now
         if os.getuid() == 0:
             os.setuid(65534)
-        storage = SqliteStorage(sys.argv[1])
-        try:
-            await put(storage, 2, 1)
-            print("written")
-        except StorageUnavailable as error:
-            print(type(error).__name__)
-        try:
-            print(await storage.read("default", TraceById(make_trace(1).id)) is not None)
-        except StorageUnavailable as error:
-            print(type(error).__name__)
+        for path in sys.argv[2:]:
+            storage = SqliteStorage(path)
+            try:
+                await put(storage, 2, 1)
+                print("written", end=" ")
+            except StorageUnavailable as error:
+                print(type(error).__name__, end=" ")
+            try:
+                print(await storage.read("default", TraceById(make_trace(1).id)) is not None)
+            except StorageUnavailable as error:
+                print(type(error).__name__)
     anyio.run(main)
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "setuid"), reason="no rights here")
-@pytest.mark.parametrize(
-    ("folder", "file", "left_open", "said"),
-    [
-        (0o777, 0o444, False, ["StorageReadOnly", "True"]),
-        (0o777, 0o444, True, ["StorageReadOnly", "True"]),
-        (0o555, 0o666, False, ["StorageReadOnly", "StorageReadOnly"]),
-        (0o555, 0o444, True, ["StorageReadOnly", "True"]),
-        (0o777, 0o000, False, ["StorageUnavailable", "StorageUnavailable"]),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_written_to_says_so_and_stays_as_it_is(
-    folder: int, file: int, left_open: bool, said: list[str]
-) -> None:
+def test_a_store_without_write_permission_is_read_only_and_unchanged() -> None:
+    cases = [  # rights of folder and file, whether it is open elsewhere, results of a write and a read
+        (0o777, 0o444, False, "StorageReadOnly True"),
+        (0o777, 0o444, True, "StorageReadOnly True"),
+        (0o555, 0o666, False, "StorageReadOnly StorageReadOnly"),
+        (0o555, 0o444, True, "StorageReadOnly True"),
+        (0o777, 0o000, False, "StorageUnavailable StorageUnavailable"),
+    ]
     with TemporaryDirectory() as place, ExitStack() as stack:  # pytest's own folder is closed to others
-        Path(place).chmod(0o755)
-        here = Path(place) / "here"
-        here.mkdir()
-        path = here / "traces.db"
-        anyio.run(_fill, path)
-        if left_open:
-            reader = stack.enter_context(closing(connect(str(path))))
-            reader.execute("SELECT count(*) FROM trace").fetchone()
-        before = path.read_bytes()
-        for each in here.iterdir():
-            each.chmod(file)
-        here.chmod(folder)
-        assert run(READ_ONLY, path, Path(place) / "warm.db").split() == said
-        here.chmod(0o755)
-        path.chmod(0o644)
-        assert path.read_bytes() == before
+        root = Path(place)
+        root.chmod(0o755)
+        anyio.run(_fill, root / "filled.db")
+        paths = [root / str(number) / "traces.db" for number in range(len(cases))]
+        for path, (folder, file, is_open, _) in zip(paths, cases, strict=True):
+            path.parent.mkdir()
+            shutil.copyfile(root / "filled.db", path)
+            if is_open:
+                reader = stack.enter_context(closing(connect(str(path))))
+                reader.execute("SELECT count(*) FROM trace").fetchone()
+            for each in path.parent.iterdir():
+                each.chmod(file)
+            path.parent.chmod(folder)
+        said = run(READ_ONLY, root / "warm.db", *paths).split("\n")
+        assert said == [results for *_, results in cases]
+        for path in paths:
+            path.parent.chmod(0o755)
+            path.chmod(0o644)
+            assert path.read_bytes() == (root / "filled.db").read_bytes()
 
 
 # A file that another process locks
 
 
-async def test_while_another_process_writes_one_waits_so_long_and_then_says_so(tmp_path: Path) -> None:
+async def test_writes_wait_for_another_process_only_as_long_as_busy_s(tmp_path: Path) -> None:
     path = tmp_path / "traces.db"
     script = """
         from routewright.backends.storage.sqlite.connection import connect
@@ -372,7 +370,7 @@ async def test_while_another_process_writes_one_waits_so_long_and_then_says_so(t
 # Files that are no store
 
 
-async def test_a_file_that_is_no_database_is_refused_as_it_is(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_refused_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "traces.db"
     path.write_bytes(b"a diary, and no database " * 1_000)
     before = path.read_bytes()
@@ -389,7 +387,7 @@ async def test_a_file_that_is_no_database_is_refused_as_it_is(tmp_path: Path) ->
     assert path.read_bytes() == before
 
 
-async def test_somebody_elses_database_is_refused_as_it_is(tmp_path: Path) -> None:
+async def test_another_programs_file_is_refused_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "traces.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE diary (day TEXT)")
@@ -404,7 +402,7 @@ async def test_somebody_elses_database_is_refused_as_it_is(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["none/traces.db", "."])
-async def test_where_no_file_can_be_that_is_said(tmp_path: Path, name: str) -> None:
+async def test_a_path_where_no_file_can_be_is_refused(tmp_path: Path, name: str) -> None:
     async with aclosing(SqliteStorage(tmp_path / name)) as storage:
         for _ in range(2):
             with pytest.raises(StorageUnavailable, match="it cannot be opened: check the file's"):
@@ -430,7 +428,7 @@ async def test_a_damaged_page_is_a_typed_error(tmp_path: Path) -> None:
     assert not (tmp_path / "copy.db").exists()
 
 
-async def test_an_event_loop_never_waits_for_another_process_that_makes_the_file(tmp_path: Path) -> None:
+async def test_an_event_loop_never_waits_for_another_process_that_creates_the_file(tmp_path: Path) -> None:
     path, here, waits = tmp_path / "traces.db", threading.get_ident(), list[str]()
 
     class Listening(sqlite3.Connection):

@@ -101,14 +101,14 @@ async def refused(path: Path, match: str) -> None:
 # Versions
 
 
-async def test_a_file_says_what_it_is(path: Path) -> None:
+async def test_a_file_has_an_application_id(path: Path) -> None:
     assert ask(path, "PRAGMA application_id") == schema.APPLICATION_ID
     assert ask(path, "PRAGMA user_version") == VERSION
     assert ask(path, "PRAGMA journal_mode") == "wal"
     assert ask(path, "PRAGMA page_size") == 4096
 
 
-async def test_a_newer_version_is_refused_untouched(path: Path) -> None:
+async def test_a_newer_version_is_refused_unchanged(path: Path) -> None:
     execute(path, f"PRAGMA user_version = {VERSION + 1}")
     before = read(path)
     said = f"is of version {VERSION + 1}, and this routewright knows versions up to {VERSION}: install a newer one"
@@ -120,7 +120,7 @@ async def test_a_newer_version_is_refused_untouched(path: Path) -> None:
     assert names(path.parent) == {"traces.db"}
 
 
-async def test_an_older_version_is_refused_with_what_to_do(path: Path, later: pytest.MonkeyPatch) -> None:
+async def test_an_older_version_is_refused_with_a_hint(path: Path, later: pytest.MonkeyPatch) -> None:
     before = read(path)
     await refused(
         path, f"version {VERSION}, this routewright needs {VERSION + 1}: .*'routewright store upgrade {path}'"
@@ -129,7 +129,7 @@ async def test_an_older_version_is_refused_with_what_to_do(path: Path, later: py
     assert names(path.parent) == {"traces.db"}
 
 
-async def test_who_has_the_file_open_while_it_is_upgraded_writes_nothing_to_it_any_more(path: Path) -> None:
+async def test_a_storage_open_during_an_upgrade_stops_writing(path: Path) -> None:
     async with aclosing(SqliteStorage(path)) as storage:
         await storage.apply("default", [PutTrace(make_trace(200))])
         execute(path, f"PRAGMA user_version = {VERSION + 1}")
@@ -148,7 +148,7 @@ async def test_a_new_file_gets_the_present_version(tmp_path: Path, later: pytest
 # Upgrade
 
 
-async def test_an_upgrade_makes_a_backup_first(path: Path, later: pytest.MonkeyPatch) -> None:
+async def test_an_upgrade_creates_a_backup_first(path: Path, later: pytest.MonkeyPatch) -> None:
     kept = upkeep.upgrade(path)
     assert kept is not None
     assert kept.parent == path.parent
@@ -170,9 +170,7 @@ def test_a_store_of_the_present_version_needs_no_upgrade(path: Path) -> None:
     assert names(path.parent) == {"traces.db"}
 
 
-async def test_an_upgrade_that_fails_half_way_leaves_the_old_store_and_may_be_tried_again(
-    path: Path, later: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_upgrade_leaves_the_old_store_and_can_be_retried(path: Path, later: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         later.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS[:-1], BROKEN))
         with pytest.raises(InternalError, match="no such table: nowhere"):
@@ -185,7 +183,7 @@ async def test_an_upgrade_that_fails_half_way_leaves_the_old_store_and_may_be_tr
     assert_sound(path)
 
 
-def test_an_upgrade_is_synced_and_moves_no_log_while_others_may_write(path: Path, later: pytest.MonkeyPatch) -> None:
+def test_an_upgrade_is_synced_without_checkpoints(path: Path, later: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
     def told(path: str) -> sqlite3.Connection:
@@ -199,7 +197,7 @@ def test_an_upgrade_is_synced_and_moves_no_log_while_others_may_write(path: Path
     assert {"PRAGMA synchronous = FULL", "PRAGMA wal_autocheckpoint = 0"} <= {*said[:begins]}
 
 
-def test_of_two_who_upgrade_at_once_one_does(path: Path, later: pytest.MonkeyPatch) -> None:
+def test_only_one_of_two_concurrent_upgrades_runs(path: Path, later: pytest.MonkeyPatch) -> None:
     backup = upkeep.backup
 
     def meanwhile(source: Path, target: Path) -> None:
@@ -213,7 +211,7 @@ def test_of_two_who_upgrade_at_once_one_does(path: Path, later: pytest.MonkeyPat
     assert ask(path, "PRAGMA user_version") == VERSION + 1
 
 
-def test_an_upgrade_waits_for_nobody_who_uses_the_store(path: Path, later: pytest.MonkeyPatch) -> None:
+def test_an_upgrade_of_a_store_in_use_is_refused(path: Path, later: pytest.MonkeyPatch) -> None:
     later.setattr(upkeep, "BUSY_MS", 10)
     with closing(connect(str(path))) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -226,7 +224,7 @@ def test_an_upgrade_waits_for_nobody_who_uses_the_store(path: Path, later: pytes
 # Backup
 
 
-async def test_a_backup_is_a_store_of_its_own_in_one_file(path: Path) -> None:
+async def test_a_backup_is_a_complete_store_in_one_file(path: Path) -> None:
     target = path.with_name("copy.db")
     async with aclosing(SqliteStorage(path)) as storage:
         await storage.apply("default", [PutTrace(make_trace(200))])  # in the log as yet
@@ -240,7 +238,7 @@ async def test_a_backup_is_a_store_of_its_own_in_one_file(path: Path) -> None:
     assert_sound(target)
 
 
-def test_a_backup_takes_no_name_that_is_taken(path: Path) -> None:
+def test_a_backup_overwrites_no_existing_file(path: Path) -> None:
     target = path.with_name("copy.db")
     target.write_text("precious")
     with pytest.raises(ValidationFailed, match=r"copy\.db exists; name a new file"):
@@ -249,9 +247,7 @@ def test_a_backup_takes_no_name_that_is_taken(path: Path) -> None:
     assert names(path.parent) == {"traces.db", "copy.db"}
 
 
-def test_a_name_that_is_taken_while_the_backup_is_made_is_not_overwritten(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backup_overwrites_no_file_created_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, link = path.with_name("copy.db"), os.link
 
     def late(*names: Any) -> None:
@@ -265,15 +261,13 @@ def test_a_name_that_is_taken_while_the_backup_is_made_is_not_overwritten(
     assert names(path.parent) == {"traces.db", "copy.db"}
 
 
-def test_a_backup_that_cannot_be_written_blames_its_target(path: Path) -> None:
+def test_an_error_of_a_backups_target_names_the_target(path: Path) -> None:
     target = path.parent / "missing" / "copy.db"
     with pytest.raises(StorageUnavailable, match=rf"^{target}: it cannot be opened"):
         upkeep.backup(path, target)
 
 
-def test_a_backup_goes_to_a_file_system_without_hard_links_and_replaces_nothing_there(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backup_without_hard_links_replaces_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = path.with_name("copy.db")
 
     def refused(*names: Any) -> None:
@@ -295,14 +289,14 @@ def test_a_backup_goes_to_a_file_system_without_hard_links_and_replaces_nothing_
 
 
 @pytest.mark.parametrize("work", [upkeep.check, upkeep.upgrade, lambda path: upkeep.backup(path, path / "copy.db")])
-def test_where_there_is_no_store_none_is_made(tmp_path: Path, work: Any) -> None:
+def test_maintenance_creates_no_missing_store(tmp_path: Path, work: Any) -> None:
     with pytest.raises(NotFound, match="there is no store"):
         work(tmp_path / "none.db")
     assert names(tmp_path) == set()
 
 
 @pytest.mark.parametrize("content", [b"", b"a diary " * 5_000])
-def test_what_is_no_store_is_not_backed_up_checked_or_upgraded(tmp_path: Path, content: bytes) -> None:
+def test_maintenance_refuses_a_file_that_is_not_a_store(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "diary"
     path.write_bytes(content)
     for work in (upkeep.check, upkeep.upgrade, lambda path: upkeep.backup(path, tmp_path / "copy.db")):
@@ -325,7 +319,7 @@ def test_a_backup_that_fails_leaves_nothing(path: Path, monkeypatch: pytest.Monk
     assert names(path.parent) == {"traces.db"}
 
 
-async def test_a_backup_while_others_write_is_whole(path: Path) -> None:
+async def test_a_backup_during_writes_is_consistent(path: Path) -> None:
     stop = threading.Event()
     written = [100]
 
@@ -356,7 +350,7 @@ async def test_a_backup_while_others_write_is_whole(path: Path) -> None:
 # Check
 
 
-def test_a_sound_store_is_found_sound(path: Path) -> None:
+def test_a_sound_store_has_no_problems(path: Path) -> None:
     assert upkeep.check(path) == (VERSION, 100, path.stat().st_size, [])
     assert names(path.parent) == {"traces.db"}
 
@@ -366,7 +360,7 @@ def test_an_older_store_can_be_checked(path: Path, later: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("page", range(1, 12))
-def test_damage_is_found_in_whatever_page_it_is(path: Path, page: int) -> None:
+def test_damage_is_found_in_any_page(path: Path, page: int) -> None:
     with path.open("r+b") as file:
         file.seek(8192 * page)
         file.write(b"\xa5" * 4_000)
@@ -375,12 +369,12 @@ def test_damage_is_found_in_whatever_page_it_is(path: Path, page: int) -> None:
     assert found.bytes == path.stat().st_size
 
 
-def test_a_file_that_was_cut_short_is_found_damaged(path: Path) -> None:
+def test_a_truncated_file_is_found_damaged(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
     assert upkeep.check(path).problems
 
 
-def test_an_index_that_is_not_that_of_its_table_is_found(path: Path) -> None:
+def test_an_index_that_does_not_match_its_table_is_found(path: Path) -> None:
     with closing(connect(str(path))) as connection:
         connection.execute("PRAGMA writable_schema = ON")
         root = "SELECT rootpage FROM sqlite_master WHERE name = 'trace_by_status'"
@@ -398,7 +392,7 @@ def test_a_trace_that_cannot_be_read_is_named(path: Path, body: str) -> None:
 
 
 @pytest.mark.parametrize("body", ["x''", "x'7b7d'", "CAST('not json' AS BLOB)", "x'ff'", "7"])
-async def test_a_damaged_trace_is_named_where_it_is_met_and_can_be_deleted(path: Path, body: str) -> None:
+async def test_reading_a_damaged_trace_names_it_and_it_can_be_deleted(path: Path, body: str) -> None:
     one = make_trace(7)
     execute(path, f"UPDATE body SET trace = {body} WHERE n = (SELECT n FROM trace WHERE id = '{one.id}')")
     async with aclosing(SqliteStorage(path)) as storage:
@@ -414,7 +408,7 @@ async def test_a_damaged_trace_is_named_where_it_is_met_and_can_be_deleted(path:
     assert one.id.encode() not in read(path)
 
 
-async def test_a_damaged_trace_is_swept_with_those_of_its_age_and_can_be_put_anew(path: Path) -> None:
+async def test_a_damaged_trace_is_swept_when_it_expires_and_can_be_put_again(path: Path) -> None:
     damaged = f"('{make_trace(7).id}', '{make_trace(8).id}')"
     execute(path, f"UPDATE body SET trace = x'' WHERE n IN (SELECT n FROM trace WHERE id IN {damaged})")
     async with aclosing(SqliteStorage(path)) as storage:
@@ -424,7 +418,7 @@ async def test_a_damaged_trace_is_swept_with_those_of_its_age_and_can_be_put_ane
     assert upkeep.check(path)[1::2] == (0, [])
 
 
-def test_a_trace_under_anothers_id_is_named(path: Path) -> None:
+def test_a_trace_under_another_traces_id_is_named(path: Path) -> None:
     one, other = make_trace(7).id, make_trace(8).id
     numbered = "(SELECT n FROM trace WHERE id = '{}')"
     body_of = f"(SELECT trace FROM body WHERE n = {numbered.format(other)})"
@@ -433,6 +427,6 @@ def test_a_trace_under_anothers_id_is_named(path: Path) -> None:
     assert f"trace '{one}'" in problem
 
 
-def test_of_many_problems_the_first_twenty_are_told(path: Path) -> None:
+def test_the_first_twenty_of_many_problems_are_listed(path: Path) -> None:
     execute(path, "UPDATE body SET trace = x''")
     assert len(upkeep.check(path).problems) == 20

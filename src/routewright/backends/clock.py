@@ -35,14 +35,6 @@ class PendingDeadline(Protocol):
         ...
 
 
-class Shield(Protocol):
-    """A scope that holds back the deadlines its task entered earlier."""
-
-    order: int
-    held: list[PendingDeadline]
-    """Deadlines that passed while the shield was in place."""
-
-
 Entry = tuple[float, int, PendingDeadline]
 """Time, tie-breaker and deadline."""
 
@@ -64,7 +56,7 @@ class Alarms:
         self.order = itertools.count()
         self.scope = type(anyio.CancelScope())
         """The concrete scope class. ``anyio.CancelScope`` looks it up each time, for two thirds of a scope's cost."""
-        self.shields = weakref.WeakKeyDictionary[asyncio.Task[Any], list[Shield]]()
+        self.shields = weakref.WeakKeyDictionary[asyncio.Task[Any], list[ScopeDeadline]]()
         """The shields each task is in, innermost last."""
 
     def __len__(self) -> int:
@@ -84,15 +76,6 @@ class Alarms:
         self.entries[:] = [entry for entry in self.entries if entry[2].entry is entry]
         heapify(self.entries)
         self.room = max(SWEEP_AFTER, 2 * len(self.entries))
-
-    def drop_shield(self, task: asyncio.Task[Any], shield: Shield) -> None:
-        """Remove a shield that its task exited. Alarms it held back ring before the task waits again."""
-        shields = self.shields[task]
-        shields.remove(shield)
-        if not shields:
-            del self.shields[task]
-        for alarm in shield.held:
-            self.add(-inf, alarm)
 
     def arm(self, at: float) -> None:
         """Set the timer, replacing the current one."""
@@ -298,7 +281,12 @@ class Alarm:
         if not isinstance(error, CancelledError) or current_task(loop) is not task:
             return None
         if anyio.current_effective_deadline() == -inf:
-            _word_as_scopes_do(error)
+            # Both cancellations were requested in one iteration of the loop, and asyncio merges them into one error.
+            # The enclosing scope recognizes its own by the message, of which anyio 4.9 and before have the older one.
+            older = CancelledError("Cancelled by cancel scope around a deadline")
+            older.__context__ = error.__context__
+            error.args = ("Cancelled via cancel scope around a deadline",)
+            error.__context__ = older
             return None
         if task.cancelling() > self._baseline:
             return None
@@ -354,7 +342,12 @@ class ScopeDeadline:
         self.entry = None
         alarms, self.alarms = self.alarms, None
         if alarms is not None and self._shield and self._task is not None and this_task() is self._task:
-            alarms.drop_shield(self._task, self)
+            shields = alarms.shields[self._task]
+            shields.remove(self)
+            if not shields:
+                del alarms.shields[self._task]
+            for alarm in self.held:  # they ring before the task waits again
+                alarms.add(-inf, alarm)
         self._task = None
         if error is None:
             return self._scope.__exit__(None, None, None)
@@ -382,15 +375,3 @@ class ScopeDeadline:
 
 def _on_loops_scale(at: float) -> float:
     return anyio.current_time() + at - monotonic()  # trio's clock has an arbitrary start
-
-
-def _word_as_scopes_do(error: CancelledError) -> None:
-    """Change the alarm's cancellation so that an enclosing cancelled scope accepts it as its own.
-
-    Both were requested in one iteration of the loop, and asyncio merges them into one error. Scopes recognize their
-    own by its message.
-    """
-    older = CancelledError("Cancelled by cancel scope around a deadline")  # the message up to anyio 4.9 at least
-    older.__context__ = error.__context__
-    error.args = ("Cancelled via cancel scope around a deadline",)
-    error.__context__ = older

@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -340,35 +339,33 @@ class RedisCoordination:
             self._unsent.clear()
 
     def _answer(self, steps: list[_Step], answer: Any) -> None:
-        """Process the result of a script. A failed one may have run, or run later, so slots are released, possibly
-        twice; tokens stay counted."""
-        asked = [(step.takes, step.reply) for step in steps if step.reply is not None]
-        if not isinstance(answer, StorageUnavailable):
-            for (takes, reply), told in zip(asked, msgpack.decode(answer), strict=True):
-                self._read(takes, reply, *told)
-            return
-        for _, reply in asked:
-            reply.error = answer
-        until = self._clock.monotonic() + self._lease_s
-        for step in steps if not self._inline and len(self._unsent) < MOST_UNSENT else ():
-            if step.kind != "beat":
-                self._unsent.append(_Step("free", step.takes, until=min(until, step.until)))
+        """Process the result of a script: for each call whether it was admitted, and the facts of each party, which are
+        time, slots, requests, tokens, time of the last entry, number of this call's entry, and the first entries.
 
-    def _read(self, takes: Takes, reply: Reply[Taken], admitted: int, *facts: Sequence[Any]) -> None:
-        """Answer a call with the script's facts of each party: time, slots, requests, tokens, time of the last entry,
-        number of this call's entry, and the first entries."""
-        now, windows, states = max(fact[0] for fact in facts) / UNITS, list[Any](), list[WindowState]()
-        for (name, limits), (_, slots, requests, tokens, last, _, *first) in zip(takes.parties, facts, strict=True):
-            window = Window()
-            window.fill(requests, tokens, slots, last / UNITS, [(at / UNITS, *rest) for at, *rest in first])
-            windows.append((name, window, limits))
-            states += window.states(limits, now) if admitted else ()
-        if not admitted:
-            reply.error = refused(windows, takes.tokens, now, self._clock.time(), slots=bool(takes.slots))
+        A failed script may have run, or run later, so slots are released, possibly twice; tokens stay counted.
+        """
+        asked = [(step.takes, step.reply) for step in steps if step.reply is not None]
+        if isinstance(answer, StorageUnavailable):
+            for _, reply in asked:
+                reply.error = answer
+            until = self._clock.monotonic() + self._lease_s
+            for step in steps if not self._inline and len(self._unsent) < MOST_UNSENT else ():
+                if step.kind != "beat":
+                    self._unsent.append(_Step("free", step.takes, until=min(until, step.until)))
             return
-        reply.result = Taken(takes, tuple(states), tuple([(fact[5], fact[0]) for fact in facts]))
-        if takes.slots:
-            self._slots[takes.id] = takes, self._clock.monotonic() + takes.lasts_s
+        for (takes, reply), (admitted, *facts) in zip(asked, msgpack.decode(answer), strict=True):
+            now, windows, states = max(fact[0] for fact in facts) / UNITS, list[Any](), list[WindowState]()
+            for (name, limits), (_, slots, requests, tokens, last, _, *first) in zip(takes.parties, facts, strict=True):
+                window = Window()
+                window.fill(requests, tokens, slots, last / UNITS, [(at / UNITS, *rest) for at, *rest in first])
+                windows.append((name, window, limits))
+                states += window.states(limits, now) if admitted else ()
+            if not admitted:
+                reply.error = refused(windows, takes.tokens, now, self._clock.time(), slots=bool(takes.slots))
+                continue
+            reply.result = Taken(takes, tuple(states), tuple([(fact[5], fact[0]) for fact in facts]))
+            if takes.slots:
+                self._slots[takes.id] = takes, self._clock.monotonic() + takes.lasts_s
 
 
 def _void(takes: Takes, taken: Reply[Taken]) -> _Step:

@@ -45,7 +45,6 @@ from routewright.wire import (
     FallbackCounts,
     FeedbackByTrace,
     Incidents,
-    Key,
     KeyByDigest,
     Keys,
     LatencyCounts,
@@ -177,17 +176,29 @@ class MemoryStorage:
         return self._outbox.has_endpoints
 
     def account_of(self, account: str) -> KeptAccount:
-        """The account to write to, now the most recently used one. May drop another one. Called under the lock."""
+        """The account to write to, now the most recently used one. Called under the lock.
+
+        If there are too many, it drops the least recently written one; if that was created explicitly, only its traces.
+        """
         if account == SYSTEM_ACCOUNT:
             return self._system
         kept = self._accounts.get(account)
         if kept is not None:
             self._accounts.move_to_end(account)
             return kept
-        kept = self._accounts[account] = self._empty()
-        if len(self._accounts) > self._most_accounts:
-            self._make_room()
-        return kept
+        new = self._accounts[account] = self._empty()
+        if len(self._accounts) <= self._most_accounts:
+            return new
+        for name, kept in self._accounts.items():  # the new one at last
+            if kept.traces or not kept.books.is_set_up:
+                for each in kept.traces.values():
+                    self._unname(each)
+                if kept.books.is_set_up:
+                    kept.forget_traces()
+                else:
+                    del self._accounts[name]
+                break
+        return new
 
     def look_up(self, account: str) -> KeptAccount:
         """The account to read from; an unknown one is empty. Called under the lock."""
@@ -242,16 +253,21 @@ class MemoryStorage:
                 case LatencyCounts():
                     return self._counted(kept).latency_counts(query)
                 case KeyByDigest(digests):
-                    return self._key_of(digests) if account == SYSTEM_ACCOUNT else None
+                    known = [self._digests[each] for each in digests if each in self._digests]
+                    keys = [self.look_up(name).books.key(key_id) for name, key_id in known]
+                    return next(iter(keys), None) if account == SYSTEM_ACCOUNT else None
                 case AllAccounts():
-                    books = (each.books.account for each in self._accounts.values())
-                    there = [each for each in books if each is not None and account == SYSTEM_ACCOUNT]
-                    return sorted(there, key=lambda each: each.name)
+                    terms = [each.books.account for each in self._accounts.values() if account == SYSTEM_ACCOUNT]
+                    return sorted((each for each in terms if each is not None), key=attrgetter("name"))
                 case LedgerSums():
                     self._counted(kept)
                     return kept.books.answer(query)
                 case LedgerSumsOfAll(first, last):
-                    return self._sums_of_all(first, last) if account == SYSTEM_ACCOUNT else []
+                    sums: list[LedgerSum] = []
+                    for each in self._everything() if account == SYSTEM_ACCOUNT else ():
+                        self._counted(each)
+                        sums += each.books.answer(LedgerSums(first, last))
+                    return together(sums)
                 case Stands():
                     return self.accounts.state.standing(account, query)
                 case Endpoints():
@@ -298,7 +314,10 @@ class MemoryStorage:
             ]
             for kept, trace_id in old:
                 self._drop(kept, trace_id)
-            free = self._free_snapshots(now - UNNAMED_S)
+            ids = [each.snapshot_ids for kept in self._everything() for each in kept.traces.values()]
+            named = {name for each in ids if each is not None for name in each}
+            put = self._system.snapshots.items()
+            free = [name for name, (_, at) in put if at < now - UNNAMED_S and name not in named]
             for snapshot_id in free:
                 del self._system.snapshots[snapshot_id]
             others = self._outbox.sweep(now) + sum(kept.books.sweep(now) for kept in self._everything())
@@ -312,30 +331,6 @@ class MemoryStorage:
 
     def _empty(self) -> KeptAccount:
         return KeptAccount(self._newest, self._outbox)
-
-    def _key_of(self, digests: Sequence[str]) -> Key | None:
-        found = (self._digests[digest] for digest in digests if digest in self._digests)
-        return next((self.look_up(account).books.key(key_id) for account, key_id in found), None)
-
-    def _sums_of_all(self, first: str, last: str) -> list[LedgerSum]:
-        found: list[LedgerSum] = []
-        for kept in self._everything():
-            self._counted(kept)
-            found += kept.books.answer(LedgerSums(first, last))
-        return together(found)
-
-    def _make_room(self) -> None:
-        """Drop the least recently written account; if it was created explicitly, only its traces."""
-        first = next((name for name, kept in self._accounts.items() if kept.traces or not kept.books.is_set_up), None)
-        if first is None:
-            return
-        dropped = self._accounts[first]
-        for each in dropped.traces.values():
-            self._unname(each)
-        if dropped.books.is_set_up:
-            dropped.forget_traces()
-        else:
-            del self._accounts[first]
 
     def _before(self, account: str, kept: KeptAccount, write: Write) -> object:
         """The present state of a write's subject (``write_batch.Booked``)."""
@@ -469,13 +464,6 @@ class MemoryStorage:
             _, at = self._system.snapshots.get(health, (None, 0.0))
             if not at:
                 self._system.snapshots.pop(health, None)
-
-    def _free_snapshots(self, before: float) -> list[str]:
-        """Snapshots without a trace that were last put before then."""
-        ids = [each.snapshot_ids for kept in self._everything() for each in kept.traces.values()]
-        named = {name for each in ids if each is not None for name in each}
-        put = self._system.snapshots.items()
-        return [snapshot_id for snapshot_id, (_, at) in put if at < before and snapshot_id not in named]
 
 
 def _at_least_one(setting: str, number: object) -> None:

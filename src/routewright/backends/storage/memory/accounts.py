@@ -206,30 +206,26 @@ class MemoryAccounts:
             self._waiting.wait(asking, found)
             self._end()
         if not asking.answered.is_set:
-            await self._wait(asking)
+            try:
+                with self._clock.deadline(self._clock.monotonic() + ask.waits_s):
+                    await asking.answered.wait()
+            except BaseException:
+                with self._lock.lock:
+                    self._begin()
+                    self._waiting.leave(asking)
+                    if asking.takes:
+                        self.state.end(End(ask.id, 0))
+                    self._end()
+                raise
+            with self._lock.lock:
+                if not asking.answered.is_set:
+                    self._begin()
+                    self._waiting.give_up(asking, self._clock.time())
+                    self._end()
         if asking.error is not None:
             raise asking.error
         assert asking.result is not None, "it was answered"
         return asking.result
-
-    async def _wait(self, asking: _PendingAsk) -> None:
-        """Wait in a queue, as long as the ask may."""
-        try:
-            with self._clock.deadline(self._clock.monotonic() + asking.ask.waits_s):
-                await asking.answered.wait()
-        except BaseException:
-            with self._lock.lock:
-                self._begin()
-                self._waiting.leave(asking)
-                if asking.takes:
-                    self.state.end(End(asking.ask.id, 0))
-                self._end()
-            raise
-        with self._lock.lock:
-            if not asking.answered.is_set:
-                self._begin()
-                self._waiting.give_up(asking, self._clock.time())
-                self._end()
 
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         """As ``protocols.Accounts`` says."""

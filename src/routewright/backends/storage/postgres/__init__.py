@@ -13,29 +13,39 @@ from routewright._core.request.problems import shown
 from routewright._core.timestamps import timestamp
 from routewright._core.trace.ids import milliseconds_of
 from routewright.backends.clock import SystemClock
+from routewright.backends.storage.tables.ledger import KNOWN_S
 from routewright.backends.storage.tables.read import DAY_S, answer, page, trace_by_id
-from routewright.errors import StorageUnavailable, ValidationFailed
-from routewright.protocols import Clock
+from routewright.backends.storage.tables.traces import rows_of_draft
+from routewright.errors import RouterError, StorageUnavailable, ValidationFailed
+from routewright.protocols import Clock, Facts
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    Ask,
     CacheCounts,
+    Caller,
     DeleteTraces,
     FallbackCounts,
+    Grant,
     LatencyCounts,
+    Left,
     PutKey,
     PutTrace,
     Query,
+    Replay,
     RollupKeys,
+    RunLimit,
     Scan,
+    Short,
     Stands,
+    StoredEvent,
     TraceById,
     UsageCounts,
     Write,
     Written,
 )
 
-from .accounts import PostgresAccounts
 from .connection import LONG_S, Tables
+from .request_queue import Ending, PendingAsk
 from .transaction import AccountTransaction, Server
 from .upkeep import BackgroundWork, PostgresCoordination, count, sweep
 from .writer import Writer
@@ -122,6 +132,72 @@ class PostgresStorage:
             await self._writer.close()
         await self._database.run(self._keeper.close)
         self._database.close()
+
+
+class PostgresAccounts:
+    """Holds of limits, budgets and idempotency keys. A forked child starts without any."""
+
+    def __init__(self, writer: Writer, keeper: BackgroundWork, clock: Clock, *, inline: bool) -> None:
+        self._writer = writer
+        self._keeper = keeper
+        self._clock = clock
+        self._inline = inline
+
+    async def admit(self, ask: Ask) -> Grant | Replay | Short:
+        """As ``protocols.Accounts`` says."""
+        asking = PendingAsk(ask, inline=self._inline)
+        try:
+            found: Grant | Replay | Short = await self._asked(asking)
+            return await self._writer.replay(ask) if isinstance(found, Replay) else found
+        except BaseException as error:
+            if not isinstance(error, RouterError):  # cancelled: return what it was or will be granted
+                self._writer.leave(asking)
+            raise
+
+    async def _asked(self, asking: PendingAsk) -> Any:
+        self._writer.put(asking)
+        return await (asking.polled(self._clock, self._writer.look_again) if self._inline else asking.wait())
+
+    async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
+        """As ``protocols.Accounts`` says."""
+        account = facts.caller.account
+        trace = None
+        if facts.trace is not None:
+            trace = rows_of_draft(account, facts.trace)
+            self._keeper.wrote()
+        ending = Ending(account, facts.id, grant, facts, trace, awaited=not self._inline)
+        self._writer.put(ending)
+        if not self._inline:
+            return await ending.wait()
+        if ending.error is not None:
+            raise ending.error
+        return ending.result or ()
+
+    async def widen(self, grant: Grant, nanos: int) -> bool:
+        """As ``protocols.Accounts`` says."""
+        asking = self._writer.widening(grant, nanos)
+        widened = asking is not None and await self._asked(asking) is not None
+        if widened:
+            grant.nanos = nanos
+        return widened
+
+    def release(self, grant: Grant, tokens: int | None = 0) -> None:
+        """As ``protocols.Accounts`` says."""
+        with suppress(StorageUnavailable):  # its lease ends
+            self._writer.put(Ending(grant.caller.account, grant.id, grant, tokens=tokens))
+
+    def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
+        """As ``protocols.Accounts`` says."""
+        found = self._writer.known.get((caller, run))
+        if found is None or self._clock.monotonic() - found[1] > KNOWN_S:
+            return None
+        return found[0]
+
+    async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
+        """As ``protocols.Accounts`` says."""
+        ask = Ask(id="", caller=caller, at=self._clock.time(), lasts_s=0.0, run=run)
+        left: Left = await self._asked(PendingAsk(ask, "looks", inline=self._inline))
+        return left
 
 
 def _answer(account: str, query: Query, tables: Tables, transaction: AccountTransaction) -> Any:

@@ -127,18 +127,14 @@ class Address:
         """Translate the driver's errors."""
         try:
             yield
+        except TooLate as error:
+            raise StorageUnavailable(f"{self}: the server did not answer in time") from error
         except psycopg.Error as error:
-            raise self._fault_of(error) from error
-
-    def _fault_of(self, error: psycopg.Error) -> RouterError:
-        if isinstance(error, TooLate):
-            return StorageUnavailable(f"{self}: the server did not answer in time")
-        code = error.sqlstate or f"{LOST}000"
-        for known, kind, what in _KINDS:
-            if code.startswith(known):
-                said = "" if error.diag.message_primary is None else f" ({error.diag.message_primary})"
-                return kind(f"{self}: {what}{said}")
-        return InternalError(f"{self}: PostgreSQL refused a statement ({code}: {error.diag.message_primary})")
+            code, message = error.sqlstate or f"{LOST}000", error.diag.message_primary
+            for known, kind, what in _KINDS:
+                if code.startswith(known):
+                    raise kind(f"{self}: {what}{'' if message is None else f' ({message})'}") from error
+            raise InternalError(f"{self}: PostgreSQL refused a statement ({code}: {message})") from error
 
 
 def state_of(error: RouterError) -> str | None:

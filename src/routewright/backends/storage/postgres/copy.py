@@ -21,7 +21,7 @@ from routewright.backends.storage.sqlite import transaction as sqlite
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.backends.storage.sqlite.schema import check_version, id_of
 from routewright.backends.storage.sqlite.sync import translated
-from routewright.backends.storage.tables.connection import Statements
+from routewright.backends.storage.tables.statements import Statements
 from routewright.errors import StorageUnavailable, ValidationFailed
 
 from .connection import Address, Connection, Tables

@@ -9,7 +9,7 @@ from routewright._core.account import limits_of
 from routewright._core.accounts.payer import Hold
 from routewright._core.accounts.state import KeptResult, State, Wait, scope_of
 from routewright._core.limits import Window
-from routewright.backends.storage.tables.books.ledger import account_of, key_of
+from routewright.backends.storage.tables.ledger import account_of, key_of
 from routewright.errors import InternalError
 from routewright.wire import Account, Ask, Key, Left, Replay, Short, WindowState
 

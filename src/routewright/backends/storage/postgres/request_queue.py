@@ -16,8 +16,8 @@ from routewright._core.accounts.ledger import charged
 from routewright._core.accounts.payer import MONTH
 from routewright._core.accounts.state import FreedName, Wait, scope_of
 from routewright._core.timestamps import timestamp
-from routewright.backends.storage.tables.books import ledger as shelf
-from routewright.backends.storage.tables.books.ledger import ROW, columns_of
+from routewright.backends.storage.tables import ledger as shelf
+from routewright.backends.storage.tables.ledger import ROW, columns_of
 from routewright.backends.storage.tables.traces import COLUMNS, TraceRows
 from routewright.loop import Reply
 from routewright.protocols import Facts

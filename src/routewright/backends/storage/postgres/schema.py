@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from psycopg import IsolationLevel
 from psycopg.sql import SQL, Identifier
 
-from routewright.backends.storage.tables.books.audit import LIVE_DIGESTS, SHOWN, Check, problems_of
+from routewright.backends.storage.tables.check import LIVE_DIGESTS, SHOWN, Check, problems_of
 from routewright.errors import StorageCorrupt, StorageVersion
 
 from .connection import CONNECT_S, Address, Connection

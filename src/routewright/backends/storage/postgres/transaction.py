@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from math import inf
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -20,10 +19,9 @@ from routewright._core.accounts.ledger import Booked
 from routewright._core.accounts.payer import BALANCE, MONTH, Hold, level_of, purses_of
 from routewright._core.accounts.state import State, scope_of
 from routewright._core.timestamps import timestamp
-from routewright.backends.storage.tables.books.ledger import MOST_SNAPSHOTS, SNAPSHOT_S, TableShelf
-from routewright.backends.storage.tables.books.write import put_event
+from routewright.backends.storage.tables.ledger import MOST_SNAPSHOTS, SNAPSHOT_S, TableShelf
 from routewright.backends.storage.tables.traces import remove_traces, rows_of_draft
-from routewright.backends.storage.tables.write import Writes
+from routewright.backends.storage.tables.write import Writes, put_event
 from routewright.errors import InternalError, RouterError
 from routewright.protocols import Clock, Facts
 from routewright.wire import (
@@ -33,7 +31,6 @@ from routewright.wire import (
     Purse,
     RateLimits,
     RunLimit,
-    Snapshot,
     Standing,
     Stands,
     StoredEvent,
@@ -55,6 +52,10 @@ SELECT account FROM hold
 WHERE owner IN (SELECT id FROM owner WHERE until < ? AND id <> ?) OR {_NO_OWNER} ORDER BY random() LIMIT ?
 """
 """In random order, so that one locked account seldom delays the others."""
+_SILENT = "SELECT id FROM owner WHERE until < ? AND id <> ? FOR UPDATE SKIP LOCKED"
+"""Skips those whose holds another process ends."""
+FORGET_OWNERS = "DELETE FROM owner WHERE id = ANY (?) AND NOT EXISTS (SELECT FROM hold WHERE owner = owner.id)"
+"""An owner may have a hold of a call that never received its grant."""
 EXPIRES = 100
 """Most holds that are ended in one transaction, since calls wait for it."""
 _KEPT = "SELECT claim, fingerprint, call, result, until FROM kept WHERE account = ? AND claim = ANY (?)"
@@ -127,13 +128,11 @@ class AccountTransaction:
         self.lock(*accounts)
         if spare_s is not None:
             self._tables.execute("SELECT spare(?, ?, ?)", (but, self._at, spare_s))
-        sql = "SELECT id FROM owner WHERE until < ? AND id <> ? FOR UPDATE SKIP LOCKED"  # one process does it
-        silent = [owner for (owner,) in self._tables.execute(sql, (self._at, but)).fetchall()]
+        silent = [owner for (owner,) in self._tables.execute(_SILENT, (self._at, but)).fetchall()]
         where = f"account = ANY (?) AND (owner = ANY (?) OR {_NO_OWNER}) LIMIT ?"
         self._load(where, accounts, silent, EXPIRES)
         expired = self._expire([*self._state.holds.values()])
-        held = "SELECT FROM hold WHERE owner = owner.id"
-        self._tables.execute(f"DELETE FROM owner WHERE id = ANY (?) AND NOT EXISTS ({held})", (silent,))
+        self._tables.execute(FORGET_OWNERS, (silent,))
         return expired
 
     def expire_overdue(self, owner: int, lease_s: float) -> list[str]:
@@ -166,7 +165,7 @@ class AccountTransaction:
             purses.append(Purse(level_of(name), name, granted if limit == BALANCE else limit, spent, reserved))
         return Standing(terms, key, tuple(purses))
 
-    # ``tables/books/write.AccountTransaction``
+    # ``tables/write.AccountTransaction``
 
     def changed(self, account: str, key_id: str | None = None) -> None:
         """Store the limits of changed terms in their columns."""
@@ -294,12 +293,31 @@ class Server:
         return decoded
 
     def settle(self, ending: Ending) -> Sequence[StoredEvent]:
-        """Book a call with the rules in Python, in its own transaction."""
+        """Book a call that ``tick`` has skipped, in a transaction, by the rules in Python. Its trace may replace an
+        earlier one."""
         facts = ending.facts
         assert facts is not None, "only settlements are booked"
         self.put_snapshots([ending])
+
+        def book(tables: Tables, transaction: AccountTransaction) -> Sequence[StoredEvent]:
+            account, trace = ending.account, facts.trace
+            rows = None if trace is None else rows_of_draft(account, trace)
+            replaced = [] if rows is None else self._writes.replaced(tables, account, rows)
+            booked = transaction.settle(facts)
+            if replaced:
+                remove_traces(tables, account, replaced)
+            if trace is not None and (booked.is_void or trace.is_void):
+                trace.void(booked.is_void)
+                rows = rows_of_draft(account, trace)
+            if rows is not None:
+                put_traces(tables, [rows])
+            events = booked.events
+            for put in facts.events:
+                events += put_event(tables, account, put).events
+            return events
+
         made_at = [facts.created_at if ending.trace is None else ending.trace.columns[1]]
-        return self.transact(partial(self._settle, ending), [ending.account], made_at=made_at)
+        return self.transact(book, [ending.account], made_at=made_at)
 
     def put_snapshots(self, ends: Iterable[Ending]) -> None:
         """Put the snapshots of calls, unless that was done recently."""
@@ -310,8 +328,13 @@ class Server:
             for snapshot in (() if ending.facts is None else ending.facts.snapshots)
             if now - self._put_at.get(snapshot.id, -inf) >= SNAPSHOT_S
         }
+
+        def put(tables: Tables, _: AccountTransaction) -> None:
+            for snapshot in sorted(new.values(), key=attrgetter("id")):  # lock in one order
+                self._writes.put_snapshot(tables, snapshot, self._clock.time())
+
         if new:
-            self.transact(partial(self._put_snapshots, [*new.values()]))
+            self.transact(put)
             if len(self._put_at) >= MOST_SNAPSHOTS:
                 self._put_at.clear()
             self._put_at |= dict.fromkeys(new, now)
@@ -335,27 +358,3 @@ class Server:
                 raise
         self.transact(lambda tables, _: tables.raw.execute("SELECT make_days(%s)", (days,)))
         return work()
-
-    def _settle(self, ending: Ending, tables: Tables, transaction: AccountTransaction) -> Sequence[StoredEvent]:
-        """Book a call that ``tick`` has skipped. Its trace may replace an earlier one."""
-        facts = ending.facts
-        assert facts is not None, "only settlements are booked"
-        account, trace = ending.account, facts.trace
-        rows = None if trace is None else rows_of_draft(account, trace)
-        replaced = [] if rows is None else self._writes.replaced(tables, account, rows)
-        booked = transaction.settle(facts)
-        if replaced:
-            remove_traces(tables, account, replaced)
-        if trace is not None and (booked.is_void or trace.is_void):
-            trace.void(booked.is_void)
-            rows = rows_of_draft(account, trace)
-        if rows is not None:
-            put_traces(tables, [rows])
-        events = booked.events
-        for put in facts.events:
-            events += put_event(tables, account, put).events
-        return events
-
-    def _put_snapshots(self, snapshots: Sequence[Snapshot], tables: Tables, _: AccountTransaction) -> None:
-        for snapshot in sorted(snapshots, key=attrgetter("id")):  # lock in one order
-            self._writes.put_snapshot(tables, snapshot, self._clock.time())

@@ -15,11 +15,18 @@ from routewright._core.accounts.books import WEEK_S
 from routewright._core.timestamps import timestamp
 from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.memory import HEAR_S
-from routewright.backends.storage.tables.books.audit import ROWS_AT_ONCE, remove_events, remove_marks
 from routewright.backends.storage.tables.read import DAY_S, retention_of
 from routewright.backends.storage.tables.rollups import roll
-from routewright.backends.storage.tables.shared import forget_unseen
-from routewright.backends.storage.tables.upkeep import Old, old_traces, remove_old, remove_snapshots
+from routewright.backends.storage.tables.upkeep import (
+    ROWS_AT_ONCE,
+    Old,
+    forget_unseen,
+    old_traces,
+    remove_events,
+    remove_marks,
+    remove_old,
+    remove_snapshots,
+)
 from routewright.errors import RouterError
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock
@@ -68,7 +75,6 @@ class Transact(Protocol):
 
     def __call__(self, work: Callable[[Tables, AccountTransaction], Any], locked: Sequence[str] = (), /) -> Any:
         """Return the result of the work."""
-        ...
 
 
 def count(transact: Transact) -> None:
@@ -153,7 +159,7 @@ def sweep(transact: Transact, now: float) -> int:
     count(transact)
     transact(partial(_forget, now))
     removed: int = 0
-    while found := transact(partial(_remove_results, now)):
+    while found := transact(lambda tables, _: tables.execute(_RESULTS, (now, ROWS_AT_ONCE)).rowcount):
         removed += found
     while found := transact(lambda tables, _: remove_events(now, tables)):
         removed += found
@@ -175,11 +181,6 @@ def _forget(now: float, tables: Tables, _: AccountTransaction) -> None:
     tables.execute(_FORGET_IDLE, (before, before))
     tables.execute("DELETE FROM notice WHERE at < now() - interval '1 minute'")
     tables.execute("DELETE FROM cache_lead WHERE until < now()")
-
-
-def _remove_results(now: float, tables: Tables, _: AccountTransaction) -> int:
-    removed: int = tables.execute(_RESULTS, (now, ROWS_AT_ONCE)).rowcount
-    return removed
 
 
 def _remove_old(old: Old, tables: Tables, _: AccountTransaction) -> int:

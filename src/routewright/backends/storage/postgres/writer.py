@@ -27,7 +27,7 @@ from routewright.loop import Reply, give
 from routewright.protocols import Clock
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit
 
-from .connection import COLLIDED, LOCKED, Tables, state_of
+from .connection import COLLIDED, LOCKED, state_of
 from .refusal import Terms, verdict, windows_of
 from .request_queue import (
     LOOK_S,
@@ -43,7 +43,7 @@ from .request_queue import (
     release_of,
     trace_of,
 )
-from .transaction import AccountTransaction, Server
+from .transaction import FORGET_OWNERS, Server
 
 IDLE_S = 2.0
 """The thread ends after this time without a request."""
@@ -206,18 +206,16 @@ class Writer:
             if not work.comes_last:
                 self._do(work)
         ends = [*self._lost[:MOST_AT_ONCE], *(each for each in requests if isinstance(each, Ending))]
-        asks = [each for each in requests if isinstance(each, PendingAsk) and not each.is_left]
         self._lost = self._lost[MOST_AT_ONCE:]
-        tried = self._queues.tried(self._now()) if self._queues else []
-        plain = [each for each in ends if each.is_plain]
+        asks = self._queues.tried(self._now()) if self._queues else []
+        asks += [each for each in requests if isinstance(each, PendingAsk) and not each.is_left]
+        now: list[Ending | PendingAsk] = [*(each for each in ends if each.is_plain), *asks]
         self._faults = {}
         if self._locked:
-            every: list[Ending | PendingAsk] = [*plain, *tried, *asks]
-            slow = [each for each in every if each.account in self._locked]
-            self._try_apart(slow, tried, attrgetter("account"), hurries=True)
-            plain, asks = [each for each in plain if each not in slow], [each for each in asks if each not in slow]
-            tried = [each for each in tried if each not in slow]
-        self._try(plain, tried, asks)
+            slow = [each for each in now if each.account in self._locked]
+            self._try_apart(slow, attrgetter("account"), hurries=True)
+            now = [each for each in now if each not in slow]
+        self._try(now)
         for ending in ends:
             if not ending.is_plain:
                 self._settle(ending)
@@ -225,48 +223,44 @@ class Writer:
             if work.comes_last:
                 self._do(work)
 
-    def _try(
-        self, ends: Sequence[Ending], tried: Sequence[PendingAsk], asks: Sequence[PendingAsk], *, hurries: bool = False
-    ) -> None:
+    def _try(self, requests: Sequence[Ending | PendingAsk], *, hurries: bool = False) -> None:
         """Run a tick. Errors do not end the thread. If one request may be the cause, each is tried separately; if an
         account is locked, each account."""
         try:
-            self._tick(ends, tried, asks, hurries=hurries)
+            self._tick(requests, hurries=hurries)
             if hurries:
-                self._locked -= {each.account for each in ends} | {each.account for each in (*tried, *asks)}
+                self._locked -= {each.account for each in requests}
             return
         except Exception as error:
             fault = self._server.fault_of(error)
-        self._answer([each for each in (*tried, *asks) if each.is_done and not each.is_given])
-        open_ends = [each for each in ends if not each.is_given]
-        open_asks = [each for each in (*tried, *asks) if not each.is_done]
-        given_up: list[Ending | PendingAsk] = [*open_ends, *open_asks]
-        accounts = {each.account for each in given_up}
+        done = [each for each in requests if isinstance(each, PendingAsk) and each.is_done]
+        self._answer([each for each in done if not each.is_given])
+        left = [each for each in requests if each not in done and not each.is_given]
+        accounts = {each.account for each in left}
         if state_of(fault) == LOCKED:
             if len(accounts) > 1:
-                self._try_apart(given_up, tried, attrgetter("account"), hurries=True)
+                self._try_apart(left, attrgetter("account"), hurries=True)
                 return
             self._locked |= accounts
-        elif not isinstance(fault, StorageUnavailable) and len(given_up) > 1:
-            self._try_apart(given_up, tried, id, hurries=hurries)
+        elif not isinstance(fault, StorageUnavailable) and len(left) > 1:
+            self._try_apart(left, id, hurries=hurries)
             return
         self._failed_at = time.monotonic()
         _log.debug("a tick of %s failed: %s", self._server, fault)
-        for ending in open_ends:
-            if ending.facts is not None:
-                ending.error = fault
+        for each in left:
+            if isinstance(each, PendingAsk):
+                self._queues.leave(each)
+                self._give_back(each)  # may have been granted
+                each.answer(fault)
+            elif each.facts is not None:
+                each.error = fault
             elif len(self._lost) < MOST_RELEASES:
-                self._lost.append(ending)
-        for asking in open_asks:
-            self._queues.leave(asking)
-            self._give_back(asking)  # may have been granted
-            asking.answer(fault)
-        self._answer([*(each for each in open_ends if each.facts is not None), *open_asks])
+                self._lost.append(each)
+        self._answer([each for each in left if isinstance(each, PendingAsk) or each.facts is not None])
 
     def _try_apart(
         self,
         requests: Sequence[Ending | PendingAsk],
-        tried: Sequence[PendingAsk],
         by: Callable[[Ending | PendingAsk], object],
         *,
         hurries: bool,
@@ -275,23 +269,15 @@ class Writer:
         for each in requests:
             parts.setdefault(by(each), []).append(each)
         for part in parts.values():
-            own = [each for each in part if isinstance(each, PendingAsk)]
-            again, new = [each for each in own if each in tried], [each for each in own if each not in tried]
-            self._try([each for each in part if isinstance(each, Ending)], again, new, hurries=hurries)
+            self._try(part, hurries=hurries)
 
-    def _tick(
-        self,
-        ends: Sequence[Ending],
-        tried: Sequence[PendingAsk],
-        asks: Sequence[PendingAsk],
-        *,
-        expires: bool = True,
-        hurries: bool = False,
-    ) -> None:
-        """End calls, then admit others. ``expires``: ends holds of dead processes. ``hurries``: does not wait for
-        locked accounts."""
-        if not (ends or tried or asks or (self._held and time.monotonic() - self._spoke_at >= self._lease_s / 4)):
+    def _tick(self, requests: Sequence[Ending | PendingAsk], *, expires: bool = True, hurries: bool = False) -> None:
+        """End calls, then admit others, first those that waited. ``expires``: ends holds of dead processes.
+        ``hurries``: does not wait for locked accounts."""
+        if not requests and not (self._held and time.monotonic() - self._spoke_at >= self._lease_s / 4):
             return
+        ends = [each for each in requests if isinstance(each, Ending)]
+        asks = [each for each in requests if isinstance(each, PendingAsk)]
         blobs: list[bytes | None] = []
         traces: list[dict[str, Any]] = []
         ended: list[dict[str, Any]] = []
@@ -304,9 +290,9 @@ class Writer:
                 traces.append(trace_of(ending.trace, blobs) | {"end": place})
         callers: dict[tuple[Caller, str, bool], int] = {}
         asked: list[dict[str, Any]] = []
-        askings, numbers, now = [*tried, *asks], {each.number for each in tried}, self._now()
-        for place, asking in enumerate(askings):
-            ask, is_new = asking.ask, place >= len(tried)
+        numbers, now = {each.number for each in asks if each.waits is not None}, self._now()
+        for place, asking in enumerate(asks):
+            ask, is_new = asking.ask, asking.waits is None
             caller = callers.setdefault((ask.caller, month_of(ask.at), ask.windows), len(callers))
             waits = ask.waits_s > 0 and (is_new or asking.until > now)
             behind = self._queues.behind(asking.account, numbers) if is_new and self._queues else []
@@ -329,7 +315,7 @@ class Writer:
         self._take_ends(ends, {*answer["ended"]})
         has_expired = bool(answer["silent"] and expires) and self._expire()
         refused: list[PendingAsk] = []
-        for asking, facts, each in zip(askings, answer["answers"], asked, strict=True):
+        for asking, facts, each in zip(asks, answer["answers"], asked, strict=True):
             if "nanos" in facts:
                 self._grant(asking, facts, terms[each["caller"]], lefts[each["caller"]], answer["at"])
             elif has_expired:
@@ -337,10 +323,9 @@ class Writer:
             else:
                 facts["queued"] = [*(facts["queued"] or ()), *each["behind"]]
                 self._refuse(asking, facts, terms[each["caller"]], answer["at"], answer["now"])
-        self._answer([each for each in askings if each.is_done])
+        self._answer([each for each in asks if each.is_done])
         if refused:
-            first = [each for each in tried if each in refused]
-            self._tick((), first, [each for each in refused if each not in first], expires=False, hurries=hurries)
+            self._tick(refused, expires=False, hurries=hurries)
 
     def _take_ends(self, ends: Sequence[Ending], ended: set[int]) -> None:
         done: list[Ending] = []
@@ -403,16 +388,12 @@ class Writer:
         return bool(freed)
 
     def _hang_up(self) -> None:
-        def forget(tables: Tables, _: AccountTransaction) -> None:
-            held = "SELECT FROM hold WHERE owner = owner.id"  # of a call that never received its grant
-            tables.execute(f"DELETE FROM owner WHERE id = ? AND NOT EXISTS ({held})", (self.owner,))
-
         if self._queues or self._held.keys() - {each.call for each in self._lost}:
             return
         self._is_closed = True
         if not self._lost and self._spoke_at > -inf:
             with suppress(Exception):  # its lease ends
-                self._server.transact(forget)
+                self._server.transact(lambda tables, _: tables.execute(FORGET_OWNERS, ([self.owner],)))
             # the server forgets the tick number with the owner
             self.owner = random.SystemRandom().getrandbits(62)
 

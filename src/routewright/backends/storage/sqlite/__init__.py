@@ -14,45 +14,61 @@ import anyio
 
 from routewright._core.request.problems import shown
 from routewright.backends.clock import SystemClock
-from routewright.backends.storage.tables.books.audit import is_due, remove_events, remove_marks, remove_results
+from routewright.backends.storage.tables.ledger import KNOWN_S, MOST_SNAPSHOTS, SNAPSHOT_S
 from routewright.backends.storage.tables.read import answer, page
 from routewright.backends.storage.tables.rollups import roll
-from routewright.backends.storage.tables.shared import forget_unseen
-from routewright.backends.storage.tables.upkeep import old_traces, remove_old, remove_snapshots
-from routewright.backends.storage.tables.write import Writes
+from routewright.backends.storage.tables.traces import TraceRows, remove_traces, rows_of_draft
+from routewright.backends.storage.tables.upkeep import (
+    forget_unseen,
+    is_due,
+    old_traces,
+    remove_events,
+    remove_marks,
+    remove_old,
+    remove_results,
+    remove_snapshots,
+)
+from routewright.backends.storage.tables.write import Writes, put_event
 from routewright.errors import RouterError, StorageCorrupt, ValidationFailed
 from routewright.loop import Threads
-from routewright.protocols import Clock
+from routewright.protocols import Clock, Facts
 from routewright.wire import (
     AgentState,
+    Ask,
     CacheCounts,
+    Caller,
     CurrentRetention,
     DeleteResults,
     DeleteTraces,
     Durability,
     FallbackCounts,
     FeedbackByTrace,
+    Grant,
     KeyByDigest,
     LatencyCounts,
     LearnedSince,
+    Left,
     Query,
+    Replay,
     RollupKeys,
+    RunLimit,
     Scan,
+    Short,
     SnapshotById,
     Stands,
+    StoredEvent,
     TraceById,
     UsageCounts,
     Write,
     Written,
 )
 
-from .accounts import SqliteAccounts
 from .background import BackgroundWork
 from .connection import Connect, Connection, connect, file_of
 from .connections import Connections, Reading
 from .sync import fault_of, is_transient, translated
-from .transaction import ASK, AccountTransaction
-from .writer import Writer
+from .transaction import ASK, SETTLE, AccountTransaction, PendingAsk
+from .writer import Request, Writer
 
 T = TypeVar("T")
 
@@ -193,6 +209,94 @@ class SqliteStorage:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return work() if self._inline else await self._threads.run(work)
+
+
+class SqliteAccounts:
+    """Holds of limits, budgets and idempotency keys. A forked child starts without any."""
+
+    def __init__(self, writer: Writer, writes: Writes, clock: Clock, *, inline: bool) -> None:
+        self._writer = writer
+        self._writes = writes
+        self._clock = clock
+        self._inline = inline
+
+    async def admit(self, ask: Ask) -> Grant | Replay | Short:
+        """As ``protocols.Accounts`` says."""
+        writer, asking = self._writer, PendingAsk(ask, inline=self._inline)
+        try:
+            writer.put(asking)
+            found: Grant | Replay | Short
+            if self._inline:
+                found = await asking.polled(self._clock, lambda: writer.put(Request(writer.transaction.open, SETTLE)))
+            else:
+                found = await asking.wait()
+            return found
+        except BaseException as error:
+            if not isinstance(error, RouterError):  # cancelled: return what it was or will be granted
+                asking.is_left = True
+                writer.put(Request(partial(writer.transaction.leave, asking), SETTLE))
+            raise
+
+    async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
+        """As ``protocols.Accounts`` says."""
+        trace, account = facts.trace, facts.caller.account
+        rows = None if trace is None else rows_of_draft(account, trace)  # outside the lock
+        done: list[StoredEvent] = await self._writer.do(
+            partial(self._settle, facts, rows), facts.durability, order=SETTLE
+        )
+        return done
+
+    def _settle(self, facts: Facts, rows: TraceRows | None, connection: Connection) -> list[StoredEvent]:
+        transaction, account, replaced = self._writer.transaction, facts.caller.account, list[str]()
+        if rows is not None and (transaction.is_careful or facts.id not in transaction.state.holds):
+            replaced = self._writes.replaced(connection, account, rows)
+        booked = transaction.settle(facts)  # raises before anything is written
+        if replaced:
+            remove_traces(connection, account, replaced)
+        if facts.trace is not None and (booked.is_void or facts.trace.is_void):  # maybe by a failed transaction
+            facts.trace.void(booked.is_void)
+            rows = rows_of_draft(account, facts.trace)
+        if facts.snapshots and (facts.snapshots is not transaction.snapshots or transaction.is_careful):
+            now = self._clock.time()
+            for snapshot in facts.snapshots:
+                if transaction.is_careful or now - transaction.put_at.get(snapshot.id, -SNAPSHOT_S) >= SNAPSHOT_S:
+                    if len(transaction.put_at) >= MOST_SNAPSHOTS:
+                        transaction.put_at.clear()
+                    self._writes.put_snapshot(connection, snapshot, now)
+                    transaction.put_at[snapshot.id] = now
+            transaction.snapshots = facts.snapshots
+        if rows is not None:
+            transaction.traces.append(rows)
+        events = booked.events
+        for put in facts.events:
+            events += put_event(connection, account, put).events
+        return events
+
+    async def widen(self, grant: Grant, nanos: int) -> bool:
+        """As ``protocols.Accounts`` says."""
+        transaction = self._writer.transaction
+        widened: bool = await self._writer.do(lambda _: transaction.widen(grant.id, nanos), order=ASK)
+        if widened:
+            grant.nanos = nanos
+        return widened
+
+    def release(self, grant: Grant, tokens: int | None = 0) -> None:
+        """As ``protocols.Accounts`` says."""
+        transaction = self._writer.transaction
+        self._writer.put(Request(lambda _: transaction.release(grant.id, tokens), SETTLE))
+
+    def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
+        """As ``protocols.Accounts`` says."""
+        transaction = self._writer.transaction
+        if self._clock.monotonic() - transaction.known_at > KNOWN_S:
+            return None
+        return transaction.state.left(caller, self._clock.time(), run)
+
+    async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
+        """As ``protocols.Accounts`` says."""
+        state = self._writer.transaction.state
+        left: Left = await self._writer.do(lambda _: state.look(caller, self._clock.time(), run), order=ASK)
+        return left
 
 
 def _scrub_of(writes: Sequence[Write]) -> Callable[[Any], bool] | None:

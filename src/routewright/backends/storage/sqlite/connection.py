@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from routewright._core.request.problems import shown
-from routewright.backends.storage.tables.connection import Statements
+from routewright.backends.storage.tables.statements import Statements
 from routewright.errors import ValidationFailed
 
 _BESIDE = "-journal"
@@ -24,15 +24,12 @@ class Connection(Statements, Protocol):
 
     def create_function(self, name: str, narg: int, func: Callable[..., Any], /) -> None:
         """Define an SQL function."""
-        ...
 
     def interrupt(self) -> None:
         """Interrupt its statement, from another thread."""
-        ...
 
     def close(self) -> None:
         """Close it."""
-        ...
 
 
 Connect = Callable[[str], Connection]

@@ -157,7 +157,13 @@ class Connections:
             raise
         finally:
             reading.connection = None
-        self._give_back(connection)
+        with self._guard.lock:
+            keep = len(self._idle) < MOST_IDLE
+            if keep:
+                self._idle.append(connection)
+            self._in_use.discard(connection)
+        if not keep:
+            connection.close()
         return result
 
     def take(self, wait_s: float, role: str | None = None) -> Connection:
@@ -200,15 +206,6 @@ class Connections:
                 f"stop all processes that use it, remove {name}-wal and {name}-shm, restore a backup, and restart them"
             )
             raise StorageUnavailable(f"{self.path} was removed while it was in use: {what}")
-
-    def _give_back(self, connection: Connection) -> None:
-        with self._guard.lock:
-            keep = len(self._idle) < MOST_IDLE
-            if keep:
-                self._idle.append(connection)
-            self._in_use.discard(connection)
-        if not keep:
-            connection.close()
 
     def _make(self, wait_s: float, *, busy_s: float) -> Connection:
         """Open one. ``wait_s``: how long to wait for others that open it; ``busy_s``: SQLite's own timeout after

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from routewright._core.accounts.state import scope_of
 from routewright.errors import StorageCorrupt, StorageUnavailable, StorageVersion
-from routewright.wire import Caller, Environment
+from routewright.wire import Caller
 
 from .connection import Connection, pragma
 from .sync import is_transient
@@ -453,8 +453,6 @@ VERSION = len(MIGRATIONS)
 
 _PAGE_BYTES = 4096
 """Traces take two to three kilobytes."""
-
-
 _ID = "SELECT body FROM setting WHERE name = 'id'"
 _GIVE_ID = "INSERT OR IGNORE INTO setting (name, body) VALUES ('id', ?)"
 
@@ -462,7 +460,17 @@ _GIVE_ID = "INSERT OR IGNORE INTO setting (name, body) VALUES ('id', ?)"
 def prepare(connection: Connection, path: Path) -> None:
     """Create the tables in a new file. Raises ``StorageVersion``, and ``StorageCorrupt`` if it is not a store."""
     if _is_new(connection):
-        _create(connection, path)
+        connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+        _use_log(connection, path)
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if _is_new(connection):  # else another process has created them
+                migrate(connection, 0)
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # SQLite itself rolls back if the disk is full
+                connection.execute("ROLLBACK")
+            raise
     check_version(connection, path)
     try:
         _use_log(connection, path)  # restored backups have no log
@@ -512,7 +520,7 @@ def id_of(connection: Connection) -> bytes | None:
 
 def migrate(connection: Connection, first: int) -> None:
     """Upgrade a store from version ``first`` to the present one, in the caller's transaction."""
-    connection.create_function("claim_of", 3, _claim_of)
+    connection.create_function("claim_of", 3, lambda account, of, key: scope_of(Caller(account, of), key))
     for script in MIGRATIONS[first:]:
         for statement in script.split(";\n"):
             connection.execute(statement)
@@ -521,27 +529,9 @@ def migrate(connection: Connection, first: int) -> None:
     connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
 
-def _claim_of(account: str, environment: Environment, key: str) -> bytes:
-    return scope_of(Caller(account, environment), key)
-
-
 def _is_new(connection: Connection) -> bool:
     kept = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     return not kept and pragma(connection, "application_id") == 0 and pragma(connection, "user_version") == 0
-
-
-def _create(connection: Connection, path: Path) -> None:
-    connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
-    _use_log(connection, path)
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        if _is_new(connection):  # else another process has created them
-            migrate(connection, 0)
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):  # SQLite itself rolls back if the disk is full
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _use_log(connection: Connection, path: Path) -> None:

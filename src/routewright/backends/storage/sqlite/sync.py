@@ -55,9 +55,9 @@ def fault_of(error: sqlite3.Error, path: Path) -> RouterError:
     return kind(f"{path}: {what} ({error})")
 
 
-def is_of_the_file(error: sqlite3.Error) -> bool:
+def is_of_the_file(error: Exception) -> bool:
     """True if the error is about the file, so that every statement would fail."""
-    return _code(error) in _KINDS
+    return isinstance(error, RouterError) or (isinstance(error, sqlite3.Error) and _code(error) in _KINDS)
 
 
 def is_transient(error: sqlite3.Error) -> bool:
@@ -127,30 +127,22 @@ class Sync:
         if self._failure is not None:
             raise StorageUnavailable(self._failure)
 
-    def open(self) -> None:
-        """Open the log of a new connection."""
-        self.close()
-        with suppress(OSError):  # missing before the first write
-            self._descriptor = os.open(self._log, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
-
     def __call__(self) -> None:
         """Sync all commits. Raises ``StorageUnavailable``."""
         if not IS_POSSIBLE:
             return
         with self._guard.lock:
-            self._sync()
-
-    def _sync(self) -> None:
-        self.check()
-        if self._descriptor is None:
-            self.open()
-        try:
-            if self._descriptor is None or not self._is_current():
-                raise StorageUnavailable(f"{self._log} was removed while it was in use; restart")
-            self._synced = _sync_and_look(self._descriptor)
-        except OSError as error:
-            self.close()
-            raise self._failed(error) from error
+            self.check()
+            if self._descriptor is None:
+                with suppress(OSError):  # missing before the first write
+                    self._descriptor = os.open(self._log, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+            try:
+                if self._descriptor is None or not self._is_current():
+                    raise StorageUnavailable(f"{self._log} was removed while it was in use; restart")
+                self._synced = _sync_and_look(self._descriptor)
+            except OSError as error:
+                self.close()
+                raise self._failed(error) from error
 
     def _failed(self, error: OSError) -> StorageUnavailable:
         what = f"the disk failed to sync ({error})"

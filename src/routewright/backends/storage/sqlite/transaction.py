@@ -17,8 +17,8 @@ from routewright._core.accounts.payer import End, Hold, Tick, Widened
 from routewright._core.accounts.state import scope_of
 from routewright._core.accounts.wait_queue import WaitQueue
 from routewright._core.timestamps import timestamp
-from routewright.backends.storage.tables.books import ledger as shelf
-from routewright.backends.storage.tables.books.ledger import TableShelf
+from routewright.backends.storage.tables import ledger as shelf
+from routewright.backends.storage.tables.ledger import TableShelf
 from routewright.backends.storage.tables.traces import TraceRows, add_traces
 from routewright.errors import RouterError
 from routewright.protocols import Clock, Facts
@@ -138,7 +138,13 @@ class AccountTransaction:
             return
         now = self._clock.time()
         if asks:
-            self._look_up(asks)
+            claims: dict[str, list[bytes]] = {}
+            for asking in asks:
+                if asking.ask.claim is not None:
+                    caller = asking.ask.caller
+                    claims.setdefault(caller.account, []).append(scope_of(caller, asking.ask.claim.key))
+            for account, those in claims.items():  # at once, to save statements
+                self.shelf.look_up(account, those)
             for asking in asks:
                 if not asking.is_left:
                     self.waiting.admit(asking, now)
@@ -197,16 +203,6 @@ class AccountTransaction:
             self.waiting.leave(asking)
             asking.error = fault()
             self.waiting.answered.append(asking)
-
-    def _look_up(self, asks: Sequence[PendingAsk]) -> None:
-        """Read the answers under the idempotency keys of many asks at once, to save statements."""
-        claims: dict[str, list[bytes]] = {}
-        for each in asks:
-            claim, caller = each.ask.claim, each.ask.caller
-            if claim is not None:
-                claims.setdefault(caller.account, []).append(scope_of(caller, claim.key))
-        for account, those in claims.items():
-            self.shelf.look_up(account, those)
 
     def _late(self) -> Iterator[PendingAsk]:
         """Asks whose deadline has passed."""

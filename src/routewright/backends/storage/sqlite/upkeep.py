@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
-from routewright.backends.storage.tables.books.audit import LIVE_DIGESTS, SHOWN, Check, problems_of
+from routewright.backends.storage.tables.check import LIVE_DIGESTS, SHOWN, Check, problems_of
 from routewright.errors import NotFound, StorageCorrupt, StorageUnavailable, ValidationFailed
 
 from .connection import connect, make_file

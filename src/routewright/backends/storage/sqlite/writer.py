@@ -144,18 +144,8 @@ class Writer:
                     self._run([])
             return
         self._waiting.put(request)
-        if self._thread is None:
-            try:
-                self._start()
-            except StorageUnavailable:
-                if request.loop is None:  # nobody waits for it: it runs once a thread can be started
-                    return
-                request.is_left = True
-                if isinstance(request, Request):
-                    request.work = _nothing
-                raise
-
-    def _start(self) -> None:
+        if self._thread is not None:
+            return
         with self._guard.lock:
             if self._thread is not None:
                 return
@@ -163,6 +153,11 @@ class Writer:
             try:
                 thread.start()
             except RuntimeError as error:  # the next request tries again
+                if request.loop is None:  # nobody waits for it: it runs once a thread can be started
+                    return
+                request.is_left = True
+                if isinstance(request, Request):
+                    request.work = _nothing
                 raise StorageUnavailable(f"{self._connections.path} cannot be written to now: {error}") from error
             self._thread = thread
 
@@ -178,12 +173,13 @@ class Writer:
         while (requests := self._take()) is not None:
             began = time.monotonic()
             transaction = self.transaction
-            if (
-                requests
-                or self._releases
-                or transaction.is_due
-                or (len(transaction.waiting) and (transaction.is_ready or self._has_news()))
-            ):
+            is_due = bool(requests or self._releases) or transaction.is_due
+            if not is_due and len(transaction.waiting):
+                is_due = transaction.is_ready
+                if not is_due:  # another process may have written; looking takes no lock
+                    with suppress(Exception), self._connections.writing() as connection:
+                        is_due = transaction.log.has_news(connection)
+            if is_due:
                 releases, self._releases = self._releases, []
                 self._do([*releases, *requests])
                 if self._is_gentle:
@@ -246,12 +242,6 @@ class Writer:
             self.transaction.fail()
             self._answer(left)
 
-    def _has_news(self) -> bool:
-        """True if another process has written a tick. Takes no lock."""
-        with suppress(Exception), self._connections.writing() as connection:
-            return self.transaction.log.has_news(connection)
-        return False
-
     def _run(self, requests: Sequence[Request | PendingAsk]) -> None:
         """Run requests in one transaction and answer them. If one breaks the transaction, run each in its own."""
         self.transaction.log.copy()
@@ -270,32 +260,29 @@ class Writer:
         except Exception as error:
             self.transaction.fail()
             left = by_order[SETTLE] + by_order[WRITE] + by_order[ASK]  # without refused asks, which are answered
-            if not self.transaction.is_careful and not _is_of_the_file(error):
-                self._run_each(left)
+            if not self.transaction.is_careful and not is_of_the_file(error):
+                self.transaction.is_careful = True  # only the faulty one fails then
+                try:
+                    for request in left:
+                        request.error = None
+                        self._run([request])
+                finally:
+                    self.transaction.is_careful = False
                 return
             for request in left:
                 request.error, request.result = self._fault_of(error), None
             if not self._inline:
                 released = [each for each in by_order[SETTLE] if each.loop is None and isinstance(each, Request)]
-                released = released if _is_of_the_file(error) else []
+                released = released if is_of_the_file(error) else []
                 self._releases = [*self._releases, *released][:MOST_RELEASES]
             self.transaction.refuse(partial(self._fault_of, error))
             self._answer([*left, *self.transaction.done()])
             return
         self._finish(by_order[SETTLE] + by_order[WRITE] + by_order[ASK])
 
-    def _run_each(self, requests: Sequence[Request | PendingAsk]) -> None:
-        """Run each request in its own transaction: only the faulty one fails."""
-        self.transaction.is_careful = True
-        try:
-            for request in requests:
-                request.error = None
-                self._run([request])
-        finally:
-            self.transaction.is_careful = False
-
     def _begin(self, connection: Connection, by_order: Sequence[list[Request | PendingAsk]]) -> None:
-        """Take the write lock. If its holder stops committing, asks are refused; other requests wait for ``busy_s``."""
+        """Take the write lock, waiting for ``busy_s``. If its holder stops committing, the asks of this transaction and
+        of the queue are refused, and the rest of the queue joins the transaction."""
         ends, seen = time.monotonic() + self._connections.busy_s, -1
         while True:
             try:
@@ -305,19 +292,16 @@ class Writer:
                 if not is_transient(error) or time.monotonic() >= ends:
                     raise
                 before, seen = seen, connection.execute("PRAGMA data_version").fetchone()[0]
-                if seen == before:
-                    self._refuse(by_order, error)
-
-    def _refuse(self, by_order: Sequence[list[Request | PendingAsk]], error: sqlite3.Error) -> None:
-        """Refuse the asks of this transaction and of the queue. The rest of the queue joins the transaction."""
-        refused = by_order[ASK].copy()
-        by_order[ASK].clear()
-        for _ in range(self._waiting.qsize()):
-            each = self._waiting.get()
-            (refused if each.order == ASK else by_order[each.order]).append(each)
-        for request in refused:
-            request.error = self._fault_of(error)
-        self._answer(refused)
+                if seen != before:
+                    continue
+                refused = by_order[ASK].copy()
+                by_order[ASK].clear()
+                for _ in range(self._waiting.qsize()):
+                    each = self._waiting.get()
+                    (refused if each.order == ASK else by_order[each.order]).append(each)
+                for request in refused:
+                    request.error = self._fault_of(error)
+                self._answer(refused)
 
     def _transact(self, connection: Connection, *by_order: list[Request | PendingAsk]) -> None:
         if connection is not self._connection:
@@ -360,21 +344,16 @@ class Writer:
         self._answer(now)
         if scrubs:
             self._keeper.scrub()
-        if synced:
-            self._sync(synced)
-
-    def _sync(self, replies: Sequence[Reply[Any]]) -> None:
-        """Answer after a sync. Waits for it, unless the disk stalls: meanwhile the next transaction fills up."""
-        if self._unsynced is None:
-            self._answer_synced(replies)
-            return
-        synced: SimpleQueue[None] = SimpleQueue()
-        self._unsynced.put((replies, synced))
-        if not self._is_stalled:
-            try:
-                synced.get(timeout=STALL_S)
-            except Empty:
-                self._is_stalled = True
+        if synced and self._unsynced is None:
+            self._answer_synced(synced)
+        elif synced and self._unsynced is not None:
+            done: SimpleQueue[None] = SimpleQueue()
+            self._unsynced.put((synced, done))
+            if not self._is_stalled:  # else the next transaction fills up meanwhile
+                try:
+                    done.get(timeout=STALL_S)
+                except Empty:
+                    self._is_stalled = True
 
     def _answer_synced(self, replies: Sequence[Reply[Any]]) -> None:
         try:
@@ -408,7 +387,3 @@ class Writer:
 
 def _nothing(connection: Connection) -> None:
     """Do nothing."""
-
-
-def _is_of_the_file(error: Exception) -> bool:
-    return isinstance(error, RouterError) or (isinstance(error, sqlite3.Error) and is_of_the_file(error))

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from routewright._core.accounts.books import INCIDENTS
 from routewright._core.analytics.rollup import METADATA, summed
 from routewright._core.snapshot_delta import HealthChange, changed
 from routewright._core.trace.spans import CallLine, item_of, trace_of
 from routewright.errors import StorageCorrupt, UnsupportedWrite
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    AgentState,
+    AllAccounts,
     CacheCount,
     CacheCounts,
     Content,
     CurrentRetention,
     Deliveries,
+    Endpoints,
     Events,
     FallbackCount,
     FallbackCounts,
     FeedbackByTrace,
     GroupedUsage,
     HealthSnapshot,
+    Incidents,
+    KeyByDigest,
+    Keys,
     LatencyCount,
     LatencyCounts,
+    LearnedModel,
     LearnedSince,
+    LedgerRow,
     LedgerRows,
+    LedgerSum,
+    LedgerSums,
+    LedgerSumsOfAll,
+    PolicyVersion,
     PolicyVersions,
     PutFeedback,
     Query,
@@ -37,6 +50,7 @@ from routewright.wire import (
     SetRetention,
     Snapshot,
     SnapshotById,
+    Tokens,
     Trace,
     TraceById,
     TraceItem,
@@ -46,11 +60,10 @@ from routewright.wire import (
     UsageCounts,
 )
 
-from .books import read as books
-from .books.outbox import deliveries_page
-from .connection import Statements
-from .selection import rows_of
-from .shared import learned, versions
+from . import webhooks
+from .ledger import ROW, account_of, event_of, incident_of, key_of, row_of
+from .selection import CREATED_AT_CHARS, rows_of
+from .statements import Statements, rows_where
 
 T = TypeVar("T")
 Item = TypeVar("Item", bound=TraceItem)
@@ -68,6 +81,7 @@ _snapshot = msgspec.json.Decoder(Snapshot).decode
 _change = msgspec.json.Decoder(HealthChange).decode
 _feedback = msgspec.json.Decoder(PutFeedback).decode
 _retention = msgspec.json.Decoder(SetRetention).decode
+learned = msgspec.json.Decoder(LearnedModel).decode
 
 _SINCE = "(SELECT compromised_from FROM key WHERE key.account = trace.account AND key.id = trace.key_id)"
 """Time from which on traces of a trace's key are compromised, or NULL."""
@@ -108,39 +122,85 @@ WITH RECURSIVE found(name) AS (
 )
 SELECT name FROM found WHERE name IS NOT NULL
 """
+_VERSIONS = "SELECT content, label, created_at FROM policy_version WHERE content IN ({})"
+_LEARNED = "SELECT body FROM learned WHERE fleet = ? AND epoch >= ? ORDER BY model"
+BY_DIGEST = "SELECT body FROM key WHERE digest = ?"
+ACCOUNTS = "SELECT body FROM account ORDER BY account"
+"""These two look at all accounts."""
+
+_KEYS_OF = "SELECT body FROM key WHERE account = ? ORDER BY created_at, id"
+_INCIDENTS = "SELECT body FROM incident ORDER BY started_at DESC, id DESC LIMIT ?"
+_AMOUNTS = "input output cached cost charge credit coalesce(least,cost) coalesce(most,cost)".split()
+_LOW_BITS = 31
+_HALVES = ", ".join(f"sum({each} >> {_LOW_BITS}), sum({each} & {2**_LOW_BITS - 1})" for each in _AMOUNTS)
+"""Separate sums of high and low bits, since SQLite fails on sums over 63 bits."""
+_LEDGER_SUMS = f"""
+SELECT substr(at, 1, 10) AS day, provider, model, kind, count(*), {_HALVES} FROM ledger
+WHERE account = ? AND at >= ? AND at < ? GROUP BY day, provider, model, kind ORDER BY day, provider, model, kind
+"""
+SUMS_OF_ALL = _LEDGER_SUMS.replace("account = ? AND ", "")
+"""This looks at all rows of all accounts, for reconciling a month."""
+_AFTER_ANY = "U"
+"""Sorts after the ``T`` in timestamps of a day, and after every digit."""
 
 
 def answer(account: str, query: Query, connection: Statements) -> Any:
     """Answer a query. Raises ``UnsupportedWrite`` for an unknown kind."""
+
+    def rows(sql: str, *given: Any) -> list[Any]:
+        return connection.execute(sql, given).fetchall()
+
+    is_system = account == SYSTEM_ACCOUNT
     match query:
         case TraceById():
             return trace_by_id(connection, account, query)
         case FeedbackByTrace(trace_id, environment):
-            row = connection.execute(_FEEDBACK, (account, trace_id)).fetchone()
-            return None if row is None or environment not in (None, row[1]) else _feedback(row[0])
+            found = rows(_FEEDBACK, account, trace_id)
+            return _feedback(found[0][0]) if found and environment in (None, found[0][1]) else None
         case SnapshotById(id):
-            return snapshot_of(connection, id) if account == SYSTEM_ACCOUNT else None
+            return _snapshot_of(connection, id) if is_system else None
         case PolicyVersions(contents):
-            return versions(connection, contents) if account == SYSTEM_ACCOUNT else []
+            return versions(connection, contents) if is_system else []
         case LearnedSince():
-            return learned(connection, query) if account == SYSTEM_ACCOUNT else []
+            return [learned(body) for (body,) in rows(_LEARNED, query.fleet, query.epoch)] if is_system else []
         case CurrentRetention():
             return retention_of(connection)
         case RollupKeys():
-            found = [name for (name,) in connection.execute(_KEYS, (account, account)).fetchall()]
-            return [name.removeprefix(METADATA) for name in found if name.startswith(METADATA)]
+            names = [name for (name,) in rows(_KEYS, account, account)]
+            return [name.removeprefix(METADATA) for name in names if name.startswith(METADATA)]
         case UsageCounts():
             return _usage(connection, account, query)
         case CacheCounts():
             sums = "age, sum(lookups), sum(saved_nanos)"
             return [CacheCount(*row) for row in _days(connection, account, query, "cache_use", sums, "age")]
         case FallbackCounts():
-            names = "kind, name"
-            sums = f"{names}, sum(total), sum(counted)"
-            return [FallbackCount(*row) for row in _days(connection, account, query, "fallback_use", sums, names)]
+            keys = "kind, name"
+            sums = f"{keys}, sum(total), sum(counted)"
+            return [FallbackCount(*row) for row in _days(connection, account, query, "fallback_use", sums, keys)]
         case LatencyCounts():
-            return _latency(connection, account, query)
-    return books.answer(account, query, connection)
+            parts: dict[tuple[str, str], list[bytes]] = {}
+            days = _days(connection, account, query, "latency", "model, strategy, buckets", "")
+            for model, strategy, buckets in days:
+                parts.setdefault((model, strategy), []).append(buckets)
+            return [LatencyCount(*key, summed(parts[key])) for key in sorted(parts)]
+        case LedgerSums(first, last):
+            return [_sum_of(row) for row in rows(_LEDGER_SUMS, account, first, last + _AFTER_ANY)]
+        case LedgerSumsOfAll(first, last):
+            return [_sum_of(row) for row in rows(SUMS_OF_ALL, first, last + _AFTER_ANY)] if is_system else []
+        case KeyByDigest(digests):
+            held = (rows(BY_DIGEST, digest) for digest in digests) if is_system else ()
+            return next((key_of(each[0][0]) for each in held if each), None)
+        case AgentState():
+            return _agent_state(connection, account, query)
+        case Endpoints():
+            return webhooks.endpoints(connection, account, query)
+        case Keys():
+            return [key_of(body) for (body,) in rows(_KEYS_OF, account)]
+        case AllAccounts():
+            return [account_of(body) for (body,) in rows(ACCOUNTS)] if is_system else []
+        case Incidents():
+            return [incident_of(body) for (body,) in rows(_INCIDENTS, INCIDENTS)] if is_system else []
+    raise UnsupportedWrite(f"SqliteStorage knows no query {type(query).__name__}")
 
 
 def trace_by_id(
@@ -159,7 +219,7 @@ def whole(trace_id: str, body: bytes, since: str | None = None, content: bytes |
 
 
 def page(account: str, query: Scan, after: str | None, limit: int, connection: Statements) -> list[Any]:
-    """A page of rows after a key. Raises ``UnsupportedWrite`` for an unknown kind."""
+    """A page of rows after a key, newest first. Raises ``UnsupportedWrite`` for an unknown kind."""
     match query:
         case TraceItems():
             rows = rows_of(connection, f"trace.id, {BODY}, {_SINCE}", account, query, limit, after=after)
@@ -168,15 +228,22 @@ def page(account: str, query: Scan, after: str | None, limit: int, connection: S
             columns = f"trace.id, {BODY}, {_SINCE}, {CONTENT}"
             return [whole(*row) for row in rows_of(connection, columns, account, query, limit, after=after)]
         case LedgerRows():
-            return books.rows_page(account, query, after, limit, connection)
+            return _ledger_page(connection, account, query, after, limit)
         case Events():
-            return books.events_page(account, after, limit, connection)
+            behind, key = ("", ()) if after is None else (" AND id < ?", (after,))
+            sql = f"SELECT body FROM event WHERE account = ?{behind} ORDER BY id DESC LIMIT ?"
+            return [event_of(body) for (body,) in connection.execute(sql, (account, *key, max(0, limit))).fetchall()]
         case Deliveries():
-            return deliveries_page(connection, account, query, after, limit)
+            return webhooks.deliveries_page(connection, account, query, after, limit)
     raise UnsupportedWrite(f"SqliteStorage knows no scan {type(query).__name__}")
 
 
-def snapshot_of(connection: Statements, snapshot_id: str) -> Snapshot | None:
+def versions(connection: Statements, contents: Sequence[str]) -> list[PolicyVersion]:
+    """The versions of these contents."""
+    return [PolicyVersion(*row) for row in rows_where(connection, _VERSIONS, contents)]
+
+
+def _snapshot_of(connection: Statements, snapshot_id: str) -> Snapshot | None:
     """A snapshot, built from the last complete one and later changes."""
     changes: list[tuple[str, bytes]] = []
     wanted: str | None = snapshot_id
@@ -249,13 +316,44 @@ def _days(
     return connection.execute(sql, (account, *environments, query.first, query.last)).fetchall()
 
 
-def _latency(connection: Statements, account: str, query: LatencyCounts) -> list[LatencyCount]:
-    parts: dict[tuple[str, str], list[bytes]] = {}
-    for model, strategy, buckets in _days(connection, account, query, "latency", "model, strategy, buckets", ""):
-        parts.setdefault((model, strategy), []).append(buckets)
-    return [LatencyCount(*names, summed(parts[names])) for names in sorted(parts)]
-
-
 def _environments(asked: str | None) -> tuple[tuple[str, ...], str]:
     """The selected environments and their placeholders."""
     return (("production", "sandbox"), "?, ?") if asked is None else ((asked,), "?")
+
+
+def _ledger_page(
+    connection: Statements, account: str, query: LedgerRows, after: str | None, limit: int
+) -> list[LedgerRow]:
+    table, clauses = "ledger", [("account = ?", [account])]
+    if query.request_id is not None:
+        table, name = "ledger INDEXED BY ledger_by_name", f"{query.request_id}/"
+        clauses.append(("name > ? AND name < ? AND rtrim(name, '-0123456789') = ?", [name, name + _AFTER_ANY, name]))
+    if query.since is not None:
+        clauses.append(("at >= ?", [query.since]))
+    if query.until is not None:
+        clauses.append(("at < ?", [query.until]))
+    if after is not None:
+        clauses.append(("(at, name) < (?, ?)", [after[:CREATED_AT_CHARS], after[CREATED_AT_CHARS:]]))
+    where = " AND ".join(sql for sql, _ in clauses)
+    values = [value for _, each in clauses for value in each]
+    sql = f"SELECT {ROW} FROM {table} WHERE {where} ORDER BY at DESC, name DESC LIMIT ?"
+    return [row_of(row) for row in connection.execute(sql, (*values, max(0, limit))).fetchall()]
+
+
+def _sum_of(row: tuple[Any, ...]) -> LedgerSum:
+    day, provider, model, kind, rows, *halves = row
+    amounts = [(high << _LOW_BITS) + low for high, low in zip(halves[::2], halves[1::2], strict=True)]
+    read, written, cached, *money = amounts
+    return LedgerSum(day, provider, model, kind, rows, Tokens(read, written, cached), *money)
+
+
+def _agent_state(connection: Statements, account: str, asked: AgentState) -> bytes | None:
+    """The newest matching state."""
+    name, value = ("claim", asked.claim) if asked.id is None else ("id", asked.id)
+    environments = ("production", "sandbox") if asked.environment is None else (asked.environment,)
+    sql = (
+        f"SELECT body FROM agent_state WHERE account = ? AND environment IN ({', '.join('?' * len(environments))}) "
+        f"AND {name} = ? ORDER BY until DESC LIMIT 1"
+    )
+    row = connection.execute(sql, (account, *environments, value)).fetchone()
+    return None if row is None else row[0]

@@ -1,61 +1,13 @@
-"""Statements with many rows. Python releases its lock at each statement and has to wait for it behind a busy event
-loop, so with one row a statement the writer would starve."""
+"""Roll-ups of traces: usage, cache, fallbacks and latencies by account, hour or day."""
 
 from __future__ import annotations
-
-from bisect import bisect_left
-from collections.abc import Sequence
-from functools import lru_cache
-from itertools import chain
-from typing import Any
 
 import msgspec
 
 from routewright._core.analytics.rollup import Rollups, packed
 from routewright.wire import Counted
 
-from .connection import Statements
-
-_IDS_AT_ONCE = (1, 4, 16, 100, 500)
-"""Numbers of ids in one statement. The last id is repeated up to one of them, so that statements can be cached."""
-_ROWS_AT_ONCE = 64
-"""Most rows in one statement. Numbers are powers of two, so that statements can be cached."""
-
-
-def insert(connection: Statements, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows; their values go where ``sql`` has braces."""
-    place, left = 0, len(rows)
-    while left:
-        size = min(1 << left.bit_length() - 1, _ROWS_AT_ONCE)
-        part = rows[place : place + size]
-        connection.execute(_for_rows(sql, len(part[0]), size), [*chain.from_iterable(part)])
-        place, left = place + size, left - size
-
-
-def rows_where(connection: Statements, sql: str, ids: Sequence[Any], *first: str) -> list[Any]:
-    """The rows of these ids, whose placeholders go where ``sql`` has braces; each column of tuples has its own. Not by
-    ``json_each``, which cuts a text at a NUL."""
-    found: list[Any] = []
-    for place in range(0, len(ids), _IDS_AT_ONCE[-1]):
-        piece = ids[place : place + _IDS_AT_ONCE[-1]]
-        size = _IDS_AT_ONCE[bisect_left(_IDS_AT_ONCE, len(piece))]
-        padded = [*piece, *[piece[-1]] * (size - len(piece))]
-        values = chain.from_iterable(zip(*padded, strict=True)) if isinstance(padded[0], tuple) else padded
-        found += connection.execute(_for_ids(sql, size), (*first, *values)).fetchall()
-    return found
-
-
-@lru_cache(maxsize=256)
-def _for_rows(sql: str, columns: int, rows: int) -> str:
-    group = f"({', '.join('?' * columns)})"
-    return sql.format(", ".join([group] * rows))
-
-
-@lru_cache(maxsize=256)
-def _for_ids(sql: str, ids: int) -> str:
-    marks = ", ".join("?" * ids)
-    return sql.format(marks, marks)
-
+from .statements import Statements, insert
 
 AT_ONCE = 5_000
 """Traces in a transaction, so that other writers need not wait long."""
@@ -106,23 +58,18 @@ def roll(connection: Statements, taken: str | None = None) -> bool:
         less = less or traces < 1
         rollups.count(counted, keys, traces, amounts)
     for account, rollups in by_account.items():
-        _add(connection, account, rollups, less=less)
+        usage = [
+            ((account, per, key.group_by, key.environment, key.start, key.value), sums)
+            for per, rows in (("hour", rollups.usage), ("day", rollups.days()))
+            for key, sums in rows.items()
+        ]
+        cache = [((account, *key[:3]), sums) for key, sums in rollups.cache.items()]
+        fallback = [((account, *key), sums) for key, sums in rollups.fallback.items()]
+        latency = [((account, *key), [packed(buckets)]) for key, buckets in rollups.latency.items()]
+        for (add, drop), rows in ((_USAGE, usage), (_CACHE, cache), (_FALLBACK, fallback), (_LATENCY, latency)):
+            insert(connection, add, [(*key, *sums) for key, sums in rows])
+            if less:  # some rows may be empty now
+                connection.executemany(drop, [key for key, _ in rows])
     if taken is None:
         connection.execute("DELETE FROM uncounted WHERE n < ?", (before,))
     return row is not None
-
-
-def _add(connection: Statements, account: str, rollups: Rollups, *, less: bool) -> None:
-    """Add sums to the roll-ups. ``less``: some are negative, so empty rows are removed."""
-    usage = [
-        ((account, per, key.group_by, key.environment, key.start, key.value), sums)
-        for per, rows in (("hour", rollups.usage), ("day", rollups.days()))
-        for key, sums in rows.items()
-    ]
-    cache = [((account, *key[:3]), sums) for key, sums in rollups.cache.items()]
-    fallback = [((account, *key), sums) for key, sums in rollups.fallback.items()]
-    latency = [((account, *key), [packed(buckets)]) for key, buckets in rollups.latency.items()]
-    for (add, drop), rows in ((_USAGE, usage), (_CACHE, cache), (_FALLBACK, fallback), (_LATENCY, latency)):
-        insert(connection, add, [(*key, *sums) for key, sums in rows])
-        if less:
-            connection.executemany(drop, [key for key, _ in rows])

@@ -1,11 +1,10 @@
-"""Selections of traces as SQL. All values are parameters; columns and operators of filters come from two tables.
+"""Selections of traces as SQL. All values are parameters; columns and operators are those that filters know.
 
 Pages follow an index in the order of time: of all traces of the account, or of those with some metadata or status.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from routewright._core.request.problems import shown
@@ -13,15 +12,11 @@ from routewright._core.trace.filter import COMPARE, KEYS, METADATA, texts_meant
 from routewright.errors import UnsupportedWrite
 from routewright.wire import Selection, Term
 
-from .connection import Statements
+from .statements import Statements
 
 CREATED_AT_CHARS = len("2026-11-22T09:30:00.000Z")
 _PROBED = 1_000
 """Most rows that are counted to find the rarest term."""
-
-_COLUMNS = {key: f"trace.{key}" for key in KEYS}
-_OPERATORS = {op: op for op in COMPARE}
-"""Allowed parts of SQL. Terms with anything else are refused."""
 
 _OF_ALL = "trace INDEXED BY trace_by_time WHERE trace.account = ?"
 _OF_ONE = "trace INDEXED BY trace_by_id WHERE trace.account = ? AND trace.id = ?"
@@ -41,8 +36,6 @@ _HAS_NUMBER = (
     "EXISTS (SELECT 1 FROM tag AS own INDEXED BY tag_number WHERE own.account = trace.account AND own.key = ? "
     "AND own.created_at = trace.created_at AND own.id = trace.id AND own.number {} ?)"
 )
-
-
 _REVOKED = "SELECT 1 FROM key INDEXED BY key_revoked WHERE account = ? AND compromised_from IS NOT NULL LIMIT 1"
 _COMPROMISED = (
     "(trace.compromised OR EXISTS (SELECT 1 FROM key WHERE key.account = trace.account AND key.id = trace.key_id "
@@ -102,47 +95,35 @@ def _source(account: str, trace_id: str | None, leading: Term | None) -> Clause:
 
 def _leading(connection: Statements, account: str, terms: tuple[Term, ...]) -> Term | None:
     """The term whose index is used: metadata, or a status other than ``completed``. The rarest of several."""
-    indexed = [term for term in terms if _is_indexed(term)]
-    if len(indexed) < 2:
-        return indexed[0] if indexed else None
-    return min(indexed, key=lambda term: _frequency(connection, account, term))
 
+    def frequency(term: Term) -> int:
+        source, parameters = _source(account, None, term)
+        if term.key != "status":
+            source = "tag WHERE account = ? AND key = ? AND value = ?"
+        counted = f"SELECT 1 FROM {source} LIMIT {_PROBED}"
+        return int(connection.execute(f"SELECT count(*) FROM ({counted}) AS probed", parameters).fetchone()[0])
 
-def _is_indexed(term: Term) -> bool:
-    if term.op != "=":
-        return False
-    if term.key == "status":
-        return term.value != "completed"
-    return term.key.startswith(METADATA) and len(_values(term)) == 1
-
-
-def _frequency(connection: Statements, account: str, term: Term) -> int:
-    sql, parameters = _source(account, None, term)
-    if term.key != "status":
-        sql, parameters = "tag WHERE account = ? AND key = ? AND value = ?", parameters
-    counted = f"SELECT 1 FROM {sql} LIMIT {_PROBED}"
-    return int(connection.execute(f"SELECT count(*) FROM ({counted}) AS probed", parameters).fetchone()[0])
+    indexed: list[Term] = []
+    for term in terms:
+        if term.op == "=" and term.key == "status" and term.value != "completed":
+            indexed.append(term)
+        if term.op == "=" and term.key.startswith(METADATA) and len(texts_meant(str(term.value))) == 1:
+            indexed.append(term)
+    return min(indexed, key=frequency) if len(indexed) > 1 else next(iter(indexed), None)
 
 
 def _clause(connection: Statements, account: str, term: Term) -> Clause:
-    operator = _sql(_OPERATORS, term.op)
+    is_tag = term.key.startswith(METADATA)
+    for part, is_known in ((term.op, term.op in COMPARE), (term.key, is_tag or term.key in KEYS)):
+        if not is_known:
+            raise UnsupportedWrite(f"SqliteStorage knows no term with {shown(part)}")
     if term.key == "compromised" and connection.execute(_REVOKED, (account,)).fetchone() is not None:
-        return Clause(_COMPROMISED.format(operator), (term.value,))
-    if not term.key.startswith(METADATA):
-        return Clause(f"{_sql(_COLUMNS, term.key)} {operator} ?", (term.value,))
+        return Clause(_COMPROMISED.format(term.op), (term.value,))
+    if not is_tag:
+        return Clause(f"trace.{term.key} {term.op} ?", (term.value,))
     key = term.key.removeprefix(METADATA)
     if term.op not in ("=", "!="):
-        return Clause(_HAS_NUMBER.format(operator), (key, term.value))
-    values = _values(term)
+        return Clause(_HAS_NUMBER.format(term.op), (key, term.value))
+    values = texts_meant(str(term.value))
     exists = _HAS_TAG.format(", ".join("?" * len(values)))
     return Clause(exists if term.op == "=" else f"NOT {exists}", (key, *values))
-
-
-def _sql(table: Mapping[Any, str], name: str) -> str:
-    if name not in table:
-        raise UnsupportedWrite(f"SqliteStorage knows no term with {shown(name)}")
-    return table[name]
-
-
-def _values(term: Term) -> tuple[str, ...]:
-    return texts_meant(str(term.value))

@@ -27,10 +27,9 @@ from routewright.errors import StorageCorrupt
 from routewright.protocols import TraceDraft
 from routewright.wire import Counted, DeleteTraces, Environment, PutTrace, Tokens, Trace, TraceItem, Written
 
-from .connection import Statements
 from .read import BODY, whole
-from .rollups import insert, rows_where
 from .selection import rows_of
+from .statements import Statements, insert, rows_where
 
 KEYS = "trace.created_at, trace.id, trace.n"
 STORED = (

@@ -1,19 +1,47 @@
-"""Removal of expired traces and unused snapshots."""
+"""Removal of expired rows, of all accounts."""
 
 from __future__ import annotations
 
 from math import inf
 from typing import NamedTuple
 
+from routewright._core.accounts.books import WEEK_S
+from routewright._core.attempts.statistics import epoch_at
 from routewright._core.timestamps import timestamp
+from routewright._core.webhooks.outbox import KEPT_S
 from routewright._core.write_batch import UNNAMED_S
 from routewright.wire import Environment, TraceItems
 
-from .connection import Statements
 from .read import retention_of
 from .selection import rows_of
+from .statements import Statements
 from .traces import KEYS, forget
 
+ROWS_AT_ONCE = 500
+"""Rows that one transaction removes."""
+
+_OLD_EVENT = "FROM event WHERE created_at < ?"
+_OLD_DELIVERY = "FROM delivery WHERE ended_at <= ?"
+_OLD_TOLD = "FROM told WHERE until <= ?"
+_OLD_RUN = "FROM purse WHERE at < ?"
+_OLD_STATE = "FROM agent_state WHERE until <= ?"
+_OLDEST_KEPT = "SELECT n, account, claim, until FROM kept ORDER BY n LIMIT ?"
+"""In the order of expiry, unless the wall clock was set back."""
+
+IS_DUE = f"""
+SELECT EXISTS (SELECT 1 {_OLD_EVENT}) OR EXISTS (SELECT 1 {_OLD_TOLD}) OR EXISTS (SELECT 1 {_OLD_RUN})
+OR EXISTS (SELECT 1 {_OLD_STATE}) OR EXISTS (SELECT 1 {_OLD_DELIVERY})
+OR EXISTS (SELECT 1 FROM (SELECT until FROM kept ORDER BY n LIMIT {ROWS_AT_ONCE}) WHERE until <= ?)
+"""
+OLD_EVENTS = f"DELETE FROM event WHERE n IN (SELECT n {_OLD_EVENT} LIMIT ?) RETURNING n"
+OLD_DELIVERIES = (
+    f"DELETE FROM delivery WHERE (endpoint, event) IN (SELECT endpoint, event {_OLD_DELIVERY} LIMIT ?) RETURNING 1"
+)
+OLD_TOLD, OLD_RUNS, OLD_STATES = f"DELETE {_OLD_TOLD}", f"DELETE {_OLD_RUN}", f"DELETE {_OLD_STATE}"
+"""All of these look at all accounts."""
+
+UNSEEN_S = 30 * 24 * 3600.0
+"""Learned rows of a model are removed after this time without an attempt."""
 PIECE = 100
 """Traces that one transaction removes."""
 SEARCHED = 20_000
@@ -32,6 +60,7 @@ DELETE FROM snapshot WHERE named <= 0 AND at < ?
 AND NOT EXISTS (SELECT 1 FROM snapshot AS later WHERE later.base = snapshot.id)
 RETURNING length(body)
 """
+"""Not ``body IS NOT NULL``, which is always true after ``RETURNING`` in SQLite 3.40."""
 
 
 class Old(NamedTuple):
@@ -43,7 +72,7 @@ class Old(NamedTuple):
 
 def old_traces(now: float, connection: Statements, longest_s: float = inf) -> list[Old]:
     """Find expired traces in pieces of at most ``PIECE``, and at most ``SEARCHED`` of an account. Repeat until none are
-    left. Accounts in ``skipped`` are skipped."""
+    left."""
     kept = retention_of(connection)
     ages: list[tuple[Environment, float | None]] = [("production", kept.production_s), ("sandbox", kept.sandbox_s)]
     found: list[Old] = []
@@ -66,5 +95,42 @@ def remove_old(old: Old, connection: Statements) -> int:
 def remove_snapshots(now: float, connection: Statements) -> list[bool]:
     """Remove unused snapshots; repeat until there are none, since each may free its base. Returns for each whether it
     was ever put."""
-    # not "IS NOT NULL", which is always true after RETURNING in SQLite 3.40
     return [bool(put) for (put,) in connection.execute(_FREE_SNAPSHOTS, (now - UNNAMED_S,)).fetchall()]
+
+
+def is_due(now: float, connection: Statements) -> bool:
+    """True if there is anything to remove."""
+    week_before = _week_before(now)
+    return bool(connection.execute(IS_DUE, (week_before, now, week_before, now, now - KEPT_S, now)).fetchone()[0])
+
+
+def remove_results(now: float, connection: Statements) -> int:
+    """Remove expired answers under idempotency keys, and return how many. Repeat until there are none."""
+    rows = connection.execute(_OLDEST_KEPT, (ROWS_AT_ONCE,)).fetchall()
+    old = [(n, account, claim) for n, account, claim, until in rows if until <= now]
+    connection.executemany("DELETE FROM kept WHERE account = ? AND n = ?", [(account, n) for n, account, _ in old])
+    sql = "DELETE FROM claim WHERE account = ? AND claim = ? AND n = ?"
+    connection.executemany(sql, [(account, claim, n) for n, account, claim in old])
+    return len(old)
+
+
+def remove_events(now: float, connection: Statements) -> int:
+    """Remove expired events and deliveries, and return how many. Repeat until there are none."""
+    deliveries = connection.execute(OLD_DELIVERIES, (now - KEPT_S, ROWS_AT_ONCE)).fetchall()
+    return len(deliveries) + len(connection.execute(OLD_EVENTS, (_week_before(now), ROWS_AT_ONCE)).fetchall())
+
+
+def remove_marks(now: float, connection: Statements) -> None:
+    """Remove expired marks of notifications, and spending and states of agent runs."""
+    connection.execute(OLD_TOLD, (now,))
+    connection.execute(OLD_RUNS, (_week_before(now),))
+    connection.execute(OLD_STATES, (now,))
+
+
+def _week_before(now: float) -> str:
+    return timestamp(max(0.0, now - WEEK_S))
+
+
+def forget_unseen(now: float, connection: Statements) -> None:
+    """Remove learned rows of models without an attempt in the last ``UNSEEN_S``."""
+    connection.execute("DELETE FROM learned WHERE epoch < ?", (epoch_at(now - UNSEEN_S),))

@@ -4,23 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
+from routewright._core.account import compromised_from
+from routewright._core.accounts.books import BOOKED, INCIDENTS, MONEY, forgotten_at, is_quiet
+from routewright._core.accounts.ledger import before
+from routewright._core.attempts.statistics import added
+from routewright._core.policy import next_label
 from routewright._core.snapshot_delta import change
+from routewright._core.webhooks.outbox import OF_WEBHOOKS
 from routewright._core.write_batch import check_batch, check_digests, check_place, ids_of
 from routewright.protocols import Facts
 from routewright.wire import (
+    AddCredit,
     AddLearned,
     Caller,
+    Correct,
+    DeleteResults,
     DeleteTraces,
     Environment,
     HealthSnapshot,
+    Key,
+    PutAccount,
+    PutAgentState,
+    PutEndpoint,
+    PutEvent,
     PutFeedback,
+    PutIncident,
+    PutKey,
     PutPolicyVersion,
     PutSnapshot,
     PutTrace,
+    RevokeKey,
     SetRetention,
     Snapshot,
     Trace,
@@ -28,12 +46,10 @@ from routewright.wire import (
     Written,
 )
 
-from .books.ledger import PUT_ROWS, columns_of
-from .books.write import AccountTransaction, BookWrites, holder_of
-from .connection import Statements
-from .read import SETTING
-from .rollups import insert, rows_where
-from .shared import add_learned, put_version
+from . import webhooks
+from .ledger import PUT_ROWS, TableShelf, columns_of
+from .read import SETTING, learned, versions
+from .statements import Statements, insert, rows_where
 from .traces import BY_IDS, TraceRows, add_traces, delete, put_traces
 
 LONGEST_CHAIN = 32
@@ -43,10 +59,74 @@ _PUT_SNAPSHOT = """
 INSERT INTO snapshot (id, body, base, depth, at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET body = excluded.body, base = excluded.base, depth = excluded.depth, at = excluded.at
 """
+_TOUCH_SNAPSHOT = """
+UPDATE snapshot SET at = CASE WHEN at > ? THEN at ELSE ? END WHERE id = ? AND body IS NOT NULL RETURNING 1
+"""
+_DEPTH = "SELECT depth FROM snapshot WHERE id = ? AND body IS NOT NULL"
+"""Nothing for a snapshot whose batch has failed."""
 _PRESENT = "SELECT id FROM snapshot WHERE body IS NOT NULL AND id IN ({}) ORDER BY id /* FOR UPDATE OF snapshot */"
+_DELETE_FEEDBACK = "DELETE FROM feedback WHERE account = ? AND trace_id = ? RETURNING 1"
+_PUT_FEEDBACK = "INSERT INTO feedback (account, trace_id, body) VALUES (?, ?, ?)"
 _PUT_SETTING = """
 INSERT INTO setting (name, body) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body
 """
+_LABELS = "SELECT label FROM policy_version WHERE name = ?"
+_PUT_VERSION = "INSERT INTO policy_version (content, name, label, created_at) VALUES (?, ?, ?, ?)"
+_OF_MODEL = "SELECT body FROM learned WHERE fleet = ? AND model = ?"
+_PUT_LEARNED = """
+INSERT INTO learned (fleet, model, epoch, body) VALUES (?, ?, ?, ?)
+ON CONFLICT (fleet, model) DO UPDATE SET epoch = excluded.epoch, body = excluded.body
+"""
+_PUT_ACCOUNT = """
+INSERT INTO account (account, body) VALUES (?, ?) ON CONFLICT (account) DO UPDATE SET body = excluded.body
+"""
+_PUT_KEY = """
+INSERT INTO key (account, id, digest, created_at, compromised_from, body) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (account, id) DO UPDATE SET digest = excluded.digest, created_at = excluded.created_at,
+    compromised_from = excluded.compromised_from, body = excluded.body
+"""
+HOLDER = "SELECT account, id FROM key WHERE digest = ?"
+_TOLD = "SELECT at FROM told WHERE account = ? AND once = ?"
+_PUT_TOLD = """
+INSERT INTO told (account, once, at, until) VALUES (?, ?, ?, ?)
+ON CONFLICT (account, once) DO UPDATE SET at = excluded.at, until = excluded.until
+"""
+_ADD_EVENT = """
+INSERT INTO event (account, id, created_at, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING n
+"""
+_INCIDENT = "SELECT 1 FROM incident WHERE id = ?"
+_PUT_INCIDENT = """
+INSERT INTO incident (id, started_at, body) VALUES (?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET started_at = excluded.started_at, body = excluded.body
+"""
+_DELETE_STATE = "DELETE FROM agent_state WHERE account = ? AND environment = ? AND id = ? RETURNING 1"
+_DELETE_STATES = "DELETE FROM agent_state WHERE account = ? AND environment = ? RETURNING 1"
+_OLD_INCIDENTS = """
+DELETE FROM incident WHERE id NOT IN (SELECT id FROM incident ORDER BY started_at DESC, id DESC LIMIT ?)
+"""
+
+
+class AccountTransaction(Protocol):
+    """The accounts, inside a transaction of the caller's."""
+
+    deletes: bool
+    """True if this transaction deletes traces or answers."""
+
+    @property
+    def shelf(self) -> TableShelf:
+        """The ledger."""
+
+    def changed(self, account: str, key_id: str | None = None) -> None:
+        """Called after the terms of an account or key have changed."""
+
+    def credit(self, account: str, given: AddCredit) -> bool:
+        """Add to a balance. False: already done."""
+
+    def correct(self, account: str, write: Correct) -> Written:
+        """Book a correction."""
+
+    def settle(self, facts: Facts) -> object:
+        """Book a call."""
 
 
 class Writes:
@@ -64,10 +144,11 @@ class Writes:
         """Apply a batch. Raises ``PreconditionFailed`` and ``UnsupportedWrite`` before anything is written."""
         traces, snapshots = ids_of(writes)
         environments = _environments(connection, account, traces)
-        books = BookWrites(connection, account, transaction)
         present = {found for (found,) in rows_where(connection, _PRESENT, snapshots)}
-        check_batch("SqliteStorage", account, writes, environments, present, books.before)
-        check_digests(account, writes, partial(holder_of, connection))
+        check_batch(
+            "SqliteStorage", account, writes, environments, present, partial(_before, connection, account, transaction)
+        )
+        check_digests(account, writes, partial(_holder_of, connection))
         results: list[Written] = []
         for run in _runs(writes):
             match run[0]:
@@ -75,17 +156,19 @@ class Writes:
                     results += put_traces(connection, account, run, environments, self._add)
                     _book(connection, account, run, transaction)
                 case PutFeedback() as feedback:
-                    gone = "DELETE FROM feedback WHERE account = ? AND trace_id = ? RETURNING 1"
-                    there = connection.execute(gone, (account, feedback.trace_id)).fetchall()
-                    sql = "INSERT INTO feedback (account, trace_id, body) VALUES (?, ?, ?)"
-                    connection.execute(sql, (account, feedback.trace_id, _encode(feedback)))
+                    there = connection.execute(_DELETE_FEEDBACK, (account, feedback.trace_id)).fetchall()
+                    connection.execute(_PUT_FEEDBACK, (account, feedback.trace_id, _encode(feedback)))
                     results.append(Written(not there))
                 case PutSnapshot(snapshot, at=at):
                     results.append(self.put_snapshot(connection, snapshot, at))
                 case PutPolicyVersion() as asked:
-                    results.append(put_version(connection, asked))
-                case AddLearned() as more:
-                    results.append(add_learned(connection, more))
+                    results.append(_put_version(connection, asked))
+                case AddLearned(fleet, models):
+                    for model, more in models.items():
+                        row = connection.execute(_OF_MODEL, (fleet, model)).fetchone()
+                        new = added(model, None if row is None else learned(row[0]), more)
+                        connection.execute(_PUT_LEARNED, (fleet, model, new.epoch, _encode(new)))
+                    results.append(Written(created=False, count=len(models)))
                 case DeleteTraces() as which:
                     results.append(delete(connection, account, which))
                     transaction.deletes = transaction.deletes or results[-1].count < which.limit  # the last of many
@@ -93,7 +176,7 @@ class Writes:
                     connection.execute(_PUT_SETTING, (SETTING, _encode(retention)))
                     results.append(Written(created=False))
                 case other:
-                    results.append(books.put(other))
+                    results.append(_write(connection, account, transaction, other))
         return results
 
     def replaced(self, connection: Statements, account: str, rows: TraceRows) -> list[str]:
@@ -106,22 +189,117 @@ class Writes:
 
     def put_snapshot(self, connection: Statements, snapshot: Snapshot, at: float) -> Written:
         """Store a snapshot, if possible as changes to the last one of health."""
-        sql = (
-            "UPDATE snapshot SET at = CASE WHEN at > ? THEN at ELSE ? END WHERE id = ? AND body IS NOT NULL RETURNING 1"
-        )
-        if connection.execute(sql, (at, at, snapshot.id)).fetchall():
+        if connection.execute(_TOUCH_SNAPSHOT, (at, at, snapshot.id)).fetchall():
             return Written(created=False)
         base, depth, body = None, 0, _encode(snapshot)
         if isinstance(snapshot, HealthSnapshot):
             last, self._health = self._health, snapshot
             if last is not None and last.id != snapshot.id:
-                sql = "SELECT depth FROM snapshot WHERE id = ? AND body IS NOT NULL"
-                row = connection.execute(sql, (last.id,)).fetchone()  # its batch may have failed
+                row = connection.execute(_DEPTH, (last.id,)).fetchone()
                 changes = _encode(change(last, snapshot))
                 if row is not None and row[0] < LONGEST_CHAIN and len(changes) * 2 <= len(body):
                     base, depth, body = last.id, row[0] + 1, changes
         connection.execute(_PUT_SNAPSHOT, (snapshot.id, body, base, depth, at))
         return Written(created=True)
+
+
+def _put_version(connection: Statements, asked: PutPolicyVersion) -> Written:
+    """Give a content a version, unless it has one."""
+    if versions(connection, [asked.content]):
+        return Written(created=False)
+    taken = (label for (label,) in connection.execute(_LABELS, (asked.name,)).fetchall())
+    label = next_label(asked.name, asked.created_at, taken)
+    connection.execute(_PUT_VERSION, (asked.content, asked.name, label, asked.created_at))
+    return Written(created=True)
+
+
+def _holder_of(connection: Statements, digest: str) -> tuple[str, str] | None:
+    """Account and id of the key with a digest, of any account."""
+    row = connection.execute(HOLDER, (digest,)).fetchone()
+    return None if row is None else (row[0], row[1])
+
+
+def _before(connection: Statements, account: str, transaction: AccountTransaction, write: Write) -> object:
+    """The present state of a write's subject (``write_batch.Booked``)."""
+    if isinstance(write, PutIncident):
+        return connection.execute(_INCIDENT, (write.incident.id,)).fetchone()
+    if isinstance(write, PutEndpoint):
+        return webhooks.taken(connection, write.endpoint.id)
+    return before(transaction.shelf, account, write)
+
+
+def _write(
+    connection: Statements, account: str, transaction: AccountTransaction, write: BOOKED | MONEY | OF_WEBHOOKS
+) -> Written:
+    """Apply a checked write about accounts, money, idempotency keys or events."""
+    shelf = transaction.shelf
+
+    def put_key(key: Key) -> None:
+        since = None if key.revoked_at is None else compromised_from(key.revoked_at)
+        connection.execute(_PUT_KEY, (account, key.id, key.digest, key.created_at, since, _encode(key)))
+        transaction.changed(account, key.id)
+
+    match write:
+        case PutAccount(terms):
+            created = shelf.account(account) is None
+            connection.execute(_PUT_ACCOUNT, (account, _encode(terms)))
+            transaction.changed(account)
+            return Written(created)
+        case PutKey(key):
+            there = shelf.key(account, key.id)
+            if there is not None and there.revoked_at is not None:
+                key = replace(key, revoked_at=there.revoked_at)
+            put_key(key)
+            return Written(there is None)
+        case RevokeKey(key_id, at):
+            there = shelf.key(account, key_id)
+            if there is None or there.revoked_at is not None:
+                return Written(created=False, count=int(there is not None))
+            put_key(replace(there, revoked_at=at))
+            return Written(created=True)
+        case AddCredit():
+            return Written(transaction.credit(account, write))
+        case Correct():
+            return transaction.correct(account, write)
+        case DeleteResults(environment):
+            asked: Sequence[Environment] = ("production", "sandbox") if environment is None else (environment,)
+            count = shelf.delete_results(account, asked)
+            transaction.deletes = transaction.deletes or bool(count)
+            for each in asked:
+                count += len(connection.execute(_DELETE_STATES, (account, each)).fetchall())
+                for sql in webhooks.FORGET:
+                    connection.execute(sql, (account, each))
+            return Written(created=False, count=count)
+        case PutIncident(incident):
+            created = connection.execute(_INCIDENT, (incident.id,)).fetchone() is None
+            connection.execute(_PUT_INCIDENT, (incident.id, incident.started_at, _encode(incident)))
+            connection.execute(_OLD_INCIDENTS, (INCIDENTS,))
+            return Written(created)
+        case PutEvent():
+            return put_event(connection, account, write)
+        case PutAgentState(id, environment):
+            gone = connection.execute(_DELETE_STATE, (account, environment, id)).fetchall()
+            if write.body is not None:
+                row = account, environment, id, write.claim, write.until, write.body
+                connection.execute("INSERT INTO agent_state VALUES (?, ?, ?, ?, ?, ?)", row)
+            return Written(created=not gone and write.body is not None)
+        case _:
+            return webhooks.write(connection, account, write)
+
+
+def put_event(connection: Statements, account: str, write: PutEvent) -> Written:
+    """Keep an event, unless it is kept already or comes too soon."""
+    event = write.event
+    if write.once is not None:
+        last = connection.execute(_TOLD, (account, write.once)).fetchone()
+        if last is not None and is_quiet(last[0], write):
+            return Written(created=False)
+    row = account, event.id, event.created_at, _encode(event)
+    if not connection.execute(_ADD_EVENT, row).fetchall():
+        return Written(created=False)
+    if write.once is not None:
+        connection.execute(_PUT_TOLD, (account, write.once, write.at, forgotten_at(write)))
+    return Written(created=True, events=(event,))
 
 
 def _runs(writes: Sequence[Write]) -> Iterator[Sequence[Any]]:

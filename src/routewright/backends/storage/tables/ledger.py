@@ -13,8 +13,6 @@ import msgspec
 from routewright._core.accounts.ledger import Booked, correct, expired_row, settle
 from routewright._core.accounts.payer import Hold
 from routewright._core.accounts.state import Expired, KeptResult, State, Wait
-from routewright.backends.storage.tables.connection import Statements
-from routewright.backends.storage.tables.rollups import insert, rows_where
 from routewright.errors import StorageCorrupt
 from routewright.loop import Reply, Signal
 from routewright.protocols import Clock, Facts
@@ -31,6 +29,8 @@ from routewright.wire import (
     Tokens,
 )
 
+from .statements import Statements, insert, rows_where
+
 T = TypeVar("T")
 
 ROW = "name, at, kind, key_id, provider, model, input, output, cached, cost, charge, credit, least, most, overrun, note"
@@ -42,10 +42,10 @@ KEY_TERMS = "scopes", "limits", "budget_nanos", "monthly_nanos", "revoked_at"
 
 encode = msgspec.json.Encoder().encode
 _account = msgspec.json.Decoder(Account).decode
-_fields = msgspec.json.Decoder(dict[str, Any]).decode
 _key = msgspec.json.Decoder(Key).decode
 _incident = msgspec.json.Decoder(Incident).decode
 _event = msgspec.json.Decoder(StoredEvent).decode
+_fields = msgspec.json.Decoder(dict[str, Any]).decode
 _names = msgspec.json.Decoder(list[str]).decode
 _plain = attrgetter(
     "at", "kind", "key_id", "provider", "model", "tokens.input", "tokens.output", "tokens.cached",
@@ -56,13 +56,13 @@ _plain = attrgetter(
 @lru_cache(maxsize=1_000)
 def account_of(body: bytes) -> Account:
     """Decode an account. Cached: each call needs it, and it seldom changes."""
-    return _whole(_read(_account, "an account", body), "an account", body, ACCOUNT_TERMS)
+    return _read(_account, "an account", body, ACCOUNT_TERMS)
 
 
 @lru_cache(maxsize=10_000)
 def key_of(body: bytes) -> Key:
     """Decode a key, with a cache."""
-    return _whole(_read(_key, "a key", body), "a key", body, KEY_TERMS)
+    return _read(_key, "a key", body, KEY_TERMS)
 
 
 def incident_of(body: bytes) -> Incident:
@@ -110,22 +110,16 @@ def columns_of(row: LedgerRow) -> tuple[Any, ...]:
     return name_of(row.request_id, row.attempt), *_plain(row), least, most, row.overrun_nanos, row.note
 
 
-def _whole(found: T, what: str, body: bytes, terms: Sequence[str]) -> T:
-    """Check that no term is missing. Raises ``StorageCorrupt``."""
-    if _fields(body).keys() >= {*terms}:
-        return found
-    raise _damaged(what)
-
-
-def _damaged(what: str) -> StorageCorrupt:
-    return StorageCorrupt(f"{what} is damaged: restore a backup; 'routewright store check' lists all damage")
-
-
-def _read(decode: Callable[[Any], T], what: str, body: bytes | str) -> T:
+def _read(decode: Callable[[Any], T], what: str, body: bytes | str, terms: Sequence[str] = ()) -> T:
+    """Decode a body. Raises ``StorageCorrupt``, also if one of the terms is missing."""
     try:
-        return decode(body)
+        found = decode(body)
+        if not terms or _fields(body).keys() >= {*terms}:
+            return found
+        raise ValueError("a term is missing")
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise _damaged(what) from error
+        hint = "restore a backup; 'routewright store check' lists all damage"
+        raise StorageCorrupt(f"{what} is damaged: {hint}") from error
 
 
 _ACCOUNT = "SELECT body FROM account WHERE account = ?"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from routewright._core.timestamps import timestamp
 from routewright._core.webhooks.outbox import KEPT_S, OF_WEBHOOKS
-from routewright.backends.storage.tables.connection import Statements
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     ClaimDeliveries,
@@ -27,6 +24,7 @@ from routewright.wire import (
 )
 
 from .ledger import encode, event_of
+from .statements import Statements
 
 _endpoint = msgspec.json.Decoder(Endpoint).decode
 _attempts = msgspec.json.Decoder(tuple[DeliveryAttempt, ...]).decode
@@ -73,8 +71,6 @@ WHERE account = ? AND (CAST(? AS TEXT) IS NULL OR endpoint = ?) AND (CAST(? AS T
 AND (event, endpoint) < (?, ?)
 ORDER BY event DESC, endpoint DESC LIMIT ?
 """
-OLD = "FROM delivery WHERE ended_at <= ?"
-"""Looks at all accounts."""
 FORGET = (
     """DELETE FROM delivery WHERE account = ? AND endpoint IN (
     SELECT id FROM endpoint WHERE json_extract(CAST(body AS TEXT), '$.environment') = ?)""",
@@ -142,7 +138,14 @@ def deliveries_page(
     event, _, endpoint_id = ("~", "", "") if after is None else after.partition("/")
     named = query.endpoint_id, query.endpoint_id, query.state, query.state
     given = (account, *named, event, endpoint_id, max(0, limit))
-    return [_delivery(*row) for row in connection.execute(_PAGE, given).fetchall()]
+    return [
+        Delivery(
+            event_id=event, event_type=type, endpoint_id=to, state=state, attempts=_attempts(attempts),
+            next_attempt_at=timestamp(due) if state == "waiting" and due else None,
+            ended_at=None if ended_at is None else timestamp(ended_at),
+        )
+        for event, type, to, state, attempts, due, ended_at in connection.execute(_PAGE, given).fetchall()
+    ]  # fmt: skip
 
 
 def _claim(connection: Statements, asked: ClaimDeliveries) -> Claimed:
@@ -168,11 +171,3 @@ def _claim(connection: Statements, asked: ClaimDeliveries) -> Claimed:
                 taken.append(ClaimedDelivery(event_of(found[0]), to, tries))
     others = connection.execute(NEXT, (len(blocked) + 1,)).fetchall()
     return Claimed(tuple(taken), next((due for id, due in others if id not in blocked), None))
-
-
-def _delivery(event: str, type: str, to: str, state: Any, attempts: bytes, due: Any, ended_at: Any) -> Delivery:
-    return Delivery(
-        event_id=event, event_type=type, endpoint_id=to, state=state, attempts=_attempts(attempts),
-        next_attempt_at=timestamp(due) if state == "waiting" and due else None,
-        ended_at=None if ended_at is None else timestamp(ended_at),
-    )  # fmt: skip

@@ -1,1 +1,0 @@
-"""Tables of accounts: terms and keys, the ledger, idempotency keys, events and webhooks."""

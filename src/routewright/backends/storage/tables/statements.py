@@ -1,0 +1,73 @@
+"""What the tables need of a connection, and statements with many rows.
+
+Python releases its lock at each statement and has to wait for it behind a busy event loop, so with one row a statement
+the writer would starve.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Any, Protocol
+
+_IDS_AT_ONCE = (1, 4, 16, 100, 500)
+"""Numbers of ids in one statement. The last id is repeated up to one of them, so that statements can be cached."""
+_ROWS_AT_ONCE = 64
+"""Most rows in one statement. Numbers are powers of two, so that statements can be cached."""
+
+
+class Cursor(Protocol):
+    """The rows of a statement."""
+
+    def fetchone(self) -> Any:
+        """One row; None: there is none left."""
+
+    def fetchall(self) -> list[Any]:
+        """All rows."""
+
+
+class Statements(Protocol):
+    """Runs statements in the common dialect of SQLite and PostgreSQL, with question marks for values."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Cursor:
+        """Run one."""
+
+    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> Any:
+        """Run one for each row of parameters."""
+
+
+def insert(connection: Statements, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows; their values go where ``sql`` has braces."""
+    place, left = 0, len(rows)
+    while left:
+        size = min(1 << left.bit_length() - 1, _ROWS_AT_ONCE)
+        part = rows[place : place + size]
+        connection.execute(_for_rows(sql, len(part[0]), size), [*chain.from_iterable(part)])
+        place, left = place + size, left - size
+
+
+def rows_where(connection: Statements, sql: str, ids: Sequence[Any], *first: str) -> list[Any]:
+    """The rows of these ids, whose placeholders go where ``sql`` has braces; each column of tuples has its own. Not by
+    ``json_each``, which cuts a text at a NUL."""
+    found: list[Any] = []
+    for place in range(0, len(ids), _IDS_AT_ONCE[-1]):
+        piece = ids[place : place + _IDS_AT_ONCE[-1]]
+        size = _IDS_AT_ONCE[bisect_left(_IDS_AT_ONCE, len(piece))]
+        padded = [*piece, *[piece[-1]] * (size - len(piece))]
+        values = chain.from_iterable(zip(*padded, strict=True)) if isinstance(padded[0], tuple) else padded
+        found += connection.execute(_for_ids(sql, size), (*first, *values)).fetchall()
+    return found
+
+
+@lru_cache(maxsize=256)
+def _for_rows(sql: str, columns: int, rows: int) -> str:
+    group = f"({', '.join('?' * columns)})"
+    return sql.format(", ".join([group] * rows))
+
+
+@lru_cache(maxsize=256)
+def _for_ids(sql: str, ids: int) -> str:
+    marks = ", ".join("?" * ids)
+    return sql.format(marks, marks)
