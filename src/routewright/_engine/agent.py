@@ -62,8 +62,8 @@ from routewright.wire import (
 from routewright.wire import Tool as Declaration
 
 from .admission import Admission
+from .answer import reread
 from .hooks import events_of
-from .kept_answer import reread
 from .request_input import Read
 from .route import Engine
 from .storage import GuardedStorage

@@ -63,29 +63,30 @@ from routewright.wire import (
     PolicyFallback,
     PolicySnapshot,
     Replay,
+    RouteResponse,
     RunLimit,
     Scope,
 )
 
 from .admission import TRIES, Admission, Admissions
-from .answer import Answer
+from .answer import Answer, DecideAgain, Replayed, reread
 from .cache import Caching
 from .context import Onward
 from .counting import Counting, CountRequest
 from .discovery import Discovery
-from .execute import Execution
+from .execute import Execution, HedgedExecution
 from .fleet import Fleet
 from .guardrail import LARGE_CHARACTERS, done_now, pass_gate
-from .hedge import HedgedExecution
-from .kept_answer import DecideAgain, Replayed, read_result, reread
 from .learning import Learner
 from .progress import Progress
 from .prompt_caches import Warmth
 from .record import Records
 from .request_input import RawRequest, Read
+from .storage import storage_faults
 
 P = TypeVar("P", bound=Progress)
 EXPLORATIONS_KEPT = 2_048
+_decode = json.Decoder(RouteResponse).decode
 _TRACELESS = InsufficientBalance, QuotaExhausted, RateLimited, ValidationFailed
 """Refusals that leave no trace (contract 9)."""
 
@@ -205,7 +206,8 @@ class Engine:
 
     async def replayed(self, kept: bytes, caller: Caller, form: Form | None = None) -> Answer:
         """The answer kept under an idempotency key."""
-        response = read_result(kept)
+        with storage_faults:
+            response = _decode(kept)
         data = None if form is None or response.tool_calls else reread(form, response.output)
         before = Replayed(response, await self.records.find(caller, response.trace_id), self._decide_again)
         return Answer(before, None, response.output, response.tool_calls, data)

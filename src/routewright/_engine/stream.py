@@ -38,9 +38,8 @@ from routewright.wire import (
 )
 
 from .admission import Admission
-from .answer import Answer
+from .answer import Answer, events_again, events_before_end, reasoning_data
 from .execute import Execution
-from .kept_answer import events_again, events_before_end, reasoning_data
 from .progress import AttemptStarted, Part
 from .request_input import RawRequest, Read
 from .route import Engine, raise_failure
