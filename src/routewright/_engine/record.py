@@ -83,7 +83,7 @@ class Records:
         self.commits = log.commits
         """True if calls wait until their traces are committed."""
         self._capture = capture
-        self._warmth = warmth
+        self.warmth = warmth
         self._learner = learner
         self.log = log
         self._hooks = hooks
@@ -157,8 +157,8 @@ class Records:
             plan.counts = Decision(plan, call.given, board).rejected_counts
         budget = call.request.budget
         lookup = call.lookup
-        if call.prompt is not None and self._warmth is not None and served is not None and call.attempts:
-            self._warmth.answered(call, served)
+        if call.prompt is not None and self.warmth is not None and served is not None and call.attempts:
+            self.warmth.answered(call, served)
         if self._learner is not None and error is None:
             self._learner.ended(call, output)
         call.end(error, self.clock.monotonic() if at is None else at)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 import anyio.to_thread
 from msgspec import json
@@ -31,12 +31,11 @@ from routewright._core.request.rules import check_costs_nothing
 from routewright._core.routing.board import LruCache
 from routewright._core.routing.budget import Room, room_of, within, worst_of_start
 from routewright._core.routing.constraints import CountTokens
-from routewright._core.routing.decide import compiled, decide, least_nanos, pays_for_any
+from routewright._core.routing.decide import compiled, countable, decide, least_nanos, pays_for_any
 from routewright._core.routing.exploration import Exploration
 from routewright._core.routing.inputs import Defaults, asked_of, input_of, with_ids
 from routewright._core.routing.logarithms import SIZE_CLASSES, size_class
 from routewright._core.routing.plan import Plan
-from routewright._core.routing.predict import Predictor
 from routewright._core.routing.request_options import request_options_of
 from routewright._core.routing.scoring import LEAST_TOKENS
 from routewright._core.routing.what_if import PolicyCheck, check
@@ -53,8 +52,7 @@ from routewright.errors import (
     StorageUnavailable,
     ValidationFailed,
 )
-from routewright.identity import Ids
-from routewright.protocols import Clock, Guardrail, QualityPredictor, Rng
+from routewright.protocols import Guardrail, Rng
 from routewright.wire import (
     Caller,
     DecisionInput,
@@ -72,14 +70,12 @@ from .admission import TRIES, Admission, Admissions
 from .answer import Answer, DecideAgain, Replayed, reread
 from .cache import Caching
 from .context import Onward
-from .counting import Counting, CountRequest
+from .counting import Counting
 from .discovery import Discovery
 from .execute import Execution, HedgedExecution
 from .fleet import Fleet
 from .guardrail import LARGE_CHARACTERS, done_now, pass_gate
-from .learning import Learner
 from .progress import Progress
-from .prompt_caches import Warmth
 from .record import Records
 from .request_input import RawRequest, Read
 from .storage import storage_faults
@@ -89,6 +85,19 @@ EXPLORATIONS_KEPT = 2_048
 _decode = json.Decoder(RouteResponse).decode
 _TRACELESS = InsufficientBalance, QuotaExhausted, RateLimited, ValidationFailed
 """Refusals that leave no trace (contract 9)."""
+
+
+class Options(NamedTuple):
+    """Settings of every call."""
+
+    defaults: Defaults
+    guardrails: Sequence[Guardrail]
+    rollup_keys: tuple[str, ...]
+    """Metadata keys that usage is counted by."""
+    workload_keys: tuple[str, ...]
+    """Metadata keys that tell workloads apart."""
+    traceparent_to: Collection[str]
+    """Providers that trace contexts are sent to."""
 
 
 class Engine:
@@ -101,41 +110,28 @@ class Engine:
         fleets: Mapping[str, Fleet],
         servers: Discovery,
         policies: Sequence[PolicySnapshot],
-        clock: Clock,
+        counting: Counting,
         rng: Rng,
-        count: CountRequest,
-        predictor: QualityPredictor | None,
-        built_in: Callable[[], Predictor] | None,
-        defaults: Defaults,
-        guardrails: Sequence[Guardrail] = (),
-        rollup_keys: tuple[str, ...] = (),
-        workload_keys: tuple[str, ...] = (),
-        traceparent_to: Collection[str] = (),
-        ids: Ids,
         records: Records,
         admissions: Admissions,
         caching: Callable[[], Caching],
         decide_again: DecideAgain,
-        warmth: Warmth | None = None,
-        learner: Learner | None = None,
+        options: Options,
     ) -> None:
+        """``fleets`` has those that ``fleet`` has made."""
         self.fleet = fleet
         self._fleets = fleets
         self.servers = servers
-        self.ids = ids
+        self.counting = counting
         self.records = records
         self.admissions = admissions
-        self.counting = Counting(count, predictor, built_in, clock, learner)
-        self._clock = clock
+        self.ids = admissions.ids
+        self._clock = records.clock
         self._rng = rng
-        self._guardrails = guardrails
-        self._defaults = defaults
-        self._rollup_keys = rollup_keys
-        self._workload_keys = workload_keys
-        self._traceparent_to = traceparent_to
+        self._defaults, self._guardrails, self._rollup_keys, self._workload_keys, self._traceparent_to = options
         self._caching = caching
         self._decide_again = decide_again
-        self._warmth = warmth
+        self._warmth = records.warmth
         self._explorations: LruCache[tuple[str, str, Environment], Exploration] = LruCache(EXPLORATIONS_KEPT)
         """By policy, account and environment. If two threads draw at once, one draw's credit may be lost."""
         self.publish(policies)
@@ -481,19 +477,17 @@ class Engine:
                     call.lookup.leave()
                 return kept
             call.windows = hold.windows
-        except RouterError as error:
+        except BaseException as error:
             if call is not None and call.lookup is not None:  # first, since the rest may be cancelled
                 call.lookup.leave()
-            if hold.grant is None and not hold.is_refused:
+            if isinstance(error, RouterError) and hold.grant is None and not hold.is_refused:
                 kept = await hold.count()
                 if kept is not None:
                     return kept
-            if call is not None and not isinstance(error, _TRACELESS):
-                self._end_undecided(hold, call, error)
-            raise
-        except BaseException as error:
-            if call is not None:
-                self._end_undecided(hold, call, error)
+            # a call that failed before a model was chosen leaves a trace, unless its admission was refused
+            is_traced = not (hold.is_refused or isinstance(error, _TRACELESS))
+            if call is not None and call.status == "running" and is_traced:
+                self.undecided(call, error)
             raise
         return call
 
@@ -579,7 +573,7 @@ class Engine:
         """Decide, and leave no trace."""
         plan = self._decide(call)
         if plan is None:
-            matter = self.counting.that_matter(call, call.given)
+            matter = countable(call.given, call.board)  # the vocabularies whose counts can change the decision
             call.given = await self.counting.count_aside(call, call.given, matter)
             plan = decide(call.given, call.board, call.laid)
         return plan
@@ -588,7 +582,7 @@ class Engine:
         """As ``plan``, without awaiting."""
         plan = self._decide(call)
         if plan is None:
-            call.given = self.counting.count(call, call.given, self.counting.that_matter(call, call.given))
+            call.given = self.counting.count(call, call.given, countable(call.given, call.board))
             plan = decide(call.given, call.board, call.laid)
         return plan
 
@@ -687,13 +681,6 @@ class Engine:
             return plan
         call.given = own
         return None
-
-    def _end_undecided(self, hold: Admission, call: Call, error: BaseException) -> None:
-        """Keep the trace of a call that failed before a model was chosen. An admission that was refused leaves none."""
-        if call.status == "running" and not hold.is_refused:
-            self.undecided(call, error)
-        elif call.lookup is not None:
-            call.lookup.leave()
 
     def undecided(self, call: Call, error: BaseException) -> None:
         self.give(call)
