@@ -138,7 +138,7 @@ async def test_the_step_limit_ends_a_run_in_the_middle_of_parallel_calls() -> No
         (("refuses", {}), "no such city"),
     ],
 )
-async def test_what_goes_wrong_in_a_tool_is_told_to_the_model(call: tuple[str, Any], said: str) -> None:
+async def test_the_model_is_told_the_error_of_a_tool(call: tuple[str, Any], said: str) -> None:
     def fails() -> None:
         raise ZeroDivisionError("a secret")
 
@@ -154,7 +154,7 @@ async def test_what_goes_wrong_in_a_tool_is_told_to_the_model(call: tuple[str, A
     await made.aclose()
 
 
-async def test_a_budget_ends_a_run_before_the_step_that_would_cross_it() -> None:
+async def test_a_budget_ends_a_run_before_the_step_that_would_exceed_it() -> None:
     made = router(lambda call: asks(("add", {"a": 1})))
     cap = 0.0125
     answer = await Agent(made, tools=[add], max_steps=1_000, total_budget_usd=cap).run("go")
@@ -178,7 +178,7 @@ async def test_a_failed_step_is_tried_once_more() -> None:
     await made.aclose()
 
 
-async def test_calls_that_only_the_client_can_run_wait_for_it(tmp_path: Path) -> None:
+async def test_calls_of_client_tools_wait_for_the_client(tmp_path: Path) -> None:
     for storage in (MemoryStorage(), SqliteStorage(tmp_path / "store.db")):
         made = router([asks(("add", {"a": 1}), ("ask_user", {"q": "?"})), "thanks"], storage=storage)
         agent = Agent(made, tools=[add, Declaration(name="ask_user")])
@@ -235,7 +235,7 @@ async def test_the_end_of_a_run_is_an_event_once() -> None:
     await made.aclose()
 
 
-async def test_another_task_under_its_key_does_not_go_on_with_a_run_that_was_interrupted(tmp_path: Path) -> None:
+async def test_another_task_with_the_key_does_not_resume_an_interrupted_run(tmp_path: Path) -> None:
     begun = anyio.Event()
 
     async def wait() -> None:
@@ -254,7 +254,7 @@ async def test_another_task_under_its_key_does_not_go_on_with_a_run_that_was_int
     await made.aclose()
 
 
-async def test_the_same_task_under_its_key_goes_on_with_a_run_that_was_interrupted(tmp_path: Path) -> None:
+async def test_the_same_task_with_the_key_resumes_an_interrupted_run(tmp_path: Path) -> None:
     begun, waits = anyio.Event(), [60.0, 0.0]
 
     async def wait() -> None:
@@ -273,7 +273,7 @@ async def test_the_same_task_under_its_key_goes_on_with_a_run_that_was_interrupt
     await made.aclose()
 
 
-async def test_a_run_that_waited_for_its_client_for_a_day_is_made_anew() -> None:
+async def test_a_run_that_waited_a_day_for_its_client_starts_again() -> None:
     clock = FakeClock()
     storage = Behind(MemoryStorage(clock=clock), clock)  # as any that keeps checkpoints
     made = router([asks(("ask_user", {})), "anew"], storage=storage, settings=Settings(clock=clock))
@@ -287,7 +287,7 @@ async def test_a_run_that_waited_for_its_client_for_a_day_is_made_anew() -> None
     await made.aclose()
 
 
-async def test_a_stream_tells_each_step() -> None:
+async def test_a_stream_has_events_for_each_step() -> None:
     made = router([asks(("add", {"a": 2})), "5"])
     async with Agent(made, tools=[add]).stream("go") as events:
         told = [event async for event in events]
@@ -298,7 +298,7 @@ async def test_a_stream_tells_each_step() -> None:
     await made.aclose()
 
 
-async def test_a_run_under_a_key_is_streamed_again_event_for_event() -> None:
+async def test_a_run_with_a_key_is_replayed_event_by_event() -> None:
     made = router([asks(("add", {"a": 2})), "5"])
     told = list[Any]()
     for _ in range(2):
@@ -308,7 +308,7 @@ async def test_a_run_under_a_key_is_streamed_again_event_for_event() -> None:
     await made.aclose()
 
 
-async def test_under_one_key_a_run_is_made_once() -> None:
+async def test_runs_with_one_key_run_once() -> None:
     made = router([asks(("add", {"a": 2})), "5"])
     agent = Agent(made, tools=[add])
     first = await agent.run("go", idempotency_key="k")
@@ -319,7 +319,7 @@ async def test_under_one_key_a_run_is_made_once() -> None:
     await made.aclose()
 
 
-async def test_a_tool_that_takes_too_long_is_left() -> None:
+async def test_a_slow_tool_is_abandoned() -> None:
     ends = threading.Event()
 
     async def slow() -> None:
@@ -347,7 +347,7 @@ async def test_any_whole_number_of_milliseconds_is_a_step_timeout() -> None:
     await made.aclose()
 
 
-async def test_who_leaves_a_run_frees_what_it_held() -> None:
+async def test_a_cancelled_run_releases_its_hold() -> None:
     storage = MemoryStorage()
     made = router(lambda call: asks(("wait", {})), storage=storage)
     begun = anyio.Event()
@@ -400,7 +400,7 @@ async def test_approval_is_asked_before_a_tool_runs() -> None:
     await made.aclose()
 
 
-async def test_a_tool_that_needs_approval_waits_for_it_where_nobody_can_say_yes() -> None:
+async def test_a_tool_that_needs_approval_pauses_the_run_without_an_approver() -> None:
     tool = FunctionTool(add, needs_approval=True)
     made = router([asks(("add", {"a": 1})), "done"])
     answer = await Agent(made, tools=[tool]).run("go")
@@ -455,7 +455,7 @@ async def test_a_run_holds_one_slot_and_its_calls_count_in_the_windows() -> None
     await made.aclose()
 
 
-async def test_who_has_no_money_is_refused_before_the_first_step_and_told_after_it() -> None:
+async def test_a_run_without_money_ends_as_budget_exceeded_or_is_refused() -> None:
     storage = MemoryStorage()
     account = TheAccount(name="acme", created_at="2026-01-01T00:00:00.000Z", plan="pro", monthly_nanos=4_700_000)
     await storage.apply("acme", [PutAccount(account)])
@@ -502,7 +502,7 @@ async def test_an_agent_as_a_tool_spends_of_the_same_budget() -> None:
     await made.aclose()
 
 
-async def test_what_a_tool_costs_is_gone_from_the_budget_of_its_run() -> None:
+async def test_the_cost_of_a_tool_counts_in_the_budget_of_its_run() -> None:
     async def buys(context: ToolContext) -> str:
         assert context.left_nanos is not None
         context.spent_usd = min(0.9, context.left_nanos / 1e9)

@@ -143,7 +143,7 @@ def test_a_fork_while_token_tables_are_built_leaves_the_child_to_build_its_own()
     assert run_script(code) == "ok"
 
 
-def test_traces_that_wait_at_a_fork_are_the_parents_to_write() -> None:
+def test_traces_queued_at_a_fork_are_written_by_the_parent() -> None:
     code = """
         from routewright.errors import StorageUnavailable
 
@@ -211,7 +211,7 @@ def test_a_child_follows_a_file_of_policies_from_its_first_use_on() -> None:
 
 
 @pytest.mark.parametrize("kind", ["stream", "steps"])
-def test_a_child_that_drops_its_copy_of_a_call_leaves_the_bill_to_the_parent(kind: str, tmp_path: Path) -> None:
+def test_a_child_that_drops_a_call_leaves_its_bill_to_the_parent(kind: str, tmp_path: Path) -> None:
     code = f"""
         import gc
         from routewright import Caller, Delta, Finish, SqliteStorage, Usage
@@ -266,7 +266,7 @@ def test_a_child_that_drops_its_copy_of_a_call_leaves_the_bill_to_the_parent(kin
     assert run_script(code) == "0 [300000]"
 
 
-def test_a_child_that_leaves_by_an_error_leaves_the_parents_call_alone(tmp_path: Path) -> None:
+def test_a_child_that_exits_by_an_error_leaves_the_parents_call_alone(tmp_path: Path) -> None:
     code = f"""
         from routewright import Caller, Delta, Finish, SqliteStorage, Usage
         from routewright.router import StepDone

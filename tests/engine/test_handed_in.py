@@ -75,7 +75,7 @@ ONE = "pass an OpenAIProvider, a CallableProvider, or what has name, models, ope
         ),
     ],
 )
-def test_what_is_no_list_of_providers_is_told_how_to_be_one(providers: Any, said: str) -> None:
+def test_an_invalid_list_of_providers_gets_a_hint(providers: Any, said: str) -> None:
     assert refusal(lambda: Router(providers=providers)) == said
 
 
@@ -93,7 +93,7 @@ def test_what_a_provider_declares_is_checked_like_a_file(models: list[Model], sa
     assert refusal(lambda: Router(providers=[provider]).decide("hi")).startswith(said)
 
 
-def test_a_provider_whose_models_are_no_list_is_named() -> None:
+def test_a_provider_whose_models_are_not_a_list_is_named() -> None:
     provider = ScriptedProvider([], name="mine")
     provider.models = wrong(lambda: None)  # type: ignore[method-assign]
     said = "providers: models() of 'mine' returned None; return a list of Model"
@@ -106,7 +106,7 @@ def mine_whose_models_are(models: Callable[[], Any]) -> Router:
     return Router(providers=[provider], catalogue=Catalogue(()))
 
 
-def test_a_provider_whose_models_cannot_be_had_is_named_and_its_words_are_not() -> None:
+def test_a_provider_whose_models_fail_is_named_without_its_message() -> None:
     def fail() -> list[Model]:
         raise KeyError("canary")
 
@@ -140,7 +140,7 @@ class Shy:
         raise KeyError("canary")
 
 
-def test_what_a_provider_says_of_itself_is_checked_and_its_words_are_not_told() -> None:
+def test_attributes_of_a_provider_are_checked_without_showing_its_message() -> None:
     def fail() -> Any:
         raise KeyError("canary")
 
@@ -164,7 +164,7 @@ def test_a_provider_is_asked_once_for_its_models() -> None:
     assert mine_whose_models_are(lambda: next(said)).decide("hi").model == "mine/one"
 
 
-def test_other_parts_of_a_router_say_what_they_should_be() -> None:
+def test_an_invalid_part_of_a_router_gets_a_hint() -> None:
     assert refusal(lambda: Router(storage=wrong("memory:"))) == (
         "storage: 'memory:' is not a storage; pass SqliteStorage(path), MemoryStorage() or open_storage(url)"
     )
@@ -196,7 +196,7 @@ def test_other_parts_of_a_router_say_what_they_should_be() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_part_that_seems_empty_is_still_the_one_that_was_given() -> None:
+async def test_a_falsy_part_is_still_used() -> None:
     class Empty:
         def __len__(self) -> int:
             return 0
@@ -280,7 +280,7 @@ def test_a_provider_has_a_printable_name(name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("router", [Router.sandbox(), House(["x"]).router], ids=["sandbox", "production"])
-def test_a_caller_that_is_none_is_refused_wherever_one_is_named(router: Router, caller: Caller, said: str) -> None:
+def test_an_invalid_caller_is_refused_everywhere(router: Router, caller: Caller, said: str) -> None:
     assert refusal(lambda: router.decide("hi", caller=caller)).startswith(said)
     assert refusal(lambda: router.as_caller(caller)).startswith(said)
 
@@ -302,7 +302,7 @@ async def test_a_sandbox_caller_has_the_models_that_providers_declare() -> None:
 
 @pytest.mark.parametrize("trace_id", [None, 5, b"tr_1", ["tr_1"]])
 @pytest.mark.anyio
-async def test_an_id_that_is_no_text_is_refused_by_its_type(trace_id: Any) -> None:
+async def test_an_id_that_is_not_text_is_refused_by_its_type(trace_id: Any) -> None:
     router, store = Router.sandbox(), TraceStore(MemoryStorage())
     said = f"trace_id: must be a string, got {type(trace_id).__name__}; pass answer.trace.id"
     for ask in (lambda: router.trace(trace_id), lambda: router.feedback(trace_id, 1.0), lambda: store.get(trace_id)):
@@ -312,7 +312,7 @@ async def test_an_id_that_is_no_text_is_refused_by_its_type(trace_id: Any) -> No
 
 
 @pytest.mark.parametrize("decided", [None, 5, "tr_1"])
-def test_what_holds_no_decision_is_told_what_does(decided: Any) -> None:
+def test_an_object_without_a_decision_gets_a_hint(decided: Any) -> None:
     router = Router.sandbox()
     for ask in (router.explain, router.replay):
         assert refusal(lambda ask=ask: ask(decided)).endswith(  # type: ignore[misc]
@@ -321,7 +321,7 @@ def test_what_holds_no_decision_is_told_what_does(decided: Any) -> None:
 
 
 @pytest.mark.anyio
-async def test_feedback_takes_numbers_of_numpy_and_refuses_what_is_none() -> None:
+async def test_feedback_accepts_numpy_numbers_and_refuses_other_types() -> None:
     router = Router.sandbox()
     trace_id = (await router.route("hi")).trace_id
     await router.feedback(trace_id, np.float64(0.5), "fine")
@@ -370,7 +370,7 @@ HUGE = "x" * 1_000_000
         lambda router: Catalogue().overlaid([{"id": "a/b", HUGE: 1}]),
     ],
 )
-def test_no_error_repeats_what_is_long(ask: Callable[[Router], object]) -> None:
+def test_no_error_repeats_a_long_value(ask: Callable[[Router], object]) -> None:
     with pytest.raises((ValidationFailed, NotFound)) as refused:
         ask(Router.sandbox())
     assert isinstance(refused.value, RouterError)
@@ -396,7 +396,7 @@ def test_a_request_to_be_streamed_is_not_answered_whole(make: Callable[..., Any]
     assert router.decide(asked).model
 
 
-def test_a_provider_whose_open_gives_no_context_is_refused() -> None:
+def test_a_provider_whose_open_returns_no_context_manager_is_refused() -> None:
     async def coroutine(call: object) -> object: ...
 
     async def generator(call: object) -> AsyncIterator[str]:
@@ -414,7 +414,7 @@ def test_a_script_that_pauses_needs_a_clock() -> None:
 
 
 @pytest.mark.parametrize("made", MAKERS)
-def test_models_that_are_no_list_of_models_are_refused_where_they_are_given(made: Callable[[Any], object]) -> None:
+def test_invalid_models_are_refused_where_they_are_passed(made: Callable[[Any], object]) -> None:
     assert refusal(lambda: made(MINE)) == "models: Model is not a list of Model; put it in a list"
     assert refusal(lambda: made("mine/one")) == "models: 'mine/one' is not a list of Model; put it in a list"
     assert refusal(lambda: made(["mine/one"])) == "models: 'mine/one' is not a Model; pass Model(id=...)"
@@ -451,7 +451,7 @@ class Faulty:
 
 
 @pytest.mark.anyio
-async def test_what_a_storage_raises_is_told_by_its_kind_alone() -> None:
+async def test_the_exception_of_a_storage_is_shown_by_its_class_only() -> None:
     storage, trace_id = Faulty(KeyError("canary")), "tr_" + "0" * 26
     router, store = Router.sandbox(storage=storage), TraceStore(storage)
     record = partial(store.record, await a_trace())
@@ -473,7 +473,7 @@ async def test_what_a_storage_raises_is_told_by_its_kind_alone() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_a_storage_gives_in_the_place_of_a_trace_is_told_by_its_kind() -> None:
+async def test_a_wrong_result_of_a_storage_is_shown_by_its_class() -> None:
     storage, trace_id = Faulty("canary"), "tr_" + "0" * 26
     said = r"^(the storage gave str in the place of a trace|Faulty\.read must return Trace or None, got str)$"
     for ask in (Router.sandbox(storage=storage).trace, TraceStore(storage).get):
@@ -507,7 +507,7 @@ class Predicts:
         ([0.5], "the quality predictor gave 1 qualities for 2 models"),
     ],
 )
-async def test_a_predictor_that_fails_is_named_and_its_words_are_not(given: Any, said: str) -> None:
+async def test_a_failing_predictor_is_named_without_its_message(given: Any, said: str) -> None:
     provider = ScriptedProvider(["x"], models=[MINE, Model(id="mine/two")])
     router = Router(providers=[provider], catalogue=Catalogue(()), settings=Settings(predictor=Predicts(given)))
     with pytest.raises(InternalError) as failed:

@@ -32,7 +32,7 @@ async def made(ids: Ids, clock: FakeClock, count: int) -> list[str]:
 
 
 @pytest.mark.anyio
-async def test_each_id_has_chance_of_its_own_which_is_drawn_for_many_at_once() -> None:
+async def test_ids_have_their_own_random_bits_drawn_in_blocks() -> None:
     clock, rng = FakeClock(), Counted(1)
     found = await made(Ids(clock, rng), clock, 2 * DRAWN)
     assert rng.asked == 2
@@ -41,7 +41,7 @@ async def test_each_id_has_chance_of_its_own_which_is_drawn_for_many_at_once() -
 
 
 @pytest.mark.anyio
-async def test_a_child_of_a_fork_draws_anew() -> None:
+async def test_a_forked_child_draws_new_random_bits() -> None:
     clock, rng = FakeClock(), Counted(1)
     ids = Ids(clock, rng)
     await made(ids, clock, 1)
@@ -50,7 +50,7 @@ async def test_a_child_of_a_fork_draws_anew() -> None:
     assert rng.asked == 2
 
 
-def test_threads_never_make_the_same() -> None:
+def test_threads_never_make_equal_ids() -> None:
     ids = Ids(FakeClock(), random.Random(1))
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: ids("tr_"), range(4_000)))

@@ -60,7 +60,7 @@ def test_the_blocking_door_works_in_plain_code_threads_and_running_loops() -> No
     router.blocking.close()
 
 
-def test_leaving_a_loop_over_text_ends_the_call_also_without_with() -> None:
+def test_breaking_out_of_a_loop_over_text_ends_the_call() -> None:
     left = threading.Event()
 
     async def speak(call: UpstreamCall) -> AsyncIterator[str]:
@@ -129,7 +129,7 @@ def run_script(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_router_that_is_never_closed_leaves_nothing_behind() -> None:
+def test_a_router_that_is_never_closed_leaks_nothing() -> None:
     code = """
 from routewright import Router
 import anyio
@@ -157,7 +157,7 @@ print(router.blocking.route("hi").output)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_parent_and_child_of_a_fork_both_go_on_with_ids_of_their_own() -> None:
+def test_after_a_fork_parent_and_child_have_their_own_ids() -> None:
     code = """
 import os, sys, warnings
 warnings.simplefilter("ignore", DeprecationWarning)

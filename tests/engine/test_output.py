@@ -167,7 +167,7 @@ def attempts(answer: Any) -> list[ModelSpan]:
         (Annotated[int, Field(gt=3)], '{"value": 4}', 4),
     ],
 )
-def test_a_type_is_what_either_library_reads(output_type: Any, answer: str, value: object) -> None:
+def test_output_types_may_come_from_msgspec_or_pydantic(output_type: Any, answer: str, value: object) -> None:
     assert form_of(output_type).read(answer) == Fit(value)
 
 
@@ -197,7 +197,7 @@ TYPES: Any = st.recursive(
 
 
 @given(TYPES)
-def test_what_is_asked_for_is_strict_by_the_letter_or_not_at_all_and_can_be_answered(output_type: Any) -> None:
+def test_schemas_are_fully_strict_or_not_strict_at_all(output_type: Any) -> None:
     form = form_of(output_type)
     asked = form.response_format["json_schema"]
     if asked["strict"]:
@@ -222,7 +222,7 @@ def _check_strict(schema: Any) -> None:
 
 
 @pytest.mark.parametrize("output_type", [object(), complex | Point, 5, Invoice(total=1), ScriptedProvider, print])
-def test_what_json_cannot_hold_is_refused_by_name(output_type: Any) -> None:
+def test_a_type_that_json_cannot_hold_is_refused_by_name(output_type: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"has no JSON schema: .*; pass a type that JSON can hold") as caught:
         form_of(output_type)
     assert caught.value.problems[0].path == "output_type"
@@ -233,7 +233,7 @@ def test_a_string_is_no_type() -> None:
         form_of("Invoice")
 
 
-def test_a_form_is_made_once_and_also_of_what_has_no_hash() -> None:
+def test_a_form_is_cached_also_for_unhashable_types() -> None:
     assert form_of(Invoice) is form_of(Invoice)
     unhashable = Annotated[int, Field(json_schema_extra={"examples": [1]})]
     assert form_of(unhashable).read('{"value": 1}') == Fit(1)
@@ -266,13 +266,13 @@ def misfits(form: Form, answer: str) -> Unfit:
         (list[Point], SECRET, "is not one JSON object"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_told_by_place_and_expectation_alone(output_type: Any, answer: str, said: str) -> None:
+def test_a_misfit_is_described_by_path_and_expectation_only(output_type: Any, answer: str, said: str) -> None:
     found = expectations(misfits(form_of(output_type), answer))
     assert found.startswith(said)
     assert SECRET not in found
 
 
-def test_of_very_many_misfits_the_number_is_told_alone() -> None:
+def test_very_many_misfits_are_only_counted() -> None:
     answer = json.dumps(dict.fromkeys(map(str, range(2_000)), SECRET))
     found = form_of(dict[str, int]).read(answer)
     assert isinstance(found, Unfit)
@@ -305,7 +305,7 @@ async def test_without_a_type_there_is_no_data() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_model_is_shown_once_what_does_not_fit() -> None:
+async def test_a_model_gets_one_repair_request() -> None:
     house = Office([WRONG, FINE])
     answer = await house.invoice(fallback={"maxRetries": 0})
     assert answer.data == Invoice(total=3.5)
@@ -323,7 +323,7 @@ async def test_a_model_is_shown_once_what_does_not_fit() -> None:
 
 
 @pytest.mark.anyio
-async def test_then_the_next_model_is_asked_from_the_beginning() -> None:
+async def test_after_a_failed_repair_the_next_model_gets_the_original_prompt() -> None:
     house = Office([WRONG, WRONG], [FINE])
     answer = await house.invoice()
     assert answer.data == Invoice(total=3.5)
@@ -334,7 +334,7 @@ async def test_then_the_next_model_is_asked_from_the_beginning() -> None:
 
 
 @pytest.mark.anyio
-async def test_if_nobodys_answer_fits_the_error_says_what_and_repeats_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_if_no_answer_fits_the_error_says_why_without_the_text(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     house = Office([WRONG] * 2, [WRONG] * 2, storage=storage)
     with caplog.at_level(logging.DEBUG), pytest.raises(UpstreamFailed, match="ask for a simpler output_type") as caught:
@@ -364,7 +364,7 @@ async def test_an_answer_that_was_cut_falls_back_at_once(budget: dict[str, Any],
 
 
 @pytest.mark.anyio
-async def test_a_cut_answer_that_fits_is_whole() -> None:
+async def test_a_cut_answer_that_fits_is_accepted() -> None:
     answer = await Office([whole('{"total": 3}   ', reason="length")]).invoice()
     assert answer.data == Invoice(total=3)
 
@@ -377,7 +377,7 @@ async def test_a_cut_answer_says_what_to_allow() -> None:
 
 
 @pytest.mark.anyio
-async def test_calls_of_tools_are_left_to_the_caller() -> None:
+async def test_tool_calls_are_not_parsed() -> None:
     house = Office([said(ToolDelta(0, "{}", "call_1", "look_up"), Usage(10, 5), Finish("tool_calls"))])
     tool_model = msgspec.structs.replace(JSON_MODELS[0], modalities=("text", "tool"))
     house.good._models = (tool_model,)
@@ -387,13 +387,13 @@ async def test_calls_of_tools_are_left_to_the_caller() -> None:
 
 
 @pytest.mark.anyio
-async def test_models_that_give_no_json_are_not_asked() -> None:
+async def test_models_without_structured_output_are_not_called() -> None:
     with pytest.raises(NoCandidates, match="response_format"):
         await House([FINE]).router.route("Read it.", output_type=Invoice)
 
 
 @pytest.mark.anyio
-async def test_an_answer_that_does_not_fit_is_not_held_against_the_model() -> None:
+async def test_a_misfit_does_not_count_against_the_model() -> None:
     house = Office([WRONG, WRONG] * 30, [FINE] * 30)
     for _ in range(30):
         await house.invoice(models=["good/one", "spare/two"], fallback={"models": ["spare/two"]})
@@ -404,7 +404,7 @@ async def test_an_answer_that_does_not_fit_is_not_held_against_the_model() -> No
 
 
 @pytest.mark.anyio
-async def test_a_fault_in_a_repair_is_tried_again_or_fallen_back_from_as_any() -> None:
+async def test_a_fault_during_a_repair_is_retried_or_falls_back() -> None:
     house = Office([WRONG, ProviderFault("auth")], [FINE])
     assert (await house.invoice()).routing.selected_model == "spare/two"
     again = Office([WRONG, ProviderFault("server"), FINE])
@@ -436,7 +436,7 @@ async def test_no_repair_begins_in_the_time_of_the_next_model() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_answer_without_usage_is_billed_by_estimate_also_where_it_does_not_fit() -> None:
+async def test_a_misfit_without_usage_is_billed_by_estimate() -> None:
     house = Office([said(Finish("stop")), said(Delta('{"total": 1}'), Finish("stop"))])
     answer = await house.invoice()
     first, second = attempts(answer)
@@ -499,7 +499,7 @@ class Meter:
 
 
 @pytest.mark.parametrize("output_type", [Invoice, Point, Place, Address, Tree, list[int], Literal["a", "b"], date])
-def test_the_sandbox_answers_with_what_fits(output_type: Any) -> None:
+def test_the_sandbox_answers_with_valid_values(output_type: Any) -> None:
     with Router.sandbox().blocking as router:
         answer = router.route("Read it.", output_type=output_type)
     assert isinstance(form_of(output_type).read(answer.output), Fit)

@@ -62,7 +62,7 @@ async def test_a_change_is_in_force_within_its_time(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [(BAD, "modells"), (UNKNOWN, "openai/gpt-0")])
-async def test_a_file_that_is_not_valid_leaves_what_was_and_says_why_once(
+async def test_an_invalid_file_keeps_the_old_policies_and_logs_why_once(
     path: Path, text: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FakeClock()
@@ -81,7 +81,7 @@ async def test_a_file_that_is_not_valid_leaves_what_was_and_says_why_once(
         assert not isinstance(file.problem, ValidationFailed)
 
 
-async def test_a_file_that_is_gone_leaves_what_was(path: Path) -> None:
+async def test_a_missing_file_keeps_the_old_policies(path: Path) -> None:
     clock = FakeClock()
     async with router(path, clock) as desk:
         model(desk)
@@ -94,7 +94,7 @@ async def test_a_file_that_is_gone_leaves_what_was(path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-async def test_a_pipe_in_the_place_of_the_file_is_refused_unopened(path: Path) -> None:
+async def test_a_pipe_is_refused_without_opening_it(path: Path) -> None:
     clock = FakeClock()
     async with router(path, clock) as desk:
         model(desk)
@@ -106,7 +106,7 @@ async def test_a_pipe_in_the_place_of_the_file_is_refused_unopened(path: Path) -
             desk.reload_policies()
 
 
-async def test_a_python_file_that_fails_in_any_way_is_taken_again_once_it_is_mended(tmp_path: Path) -> None:
+async def test_a_failing_python_file_is_loaded_once_it_is_fixed(tmp_path: Path) -> None:
     clock, path = FakeClock(), tmp_path / "policies.py"
     wrong = "class D(dict):\n    def get(self, *_): raise OSError\npolicies = [D(name='desk', x=1)]"
     write(path, "policies = [{'name': 'desk', 'models': ['openai/gpt-4.1']}]")
@@ -148,7 +148,7 @@ def suppressed(call: Callable[[], object]) -> None:
         call()
 
 
-async def test_at_first_a_file_that_is_not_valid_is_refused(path: Path) -> None:
+async def test_at_the_start_an_invalid_file_is_refused(path: Path) -> None:
     write(path, BAD)
     with pytest.raises(ValidationFailed, match="modells"):
         model(router(path, FakeClock()))
@@ -166,7 +166,7 @@ async def test_a_request_under_way_keeps_its_policy(path: Path) -> None:
         assert model(desk) == "openai/gpt-6-luna"
 
 
-async def test_it_can_be_taken_at_once_and_tells_what_changed(path: Path) -> None:
+async def test_a_reload_applies_at_once_and_returns_the_changes(path: Path) -> None:
     desk = router(path, FakeClock(1_800_000_000))
     today = "2027-01-15"
     policy = desk.policies()[0]
@@ -182,7 +182,7 @@ async def test_it_can_be_taken_at_once_and_tells_what_changed(path: Path) -> Non
     assert model(desk) == "openai/gpt-6-luna"
 
 
-async def test_hooks_hear_of_what_changed(path: Path) -> None:
+async def test_hooks_are_called_for_policy_changes(path: Path) -> None:
     clock, heard = FakeClock(), list[Event]()
     async with router(path, clock) as desk:
         desk.on_event(heard.append)
@@ -196,7 +196,7 @@ async def test_hooks_hear_of_what_changed(path: Path) -> None:
     assert event.data.name == "desk"
 
 
-def test_a_router_of_objects_takes_others_and_keeps_versions_of_what_stays() -> None:
+def test_replaced_policies_keep_the_versions_of_unchanged_ones() -> None:
     fast, good = Policy(name="desk", models=["openai/gpt-4.1"]), Policy(name="desk", models=["openai/gpt-6-luna"])
     clock = FakeClock(1_800_000_000)
     desk = Router.sandbox(policies=[fast], settings=Settings(clock=clock))
@@ -220,7 +220,7 @@ async def test_the_next_day_begins_anew() -> None:
     assert [change.to_version for change in changed] == ["desk@2027-01-16"]
 
 
-def test_policies_that_are_not_valid_change_nothing() -> None:
+def test_invalid_policies_change_nothing() -> None:
     desk = Router.sandbox(policies=[Policy(name="desk")])
     before = desk.policies()
     for wrong in ([Policy(name="desk", models=["a/b"])], ["desk"], "policies.toml", [Policy(name="a@b")]):
@@ -229,13 +229,13 @@ def test_policies_that_are_not_valid_change_nothing() -> None:
         assert desk.policies() == before
 
 
-def test_a_router_that_follows_a_file_takes_no_others(path: Path) -> None:
+def test_a_router_with_a_policy_file_accepts_no_other_policies(path: Path) -> None:
     with pytest.raises(ValidationFailed, match=r"policies: are those of .*policies\.toml; change the file"):
         router(path, FakeClock()).reload_policies([Policy(name="desk")])
 
 
 @pytest.mark.parametrize("every_s", [0, -1, float("inf"), float("nan"), True, "2"])
-def test_a_time_that_is_none_is_refused(path: Path, every_s: float) -> None:
+def test_an_invalid_interval_is_refused(path: Path, every_s: float) -> None:
     with pytest.raises(ValidationFailed, match=r"every_s: must be a number from 0\.05"):
         PolicyFile(path, every_s=every_s)
 
@@ -269,7 +269,7 @@ def test_by_the_real_clock_it_is_watched_in_the_background(path: Path) -> None:
         log.removeHandler(taken)
 
 
-def test_a_router_that_is_dropped_is_watched_for_no_longer(path: Path) -> None:
+def test_a_dropped_router_stops_watching_its_file(path: Path) -> None:
     desk = Router.sandbox(policies=PolicyFile(path, every_s=0.05))
     model(desk)
     dropped = weakref.ref(desk._parts)

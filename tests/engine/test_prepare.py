@@ -57,7 +57,7 @@ async def test_nothing_happens_before_it_is_used() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("request_", ["Hello", BODY, [{"role": "user", "content": "Hello"}], msgspec.json.decode(BODY)])
-async def test_it_takes_what_route_takes_and_the_bytes_of_a_body(request_: Any) -> None:
+async def test_it_accepts_what_route_accepts_and_the_bytes_of_a_body(request_: Any) -> None:
     router = Router.sandbox(answers={"Hello": "hi"})
     answer = await router.prepare(request_, goal="quality").run()
     assert isinstance(answer, Answer)
@@ -111,19 +111,19 @@ def test_a_body_is_read_strictly(sent: bytes, error: type[Exception]) -> None:
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "ü"}], "name": "ann"}]},
     ],
 )
-def test_a_body_becomes_the_same_request_by_the_short_way_and_by_the_long(fields: dict[str, Any]) -> None:
+def test_the_fast_and_the_full_decoder_agree(fields: dict[str, Any]) -> None:
     router, sent = Router.sandbox(), body(**fields)
     whole = completed(shaped_request(sent))
     assert router.prepare(sent).request == whole
     assert router.prepare(sent, idempotency_key="a").request == replace(whole, idempotency_key="a")
 
 
-def test_what_a_body_says_options_may_replace() -> None:
+def test_options_override_the_body() -> None:
     prepared = Router.sandbox().prepare(body(goal="cost", timeout_ms=5), goal="quality")
     assert (prepared.request.goal, prepared.request.timeout_ms) == ("quality", 5)
 
 
-def test_an_idempotency_key_stands_beside_the_same_one_alone() -> None:
+def test_conflicting_idempotency_keys_are_refused() -> None:
     router = Router.sandbox()
     assert router.prepare(BODY, idempotency_key="a").request.idempotency_key == "a"
     assert router.prepare(body(idempotency_key="a"), idempotency_key="a").request.idempotency_key == "a"
@@ -146,13 +146,13 @@ async def test_under_one_key_another_address_or_body_is_another_request() -> Non
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("header", "kept"), [(TRACE, TRACE), ("nonsense", None), (None, None)])
-async def test_a_traceparent_is_kept_and_what_is_none_ignored(header: str | None, kept: str | None) -> None:
+async def test_a_valid_traceparent_is_kept_and_an_invalid_one_ignored(header: str | None, kept: str | None) -> None:
     answer = await Router.sandbox().prepare(BODY, traceparent=header).run()
     assert answer.trace.traceparent == kept
 
 
 @pytest.mark.anyio
-async def test_what_holds_around_goes_before_the_header_that_was_sent() -> None:
+async def test_the_surrounding_trace_context_overrides_the_header() -> None:
     router = Router.sandbox()
     own = TRACE.replace("b7ad", "ffff")
     with router.traceparent(own), router.tags(team="support"):
@@ -264,7 +264,7 @@ async def test_a_closed_router_says_that_it_cannot_serve() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_runs_in_the_background_ends_with_the_router() -> None:
+async def test_background_calls_end_with_the_router() -> None:
     began, ended = anyio.Event(), list[str]()
 
     async def watch(name: str) -> None:

@@ -113,7 +113,7 @@ def test_models_say_whether_they_can_be_called() -> None:
     assert status["openai/gpt-4o"] == "unavailable"
 
 
-def test_what_is_disabled_or_past_its_date_is_listed_as_unavailable() -> None:
+def test_disabled_and_expired_models_are_listed_as_unavailable() -> None:
     catalogue = Catalogue().overlaid(
         [
             {"id": "openai/gpt-4o", "disabled": True, "availability": Availability(regions=("eu",))},
@@ -137,7 +137,7 @@ async def test_a_model_most_of_whose_calls_fail_is_listed_as_degraded() -> None:
     assert (status["good/one"], status["spare/two"]) == ("degraded", "available")
 
 
-def test_policies_are_listed_and_laid_over_requests() -> None:
+def test_policies_are_listed_and_applied_to_requests() -> None:
     policy = Policy(
         name="thrifty", goal="quality", models=["spare/two"], budget=Budget(max_cost_usd=0.05), timeout_ms=5_000,
         fallback=PolicyFallback(models=[]),
@@ -230,7 +230,7 @@ def test_a_preference_is_an_id_an_alias_or_a_list() -> None:
         aliased().decide("hi", prefer="spare/tow")
 
 
-def test_a_preference_outside_the_whitelist_is_refused_by_both_lists_and_outside_a_policys_is_skipped() -> None:
+def test_a_preference_outside_models_is_refused_and_outside_a_policys_is_skipped() -> None:
     said = "prefer: 'spare/two' of the preference 'spare/two' is outside the whitelist 'good/one'; add it to 'models'"
     with pytest.raises(ValidationFailed, match=said):
         aliased().decide("hi", models=["good/one"], prefer="spare")
@@ -263,7 +263,7 @@ def test_an_alias_may_stand_for_a_model_that_a_provider_declares_but_not_be_its_
         Router(providers=[provider], catalogue=taken).decide("hi")
 
 
-def test_what_was_meant_as_a_files_name_is_told_how_to_be_one() -> None:
+def test_a_file_name_in_the_wrong_place_gets_a_hint() -> None:
     wrong: Any = "models.toml"
     with pytest.raises(ValidationFailed, match=r"Catalogue.load\(path\)"):
         Router(catalogue=wrong)
@@ -285,7 +285,7 @@ def test_another_router_with_the_same_catalogue_replays_at_once() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_functions_error_is_told_by_its_kind_and_place_alone() -> None:
+async def test_the_exception_of_a_function_is_shown_by_class_and_place_only() -> None:
     def broken(call: UpstreamCall) -> str:
         raise ZeroDivisionError("canary")
 
@@ -303,7 +303,7 @@ async def test_a_script_at_its_end_says_so() -> None:
 
 
 @pytest.mark.anyio
-async def test_spans_say_their_type() -> None:
+async def test_spans_have_their_type() -> None:
     answer = await Router.sandbox().route("hi", cache=True)
     assert [span.type for span in answer.trace.spans] == ["decision", "cache", "model"]
 
@@ -330,7 +330,7 @@ def test_providers_come_from_the_environment_where_none_are_given(monkeypatch: p
     assert "canary" not in repr(router) + repr(vars(router._parts)) + repr(router._parts._providers)
 
 
-def test_for_a_named_model_without_a_provider_it_is_said_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_model_without_a_provider_gets_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     for vendor in VENDORS:
         for variable in (*vendor.key_variables, vendor.url_variable or ""):
             monkeypatch.delenv(variable, raising=False)
@@ -347,7 +347,7 @@ def test_for_a_named_model_without_a_provider_it_is_said_what_to_set(monkeypatch
         Router(providers=[OpenAIProvider()]).decide("hi", models=models)
 
 
-def test_without_a_key_in_the_environment_it_is_said_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_key_in_the_environment_the_error_has_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     for vendor in VENDORS:
         for variable in (*vendor.key_variables, vendor.url_variable or ""):
             monkeypatch.delenv(variable, raising=False)
@@ -383,7 +383,7 @@ def test_a_predictor_of_quality_can_be_plugged_in_and_replays() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_production_learns_stays_out_of_the_sandbox() -> None:
+async def test_production_health_does_not_reach_the_sandbox() -> None:
     house = House([ProviderFault("server")], lambda call: "x")
     await house.router.route("hi", goal="quality", fallback={"maxRetries": 0})
     await house.clock.advance(1.0)
@@ -408,7 +408,7 @@ async def test_health_fades_also_for_a_model_that_nobody_calls() -> None:
 
 
 @pytest.mark.anyio
-async def test_production_and_sandbox_traces_are_two_spaces() -> None:
+async def test_production_and_sandbox_traces_are_separate() -> None:
     house = House(["x"])
     sandbox = house.router.as_caller(Caller(environment="sandbox"))
     trace_id = (await sandbox.route("hi")).trace_id
@@ -425,7 +425,7 @@ async def test_a_view_of_a_sandbox_router_stays_in_the_sandbox() -> None:
 
 
 @pytest.mark.anyio
-async def test_cut_answers_teach_no_length() -> None:
+async def test_cut_answers_are_not_counted_in_the_output_length() -> None:
     house = House(lambda call: [Delta("a"), Usage(10, 8), Finish("length")], [])
     before = house.router.decide("hi", goal="quality").candidates[0].cost_usd
     for _ in range(50):
@@ -435,7 +435,7 @@ async def test_cut_answers_teach_no_length() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_sandbox_bills_nobody_and_reports_the_models_usual_time() -> None:
+async def test_the_sandbox_bills_nothing_and_reports_the_usual_latency() -> None:
     storage = MemoryStorage()
     router = Router.sandbox({"hi": "hello there"}, storage=storage)
     answer = await router.route("hi", models=["openai/gpt-4.1"])

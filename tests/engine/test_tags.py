@@ -48,7 +48,7 @@ async def test_requests_inside_get_the_tags_and_those_outside_do_not() -> None:
 
 
 @given(outer=words, inner=words, own=st.none() | words)
-def test_of_two_words_under_one_name_the_inner_holds_and_before_all_the_requests_own(
+def test_inner_tags_override_outer_ones_and_the_requests_own_override_both(
     outer: dict[str, Any], inner: dict[str, Any], own: dict[str, Any] | None
 ) -> None:
     router = Router.sandbox()
@@ -59,7 +59,7 @@ def test_of_two_words_under_one_name_the_inner_holds_and_before_all_the_requests
     assert metadata(router, {}) is None
 
 
-async def test_tags_hold_in_tasks_that_are_started_inside_and_each_task_has_its_own() -> None:
+async def test_tags_apply_in_tasks_started_inside_and_each_task_has_its_own() -> None:
     router = Router.sandbox()
     seen: dict[int, dict[str, Any]] = {}
     both_in = anyio.Event()
@@ -99,7 +99,7 @@ async def test_a_thread_has_the_tags_of_the_context_that_it_was_given() -> None:
     router.blocking.close()
 
 
-def test_the_blocking_door_hears_the_tags_of_its_caller() -> None:
+def test_blocking_calls_have_the_tags_of_their_caller() -> None:
     router = Router.sandbox()
     with router.tags(a=1):
         assert router.blocking.route("hi", metadata={"b": 2}).trace.metadata == {"a": 1, "b": 2}
@@ -109,7 +109,7 @@ def test_the_blocking_door_hears_the_tags_of_its_caller() -> None:
     router.blocking.close()
 
 
-async def test_what_a_caller_does_to_his_objects_later_changes_no_tag() -> None:
+async def test_changing_a_passed_object_later_changes_no_tag() -> None:
     router, mine = Router.sandbox(), ["x"]
     with router.tags(mine=mine):
         mine.append("y")
@@ -118,14 +118,14 @@ async def test_what_a_caller_does_to_his_objects_later_changes_no_tag() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"a": object()}, {"a": b"x"}, {"a": float("nan")}, {"a": "\ud800"}])
-def test_what_is_not_json_is_refused_at_once_with_its_place(wrong: dict[str, Any]) -> None:
+def test_a_tag_that_is_not_json_is_refused_at_once_with_its_path(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationFailed) as told:
         Router.sandbox().tags(**wrong)
     (problem,) = told.value.problems
     assert problem.path == "tags.a"
 
 
-def test_too_long_tags_are_refused_at_once_and_the_error_says_which_part_is_to_blame() -> None:
+def test_too_long_tags_are_refused_at_once_by_name() -> None:
     router = Router.sandbox()
     with pytest.raises(ValidationFailed, match=r"^tags: takes 17008 bytes as JSON; at most 16384"):
         router.tags(a="x" * 17_000)

@@ -59,7 +59,7 @@ async def heard(router: Router) -> str | None:
     return answer.trace.traceparent
 
 
-async def test_calls_inside_belong_to_the_trace_and_those_outside_to_none() -> None:
+async def test_calls_inside_the_block_belong_to_the_trace() -> None:
     router = Router.sandbox()
     assert await heard(router) is None
     with router.traceparent(HERE):
@@ -73,19 +73,19 @@ async def test_calls_inside_belong_to_the_trace_and_those_outside_to_none() -> N
     assert stream.result.trace.traceparent == HERE
 
 
-def test_so_do_calls_without_await_and_of_other_routers() -> None:
+def test_blocking_calls_and_other_routers_inside_the_block_belong_to_it_too() -> None:
     router, other = Router.sandbox(), Router.sandbox()
     with router.traceparent(HERE):
         assert other.blocking.route("hi").trace.traceparent == HERE
 
 
-def test_what_is_no_traceparent_is_refused_with_what_would_be_one() -> None:
+def test_an_invalid_traceparent_is_refused_with_an_example() -> None:
     for wrong in ("garbage", HERE.upper(), b"00", None):
         with pytest.raises(ValidationFailed, match=r"traceparent: is .*pass version-trace-span-flags"):
             Router.sandbox().traceparent(wrong)  # type: ignore[arg-type]
 
 
-async def test_the_active_span_is_the_parent_without_a_word_and_what_was_said_goes_before() -> None:
+async def test_the_active_span_is_the_parent_unless_one_is_set() -> None:
     router, tracer = Router.sandbox(), TracerProvider().get_tracer("test")
     with tracer.start_as_current_span("request") as span:
         context = span.get_span_context()
@@ -96,7 +96,7 @@ async def test_the_active_span_is_the_parent_without_a_word_and_what_was_said_go
         assert await heard(router) is None
 
 
-async def test_nobody_is_told_who_is_not_named() -> None:
+async def test_a_provider_that_is_not_named_gets_no_traceparent() -> None:
     for to in ((), ("elsewhere",)):
         router, provider = listening(*to)
         with router.traceparent(HERE):
@@ -105,7 +105,7 @@ async def test_nobody_is_told_who_is_not_named() -> None:
 
 
 @pytest.mark.parametrize("to", ["house", "*"])
-async def test_who_is_named_hears_of_the_trace_with_a_new_span_an_attempt(to: str) -> None:
+async def test_a_named_provider_gets_the_traceparent_with_a_span_per_attempt(to: str) -> None:
     router, provider = listening(to)
     with router.traceparent(HERE):
         answer = await router.route("hi")
@@ -114,13 +114,13 @@ async def test_who_is_named_hears_of_the_trace_with_a_new_span_an_attempt(to: st
     assert SPAN not in spans
 
 
-async def test_a_call_that_belongs_to_no_trace_begins_none() -> None:
+async def test_a_call_without_a_parent_sends_no_traceparent() -> None:
     router, provider = listening("*")
     await router.route("hi")
     assert [call.traceparent for call in provider.calls] == [None, None]
 
 
-def test_a_host_that_makes_the_calls_is_given_the_header() -> None:
+def test_steps_have_the_traceparent_header() -> None:
     router, _ = listening("house")
     with router.traceparent(HERE), router.steps("hi") as steps:
         step = steps.next()
@@ -129,12 +129,12 @@ def test_a_host_that_makes_the_calls_is_given_the_header() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["house", ("house", ""), (None,), 7])
-def test_providers_to_tell_are_named_in_a_tuple(wrong: Any) -> None:
+def test_traceparent_to_must_be_a_tuple(wrong: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"Settings\.traceparent_to: .*pass a tuple of names"):
         Settings(traceparent_to=wrong)
 
 
-async def test_a_trace_that_was_stored_before_there_was_one_is_read_as_none() -> None:
+async def test_a_trace_stored_without_a_traceparent_has_none() -> None:
     answer = await Router.sandbox().route("hi")
     stored = msgspec.json.decode(msgspec.json.encode(answer.trace))
     del stored["traceparent"]

@@ -30,7 +30,7 @@ def version(router: Router) -> str:
     return router._parts.engine.policies[0].version
 
 
-async def test_a_restart_and_another_day_leave_a_version_as_it_was(tmp_path: Path) -> None:
+async def test_a_version_survives_a_restart_and_another_day(tmp_path: Path) -> None:
     clock, seen = FakeClock(START), []
     for policy in (FAST, GOOD, FAST):
         async with desk(SqliteStorage(tmp_path / "store.db", clock=clock), clock, policy) as router:
@@ -89,7 +89,7 @@ class Away(MemoryStorage):
         return await super().apply(account, writes)
 
 
-async def test_while_the_storage_is_away_a_policy_goes_by_a_version_of_its_own_and_later_by_its(
+async def test_while_the_storage_is_unavailable_a_policy_has_a_provisional_version(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, storage, heard = FakeClock(START), Away(), list[Event]()
@@ -112,14 +112,14 @@ async def test_while_the_storage_is_away_a_policy_goes_by_a_version_of_its_own_a
     assert len([record for record in caplog.records if "policies have provisional versions" in record.message]) == 2
 
 
-async def test_a_storage_that_is_away_stops_no_router_without_policies() -> None:
+async def test_an_unavailable_storage_stops_no_router_without_policies() -> None:
     clock, storage = FakeClock(START), Away()
     router = desk(storage, clock)
     assert router.decide("Hello").model
     assert router.policies() == []
 
 
-async def test_for_a_storage_that_knows_no_versions_they_are_the_routers_own() -> None:
+async def test_without_versions_in_the_storage_the_router_makes_its_own() -> None:
     clock, storage = FakeClock(START), Away()
     storage.error = UnsupportedWrite("no versions here")
     router = desk(storage, clock, FAST)
@@ -145,15 +145,15 @@ WORKER = """
 """
 
 
-def test_workers_that_start_at_once_agree_and_so_does_one_that_comes_in_the_place_of_another(tmp_path: Path) -> None:
-    strategies = ["balanced", "balanced", "quality-first", "quality-first"]
+def test_workers_that_start_at_once_agree_on_versions(tmp_path: Path) -> None:
+    strategies = ["balanced", "balanced", "quality-first"]
     with ExitStack() as stack:
         workers = [stack.enter_context(running(WORKER, tmp_path / "store.db", each)) for each in strategies]
-        assert [each.heard() for each in workers] == ["ready"] * 4
+        assert [each.heard() for each in workers] == ["ready"] * 3
         for each in workers:
             each.tell()
-        first, same, other, also = (each.heard() for each in workers)
-        assert first == same != other == also
+        first, same, other = (each.heard() for each in workers)
+        assert first == same != other
         workers[0].kill()
         again = stack.enter_context(running(WORKER, tmp_path / "store.db", "balanced"))
         again.tell()

@@ -189,7 +189,7 @@ class Records:
 
     async def write_last(self, trace_id: str) -> None:
         """Write the trace of a call whose Router was closed while it ran."""
-        if self.log.is_closed:
+        if self.log.queue.is_closed:
             await self.log.write_last(trace_id)
 
     async def find(self, caller: Caller, trace_id: str) -> Trace | None:
@@ -211,7 +211,7 @@ class Records:
         if call.started_at < self._since:  # as in ``conclude``
             return
         progress.settle()
-        if self.log.is_closed:  # there is no next call
+        if self.log.queue.is_closed:  # there is no next call
             self.conclude(call, progress, behind=True)
             self.log.lose(call.id)
             return
