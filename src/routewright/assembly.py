@@ -446,7 +446,7 @@ class Parts:
             closing.push_async_callback(self._by, began + STORAGE_BY_S, self.storage.aclose)
             if self.used_cache is not None:
                 closing.push_async_callback(self._by, began + STORAGE_BY_S, self.caching.cache.aclose)
-                closing.push_async_callback(self._by, began + PROVIDERS_BY_S, self.caching.share)
+                closing.push_async_callback(self._by, began + PROVIDERS_BY_S, self.caching.calibrations.share)
             if self._coordination is not None or "coordination" in vars(self):
                 closing.push_async_callback(self._by, began + STORAGE_BY_S, self.coordination.aclose)
             closing.push_async_callback(self._close_all, began + PROVIDERS_BY_S, providers)

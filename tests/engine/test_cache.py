@@ -918,7 +918,7 @@ async def test_feedback_in_another_process_lowers_the_confidence_in_an_entry() -
     await one.router.flush()
     await other.router.feedback(hit.trace_id, 0.0)
     assert (await cache.stats("default", one.clock.time())).entries == 0
-    (space,) = other.router._parts.caching._spaces.values()
+    (space,) = other.router._parts.caching.calibrations._spaces.values()
     assert [(seen.right, seen.weight) for seen in space.calibration._observations] == [(False, 1.0)]
 
 
@@ -1110,7 +1110,7 @@ async def test_if_a_comparator_has_no_verdict_the_next_is_asked(first: Any) -> N
         await at.ask("How can I log in?", NEAR)
         await at.clock.sleep(1.0)
         assert len(last.asked) == 1
-        (space,) = at.router.engine.caching._spaces.values()
+        (space,) = at.router.engine.caching.calibrations._spaces.values()
         assert [(seen.right, round(seen.weight)) for seen in space.calibration._observations] == [(True, 50)]
 
 
@@ -1149,14 +1149,14 @@ async def test_observations_are_shared_once_despite_failures_and_delays() -> Non
     at, cache = await sharing_shop()
     async with at.router:
         caching = at.router.engine.caching
-        (space,) = caching._spaces.values()
+        (space,) = caching.calibrations._spaces.values()
         cache.failing = True
-        await caching._exchange(space)
+        await caching.calibrations._exchange(space)
         cache.failing = False
         async with anyio.create_task_group() as group:
-            group.start_soon(caching._exchange, space)
-            group.start_soon(caching._exchange, space)
-        await caching._exchange(space)
+            group.start_soon(caching.calibrations._exchange, space)
+            group.start_soon(caching.calibrations._exchange, space)
+        await caching.calibrations._exchange(space)
         assert len(cache.rows) == len(space.calibration._observations) == 3
 
 
