@@ -198,12 +198,10 @@ class Records:
         return None
 
     def undecided(self, call: Call, error: BaseException) -> None:
-        if isinstance(error, RouterError):
-            self.conclude(call, None, error=error)
-        elif isinstance(error, Exception):
-            self.conclude(call, None, error=InternalError(type(error).__name__))
-        else:  # the caller left
-            self.conclude(call, None)
+        failed = error if isinstance(error, RouterError) else None  # None: the caller left
+        if failed is None and isinstance(error, Exception):
+            failed = InternalError(type(error).__name__)
+        self.conclude(call, None, error=failed)
 
     def drop(self, call: Call, progress: Progress) -> None:
         """Queue a call that was dropped before its end. Takes no lock, since finalisers call it; the background or the

@@ -52,6 +52,7 @@ from routewright.errors import (
     StorageUnavailable,
     ValidationFailed,
 )
+from routewright.loop import at_once
 from routewright.protocols import Guardrail, Rng
 from routewright.wire import (
     Caller,
@@ -374,41 +375,27 @@ class Engine:
             )
         return call.given
 
-    async def guard(self, call: Call) -> None:
-        """Apply the input guardrails. Raises ``BlockedByPolicy``; the trace is kept."""
+    async def guard(self, call: Call, *, plain: bool = False) -> None:
+        """Apply the input guardrails; with ``plain`` none may need awaiting. Raises ``BlockedByPolicy``; the trace is
+        kept."""
         call.is_guarded = True
         guardrails = standing(self.guardrails(call), "input")
         if not guardrails:
             return
         gate, large = RequestGate(call.request, guardrails), call.bounds.high > LARGE_CHARACTERS
         try:
-            with self._clock.deadline(call.deadline) as limit:
-                await pass_gate(gate, aside=large and not self._clock.virtual)
-            if limit.expired:
-                said = f"timeout_ms={call.timeout_ms} ran out while a guardrail checked the request"
-                raise RouterTimeoutError(f"{said}; raise timeout_ms, or use a faster guardrail")
+            if plain:
+                done_now(pass_gate(gate))
+            else:
+                with self._clock.deadline(call.deadline) as limit:
+                    await pass_gate(gate, aside=large and not self._clock.virtual)
+                if limit.expired:
+                    said = f"timeout_ms={call.timeout_ms} ran out while a guardrail checked the request"
+                    raise RouterTimeoutError(f"{said}; raise timeout_ms, or use a faster guardrail")
         except BaseException as error:
             call.request = gate.request
             self.undecided(call, error)
             raise
-        self._guarded(gate, call)
-
-    def guard_now(self, call: Call) -> None:
-        """Apply the input guardrails without awaiting. Raises ``BlockedByPolicy``, and ``InternalError`` for a
-        guardrail that has to be awaited; the trace is kept."""
-        guardrails = standing(self.guardrails(call), "input")
-        if not guardrails:
-            return
-        gate = RequestGate(call.request, guardrails)
-        try:
-            done_now(pass_gate(gate))
-        except BaseException as error:
-            call.request = gate.request
-            self.undecided(call, error)
-            raise
-        self._guarded(gate, call)
-
-    def _guarded(self, gate: RequestGate, call: Call) -> None:
         call.request, call.hits = gate.request, gate.hits
         if gate.blocked is not None:
             hit = gate.blocked
@@ -419,6 +406,10 @@ class Engine:
             call.bounds = bounds_of(call.request)
             if call.prompt is not None and self._warmth is not None:
                 self._warmth.look(call)
+
+    def guard_now(self, call: Call) -> None:
+        """As ``guard``, without awaiting. Raises ``InternalError`` for a guardrail that has to be awaited."""
+        at_once(self.guard(call, plain=True))
 
     def guardrails(self, call: Call) -> Sequence[Guardrail]:
         """The guardrails of a call: first the Router's, then the policy's."""
@@ -458,10 +449,7 @@ class Engine:
                 if isinstance(found, Replay):
                     return found.result
                 call.windows = hold.windows
-                if plain:
-                    self.guard_now(call)
-                else:
-                    await self.guard(call)
+                await self.guard(call, plain=plain)
             kept = None
             if call.asks_cache:
                 call.plan = await self.plan(call)

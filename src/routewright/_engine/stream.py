@@ -241,7 +241,6 @@ class Stream:
             self._hold = hold = engine.admissions.begin(read, self._caller)
             if hold is None:
                 call = engine.make_call(read, self._caller)
-                execution = engine.begin_now(call, whole=False) or await engine.begin(call, whole=False)
             else:
                 entered = await engine.enter(hold, read)
                 if isinstance(entered, bytes):
@@ -250,10 +249,10 @@ class Stream:
                     await self._give_back()
                     return self._replay.popleft()
                 call, self._headers = entered, hold.headers
-                if call.hold is not None:
-                    execution = engine.execution(call, whole=False)
-                else:
-                    execution = engine.begin_now(call, whole=False) or await engine.begin(call, whole=False)
+            if call.hold is not None:
+                execution = engine.execution(call, whole=False)
+            else:
+                execution = engine.begin_now(call, whole=False) or await engine.begin(call, whole=False)
         except BaseException as error:
             self._closed = True
             if isinstance(error, RouterError):
