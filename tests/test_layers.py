@@ -44,9 +44,9 @@ CORE_ORDER = (
     "accounts/payer accounts/state accounts/ledger statement accounts/wait_queue accounts/books call agent/record"
 ).split()
 ENGINE_ORDER = (
-    "worker context request_input storage readiness retention webhooks capture learning counting kept_answer answer "
-    "trace_queue hooks trace_log shared_limits admission discovery fleet guardrail cache tool_calls classify "
-    "progress failure execute hedge prompt_caches record route many steps stream prepared agent"
+    "worker context request_input storage readiness retention webhooks capture learning counting answer "
+    "trace_queue hooks trace_log shared_limits admission discovery fleet guardrail calibrations cache tool_calls "
+    "classify progress execute hedge prompt_caches record route many steps stream prepared agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(

@@ -46,7 +46,7 @@ BUGS = [
         "            if left - sums.reserved + own < nanos:",
         "            if left < nanos:",
         ADMISSION,
-        "waits_for_what_others_hold",
+        "waits_for_reserved_money_until",
     ),
     Bug(
         "a reservation is cut to the room that is left, so a hard limit is not hard",
@@ -130,7 +130,7 @@ BUGS = [
         "    wait = leaves - now",
         "    wait = leaves - now - 2.0",
         ADMISSION,
-        "window_that_is_full",
+        "a_full_window_refuses",
     ),
     Bug(
         "reserved tokens are not corrected by what was used",
@@ -138,7 +138,7 @@ BUGS = [
         "                        window.correct(hold.taken_at, end.tokens - hold.tokens)",
         "                        pass",
         ADMISSION,
-        "tokens_are_counted",
+        "tokens_count_at_the_worst_case",
     ),
     Bug(
         "an answer is given before it is settled, and the bill is lost when the process ends",
@@ -146,7 +146,7 @@ BUGS = [
         "        commits = self.records.commits or (call.hold is not None and not self.admissions.is_immediate)",
         "        commits = self.records.commits",
         ADMISSION,
-        "settled_and_not_before",
+        "returned_only_once_it_is_settled",
     ),
     Bug(
         "what is settled again is counted twice",
@@ -162,7 +162,7 @@ BUGS = [
         "            if usage is None and cost_range is None:",
         "            if (usage is None and cost_range is None) or attempt.delivered:",
         ADMISSION,
-        "stream_that_is_left_midway",
+        "stream_left_midway",
     ),
     Bug(
         "an attempt of a fallback is priced as the first model's",
@@ -170,7 +170,7 @@ BUGS = [
         "        self.running.append(attempt)\n",
         "        self.running.append(attempt)\n        attempt.prices_of_day = legs[0].prices\n",
         ADMISSION,
-        "fallback_is_paid_for",
+        "fallback_is_paid_from_the_rest",
     ),
     Bug(
         "what was produced of a stream that is left is not billed",
@@ -178,7 +178,7 @@ BUGS = [
         "        left_midway = ",
         "        left_midway = False and ",
         ADMISSION,
-        "stream_that_is_left_midway",
+        "stream_left_midway",
     ),
     Bug(
         "a revoked key works on for as long as a cache keeps it",
@@ -210,7 +210,7 @@ BUGS = [
         "            self.claims.pop(hold.claim, None)",
         "            pass",
         ADMISSION,
-        "lets_the_next_with_the_key_try",
+        "after_a_failure_the_next_call_with_the_key_runs",
     ),
     Bug(
         "calls go on unpaid while the ledger is away",
@@ -220,7 +220,7 @@ BUGS = [
         "                return Grant(id=self.trace_id, caller=self.caller)\n"
         "            except RateLimited as error:\n",
         "tests/engine/test_failing_parts.py",
-        "no_call_is_made_that_needs_its_promise and Ask",
+        "limited_calls_are_refused and Ask",
     ),
     Bug(
         "a threshold is told of again with every call",

@@ -30,6 +30,7 @@ from ._core.webhooks.endpoint import PURPOSE
 from ._engine.admission import Admissions
 from ._engine.cache import Caching
 from ._engine.context import TagScopes
+from ._engine.counting import Counting
 from ._engine.discovery import ALONE_S, FIRST_S, Discovery
 from ._engine.fleet import Fleet, declared
 from ._engine.hooks import Hooks
@@ -38,7 +39,7 @@ from ._engine.prompt_caches import Warmth
 from ._engine.readiness import PolicyNames, Readiness
 from ._engine.record import Records
 from ._engine.retention import sweep
-from ._engine.route import Engine
+from ._engine.route import Engine, Options
 from ._engine.shared_limits import SharedLimits, Sharing
 from ._engine.trace_log import TraceCounts, TraceLog
 from ._engine.webhooks import Dispatcher, wake
@@ -472,7 +473,7 @@ class Parts:
             closing.push_async_callback(self._by, began + STORAGE_BY_S, self.storage.aclose)
             if self.used_cache is not None:
                 closing.push_async_callback(self._by, began + STORAGE_BY_S, self.caching.cache.aclose)
-                closing.push_async_callback(self._by, began + PROVIDERS_BY_S, self.caching.share)
+                closing.push_async_callback(self._by, began + PROVIDERS_BY_S, self.caching.calibrations.share)
             if self._coordination is not None or "coordination" in vars(self):
                 closing.push_async_callback(self._by, began + STORAGE_BY_S, self.coordination.aclose)
             closing.push_async_callback(close_providers)
@@ -502,28 +503,28 @@ class Parts:
         learner = None if settings.learning is None else self._make_learner(settings.learning)
         records = Records(self._log, self.hooks, self.worker, ids, settings.clock, capture, warmth, learner)
         self._records = records
+        if settings.predictor == "built-in":
+            counting = Counting(self._counter, None, built_in_predictor, settings.clock, learner)
+        else:
+            counting = Counting(self._counter, settings.predictor, None, settings.clock, learner)
         engine = Engine(
-            ids=ids,
             records=records,
             admissions=Admissions(self.storage, self._log, self.worker, ids, settings.clock, self._defaults.timeout_ms),
             fleet=self.fleet,
             fleets=self._fleets,
             servers=self.discovery,
             policies=self._publish(),
-            clock=settings.clock,
+            counting=counting,
             rng=settings.rng,
-            count=self._counter,
-            predictor=None if settings.predictor == "built-in" else settings.predictor,
-            built_in=built_in_predictor if settings.predictor == "built-in" else None,
-            defaults=self._defaults,
-            guardrails=self._guardrails,
-            rollup_keys=checked_keys("rollup_keys", settings.rollup_keys),
-            workload_keys=tuple(settings.workload_keys),
-            traceparent_to=settings.traceparent_to,
             decide_again=self.replays.decide,
             caching=lambda: self.caching,
-            warmth=warmth,
-            learner=learner,
+            options=Options(
+                self._defaults,
+                self._guardrails,
+                checked_keys("rollup_keys", settings.rollup_keys),
+                tuple(settings.workload_keys),
+                settings.traceparent_to,
+            ),
         )
         if settings.retention is not None or not isinstance(self.storage, ImmediateStorage):
             retention = None if settings.retention is None else settings.retention.write

@@ -154,7 +154,7 @@ class ResponseCache:
         elif (matches := await caching.near(lookup)) is None:
             reason = "a miss: the question has no embedding; if it has words, the embedder failed or rests"
         else:
-            asked, calibration = gist(lookup.question), await caching.calibration(lookup.space)
+            asked, calibration = gist(lookup.question), await caching.calibrations.of(lookup.space)
             chosen = offer(lookup.question, matches, calibration, lookup.bound)
             for match in matches:
                 entry, question = match.entry, match.entry.prompt or ""

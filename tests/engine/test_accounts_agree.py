@@ -184,7 +184,7 @@ def ask(clock: FakeClock, number: int) -> Ask:
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @given(acts=st.lists(ACTS, min_size=1, max_size=12))
-def test_all_accounts_agree_whatever_becomes_of_calls(kind: str, acts: list[Act]) -> None:
+def test_all_account_backends_agree_on_every_outcome(kind: str, acts: list[Act]) -> None:
     with TemporaryDirectory() as folder:
         anyio.run(partial(play, kind, Path(folder), acts))
 

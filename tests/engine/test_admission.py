@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from functools import partial
 from math import ceil
@@ -138,7 +137,7 @@ def key(key_id: str = "key_1", **terms: Any) -> PutKey:
     )  # fmt: skip
 
 
-async def test_what_an_answer_cost_is_charged_once_and_nothing_stays_reserved() -> None:
+async def test_an_answer_is_charged_once_and_nothing_stays_reserved() -> None:
     bank = await Bank(terms=[account(monthly_nanos=10**9)]).open()
     answer = await bank.route()
     assert answer.routing.cost_usd == COST / 1e9
@@ -149,7 +148,7 @@ async def test_what_an_answer_cost_is_charged_once_and_nothing_stays_reserved() 
     assert trace.charged_usd == trace.cost_usd == COST / 1e9
 
 
-async def test_the_worst_case_is_set_aside_while_a_call_runs() -> None:
+async def test_a_running_call_reserves_its_worst_case() -> None:
     bank = await Bank([Pause(5.0), *ANSWER], terms=[account(monthly_nanos=10**9)]).open()
     async with anyio.create_task_group() as group:
         group.start_soon(bank.route)
@@ -160,7 +159,7 @@ async def test_the_worst_case_is_set_aside_while_a_call_runs() -> None:
     assert await bank.purse() == (10**9, COST, 0)
 
 
-async def test_what_is_spent_is_refused_by_its_level_and_leaves_neither_trace_nor_reservation() -> None:
+async def test_a_spent_budget_refuses_by_its_level_and_leaves_no_trace_or_reservation() -> None:
     bank = await Bank(terms=[account(monthly_nanos=COST)]).open()
     with pytest.raises(QuotaExhausted) as caught:
         await bank.route()
@@ -178,7 +177,7 @@ async def test_what_is_spent_is_refused_by_its_level_and_leaves_neither_trace_no
     assert bank.good.calls == []
 
 
-async def test_a_key_of_a_console_that_this_storage_does_not_know_is_refused_and_a_hosts_own_is_not() -> None:
+async def test_an_unknown_console_key_is_refused_and_a_hosts_own_key_is_not() -> None:
     bank = await Bank(ANSWER).open()
     stray = Caller("acme", key_id=f"key_{'0' * 26}")
     for _ in range(2):
@@ -188,7 +187,7 @@ async def test_a_key_of_a_console_that_this_storage_does_not_know_is_refused_and
     assert await bank.storage.scan("acme", Traces(), after=None, limit=10) != []
 
 
-async def test_an_answer_has_the_headers_of_its_limits_unless_it_is_told_again() -> None:
+async def test_an_answer_has_rate_limit_headers_unless_it_is_replayed() -> None:
     bank = await Bank(ANSWER, ANSWER, terms=[account(limits=RateLimits(requests_per_min=10))]).open()
     first, again = [await bank.route(idempotency_key="k") for _ in range(2)]
     assert first.headers == {
@@ -210,7 +209,7 @@ async def test_a_prepaid_account_pays_from_its_balance() -> None:
     assert await bank.purse("account") == (10**6, COST, 0)
 
 
-async def test_a_key_is_held_to_its_own_budget() -> None:
+async def test_a_key_has_its_own_budget() -> None:
     bank = await Bank(*[ANSWER] * 3, terms=[account(), key(budget_nanos=10**6), key("key_2")]).open()
     for _ in range(2):
         await bank.route(caller=Caller("acme", key_id="key_1"))
@@ -220,7 +219,7 @@ async def test_a_key_is_held_to_its_own_budget() -> None:
     await bank.route(caller=Caller("acme", key_id="key_2"))
 
 
-async def test_a_cheaper_model_answers_where_the_money_left_pays_for_no_other() -> None:
+async def test_a_cheaper_model_answers_if_the_balance_covers_no_other() -> None:
     bank = Bank([], spare=[ANSWER], terms=[account(monthly_nanos=10**6)])
     dear = Model(id="good/one", quality=0.9, pricing_per_1m=Pricing(100.0, 400.0), context_window=100_000, ttft_s=1.0)
     bank.router = Router(
@@ -232,7 +231,7 @@ async def test_a_cheaper_model_answers_where_the_money_left_pays_for_no_other() 
     assert answer.routing.selected_model == "spare/two"
 
 
-async def test_a_call_waits_for_what_others_hold_and_no_longer_than_its_time() -> None:
+async def test_a_call_waits_for_reserved_money_until_its_deadline() -> None:
     bank = await Bank([Pause(5.0), *ANSWER], ANSWER, terms=[account(monthly_nanos=1_200_000)]).open()
     ended: dict[str, Any] = {}
 
@@ -257,7 +256,7 @@ async def test_a_call_waits_for_what_others_hold_and_no_longer_than_its_time() -
     assert await bank.purse() == (1_200_000, 2 * COST, 0)
 
 
-async def test_a_fallback_is_paid_for_from_what_is_left_and_the_attempt_before_is_cost() -> None:
+async def test_a_fallback_is_paid_from_the_rest_and_the_failed_attempt_counts() -> None:
     broken: list[Line] = [Delta("half an"), Usage(100, 10), ProviderFault("server")]
     bank = await Bank(broken, broken, spare=[ANSWER], terms=[account(monthly_nanos=10**9)]).open()
     answer = await bank.route(goal="quality")
@@ -281,7 +280,7 @@ async def test_a_call_that_fails_costs_its_account_nothing_and_is_in_the_ledger(
     assert await bank.purse() == (10**9, 0, 0)
 
 
-async def test_a_call_that_is_cancelled_gives_everything_back() -> None:
+async def test_a_cancelled_call_releases_everything() -> None:
     bank = await Bank(
         [Pause(100.0), *ANSWER], ANSWER, terms=[account(monthly_nanos=10**9, limits=RateLimits(concurrency=1))]
     ).open()
@@ -291,7 +290,7 @@ async def test_a_call_that_is_cancelled_gives_everything_back() -> None:
     assert (await bank.route(idempotency_key="k")).output == "an answer"
 
 
-async def test_the_thresholds_of_a_month_are_told_once_each_with_what_crossed_them() -> None:
+async def test_each_monthly_threshold_emits_one_event_with_the_call_that_crossed_it() -> None:
     bank = await Bank(*[ANSWER] * 12, terms=[account(monthly_nanos=10 * COST + 1)]).open()
     heard: list[Any] = []
     bank.router.on_event(heard.append)
@@ -306,7 +305,7 @@ async def test_the_thresholds_of_a_month_are_told_once_each_with_what_crossed_th
     assert [event.event for event in reversed(kept)] == heard
 
 
-async def test_a_window_that_is_full_is_refused_with_when_to_come_back() -> None:
+async def test_a_full_window_refuses_with_a_retry_after() -> None:
     bank = await Bank(*[ANSWER] * 9, terms=[account(limits=RateLimits(requests_per_min=2))]).open()
     answer = await bank.route()
     assert answer.usage.rate_limit_remaining == 1
@@ -322,7 +321,7 @@ async def test_a_window_that_is_full_is_refused_with_when_to_come_back() -> None
     assert (await bank.route()).output == "an answer"
 
 
-async def test_tokens_are_counted_at_their_worst_and_corrected_at_the_end() -> None:
+async def test_tokens_count_at_the_worst_case_and_are_corrected_at_the_end() -> None:
     bank = await Bank(*[ANSWER] * 9, terms=[account(limits=RateLimits(tokens_per_min=1_000))]).open()
     for _ in range(5):  # 150 each, as it turns out
         await bank.route(params={"max_output_tokens": 300})
@@ -342,7 +341,7 @@ async def test_a_slot_is_held_only_while_a_call_runs() -> None:
     assert (await bank.route()).output == "an answer"
 
 
-async def test_a_refusal_by_the_key_takes_nothing_of_the_account() -> None:
+async def test_a_refusal_by_the_key_counts_nothing_against_the_account() -> None:
     terms: list[Write] = [
         account(limits=RateLimits(requests_per_min=2)), key(limits=RateLimits(requests_per_min=1)), key("key_2"),
     ]  # fmt: skip
@@ -365,7 +364,7 @@ async def test_a_revoked_key_is_refused_within_two_seconds() -> None:
         await bank.route(caller=caller)
 
 
-async def test_a_key_is_used_for_what_it_is_for() -> None:
+async def test_a_key_is_limited_to_its_scopes() -> None:
     bank = await Bank(terms=[account()]).open()
     with pytest.raises(PermissionDenied, match="route"):
         await bank.route(caller=Caller("acme", scopes=("traces:read",)))
@@ -392,7 +391,7 @@ async def test_calls_with_one_idempotency_key_are_one_call() -> None:
     assert [answer.replayed for answer in answers] == [False] + [True] * 20
 
 
-async def test_another_request_may_not_have_the_key() -> None:
+async def test_a_key_cannot_be_reused_for_another_request() -> None:
     bank = await Bank(ANSWER, terms=[account()]).open()
     await bank.route("hi", idempotency_key="k")
     with pytest.raises(IdempotencyKeyReused):
@@ -401,7 +400,7 @@ async def test_another_request_may_not_have_the_key() -> None:
         await bank.route("hi", idempotency_key="k", timeout_ms=99)
 
 
-async def test_a_failure_lets_the_next_with_the_key_try() -> None:
+async def test_after_a_failure_the_next_call_with_the_key_runs() -> None:
     bank = await Bank([ProviderFault("auth")], ANSWER, terms=[account()]).open()
     with pytest.raises(UpstreamFailed):
         await bank.route(idempotency_key="k")
@@ -409,7 +408,7 @@ async def test_a_failure_lets_the_next_with_the_key_try() -> None:
     assert len(bank.good.calls) == 2
 
 
-async def test_one_who_waits_takes_over_where_the_first_is_cancelled() -> None:
+async def test_a_waiting_call_takes_over_if_the_first_is_cancelled() -> None:
     bank = await Bank([Pause(100.0)], ANSWER, terms=[account(monthly_nanos=10**9)]).open()
     answers: list[Any] = []
 
@@ -430,7 +429,7 @@ async def test_one_who_waits_takes_over_where_the_first_is_cancelled() -> None:
     assert await bank.purse() == (10**9, COST, 0)
 
 
-async def test_one_who_waits_for_another_waits_no_longer_than_its_time() -> None:
+async def test_a_call_waits_for_another_until_its_deadline() -> None:
     bank = await Bank([Pause(9.0), *ANSWER], terms=[account()]).open()
     async with anyio.create_task_group() as group:
         group.start_soon(partial(bank.route, idempotency_key="k", timeout_ms=20_000))
@@ -454,7 +453,7 @@ async def test_a_result_is_kept_for_a_day(after_s: float, calls: int) -> None:
     assert len(bank.good.calls) == calls
 
 
-async def test_a_key_means_another_call_to_another_account_and_environment() -> None:
+async def test_idempotency_keys_are_separate_by_account_and_environment() -> None:
     bank = await Bank(ANSWER, ANSWER).open()
     first = await bank.route(idempotency_key="k")
     second = await bank.route(idempotency_key="k", caller=Caller("other"))
@@ -462,7 +461,7 @@ async def test_a_key_means_another_call_to_another_account_and_environment() -> 
     assert len({first.trace_id, second.trace_id, third.trace_id}) == 3
 
 
-async def test_a_stream_is_told_again_as_a_stream() -> None:
+async def test_a_stream_is_replayed_as_a_stream() -> None:
     bank = await Bank(ANSWER, terms=[account(monthly_nanos=10**9)]).open()
     told: list[list[Any]] = []
     for _ in range(2):
@@ -479,7 +478,7 @@ async def test_a_stream_is_told_again_as_a_stream() -> None:
     assert await bank.purse() == (10**9, COST, 0)
 
 
-async def test_a_stream_that_is_left_midway_is_charged_for_what_was_produced_and_gives_the_rest_back() -> None:
+async def test_a_stream_left_midway_is_charged_for_its_output_and_releases_the_rest() -> None:
     bank = await Bank(
         [Delta("some words"), Pause(100.0)],
         terms=[account(monthly_nanos=10**9, limits=RateLimits(concurrency=1))],
@@ -506,21 +505,21 @@ async def test_sandbox_calls_are_limited_and_never_billed() -> None:
         await bank.route()
 
 
-async def test_the_default_account_is_nobodys_and_its_calls_are_in_the_ledger() -> None:
+async def test_the_default_account_has_no_limits_and_its_calls_are_in_the_ledger() -> None:
     bank = await Bank().open()
     answer = await bank.route(caller=Caller())
     (row,) = await bank.storage.scan("default", LedgerRows(), after=None, limit=10)
     assert (row.request_id, row.cost_nanos, row.charge_nanos) == (answer.trace_id, COST, COST)
 
 
-async def test_many_calls_are_admitted_one_by_one_and_one_refusal_is_the_others_gain() -> None:
+async def test_many_calls_are_admitted_one_by_one_and_a_refusal_leaves_room_for_others() -> None:
     bank = await Bank(*[ANSWER] * 3, terms=[account(limits=RateLimits(requests_per_min=2))]).open()
     ended = await bank.router.route_many(["a", "b", "c"], caller=ACME, params=CAP, budget={"maxCostUsd": 1.0})
     assert [type(each).__name__ for each in ended] == ["Answer", "Answer", "RateLimited"]
     assert await bank.charged() == 2 * COST
 
 
-async def test_many_calls_may_bring_idempotency_keys_of_their_own() -> None:
+async def test_calls_of_route_many_may_have_idempotency_keys() -> None:
     bank = await Bank(ANSWER, terms=[account()]).open()
     request = {"messages": [{"role": "user", "content": "hi"}], "params": CAP, "idempotency_key": "k"}
     first, second = await bank.router.route_many([request, request], caller=ACME)
@@ -531,7 +530,7 @@ async def test_many_calls_may_bring_idempotency_keys_of_their_own() -> None:
     assert len(bank.good.calls) == 1
 
 
-async def test_a_call_that_its_host_makes_is_held_to_the_same() -> None:
+async def test_steps_are_limited_like_other_calls() -> None:
     terms: list[Write] = [account(monthly_nanos=1_000_000, limits=RateLimits(concurrency=1, requests_per_min=3))]
     bank = await Bank(terms=terms).open()
     for _ in range(2):
@@ -551,7 +550,7 @@ async def test_a_call_that_its_host_makes_is_held_to_the_same() -> None:
         bank.router.steps("hi", caller=ACME, params=CAP)
 
 
-async def test_a_call_that_its_host_makes_does_not_wait_for_what_others_hold() -> None:
+async def test_steps_do_not_wait_for_reserved_money() -> None:
     bank = await Bank(terms=[account(monthly_nanos=700_000)]).open()
     with bank.router.steps("hi", caller=ACME, params=CAP) as steps:
         steps.next()
@@ -563,7 +562,7 @@ async def test_a_call_that_its_host_makes_does_not_wait_for_what_others_hold() -
         }  # fmt: skip
 
 
-async def test_a_call_that_its_host_makes_is_told_again_under_its_key() -> None:
+async def test_steps_replay_the_answer_of_their_key() -> None:
     bank = await Bank(terms=[account()]).open()
     answers = []
     for _ in range(2):
@@ -579,7 +578,7 @@ async def test_a_call_that_its_host_makes_is_told_again_under_its_key() -> None:
     assert await bank.charged() == COST
 
 
-async def test_a_stream_that_is_dropped_gives_its_slot_back() -> None:
+async def test_a_dropped_stream_releases_its_slot() -> None:
     bank = await Bank(
         [Delta("some words"), Pause(100.0)], ANSWER,
         terms=[account(monthly_nanos=10**9, limits=RateLimits(concurrency=1))],
@@ -588,13 +587,12 @@ async def test_a_stream_that_is_dropped_gives_its_slot_back() -> None:
     while not isinstance(await anext(stream), OutputDelta):
         pass
     del stream
-    gc.collect()
     await bank.clock.sleep(1.0)
     assert (await bank.standing()).purses[-1].reserved_nanos == 0, "without anybody who comes by"
     assert (await bank.route()).output == "an answer"
 
 
-async def test_a_change_of_an_account_holds_at_once() -> None:
+async def test_a_change_of_an_account_applies_at_once() -> None:
     bank = await Bank(*[ANSWER] * 9, terms=[account(), key()]).open()
     caller = Caller("acme", key_id="key_1")
     await bank.route(caller=caller)
@@ -604,7 +602,7 @@ async def test_a_change_of_an_account_holds_at_once() -> None:
     await bank.router.aclose()
 
 
-async def test_a_call_that_is_to_end_ends_though_its_caller_has_left() -> None:
+async def test_a_call_that_is_ending_is_settled_after_its_caller_left() -> None:
     bank = await Bank([Pause(5.0), *ANSWER], terms=[account(monthly_nanos=10**9)]).open()
     with bank.clock.deadline(bank.clock.monotonic() + 1.0) as limit:
         await bank.router.route_to_end("hi", caller=ACME, params=CAP, idempotency_key="k")
@@ -617,7 +615,7 @@ async def test_a_call_that_is_to_end_ends_though_its_caller_has_left() -> None:
         await bank.router.route_to_end("hi", caller=ACME)
 
 
-async def test_who_deletes_everything_deletes_kept_answers_and_not_the_ledger() -> None:
+async def test_deleting_an_account_deletes_kept_answers_but_not_the_ledger() -> None:
     bank = await Bank(ANSWER, ANSWER, terms=[account(monthly_nanos=10**9)]).open()
     await bank.route(idempotency_key="k")
     await bank.router.as_caller(ACME).traces.delete(filter="status=completed")
@@ -630,7 +628,7 @@ async def test_who_deletes_everything_deletes_kept_answers_and_not_the_ledger() 
     assert await bank.charged() == 2 * COST
 
 
-async def test_an_answer_is_given_when_it_is_settled_and_not_before() -> None:
+async def test_an_answer_is_returned_only_once_it_is_settled() -> None:
     bank = await Bank(ANSWER, terms=[account(monthly_nanos=10**9)]).open()
     storage = Behind(bank.storage, bank.clock)
     storage.takes_s = 1.0
@@ -657,7 +655,7 @@ async def test_routers_of_one_store_share_its_limits(tmp_path: Path) -> None:
     assert ended == ["an answer"] * 3 + ["RATE_LIMITED"]
 
 
-async def test_the_calls_of_an_agent_run_keep_to_its_budget_in_cost_at_once_and_in_turn() -> None:
+async def test_the_calls_of_an_agent_run_stay_within_its_budget() -> None:
     run = RunLimit("tr_run", 1_000_000)
     broken: list[Line] = [Delta("half an"), ProviderFault("auth")]
     bank = await Bank(broken, [Pause(1.0), *ANSWER], ANSWER, terms=[account(monthly_nanos=10**9)]).open()
@@ -685,7 +683,7 @@ async def test_the_calls_of_an_agent_run_keep_to_its_budget_in_cost_at_once_and_
     assert await bank.purse() == (10**9, COST, 0)
 
 
-async def test_the_calls_of_an_agent_run_take_no_slot_and_wait_for_the_windows() -> None:
+async def test_calls_of_an_agent_run_take_no_slot_and_wait_for_rate_limits() -> None:
     limits = RateLimits(concurrency=1, requests_per_min=2)
     bank = await Bank(*[[Pause(1.0), *ANSWER]] * 3, terms=[account(limits=limits)]).open()
     engine, run, began = bank.router._parts.engine, RunLimit("tr_run", 10**9), bank.clock.monotonic()
@@ -703,7 +701,7 @@ async def test_the_calls_of_an_agent_run_take_no_slot_and_wait_for_the_windows()
         assert await call(90_000) == pytest.approx(61.0, abs=0.01)
 
 
-async def test_who_waits_for_the_money_of_one_key_holds_up_no_other() -> None:
+async def test_a_call_that_waits_for_one_key_delays_no_other_key() -> None:
     terms: list[Write] = [account(monthly_nanos=10**9), key(budget_nanos=1_000_000), key("key_2")]
     bank = await Bank([Pause(5.0), *ANSWER], ANSWER, ANSWER, terms=terms).open()
     poor = Caller("acme", key_id="key_1")
@@ -718,7 +716,7 @@ async def test_who_waits_for_the_money_of_one_key_holds_up_no_other() -> None:
             assert isinstance(steps.next(), StepCall)
 
 
-async def test_an_answer_is_told_again_only_to_who_may_ask() -> None:
+async def test_an_answer_is_replayed_only_for_an_authorized_caller() -> None:
     bank = await Bank(ANSWER, terms=[account(), key()]).open()
     caller = Caller("acme", key_id="key_1")
     await bank.route(caller=caller, idempotency_key="k")

@@ -39,7 +39,7 @@ async def running(*script: Any, behind: bool = False, known: bool = True) -> Ban
 @pytest.mark.parametrize("options", [{}, {"idempotency_key": "k"}])
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("known", [False, True])
-async def test_a_call_that_runs_as_its_account_is_set_up_is_in_its_month(
+async def test_a_call_running_when_its_account_is_created_counts_in_its_month(
     options: dict[str, Any], key_id: str | None, behind: bool, known: bool
 ) -> None:
     bank = await running(SLOW, behind=behind, known=known)
@@ -54,7 +54,7 @@ async def test_a_call_that_runs_as_its_account_is_set_up_is_in_its_month(
     assert of_key == [COST if key_id else 0] * 2
 
 
-async def test_an_account_that_is_set_up_is_limited_at_once() -> None:
+async def test_a_new_account_is_limited_at_once() -> None:
     bank = await running(ANSWER)
     await bank.storage.apply("acme", [account(monthly_nanos=1)])
     with pytest.raises(QuotaExhausted):
@@ -62,7 +62,7 @@ async def test_an_account_that_is_set_up_is_limited_at_once() -> None:
     assert len(bank.good.calls) == 1
 
 
-async def test_an_account_that_is_set_up_is_limited_soon_where_the_storage_has_nothing_in_memory() -> None:
+async def test_a_new_account_is_limited_within_seconds_by_a_storage_without_memory() -> None:
     bank = await running(ANSWER, behind=True)
     storage = bank.router._parts.storage
     assert isinstance(storage, Behind)
@@ -73,7 +73,7 @@ async def test_an_account_that_is_set_up_is_limited_soon_where_the_storage_has_n
 
 
 @pytest.mark.parametrize("remembered", [None, 1, COST, 10**12])
-async def test_what_is_in_memory_neither_admits_nor_refuses(remembered: int | None) -> None:
+async def test_cached_balances_neither_admit_nor_refuse(remembered: int | None) -> None:
     """The decision goes by old figures; what is taken, and what is refused, does not."""
     bank = await Bank(ANSWER, terms=[account(monthly_nanos=10**9)]).open()
     storage = Behind(bank.storage, bank.clock)
@@ -88,7 +88,7 @@ async def test_what_is_in_memory_neither_admits_nor_refuses(remembered: int | No
     assert await bank.purse() == (COST + 1, COST, 0)
 
 
-async def test_a_limit_that_comes_while_calls_run_counts_those_that_end_after_it() -> None:
+async def test_a_new_limit_counts_calls_that_end_after_it() -> None:
     bank = await running(SLOW, ANSWER)
     async with anyio.create_task_group() as group:
         group.start_soon(bank.route)
@@ -100,7 +100,7 @@ async def test_a_limit_that_comes_while_calls_run_counts_those_that_end_after_it
     assert refused.value.detail["spent_usd"] == COST / 1e9
 
 
-async def test_a_limit_that_sinks_below_what_is_held_lets_what_runs_end_and_nothing_begin() -> None:
+async def test_a_limit_lowered_below_the_reservations_admits_nothing_new() -> None:
     bank = await Bank(SLOW, terms=[account(monthly_nanos=10**9)]).open()
     async with anyio.create_task_group() as group:
         group.start_soon(bank.route)
@@ -111,7 +111,7 @@ async def test_a_limit_that_sinks_below_what_is_held_lets_what_runs_end_and_noth
     assert await bank.purse() == (1, COST, 0)
 
 
-async def test_who_waits_for_money_gets_it_as_the_limit_is_raised() -> None:
+async def test_a_waiting_call_is_admitted_when_the_limit_is_raised() -> None:
     bank = await Bank([Pause(50.0), *ANSWER], ANSWER, terms=[account(monthly_nanos=600_000)]).open()
     async with anyio.create_task_group() as group:
         group.start_soon(bank.route)
@@ -125,7 +125,7 @@ async def test_who_waits_for_money_gets_it_as_the_limit_is_raised() -> None:
     assert await bank.purse() == (10**9, 2 * COST, 0)
 
 
-async def test_slots_that_are_fewer_from_now_on_let_what_runs_end_and_nothing_begin() -> None:
+async def test_lowered_concurrency_lets_running_calls_end_and_admits_nothing_new() -> None:
     bank = await Bank(SLOW, SLOW, ANSWER, terms=[account(limits=RateLimits(concurrency=2))]).open()
     async with anyio.create_task_group() as group:
         for _ in range(2):

@@ -62,7 +62,7 @@ async def left(bank: Bank) -> tuple[int, int, bool, bool]:
 
 
 @pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
-async def test_a_call_that_ends_after_the_router_was_closed_is_billed_once(kind: str, tmp_path: Path) -> None:
+async def test_a_call_that_ends_after_the_close_is_billed_once(kind: str, tmp_path: Path) -> None:
     bank = await opened(kind, tmp_path, SLOW)
     answers: list[Any] = []
 
@@ -82,7 +82,7 @@ async def test_a_call_that_ends_after_the_router_was_closed_is_billed_once(kind:
 
 
 @pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
-async def test_a_call_that_fails_after_the_router_was_closed_holds_nothing(kind: str, tmp_path: Path) -> None:
+async def test_a_call_that_fails_after_the_close_holds_nothing(kind: str, tmp_path: Path) -> None:
     bank = await opened(kind, tmp_path, BREAKS)
 
     async def call() -> None:
@@ -97,7 +97,7 @@ async def test_a_call_that_fails_after_the_router_was_closed_holds_nothing(kind:
 
 
 @pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
-async def test_a_call_that_is_cancelled_after_the_router_was_closed_holds_nothing(kind: str, tmp_path: Path) -> None:
+async def test_a_call_cancelled_after_the_close_holds_nothing(kind: str, tmp_path: Path) -> None:
     bank = await opened(kind, tmp_path, SLOW)
     async with anyio.create_task_group() as group:
         group.start_soon(partial(bank.route, idempotency_key="k"))
@@ -110,9 +110,7 @@ async def test_a_call_that_is_cancelled_after_the_router_was_closed_holds_nothin
 
 
 @pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
-async def test_a_stream_that_is_left_after_the_router_was_closed_is_billed_for_what_it_brought(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_stream_left_after_the_close_is_billed_for_its_output(kind: str, tmp_path: Path) -> None:
     bank = await opened(kind, tmp_path, SLOW)
     async with bank.router.stream("hi", caller=ACME, params=CAP, idempotency_key="k") as stream:
         while not isinstance(await anext(stream), OutputDelta):
@@ -124,7 +122,7 @@ async def test_a_stream_that_is_left_after_the_router_was_closed_is_billed_for_w
 
 
 @pytest.mark.parametrize("kind", ["slow", "sqlite"])
-async def test_what_waits_for_money_as_the_router_is_closed_holds_nothing(kind: str, tmp_path: Path) -> None:
+async def test_a_call_waiting_for_money_at_the_close_holds_nothing(kind: str, tmp_path: Path) -> None:
     bank = await opened(kind, tmp_path, SLOW)
     await bank.storage.apply("acme", [account(monthly_nanos=600_000)])
     async with anyio.create_task_group() as group:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -49,29 +48,27 @@ async def began(bank: Bank) -> Any:
 # --- after the close
 
 
-async def test_a_stream_that_is_dropped_after_the_close_is_said_to_be_lost(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stream_dropped_after_the_close_is_logged_as_lost(caplog: pytest.LogCaptureFixture) -> None:
     bank, _ = await odd(ANSWER)
     stream = await began(bank)
     await bank.router.aclose()
     with caplog.at_level(logging.ERROR):
         del stream
-        gc.collect()
     assert "money is lost: call tr_" in caplog.text
     assert "of account acme" in caplog.text
     assert bank.router.trace_counts.unbilled == 1
 
 
-async def test_a_stream_that_is_dropped_after_the_close_is_billed_where_nobody_has_to_wait() -> None:
+async def test_a_stream_dropped_after_the_close_is_billed_by_an_immediate_storage() -> None:
     bank = await Bank(ANSWER, terms=TERMS).open()
     stream = await began(bank)
     await bank.router.aclose()
     del stream
-    gc.collect()
     _, spent, reserved = await bank.purse()
     assert (spent > 0, reserved) == (True, 0)
 
 
-async def test_a_bill_that_cannot_be_written_after_the_close_is_said_to_be_lost(
+async def test_a_bill_that_cannot_be_written_after_the_close_is_logged_as_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bank, storage = await odd(SLOW)
@@ -84,7 +81,7 @@ async def test_a_bill_that_cannot_be_written_after_the_close_is_said_to_be_lost(
     assert (bank.router.trace_counts.unbilled, bank.router.trace_counts.waiting) == (1, 0)
 
 
-async def test_after_the_close_a_storage_that_stands_still_holds_no_answer_longer_than_its_time() -> None:
+async def test_after_the_close_a_hanging_storage_delays_no_answer_past_its_deadline() -> None:
     bank, storage = await odd(SLOW)
     async with anyio.create_task_group() as group:
         group.start_soon(partial(bank.route, timeout_ms=10_000))
@@ -94,7 +91,7 @@ async def test_after_the_close_a_storage_that_stands_still_holds_no_answer_longe
     assert bank.clock.monotonic() < 11.0
 
 
-async def test_a_call_whose_time_ends_after_the_close_leaves_its_bill_all_the_same() -> None:
+async def test_a_call_that_times_out_after_the_close_is_billed() -> None:
     bank, storage = await odd(SLOW)
 
     async def call() -> None:
@@ -112,7 +109,7 @@ async def test_a_call_whose_time_ends_after_the_close_leaves_its_bill_all_the_sa
     assert bank.router.trace_counts.unbilled == 0
 
 
-async def test_who_waits_for_a_key_whose_bill_is_given_up_at_the_close_may_go_on() -> None:
+async def test_a_call_waiting_for_a_key_goes_on_when_its_bill_is_given_up_at_the_close() -> None:
     bank, storage = await odd([Pause(1.0), *ANSWER], ANSWER)
     storage.away = (Facts,)
     took: list[float] = []
@@ -135,7 +132,7 @@ async def test_who_waits_for_a_key_whose_bill_is_given_up_at_the_close_may_go_on
 # --- what is kept of a call goes on, whatever fails
 
 
-async def test_a_dropped_call_gives_back_what_it_held_whatever_becomes_of_its_trace() -> None:
+async def test_a_dropped_call_releases_its_hold_even_if_its_trace_is_refused() -> None:
     bank = await Bank(ANSWER, terms=TERMS).open()
     stream = await began(bank)
     records = bank.router._parts.engine.records
@@ -145,14 +142,13 @@ async def test_a_dropped_call_gives_back_what_it_held_whatever_becomes_of_its_tr
 
     setattr(records, "conclude", fails)  # noqa: B010
     del stream
-    gc.collect()
     with pytest.raises(IndexError):
         records.keep_dropped()
     await bank.clock.sleep(1.0)
     assert (await bank.purse())[2] == 0
 
 
-async def test_a_storage_without_events_books_bills_and_keeps_traces_all_the_same() -> None:
+async def test_a_storage_without_events_still_books_bills_and_keeps_traces() -> None:
     bank, storage = await odd([ProviderFault("auth")], spare=[ANSWER, ANSWER])
     storage.refuse(PutEvent, error=UnsupportedWrite("no events here"))
     with pytest.raises(RouterError):
@@ -167,7 +163,7 @@ async def test_a_storage_without_events_books_bills_and_keeps_traces_all_the_sam
 
 
 @pytest.mark.parametrize("fault", ["odd", "away", "still"])
-async def test_an_answer_is_told_again_though_its_trace_cannot_be_read(fault: str) -> None:
+async def test_an_answer_is_replayed_even_if_its_trace_cannot_be_read(fault: str) -> None:
     bank, storage = await odd(ANSWER)
     first = await bank.route(idempotency_key="k")
     if fault == "still":
@@ -181,7 +177,7 @@ async def test_an_answer_is_told_again_though_its_trace_cannot_be_read(fault: st
 
 
 @pytest.mark.parametrize("error", [OSError("driver"), StorageUnavailable("away")])
-async def test_who_has_no_account_goes_on_whatever_the_storage_raises(error: Exception) -> None:
+async def test_callers_without_an_account_are_served_whatever_the_storage_raises(error: Exception) -> None:
     bank, storage = await odd(ANSWER, ANSWER)
     await bank.route(caller=Caller("guest"))
     storage.refuse(Look, error=error)
@@ -193,7 +189,7 @@ async def test_who_has_no_account_goes_on_whatever_the_storage_raises(error: Exc
 # --- what waits has an end
 
 
-async def test_no_call_is_let_in_whose_bill_would_be_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_call_is_admitted_while_the_settlement_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_queue, "QUEUE", 3)
     bank, storage = await odd(*[ANSWER] * 6, terms=[account()])
     storage.away = (Facts,)
@@ -206,7 +202,7 @@ async def test_no_call_is_let_in_whose_bill_would_be_one_too_many(monkeypatch: p
     assert (await bank.route()).output == "an answer"
 
 
-async def test_a_storage_that_contradicts_itself_of_a_purse_is_asked_a_few_times() -> None:
+async def test_a_storage_that_contradicts_itself_is_asked_a_bounded_number_of_times() -> None:
     bank, storage = await odd(ANSWER)
     full = Short(Purse("month", f"month:{bank.month[:7]}", LIMIT), waits=False)
     storage.before = lambda thing: full if isinstance(thing, Ask) and thing.nanos else None
@@ -218,7 +214,7 @@ async def test_a_storage_that_contradicts_itself_of_a_purse_is_asked_a_few_times
 # --- a part that never answers
 
 
-async def test_a_settlement_that_is_never_answered_is_done_again_and_holds_no_others_up_for_long() -> None:
+async def test_a_hanging_settlement_is_retried_and_delays_no_others_for_long() -> None:
     bank, storage = await odd(*[ANSWER] * 9)
     await bank.storage.apply("other", [PutAccount(replace(account(monthly_nanos=LIMIT).account, name="other"))])
 
@@ -241,7 +237,7 @@ async def test_a_settlement_that_is_never_answered_is_done_again_and_holds_no_ot
     assert bank.router.trace_counts.waiting == 0
 
 
-async def test_a_slow_storage_is_believed_of_an_account_that_was_set_up() -> None:
+async def test_the_late_answer_of_a_slow_storage_about_an_account_is_used() -> None:
     bank, storage = await odd(*[ANSWER] * 9)
     guest = Caller("guest")
     await bank.route(caller=guest)
@@ -257,7 +253,7 @@ async def test_a_slow_storage_is_believed_of_an_account_that_was_set_up() -> Non
 # --- a month
 
 
-async def test_a_call_is_of_the_month_in_which_it_was_let_in_whatever_it_needs_later() -> None:
+async def test_a_call_belongs_to_the_month_of_its_admission() -> None:
     cheap = [Pause(5.0), ProviderFault("server")]
     bank = await Bank(cheap, cheap, spare=[ANSWER], terms=[account(monthly_nanos=LIMIT)]).open()
     ends = datetime(2026, 2, 1, tzinfo=UTC).timestamp() - bank.clock.time()

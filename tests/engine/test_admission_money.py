@@ -60,16 +60,16 @@ async def hedging(*, hedge: bool = True) -> Bank:
     return await bank.open()
 
 
-async def test_where_two_models_may_be_asked_at_once_both_are_set_aside() -> None:
+async def test_a_hedged_call_reserves_both_models() -> None:
     alone = await held(await hedging(hedge=False), policy_id="quick")
     assert await held(await hedging(), policy_id="quick") == 3 * alone
 
 
-async def test_no_more_is_set_aside_for_two_models_than_the_request_may_cost() -> None:
+async def test_a_hedged_call_reserves_at_most_its_own_budget() -> None:
     assert await held(await hedging(), policy_id="quick", budget={"maxCostUsd": 0.001}) == 1_000_000
 
 
-async def test_what_is_set_aside_is_no_less_for_a_cheaper_fallback() -> None:
+async def test_a_cheaper_fallback_does_not_lower_the_reservation() -> None:
     bank = Bank(spare=[SLOW], terms=[account(monthly_nanos=LIMIT)])
     dear = replace(ONE, pricing_per_1m=Pricing(100.0, 400.0))
     first = ScriptedProvider([ProviderFault("auth")], models=[dear], clock=bank.clock)
@@ -80,7 +80,7 @@ async def test_what_is_set_aside_is_no_less_for_a_cheaper_fallback() -> None:
 @pytest.mark.parametrize(
     ("budget_usd", "raised"), [(1e-6, BudgetExceeded), (1.0, QuotaExhausted), (None, QuotaExhausted)]
 )
-async def test_a_request_whose_own_budget_refuses_it_hears_of_that_and_not_of_its_account(
+async def test_a_refusal_by_the_requests_own_budget_does_not_blame_the_account(
     budget_usd: float | None, raised: type[Exception]
 ) -> None:
     bank = await Bank(terms=[account(monthly_nanos=500)]).open()
@@ -120,14 +120,14 @@ async def line(*script: Any) -> Line:
     return Line(await Bank(*script, terms=[account(monthly_nanos=4_200_000)]).open())
 
 
-async def test_who_waits_for_money_is_served_in_turn_however_many_wait() -> None:
+async def test_calls_waiting_for_money_are_served_in_order() -> None:
     waiting, names = await line(*[SLOW] * 5), ["a", "b", "c", "d", "e"]
     await waiting.run([(name, LARGE) for name in names])
     assert waiting.asked == waiting.ended == names
     assert await waiting.bank.purse() == (4_200_000, 5 * COST, 0)
 
 
-async def test_a_small_call_does_not_overtake_who_waits_for_the_same_money() -> None:
+async def test_a_small_call_does_not_overtake_one_waiting_for_the_same_money() -> None:
     waiting = await line(*[SLOW] * 3)
     async with anyio.create_task_group() as group:
         group.start_soon(waiting.run, [("runs", LARGE), ("waits", LARGE), ("small", SMALL)])
@@ -136,13 +136,13 @@ async def test_a_small_call_does_not_overtake_who_waits_for_the_same_money() -> 
     assert sorted(waiting.asked[1:]) == ["small", "waits"], "at one time, since there is room for both"
 
 
-async def test_a_small_call_need_not_wait_where_nobody_does() -> None:
+async def test_a_small_call_does_not_wait_if_no_other_waits() -> None:
     waiting = await line(SLOW, ANSWER)
     await waiting.run([("runs", LARGE), ("small", SMALL)])
     assert waiting.ended == ["small", "runs"]
 
 
-async def test_who_leaves_the_queue_lets_those_behind_it_move_up() -> None:
+async def test_a_call_that_leaves_the_queue_lets_later_ones_move_up() -> None:
     waiting = await line(SLOW, ANSWER, ANSWER)
 
     async def leaves() -> None:
@@ -156,7 +156,7 @@ async def test_who_leaves_the_queue_lets_those_behind_it_move_up() -> None:
     assert waiting.ended == ["runs", "stays"]
 
 
-async def test_who_is_behind_others_waits_no_longer_than_its_time_and_is_not_let_in_then() -> None:
+async def test_a_queued_call_waits_until_its_deadline_and_is_not_admitted_later() -> None:
     waiting = await line(SLOW, SLOW)
     clock = waiting.bank.clock
     async with anyio.create_task_group() as group:
@@ -171,7 +171,7 @@ async def test_who_is_behind_others_waits_no_longer_than_its_time_and_is_not_let
     assert waiting.asked == ["runs", "waits"]
 
 
-def test_a_call_that_its_host_makes_waits_for_nobodys_money() -> None:
+def test_steps_never_wait_for_reserved_money() -> None:
     storage, provider, at = MemoryStorage(), ScriptedProvider([], models=[ONE]), timestamp(time.time())
     anyio.run(storage.apply, "acme", [account(monthly_nanos=600_000)])
     anyio.run(storage.accounts.admit, Ask(id="tr_other", caller=ACME, at=time.time(), lasts_s=60.0, nanos=500_000))
@@ -186,7 +186,7 @@ def test_a_call_that_its_host_makes_waits_for_nobodys_money() -> None:
     assert (month.spent_nanos, month.reserved_nanos) == (0, 500_000)
 
 
-async def test_more_is_set_aside_for_a_fallback_and_not_beyond_what_the_request_may_cost() -> None:
+async def test_a_fallback_widens_the_reservation_up_to_the_requests_budget() -> None:
     broken: list[Any] = [Delta("half an"), Usage(100, 10), ProviderFault("auth")]
     for budget, fallbacks in {0.0012: 0, 0.0013: 1}.items():
         bank = await Bank(broken, spare=[ANSWER], terms=[account(monthly_nanos=LIMIT)]).open()
@@ -195,7 +195,7 @@ async def test_more_is_set_aside_for_a_fallback_and_not_beyond_what_the_request_
         assert len(bank.spare.calls) == fallbacks
 
 
-async def test_who_waits_in_vain_for_money_that_others_hold_is_told_so_by_a_file_too(tmp_path: Path) -> None:
+async def test_a_vain_wait_for_reserved_money_is_explained_by_sqlite_too(tmp_path: Path) -> None:
     ends = anyio.Event()
 
     async def answer(call: UpstreamCall) -> str:
@@ -217,7 +217,7 @@ async def test_who_waits_in_vain_for_money_that_others_hold_is_told_so_by_a_file
             ends.set()
 
 
-async def test_what_is_explored_is_within_what_the_caller_has_left() -> None:
+async def test_exploration_stays_within_the_callers_balance() -> None:
     bank = Bank(terms=[account(monthly_nanos=100 * COST)])
     bank.router = Router(
         providers=[

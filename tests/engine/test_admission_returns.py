@@ -26,7 +26,7 @@ LIMIT = 10**9
 OTHER: list[Line] = [Delta("another answer"), Usage(100, 50), Finish("stop")]
 
 
-async def test_a_key_of_a_refused_call_is_free_at_once_and_its_request_counts() -> None:
+async def test_the_key_of_a_refused_call_is_free_at_once_and_the_request_counts() -> None:
     bank = await Bank(ANSWER, terms=[account(monthly_nanos=1, limits=RateLimits(requests_per_min=2))]).open()
     for _ in range(2):
         with pytest.raises(QuotaExhausted) as refused:
@@ -40,7 +40,7 @@ async def test_a_key_of_a_refused_call_is_free_at_once_and_its_request_counts() 
 
 
 @pytest.mark.parametrize("error", [OSError("driver"), asyncio.CancelledError()])
-async def test_a_slot_is_free_though_settling_its_call_failed_oddly(error: BaseException) -> None:
+async def test_a_slot_is_free_even_if_settling_its_call_fails_oddly(error: BaseException) -> None:
     bank = await Bank(ANSWER, ANSWER, terms=[account(limits=RateLimits(concurrency=1))]).open()
     storage = Behind(bank.storage, bank.clock)
     bank.use(storage)
@@ -103,7 +103,7 @@ async def test_a_call_that_a_guardrail_blocks_holds_nothing(call: Callable[[Rout
 
 
 @pytest.mark.parametrize("call", [plain, streamed])
-async def test_who_leaves_while_a_guardrail_looks_holds_nothing(call: Callable[[Router], Awaitable[None]]) -> None:
+async def test_a_call_cancelled_during_a_guardrail_holds_nothing(call: Callable[[Router], Awaitable[None]]) -> None:
     bank = await guarded(Slow)
     with bank.clock.deadline(bank.clock.monotonic() + 1.0) as limit:
         await call(bank.router)
@@ -112,7 +112,7 @@ async def test_who_leaves_while_a_guardrail_looks_holds_nothing(call: Callable[[
     assert (await bank.route()).output == "an answer"
 
 
-async def test_what_was_asked_for_and_never_answered_is_given_back() -> None:
+async def test_an_unanswered_admission_is_released() -> None:
     bank = await Bank([Pause(1.0), *ANSWER], terms=[account(monthly_nanos=500_000)]).open()
     storage = Behind(bank.storage, bank.clock)
     bank.use(storage)
@@ -153,7 +153,7 @@ async def test_a_call_whose_trace_is_refused_is_billed_and_holds_nothing() -> No
 
 @pytest.mark.parametrize("pause_s", [0.0, 50.0])
 @pytest.mark.parametrize("behind", [False, True])
-async def test_one_key_is_one_bill_though_another_took_it_over(pause_s: float, behind: bool) -> None:
+async def test_one_key_is_billed_once_even_if_another_call_took_it_over(pause_s: float, behind: bool) -> None:
     """The first was taken for gone, and its hold ended by name. The other ends before it, or after."""
     bank = await Bank([Pause(20.0), *ANSWER], [Pause(pause_s), *OTHER], terms=[account(monthly_nanos=LIMIT)]).open()
     if behind:
@@ -182,7 +182,7 @@ async def test_one_key_is_one_bill_though_another_took_it_over(pause_s: float, b
     assert (await bank.route(idempotency_key="k", timeout_ms=200_000)).output == "another answer"
 
 
-async def test_one_whose_key_was_taken_over_by_one_that_failed_is_billed_and_its_answer_kept() -> None:
+async def test_a_call_whose_key_was_taken_over_by_a_failed_call_is_billed_and_kept() -> None:
     bank = await Bank([Pause(20.0), *ANSWER], ProviderFault("auth"), terms=[account(monthly_nanos=LIMIT)]).open()
     accounts = bank.storage.accounts
     async with anyio.create_task_group() as group:
@@ -197,7 +197,7 @@ async def test_one_whose_key_was_taken_over_by_one_that_failed_is_billed_and_its
     assert (await bank.route(idempotency_key="k")).output == "an answer"
 
 
-async def test_a_call_that_runs_keeps_its_key_and_its_bill_however_many_come_meanwhile() -> None:
+async def test_a_running_call_keeps_its_key_however_many_join() -> None:
     bank = Bank([Pause(10.0), *ANSWER], *[ANSWER] * 4, terms=[account(monthly_nanos=LIMIT)])
     bank.storage = MemoryStorage(newest=1, clock=bank.clock)
     bank.use(bank.storage)
@@ -217,7 +217,7 @@ async def test_a_call_that_runs_keeps_its_key_and_its_bill_however_many_come_mea
     assert len({answer.trace_id for answer in answers}) == 1
 
 
-async def test_who_joins_a_call_whose_bill_cannot_be_written_waits_no_longer_than_its_time() -> None:
+async def test_a_call_joining_one_that_cannot_be_settled_waits_until_its_deadline() -> None:
     bank = await Bank(ANSWER, terms=[account(monthly_nanos=LIMIT)]).open()
     storage = Behind(bank.storage, bank.clock)
     bank.use(storage)

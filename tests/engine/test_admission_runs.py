@@ -38,7 +38,7 @@ async def counted(bank: Bank, run: RunLimit = RUN) -> tuple[int, int]:
     return purse.spent_nanos, purse.reserved_nanos
 
 
-async def test_a_run_is_limited_though_its_account_was_known_before_it_began() -> None:
+async def test_a_run_is_limited_even_if_its_account_was_cached_before() -> None:
     bank = await Bank(ANSWER, terms=[account()]).open()
     await bank.route()
     with pytest.raises(QuotaExhausted) as refused:
@@ -47,7 +47,7 @@ async def test_a_run_is_limited_though_its_account_was_known_before_it_began() -
     assert len(bank.good.calls) == 1
 
 
-async def test_a_run_limits_no_call_but_its_own() -> None:
+async def test_a_run_limits_only_its_own_calls() -> None:
     bank = await Bank(*[ANSWER] * 3, terms=[account()]).open()
     with pytest.raises(QuotaExhausted):
         await call(bank, RunLimit("tr_poor", COST))
@@ -56,7 +56,7 @@ async def test_a_run_limits_no_call_but_its_own() -> None:
     assert await counted(bank) == (COST, 0)
 
 
-async def test_a_run_limits_the_calls_of_an_account_that_nobody_set_up() -> None:
+async def test_a_run_limits_the_calls_of_an_unknown_account() -> None:
     bank = await Bank(ANSWER, ANSWER).open()
     await bank.route()
     await call(bank)
@@ -66,7 +66,7 @@ async def test_a_run_limits_the_calls_of_an_account_that_nobody_set_up() -> None
     assert len(bank.good.calls) == 2
 
 
-async def test_what_nobody_knows_counts_in_the_run_at_its_most_and_is_charged_as_estimated() -> None:
+async def test_unknown_usage_counts_at_its_maximum_in_the_run_and_is_charged_as_estimated() -> None:
     bank = await Bank(SILENT, terms=[account(monthly_nanos=10**9)]).open()
     await call(bank)
     (row,) = await bank.rows()
@@ -74,7 +74,7 @@ async def test_what_nobody_knows_counts_in_the_run_at_its_most_and_is_charged_as
     assert row.charge_nanos < WORST < (await counted(bank))[0]
 
 
-async def test_a_call_of_a_run_waits_for_what_its_others_hold() -> None:
+async def test_a_call_of_a_run_waits_for_the_reservations_of_its_other_calls() -> None:
     bank = await Bank([Pause(5.0), *ANSWER], ANSWER, terms=[account()]).open()
     async with anyio.create_task_group() as group:
         group.start_soon(partial(call, bank, tokens=150))
@@ -84,7 +84,7 @@ async def test_a_call_of_a_run_waits_for_what_its_others_hold() -> None:
     assert await counted(bank) == (2 * COST, 0)
 
 
-async def test_a_call_of_a_run_that_waited_in_vain_is_told_that_its_others_hold_it() -> None:
+async def test_a_call_of_a_run_that_waited_in_vain_names_the_other_calls() -> None:
     bank = await Bank([Pause(5.0), *ANSWER], terms=[account()]).open()
     async with anyio.create_task_group() as group:
         group.start_soon(partial(call, bank, tokens=150))

@@ -26,22 +26,20 @@ async def asked(**options: Any) -> int:
     return int(refused.value.detail["asked"])
 
 
-async def test_a_call_takes_all_the_tokens_that_it_may_write_or_else_256() -> None:
+async def test_a_call_counts_its_output_cap_or_256_tokens() -> None:
     least = await asked(params={"max_output_tokens": 1})
     assert await asked(params={"max_output_tokens": 900}) - least == 899
     assert await asked(params=None) - least == 255
     assert await asked(params={"temperature": 0.0}) - least == 255
 
 
-async def test_a_call_takes_all_the_tokens_that_it_may_read() -> None:
+async def test_a_call_counts_the_upper_bound_of_its_input_tokens() -> None:
     short, long = await asked(text="hi"), await asked(text="word " * 500)
     assert long - short > 500
 
 
 @pytest.mark.parametrize(("answered", "admitted"), [(True, False), (False, True)])
-async def test_of_a_call_of_which_nobody_knows_what_it_used_all_its_tokens_count(
-    answered: bool, admitted: bool
-) -> None:
+async def test_a_call_of_unknown_usage_counts_all_its_estimated_tokens(answered: bool, admitted: bool) -> None:
     terms = [account(limits=RateLimits(tokens_per_min=1_000))]
     bank = await Bank([ProviderFault("auth", answered=answered)], ANSWER, terms=terms).open()
     with pytest.raises(UpstreamFailed):

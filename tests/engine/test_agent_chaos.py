@@ -105,7 +105,7 @@ async def _events(agent: Agent) -> Any:
 
 
 @pytest.mark.anyio
-async def test_every_run_ends_within_its_limits_whatever_its_model_does(full: bool) -> None:
+async def test_every_run_ends_within_its_limits_whatever_the_model_says(full: bool) -> None:
     for seed in range(1_000 if full else 60):
         try:
             await run_one(seed, None)
@@ -124,7 +124,7 @@ def begin(child: Child) -> subprocess.Popen[str]:
 def test_a_run_that_is_killed_goes_on_and_pays_for_each_step_once(tmp_path: Path, full: bool) -> None:
     """Asked again under its key, it goes on after its last finished step."""
     chance = Random(3)
-    for number in range(100 if full else 2):
+    for number in range(100 if full else 1):
         path = tmp_path / f"{number}.db"
         child, kills, answer = Child(str(path), "key", 4), 0, ""
         while not answer:

@@ -93,7 +93,7 @@ async def test_a_run_with_a_key_can_be_resumed(kind: str, tmp_path: Path) -> Non
 
 
 @STORAGES
-async def test_of_two_that_resume_a_run_one_goes_on(kind: str, tmp_path: Path) -> None:
+async def test_only_one_of_two_resumptions_continues_a_run(kind: str, tmp_path: Path) -> None:
     goes_on, begun, sent = anyio.Event(), anyio.Event(), list[str]()
 
     async def send() -> str:
@@ -123,7 +123,7 @@ async def test_of_two_that_resume_a_run_one_goes_on(kind: str, tmp_path: Path) -
     await made.aclose()
 
 
-async def test_a_run_that_is_under_way_is_not_run_by_another(tmp_path: Path) -> None:
+async def test_a_running_run_cannot_be_resumed(tmp_path: Path) -> None:
     goes_on, begun, sent = anyio.Event(), anyio.Event(), list[str]()
 
     async def send() -> str:
@@ -174,7 +174,7 @@ async def test_an_interrupted_run_goes_on_under_its_key_without_paying_twice(kin
     await made.aclose()
 
 
-async def test_a_call_is_run_once_its_client_has_approved_it() -> None:
+async def test_a_tool_call_runs_once_its_client_has_approved_it() -> None:
     paid = list[int]()
 
     def pay(euros: int) -> str:
@@ -207,7 +207,7 @@ async def test_a_run_is_not_resumed_by_an_agent_that_lacks_its_tools() -> None:
     await made.aclose()
 
 
-async def test_a_typed_answer_is_typed_again_under_its_key() -> None:
+async def test_a_replayed_answer_has_its_type() -> None:
     made = router(['{"value": 3}'])
     agent = Agent(made, output_type=dict[str, int])
     answers = [await agent.run("go", idempotency_key="k") for _ in range(2)]
@@ -255,7 +255,7 @@ async def spent(made: Router) -> float:
     return (await made.traces.usage()).totals.cost_usd
 
 
-async def test_an_agent_that_is_a_tool_spends_of_the_outer_budget_however_it_ends() -> None:
+async def test_an_agent_used_as_a_tool_spends_the_outer_budget_however_it_ends() -> None:
     def script(call: UpstreamCall) -> Any:
         return asks(("add", {"a": 1})) if is_inner(call) else CALLS_HELPER
 
@@ -290,7 +290,7 @@ async def test_what_an_agent_spent_before_it_ran_out_of_time_counts() -> None:
     await made.aclose()
 
 
-async def test_an_agent_that_is_a_tool_shares_tags_and_trace_with_the_outer_run() -> None:
+async def test_an_agent_used_as_a_tool_shares_the_tags_and_trace_of_the_outer_run() -> None:
     made, outer = inner_and_outer(helped, None)
     answer = await outer.run("go", metadata={"tenant": "t1", "conversation": "c"})
     assert answer.status == "completed"
@@ -305,7 +305,7 @@ async def test_an_agent_that_is_a_tool_shares_tags_and_trace_with_the_outer_run(
     await made.aclose()
 
 
-async def test_an_agent_that_is_a_tool_takes_no_slot_of_its_own() -> None:
+async def test_an_agent_used_as_a_tool_takes_no_slot() -> None:
     storage = MemoryStorage()
     account = TheAccount(name="acme", created_at="2026-01-01T00:00:00.000Z", limits=RateLimits(concurrency=1))
     await storage.apply("acme", [PutAccount(account)])
@@ -345,7 +345,7 @@ async def test_an_outer_run_that_is_resumed_does_not_pay_again_for_an_inner_one(
     await made.aclose()
 
 
-def test_an_agent_that_waits_for_a_client_is_no_tool() -> None:
+def test_an_agent_that_waits_for_a_client_cannot_be_a_tool() -> None:
     for tools in ([ASK_USER], [FunctionTool(add, needs_approval=True)]):
         with pytest.raises(ValidationFailed, match="would wait for a client"):
             Agent(Router.sandbox(), tools=tools).as_tool("helper", "helps")
@@ -383,7 +383,7 @@ async def test_a_long_conversation_stays_usable() -> None:
     await made.aclose()
 
 
-async def test_a_run_that_has_ended_keeps_no_words_in_its_trace() -> None:
+async def test_the_trace_of_an_ended_run_has_no_text() -> None:
     storage = MemoryStorage()
     made = router([asks(("add", {"a": 123_454_321})), "done"], storage=storage)
     answer = await Agent(made, tools=[add]).run("a secret prompt")
@@ -396,7 +396,7 @@ async def test_a_run_that_has_ended_keeps_no_words_in_its_trace() -> None:
     await made.aclose()
 
 
-async def test_tool_spans_have_words_where_capture_is_on() -> None:
+async def test_tool_spans_have_text_if_capture_is_on() -> None:
     made = router(
         [asks(("add", {"a": 7, "b": 8})), "done"], settings=Settings(capture=Capture(prompts=True, answers=True))
     )
@@ -415,7 +415,7 @@ async def test_a_budget_holds_in_the_sandbox_too() -> None:
     await made.aclose()
 
 
-async def test_a_server_takes_the_smaller_limit_and_python_what_it_is_given() -> None:
+async def test_a_server_applies_the_smaller_limit_and_python_the_given_one() -> None:
     made = router(lambda call: asks(("add", {"a": 1})))
     agent = Agent(made, tools=[add], max_steps=4, total_budget_usd=0.01)
     run = agent.prepare(AgentRequest(task="x", max_steps=400, total_budget_usd=5.0))

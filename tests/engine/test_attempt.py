@@ -36,6 +36,8 @@ from routewright.wire import (
 from .support import GOOD, SPARE, House, said
 
 pytestmark = pytest.mark.anyio
+on_one_loop = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+"""For tests of much computation, in which the kind of loop plays no part."""
 
 ANSWER = said(Delta("Blue."), Usage(10, 5), Finish("stop"))
 ONCE: FallbackDict = {"maxRetries": 0}
@@ -94,7 +96,7 @@ nan, inf = float("nan"), float("inf")
     ],
     ids=lambda chunk: repr(chunk)[:40],
 )
-async def test_a_chunk_that_is_none_is_a_fault_and_goes_no_further(ask: Ask, chunk: Any) -> None:
+async def test_an_invalid_chunk_is_a_fault_and_is_not_delivered(ask: Ask, chunk: Any) -> None:
     house = House([said(Delta("half"), chunk, Finish("stop"))], [ANSWER])
     assert await ask(house.router, fallback=ONCE) == "Blue."
     assert house.left_open == 0
@@ -109,7 +111,7 @@ async def test_the_fault_of_a_bad_chunk_says_what_it_was() -> None:
 
 
 @both_ways
-async def test_whatever_breaks_on_our_side_the_connection_is_left(ask: Ask) -> None:
+async def test_a_bug_of_ours_still_closes_the_connection(ask: Ask) -> None:
     class Broken(Random):
         def random(self) -> float:
             raise ZeroDivisionError
@@ -146,7 +148,7 @@ class SlowToEnter(ScriptedProvider):
 
 @both_ways
 @pytest.mark.parametrize("kind", [ScriptedProvider, SlowToEnter])
-async def test_silence_beyond_a_models_own_limit_is(ask: Ask, kind: type[ScriptedProvider]) -> None:
+async def test_silence_beyond_a_models_own_limit_counts_against_it(ask: Ask, kind: type[ScriptedProvider]) -> None:
     house = House([said(Pause(100.0))], [ANSWER], kind=kind)
     await ask(house.router)
     assert stability(house) < 901
@@ -154,7 +156,7 @@ async def test_silence_beyond_a_models_own_limit_is(ask: Ask, kind: type[Scripte
 
 @both_ways
 @pytest.mark.parametrize(("last_s", "blamed"), [(9.0, False), (11.0, True)])
-async def test_a_stalled_answer_is_held_against_it_where_it_was_silent_for_long(
+async def test_a_stalled_answer_counts_against_the_model_after_a_long_silence(
     ask: Ask, last_s: float, blamed: bool
 ) -> None:
     lively: list[Line] = [Pause(7.0), Delta("")] * 7  # which takes 49 s
@@ -164,7 +166,7 @@ async def test_a_stalled_answer_is_held_against_it_where_it_was_silent_for_long(
     assert (stability(house) < 901) == blamed
 
 
-async def test_the_time_that_a_reader_takes_is_not() -> None:
+async def test_the_time_of_a_slow_reader_does_not_count_against_the_model() -> None:
     house = House([said(Delta("half"), Pause(0.1), *ANSWER)])
     async with house.router.stream("hi", goal="quality") as stream:
         text = stream.text()
@@ -222,7 +224,7 @@ class SlowToLeave(ScriptedProvider):
 
 @both_ways
 @pytest.mark.parametrize("answer", [[ProviderFault("auth")], [Pause(100.0)]])
-async def test_a_slow_farewell_does_not_hold_up_the_fallback(ask: Ask, answer: Any) -> None:
+async def test_a_slow_close_does_not_delay_the_fallback(ask: Ask, answer: Any) -> None:
     quick = House([answer], [ANSWER])
     await ask(quick.router)
     house = House([answer], [ANSWER], kind=SlowToLeave)
@@ -233,7 +235,7 @@ async def test_a_slow_farewell_does_not_hold_up_the_fallback(ask: Ask, answer: A
 
 @both_ways
 @pytest.mark.parametrize("pause_s", [100.0, 59.9])
-async def test_a_slow_farewell_makes_no_call_late(ask: Ask, pause_s: float) -> None:
+async def test_a_slow_close_makes_no_call_late(ask: Ask, pause_s: float) -> None:
     lively: list[Line] = [Pause(pause_s / 200), Delta("")] * 200
     house = House([said(Delta("half"), *lively, ProviderFault("server"))], kind=SlowToLeave)
     with pytest.raises(RouterTimeoutError):
@@ -244,7 +246,7 @@ async def test_a_slow_farewell_makes_no_call_late(ask: Ask, pause_s: float) -> N
 
 @both_ways
 @pytest.mark.parametrize("error", [ZeroDivisionError(), asyncio.CancelledError(), GeneratorExit(), Odd(), ODD_GROUP])
-async def test_a_bad_farewell_takes_nothing_back(ask: Ask, error: BaseException) -> None:
+async def test_an_error_on_closing_changes_nothing(ask: Ask, error: BaseException) -> None:
     house = House([ANSWER], kind=SlowToLeave)
     house.good.leaving_s, house.good.at_last = 0.0, error  # type: ignore[attr-defined]
     assert await ask(house.router) == "Blue."
@@ -252,7 +254,7 @@ async def test_a_bad_farewell_takes_nothing_back(ask: Ask, error: BaseException)
 
 
 @both_ways
-async def test_a_context_that_gives_no_iterator_is_left_all_the_same(ask: Ask) -> None:
+async def test_a_context_without_an_iterator_is_closed(ask: Ask) -> None:
     class NoIterator(ScriptedProvider):
         def open(self, call: UpstreamCall) -> Any:
             context = super().open(call)
@@ -271,7 +273,7 @@ async def test_a_context_that_gives_no_iterator_is_left_all_the_same(ask: Ask) -
     assert house.left_open == 0
 
 
-async def test_an_answer_that_is_whole_at_the_deadline_is_given() -> None:
+async def test_an_answer_complete_at_the_deadline_is_returned() -> None:
     class Blocking(ScriptedProvider):
         async def pause(self, seconds: float) -> None:
             assert isinstance(self._clock, FakeClock)
@@ -309,6 +311,7 @@ async def test_an_answer_that_never_waits_lets_others_run_and_ends_at_the_deadli
 
 @both_ways
 @pytest.mark.parametrize("piece", [Delta("x" * (1 << 20)), ToolDelta(0, "x" * (1 << 20))])
+@on_one_loop
 async def test_an_answer_without_end_is_cut_at_32_mib(ask: Ask, piece: Chunk) -> None:
     house = House([[piece] * 40], [ANSWER])
     assert await ask(house.router, fallback=ONCE) == "Blue."
@@ -324,7 +327,7 @@ async def test_deltas_carry_their_attempt_and_end_with_it() -> None:
     assert texts == ["half", "Blue."]
 
 
-async def test_a_plain_call_is_rescued_whatever_came_since_nothing_had_reached_the_caller() -> None:
+async def test_a_plain_call_falls_back_whatever_text_had_arrived() -> None:
     house = House([said(Delta("half"), ProviderFault("reset"))], [ANSWER])
     assert await plain(house.router, fallback={"on_partial": "error", "maxRetries": 0}) == "Blue."
 
@@ -340,7 +343,7 @@ class Raising(ScriptedProvider):
 
 @both_ways
 @pytest.mark.parametrize("error", [Odd(), ODD_GROUP, GeneratorExit()])
-async def test_what_no_provider_should_raise_is_a_fault_of_its_own(ask: Ask, error: BaseException) -> None:
+async def test_an_unexpected_exception_of_a_provider_is_a_fault(ask: Ask, error: BaseException) -> None:
     house = House([said(Delta("half"), Pause(1.0))], [ANSWER], kind=Raising)
     house.good.error = error  # type: ignore[attr-defined]
     assert await ask(house.router, fallback=ONCE) == "Blue."
@@ -349,7 +352,7 @@ async def test_what_no_provider_should_raise_is_a_fault_of_its_own(ask: Ask, err
 
 @both_ways
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), STOP_GROUP])
-async def test_what_ends_the_program_passes(ask: Ask, error: BaseException) -> None:
+async def test_exceptions_that_end_the_program_pass(ask: Ask, error: BaseException) -> None:
     house = House([said(Delta("half"), Pause(1.0))], [ANSWER], kind=Raising)
     house.good.error = error  # type: ignore[attr-defined]
     with pytest.raises(type(error)) as raised:
@@ -401,7 +404,7 @@ class Undecided(ProviderFault):
 
 @both_ways
 @pytest.mark.parametrize("fault", [NoConstructor(), Unreadable("auth"), Undecided("auth")])
-async def test_a_fault_that_cannot_be_read_is_one_all_the_same(ask: Ask, fault: ProviderFault) -> None:
+async def test_an_unreadable_provider_fault_is_still_a_fault(ask: Ask, fault: ProviderFault) -> None:
     house = House([fault], [ANSWER])
     assert await ask(house.router, fallback=ONCE) == "Blue."
     assert house.left_open == 0
@@ -411,7 +414,7 @@ async def test_a_fault_that_cannot_be_read_is_one_all_the_same(ask: Ask, fault: 
 
 
 @both_ways
-async def test_a_tool_call_without_a_name_is_none(ask: Ask) -> None:
+async def test_a_tool_call_without_a_name_is_invalid(ask: Ask) -> None:
     nameless = said(ToolDelta(0, "{}", "call_1", "look"), ToolDelta(1, "{}", "call_2"))
     for reason in ("tool_calls", "stop", "length"):
         house = House([[*nameless, Finish(reason)]], [ANSWER])

@@ -158,7 +158,7 @@ async def test_a_model_is_left_alone_by_every_call_until_its_retry_after_has_pas
     assert (await ask(house)).routing.selected_model == GOOD.id
 
 
-async def test_a_retry_after_that_is_waited_out_keeps_no_other_call_away() -> None:
+async def test_a_retry_after_that_is_waited_out_opens_no_circuit() -> None:
     limited = said(ProviderFault("rate_limited", retry_after=2.0))
     house = house_of([limited, said(Delta("Blue."), Finish("stop")), said(Delta("Blue."), Finish("stop"))])
     async with anyio.create_task_group() as group:
@@ -168,7 +168,7 @@ async def test_a_retry_after_that_is_waited_out_keeps_no_other_call_away() -> No
     assert len(house.good.calls) == 3
 
 
-async def test_a_model_that_asks_to_be_left_alone_is_asked_where_nothing_else_is_left() -> None:
+async def test_a_model_with_a_retry_after_is_called_if_no_other_is_left() -> None:
     good = Switch("rate_limited", retry_after=86_400.0)
     house = house_of(good)
     good.up = False
@@ -258,7 +258,7 @@ HARMLESS: list[tuple[Any, Callable[[House], Awaitable[None]]]] = [
 
 
 @pytest.mark.parametrize(("script", "call"), HARMLESS, ids=lambda each: getattr(each, "__name__", ""))
-async def test_what_its_caller_brought_about_opens_no_circuit(
+async def test_faults_caused_by_the_caller_open_no_circuit(
     script: Any, call: Callable[[House], Awaitable[None]]
 ) -> None:
     def spare(asked: UpstreamCall) -> Any:
@@ -328,7 +328,7 @@ async def test_a_model_that_fails_leaves_its_siblings_in_service() -> None:
 # --- when all are open
 
 
-async def test_where_all_are_open_the_one_due_soonest_is_called() -> None:
+async def test_if_all_circuits_are_open_the_one_due_first_is_called() -> None:
     good, spare = Switch(), Switch()
     house = house_of(good, spare)
     good.up = spare.up = False
@@ -356,7 +356,7 @@ async def test_a_lone_model_is_called_in_all_requests_and_no_more_than_once_in_e
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_probe_that_is_cancelled_lets_another_go(streamed: bool) -> None:
+async def test_a_cancelled_probe_makes_room_for_another(streamed: bool) -> None:
     good = Switch()
     house = house_of(good)
     await opened(house, good)
@@ -379,7 +379,7 @@ async def test_a_probe_that_is_cancelled_lets_another_go(streamed: bool) -> None
     assert (len(house.good.calls), house.left_open) == (7, 0)
 
 
-async def test_a_probe_of_which_the_provider_says_nothing_lets_another_go() -> None:
+async def test_a_probe_without_a_verdict_makes_room_for_another() -> None:
     good = Switch()
     house = house_of(good)
     await opened(house, good)

@@ -239,7 +239,7 @@ async def test_no_mix_of_prices_usage_and_faults_consumes_more_than_the_budget(f
     assert turned > seed / 50, "midnight falls between two attempts"
 
 
-async def test_a_broken_answer_that_told_of_little_is_paid_by_its_text() -> None:
+async def test_a_broken_answer_with_little_usage_is_priced_by_its_text() -> None:
     text = "The sky scatters blue light more than red. " * 50
     house = House([said(Usage(10, 1), Delta(text), ProviderFault("reset"))], [said(Delta("x"), Finish("stop"))])
     answer = await house.router.route("hi", goal="quality", fallback={"maxRetries": 0})
@@ -249,7 +249,7 @@ async def test_a_broken_answer_that_told_of_little_is_paid_by_its_text() -> None
 
 
 @pytest.mark.parametrize("answered", [False, True])
-async def test_a_fault_after_headers_is_taken_at_its_worst_and_one_before_is_free(answered: bool) -> None:
+async def test_a_fault_after_headers_counts_at_the_worst_case_and_one_before_is_free(answered: bool) -> None:
     house = House([ProviderFault("auth", answered=answered)], [said(Delta("x"), Usage(1, 1), Finish("stop"))])
     await house.router.route("hi", goal="quality", budget={"maxCostUsd": 0.02})
     assert GOOD.pricing_per_1m is not None
@@ -259,7 +259,7 @@ async def test_a_fault_after_headers_is_taken_at_its_worst_and_one_before_is_fre
     assert cap == pytest.approx(min(4_096, left_usd / 8e-6), abs=20)
 
 
-async def test_a_call_that_is_cut_off_is_taken_at_its_worst() -> None:
+async def test_a_call_that_is_cut_off_counts_at_the_worst_case() -> None:
     house = House([said(Pause(100.0))], [said(Delta("x"), Usage(1, 1), Finish("stop"))])
     await house.router.route("hi", goal="quality", budget={"maxCostUsd": 0.02})
     first, second = house.good.calls[0].max_output_tokens or 0, house.spare.calls[0].max_output_tokens or 0
@@ -269,7 +269,7 @@ async def test_a_call_that_is_cut_off_is_taken_at_its_worst() -> None:
 @pytest.mark.parametrize(
     "last", [[Finish("stop")], [Usage(10, 2_000), Finish("stop")], [Finish("stop"), Usage(10, 2_000)]]
 )
-async def test_usage_is_the_last_word_only_where_no_text_follows_it(last: list[Chunk]) -> None:
+async def test_usage_is_final_only_if_no_text_follows(last: list[Chunk]) -> None:
     text = "The sky scatters blue light more than red. " * 50
     house = House([[Usage(10, 1), Delta(text), *last]])
     answer = await house.router.route("hi", goal="quality")
@@ -279,7 +279,7 @@ async def test_usage_is_the_last_word_only_where_no_text_follows_it(last: list[C
     assert answer.routing.tokens.output == 2_000 if counted else 400 < answer.routing.tokens.output < 2_000
 
 
-async def test_usage_that_was_told_too_early_does_not_spare_a_filtered_answer_its_worst() -> None:
+async def test_early_usage_does_not_lower_the_worst_case_of_a_filtered_answer() -> None:
     filtered: list[Chunk] = [Usage(10, 1), Delta("some words"), Finish("content_filter")]
     policy = Policy(name="p", fallback=PolicyFallback(on_refusal="fallback"))
     house = House([filtered], [said(Delta("x"), Usage(1, 1), Finish("stop"))], policies=[policy])

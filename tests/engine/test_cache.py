@@ -149,7 +149,7 @@ async def test_the_same_request_again_is_answered_without_a_call_and_costs_nothi
     assert span_of(first).hit is False
 
 
-async def test_without_being_asked_nothing_is_looked_up_or_kept() -> None:
+async def test_the_cache_is_used_only_on_request() -> None:
     at = shop()
     await at.ask(cache=None)
     await at.ask(cache=False)
@@ -194,7 +194,7 @@ CHANGES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 @pytest.mark.parametrize("mode", ["exact", "semantic"])
-async def test_whatever_else_differs_is_another_partition(change: dict[str, Any], mode: Any) -> None:
+async def test_any_other_difference_is_another_partition(change: dict[str, Any], mode: Any) -> None:
     policies = [Policy(name="mine", goal="cost"), Policy(name="other", goal="cost")]
     at = shop(policies=policies)
     plain = {"messages": TURNS, "cache": CacheOpts(mode=mode, threshold=0.0, explore=0.0)}
@@ -205,7 +205,7 @@ async def test_whatever_else_differs_is_another_partition(change: dict[str, Any]
     assert not answer.routing.cache_hit
 
 
-async def test_what_does_not_shape_the_answer_makes_no_difference() -> None:
+async def test_fields_that_do_not_shape_the_answer_make_no_difference() -> None:
     at = shop()
     await at.ask(metadata={"team": "a"}, timeout_ms=1000)
     assert (await at.ask(metadata={"team": "b"}, timeout_ms=2000, budget={"maxCostUsd": 1})).routing.cache_hit
@@ -227,7 +227,7 @@ async def test_other_providers_make_another_partition() -> None:
         assert not (await router.route("Why?", cache=EXACT)).routing.cache_hit
 
 
-async def test_an_entry_is_as_old_as_the_one_who_asks_allows() -> None:
+async def test_the_request_says_how_old_an_entry_may_be() -> None:
     at = shop()
     await at.ask(cache=CacheOpts(mode="exact", ttl_seconds=100))
     await at.clock.sleep(50.0)
@@ -257,7 +257,7 @@ async def test_only_whole_answers_are_kept(answer: Any) -> None:
     assert (await at.router.cache.stats()).entries == 0
 
 
-async def test_calls_of_tools_are_kept_where_the_mode_exact_asks_for_them() -> None:
+async def test_tool_calls_are_kept_in_mode_exact() -> None:
     at = shop([ToolDelta(0, '{"a": 1}', "call_1", "f"), Usage(1, 1), Finish("tool_calls")])
     first, again = [await at.ask(tools=[Tool(function=FunctionSpec("f"))]) for _ in range(2)]
     assert again.routing.cache_hit
@@ -273,7 +273,7 @@ async def test_a_failed_call_keeps_nothing() -> None:
     assert (await at.ask()).output == "fine"
 
 
-async def test_a_stream_is_kept_and_told_again_by_the_same_events() -> None:
+async def test_a_stream_is_kept_and_served_again_with_the_same_events() -> None:
     at = shop([Delta("an "), Delta("answer"), *WHOLE])
 
     async def events() -> list[Any]:
@@ -321,7 +321,7 @@ async def test_the_same_misses_at_once_make_one_call() -> None:
     assert sorted(answer.routing.cache_hit for answer in answers) == [False] + [True] * 19
 
 
-async def test_another_takes_over_where_the_first_is_cancelled() -> None:
+async def test_a_waiting_call_makes_the_answer_if_the_first_is_cancelled() -> None:
     at = shop(SLOW)
     answers: list[Any] = []
 
@@ -339,7 +339,7 @@ async def test_another_takes_over_where_the_first_is_cancelled() -> None:
     assert len(answers) == 5
 
 
-async def test_those_who_waited_for_a_call_that_failed_all_call_at_once() -> None:
+async def test_calls_that_waited_for_a_failed_one_all_call_at_once() -> None:
     at = shop([Pause(5.0), ProviderFault("request")])
     ends: list[float] = []
 
@@ -355,7 +355,7 @@ async def test_those_who_waited_for_a_call_that_failed_all_call_at_once() -> Non
     assert [round(end - began) for end in ends] == [5, 10, 10, 10]
 
 
-async def test_nobody_waits_longer_than_half_of_its_time() -> None:
+async def test_no_call_waits_longer_than_half_of_its_time() -> None:
     slow = [each for _ in range(6) for each in (Delta("slow"), Pause(8.0))]
     answers = iter([[*slow, *WHOLE], "quick"])
     at = shop(lambda call: next(answers))
@@ -399,7 +399,7 @@ async def test_an_idempotency_key_replays_a_hit() -> None:
     assert len(bank.good.calls) == 1
 
 
-async def test_the_key_of_a_call_that_missed_is_free_again_where_the_call_is_replayed() -> None:
+async def test_a_replayed_call_frees_the_cache_key_of_its_miss() -> None:
     bank = await Bank([*ANSWER], [*ANSWER], terms=[account()]).open()
     await bank.route("one", cache=EXACT, idempotency_key="k")
     await bank.router.cache.invalidate(everything=True)
@@ -443,9 +443,7 @@ class Faulty:
 
 
 @pytest.mark.parametrize("slow_s", [0.0, 10.0])
-async def test_a_cache_that_fails_costs_a_moment_and_is_then_left_alone(
-    slow_s: float, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failing_cache_costs_a_moment_and_then_rests(slow_s: float, caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
     cache = Faulty(clock, slow_s=slow_s)
     provider = ScriptedProvider(lambda call: "fine", models=[GOOD], clock=clock)
@@ -633,7 +631,7 @@ async def test_too_few_hits_are_an_event_once_an_hour() -> None:
     assert event.environment == "production"
 
 
-async def test_an_answer_that_todays_guardrails_change_is_not_given() -> None:
+async def test_a_cached_answer_that_present_guardrails_change_is_not_served() -> None:
     cache = MemoryCache()
     one = shop("write to a@b.example", cache=cache)
     await one.ask()
@@ -649,7 +647,7 @@ async def test_an_output_type_is_read_from_a_cached_answer() -> None:
     assert at.calls == 1
 
 
-async def test_a_host_that_makes_its_calls_need_not_make_one_that_hits() -> None:
+async def test_steps_need_no_call_on_a_cache_hit() -> None:
     at = shop()
     await at.ask()
     with at.router.steps("Why?", cache=EXACT) as steps:
@@ -675,7 +673,7 @@ async def test_a_trace_of_a_hit_replays_its_decision() -> None:
     assert (stored.cache_hit, stored.spans) == (True, hit.trace.spans)
 
 
-async def test_a_cache_has_to_be_one() -> None:
+async def test_an_object_without_the_cache_protocol_is_refused() -> None:
     with pytest.raises(ValidationFailed, match="is not a cache"):
         Router.sandbox(cache="memory:")  # type: ignore[arg-type]
     with pytest.raises(ValidationFailed, match="embedder"):
@@ -718,7 +716,7 @@ class Dawdling:
 
 @pytest.mark.parametrize("form", ["plain", "stream"])
 @pytest.mark.parametrize("found", ["hit", "near", "miss", "waits"])
-async def test_cancelled_at_any_await_a_look_holds_nothing(form: str, found: str) -> None:
+async def test_cancelled_at_any_await_a_look_up_holds_nothing(form: str, found: str) -> None:
     at, waited = 0, 1
     while waited >= at:
         at += 1
@@ -770,7 +768,7 @@ class Odd:
 
 
 @pytest.mark.parametrize("given", [np.bool_(True), 1, "yes", [0], np.zeros(2)], ids=repr)
-async def test_no_call_fails_with_what_a_comparator_gives(given: Any) -> None:
+async def test_no_result_of_a_comparator_fails_a_call(given: Any) -> None:
     places = Places()
     places.at = {f"How do I log in {'really ' * place}?": 0.1 * place for place in range(6)}
     at = shop(settings={"cache": CacheSettings(embedder=places, comparators=(Odd(given),), judge_usd_a_day=0)})
@@ -779,7 +777,7 @@ async def test_no_call_fails_with_what_a_comparator_gives(given: Any) -> None:
     assert not at.router.engine.records.under_way
 
 
-async def test_tool_calls_are_only_given_to_those_who_ask_for_them() -> None:
+async def test_cached_tool_calls_are_served_only_in_mode_exact() -> None:
     at = shop([ToolDelta(0, "{}", "call_1", "f"), Usage(1, 1), Finish("tool_calls")])
     tools = [Tool(function=FunctionSpec("f"))]
     await at.ask(tools=tools)
@@ -787,7 +785,7 @@ async def test_tool_calls_are_only_given_to_those_who_ask_for_them() -> None:
     assert (await at.ask(tools=tools)).routing.cache_hit
 
 
-async def test_a_stream_that_nobody_reads_holds_nobody_up_after_its_time() -> None:
+async def test_an_unread_stream_delays_no_call_past_its_own_deadline() -> None:
     at = shop()
     stream = at.router.stream("Why?", cache=EXACT, timeout_ms=1_000)
     await anext(stream)
@@ -799,7 +797,7 @@ async def test_a_stream_that_nobody_reads_holds_nobody_up_after_its_time() -> No
     await stream.aclose()
 
 
-async def test_what_is_removed_while_it_is_made_is_not_kept() -> None:
+async def test_an_entry_removed_while_it_is_made_is_not_kept() -> None:
     at = shop(SLOW)
     async with anyio.create_task_group() as group:
         group.start_soon(at.ask)
@@ -818,7 +816,7 @@ async def test_feedback_may_change_its_mind() -> None:
 
 
 @pytest.mark.parametrize("form", ["plain", "stream"])
-async def test_cancelled_at_any_await_a_refusal_keeps_nobody_waiting(form: str) -> None:
+async def test_cancelled_at_any_await_a_refusal_delays_no_call(form: str) -> None:
     at, waited = 0, 1
     while waited >= at:
         at += 1
@@ -907,7 +905,7 @@ async def test_the_judge_is_not_asked_in_the_sandbox() -> None:
     assert len(asked) == 2
 
 
-async def test_feedback_in_another_process_lowers_what_is_known_of_the_entry() -> None:
+async def test_feedback_in_another_process_lowers_the_confidence_in_an_entry() -> None:
     places, storage, cache = Places(), MemoryStorage(), MemoryCache()
     places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
     one, other = (
@@ -920,7 +918,7 @@ async def test_feedback_in_another_process_lowers_what_is_known_of_the_entry() -
     await one.router.flush()
     await other.router.feedback(hit.trace_id, 0.0)
     assert (await cache.stats("default", one.clock.time())).entries == 0
-    (space,) = other.router._parts.caching._spaces.values()
+    (space,) = other.router._parts.caching.calibrations._spaces.values()
     assert [(seen.right, seen.weight) for seen in space.calibration._observations] == [(False, 1.0)]
 
 
@@ -944,7 +942,7 @@ def slow_shop(answer: Any = None, **settings: Any) -> Shop:
     return at
 
 
-async def test_what_is_removed_by_its_trace_on_its_way_to_the_cache_is_never_given() -> None:
+async def test_an_entry_removed_by_trace_id_before_it_is_kept_is_never_served() -> None:
     at = slow_shop()
     async with at.router:
         made = await at.ask()
@@ -957,7 +955,7 @@ async def test_what_is_removed_by_its_trace_on_its_way_to_the_cache_is_never_giv
         assert not (await at.ask("Else?")).routing.cache_hit
 
 
-async def test_a_removal_of_others_keeps_what_is_on_its_way_to_the_cache() -> None:
+async def test_a_removal_of_others_spares_entries_that_are_being_kept() -> None:
     at = slow_shop()
     async with at.router:
         made = await at.ask(metadata={"team": "a"})
@@ -1016,7 +1014,7 @@ class SlowSearch(Dawdling):
 
 
 @pytest.mark.parametrize("is_starting", [False, True])
-async def test_slow_searches_rest_but_the_same_requests_are_found_and_a_start_is_no_fault(is_starting: bool) -> None:
+async def test_slow_searches_rest_while_equal_requests_are_found(is_starting: bool) -> None:
     cache = SlowSearch(FakeClock())
     cache.is_starting = is_starting
     at = shop(cache=cache)
@@ -1029,7 +1027,7 @@ async def test_slow_searches_rest_but_the_same_requests_are_found_and_a_start_is
     assert cache.searches == (5 if is_starting else 3)
 
 
-async def test_behind_a_stream_that_is_not_read_on_one_makes_its_own_call_and_the_next_are_hits() -> None:
+async def test_behind_an_unread_stream_one_call_is_made_and_the_next_are_hits() -> None:
     at: Shop = shop(lambda call: SLOW if len(at.provider.calls) > 1 else ["one ", "two ", *WHOLE])
     began, ends = 0.0, list[tuple[float, bool]]()
 
@@ -1049,7 +1047,7 @@ async def test_behind_a_stream_that_is_not_read_on_one_makes_its_own_call_and_th
     assert at.router.engine.caching._overtaken == set()
 
 
-async def test_what_is_removed_is_not_kept_by_a_call_that_was_overtaken() -> None:
+async def test_a_removed_entry_is_not_kept_by_an_overtaken_call() -> None:
     pauses = iter([2, 1])
     at: Shop = shop(lambda call: [*[Delta("slow"), Pause(6.0)] * next(pauses), *WHOLE])
     async with anyio.create_task_group() as group:
@@ -1060,7 +1058,7 @@ async def test_what_is_removed_is_not_kept_by_a_call_that_was_overtaken() -> Non
     assert (at.calls, (await at.router.cache.stats()).entries) == (2, 0)
 
 
-async def test_an_entry_that_is_there_is_given_without_waiting_for_a_call_that_wanted_a_younger_one() -> None:
+async def test_a_kept_entry_is_served_without_waiting_for_a_call_that_wants_a_younger_one() -> None:
     at: Shop = shop(lambda call: SLOW if len(at.provider.calls) > 1 else ["old", *WHOLE])
     await at.ask()
     await at.clock.sleep(60.0)
@@ -1088,7 +1086,7 @@ class Late:
         self._inner.__exit__(*error)
 
 
-async def test_a_call_that_ends_while_another_begins_to_wait_for_it_is_not_waited_for() -> None:
+async def test_a_call_that_ends_as_another_starts_to_wait_is_not_waited_for() -> None:
     at = shop(SLOW)
     began, caching = at.clock.monotonic(), at.router.engine.caching
     async with anyio.create_task_group() as group:
@@ -1102,7 +1100,7 @@ async def test_a_call_that_ends_while_another_begins_to_wait_for_it_is_not_waite
 
 
 @pytest.mark.parametrize("first", [Judged(None), Odd(None)], ids=["waits", "plain"])
-async def test_where_a_comparator_cannot_tell_the_next_is_asked(first: Any) -> None:
+async def test_if_a_comparator_has_no_verdict_the_next_is_asked(first: Any) -> None:
     places, last = Places(), Judged(True)
     places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
     at = shop(settings={"cache": CacheSettings(embedder=places, comparators=(first, last), judge_usd_a_day=0)})
@@ -1112,7 +1110,7 @@ async def test_where_a_comparator_cannot_tell_the_next_is_asked(first: Any) -> N
         await at.ask("How can I log in?", NEAR)
         await at.clock.sleep(1.0)
         assert len(last.asked) == 1
-        (space,) = at.router.engine.caching._spaces.values()
+        (space,) = at.router.engine.caching.calibrations._spaces.values()
         assert [(seen.right, round(seen.weight)) for seen in space.calibration._observations] == [(True, 50)]
 
 
@@ -1147,22 +1145,22 @@ async def sharing_shop() -> tuple[Shop, Sharing]:
     return at, cache
 
 
-async def test_observations_are_shared_once_however_long_that_takes_and_however_often_it_fails() -> None:
+async def test_observations_are_shared_once_despite_failures_and_delays() -> None:
     at, cache = await sharing_shop()
     async with at.router:
         caching = at.router.engine.caching
-        (space,) = caching._spaces.values()
+        (space,) = caching.calibrations._spaces.values()
         cache.failing = True
-        await caching._exchange(space)
+        await caching.calibrations._exchange(space)
         cache.failing = False
         async with anyio.create_task_group() as group:
-            group.start_soon(caching._exchange, space)
-            group.start_soon(caching._exchange, space)
-        await caching._exchange(space)
+            group.start_soon(caching.calibrations._exchange, space)
+            group.start_soon(caching.calibrations._exchange, space)
+        await caching.calibrations._exchange(space)
         assert len(cache.rows) == len(space.calibration._observations) == 3
 
 
-async def test_what_was_learned_is_shared_before_the_cache_is_closed() -> None:
+async def test_observations_are_shared_before_the_cache_is_closed() -> None:
     at, cache = await sharing_shop()
     await at.router.aclose()
     assert (len(cache.rows), cache.closed) == (3, True)

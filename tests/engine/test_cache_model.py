@@ -73,7 +73,7 @@ class Slow:
 
 
 @given(steps)
-async def test_any_order_of_events_keeps_the_promises(plan: list[tuple[Any, ...]]) -> None:
+async def test_the_cache_agrees_with_its_model_in_any_order_of_events(plan: list[tuple[Any, ...]]) -> None:
     clock = FakeClock()
     provider, cache = Slow(clock), MemoryCache(clock=clock)
     router = Router(providers=[provider], cache=cache, settings=Settings(clock=clock, rng=Random(1)))

@@ -76,7 +76,7 @@ async def all_asked(machines: list[Machine], **options: Any) -> list[tuple[str, 
     return found
 
 
-async def test_of_several_machines_that_miss_one_calls_and_the_others_get_its_answer(
+async def test_one_of_several_processes_makes_the_call_and_the_others_get_its_answer(
     machines: list[Machine], upstream: Upstream
 ) -> None:
     found = await all_asked(machines)
@@ -86,7 +86,7 @@ async def test_of_several_machines_that_miss_one_calls_and_the_others_get_its_an
     assert await machines[0].ask() == ("since it scatters", True)
 
 
-async def test_where_the_one_that_calls_fails_another_does_at_once(machines: list[Machine], upstream: Upstream) -> None:
+async def test_if_the_calling_process_fails_another_calls_at_once(machines: list[Machine], upstream: Upstream) -> None:
     upstream.fails = 1
     began = time.monotonic()
     found = await all_asked(machines)
@@ -95,7 +95,7 @@ async def test_where_the_one_that_calls_fails_another_does_at_once(machines: lis
     assert time.monotonic() - began < 2.0
 
 
-async def test_an_answer_that_came_between_the_look_and_the_lead_is_not_paid_for_again(
+async def test_an_answer_kept_between_look_up_and_lead_is_not_paid_again(
     machines: list[Machine], upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, other = machines[:2]
@@ -112,7 +112,7 @@ async def test_an_answer_that_came_between_the_look_and_the_lead_is_not_paid_for
     assert upstream.calls == 1
 
 
-async def test_one_that_dies_is_waited_for_no_longer_than_its_time(
+async def test_a_killed_process_is_waited_for_until_its_deadline(
     machines: list[Machine], upstream: Upstream, redis: RedisServer
 ) -> None:
     key = bytes.fromhex((await machines[0].router.cache.explain("Why is the sky blue?")).key)
@@ -123,13 +123,13 @@ async def test_one_that_dies_is_waited_for_no_longer_than_its_time(
     assert upstream.calls == 1
 
 
-async def test_nobody_waits_for_more_than_half_of_its_time(machines: list[Machine], upstream: Upstream) -> None:
+async def test_no_process_waits_for_more_than_half_of_its_time(machines: list[Machine], upstream: Upstream) -> None:
     key = bytes.fromhex((await machines[0].router.cache.explain("Why is the sky blue?")).key)
     assert await machines[1].cache.lead(key, 60.0)
     assert await machines[2].ask(timeout_ms=1_500) == ("since it scatters", False)
 
 
-async def test_without_the_server_each_makes_its_call(
+async def test_without_redis_each_process_makes_its_call(
     machines: list[Machine], upstream: Upstream, redis: RedisServer
 ) -> None:
     redis.stop()
@@ -142,7 +142,7 @@ async def test_without_the_server_each_makes_its_call(
     assert (upstream.calls, [each[1] for each in found]) == (4, [False] * 4)
 
 
-async def test_only_who_leads_ends_that(machines: list[Machine]) -> None:
+async def test_only_the_leader_ends_its_lead(machines: list[Machine]) -> None:
     first, second = machines[0].cache, machines[1].cache
     assert await first.lead(b"k" * 16, 60.0)
     assert not await second.lead(b"k" * 16, 60.0)

@@ -67,7 +67,7 @@ async def call_of(house: House, **options: Any) -> Call:
     return answer._call
 
 
-async def test_a_rescued_call_tells_of_its_fallback() -> None:
+async def test_a_call_served_by_a_fallback_emits_its_event() -> None:
     house = House([said(Pause(1.5), ProviderFault("auth"))], [ANSWER])
     call = await call_of(house, metadata={"team": "search"})
     assert call.events(None, None) == [
@@ -95,9 +95,7 @@ async def test_only_the_fallback_that_served_is_shown_as_used() -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("text", [[Delta("half an answer")], []])
-async def test_who_leaves_is_charged_only_if_some_of_the_answer_had_been_delivered(
-    text: list[Line], streamed: bool
-) -> None:
+async def test_a_call_left_early_is_charged_only_if_content_was_delivered(text: list[Line], streamed: bool) -> None:
     storage = MemoryStorage()
     house = House([said(Usage(100, 20), *text, Pause(30.0))], storage=storage)
 
@@ -116,7 +114,7 @@ async def test_who_leaves_is_charged_only_if_some_of_the_answer_had_been_deliver
     assert trace.charged_usd == (trace.cost_usd if text and streamed else 0.0)
 
 
-async def test_an_ordinary_call_tells_nothing() -> None:
+async def test_an_ordinary_call_emits_no_event() -> None:
     assert (await call_of(House([ANSWER]))).events(None, None) == []
 
 
@@ -133,7 +131,7 @@ async def test_a_budget_refusal_is_an_event_of_its_own() -> None:
     assert event.rejected_candidates == refused.value.detail["rejected_candidates"]
 
 
-async def test_what_the_storage_keeps_holds_no_text_and_no_snapshot() -> None:
+async def test_the_stored_call_has_no_text_and_no_snapshot() -> None:
     house = House([ANSWER, ProviderFault("request")], [ProviderFault("request")])
     answer = await house.router.route("canary-prompt", goal="quality")
     with pytest.raises(Exception, match="every attempt failed"):
@@ -152,7 +150,7 @@ async def test_what_the_storage_keeps_holds_no_text_and_no_snapshot() -> None:
         reached += gc.get_referents(thing)
 
 
-async def test_an_answer_can_be_pickled_and_takes_no_prompt_along() -> None:
+async def test_an_answer_can_be_pickled_without_its_prompt() -> None:
     house = House([ANSWER])
     answer = await house.router.route("canary-prompt", goal="quality")
     pickled = pickle.dumps(answer)
@@ -173,7 +171,7 @@ def test_every_error_can_be_pickled_and_copied(kind: type[RouterError]) -> None:
         assert str(again) == "no"
 
 
-async def test_an_answer_that_ends_without_a_word_on_why_is_truncated() -> None:
+async def test_an_answer_without_a_finish_reason_is_truncated() -> None:
     house = House([said(Delta("x"), Finish("")), said(Delta("y"), Finish("stop"))])
     answer = await house.router.route("hi", goal="quality")
     assert answer.output == "y"
@@ -207,12 +205,12 @@ async def test_the_breaker_counts_answers_that_the_vendor_cut() -> None:
 
 
 @pytest.mark.parametrize("word", ["SAFETY", "RECITATION", "SPII", "refusal", "guardrail_intervened", "sensitive"])
-async def test_an_answer_that_the_vendor_filtered_is_refused_whatever_its_word(word: str) -> None:
+async def test_a_filtered_answer_is_a_refusal_whatever_the_vendor_calls_it(word: str) -> None:
     with pytest.raises(ContentRefused):
         await House([said(Delta("half"), Finish(word))]).router.route("hi", goal="quality")
 
 
-async def test_a_word_that_nobody_knows_is_other_and_stands_in_the_span() -> None:
+async def test_an_unknown_finish_reason_is_other_and_is_in_the_span() -> None:
     for word, shown in (("tired", "tired"), ("as the canary said", "other")):
         answer = await House([said(Delta("x"), Finish(word))]).router.route("hi", goal="quality")
         span = answer.trace.spans[-1]
@@ -223,7 +221,7 @@ async def test_a_word_that_nobody_knows_is_other_and_stands_in_the_span() -> Non
 @pytest.mark.parametrize(
     ("word", "common"), [("end_turn", "stop"), ("MAX_TOKENS", "length"), ("tool_use", "tool_calls")]
 )
-async def test_words_of_the_vendors_are_said_in_the_common_ones(word: str, common: str) -> None:
+async def test_finish_reasons_of_vendors_map_to_the_common_ones(word: str, common: str) -> None:
     answer = await House([said(Delta("x"), Finish(word))]).router.route("hi", goal="quality")
     assert answer.finish_reason == common
 
@@ -252,7 +250,7 @@ async def test_calls_that_share_a_plan_are_stored_with_a_decision_of_their_own()
     assert caps[1] is caps[2] is None
 
 
-async def test_what_errors_hold_on_to_shows_no_answer() -> None:
+async def test_the_references_of_an_error_show_no_answer() -> None:
     house = House([said(Delta("canary"), Finish("stop"))] * 2, [said(Delta("canary"), Finish("stop"))] * 2)
     with pytest.raises(RouterError) as caught:
         await house.router.route("hi", goal="quality", output_type=int)
@@ -263,7 +261,7 @@ async def test_what_errors_hold_on_to_shows_no_answer() -> None:
     assert "canary" not in "".join(shown)
 
 
-async def test_a_copy_of_a_call_has_what_is_rare_too() -> None:
+async def test_a_copy_of_a_call_has_its_rare_fields() -> None:
     call = await call_of(House([ANSWER]), metadata={"team": "search"})
     assert copy.copy(call).metadata == {"team": "search"}
 

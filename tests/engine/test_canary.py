@@ -292,13 +292,14 @@ def _said(body: bytes) -> bytes:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "any_cell" in metafunc.fixturenames:
-        metafunc.parametrize("any_cell", NAMES if metafunc.config.getoption("--full") else SAMPLE)
+        full: list[tuple[str, Position]] = [(name, at) for at in ("first", "second") for name in NAMES]
+        in_turn: list[tuple[str, Position]] = [(name, ("first", "second")[i % 2]) for i, name in enumerate(SAMPLE)]
+        metafunc.parametrize(("any_cell", "position"), full if metafunc.config.getoption("--full") else in_turn)
 
 
 WAYS: dict[Way, Ask] = {"plain": plain, "events": events, "text": text}
 
 
-@pytest.mark.parametrize("position", ["first", "second"])
 async def test_no_fault_shows_a_word_of_prompt_or_answer(
     any_cell: str, position: Position, watch: Watch, tmp_path: Path
 ) -> None:
@@ -439,7 +440,7 @@ async def router_stream(router: Router, watch: Watch) -> None:
     [f'{{"{SAID}": "{CALLED}"}}', f'["{SAID}"]', SAID, f'{{"total": "{SAID}"}}'],
     ids=["a key", "a list", "a text", "a value"],
 )
-async def test_an_answer_that_does_not_fit_its_type_is_told_without_its_words(answer: str, watch: Watch) -> None:
+async def test_an_answer_that_does_not_fit_its_type_is_reported_without_its_text(answer: str, watch: Watch) -> None:
     lines: list[Line] = [Delta(answer), Usage(90, 9), Finish("stop")]
     scene = Scene(watch, [lines] * 2, [lines] * 2)
     error = await scene.fails(UpstreamFailed, output_type=dict[str, int])
@@ -453,7 +454,7 @@ async def test_an_answer_that_does_not_fit_its_type_is_told_without_its_words(an
 @every_way
 @pytest.mark.parametrize("action", ["redact", "block"])
 @pytest.mark.parametrize("stage", ["input", "output"])
-async def test_what_a_guardrail_finds_is_not_told(ask: Ask, action: Any, stage: Stage, watch: Watch) -> None:
+async def test_the_finding_of_a_guardrail_is_not_shown(ask: Ask, action: Any, stage: Stage, watch: Watch) -> None:
     guardrails = [DenyList([ASKED, ARGUMENTS, SAID, CALLED], action=action, stages=[stage]), PatternGuardrail("email")]
     scene = Scene(watch, [ANSWER] * 2, [ANSWER] * 2, guardrails=guardrails)
     if action == "block":
@@ -489,7 +490,7 @@ class Judge:
     [lambda text: text, lambda text: [text], lambda text: {text: text}, lambda text: Block(as_any([text])), str.encode],
     ids=["text", "list", "dict", "block", "bytes"],
 )
-async def test_what_a_guardrail_gives_that_is_no_verdict_is_not_told(
+async def test_an_invalid_verdict_of_a_guardrail_is_not_shown(
     ask: Ask, stage: Stage, say: Callable[[str], Any], watch: Watch
 ) -> None:
     scene = Scene(watch, [ANSWER] * 2, guardrails=[Judge(say, stage)])
@@ -497,7 +498,7 @@ async def test_what_a_guardrail_gives_that_is_no_verdict_is_not_told(
 
 
 @pytest.mark.parametrize("ask", [plain, events, text, many])
-async def test_a_guardrail_that_takes_too_long_is_told_without_what_it_looks_at(ask: Ask, watch: Watch) -> None:
+async def test_a_slow_guardrail_is_reported_without_the_text(ask: Ask, watch: Watch) -> None:
     async def wait(seconds: float, text: str) -> Allow:
         await scene.clock.sleep(seconds)
         return Allow()
@@ -534,9 +535,7 @@ class Predictor:
     ids=["input guardrail", "output guardrail", "counter", "predictor"],
 )
 @every_way
-async def test_the_words_of_a_part_of_ones_own_stay_in_its_own_error(
-    ask: Ask, router: Any, options: Any, watch: Watch
-) -> None:
+async def test_text_of_a_custom_part_stays_in_its_own_error(ask: Ask, router: Any, options: Any, watch: Watch) -> None:
     scene = Scene(watch, [ANSWER] * 2, **router)
     with pytest.raises(InternalError) as caught:
         await ask(scene.router, Watch([]), **options)
@@ -574,18 +573,18 @@ class Weird(ProviderFault):
     ],
     ids=["bytes", "dict", "text", "surrogate", "arguments", "reason", "usage", "fault", "body"],
 )
-async def test_what_a_provider_gives_that_is_no_chunk_is_not_told(ask: Ask, line: Any, watch: Watch) -> None:
+async def test_an_invalid_chunk_of_a_provider_is_not_shown(ask: Ask, line: Any, watch: Watch) -> None:
     lines = [*HALF, line]
     scene = Scene(watch, [lines] * 4, [lines] * 4)
     await scene.fails(UpstreamFailed, ask)
 
 
-async def test_what_a_provider_raises_is_not_told(watch: Watch) -> None:
+async def test_the_exception_of_a_provider_is_not_shown(watch: Watch) -> None:
     for ask in (plain, events, text, many):
         await Scene(watch, junk, junk).fails(UpstreamFailed, ask)
 
 
-async def test_a_hook_that_fails_is_logged_without_what_was_said(watch: Watch) -> None:
+async def test_a_failing_hook_is_logged_without_the_text(watch: Watch) -> None:
     def fail(trace: Any) -> None:
         raise ValueError(repr(trace))
 
@@ -599,7 +598,7 @@ async def test_a_hook_that_fails_is_logged_without_what_was_said(watch: Watch) -
 # --- without a call
 
 
-async def test_what_is_said_before_a_call_shows_nothing(watch: Watch) -> None:
+async def test_decisions_and_explanations_before_a_call_show_nothing(watch: Watch) -> None:
     policies = [Policy(name="cheap", goal="cost"), Policy(name="best", goal="quality")]
     scene = Scene(watch, [], policies=policies)
     router = scene.router
@@ -666,7 +665,7 @@ WRONG["what contains itself"][0]["tool_calls"] = WRONG["what contains itself"]
 
 
 @pytest.mark.parametrize("request_", WRONG.values(), ids=list(WRONG))
-async def test_what_is_wrong_with_a_request_is_told_without_what_it_says(request_: Any, watch: Watch) -> None:
+async def test_an_invalid_request_is_reported_without_its_text(request_: Any, watch: Watch) -> None:
     router = Router.sandbox()
     watch.words = [*PROMPTS, "123456789"]
     for say in (router.decide, router.steps, router.check_policies):
@@ -702,7 +701,7 @@ BODIES = [
 
 @pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
-def test_what_is_wrong_with_a_body_is_told_without_what_it_says(body: str, encoding: str, watch: Watch) -> None:
+def test_an_invalid_body_is_reported_without_its_text(body: str, encoding: str, watch: Watch) -> None:
     tail = "" if encoding == "utf-8" else "\xe9"
     with pytest.raises(ValidationFailed) as caught:
         decode_request((body + tail).encode(encoding))
@@ -712,7 +711,7 @@ def test_what_is_wrong_with_a_body_is_told_without_what_it_says(body: str, encod
 # --- in earnest: a real clock, threads, a file
 
 
-async def test_a_router_in_earnest_leaves_nothing_in_its_files_and_its_log(watch: Watch, tmp_path: Path) -> None:
+async def test_a_real_router_leaves_no_text_in_files_or_logs(watch: Watch, tmp_path: Path) -> None:
     router = Router.sandbox(lambda call: f"{SAID} it is", storage=SqliteStorage(tmp_path / "traces.db"))
     hear(router, watch)
     async with router:

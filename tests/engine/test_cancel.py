@@ -102,7 +102,7 @@ async def test_a_cancelled_scope_ends_the_call_though_the_provider_converts_it(a
 
 
 @both_ways
-async def test_a_stray_cancellation_is_a_fault_of_the_providers(ask: Ask) -> None:
+async def test_a_stray_cancellation_is_a_provider_fault(ask: Ask) -> None:
     house = House([STUCK], [ANSWER], kind=Crying)
     assert await ask(house) == "Blue."
     assert house.left_open == 0
@@ -143,7 +143,7 @@ async def test_a_task_that_was_cancelled_just_before_ends(ask: Ask) -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("kind", [ScriptedProvider, Converting])
-async def test_a_task_that_is_cancelled_between_two_pieces_ends_and_leaves(kind: type[ScriptedProvider]) -> None:
+async def test_a_task_cancelled_between_two_pieces_ends_and_closes_the_call(kind: type[ScriptedProvider]) -> None:
     house = House([said(Delta("half"), *STUCK)], [ANSWER], kind=kind)
 
     async def read(*, on: bool) -> None:
@@ -178,7 +178,7 @@ class Grouping(ScriptedProvider):
 
 
 @both_ways
-async def test_a_cancellation_in_a_group_is_one(ask: Ask) -> None:
+async def test_a_cancellation_in_an_exception_group_counts(ask: Ask) -> None:
     house = House([STUCK], [ANSWER], kind=Grouping)
     assert await ask(house) == "Blue."
     house = House([STUCK], [ANSWER], kind=Grouping)

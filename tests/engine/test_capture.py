@@ -133,7 +133,7 @@ every_way = pytest.mark.parametrize("ask", [plain, events, text, many, hosted])
 
 
 @every_way
-async def test_what_was_said_is_in_the_trace_as_the_redactor_left_it(ask: Ask) -> None:
+async def test_the_trace_has_the_text_as_redacted(ask: Ask) -> None:
     house = keeping([WHOLE])
     await ask(house.router)
     assert (await only_trace(house)).content == CONTENT
@@ -154,7 +154,7 @@ async def test_prompts_or_answers_alone_can_be_kept_and_the_redactor_sees_nothin
 
 
 @every_way
-async def test_where_nothing_is_to_be_kept_nothing_is(ask: Ask) -> None:
+async def test_without_capture_no_text_is_kept(ask: Ask) -> None:
     house, heard = House([WHOLE], storage=MemoryStorage()), list[Trace]()
     house.router.on_trace(heard.append)
     await ask(house.router)
@@ -165,7 +165,7 @@ async def test_where_nothing_is_to_be_kept_nothing_is(ask: Ask) -> None:
     assert b'"content":null' in msgspec.json.encode(trace)
 
 
-async def test_without_a_redactor_of_ones_own_the_built_in_patterns_do_not_pass() -> None:
+async def test_without_a_custom_redactor_the_built_in_patterns_are_removed() -> None:
     house = House(["Ask anna@example.com."], capture=Capture())
     answer = await house.router.route("I am ben@example.com. Who knows?", goal="quality")
     assert answer.output == "Ask anna@example.com."
@@ -178,7 +178,7 @@ async def test_without_a_redactor_of_ones_own_the_built_in_patterns_do_not_pass(
 
 
 @pytest.mark.parametrize("ask", [plain, events])
-async def test_of_a_call_that_fell_back_the_answer_is_kept_that_served_it(ask: Ask) -> None:
+async def test_after_a_fallback_the_answer_that_served_is_kept(ask: Ask) -> None:
     broken = said(Delta(f"half an answer of {SECRET}"), Usage(10, 3), ProviderFault("auth"))
     house = keeping([broken], [WHOLE])
     await ask(house.router)
@@ -188,7 +188,7 @@ async def test_of_a_call_that_fell_back_the_answer_is_kept_that_served_it(ask: A
 
 
 @pytest.mark.parametrize("ask", [plain, events, text])
-async def test_of_a_call_that_failed_the_prompt_is_kept(ask: Ask) -> None:
+async def test_the_prompt_of_a_failed_call_is_kept(ask: Ask) -> None:
     broken = said(Delta(f"half an answer of {SECRET}"), ProviderFault("auth"))
     house = keeping([broken], [broken])
     with pytest.raises(UpstreamFailed):
@@ -207,7 +207,7 @@ async def ask_to_its_end(ask: Ask, router: Router) -> None:
 
 
 @pytest.mark.parametrize("ask", [plain, events, text])
-async def test_of_a_call_that_was_left_the_prompt_is_kept(ask: Ask) -> None:
+async def test_the_prompt_of_a_cancelled_call_is_kept(ask: Ask) -> None:
     house = keeping([said(Delta(f"half an answer of {SECRET}"), Pause(30.0))])
     async with anyio.create_task_group() as group:
         group.start_soon(ask, house.router)
@@ -217,13 +217,12 @@ async def test_of_a_call_that_was_left_the_prompt_is_kept(ask: Ask) -> None:
     assert (trace.status, trace.content) == ("cancelled", Content(messages=CONTENT.messages))
 
 
-async def test_of_a_stream_that_was_dropped_the_prompt_is_kept() -> None:
+async def test_the_prompt_of_a_dropped_stream_is_kept() -> None:
     house = keeping([WHOLE])
     stream = house.router.stream(PROMPT, goal="quality")
     await anext(stream)
     await anext(stream)
     del stream
-    gc.collect()
     await house.router.flush()
     trace = await only_trace(house)
     assert (trace.status, trace.content) == ("cancelled", Content(messages=CONTENT.messages))
@@ -233,7 +232,7 @@ async def test_of_a_stream_that_was_dropped_the_prompt_is_kept() -> None:
     ("options", "error"),
     [({"budget": {"maxCostUsd": 0.0}}, BudgetExceeded), ({"tools": [{"type": "function", "name": "f"}]}, NoCandidates)],
 )
-async def test_of_a_call_that_no_model_can_serve_the_prompt_is_kept(
+async def test_the_prompt_of_a_call_without_candidates_is_kept(
     options: dict[str, Any], error: type[RouterError]
 ) -> None:
     house = keeping([])
@@ -264,7 +263,7 @@ MAIL = "anna@example.com"
 MAILS = PatternGuardrail("email")
 
 
-async def test_what_guardrails_took_out_is_not_shown_to_the_redactor() -> None:
+async def test_text_removed_by_guardrails_is_not_shown_to_the_redactor() -> None:
     censor = Censor()
     house = keeping([f"Write to {MAIL}."], guardrails=[MAILS], capture=captured(censor))
     answer = await house.router.route(f"Who is {MAIL}?", goal="quality")
@@ -274,7 +273,7 @@ async def test_what_guardrails_took_out_is_not_shown_to_the_redactor() -> None:
 
 
 @pytest.mark.parametrize("ask", [Router.route, Router.steps])
-async def test_of_a_request_that_was_blocked_the_prompt_is_kept_without_what_was_taken_out_of_it(ask: Any) -> None:
+async def test_the_prompt_of_a_blocked_request_is_kept_as_redacted(ask: Any) -> None:
     house = keeping([], guardrails=[MAILS, DenyList(["forbidden"])])
     with pytest.raises(BlockedByPolicy):
         await ask(house.router, [Message("system", f"You are {MAIL}."), Message("user", "forbidden")])
@@ -282,7 +281,7 @@ async def test_of_a_request_that_was_blocked_the_prompt_is_kept_without_what_was
     assert (await only_trace(house)).content == content
 
 
-async def test_of_a_request_at_which_a_guardrail_failed_the_same_is_kept() -> None:
+async def test_the_prompt_is_kept_as_redacted_if_a_guardrail_fails() -> None:
     def fail(text: str) -> Verdict:
         raise ValueError(text)
 
@@ -292,7 +291,7 @@ async def test_of_a_request_at_which_a_guardrail_failed_the_same_is_kept() -> No
     assert (await only_trace(house)).content == Content(messages=[Message("user", "Who is [email]?")])
 
 
-async def test_of_an_answer_that_was_blocked_nothing_is_kept() -> None:
+async def test_a_blocked_answer_is_not_kept() -> None:
     house = keeping([ANSWER], guardrails=[DenyList([SECRET], action="block", stages=["output"])])
     with pytest.raises(BlockedByPolicy):
         await house.router.route(PROMPT, goal="quality", fallback={"models": []})
@@ -330,7 +329,7 @@ class GivesJson(ScriptedProvider):
         return [msgspec.structs.replace(model, structured_output=True) for model in super().models()]
 
 
-async def test_of_an_answer_that_was_mended_the_last_is_kept_and_the_prompt_is_the_callers() -> None:
+async def test_of_a_repaired_answer_the_last_version_and_the_callers_prompt_are_kept() -> None:
     house = keeping(['{"of": "canary"}', '{"canary": 7}'], kind=GivesJson)
     answer = await house.router.route(PROMPT, goal="quality", output_type=dict[str, int])
     assert answer.data == {"canary": 7}
@@ -341,7 +340,7 @@ async def test_of_an_answer_that_was_mended_the_last_is_kept_and_the_prompt_is_t
 
 
 @every_way
-async def test_a_redactor_that_fails_keeps_its_text_out_and_harms_no_call(ask: Ask) -> None:
+async def test_a_failing_redactor_withholds_the_text_and_fails_no_call(ask: Ask) -> None:
     def at_answers(text: str) -> str:
         if text == ANSWER:
             raise SystemExit(text)
@@ -381,7 +380,7 @@ def gives_none(text: str) -> Any:
         (gives_none, "returned NoneType instead of a text"),
     ],
 )
-async def test_the_log_says_once_what_a_redactor_fails_with_and_no_word_of_the_text(
+async def test_the_log_names_a_redactors_failure_once_without_the_text(
     redactor: Callable[[str], str], what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     house = keeping([WHOLE, WHOLE], capture=captured(redactor))
@@ -395,7 +394,7 @@ async def test_the_log_says_once_what_a_redactor_fails_with_and_no_word_of_the_t
     assert SECRET not in caplog.text
 
 
-async def test_every_kind_of_failure_of_a_redactor_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_kind_of_redactor_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def by_turns(text: str) -> Any:
         return gives_none(text) if text == PROMPT else raises(text)
 
@@ -409,14 +408,14 @@ async def test_every_kind_of_failure_of_a_redactor_is_said(caplog: pytest.LogCap
     ]
 
 
-async def test_of_a_redactor_that_works_the_log_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_working_redactor_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("DEBUG", logger="routewright"):
         house = keeping([WHOLE])
         assert (await house.router.route(PROMPT, goal="quality")).trace.content == CONTENT
     assert caplog.records == []
 
 
-def test_an_interrupt_while_a_redactor_works_is_no_failure_of_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_interrupt_during_redaction_is_not_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     def interrupted(text: str) -> str:
         raise KeyboardInterrupt
 
@@ -426,7 +425,7 @@ def test_an_interrupt_while_a_redactor_works_is_no_failure_of_it(caplog: pytest.
     assert caplog.records == []
 
 
-def test_the_built_in_redactor_is_asked_without_a_detour() -> None:
+def test_the_built_in_redactor_is_called_directly() -> None:
     assert Capturing(None, prompts=True, answers=True)._redactor is without_patterns
 
 
@@ -438,7 +437,7 @@ class Said(list[Any]):
     """Messages or tool calls whose end can be seen."""
 
 
-def test_the_words_themselves_are_forgotten_when_they_were_redacted() -> None:
+def test_the_original_text_is_dropped_after_redaction() -> None:
     said = Said([Message("user", PROMPT)]), Words(ANSWER), Said([ToolCall("c1", FunctionCall("look", "{}"))])
     ends = [weakref.ref(each) for each in said]
     words = Captured(lambda text: text.replace(SECRET, "***"), *said)
@@ -452,7 +451,7 @@ def test_the_words_themselves_are_forgotten_when_they_were_redacted() -> None:
     assert words.size > 0
 
 
-async def test_calls_are_answered_while_a_redactor_takes_its_time(tmp_path: Path) -> None:
+async def test_a_slow_redactor_delays_no_answer(tmp_path: Path) -> None:
     began, go_on = threading.Event(), threading.Event()
     seen: list[tuple[str, int]] = []
 
@@ -511,7 +510,7 @@ READS: list[Callable[[Router, str], Coroutine[Any, Any, object]]] = [
 
 
 @pytest.mark.parametrize("read", READS, ids=["trace", "traces.get", "feedback"])
-async def test_who_reads_a_trace_that_waits_does_not_stop_the_loop_for_its_redactor(
+async def test_reading_a_queued_trace_does_not_block_the_loop_for_its_redactor(
     read: Callable[[Router, str], Coroutine[Any, Any, object]],
 ) -> None:
     storage, redactor = HeldUp(), Held()
@@ -527,7 +526,7 @@ async def test_who_reads_a_trace_that_waits_does_not_stop_the_loop_for_its_redac
         storage.go_on.set()
 
 
-async def test_the_background_works_on_while_a_redactor_takes_its_time_over_what_is_written(tmp_path: Path) -> None:
+async def test_a_slow_redactor_does_not_block_the_background(tmp_path: Path) -> None:
     redactor = Held()
     settings = Settings(capture=Capture(redactor=redactor))
     async with Router.sandbox(storage=SqliteStorage(tmp_path / "traces.db"), settings=settings) as router:
@@ -541,7 +540,7 @@ async def test_the_background_works_on_while_a_redactor_takes_its_time_over_what
             assert (await router.traces.get(answer.trace_id)).content == content
 
 
-async def test_who_leaves_while_a_redactor_works_does_not_wait_for_it() -> None:
+async def test_cancelling_during_redaction_does_not_wait_for_it() -> None:
     storage, redactor = HeldUp(), Held()
     async with Router.sandbox(storage=storage, settings=Settings(capture=Capture(redactor=redactor))) as router:
         answer = await router.route("one")
@@ -565,7 +564,7 @@ async def test_a_trace_is_redacted_in_place_where_no_thread_can_be_started(monke
     assert await redacting(lambda: captured.content, [captured], SystemClock()) == CONTENT
 
 
-async def test_memory_keeps_no_call_waiting_for_a_redactor() -> None:
+async def test_memory_storage_makes_no_call_wait_for_a_redactor() -> None:
     censor = Censor()
     house = keeping([WHOLE], capture=captured(censor))
     answer = await house.router.route(PROMPT, goal="quality")
@@ -613,7 +612,7 @@ class Kept:
 
 
 @storages
-async def test_whoever_reads_a_trace_reads_what_was_said(kept: Kept) -> None:
+async def test_every_reader_of_a_trace_sees_the_captured_text(kept: Kept) -> None:
     answer = await kept.ask()
     before = await kept.router.trace(answer.trace_id)
     await kept.router.flush()
@@ -641,7 +640,7 @@ async def test_the_redactor_is_shown_each_text_once_however_often_it_is_read(kep
 
 
 @storages
-async def test_lists_of_traces_events_and_reports_hold_nothing_that_was_said(kept: Kept) -> None:
+async def test_lists_events_and_reports_have_no_captured_text(kept: Kept) -> None:
     answer = await kept.ask()
     await kept.router.flush()
     page = await kept.router.traces.query()
@@ -662,7 +661,7 @@ async def test_decision_and_explanation_are_those_of_a_trace_without_content(kep
 
 
 @storages
-async def test_who_changes_what_he_read_changes_nobody_elses(kept: Kept) -> None:
+async def test_changing_a_trace_changes_no_other_copy(kept: Kept) -> None:
     answer = await kept.ask()
     for trace in (answer.trace, await kept.router.trace(answer.trace_id), answer.trace.copy()):
         assert trace.content is not None
@@ -672,7 +671,7 @@ async def test_who_changes_what_he_read_changes_nobody_elses(kept: Kept) -> None
     assert answer.trace.content == (await kept.router.trace(answer.trace_id)).content == CONTENT
 
 
-async def test_a_pickle_of_an_answer_holds_of_the_prompt_what_may_be_kept() -> None:
+async def test_a_pickled_answer_has_only_the_redacted_prompt() -> None:
     house = keeping([WHOLE], capture=captured(lambda text: text.replace("What is", "WHAT")))
     answer = await house.router.route(PROMPT, goal="quality")
     pickled = pickle.dumps(answer)
@@ -687,7 +686,7 @@ def written(path: Path) -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in sorted(path.iterdir())}
 
 
-async def test_what_is_written_to_the_file_is_what_the_redactor_left(tmp_path: Path) -> None:
+async def test_the_file_has_only_redacted_text(tmp_path: Path) -> None:
     storage = SqliteStorage(tmp_path / "traces.db")
     settings = Settings(capture=captured())
     async with Router.sandbox({PROMPT: ANSWER}, storage=storage, settings=settings) as router:

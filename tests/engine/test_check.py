@@ -138,7 +138,7 @@ def test_a_check_agrees_with_what_routing_then_does(full: bool) -> None:
     assert min(served, broken) > (100 if full else 0)
 
 
-def test_it_names_every_provider_that_a_policy_could_use_and_those_it_hangs_on() -> None:
+def test_it_names_the_providers_that_a_policy_can_use_and_depends_on() -> None:
     wide, narrow = Policy(name="wide"), Policy(name="narrow", models=["beta/m1"])
     first, second = router(NAMES, wide, narrow).check_policies()
     assert [loss.provider for loss in first.losses] == [*NAMES]
@@ -151,7 +151,7 @@ def test_a_policy_that_nobody_serves_says_why_and_what_to_change() -> None:
     assert "9 region; drop mars from the regions of policy 'eu' to admit" in (said.problem or "")
 
 
-def test_it_tells_which_models_of_the_plan_end_the_soonest_first() -> None:
+def test_it_lists_the_models_that_end_soonest_first() -> None:
     ends = {"a/one": "2999-02-01", "a/two": "2998-01-01", "a/three": None}
     models = [Model(id=name, quality=0.5, deprecated_at=end) for name, end in ends.items()]
     desk = Router.sandbox(catalogue=Catalogue(models), policies=[Policy(name="p")])
@@ -175,7 +175,7 @@ def test_a_model_that_is_only_probed_counts_as_one_that_fits() -> None:
     assert (said.model, said.fitting, said.breaks_without) == ("alpha/m0", 1, ["alpha"])
 
 
-def test_it_takes_what_a_request_may_say() -> None:
+def test_it_accepts_any_request() -> None:
     desk = router(NAMES, Policy(name="p"))
     said = desk.check_policies("Hello", params={"response_format": {"type": "json_object"}})[0]
     assert said.fitting == 3
@@ -183,5 +183,5 @@ def test_it_takes_what_a_request_may_say() -> None:
         desk.check_policies("Hello", goal="speed")  # type: ignore[arg-type]
 
 
-def test_without_policies_there_is_nothing_to_say() -> None:
+def test_without_policies_the_check_is_empty() -> None:
     assert router(NAMES).check_policies() == []

@@ -139,7 +139,7 @@ def test_a_prompt_with_an_image_is_counted_in_its_text_alone() -> None:
 
 
 @pytest.mark.anyio
-async def test_input_that_no_provider_tells_of_is_never_taken_for_more_than_its_bound() -> None:
+async def test_unreported_input_is_never_counted_above_its_bound() -> None:
     class Counts:
         def count(self, text: str, encoding: str) -> int:
             return 400 if encoding == "cl100k_base" else 500
@@ -167,7 +167,7 @@ async def test_a_counter_that_fails_is_an_internal_error_with_a_trace(call: Call
     assert pickle.loads(pickle.dumps(error)).trace_id == trace.id
 
 
-def test_decide_says_the_same_of_a_counter_that_fails() -> None:
+def test_decide_reports_a_failing_counter_alike() -> None:
     def fail() -> int:
         raise ValueError
 
@@ -176,7 +176,7 @@ def test_decide_says_the_same_of_a_counter_that_fails() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_refusal_that_counting_leads_to_is_chained_to_nothing() -> None:
+async def test_a_refusal_after_counting_has_no_cause() -> None:
     router = router_with(lambda: 2_000, MemoryStorage())
     with pytest.raises(NoCandidates) as decided:
         router.decide(LONG)

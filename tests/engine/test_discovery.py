@@ -63,7 +63,7 @@ def test_nothing_is_asked_before_the_first_use() -> None:
     router.blocking.close()
 
 
-async def test_plain_functions_do_not_block_a_running_loop_and_go_by_what_is_known() -> None:
+async def test_plain_functions_in_a_loop_use_the_known_models_without_blocking() -> None:
     box = Box([SMALL])
     box.gate.clear()  # whoever blocked the loop would never get to open it
     router = Router(providers=[box])
@@ -100,13 +100,13 @@ async def test_a_policy_that_names_a_model_of_a_server_waits_for_it() -> None:
     await router.aclose()
 
 
-async def test_a_list_of_models_asks_too() -> None:
+async def test_listing_models_asks_the_servers() -> None:
     async with Router(providers=[Box([SMALL, LARGE])]) as router:
         assert names(router) == ["box/small", "box/large"]
 
 
 @pytest.mark.parametrize("clock", [FakeClock, None])
-async def test_every_way_in_waits_for_the_answer(clock: Callable[[], FakeClock] | None) -> None:
+async def test_every_entry_point_waits_for_the_servers(clock: Callable[[], FakeClock] | None) -> None:
     settings = Settings() if clock is None else Settings(clock=clock())
     router = Router(providers=[Box([SMALL])], settings=settings)
     assert (await router.route("hi")).output == "I am box/small"
@@ -127,7 +127,7 @@ async def test_a_stream_and_a_decision_begin_without_a_loop_of_their_own() -> No
     await router.aclose()
 
 
-async def test_first_calls_share_one_question() -> None:
+async def test_first_calls_share_one_discovery() -> None:
     box = Box([SMALL])
     async with Router(providers=[box]) as router, anyio.create_task_group() as group:
         for _ in range(20):
@@ -170,7 +170,7 @@ async def test_the_event_loop_is_not_blocked_while_a_slow_server_is_waited_for()
     await router.aclose()
 
 
-async def test_a_server_that_is_away_is_named_with_what_to_do_and_found_later(
+async def test_an_unavailable_server_is_named_with_a_hint_and_found_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, box = FakeClock(autojump=False), Box(REFUSED)
@@ -206,7 +206,7 @@ async def test_models_come_and_go_and_stay_while_a_server_is_away() -> None:
             assert sorted(names(router)) == sorted(found)
 
 
-async def test_what_was_learned_of_other_models_stays() -> None:
+async def test_health_of_other_models_is_kept() -> None:
     clock, box = FakeClock(autojump=False), Box([SMALL])
     async with Router(providers=[box, cloud()], settings=Settings(clock=clock)) as router:
         for _ in range(8):
@@ -220,7 +220,7 @@ async def test_what_was_learned_of_other_models_stays() -> None:
         assert before.stability != Router(providers=[cloud()]).decide("hi").candidates[0].stability
 
 
-async def test_policies_go_by_what_is_there_now() -> None:
+async def test_policies_apply_to_the_present_models() -> None:
     clock, box = FakeClock(autojump=False), Box([SMALL])
     policies = [Policy(name="own", models=["provider:box"], goal="quality")]
     async with Router(providers=[box, cloud()], policies=policies, settings=Settings(clock=clock)) as router:
@@ -230,7 +230,7 @@ async def test_policies_go_by_what_is_there_now() -> None:
         assert router.decide("hi", policy_id="own").model == "box/large"
 
 
-async def test_models_that_a_policy_needs_stay(caplog: pytest.LogCaptureFixture) -> None:
+async def test_models_that_a_policy_names_are_kept(caplog: pytest.LogCaptureFixture) -> None:
     clock, box = FakeClock(autojump=False), Box([SMALL])
     policies = [Policy(name="own", models=["box/small"])]
     async with Router(providers=[box, cloud()], policies=policies, settings=Settings(clock=clock)) as router:
@@ -240,7 +240,7 @@ async def test_models_that_a_policy_needs_stay(caplog: pytest.LogCaptureFixture)
         assert "are not taken" in caplog.text
 
 
-async def test_the_catalogue_stands_over_what_a_server_says() -> None:
+async def test_the_catalogue_overrides_a_servers_list() -> None:
     rows = [{"id": "box/small", "quality": 0.77, "pricing_per_1m": Pricing(0.05, 0.05), "tags": ["own"]}]
     async with Router(providers=[Box([SMALL])], catalogue=Catalogue().overlaid(rows)) as router:
         [small] = [model for model in router.models() if model.id == "box/small"]
@@ -248,14 +248,14 @@ async def test_the_catalogue_stands_over_what_a_server_says() -> None:
         assert small.context_window == 8_192
 
 
-async def test_a_defect_of_discover_is_told_without_its_words() -> None:
+async def test_an_exception_in_discover_is_reported_without_its_message() -> None:
     async with Router(providers=[Box(ZeroDivisionError("sk-canary"))]) as router:
         with pytest.raises(NoProviders, match=r"discover\(\) of box failed: ZeroDivisionError in test_di") as told:
             await router.route("hi")
         assert "canary" not in str(told.value)
 
 
-async def test_a_closed_router_asks_nobody() -> None:
+async def test_a_closed_router_asks_no_server() -> None:
     router = Router(providers=[box := Box([SMALL])])
     await router.aclose()
     for use in (router.models, lambda: router.decide("hi")):
@@ -274,6 +274,7 @@ async def test_a_router_that_was_used_closes_what_it_asked() -> None:
     assert box.closed >= 1
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_dropped_router_ends() -> None:
     router = Router(providers=[Box([SMALL])])
     await router.route("hi")
@@ -284,13 +285,13 @@ async def test_a_dropped_router_ends() -> None:
         gc.collect()
 
 
-async def test_without_such_servers_no_thread_is_started_for_a_decision() -> None:
+async def test_without_discovering_providers_a_decision_starts_no_thread() -> None:
     before = threading.active_count()
     Router(providers=[cloud()]).decide("hi")
     assert threading.active_count() == before
 
 
-async def test_a_model_of_a_server_that_is_away_is_told_so() -> None:
+async def test_a_model_of_an_unavailable_server_is_reported_as_such() -> None:
     async with Router(providers=[Box(REFUSED), cloud()]) as router:
         with pytest.raises(ValidationFailed, match=r"unknown model 'box/small'; box has no models now$"):
             await router.route("hi", models=["box/small"])
@@ -298,7 +299,7 @@ async def test_a_model_of_a_server_that_is_away_is_told_so() -> None:
             await router.route("hi", models=["cloud/on"])
 
 
-async def test_an_unknown_model_of_a_server_is_a_mistake_of_the_request() -> None:
+async def test_an_unknown_model_of_a_server_is_a_validation_error() -> None:
     async with Router(providers=[Box([SMALL])]) as router:
         with pytest.raises(ValidationFailed, match="unknown model 'box/smal'; did you mean 'box/small'"):
             await router.route("hi", models=["box/smal"])

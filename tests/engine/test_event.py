@@ -68,7 +68,7 @@ def virtual(**given: Any) -> Router:
 
 
 @pytest.mark.parametrize("hook", ["plain", "waits"])
-async def test_hooks_hear_of_completed_failed_refused_cancelled_and_streamed_calls(hook: str) -> None:
+async def test_hooks_are_called_for_every_outcome_of_a_call(hook: str) -> None:
     ear = Ear()
     broken = said(Delta("x"), Pause(1.0), Finish("stop"))
     good: list[Turn] = ["one", ProviderFault("request"), ProviderFault("refused"), broken, "five"]
@@ -171,7 +171,7 @@ def metadata_of(told: Trace | Event) -> dict[str, Any]:
     return told.data.metadata
 
 
-async def test_hooks_hear_once_the_trace_is_in_the_storage_and_not_of_one_that_it_refuses() -> None:
+async def test_hooks_are_called_once_the_trace_is_stored_and_not_if_it_is_refused() -> None:
     async def refuse(account: str, writes: Sequence[Write]) -> None:
         if any(isinstance(write, PutTrace) and "bad" in write.trace.metadata for write in writes):
             raise TypeError("no")
@@ -197,7 +197,7 @@ async def test_hooks_hear_once_the_trace_is_in_the_storage_and_not_of_one_that_i
     assert ear.ids == found == [answer.trace_id]
 
 
-async def test_nothing_is_done_for_a_call_while_nobody_listens() -> None:
+async def test_without_hooks_nothing_is_queued() -> None:
     router = Router.sandbox()
     subscription = router.on_trace(print)
     subscription()
@@ -207,7 +207,7 @@ async def test_nothing_is_done_for_a_call_while_nobody_listens() -> None:
     await router.flush()
 
 
-async def test_a_hook_that_fails_is_counted_and_logged_once_in_a_while_and_the_others_hear(
+async def test_a_failing_hook_is_counted_and_logged_and_others_are_called(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ear, clock = Ear(), FakeClock()
@@ -237,7 +237,7 @@ async def test_a_hook_that_fails_is_counted_and_logged_once_in_a_while_and_the_o
     assert caplog.records[0].exc_info is not None
 
 
-async def test_a_plain_function_that_gives_back_a_coroutine_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_plain_hook_that_returns_a_coroutine_has_failed(caplog: pytest.LogCaptureFixture) -> None:
     ear, router = Ear(), virtual()
     router.on_trace(lambda trace: ear.waits(trace))
     await router.route("hi")
@@ -246,7 +246,7 @@ async def test_a_plain_function_that_gives_back_a_coroutine_has_failed(caplog: p
     assert "define it with async def" in caplog.text
 
 
-async def test_what_is_async_is_known_by_its_kind() -> None:
+async def test_async_hooks_are_recognized() -> None:
     class Callee(Ear):
         async def __call__(self, told: Trace) -> None:
             await self.waits(told)
@@ -260,13 +260,13 @@ async def test_what_is_async_is_known_by_its_kind() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "print", 3])
-def test_what_cannot_be_called_is_no_hook(wrong: Any) -> None:
+def test_an_object_that_is_not_callable_is_refused_as_a_hook(wrong: Any) -> None:
     for subscribe in (Router.sandbox().on_trace, Router.sandbox().on_event):
         with pytest.raises(ValidationFailed, match=r"hook: .* cannot be called; pass a function"):
             subscribe(wrong)
 
 
-async def test_who_left_hears_no_more_not_even_of_what_waits() -> None:
+async def test_an_unregistered_hook_is_not_called_for_queued_calls() -> None:
     ear, router = Ear(), virtual()
     with router.on_trace(ear.plain):
         heard = await router.route("hi")
@@ -282,7 +282,7 @@ async def test_who_left_hears_no_more_not_even_of_what_waits() -> None:
     assert router.hook_counts == (0, 0, 0)
 
 
-async def test_who_comes_late_hears_only_of_what_ends_later() -> None:
+async def test_a_new_hook_is_called_only_for_later_calls() -> None:
     early, late, router = Ear(), Ear(), virtual()
     router.on_trace(early.plain)
     await router.route("hi")
@@ -292,7 +292,7 @@ async def test_who_comes_late_hears_only_of_what_ends_later() -> None:
     assert (len(early.ids), late.ids) == (2, [answer.trace_id])
 
 
-async def test_plain_and_async_hooks_hear_in_the_order_of_the_calls_and_of_their_coming() -> None:
+async def test_plain_and_async_hooks_are_called_in_order() -> None:
     heard: list[tuple[int, str]] = []
     router = Router.sandbox()
 
@@ -311,7 +311,7 @@ async def test_plain_and_async_hooks_hear_in_the_order_of_the_calls_and_of_their
     await router.aclose()
 
 
-async def test_a_hook_that_blocks_holds_up_neither_calls_nor_the_blocking_door_nor_traces() -> None:
+async def test_a_blocking_hook_delays_no_call_and_no_trace() -> None:
     ear, go_on, began = Ear(), threading.Event(), threading.Event()
     storage = Waits()
     router = Router.sandbox(storage=storage)
@@ -336,7 +336,7 @@ async def test_a_hook_that_blocks_holds_up_neither_calls_nor_the_blocking_door_n
     await router.aclose()
 
 
-async def test_what_too_slow_hooks_miss_is_counted(
+async def test_calls_dropped_for_slow_hooks_are_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(event_module, "QUEUE", 3)
@@ -352,7 +352,7 @@ async def test_what_too_slow_hooks_miss_is_counted(
     ]
 
 
-async def test_flush_waits_for_what_ended_before_it_and_a_hook_may_ask_for_it_too() -> None:
+async def test_flush_waits_for_earlier_calls_and_may_be_called_in_a_hook() -> None:
     ear, clock = Ear(), FakeClock()
     router = Router.sandbox(settings=Settings(clock=clock))
 
@@ -384,7 +384,7 @@ async def test_a_plain_hook_may_use_the_blocking_door() -> None:
 
 
 @pytest.mark.parametrize("fake", [True, False])
-async def test_closing_lets_hooks_hear_of_what_ended(fake: bool) -> None:
+async def test_closing_calls_the_hooks_of_ended_calls(fake: bool) -> None:
     ear, storage = Ear(), Waits()
     router = virtual(storage=storage) if fake else Router.sandbox(storage=storage)
     router.on_trace(ear.plain)
@@ -395,7 +395,7 @@ async def test_closing_lets_hooks_hear_of_what_ended(fake: bool) -> None:
     assert len(ear.traces) == 6
 
 
-async def test_a_hook_that_never_ends_does_not_keep_closing_and_what_it_held_up_is_counted(
+async def test_an_endless_hook_does_not_block_closing_and_dropped_calls_are_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = FakeClock()
@@ -414,7 +414,7 @@ async def test_a_hook_that_never_ends_does_not_keep_closing_and_what_it_held_up_
     assert (ear.traces, router.hook_counts) == ([], (0, 0, 3))
 
 
-def test_a_plain_hook_that_never_ends_does_not_keep_closing_and_no_further_one_is_called() -> None:
+def test_an_endless_plain_hook_does_not_block_closing() -> None:
     ear, go_on = Ear(), threading.Event()
     router = Router.sandbox()
     router.on_trace(lambda trace: go_on.wait(20))
@@ -443,7 +443,7 @@ async def test_a_call_that_ends_after_the_router_was_closed_is_counted_as_lost()
 
 
 @pytest.mark.parametrize("run", [anyio.run, partial(anyio.run, backend="trio")])
-def test_what_waited_in_a_loop_that_ended_is_told_in_the_next(run: Callable[..., Any]) -> None:
+def test_calls_queued_in_an_ended_loop_reach_hooks_in_the_next(run: Callable[..., Any]) -> None:
     ear, router = Ear(), virtual()
     router.on_trace(ear.plain)
 
@@ -465,7 +465,7 @@ async def test_views_subscribe_for_the_whole_router() -> None:
 
 
 @pytest.mark.skipif(needs_fork.args[0], reason="no fork here")
-def test_in_a_forked_child_hooks_stay_and_what_waited_is_the_parents() -> None:
+def test_a_forked_child_keeps_hooks_and_not_the_queue() -> None:
     code = """
         heard = []
         router = Router.sandbox()
@@ -490,7 +490,7 @@ def test_in_a_forked_child_hooks_stay_and_what_waited_is_the_parents() -> None:
     assert run_script(code) == "done"
 
 
-def test_hooks_hear_before_the_interpreter_exits() -> None:
+def test_hooks_are_called_before_the_interpreter_exits() -> None:
     code = """
         router = Router.sandbox()
         router.on_trace(lambda trace: print(trace.status, flush=True))
@@ -511,7 +511,7 @@ async def test_events_are_kept_with_their_data_whatever_the_caller_does_to_the_e
     assert [each["model"] for each in event.data.rejected_candidates] == ["openai/gpt-4.1"]
 
 
-async def test_a_call_whose_hook_fails_is_answered_all_the_same() -> None:
+async def test_a_failing_hook_fails_no_call() -> None:
     house = House(["one", ProviderFault("request")], [ProviderFault("request")])
     house.router.on_trace(partial(int, base="no"))
     assert (await house.router.route("hi", goal="quality")).output == "one"
@@ -521,7 +521,7 @@ async def test_a_call_whose_hook_fails_is_answered_all_the_same() -> None:
     assert house.router.hook_counts.failed == 2
 
 
-async def test_a_cancelled_call_is_told_of() -> None:
+async def test_hooks_are_called_for_a_cancelled_call() -> None:
     ear, house = Ear(), House([said(Pause(5.0), Delta("x"), Finish("stop"))])
     house.router.on_trace(ear.plain)
     async with anyio.create_task_group() as group:

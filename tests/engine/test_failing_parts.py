@@ -32,7 +32,7 @@ async def failing() -> tuple[Bank, Behind]:
 
 
 @pytest.mark.parametrize("kind", [Ask, Look])
-async def test_without_the_storage_no_call_is_made_that_needs_its_promise(kind: type) -> None:
+async def test_without_the_storage_limited_calls_are_refused(kind: type) -> None:
     bank, storage = await failing()
     storage.away, storage.forgets = (kind,), True
     with pytest.raises(StorageUnavailable) as caught:
@@ -45,7 +45,7 @@ async def test_without_the_storage_no_call_is_made_that_needs_its_promise(kind: 
 
 
 @pytest.mark.parametrize("kind", [Ask, Look])
-async def test_a_storage_that_stands_still_holds_a_call_no_longer_than_its_time(kind: type) -> None:
+async def test_a_hanging_storage_delays_a_call_until_its_deadline_at_most(kind: type) -> None:
     bank, storage = await failing()
     storage.still, storage.forgets = (kind,), True
     began = bank.clock.monotonic()
@@ -59,7 +59,7 @@ async def test_a_storage_that_stands_still_holds_a_call_no_longer_than_its_time(
     assert await bank.purse() == (10**9, COST, 0)
 
 
-async def test_calls_that_need_no_promise_go_on_without_the_storage() -> None:
+async def test_unlimited_calls_go_on_without_the_storage() -> None:
     bank, storage = await failing()
     await bank.route(caller=Caller("open"))
     storage.away, storage.forgets = (Look, Ask, Facts), True
@@ -68,7 +68,7 @@ async def test_calls_that_need_no_promise_go_on_without_the_storage() -> None:
     assert (await bank.route(caller=Caller("open"))).output == "an answer", "nobody had set it up"
 
 
-async def test_who_has_no_account_waits_a_moment_for_a_storage_that_stands_still_and_then_for_a_while_no_more() -> None:
+async def test_callers_without_an_account_wait_briefly_for_a_hanging_storage_and_then_not() -> None:
     bank, storage = await failing()
     await bank.route(caller=Caller("open"))
     storage.still, storage.forgets = (Look,), True
@@ -87,7 +87,7 @@ async def test_who_has_no_account_waits_a_moment_for_a_storage_that_stands_still
         await bank.route(caller=Caller("open"))
 
 
-async def test_a_paid_answer_is_given_though_it_cannot_be_settled_and_its_reservation_stands_until_it_can() -> None:
+async def test_a_paid_answer_is_returned_and_its_reservation_stays_until_it_is_settled() -> None:
     bank, storage = await failing()
     storage.away = (Facts,)
     began = bank.clock.monotonic()
@@ -104,9 +104,7 @@ async def test_a_paid_answer_is_given_though_it_cannot_be_settled_and_its_reserv
 
 
 @pytest.mark.parametrize(("slow_s", "within_s"), [(0.0, 5.1), (7.0, 60.0)])
-async def test_what_waits_for_a_storage_that_stands_still_is_written_soon_once_it_goes_on(
-    slow_s: float, within_s: float
-) -> None:
+async def test_queued_writes_follow_soon_after_a_hanging_storage_recovers(slow_s: float, within_s: float) -> None:
     bank, storage = await failing()
     storage.still = (Facts,)
     for _ in range(3):
@@ -120,7 +118,7 @@ async def test_what_waits_for_a_storage_that_stands_still_is_written_soon_once_i
     assert bank.router.trace_counts.waiting == 0
 
 
-async def test_what_a_refused_call_held_is_given_back_as_soon_as_that_can_be() -> None:
+async def test_a_refused_call_releases_its_hold_as_soon_as_possible() -> None:
     bank, storage = await failing()
     storage.away = (Facts,)
     with bank.clock.deadline(bank.clock.monotonic() + 0.01):
@@ -131,7 +129,7 @@ async def test_what_a_refused_call_held_is_given_back_as_soon_as_that_can_be() -
 
 
 @pytest.mark.parametrize("what", ["away", "still"])
-async def test_a_fallback_has_to_do_with_what_is_set_aside_where_no_more_can_be(what: str) -> None:
+async def test_a_fallback_uses_the_reserved_amount_if_it_cannot_be_widened(what: str) -> None:
     bank = Bank(spare=[ANSWER], terms=TERMS)
     storage = Behind(bank.storage, bank.clock)
 
@@ -169,7 +167,7 @@ async def test_a_fallback_that_cannot_be_paid_for_is_not_called(what: str, withi
     assert await bank.purse() == (10**9, 0, 0)
 
 
-async def test_a_bill_is_kept_however_many_traces_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_settlements_are_queued_beyond_the_limit_of_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("routewright._engine.trace_queue.QUEUE", 2)
     bank, storage = await failing()
     storage.away = (PutTrace,)
@@ -182,7 +180,7 @@ async def test_a_bill_is_kept_however_many_traces_wait(monkeypatch: pytest.Monke
     assert await bank.purse() == (10**9, COST, 0)
 
 
-async def test_who_is_limited_is_not_served_once_the_store_is_gone(tmp_path: Path) -> None:
+async def test_limited_callers_are_refused_once_the_store_is_gone(tmp_path: Path) -> None:
     bank = Bank(*[ANSWER] * 5, terms=TERMS)
     storage = SqliteStorage(tmp_path / "s.db", clock=bank.clock)
     bank.use(storage)

@@ -54,7 +54,7 @@ class Terse(ScriptedProvider):
         return ["seed"]
 
 
-async def test_what_a_provider_does_not_take_goes_elsewhere() -> None:
+async def test_unsupported_features_go_to_another_model() -> None:
     clock = FakeClock()
     good, spare = Terse(["?"] * 2, models=[GOOD]), ScriptedProvider(["?"], models=[SPARE])
     router = Router(providers=[good, spare], settings=Settings(clock=clock))
@@ -105,7 +105,7 @@ async def test_a_circuit_that_opens_reaches_decisions_at_once_and_its_probe_in_t
     assert (await after(fleet, clock, 0.1)).forecast.open == {}
 
 
-async def test_a_gate_lets_one_probe_through_and_tells_decisions_of_it() -> None:
+async def test_a_circuit_admits_one_probe_and_decisions_see_it() -> None:
     fleet, clock = fleet_of_one()
     assert fleet.admits(0, 0.0) is True
     for _ in range(5):
@@ -121,7 +121,7 @@ async def test_a_gate_lets_one_probe_through_and_tells_decisions_of_it() -> None
     assert fleet.admits(0, 10.0) is True
 
 
-async def test_a_probe_that_is_left_is_told_to_decisions_at_once() -> None:
+async def test_an_abandoned_probe_reaches_decisions_at_once() -> None:
     fleet, clock = fleet_of_one()
     for _ in range(5):
         fleet.failed(0)
@@ -159,7 +159,7 @@ async def test_the_retry_budget_is_one_for_all_models_of_the_fleet() -> None:
     assert sum(fleet.spares(0.0) for _ in range(200)) == 110
 
 
-async def test_a_fleet_without_attempts_looks_at_no_clock() -> None:
+async def test_a_fleet_without_attempts_reads_no_clock() -> None:
     fleet, _ = fleet_of_one()
 
     def never() -> float:
@@ -170,7 +170,7 @@ async def test_a_fleet_without_attempts_looks_at_no_clock() -> None:
     assert fleet.board() is board
 
 
-async def test_a_refused_credential_says_nothing_of_the_model_and_its_probe_comes_in_time() -> None:
+async def test_a_refused_credential_does_not_count_against_the_model() -> None:
     fleet, clock = fleet_of_one()
     believed = fleet.board().forecast.stability[0]
     fleet.failed(0, credential=True)
@@ -179,7 +179,7 @@ async def test_a_refused_credential_says_nothing_of_the_model_and_its_probe_come
     assert (await after(fleet, clock, 10.0)).forecast.open == {}
 
 
-async def test_of_two_models_that_are_kept_away_each_is_let_through_in_its_time() -> None:
+async def test_each_open_circuit_is_probed_at_its_own_time() -> None:
     clock = FakeClock()
     provider = ScriptedProvider((), models=[Model(id="two/a"), Model(id="two/b")], clock=clock)
     fleet = Fleet([], {}, [provider], as_of="2026-11-20", clock=clock, limits=ExecutionLimits())
@@ -192,7 +192,7 @@ async def test_of_two_models_that_are_kept_away_each_is_let_through_in_its_time(
     assert set(fleet.board().forecast.open) == {1}
 
 
-async def test_what_fades_alone_is_not_published_at_every_turn() -> None:
+async def test_fading_alone_is_not_published_every_time() -> None:
     fleet, clock = fleet_of_one()
     fleet.failed(0)
     seen = await after(fleet, clock, PUBLISH_EVERY_S)
@@ -200,7 +200,7 @@ async def test_what_fades_alone_is_not_published_at_every_turn() -> None:
     assert await after(fleet, clock, LOOK_EVERY_S * 20) is not seen
 
 
-async def test_what_a_model_is_said_not_to_take_stays_so_whatever_its_provider_adds() -> None:
+async def test_unsupported_features_of_catalogue_and_provider_add_up() -> None:
     provider = Terse((), models=[Model(id="terse/one", unsupported=("stop",))])
     fleet = Fleet([], {}, [provider], as_of="2026-11-20", clock=FakeClock(), limits=ExecutionLimits())
     assert fleet.pool.models[0].unsupported == ("seed", "stop")
@@ -240,7 +240,7 @@ async def test_a_lone_answer_is_folded_before_the_next_publication() -> None:
     assert board.forecast.health.models[GOOD.id].ttft_ms is not None
 
 
-async def test_who_brings_the_sixty_fourth_answer_folds_them() -> None:
+async def test_the_sixty_fourth_answer_folds_the_journal() -> None:
     fleet, _ = fleet_of_one()
     for _ in range(FOLDED_AT - 1):
         answer(fleet)
@@ -261,7 +261,7 @@ async def test_answers_are_booked_before_the_fault_that_follows_them() -> None:
     assert fleet.open_circuits == 1
 
 
-async def test_what_is_shown_of_models_has_all_answers_in_it() -> None:
+async def test_the_shown_models_include_all_answers() -> None:
     fleet, clock = fleet_of_one()
     for _ in range(40):
         fleet.failed(0, credential=False)
@@ -275,7 +275,7 @@ async def test_what_is_shown_of_models_has_all_answers_in_it() -> None:
     assert [model.availability.status for model in fleet.models()] == ["available"]
 
 
-async def test_requests_reach_the_retry_budget_with_their_answers_or_faults() -> None:
+async def test_requests_count_in_the_retry_budget_when_they_end() -> None:
     fleet, _ = fleet_of_one()
     for _ in range(10):
         fleet.asked(fleet._clock.monotonic())
@@ -306,7 +306,7 @@ async def test_an_hour_later_the_first_decision_knows_that_a_model_came_back() -
     assert (await after(fleet, clock, 3_600.0)).forecast.stability[0] > 890
 
 
-async def test_nothing_that_moved_by_less_than_a_step_is_published() -> None:
+async def test_changes_smaller_than_a_step_are_not_published() -> None:
     fleet, clock = fleet_of_one()
     for _ in range(2_000):
         answer(fleet)
@@ -316,7 +316,7 @@ async def test_nothing_that_moved_by_less_than_a_step_is_published() -> None:
         assert await after(fleet, clock, PUBLISH_EVERY_S) is board
 
 
-async def test_what_is_published_is_named_by_what_it_says_and_kept_as_it_was() -> None:
+async def test_a_published_snapshot_is_immutable_and_named_by_its_content() -> None:
     clock, chance = FakeClock(), Random(1)
     fleet = fleet_of(20, clock)
     seen: list[tuple[HealthSnapshot, bytes]] = []
@@ -351,7 +351,7 @@ async def test_the_first_decision_after_midnight_is_made_at_the_new_days_prices(
     assert plan.legs[0].prices[0].input == 9_000_000
 
 
-def test_threads_that_decide_while_health_is_published_see_whole_snapshots(full: bool) -> None:
+def test_threads_see_whole_snapshots_while_health_is_published(full: bool) -> None:
     """Each plan, shared or not, is what the full walk says on the board that it names."""
     fleet = fleet_of(60, SystemClock())
     errors: list[BaseException] = []

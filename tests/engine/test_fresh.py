@@ -39,7 +39,7 @@ async def count(storage: Busy, account: str = "default") -> int:
 
 
 @pytest.mark.parametrize("which", [{"everything": True}, {"filter": "metadata.customer=c-17"}, {}])
-async def test_a_deletion_is_refused_while_a_trace_waits_that_would_come_back(which: dict[str, Any]) -> None:
+async def test_a_deletion_is_refused_while_queued_traces_cannot_be_written(which: dict[str, Any]) -> None:
     storage = Busy()
     router = over(storage)
     await router.route("hi", metadata={"customer": "c-17"})
@@ -58,7 +58,7 @@ async def test_a_deletion_is_refused_while_a_trace_waits_that_would_come_back(wh
     await router.aclose()
 
 
-async def test_a_trace_of_a_revoked_key_is_compromised_while_it_waits_too() -> None:
+async def test_a_queued_trace_of_a_revoked_key_is_marked_compromised() -> None:
     storage = Busy()
     router, console = over(storage), Console(storage, secret="s" * 32, clock=FakeClock())
     await console.create_account("acme")
@@ -78,7 +78,7 @@ async def test_a_trace_of_a_revoked_key_is_compromised_while_it_waits_too() -> N
     await router.aclose()
 
 
-async def test_a_deletion_takes_what_waited_until_then() -> None:
+async def test_a_deletion_includes_queued_traces() -> None:
     storage = Busy()
     router = over(storage)
     await router.route("hi")
@@ -87,7 +87,7 @@ async def test_a_deletion_takes_what_waited_until_then() -> None:
     await router.aclose()
 
 
-async def test_traces_of_another_account_that_wait_hold_no_deletion_up() -> None:
+async def test_queued_traces_of_another_account_delay_no_deletion() -> None:
     storage = Busy()
     router = over(storage)
     await router.route("hi", caller=Caller("anna"))
@@ -99,7 +99,7 @@ async def test_traces_of_another_account_that_wait_hold_no_deletion_up() -> None
     await router.aclose()
 
 
-async def test_what_waits_holds_up_no_feedback_and_no_report() -> None:
+async def test_queued_traces_delay_no_feedback_and_no_report() -> None:
     storage = Busy()
     router = over(storage)
     answer = await router.route("hi")

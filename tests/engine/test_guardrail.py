@@ -107,7 +107,7 @@ def spans(trace: Any) -> list[tuple[str, str, str, str, int]]:
     return [(span.name, span.rule, span.stage, span.action, span.count) for span in found]
 
 
-async def test_what_is_redacted_of_a_request_reaches_no_model_and_no_decision() -> None:
+async def test_text_redacted_from_a_request_reaches_no_model_and_no_decision() -> None:
     house = House(["fine"], guardrails=[PatternGuardrail("email")])
     answer = await house.router.route([{"role": "system", "content": MAIL}, {"role": "user", "content": MAIL}])
     (call,) = house.good.calls + house.spare.calls
@@ -134,14 +134,14 @@ async def test_a_blocked_request_asks_no_model_and_leaves_a_trace(ask: Ask) -> N
 
 @both_ways
 @pytest.mark.parametrize("answer", [MAIL, PIECES], ids=["whole", "by letters"])
-async def test_what_is_redacted_of_an_answer_reaches_no_caller(ask: Ask, answer: Any) -> None:
+async def test_text_redacted_from_an_answer_reaches_no_caller(ask: Ask, answer: Any) -> None:
     storage = MemoryStorage()
     house = House([answer], guardrails=[PatternGuardrail("email")], storage=storage)
     assert await ask(house.router) == CLEAN
     assert spans(await only_trace(storage)) == [("patterns", "email", "output", "redact", 1)]
 
 
-async def test_no_letter_of_a_finding_goes_out_and_the_rest_does_not_wait() -> None:
+async def test_a_finding_is_never_streamed_and_the_rest_is_not_delayed() -> None:
     house = House([PIECES], guardrails=[PatternGuardrail("email")])
     async with house.router.stream("hi", goal="quality") as stream:
         pieces = [piece async for piece in stream.text()]
@@ -151,7 +151,7 @@ async def test_no_letter_of_a_finding_goes_out_and_the_rest_does_not_wait() -> N
 
 
 @both_ways
-async def test_tool_calls_are_redacted_and_stay_json(ask: Ask) -> None:
+async def test_redacted_tool_calls_are_still_json(ask: Ask) -> None:
     arguments = json.dumps({"to": "anna@example.com", "n": 3}).replace("@", "\\u0040")
     calls = [ToolDelta(0, "", "c1", "send"), *(ToolDelta(0, letter) for letter in arguments)]
     provider = ScriptedProvider(
@@ -172,7 +172,7 @@ async def test_tool_calls_are_redacted_and_stay_json(ask: Ask) -> None:
 
 
 @both_ways
-async def test_a_blocked_answer_falls_back_for_safety_and_is_nobodys_fault(ask: Ask) -> None:
+async def test_a_blocked_answer_falls_back_for_safety_and_counts_against_no_model(ask: Ask) -> None:
     storage = MemoryStorage()
     house = House(["a secret plan"], ["nothing to see"], guardrails=[DenyList(["secret"])], storage=storage)
     assert await ask(house.router) == "nothing to see"
@@ -185,7 +185,7 @@ async def test_a_blocked_answer_falls_back_for_safety_and_is_nobodys_fault(ask: 
 
 
 @both_ways
-async def test_where_every_answer_is_blocked_it_is_told_as_such(ask: Ask) -> None:
+async def test_if_every_answer_is_blocked_the_error_says_so(ask: Ask) -> None:
     house = House(["a secret plan"], ["the secret plan"], guardrails=[DenyList(["secret"])])
     with pytest.raises(BlockedByPolicy, match="a guardrail blocked every answer") as caught:
         await ask(house.router)
@@ -193,7 +193,7 @@ async def test_where_every_answer_is_blocked_it_is_told_as_such(ask: Ask) -> Non
     assert [attempt["error"] for attempt in caught.value.detail["attempts"]] == ["blocked", "blocked"]
 
 
-async def test_a_stream_that_is_blocked_midway_begins_again_or_ends_as_it_was_asked_to() -> None:
+async def test_a_stream_blocked_midway_restarts_or_ends_as_requested() -> None:
     pieces = said("A fine plan, ", "and a sec", "ret one.", Finish("stop"))
     house = House([pieces], ["All is well."], guardrails=[DenyList(["secret"])])
     events: list[Any] = []
@@ -213,7 +213,7 @@ async def test_a_stream_that_is_blocked_midway_begins_again_or_ends_as_it_was_as
 
 
 @both_ways
-async def test_a_policys_guardrails_stand_behind_the_routers(ask: Ask) -> None:
+async def test_a_policys_guardrails_run_after_the_routers(ask: Ask) -> None:
     rules = [PolicyGuardrail(patterns=["email"], action="redact", stages=["output"])]
     policy = Policy(name="careful", guardrails=rules)
     house = House([MAIL, MAIL], guardrails=[DenyList(["now"], "redact")], policies=[policy])
@@ -224,7 +224,7 @@ async def test_a_policys_guardrails_stand_behind_the_routers(ask: Ask) -> None:
 
 @both_ways
 @pytest.mark.parametrize("holds", [None, 20])
-async def test_a_guardrail_that_has_to_be_awaited_is(ask: Ask, holds: int | None) -> None:
+async def test_async_guardrails_are_awaited(ask: Ask, holds: int | None) -> None:
     def verdict(text: str) -> Verdict:
         at = text.find("anna@example.com")
         return Redact((Redaction(at, at + 16, "mail", "[someone]"),)) if at >= 0 else Allow()
@@ -237,7 +237,7 @@ async def test_a_guardrail_that_has_to_be_awaited_is(ask: Ask, holds: int | None
 
 
 @both_ways
-async def test_a_guardrail_that_fails_lets_nothing_pass_and_says_nothing_of_the_text(ask: Ask) -> None:
+async def test_a_failing_guardrail_blocks_the_text_and_does_not_show_it(ask: Ask) -> None:
     def fails(text: str) -> Verdict:
         if text != "hi":
             raise ValueError(text)
@@ -254,7 +254,7 @@ async def test_a_guardrail_that_fails_lets_nothing_pass_and_says_nothing_of_the_
     assert house.spare.calls == []
 
 
-async def test_what_is_no_verdict_lets_nothing_pass() -> None:
+async def test_an_invalid_verdict_blocks_the_text() -> None:
     house = House([MAIL], guardrails=[Moderation(lambda text: True)])  # type: ignore[arg-type, return-value]
     with pytest.raises(InternalError, match=r"check\(\) of the guardrail 'moderation' gave True, no verdict"):
         await plain(house.router)
@@ -287,7 +287,7 @@ RASH = [asyncio.CancelledError(), GeneratorExit(), Odd(), Block(NOTHING), Redact
 @both_ways
 @pytest.mark.parametrize("stage", ["input", "output"])
 @pytest.mark.parametrize("said", RASH, ids=repr)
-async def test_the_fault_of_a_guardrail_is_no_providers(ask: Ask, stage: Stage, said: Any) -> None:
+async def test_a_failing_guardrail_does_not_count_against_the_provider(ask: Ask, stage: Stage, said: Any) -> None:
     house = House([MAIL], [MAIL], guardrails=[Rash(stage, said)])
     with pytest.raises(InternalError, match="guardrail 'rash'"):
         await ask(house.router)
@@ -296,7 +296,7 @@ async def test_the_fault_of_a_guardrail_is_no_providers(ask: Ask, stage: Stage, 
     assert house.left_open == 0
 
 
-async def test_nothing_hides_in_an_answer_that_stands_in_a_code_fence() -> None:
+async def test_an_answer_in_a_code_fence_is_checked() -> None:
     fenced = '```json\n{"name": "Project\\nNightjar"}\n```'
     router = Router.sandbox({"hi": fenced}, guardrails=[DenyList(["Project Nightjar"], "redact")])
     answer = await router.route("hi", output_type=dict[str, str])
@@ -304,7 +304,7 @@ async def test_nothing_hides_in_an_answer_that_stands_in_a_code_fence() -> None:
     assert "Nightjar" not in answer.output
 
 
-async def test_time_ends_while_a_long_answer_is_looked_through() -> None:
+async def test_the_deadline_ends_the_check_of_a_long_answer() -> None:
     long = "4111 1111 1111 1112 " * 100_000
     provider = ScriptedProvider(lambda call: long, models=[GOOD])
     router = Router(providers=[provider], guardrails=[PatternGuardrail("card")])
@@ -339,7 +339,7 @@ async def test_a_cancelled_check_leaves_nothing_open() -> None:
         assert house.left_open == 0
 
 
-async def test_json_is_judged_by_what_it_says() -> None:
+async def test_json_is_checked_by_its_decoded_text() -> None:
     said_so = json.dumps({"mail": "anna@example.com"}).replace("@", "\\u0040")
     router = Router.sandbox({"hi": said_so}, guardrails=[PatternGuardrail("email")])
     answer = await router.route("hi", output_type=dict[str, str])
@@ -378,7 +378,7 @@ STEP_ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", STEP_ANSWERS.values(), ids=list(STEP_ANSWERS))
-def test_a_host_waits_for_no_thread_where_an_answer_is_long(answer: Any) -> None:
+def test_steps_check_long_answers_without_a_thread(answer: Any) -> None:
     router = Router(guardrails=[PatternGuardrail("email")])
     with router.steps("hi", models=["openai/gpt-4.1"]) as steps:
         steps.next()
@@ -388,7 +388,7 @@ def test_a_host_waits_for_no_thread_where_an_answer_is_long(answer: Any) -> None
 
 
 @pytest.mark.parametrize("stage", ["input", "output"])
-async def test_a_host_in_an_event_loop_is_told_of_a_guardrail_that_waits(stage: Stage) -> None:
+async def test_steps_refuse_a_guardrail_that_waits_also_in_an_event_loop(stage: Stage) -> None:
     own = Moderation(lambda text: Allow())
     own.stages = (stage,)
     router = Router(guardrails=[own], settings=Settings(clock=FakeClock()))
@@ -403,21 +403,21 @@ async def test_a_host_in_an_event_loop_is_told_of_a_guardrail_that_waits(stage: 
         steps()
 
 
-async def test_a_fault_before_the_first_word_moves_on_as_ever() -> None:
+async def test_a_fault_before_the_first_token_falls_back() -> None:
     house = House([ProviderFault("auth")], [MAIL], guardrails=[PatternGuardrail("email")])
     assert await streamed(house.router) == CLEAN
     house = House([said("Write ", Pause(60.0))], [MAIL], guardrails=[PatternGuardrail("email")])
     assert await streamed(house.router) == CLEAN
 
 
-def test_what_is_no_guardrail_is_refused() -> None:
+def test_an_object_that_is_not_a_guardrail_is_refused() -> None:
     with pytest.raises(ValidationFailed, match=r"guardrails\[0\]: 5 is not a guardrail"):
         Router(guardrails=[5])  # type: ignore[list-item]
     with pytest.raises(ValidationFailed, match=r"guardrails: .* is not a list"):
         Router.sandbox(guardrails=DenyList(["x"]))  # type: ignore[arg-type]
 
 
-def test_a_decision_alone_asks_no_guardrail() -> None:
+def test_a_decision_runs_no_guardrail() -> None:
     own = Moderation(lambda text: Block("never"))
     house = House([], guardrails=[own])
     house.router.decide("hi")

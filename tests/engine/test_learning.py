@@ -66,7 +66,7 @@ def opened(place: str, clock: FakeClock) -> Storage:
     return SqliteStorage(place, clock=clock) if place else MemoryStorage(clock=clock)
 
 
-async def test_an_account_is_routed_by_its_head_and_no_other_account_is(place: str) -> None:
+async def test_an_account_is_routed_by_its_own_head(place: str) -> None:
     clock = FakeClock()
     async with desk(opened(place, clock), clock) as router:
         await teach(router)
@@ -142,7 +142,7 @@ async def test_deletion_removes_sketches_and_heads(place: str) -> None:
             await store.apply_head(report)
 
 
-async def test_each_prompt_is_sketched_where_that_is_asked_for_and_none_elsewhere() -> None:
+async def test_prompts_are_sketched_only_if_learning_is_on() -> None:
     clock = FakeClock()
     policy = Policy(name="desk", goal="quality")
     for learning, kept in ((LEARNING, 13), (None, 0)):
@@ -158,7 +158,7 @@ async def test_each_prompt_is_sketched_where_that_is_asked_for_and_none_elsewher
                 assert kept == 0 or reading is not None
 
 
-async def test_where_the_storage_is_away_the_last_head_stays(tmp_path: Path) -> None:
+async def test_while_the_storage_is_unavailable_the_last_head_is_used(tmp_path: Path) -> None:
     clock = FakeClock()
     storage = SqliteStorage(tmp_path / "store.db", clock=clock)
     async with desk(storage, clock) as router:
@@ -217,7 +217,7 @@ async def test_a_judge_grades_answers_unless_the_user_did_and_its_own_calls_teac
         assert last.score == 0.1, "the user has the last word"
 
 
-async def test_a_judge_keeps_within_its_budget_of_a_day_and_its_share() -> None:
+async def test_a_judge_stays_within_its_daily_budget_and_share() -> None:
     clock, grades = FakeClock(), ["5"] * 100
     for share, budget, asked in ((1.0, 0.008, 2), (1.0, 0.0, 0), (0.0, 1.0, 0), (0.5, 1.0, 8)):
         grades[:] = ["5"] * 100
@@ -229,7 +229,7 @@ async def test_a_judge_keeps_within_its_budget_of_a_day_and_its_share() -> None:
             assert abs(100 - len(grades) - asked) <= (3 if share == 0.5 else 0)
 
 
-async def test_a_grade_over_midnight_gives_nothing_back_to_the_next_day() -> None:
+async def test_a_grade_over_midnight_returns_nothing_to_the_next_day() -> None:
     clock, asked = FakeClock(), list[float]()
 
     def grade(call: UpstreamCall) -> Any:
@@ -276,7 +276,7 @@ async def test_answers_of_the_sandbox_are_not_graded() -> None:
         assert len(await traces_in(storage, "acme")) == 1
 
 
-def test_learning_goes_by_the_built_in_predictor_and_takes_what_makes_sense() -> None:
+def test_learning_needs_the_built_in_predictor_and_valid_settings() -> None:
     with pytest.raises(ValidationFailed, match=r"Settings.learning: learns by the built-in predictor, which is off"):
         Settings(learning=LEARNING, predictor=None)
     wrong: list[dict[str, Any]] = [{"judge": 5}, {"judge_share": 1.5}, {"judge_usd_a_day": -1.0}]

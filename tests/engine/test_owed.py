@@ -43,7 +43,7 @@ async def odd(kind: str, tmp_path: Path, *script: Any) -> tuple[Bank, Behind]:
 
 
 @pytest.mark.parametrize("error", ODD, ids=lambda error: type(error).__name__)
-async def test_a_bill_that_is_refused_once_is_booked_and_its_answer_kept(
+async def test_a_settlement_refused_once_is_booked_and_its_answer_kept(
     kind: str, tmp_path: Path, error: BaseException
 ) -> None:
     bank, storage = await odd(kind, tmp_path)
@@ -57,9 +57,7 @@ async def test_a_bill_that_is_refused_once_is_booked_and_its_answer_kept(
     await bank.router.aclose()
 
 
-async def test_a_bill_that_cannot_be_written_for_a_while_keeps_what_it_holds_and_is_booked_whole_in_the_end(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_delayed_settlement_keeps_its_hold_and_is_booked_in_full(kind: str, tmp_path: Path) -> None:
     bank, storage = await odd(kind, tmp_path)
     storage.away = (Facts,)
     answer = await bank.route(idempotency_key="k")
@@ -74,7 +72,7 @@ async def test_a_bill_that_cannot_be_written_for_a_while_keeps_what_it_holds_and
     await bank.router.aclose()
 
 
-async def test_a_trace_that_is_refused_costs_no_bill_and_no_kept_answer(kind: str, tmp_path: Path) -> None:
+async def test_a_refused_trace_loses_neither_bill_nor_kept_answer(kind: str, tmp_path: Path) -> None:
     bank, storage = await odd(kind, tmp_path)
 
     def refuse(thing: Any) -> None:
@@ -95,9 +93,7 @@ def detailed(thing: Any) -> None:
         raise ValueError("odd")
 
 
-async def test_a_bill_that_is_not_taken_as_it_is_is_booked_without_detail_and_its_key_is_free(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_refused_settlement_is_booked_without_detail_and_frees_its_key(kind: str, tmp_path: Path) -> None:
     bank, storage = await odd(kind, tmp_path)
     storage.before = detailed
     first = await bank.route(idempotency_key="k")
@@ -111,9 +107,7 @@ async def test_a_bill_that_is_not_taken_as_it_is_is_booked_without_detail_and_it
     await bank.router.aclose()
 
 
-async def test_of_a_bill_that_is_not_taken_as_it_is_no_more_than_was_reserved_is_charged(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_settlement_booked_without_detail_charges_at_most_the_reservation(kind: str, tmp_path: Path) -> None:
     overrun = [*ANSWER[:1], replace(ANSWER[1], output=10_000), *ANSWER[2:]]  # type: ignore[type-var]
     bank, storage = await odd(kind, tmp_path, overrun)
     storage.before = detailed
@@ -124,7 +118,7 @@ async def test_of_a_bill_that_is_not_taken_as_it_is_no_more_than_was_reserved_is
     await bank.router.aclose()
 
 
-async def test_the_bill_of_an_account_without_limits_is_cut_to_what_it_cost(tmp_path: Path) -> None:
+async def test_a_shortened_settlement_without_limits_charges_its_cost(tmp_path: Path) -> None:
     bank, storage = await odd("memory", tmp_path)
     await bank.storage.apply("acme", [account()])
     storage.before = detailed
@@ -134,7 +128,7 @@ async def test_the_bill_of_an_account_without_limits_is_cut_to_what_it_cost(tmp_
 
 
 @pytest.mark.parametrize("error", [ValueError("CANARY"), UnsupportedWrite("no ledger")], ids=repr)
-async def test_a_bill_that_is_refused_for_good_is_counted_and_said_aloud(
+async def test_a_settlement_refused_for_good_is_counted_and_logged(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     bank, storage = await odd(kind, tmp_path)
@@ -152,7 +146,7 @@ async def test_a_bill_that_is_refused_for_good_is_counted_and_said_aloud(
     await bank.router.aclose()
 
 
-async def test_a_bill_that_cannot_be_written_holds_up_no_other(kind: str, tmp_path: Path) -> None:
+async def test_a_failing_settlement_delays_no_other(kind: str, tmp_path: Path) -> None:
     bank, storage = await odd(kind, tmp_path)
     first: list[str] = []
 
@@ -183,7 +177,7 @@ async def test_closing_names_what_could_not_be_booked(
 
 
 @pytest.mark.parametrize("gives", [NOTHING, 5, "garbage", [None]], ids=lambda gives: type(gives).__name__)
-async def test_what_a_storage_says_of_a_bill_is_not_taken_for_booked(kind: str, tmp_path: Path, gives: Any) -> None:
+async def test_a_wrong_result_of_settle_does_not_count_as_booked(kind: str, tmp_path: Path, gives: Any) -> None:
     bank, storage = await odd(kind, tmp_path)
     garbled = [gives] * 2
     storage.before = lambda thing: garbled.pop() if isinstance(thing, Facts) and garbled else None
@@ -197,7 +191,7 @@ async def test_what_a_storage_says_of_a_bill_is_not_taken_for_booked(kind: str, 
     "gives", [NOTHING, 5, [], "garbage", [None], {"fingerprint": "x"}], ids=lambda gives: type(gives).__name__
 )
 @pytest.mark.parametrize("asked", [Look, Ask])
-async def test_what_a_storage_gives_is_looked_at_before_a_call_is_made(
+async def test_a_wrong_result_of_look_or_admit_fails_before_a_call_is_made(
     kind: str, tmp_path: Path, asked: type, gives: Any
 ) -> None:
     bank, storage = await odd(kind, tmp_path)
@@ -214,7 +208,7 @@ async def test_what_a_storage_gives_is_looked_at_before_a_call_is_made(
 
 @pytest.mark.parametrize("error", [ValueError("CANARY"), KeyError("CANARY"), OSError(5, "CANARY")], ids=repr)
 @pytest.mark.parametrize("asked", [Look, Ask])
-async def test_what_a_storage_raises_comes_out_as_ours_without_a_word_of_it(
+async def test_an_exception_of_a_storage_becomes_a_router_error_without_its_message(
     kind: str, tmp_path: Path, asked: type, error: Exception
 ) -> None:
     bank, storage = await odd(kind, tmp_path)
@@ -237,7 +231,7 @@ async def test_a_storage_that_cancels_itself_cancels_no_call(kind: str, tmp_path
 
 
 @pytest.mark.parametrize("gives", [False, *ODD], ids=lambda gives: type(gives).__name__)
-async def test_a_fallback_that_no_more_can_be_reserved_for_has_to_do_with_what_is(
+async def test_a_fallback_that_cannot_widen_its_reservation_uses_what_it_has(
     kind: str, tmp_path: Path, gives: Any
 ) -> None:
     bank, storage = await odd(kind, tmp_path)
@@ -276,9 +270,7 @@ async def test_the_dearest_call_that_can_be_is_booked_alike_in_all_storages(kind
 
 
 @pytest.mark.parametrize("usage", [Usage(5, 2**52), Usage(MOST_TOKENS + 1, 5)], ids=repr)
-async def test_usage_that_no_call_can_come_to_is_no_usage_and_never_billed(
-    kind: str, tmp_path: Path, usage: Usage
-) -> None:
+async def test_impossible_usage_is_ignored_and_never_billed(kind: str, tmp_path: Path, usage: Usage) -> None:
     bank, _ = await odd(kind, tmp_path, *[[ANSWER[0], usage, ANSWER[2]]] * 9)
     with pytest.raises(UpstreamFailed):
         await bank.route(fallback={"maxRetries": 0})
@@ -287,7 +279,7 @@ async def test_usage_that_no_call_can_come_to_is_no_usage_and_never_billed(
     await bank.router.aclose()
 
 
-async def test_a_kept_answer_that_is_none_is_a_fault_of_the_storage(kind: str, tmp_path: Path) -> None:
+async def test_an_invalid_kept_answer_is_a_storage_fault(kind: str, tmp_path: Path) -> None:
     bank, storage = await odd(kind, tmp_path)
     storage.before = lambda thing: Replay(b"CANARY") if isinstance(thing, Ask) else None
     with pytest.raises(InternalError, match=r"^the storage failed with \w+$"):
@@ -295,7 +287,7 @@ async def test_a_kept_answer_that_is_none_is_a_fault_of_the_storage(kind: str, t
     await bank.router.aclose()
 
 
-async def test_a_bill_that_was_taken_is_never_doubled_whatever_was_said_of_it(kind: str, tmp_path: Path) -> None:
+async def test_a_booked_settlement_is_never_booked_twice(kind: str, tmp_path: Path) -> None:
     """Each part is taken, and then refused all the same."""
     bank, storage = await odd(kind, tmp_path, ProviderFault("server"), ANSWER)
     settle = storage.accounts.settle
@@ -339,7 +331,7 @@ NAMES_THE_SUITE = r"has no `accounts`, .* routewright\.testing\.storage\.Account
 
 
 @pytest.mark.parametrize("knows", [True, False])
-async def test_a_storage_without_accounts_serves_who_needs_none_and_names_the_suite_to_others(knows: bool) -> None:
+async def test_a_storage_without_accounts_serves_callers_without_limits_only(knows: bool) -> None:
     bank, storage = Bank(*[ANSWER] * 3), TracesAlone(knows_accounts=knows)
     bank.use(storage)
     assert (await bank.router.route("hi", budget={"maxCostUsd": 1.0})).output == "an answer"
@@ -366,7 +358,7 @@ async def test_an_account_in_a_storage_without_accounts_is_refused_instead_of_se
     await bank.router.aclose()
 
 
-async def test_an_account_that_is_set_up_later_is_noticed() -> None:
+async def test_an_account_created_later_is_noticed() -> None:
     bank, storage = Bank(*[ANSWER] * 2), TracesAlone()
     bank.use(storage)
     assert (await bank.route()).output == "an answer"
@@ -377,7 +369,7 @@ async def test_an_account_that_is_set_up_later_is_noticed() -> None:
     await bank.router.aclose()
 
 
-async def test_a_console_sets_nothing_up_that_nobody_would_enforce() -> None:
+async def test_a_console_refuses_limits_that_the_storage_cannot_enforce() -> None:
     storage = TracesAlone()
     await storage.kept.apply("acme", [account()])
     console = Console(storage, secret="s" * 32)

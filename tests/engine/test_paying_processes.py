@@ -177,9 +177,7 @@ def test_calls_of_four_processes_with_one_idempotency_key_are_one_call(tmp_path:
     anyio.run(storage.aclose)
 
 
-def test_a_process_that_is_killed_holds_nothing_for_longer_than_its_lease_and_is_billed_for_nothing(
-    tmp_path: Path, full: bool
-) -> None:
+def test_a_killed_process_holds_nothing_past_its_lease_and_is_not_billed(tmp_path: Path, full: bool) -> None:
     """The next with its key succeeds, and is the only bill."""
     storage, chance = opened(tmp_path / "traces.db", 10**15), Random(6)
     lease_s, billed = 0.4, 0

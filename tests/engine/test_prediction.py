@@ -130,7 +130,7 @@ async def test_equal_readings_share_a_plan(words: Words) -> None:
     ],
     ids=["one candidate", "one step of the grid", "a named model", "a whitelist on one step"],
 )
-async def test_what_no_reading_can_change_is_not_read(
+async def test_prompts_are_not_read_if_that_cannot_change_the_plan(
     words: Words, models: tuple[Model, ...], request_: dict[str, Any]
 ) -> None:
     async with router(*models) as desk:
@@ -152,7 +152,7 @@ async def test_lists_of_models_are_read_for_too(words: Words, more: dict[str, An
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("more", [{}, {"models": ["mine/small", "mine/equal"]}])
-async def test_models_of_one_prior_that_readings_part_are_read_for(
+async def test_named_models_are_read_for_if_readings_separate_them(
     words: Words, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
     def column(cell: tuple[int, ...], models: Sequence[Model]) -> tuple[int, ...] | None:
@@ -177,7 +177,7 @@ async def test_a_budget_that_a_shared_plan_does_not_cover_is_decided_by_the_same
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("predictor", [None, "own"])
-async def test_it_can_be_off(words: Words, predictor: str | None) -> None:
+async def test_prediction_can_be_turned_off(words: Words, predictor: str | None) -> None:
     class Own:
         def predict(self, request: object, models: Sequence[Model]) -> list[float]:
             return [0.5 for _ in models]
@@ -188,7 +188,7 @@ async def test_it_can_be_off(words: Words, predictor: str | None) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_floor_is_one_of_the_catalogues_quality(words: Words) -> None:
+async def test_a_quality_floor_applies_to_the_catalogues_quality(words: Words) -> None:
     """Its author knew that alone: else what is easy would let any model in, and what is hard none."""
     policy = Policy(name="good", min_quality=0.8)
     async with router(policies=[policy]) as desk:
@@ -225,7 +225,7 @@ CLASSED = Policy(name="p", classes=[CODE])
 
 
 @pytest.mark.anyio
-async def test_a_class_of_a_policy_lays_down_other_rules(words: Words) -> None:
+async def test_a_class_of_a_policy_has_its_own_rules(words: Words) -> None:
     async with router(policies=[CLASSED]) as desk:
         code = await desk.route("hard code", policy_id="p")
         other = await desk.route("easy code", policy_id="p")
@@ -268,7 +268,7 @@ async def test_classes_need_the_built_in_predictor(predictor: str | None) -> Non
 
 
 @pytest.mark.anyio
-async def test_a_policy_explores_its_share_and_tells_the_chance(words: Words) -> None:
+async def test_a_policy_explores_its_share_and_records_the_propensity(words: Words) -> None:
     policy = Policy(name="p", goal="quality", explore_models=0.2)
     async with router(policies=[policy], storage=MemoryStorage()) as desk:
         seen: Counter[tuple[str, int, bool]] = Counter()
@@ -284,14 +284,14 @@ async def test_a_policy_explores_its_share_and_tells_the_chance(words: Words) ->
         assert 30 < seen.total() - seen["mine/large", 800_000, False] < 90
 
 
-def test_to_ask_why_not_explores_nothing(words: Words) -> None:
+def test_why_not_explores_nothing(words: Words) -> None:
     desk = router(policies=[Policy(name="p", goal="quality", explore_models=0.2)])
     chosen = {desk.why_not("one", "mine/equal", policy_id="p").chosen for _ in range(50)}
     assert chosen == {"mine/large"}
 
 
 @pytest.mark.anyio
-async def test_what_is_dearer_is_explored_from_what_was_earned(words: Words) -> None:
+async def test_dearer_models_are_explored_from_earned_credit(words: Words) -> None:
     policy = Policy(name="p", strategy="cost-optimized", explore_models=0.1)
     async with router(SMALL, LARGE, policies=[policy]) as desk:
         explored = 0
@@ -332,7 +332,7 @@ async def test_a_model_is_explored_where_one_behind_it_needs_a_count_of_tokens(w
 
 
 @pytest.mark.anyio
-async def test_what_one_account_earned_is_not_spent_on_the_requests_of_another(words: Words) -> None:
+async def test_exploration_credit_is_separate_by_account(words: Words) -> None:
     policy = Policy(name="p", strategy="cost-optimized", explore_models=0.1)
     provider = CallableProvider(answer, name="mine", models=[SMALL, LARGE])
     settings = Settings(rng=Random(5), predictor="built-in")
@@ -345,7 +345,7 @@ async def test_what_one_account_earned_is_not_spent_on_the_requests_of_another(w
 
 
 @pytest.mark.anyio
-async def test_what_is_only_decided_is_not_explored_and_earns_nothing(words: Words) -> None:
+async def test_a_decision_alone_explores_nothing_and_earns_no_credit(words: Words) -> None:
     policy = Policy(name="p", strategy="cost-optimized", explore_models=0.1)
     async with router(SMALL, LARGE, policies=[policy]) as desk:
         for _ in range(60):

@@ -101,7 +101,7 @@ async def test_a_budget_is_spent_at_the_price_of_each_attempts_day() -> None:
     assert spare.calls[0].max_output_tokens == pytest.approx(left_usd / 8e-6, abs=20)
 
 
-async def test_decisions_of_a_new_day_reckon_with_its_prices() -> None:
+async def test_decisions_use_the_prices_of_the_day() -> None:
     router = router_at(MIDNIGHT - 1, [])
     eve = router.decide("hi", goal="cost", models=["good/one"])
     await router._parts.settings.clock.sleep(2)
@@ -178,7 +178,7 @@ async def test_a_request_keeps_the_prices_that_it_was_admitted_with() -> None:
     assert router.replay(eve).digest == eve.digest
 
 
-async def test_without_changes_a_new_day_makes_nothing_anew() -> None:
+async def test_without_price_changes_a_new_day_rebuilds_nothing() -> None:
     house = House([])
     fleet = house.router._parts.fleet("production")
     board = fleet.board()
@@ -201,13 +201,13 @@ async def test_the_tokens_of_a_cache_are_charged_at_their_prices() -> None:
     "wrong",
     [Usage(10, 5, written=-1), Usage(10, 5, cached=6, written=5), Usage(10, 5, reasoning=6), Usage(10, 5, 0, -1)],
 )
-async def test_usage_that_does_not_add_up_is_none(wrong: Usage) -> None:
+async def test_inconsistent_usage_is_ignored(wrong: Usage) -> None:
     house = House([said(Delta("Blue."), wrong, Finish("stop"))])
     (span,) = spans_of((await house.router.route("hi", goal="quality")).trace)
     assert span.usage_estimated
 
 
-async def test_a_count_of_written_tokens_that_is_no_number_is_a_fault() -> None:
+async def test_an_invalid_count_of_cache_writes_is_a_fault() -> None:
     house = House([said(Delta("x"), Usage(1, 1, written="9"), Finish("stop"))], ["spare"])  # type: ignore[arg-type]
     answer = await house.router.route("hi", goal="quality", fallback={"maxRetries": 0})
     assert answer.output == "spare"
@@ -222,7 +222,7 @@ async def spans(*lines: Chunk | ProviderFault | Pause, model: Model = GOOD, **op
     return spans_of(answer.trace)
 
 
-async def test_a_cost_that_was_told_has_no_range() -> None:
+async def test_a_reported_cost_has_no_range() -> None:
     answer = await House([said(Delta("x"), TOLD, Finish("stop"))]).router.route("hi", goal="quality")
     assert answer.trace.cost_range_usd is None
     assert spans_of(answer.trace)[0].cost_range_usd is None
@@ -237,7 +237,7 @@ async def test_a_whole_answer_without_usage_has_cost_what_its_text_can_be() -> N
     assert low < span.cost_usd < high
 
 
-async def test_what_was_thought_unseen_can_have_cost_all_that_was_allowed() -> None:
+async def test_hidden_reasoning_may_have_cost_the_whole_cap() -> None:
     model = replace(GOOD, reasoning=True, max_output_tokens=5_000, pricing_per_1m=Pricing(1.0, 4.0, reasoning_usd=6.0))
     (span,) = await spans(Delta("Blue."), Finish("stop"), model=model)
     assert span.cost_range_usd is not None
@@ -247,14 +247,14 @@ async def test_what_was_thought_unseen_can_have_cost_all_that_was_allowed() -> N
     assert capped.cost_range_usd[1] == pytest.approx(100 * 6.0 / 1e6, rel=0.05)
 
 
-async def test_an_answer_that_broke_off_may_have_gone_on_unseen() -> None:
+async def test_a_broken_answer_may_have_cost_more_than_it_showed() -> None:
     broken, spare = await spans(Delta("Blue."), ProviderFault("reset"), params={"max_output_tokens": 1_000})
     assert broken.cost_range_usd is not None
     assert broken.cost_range_usd[1] == pytest.approx(1_000 * 4.0 / 1e6, rel=0.01)
     assert spare.cost_range_usd is None
 
 
-async def test_a_call_that_was_begun_and_brought_nothing_costs_nothing_or_all() -> None:
+async def test_a_begun_call_without_output_costs_between_nothing_and_all() -> None:
     begun, _ = await spans(ProviderFault("server", answered=True), params={"max_output_tokens": 1_000})
     assert (begun.cost_usd, begun.tokens) == (0.0, None)
     assert begun.cost_range_usd is not None
@@ -340,7 +340,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "routewright.assembly"]
 
 
-async def test_old_prices_are_said_once_with_their_age(caplog: pytest.LogCaptureFixture) -> None:
+async def test_outdated_prices_are_logged_once_with_their_age(caplog: pytest.LogCaptureFixture) -> None:
     router = Router(providers=[], settings=aged(91))
     assert not warnings(caplog), "making a Router does nothing"
     router.models()

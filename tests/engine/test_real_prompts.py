@@ -71,7 +71,7 @@ async def test_a_whole_and_a_streamed_answer_over_http_are_the_same(server: Open
 
 
 @pytest.mark.anyio
-async def test_a_failing_host_is_told_without_its_words_or_our_key(server: OpenAIServer) -> None:
+async def test_a_failing_host_is_reported_without_its_message_or_our_key(server: OpenAIServer) -> None:
     server.answer = lambda _: of_json({"error": {"message": "canary echo sk-test-loopback"}}, status=401)
     provider = OpenAIProvider("sk-test-loopback", base_url=server.url)
     async with Router(providers=[provider]) as router:

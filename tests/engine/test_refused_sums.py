@@ -72,7 +72,7 @@ def bank_of(models: list[Model], nanos: int, *, hedge: bool) -> Bank:
 
 
 @pytest.mark.anyio
-async def test_what_a_402_says_is_needed_is_enough_and_a_nano_dollar_less_is_not(full: bool) -> None:
+async def test_the_amount_in_a_402_is_the_least_that_suffices(full: bool) -> None:
     tried = 0
     for seed in range(2_000 if full else 60):
         chance = Random(seed)
@@ -223,7 +223,7 @@ def trial_of(chance: Random) -> Trial:
 
 
 @pytest.mark.anyio
-async def test_what_a_422_suggests_admits_the_request_and_hardly_less_does_not(full: bool) -> None:
+async def test_the_suggestion_of_a_422_is_about_the_least_that_suffices(full: bool) -> None:
     kinds, of_policy = set[str](), 0
     for seed in range(1_500 if full else 120):
         trial = trial_of(Random(seed))

@@ -35,12 +35,12 @@ SMALL: list[Any] = ["hi", [], None, 7, b"x", {"messages": 7}, [7, None], [{"cont
 
 
 @pytest.mark.parametrize("kind", LARGE)
-def test_what_takes_long_to_read_is_large(kind: str) -> None:
+def test_requests_that_take_long_to_read_are_large(kind: str) -> None:
     assert RawRequest(*LARGE[kind]).is_large
 
 
 @pytest.mark.parametrize("request_", SMALL, ids=repr)
-def test_what_is_short_or_no_request_at_all_is_small(request_: Any) -> None:
+def test_short_and_invalid_requests_are_small(request_: Any) -> None:
     assert not RawRequest(request_, {}).is_large
     assert not RawRequest(request_, {"tools": [Tool(name="f")]}).is_large
 
@@ -66,7 +66,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.mark.parametrize(
     ("clock", "request_", "inline"), [(None, LONG, False), (None, "hi", True), ("fake", LONG, True)]
 )
-async def test_only_what_is_large_leaves_the_loop(
+async def test_only_large_requests_are_read_in_a_thread(
     threads: list[bool], clock: str | None, request_: str, inline: bool
 ) -> None:
     router = Router.sandbox(settings=Settings(clock=FakeClock()) if clock else None)
@@ -78,7 +78,7 @@ async def test_only_what_is_large_leaves_the_loop(
 
 
 @pytest.mark.anyio
-async def test_a_large_request_that_is_wrong_is_refused_by_route_and_by_the_first_piece_of_a_stream() -> None:
+async def test_an_invalid_large_request_is_refused_by_route_and_stream() -> None:
     router, wrong = Router.sandbox(), [{"role": "nobody", "content": LONG}]
     with pytest.raises(ValidationFailed, match="nobody"):
         await router.route(wrong)

@@ -56,7 +56,7 @@ def router_of(*scripts: Any, models: tuple[Model, ...] = (THINKS,), **options: A
 ANSWER = (Delta("4"), Usage(10, 30, reasoning=20), Finish("stop"))
 
 
-async def test_what_was_thought_comes_with_the_answer_and_goes_back() -> None:
+async def test_reasoning_comes_with_the_answer_and_can_be_sent_back() -> None:
     router, provider = router_of(thinking(*ANSWER), "5")
     answer = await router.route("2 + 2")
     thought = Reasoning("good", [SIGNED], "2 and 2")
@@ -66,7 +66,7 @@ async def test_what_was_thought_comes_with_the_answer_and_goes_back() -> None:
     assert provider.calls[1].messages[1].reasoning == thought
 
 
-async def test_a_stream_tells_thoughts_before_what_follows_them() -> None:
+async def test_a_stream_sends_reasoning_before_the_text_that_follows() -> None:
     more = {"type": "thinking", "thinking": "call it", "signature": "eA=="}
     call = ToolDelta(0, "{}", "c1", "clock")
     ends = Thought("call it"), Thought(item=more), call, Usage(10, 30), Finish("tool_calls")
@@ -88,7 +88,7 @@ async def test_a_stream_tells_thoughts_before_what_follows_them() -> None:
     assert end.reasoning == Reasoning("good", [SIGNED, more], "2 and 2call it")
 
 
-async def test_thoughts_of_a_model_that_failed_are_not_told() -> None:
+async def test_reasoning_of_a_failed_model_is_not_in_the_answer() -> None:
     house = House([thinking(ProviderFault("server"))] * 2, ["fine"])
     async with house.router.stream("Hi") as stream:
         events = [event async for event in stream]
@@ -98,14 +98,14 @@ async def test_thoughts_of_a_model_that_failed_are_not_told() -> None:
     assert stream.result.reasoning is None
 
 
-async def test_guardrails_on_answers_withhold_thoughts() -> None:
+async def test_output_guardrails_withhold_reasoning() -> None:
     policy = Policy(name="safe", guardrails=[{"patterns": ["email"], "action": "redact", "stages": ["output"]}])  # type: ignore[list-item]
     router, _ = router_of(thinking(*ANSWER), policies=[policy])
     answer = await router.route("2 + 2", policy_id="safe")
     assert (answer.output, answer.reasoning) == ("4", None)
 
 
-async def test_a_thought_that_is_none_is_a_fault() -> None:
+async def test_invalid_reasoning_is_a_fault() -> None:
     house = House([said(Thought(3), *ANSWER)], ["fine"])  # type: ignore[arg-type]
     answer = await house.router.route("Hi", fallback={"maxRetries": 0})
     assert answer.routing.selected_model == "spare/two"
@@ -117,7 +117,7 @@ CLOCK = [{"type": "function", "function": {"name": "clock"}}]
 SHY = replace(THINKS, modalities=("text", "tool"), unsupported=("reasoning_tools",))
 
 
-async def test_a_model_that_takes_no_tools_while_it_thinks_is_told_not_to_think() -> None:
+async def test_reasoning_is_turned_off_for_models_that_cannot_combine_it_with_tools() -> None:
     router, provider = router_of("Hi", "Hi", "Hi", models=(SHY,))
     answer = await router.route("Hi", tools=CLOCK, params={"temperature": 0.5})
     await router.route("Hi", tools=CLOCK)
@@ -132,7 +132,7 @@ async def test_a_model_that_takes_no_tools_while_it_thinks_is_told_not_to_think(
     assert quiet < usual / 2, "a thousand tokens less of thought"
 
 
-async def test_tools_beside_an_effort_are_not_sent_where_they_are_not_taken() -> None:
+async def test_tools_with_an_effort_go_only_to_models_that_take_both() -> None:
     able = replace(SHY, id="good/two", unsupported=(), quality=0.1)
     router, provider = router_of("Hi", models=(SHY, able))
     answer = await router.route("Hi", tools=CLOCK, params={"reasoning": "low"}, goal="quality")
@@ -144,7 +144,7 @@ async def test_tools_beside_an_effort_are_not_sent_where_they_are_not_taken() ->
     assert not provider.calls
 
 
-async def test_what_is_learned_of_thinking_does_not_come_from_calls_kept_from_it() -> None:
+async def test_calls_with_reasoning_off_teach_nothing_about_reasoning() -> None:
     router, _ = router_of(*[said(Delta("4"), Usage(10, 100), Finish("stop"))] * 60, models=(SHY,))
     before = router.decide("2 + 2").candidates[0].cost_usd
     for _ in range(60):
@@ -156,7 +156,7 @@ async def test_what_is_learned_of_thinking_does_not_come_from_calls_kept_from_it
 # Wishes
 
 
-async def test_wishes_that_a_vendor_lacks_are_named() -> None:
+async def test_unsupported_options_are_named() -> None:
     plain = Model(id="good/one", unsupported=("verbosity", "cache_control"), pricing_per_1m=Pricing(1.0, 4.0))
     router, provider = router_of("Hi", "Hi", models=(plain,))
     part = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
@@ -168,13 +168,13 @@ async def test_wishes_that_a_vendor_lacks_are_named() -> None:
 
 
 @pytest.mark.parametrize(("told", "nanos"), [("", 140_000), ("priority", 140_000), ("default", 70_000)])
-async def test_a_call_costs_what_the_tier_does_that_served_it(told: str, nanos: int) -> None:
+async def test_a_call_is_priced_by_the_tier_that_served_it(told: str, nanos: int) -> None:
     router, _ = router_of(said(Delta("4"), Usage(10, 15, tier=told), Finish("stop")))
     answer = await router.route("2 + 2", params={"service_tier": "priority"})
     assert round(answer.routing.cost_usd * 1e9) == nanos
 
 
-async def test_an_effort_does_not_move_what_is_learned_of_plain_calls() -> None:
+async def test_an_effort_does_not_change_the_statistics_of_plain_calls() -> None:
     hard = said(Delta("4"), Usage(10, 2_600, reasoning=2_500), Finish("stop"))
     router, _ = router_of(*[hard] * 60)
     for _ in range(60):
@@ -221,7 +221,7 @@ async def test_extra_fields_that_may_cost_are_refused_where_money_is_limited(whe
 # Agents
 
 
-async def test_an_agent_sends_thoughts_back_and_says_that_its_prompt_repeats() -> None:
+async def test_an_agent_sends_reasoning_back_and_marks_its_prompt_as_repeating() -> None:
     def clock() -> str:
         """Tell the time."""
         return "noon"
@@ -236,7 +236,7 @@ async def test_an_agent_sends_thoughts_back_and_says_that_its_prompt_repeats() -
     assert second.messages[-2].reasoning == Reasoning("good", [SIGNED], "2 and 2")
 
 
-async def test_replay_takes_a_dialled_decision_again() -> None:
+async def test_a_decision_with_options_can_be_replayed() -> None:
     router, _ = router_of("Hi")
     answer = await router.route("Hi", params={"reasoning": "high", "service_tier": "priority"})
     again = router.replay(answer)
@@ -254,7 +254,7 @@ async def test_a_request_with_an_image_leaves_no_plan_for_those_without() -> Non
     assert [each.routing.selected_model for each in (first, second)] == ["good/sees", "good/reads"]
 
 
-async def test_thoughts_are_in_no_trace() -> None:
+async def test_traces_have_no_reasoning() -> None:
     secret = {"type": "thinking", "thinking": "canary-7131", "signature": "c2ln"}
     router, _ = router_of(said(Thought("canary-7131"), Thought(item=secret), *ANSWER))
     answer = await router.route("2 + 2")
@@ -265,7 +265,7 @@ async def test_thoughts_are_in_no_trace() -> None:
     assert "canary" not in repr(answer)
 
 
-async def test_a_stream_names_ignored_wishes_as_it_begins() -> None:
+async def test_a_stream_names_ignored_options_at_its_start() -> None:
     plain = Model(id="good/one", unsupported=("verbosity",), pricing_per_1m=Pricing(1.0, 4.0))
     router, _ = router_of("Hi", models=(plain,))
     async with router.stream("Hi", params={"verbosity": "low"}) as stream:
@@ -274,7 +274,7 @@ async def test_a_stream_names_ignored_wishes_as_it_begins() -> None:
     assert begun.data.routing.ignored_params == ["verbosity"]
 
 
-async def test_a_thought_after_the_last_word_is_told_before_the_end() -> None:
+async def test_reasoning_after_the_last_text_is_sent_before_the_end() -> None:
     router, _ = router_of(said(Delta("4"), Thought(item=SIGNED), Usage(10, 30), Finish("stop")))
     async with router.stream("2 + 2") as stream:
         kinds = [event.event async for event in stream]
@@ -288,7 +288,7 @@ async def test_a_shared_budget_refuses_fields_that_may_cost() -> None:
     assert not provider.calls
 
 
-async def test_input_guardrails_keep_thoughts_back_and_read_names_of_files() -> None:
+async def test_input_guardrails_withhold_reasoning_and_read_file_names() -> None:
     policy = Policy(name="safe", guardrails=[PolicyGuardrail(deny=["Nightjar"], action="redact")])
     reads = Model(id="good/one", modalities=("text", "file"), context_window=100_000, pricing_per_1m=Pricing(1.0, 4.0))
     router, provider = router_of("fine", models=(reads,), policies=[policy])

@@ -57,7 +57,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
         (Retention(production_days=None, sandbox_days=0.5), "keeping traces for ever, those of the sandbox for 0.5 d"),
     ],
 )
-async def test_it_is_said_once_at_the_start_how_long_traces_are_kept(
+async def test_the_retention_is_logged_once_at_the_start(
     retention: Retention | None, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FakeClock(autojump=False)
@@ -104,7 +104,7 @@ async def test_a_warning_is_logged_when_sweeps_begin_to_fail_and_again_after_one
     await router.aclose()
 
 
-async def test_a_storage_that_cannot_be_told_how_long_to_keep_traces_is_told_again(
+async def test_a_failed_change_of_the_retention_is_tried_again(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     clock, folder = FakeClock(autojump=False), tmp_path / "missing"

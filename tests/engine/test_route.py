@@ -81,13 +81,13 @@ async def test_an_answer_comes_with_its_model_cost_and_trace() -> None:
         RouteRequest([Message("user", "hi")]),
     ],
 )
-async def test_the_four_things_a_caller_may_pass_are_one_request(request_like: object) -> None:
+async def test_the_four_request_shapes_make_the_same_request(request_like: object) -> None:
     house = House([ANSWER])
     await house.router.route(request_like)  # type: ignore[call-overload]  # each is of the union; the list of them is not
     assert house.good.calls[0].messages == [Message("user", "hi")]
 
 
-async def test_what_the_request_says_reaches_the_provider() -> None:
+async def test_the_request_reaches_the_provider() -> None:
     house = House([ANSWER])
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
     params: ParamsDict = {"temperature": 0.5, "max_output_tokens": 77, "stop": "\n"}
@@ -124,7 +124,7 @@ async def test_streams_and_prepared_requests_take_a_preference_too() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_fault_before_the_answer_is_invisible_where_a_fallback_stands() -> None:
+async def test_a_fault_before_the_answer_is_hidden_by_a_fallback() -> None:
     house = House([ProviderFault("auth", status=401)], [ANSWER])
     answer = await house.router.route("hi", goal="quality")
     assert answer.output == "Blue light scatters."
@@ -190,27 +190,27 @@ async def test_when_every_attempt_fails_the_error_lists_them_in_order() -> None:
         (["connect", "connect"], "try again later"),
     ],
 )
-async def test_where_every_attempt_failed_alike_the_error_says_what_may_help(faults: list[str], remedy: str) -> None:
+async def test_if_every_attempt_failed_alike_the_error_has_a_hint(faults: list[str], remedy: str) -> None:
     first, second = map(ProviderFault, faults)
     with pytest.raises(UpstreamFailed) as failed:
         await House([first], [second]).router.route("hi", goal="quality", fallback={"maxRetries": 0})
     assert str(failed.value).endswith(f"; {remedy}")
 
 
-async def test_a_model_that_gives_no_answer_in_its_time_is_told_so() -> None:
+async def test_a_model_without_an_answer_in_time_is_named() -> None:
     silent = said(Pause(100.0), *ANSWER)
     with pytest.raises(UpstreamFailed, match=r"good/one \(timeout: no answer within \d+\.\d s\)"):
         await House([silent], [ProviderFault("request")]).router.route("hi", goal="quality")
 
 
 @pytest.mark.parametrize(("timeout_ms", "within"), [(7_000, r"\d\.\d s"), (400, r"\d+ ms"), (5, r"[1-9]\.\d ms")])
-async def test_a_short_time_is_told_in_milliseconds(timeout_ms: int, within: str) -> None:
+async def test_a_short_timeout_is_shown_in_milliseconds(timeout_ms: int, within: str) -> None:
     silent = said(Pause(100.0), *ANSWER)
     with pytest.raises(RouterTimeoutError, match=rf"\(timeout: no answer within {within}\)"):
         await House([silent] * 3, [silent] * 3).router.route("hi", goal="quality", timeout_ms=timeout_ms)
 
 
-async def test_a_refusal_is_told_and_not_routed_around() -> None:
+async def test_a_refusal_does_not_fall_back() -> None:
     house = House([ProviderFault("refused")], [ANSWER])
     with pytest.raises(ContentRefused):
         await house.router.route("hi", goal="quality")
@@ -230,7 +230,7 @@ async def test_a_policy_may_let_a_refusal_fall_back() -> None:
     assert answer.routing.selected_model == "spare/two"
 
 
-async def test_a_filtered_answer_that_told_its_usage_costs_the_budget_no_more() -> None:
+async def test_a_filtered_answer_with_usage_costs_the_budget_only_that() -> None:
     policy = Policy(name="open", fallback=PolicyFallback(on_refusal="fallback"))
     house = House([said(Delta("I "), Usage(10, 1), Finish("content_filter"))], [ANSWER], policies=[policy])
     await house.router.route("hi", policy_id="open", budget={"maxTokens": 2_000})
@@ -267,7 +267,7 @@ async def test_an_answer_without_its_end_is_a_fault() -> None:
     assert answer.trace.spans[1].status == "error"
 
 
-async def test_what_a_broken_attempt_produced_is_cost_and_shown() -> None:
+async def test_the_output_of_a_broken_attempt_is_priced_and_shown() -> None:
     house = House([said(Delta("half"), Usage(100, 10), ProviderFault("reset"))] * 2, [ANSWER])
     answer = await house.router.route("hi", goal="quality")
     broken, served = (100 * 1.0 + 10 * 4.0) / 1e6, (100 * 2.0 + 50 * 8.0) / 1e6
@@ -293,7 +293,7 @@ async def test_an_estimate_keeps_to_the_cap_that_the_provider_was_sent() -> None
 
 
 @pytest.mark.parametrize("usage", [Usage(5, 5, cached=6), Usage(-1, 5), Usage(5, -1), Usage(5, 5, cached=-1)])
-async def test_usage_that_cannot_be_is_estimated(usage: Usage) -> None:
+async def test_impossible_usage_is_replaced_by_an_estimate(usage: Usage) -> None:
     house = House([said(Delta("Blue light."), usage, Finish("stop"))])
     span = (await house.router.route("hi", goal="quality")).trace.spans[-1]
     assert isinstance(span, ModelSpan)
@@ -310,7 +310,7 @@ async def test_an_answer_cut_by_the_budget_says_so() -> None:
     assert answer.finish_reason == "length"
 
 
-async def test_a_budget_that_nothing_fits_is_refused_with_the_way_out() -> None:
+async def test_a_budget_that_no_model_fits_is_refused_with_a_hint() -> None:
     house = House([ANSWER])
     with pytest.raises(BudgetExceeded, match=r"raise budget\.max_cost_usd .*to 0\.0040") as refused:
         await house.router.route("hi", budget={"maxCostUsd": 0.000_1})
@@ -333,7 +333,7 @@ async def test_tool_calls_come_back_whole() -> None:
 
 
 @pytest.mark.parametrize("usage", [Usage(-1, 5), Usage(5, -1), Usage(5, 5, cached=-1), Usage(5, 5, cached=6)])
-async def test_usage_that_is_no_count_is_replaced_by_an_estimate(usage: Usage) -> None:
+async def test_malformed_usage_is_replaced_by_an_estimate(usage: Usage) -> None:
     house = House([said(Delta("some words"), usage, Finish("stop"))])
     answer = await house.router.route("hi", goal="quality")
     assert answer.routing.cost_usd > 0
@@ -347,7 +347,7 @@ async def test_an_absurd_retry_after_does_no_harm(retry_after: Any) -> None:
     assert house.clock.monotonic() < 1.0
 
 
-async def test_signs_of_life_lift_the_limit_on_the_first_token() -> None:
+async def test_keep_alive_chunks_lift_the_limit_on_the_first_token() -> None:
     lively: list[Line] = [Pause(9.0), Delta("")] * 3
     house = House([said(*lively, Pause(9.0), Delta("thought"), Finish("stop"))], [ANSWER])
     answer = await house.router.route("hi", goal="quality")
@@ -357,7 +357,7 @@ async def test_signs_of_life_lift_the_limit_on_the_first_token() -> None:
         assert "".join([piece async for piece in stream.text()]) == "thought"
 
 
-async def test_a_wait_for_a_retry_is_not_cut_by_the_limit_of_the_attempt_before() -> None:
+async def test_a_pause_before_a_retry_is_not_cut_by_the_previous_time_limit() -> None:
     house = House([said(Pause(19.0), ProviderFault("rate_limited", retry_after=3.0)), ANSWER], [ANSWER])
     answer = await house.router.route("hi", goal="quality")
     assert answer.routing.selected_model == "good/one"
@@ -381,7 +381,7 @@ async def test_an_answer_that_never_waits_still_ends_at_the_deadline() -> None:
         await router.route("hi", timeout_ms=50)
 
 
-async def test_a_complete_answer_is_not_held_up_by_a_slow_farewell() -> None:
+async def test_a_complete_answer_is_not_delayed_by_a_slow_close() -> None:
     house = House([said(Delta("all"), Usage(10, 1), Finish("stop"), Pause(60.0))])
     answer = await house.router.route("hi", goal="quality")
     assert answer.output == "all"
@@ -389,7 +389,7 @@ async def test_a_complete_answer_is_not_held_up_by_a_slow_farewell() -> None:
     assert house.left_open == 0
 
 
-async def test_a_provider_that_raises_something_else_is_at_fault_and_says_nothing_of_the_prompt() -> None:
+async def test_an_unexpected_exception_is_a_fault_and_hides_the_prompt() -> None:
     def broken(_: object) -> str:
         raise ZeroDivisionError("the prompt was: my secret")
 
@@ -452,7 +452,7 @@ async def test_feedback_is_a_number_from_zero_to_one_on_a_known_trace() -> None:
             await house.router.feedback(answer.trace_id, score)  # type: ignore[arg-type]
 
 
-async def test_without_a_provider_the_error_names_the_ways_to_get_one() -> None:
+async def test_without_a_provider_the_error_says_how_to_get_one() -> None:
     with pytest.raises(NoProviders, match=r"OPENAI_API_KEY.*providers=.*Router.sandbox"):
         await Router(providers=[]).route("hi")
 

@@ -80,7 +80,7 @@ async def office(redis: RedisServer, anyio_backend: str) -> AsyncIterator[Office
     await made.coordination.aclose()
 
 
-async def test_with_the_server_gone_each_process_has_its_part_and_says_so_once(
+async def test_while_redis_is_down_each_process_has_its_share_and_logs_it_once(
     office: Office, redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     await office.open(requests_per_min=LIMIT)
@@ -100,9 +100,7 @@ async def test_with_the_server_gone_each_process_has_its_part_and_says_so_once(
     assert grant is not None
 
 
-async def test_with_the_server_frozen_one_call_waits_a_moment_and_slots_come_back(
-    office: Office, redis: RedisServer
-) -> None:
+async def test_while_redis_hangs_one_call_waits_briefly_and_slots_come_back(office: Office, redis: RedisServer) -> None:
     await office.open(concurrency=8)
     grants = [await office.ask() for _ in range(8)]
     assert None not in grants
@@ -122,7 +120,7 @@ async def test_with_the_server_frozen_one_call_waits_a_moment_and_slots_come_bac
     assert None not in grants, "what was ended meanwhile was sent, and what was asked is held by nobody"
 
 
-async def test_a_process_that_was_granted_by_itself_gives_back_by_itself(office: Office, redis: RedisServer) -> None:
+async def test_a_slot_granted_without_redis_is_released_without_it(office: Office, redis: RedisServer) -> None:
     await office.open(concurrency=4, requests_per_min=1_000)
     with gone(redis):
         for _ in range(10):
@@ -132,37 +130,38 @@ async def test_a_process_that_was_granted_by_itself_gives_back_by_itself(office:
             office.accounts.release(grant)
 
 
-async def test_a_limit_of_zero_admits_nothing_though_the_server_is_gone(office: Office, redis: RedisServer) -> None:
+async def test_a_limit_of_zero_admits_nothing_while_redis_is_down(office: Office, redis: RedisServer) -> None:
     await office.open(requests_per_min=0)
     with gone(redis):
         assert await office.ask() is None
 
 
-@pytest.mark.parametrize(
-    ("limits", "said"),
-    [
-        ({"requests_per_min": 3}, "3 requests a minute"),
-        ({"tokens_per_min": 3}, "3 tokens a minute"),
-        ({"concurrency": 1}, "1 call at a time"),
-        ({"requests_per_min": 3, "tokens_per_min": 40, "concurrency": 40}, "3 requests a minute"),
-    ],
-)
-async def test_where_no_part_of_a_limit_is_left_nothing_is_admitted(
-    office: Office, redis: RedisServer, limits: dict[str, int], said: str
+TOO_SMALL: list[tuple[dict[str, int], str]] = [
+    ({"requests_per_min": 3}, "3 requests a minute"),
+    ({"tokens_per_min": 3}, "3 tokens a minute"),
+    ({"concurrency": 1}, "1 call at a time"),
+    ({"requests_per_min": 3, "tokens_per_min": 40, "concurrency": 40}, "3 requests a minute"),
+]
+
+
+async def test_a_limit_too_small_to_share_admits_nothing_while_redis_is_down(
+    office: Office, redis: RedisServer
 ) -> None:
-    await office.open(**limits)
-    with gone(redis), pytest.raises(RateLimited) as refused:
-        await office.accounts.admit(make_ask("c", at=time.time(), lasts_s=60.0, tokens=1))
     away = "of which each of 4 processes has 0 while the coordination is away"
-    assert str(refused.value) == f"the account is limited to {said}, {away}: try again in 5 s"
-    assert refused.value.headers["Retry-After"] == "5"
-    assert refused.value.detail is not None
-    assert (refused.value.detail["limit"], refused.value.detail["remaining"]) == (int(said.split()[0]), 0)
+    with gone(redis):
+        for limits, said in TOO_SMALL:
+            await office.open(**limits)
+            with pytest.raises(RateLimited) as refused:
+                await office.accounts.admit(make_ask("c", at=time.time(), lasts_s=60.0, tokens=1))
+            assert str(refused.value) == f"the account is limited to {said}, {away}: try again in 5 s"
+            assert refused.value.headers["Retry-After"] == "5"
+            assert refused.value.detail is not None
+            assert (refused.value.detail["limit"], refused.value.detail["remaining"]) == (int(said.split()[0]), 0)
     assert await office.until_back() < 5.0
     assert await office.ask() is not None
 
 
-async def test_a_refusal_names_the_limit_and_this_process_part(office: Office, redis: RedisServer) -> None:
+async def test_a_refusal_names_the_limit_and_the_share_of_this_process(office: Office, redis: RedisServer) -> None:
     await office.open(requests_per_min=LIMIT)
     with gone(redis):
         for _ in range(LIMIT // PROCESSES):
@@ -174,7 +173,7 @@ async def test_a_refusal_names_the_limit_and_this_process_part(office: Office, r
             await office.accounts.admit(make_ask("c", at=time.time(), lasts_s=60.0))
 
 
-async def test_a_call_of_more_tokens_than_a_part_is_admitted_alone(office: Office, redis: RedisServer) -> None:
+async def test_a_call_with_more_tokens_than_the_share_is_admitted_alone(office: Office, redis: RedisServer) -> None:
     await office.open(tokens_per_min=LIMIT)
     with gone(redis):
         big = make_ask("big", at=time.time(), lasts_s=60.0, tokens=LIMIT // PROCESSES + 1)
@@ -198,7 +197,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("error", [KeyError("redis://:secret@host"), None], ids=["fails", "hangs"])
-async def test_whatever_a_coordination_does_no_call_fails_or_hangs(
+async def test_a_broken_coordination_makes_no_call_fail_or_hang(
     error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = MemoryStorage()
@@ -226,7 +225,7 @@ class Refusing:
         """Nothing was taken."""
 
 
-async def test_a_server_that_refuses_is_back() -> None:
+async def test_a_refusal_shows_that_the_coordination_is_back() -> None:
     clock, storage, coordination = FakeClock(), MemoryStorage(), Refusing()
     accounts: Any = SharedLimits(storage.accounts, coordination, clock)  # type: ignore[arg-type]
     await storage.apply("acme", [PutAccount(make_account(limits=RateLimits(requests_per_min=LIMIT)))])

@@ -76,7 +76,7 @@ async def pair(
         await each.router.aclose()
 
 
-async def test_two_machines_get_no_more_together_than_the_limit(pair: tuple[Machine, Machine]) -> None:
+async def test_two_processes_together_stay_within_the_limit(pair: tuple[Machine, Machine]) -> None:
     for each in pair:
         await each.open(requests_per_min=10)
     found = [await pair[number % 2].ask() for number in range(16)]
@@ -86,7 +86,7 @@ async def test_two_machines_get_no_more_together_than_the_limit(pair: tuple[Mach
     assert 0 < int(refused.value.headers["Retry-After"]) <= 60
 
 
-async def test_an_answer_says_what_is_left_on_both(pair: tuple[Machine, Machine]) -> None:
+async def test_an_answer_has_the_rest_of_the_shared_limit(pair: tuple[Machine, Machine]) -> None:
     for each in pair:
         await each.open(requests_per_min=10)
         await each.ask()
@@ -94,7 +94,7 @@ async def test_an_answer_says_what_is_left_on_both(pair: tuple[Machine, Machine]
     assert answer.headers["X-RateLimit-Remaining"] == "7"
 
 
-async def test_a_slot_comes_back_however_a_call_ends(pair: tuple[Machine, Machine]) -> None:
+async def test_a_slot_is_released_however_a_call_ends(pair: tuple[Machine, Machine]) -> None:
     for each in pair:
         await each.open(concurrency=1)
     mine, other = pair
@@ -111,7 +111,7 @@ async def test_a_slot_comes_back_however_a_call_ends(pair: tuple[Machine, Machin
     await other.until_served()
 
 
-async def test_a_replay_takes_nothing_and_needs_no_room(pair: tuple[Machine, Machine]) -> None:
+async def test_a_replay_counts_against_no_limit(pair: tuple[Machine, Machine]) -> None:
     mine, other = pair
     for each in pair:
         await each.open(requests_per_min=2)

@@ -61,7 +61,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
-async def test_four_workers_admit_alike_what_one_of_them_has_learned_of(path: Path) -> None:
+async def test_four_workers_decide_alike_once_one_of_them_has_learned(path: Path) -> None:
     clock = FakeClock()
     workers = [desk(SqliteStorage(path, clock=clock), clock) for _ in range(4)]
     before = edge(workers[0])
@@ -78,7 +78,7 @@ async def test_four_workers_admit_alike_what_one_of_them_has_learned_of(path: Pa
         await each.aclose()
 
 
-async def test_what_one_learns_it_goes_by_no_sooner_than_the_others(path: Path) -> None:
+async def test_a_process_applies_its_own_observations_no_sooner_than_others(path: Path) -> None:
     """In no moment do two of them differ, whoever is asked first."""
     clock = FakeClock()
     one, other = workers = [desk(SqliteStorage(path, clock=clock), clock) for _ in range(2)]
@@ -106,7 +106,7 @@ async def test_a_restart_forgets_nothing(path: Path) -> None:
         assert again.output_p90[0] > 2 * again.pool.output_p90[0]
 
 
-async def test_what_is_known_fades_alike_though_nobody_calls(path: Path) -> None:
+async def test_shared_health_fades_alike_without_calls(path: Path) -> None:
     clock = FakeClock()
     workers = [desk(SqliteStorage(path, clock=clock), clock) for _ in range(2)]
     for _ in range(30):
@@ -123,7 +123,7 @@ async def test_what_is_known_fades_alike_though_nobody_calls(path: Path) -> None
         await each.aclose()
 
 
-async def test_circuits_are_each_processs_own_and_leave_nothing_behind(path: Path) -> None:
+async def test_circuits_are_not_shared_and_leave_nothing_in_the_store(path: Path) -> None:
     clock = FakeClock()
     one, other = workers = [desk(SqliteStorage(path, clock=clock), clock) for _ in range(2)]
     fleet = one._parts.fleet("production")
@@ -140,7 +140,7 @@ async def test_circuits_are_each_processs_own_and_leave_nothing_behind(path: Pat
         await each.aclose()
 
 
-async def test_a_forked_child_leaves_it_to_its_parent_to_share_what_was_learned_before(path: Path) -> None:
+async def test_a_forked_child_leaves_earlier_observations_to_its_parent(path: Path) -> None:
     fleet = desk(SqliteStorage(path), FakeClock())._parts.fleet("production")
     fleet.failed(0)
     fleet.renew()
@@ -171,7 +171,7 @@ class Counted(SqliteStorage):
         return await super().apply(account, writes)
 
 
-async def test_a_process_asks_once_an_epoch_and_only_while_it_is_asked(path: Path) -> None:
+async def test_a_process_reads_the_store_once_per_epoch_and_only_if_it_decides(path: Path) -> None:
     clock = FakeClock()
     storage = Counted(path, clock)
     async with desk(storage, clock) as router:
@@ -185,7 +185,7 @@ async def test_a_process_asks_once_an_epoch_and_only_while_it_is_asked(path: Pat
         assert storage.reads == busy[0]
 
 
-async def test_while_the_storage_is_away_it_goes_by_what_was_known_and_then_all_learn_of_it(path: Path) -> None:
+async def test_while_the_storage_is_unavailable_old_health_applies_and_news_is_shared_later(path: Path) -> None:
     clock = FakeClock()
     storage = Counted(path, clock)
     other = desk(SqliteStorage(path, clock=clock), clock)
@@ -221,7 +221,7 @@ class Waiting(Counted):
 
 @pytest.mark.usefixtures("there")
 @pytest.mark.parametrize("kind", [Counted, Waiting])
-async def test_beside_a_storage_that_cannot_tell_of_it_a_process_learns_alone(path: Path, kind: type[Counted]) -> None:
+async def test_with_a_storage_that_cannot_share_health_a_process_learns_alone(path: Path, kind: type[Counted]) -> None:
     clock = FakeClock()
     storage = kind(path, clock)
     if kind is Counted:
@@ -236,7 +236,7 @@ async def test_beside_a_storage_that_cannot_tell_of_it_a_process_learns_alone(pa
         assert storage.adds == 0
 
 
-def test_a_decision_makes_no_file(path: Path) -> None:
+def test_a_decision_creates_no_file(path: Path) -> None:
     clock = FakeClock()
     desk(SqliteStorage(path, clock=clock), clock).decide("Hello")
     assert os.listdir(path.parent) == []
@@ -281,7 +281,7 @@ WORKER = """
 """
 
 
-def test_a_request_on_the_edge_of_a_budget_has_one_verdict_in_four_processes(path: Path) -> None:
+def test_a_request_at_the_edge_of_a_budget_has_one_verdict_in_four_processes(path: Path) -> None:
     with ExitStack() as stack:
         workers = [stack.enter_context(running(WORKER, path)) for _ in range(4)]
         assert [each.heard() for each in workers] == ["ready"] * 4

@@ -58,36 +58,36 @@ async def test_429_with_retry_after_is_waited_out(streamed: bool) -> None:
 
 @both_ways
 @pytest.mark.parametrize("fault", ["rate_limited", "unavailable"])
-async def test_429_or_503_for_ever_is_tried_twice_and_left(fault: str, streamed: bool) -> None:
+async def test_an_endless_429_or_503_is_tried_twice_and_abandoned(fault: str, streamed: bool) -> None:
     await saved_by_the_spare(Pair(fault), streamed, calls=2, within_s=0.3)
 
 
 @both_ways
 @pytest.mark.parametrize("fault", ["server_error", "reset_before_headers"])
-async def test_500_or_a_reset_once_is_tried_again(fault: str, streamed: bool) -> None:
+async def test_a_single_500_or_reset_is_retried(fault: str, streamed: bool) -> None:
     await saved_by_a_second_try(Pair([fault]), streamed, within_s=0.3)
 
 
 @both_ways
 @pytest.mark.parametrize("fault", ["silent", "slow_first_token"])
-async def test_a_provider_that_does_not_begin_is_left_in_time_for_the_next(fault: str, streamed: bool) -> None:
+async def test_a_silent_provider_is_abandoned_in_time_for_the_next(fault: str, streamed: bool) -> None:
     await saved_by_the_spare(Pair(fault), streamed, calls=1, within_s=10.0 if streamed else 45.0)
 
 
-async def test_a_stream_that_is_cut_begins_anew_and_says_so() -> None:
+async def test_a_cut_stream_restarts_and_says_so() -> None:
     pair = Pair("reset_mid_body")
     await begins_anew_at_the_spare(pair, ["good/one", "spare/two"], "upstream_5xx")
     assert pair.clock.monotonic() <= 0.3
 
 
-async def test_a_stream_that_stalls_begins_anew_after_ten_seconds() -> None:
+async def test_a_stalled_stream_restarts_after_ten_seconds() -> None:
     pair = Pair("stall_mid_answer")
     await begins_anew_at_the_spare(pair, ["spare/two"], "timeout")
     assert pair.clock.monotonic() == 10.0
 
 
 @pytest.mark.parametrize("fault", ["malformed_chunk", "truncated", "no_finish_reason"])
-async def test_a_malformed_chunk_and_a_missing_end_are_no_answer(fault: str) -> None:
+async def test_a_malformed_chunk_and_a_missing_end_are_faults(fault: str) -> None:
     await begins_anew_at_the_spare(Pair(fault), ["good/one", "spare/two"], "upstream_5xx")
 
 
@@ -110,7 +110,7 @@ async def begins_anew_at_the_spare(pair: Pair, moves: list[str], reason: str) ->
 
 
 @pytest.mark.parametrize("fault", ["reset_mid_body", "stall_mid_answer", "malformed_chunk", "truncated"])
-async def test_who_reads_text_is_told_of_a_cut_and_never_switched(fault: str) -> None:
+async def test_a_reader_of_text_gets_an_error_on_a_cut_and_never_another_model(fault: str) -> None:
     pair, read = Pair(fault), list[str]()
 
     async def reading() -> None:
@@ -127,7 +127,7 @@ async def test_who_reads_text_is_told_of_a_cut_and_never_switched(fault: str) ->
 
 @both_ways
 @pytest.mark.parametrize("window", [200_000, 100_000, 9_000, None])
-async def test_a_prompt_that_one_model_calls_too_long_goes_to_any_other_that_may_hold_it(
+async def test_a_prompt_too_long_for_one_model_goes_to_another_that_can_hold_it(
     streamed: bool, window: int | None
 ) -> None:
     models = [Model(id=id, quality=q, pricing_per_1m=Pricing(1.0, 4.0), context_window=w) for id, q, w in
@@ -136,7 +136,7 @@ async def test_a_prompt_that_one_model_calls_too_long_goes_to_any_other_that_may
 
 
 @both_ways
-async def test_a_prompt_that_every_model_calls_too_long_ends_with_what_to_do(streamed: bool) -> None:
+async def test_a_prompt_too_long_for_every_model_fails_with_a_hint(streamed: bool) -> None:
     pair = Pair("context_overflow", "context_overflow")
     with pytest.raises(UpstreamFailed, match="shorten the input"):
         await ask(pair, streamed)
@@ -145,7 +145,7 @@ async def test_a_prompt_that_every_model_calls_too_long_ends_with_what_to_do(str
 
 @both_ways
 @pytest.mark.parametrize("fault", ["moderation", "content_filter"])
-async def test_a_refusal_by_moderation_is_told_and_not_routed_around(fault: str, streamed: bool) -> None:
+async def test_a_refusal_by_moderation_does_not_fall_back(fault: str, streamed: bool) -> None:
     pair = Pair(fault)
     with pytest.raises(ContentRefused) as caught:
         await ask(pair, streamed)
@@ -204,16 +204,16 @@ async def test_after_a_fallback_each_attempt_costs_what_its_own_model_does() -> 
 
 @both_ways
 @pytest.mark.parametrize("fault", ["error_in_200", "empty_choices", "empty_body", "null_content"])
-async def test_an_error_or_nothing_in_a_200_is_no_answer(fault: str, streamed: bool) -> None:
+async def test_a_200_with_an_error_or_nothing_is_a_fault(fault: str, streamed: bool) -> None:
     await saved_by_the_spare(Pair(fault), streamed, calls=2, within_s=0.3)
 
 
-async def test_an_end_marker_without_a_finish_reason_is_no_end() -> None:
+async def test_an_end_marker_without_a_finish_reason_is_a_fault() -> None:
     await saved_by_the_spare(Pair("no_finish_reason"), True, calls=2, within_s=0.3)
 
 
 @both_ways
-async def test_comments_without_a_token_are_silence(streamed: bool) -> None:
+async def test_comments_without_tokens_count_as_silence(streamed: bool) -> None:
     await saved_by_the_spare(Pair("comments"), streamed, calls=1, within_s=10.0 if streamed else 45.0)
 
 
@@ -224,7 +224,7 @@ async def test_an_answer_that_comes_byte_by_byte_is_an_answer(streamed: bool) ->
     assert (len(pair.good.calls), pair.left_open) == (1, 0)
 
 
-async def test_a_stream_that_is_whole_waits_half_a_second_for_its_connection_and_no_longer() -> None:
+async def test_a_complete_stream_waits_at_most_half_a_second_for_its_connection() -> None:
     pair = Pair("stall_after_end")
     assert (await ask(pair, True)).output == WELL
     assert (pair.clock.monotonic(), pair.left_open) == (0.5, 0)
@@ -236,7 +236,7 @@ async def test_a_retry_after_of_a_day_is_not_waited_for(streamed: bool) -> None:
 
 
 @both_ways
-async def test_where_everything_is_down_the_caller_is_told_at_once_of_every_attempt(streamed: bool) -> None:
+async def test_if_everything_is_down_the_error_lists_every_attempt_at_once(streamed: bool) -> None:
     pair = Pair("unavailable", "unavailable")
     with pytest.raises(UpstreamFailed) as caught:
         await ask(pair, streamed)
@@ -244,7 +244,7 @@ async def test_where_everything_is_down_the_caller_is_told_at_once_of_every_atte
     assert pair.clock.monotonic() <= 0.6
 
 
-async def test_what_a_caller_is_charged_is_what_the_catalogue_bills() -> None:
+async def test_a_caller_is_charged_by_the_catalogues_prices() -> None:
     pair = Pair(["reset_mid_body"])
     trace = await pair.router.trace((await ask(pair, True)).trace_id)
     models = Catalogue(pair.router.models())

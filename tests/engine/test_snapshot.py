@@ -45,7 +45,7 @@ def refusing(name: str) -> Callable[[list[str]], Exception | None]:
     return lambda ids: UnsupportedWrite(name) if name in ids else None
 
 
-async def test_a_snapshot_is_put_once_however_often_it_is_named_and_again_in_time() -> None:
+async def test_a_snapshot_is_put_once_and_again_before_it_expires() -> None:
     store = Store()
     assert await store.asked_for(A, B, A) == [["a", "b"]]
     assert await store.asked_for(A, B) == []
@@ -53,7 +53,7 @@ async def test_a_snapshot_is_put_once_however_often_it_is_named_and_again_in_tim
     assert await store.asked_for(A) == [["a"]]
 
 
-async def test_one_that_is_refused_takes_no_other_along() -> None:
+async def test_a_refused_snapshot_does_not_affect_others() -> None:
     store = Store()
     store.fails = refusing("b")
     assert await store.asked_for(A, B, C) == [["a", "b", "c"], ["a"], ["b"], ["c"]]
@@ -61,7 +61,7 @@ async def test_one_that_is_refused_takes_no_other_along() -> None:
     assert [str(trouble) for trouble in store.troubles] == ["b"]
 
 
-async def test_one_that_was_refused_is_tried_again_after_a_while_and_told_of_once() -> None:
+async def test_a_refused_snapshot_is_retried_later_and_logged_once() -> None:
     store = Store()
     store.fails = refusing("a")
     assert await store.asked_for(A) == [["a"]]
@@ -81,7 +81,7 @@ async def test_one_that_was_refused_is_tried_again_after_a_while_and_told_of_onc
     assert len(store.troubles) == 2, "it had been taken between"
 
 
-async def test_what_a_storage_could_not_take_for_now_is_tried_with_the_next() -> None:
+async def test_snapshots_that_could_not_be_written_are_retried_with_the_next() -> None:
     store = Store()
     store.fails = lambda ids: StorageUnavailable("busy")
     for _ in range(2):
@@ -93,7 +93,7 @@ async def test_what_a_storage_could_not_take_for_now_is_tried_with_the_next() ->
 
 
 @pytest.mark.parametrize("refused", [False, True])
-async def test_what_is_remembered_of_snapshots_is_bounded(refused: bool) -> None:
+async def test_the_memory_of_written_snapshots_is_bounded(refused: bool) -> None:
     store = Store()
     store.fails = (lambda ids: UnsupportedWrite("no")) if refused else store.fails
     for number in range(REMEMBERED + 2):
@@ -117,7 +117,7 @@ class RefusesOnce(MemoryStorage):
         return await super().apply(account, writes)
 
 
-async def test_a_trace_can_be_replayed_though_its_snapshots_were_refused_once() -> None:
+async def test_a_trace_can_be_replayed_after_its_snapshots_were_refused_once() -> None:
     storage = RefusesOnce()
     router = Router.sandbox(storage=storage, settings=Settings(clock=FakeClock()))
     answer = await router.route("hi")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
@@ -99,7 +98,7 @@ def test_a_host_calls_the_preferred_model_first() -> None:
     assert (response.primary_model, response.fallback_model) == ("spare/two", "good/one")
 
 
-def test_steps_say_whom_to_call_with_what_and_how_long() -> None:
+def test_steps_name_the_model_the_request_and_the_time_limit() -> None:
     host = Host()
     with host.router.steps("hi", goal="quality", params={"max_output_tokens": 100}) as steps:
         call = steps.next()
@@ -128,7 +127,7 @@ def test_a_fault_is_waited_out_then_the_next_model_called() -> None:
     assert steps.result.response.fallback_model == "spare/two"
 
 
-def test_chunks_may_come_one_by_one_and_a_fault_be_raised_among_them() -> None:
+def test_an_iterator_of_chunks_may_raise_a_fault() -> None:
     def breaks() -> Iterator[Chunk]:
         yield Delta("half")
         raise ProviderFault("reset")
@@ -138,7 +137,7 @@ def test_chunks_may_come_one_by_one_and_a_fault_be_raised_among_them() -> None:
     assert [span.error for span in spans(steps.result.trace)] == ["reset", None]
 
 
-def test_any_other_exception_among_chunks_is_the_providers_fault() -> None:
+def test_any_other_exception_of_the_iterator_is_a_provider_fault() -> None:
     def breaks() -> Iterator[Chunk]:
         yield Delta("half")
         raise ConnectionError("hi")
@@ -153,7 +152,7 @@ BAD: list[Any] = [["text"], [None], [Delta(7)], [Usage(1, 1), 5]]  # type: ignor
 
 
 @pytest.mark.parametrize("bad", BAD, ids=repr)
-def test_what_is_no_chunk_is_malformed(bad: Any) -> None:
+def test_an_invalid_chunk_is_malformed(bad: Any) -> None:
     steps = Host().ask(bad, ANSWER, fallback=ONCE)
     assert [span.error for span in spans(steps.result.trace)] == ["malformed", None]
 
@@ -164,7 +163,7 @@ def test_chunks_without_an_end_are_cut_short() -> None:
 
 
 @pytest.mark.parametrize("bad", [None, 5, TimeoutError("late"), "Hello", b"{}", {"choices": []}])
-def test_what_can_be_no_outcome_is_refused_and_the_call_still_to_be_fed(bad: Any) -> None:
+def test_an_invalid_outcome_is_refused_and_the_call_can_still_be_fed(bad: Any) -> None:
     with Host().router.steps("hi") as steps:
         steps.next()
         with pytest.raises(TypeError, match=f"chunks or a ProviderFault, got {type(bad).__name__}"):
@@ -203,7 +202,7 @@ def test_a_generator_that_is_not_read_to_its_end_is_closed() -> None:
     assert left == [True]
 
 
-def test_what_ends_the_program_passes_and_the_call_is_cancelled() -> None:
+def test_an_exit_passes_and_the_call_is_cancelled() -> None:
     def stopped() -> Iterator[Chunk]:
         yield Delta("half")
         raise KeyboardInterrupt
@@ -248,7 +247,7 @@ def test_a_callers_short_time_is_not_held_against_the_provider() -> None:
     assert stability(host) == 901
 
 
-def test_a_hosts_own_shorter_time_is_not_either() -> None:
+def test_a_hosts_own_shorter_time_limit_is_not_held_against_the_provider() -> None:
     host = Host()
     for _ in range(10):
         host.ask(ProviderFault("timeout"), ANSWER)
@@ -261,7 +260,7 @@ def stability(host: Host) -> float:
     return fleet.health.figures(fleet.pool.row[GOOD.id], host.clock.monotonic()).stability
 
 
-def test_what_comes_piece_by_piece_ends_with_the_time() -> None:
+def test_an_iterator_is_read_only_until_the_time_is_up() -> None:
     host = Host()
 
     def dripping() -> Iterator[Chunk]:
@@ -277,7 +276,7 @@ def test_what_comes_piece_by_piece_ends_with_the_time() -> None:
 
 
 @pytest.mark.parametrize(("last_s", "blamed"), [(9.0, False), (11.0, True)])
-def test_a_stalled_answer_is_held_against_it_where_it_was_silent_for_long(last_s: float, blamed: bool) -> None:
+def test_a_stalled_answer_counts_against_the_model_after_a_long_silence(last_s: float, blamed: bool) -> None:
     host = Host()
 
     def stalls() -> Iterator[Chunk]:
@@ -293,7 +292,7 @@ def test_a_stalled_answer_is_held_against_it_where_it_was_silent_for_long(last_s
     assert (stability(host) < 901) == blamed
 
 
-def test_a_host_is_told_how_long_the_next_piece_may_take_so_that_the_next_model_has_its_share() -> None:
+def test_idle_s_leaves_the_next_model_its_share() -> None:
     host = Host()
     said: list[float] = []
 
@@ -317,7 +316,7 @@ def test_a_host_is_told_how_long_the_next_piece_may_take_so_that_the_next_model_
         _ = steps.idle_s
 
 
-def test_a_whole_answer_is_taken_however_late_it_is() -> None:
+def test_a_complete_answer_is_accepted_however_late() -> None:
     host = Host()
 
     def late(call: StepCall) -> list[Chunk]:
@@ -357,7 +356,7 @@ def test_a_time_limit_is_never_zero() -> None:
 # --- money
 
 
-def test_a_hosts_timeout_counts_as_the_most_it_can_have_cost() -> None:
+def test_a_hosts_timeout_counts_at_the_worst_case() -> None:
     worst = 6 * (2 * 1.0 + 6 * 4.0) / 1e6
 
     def after(fault: ProviderFault) -> int | None:
@@ -394,7 +393,7 @@ def test_leaving_early_ends_the_call_as_cancelled_with_its_trace() -> None:
         steps.feed(ANSWER)
 
 
-def test_steps_that_are_left_while_they_are_fed_end_once() -> None:
+def test_steps_closed_while_they_are_fed_end_once() -> None:
     host, heard = Host(), []
     host.router.on_trace(lambda trace: heard.append(trace.status))
     with host.router.steps("hi") as steps:
@@ -410,7 +409,7 @@ def test_steps_that_are_left_while_they_are_fed_end_once() -> None:
     assert heard == ["cancelled"]
 
 
-def test_a_probe_that_is_left_lets_another_go_at_once() -> None:
+def test_an_abandoned_probe_makes_room_for_another_at_once() -> None:
     host = Host()
     for _ in range(5):
         host.ask(ProviderFault("server"), ANSWER, fallback={"models": ["spare/two"]} | ONCE)
@@ -422,7 +421,7 @@ def test_a_probe_that_is_left_lets_another_go_at_once() -> None:
             assert call.model == "good/one"
 
 
-def test_a_probe_that_is_left_while_it_is_fed_is_left_once() -> None:
+def test_a_probe_closed_while_it_is_fed_is_abandoned_once() -> None:
     host = Host()
     for _ in range(5):
         host.ask(ProviderFault("server"), ANSWER, fallback={"models": ["spare/two"]} | ONCE)
@@ -441,17 +440,16 @@ def test_a_probe_that_is_left_while_it_is_fed_is_left_once() -> None:
     assert host.ask(ANSWER).result.routing.selected_model == "good/one"
 
 
-def test_steps_that_were_dropped_keep_their_trace() -> None:
+def test_dropped_steps_keep_their_trace() -> None:
     host = Host()
     steps = host.router.steps("hi")
     steps.next()
     trace_id = steps._progress.call.id
     del steps
-    gc.collect()
     assert host.router.blocking.trace(trace_id).status == "cancelled"
 
 
-def test_an_answer_that_was_fed_counts_though_nobody_asks_on() -> None:
+def test_a_fed_answer_counts_without_another_next() -> None:
     host = Host()
     with host.router.steps("hi") as steps:
         steps.next()
@@ -513,7 +511,7 @@ def test_providers_that_were_passed_say_what_can_be_called() -> None:
     assert chosen.digest == router.decide("hi").digest
 
 
-def test_route_moves_on_from_what_the_host_calls() -> None:
+def test_route_falls_back_from_a_model_that_only_the_host_can_call() -> None:
     spare = ScriptedProvider(["Blue."], models=[SPARE])
     router = Router(providers=[HostedProvider("good", models=[GOOD]), spare])
     assert router.blocking.route("hi", goal="quality").output == "Blue."
@@ -529,7 +527,7 @@ def test_in_the_sandbox_nothing_is_charged() -> None:
     assert (trace.environment, trace.charged_usd) == ("sandbox", 0)
 
 
-def test_what_is_refused_is_refused_before_the_first_step_and_leaves_its_trace() -> None:
+def test_a_refusal_comes_before_the_first_step_and_leaves_a_trace() -> None:
     host = Host()
     with pytest.raises(ValidationFailed):
         host.router.steps("hi", models=["good/on"])
@@ -541,7 +539,7 @@ def test_what_is_refused_is_refused_before_the_first_step_and_leaves_its_trace()
         Router(catalogue=Catalogue([])).steps("hi")
 
 
-def test_tokens_are_counted_on_the_spot() -> None:
+def test_tokens_are_counted_inline() -> None:
     class Counter:
         def count(self, text: str, encoding: str) -> int:
             return 3
@@ -554,7 +552,7 @@ def test_tokens_are_counted_on_the_spot() -> None:
     assert steps.result.decision.input.tokens.counted
 
 
-def test_a_refusal_says_what_was_counted() -> None:
+def test_a_refusal_names_the_counted_tokens() -> None:
     class Counter:
         def count(self, text: str, encoding: str) -> int:
             return 1_490

@@ -39,7 +39,7 @@ def test_a_router_has_the_defaults_of_all_calls() -> None:
     assert given(Router(timeout=7, max_retries=3, providers=[ScriptedProvider([], models=[GOOD])])) == (7_000, 3)
 
 
-def test_a_call_goes_before_its_router_and_a_policy_takes_the_smaller_time() -> None:
+def test_a_call_overrides_its_router_and_a_policy_only_shortens_the_time() -> None:
     router = Router.sandbox(timeout=2.5, max_retries=0, policies=POLICIES)
     assert given(router, timeout=30, max_retries=4) == (30_000, 4)
     assert given(router, {**HELLO, "timeout_ms": 500, "fallback": {"maxRetries": 5}}) == (500, 5)
@@ -48,7 +48,7 @@ def test_a_call_goes_before_its_router_and_a_policy_takes_the_smaller_time() -> 
     assert given(router, timeout=None, max_retries=None) == (2_500, 0)
 
 
-def test_they_are_fields_of_the_request_by_other_names() -> None:
+def test_timeout_and_max_retries_set_fields_of_the_request() -> None:
     router = Router.sandbox()
     made = router.prepare("Hello", timeout=1.5, max_retries=2, fallback={"models": ["openai/gpt-4.1"]}).request
     assert made.timeout_ms == 1_500
@@ -74,7 +74,7 @@ def test_they_are_fields_of_the_request_by_other_names() -> None:
         (HELLO, {"max_retries": 1, "fallback": "none"}, "fallback: must be a dict"),
     ],
 )
-def test_what_contradicts_itself_or_is_no_time_is_refused(request_: Any, options: Any, said: str) -> None:
+def test_contradicting_and_invalid_times_are_refused(request_: Any, options: Any, said: str) -> None:
     router = Router.sandbox()
     for ask in (router.decide, router.stream, router.prepare, router.blocking.route):
         with pytest.raises(ValidationFailed) as refused:
@@ -84,14 +84,14 @@ def test_what_contradicts_itself_or_is_no_time_is_refused(request_: Any, options
 
 @pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": 4_000}, {"max_retries": 6}, {"max_retries": "2"}])
 @pytest.mark.parametrize("make", [Router, Router.sandbox])
-def test_a_router_refuses_what_a_call_does(make: Callable[..., Router], wrong: dict[str, Any]) -> None:
+def test_a_router_refuses_the_same_values_as_a_call(make: Callable[..., Router], wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationFailed, match=next(iter(wrong))):
         make(**wrong)
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("options", "lasts_s"), [({}, 5.0), ({"timeout": 2.0}, 2.0)])
-async def test_the_time_of_a_router_ends_its_calls(options: dict[str, Any], lasts_s: float) -> None:
+async def test_the_timeout_of_a_router_ends_its_calls(options: dict[str, Any], lasts_s: float) -> None:
     house = House(lambda call: [Pause(60)], lambda call: [Pause(60)], timeout=5.0)
     with pytest.raises(RouterTimeoutError):
         await house.router.route("Hello", goal="quality", **options)
@@ -99,7 +99,7 @@ async def test_the_time_of_a_router_ends_its_calls(options: dict[str, Any], last
 
 
 @pytest.mark.anyio
-async def test_a_call_waits_no_longer_than_the_time_of_its_router_for_another_of_its_key() -> None:
+async def test_a_call_waits_for_another_with_its_key_within_the_routers_timeout() -> None:
     house = House([[Pause(12), "Hello", Finish("stop")]])
     hurried = Router(
         providers=[house.good], storage=house.router.storage, settings=Settings(clock=house.clock), timeout=5.0
@@ -133,7 +133,7 @@ class Stubborn(ScriptedProvider):
         (Stubborn, {}, {"policy_id": "own", "max_retries": 0}, 1),
     ],
 )
-async def test_a_model_is_tried_again_as_the_request_its_policy_its_provider_or_the_router_says(
+async def test_retries_come_from_request_policy_provider_or_router(
     kind: type[ScriptedProvider], router: dict[str, Any], options: dict[str, Any], calls: int
 ) -> None:
     house = House([ProviderFault("server")] * 9, [ProviderFault("request")] * 9, kind=kind, policies=POLICIES, **router)
@@ -143,7 +143,7 @@ async def test_a_model_is_tried_again_as_the_request_its_policy_its_provider_or_
 
 
 @pytest.mark.anyio
-async def test_an_agent_takes_retries_and_says_where_its_time_belongs() -> None:
+async def test_an_agent_accepts_max_retries_and_refuses_timeout_with_a_hint() -> None:
     clock = FakeClock()
     provider = ScriptedProvider([ProviderFault(FaultKind.SERVER)] * 3 + ["Hello"], models=[SPARE], clock=clock)
     router = Router(providers=[provider], settings=Settings(clock=clock))

@@ -120,14 +120,14 @@ def circle() -> Any:
         (ZeroDivisionError("a secret"), "the tool failed with ZeroDivisionError"),
     ],
 )
-async def test_what_goes_wrong_is_an_observation_and_costs_nothing(value: Any, said: str) -> None:
+async def test_an_error_of_a_tool_is_an_observation_and_costs_nothing(value: Any, said: str) -> None:
     step, text = await call(Returns(value))
     assert (step.output, step.cost_usd) == ({"error": said}, 0.0)
     assert json.loads(text) == {"error": said}
 
 
 @pytest.mark.parametrize("cost", [math.nan, math.inf, -5.0, 1e300, None, "1"])
-async def test_a_cost_that_is_none_is_an_observation_and_costs_nothing(cost: Any) -> None:
+async def test_an_invalid_cost_is_an_observation_and_costs_nothing(cost: Any) -> None:
     def spends(context: ToolContext) -> str:
         context.spent_usd = cost
         return "well"
@@ -147,7 +147,7 @@ async def test_an_approval_takes_no_longer_than_a_step() -> None:
 
 
 @pytest.mark.parametrize("how", ["fails", "is late", "has no JSON form"])
-async def test_what_a_tool_spent_counts_however_it_ends(how: str) -> None:
+async def test_the_cost_of_a_tool_counts_however_it_ends(how: str) -> None:
     async def spends(context: ToolContext) -> object:
         context.spent_usd, context.trace_id = 0.5, "tr_1"
         if how == "fails":
@@ -161,7 +161,7 @@ async def test_what_a_tool_spent_counts_however_it_ends(how: str) -> None:
 
 
 @pytest.mark.parametrize("levels", [65, 500, 950, 3_000])
-async def test_what_nests_too_deep_to_be_stored_is_shown_as_text(levels: int) -> None:
+async def test_a_result_nested_too_deep_is_shown_as_text(levels: int) -> None:
     arguments = '{"a":' * levels + "1" + "}" * levels
     step, _ = await call(lambda a: 1, arguments)
     assert step.input == {"text": arguments}
@@ -249,7 +249,7 @@ async def test_exceptions_of_a_tool_are_logged(caplog: pytest.LogCaptureFixture)
     assert str(record.exc_info[1]) == "secret"
 
 
-async def test_a_message_that_cannot_be_read_is_no_reason_to_fail() -> None:
+async def test_an_unreadable_error_message_does_not_fail_the_run() -> None:
     class Odd(ToolFailed):
         def __str__(self) -> str:
             raise RuntimeError
@@ -265,7 +265,7 @@ def release() -> Iterator[threading.Event]:
     event.set()
 
 
-async def test_a_function_that_gets_no_thread_in_time_did_not_run(release: threading.Event) -> None:
+async def test_a_function_that_gets_no_thread_in_time_does_not_run(release: threading.Event) -> None:
     ran: list[str] = []
 
     def stuck() -> None:
@@ -295,7 +295,7 @@ async def test_a_function_that_gets_no_thread_in_time_did_not_run(release: threa
     assert ran == ["stuck"] * MOST_THREADS + ["ninth"]
 
 
-async def test_what_a_plain_function_returns_is_awaited_within_the_time() -> None:
+async def test_an_awaitable_returned_by_a_plain_function_is_awaited_in_time() -> None:
     clock = FakeClock()
 
     async def slow(seconds: float = 0.0) -> str:
@@ -333,7 +333,7 @@ def test_a_generator_is_not_a_tool(function: Any) -> None:
         FunctionTool(function)
 
 
-async def test_arguments_that_were_validated_are_not_validated_again() -> None:
+async def test_validated_arguments_are_not_validated_again() -> None:
     seen: list[Point] = []
 
     def f(point: Point) -> int:

@@ -109,7 +109,7 @@ async def test_a_trace_can_be_read_and_rated_before_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("down", [True, False])
-async def test_a_call_makes_room_for_a_writer_that_lags_and_none_for_one_that_cannot_write(
+async def test_a_call_yields_to_a_lagging_writer_but_not_to_a_failing_one(
     down: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_module, "CROWD", 3)
@@ -139,7 +139,7 @@ async def test_a_crowd_of_traces_is_written_without_waiting_for_more(monkeypatch
             assert len(await storage.ids()) == (4 if number == 3 else 0)
 
 
-async def test_a_trace_that_waits_is_shown_to_its_own_account_and_environment_alone() -> None:
+async def test_a_queued_trace_is_shown_to_its_own_account_and_environment_only() -> None:
     storage = Waits()
     storage.down = True
     router = House([said(Delta("x"), Finish("stop"))], storage=storage).router
@@ -153,7 +153,7 @@ async def test_a_trace_that_waits_is_shown_to_its_own_account_and_environment_al
 
 
 @pytest.mark.parametrize("immediate", [True, False])
-async def test_who_reads_a_trace_cannot_change_it_for_others(immediate: bool) -> None:
+async def test_a_reader_cannot_change_a_trace_for_others(immediate: bool) -> None:
     storage = MemoryStorage() if immediate else Waits()
     router = Router.sandbox(storage=storage)
     answer = await router.route("hi", metadata={"tags": ["mine"]})
@@ -169,7 +169,7 @@ async def test_who_reads_a_trace_cannot_change_it_for_others(immediate: bool) ->
     await router.aclose()
 
 
-async def test_many_writers_and_flushes_at_once_lose_and_double_nothing() -> None:
+async def test_concurrent_writers_and_flushes_lose_and_repeat_nothing() -> None:
     storage = Waits()
     router = Router.sandbox(storage=storage)
     ids: list[str] = []
@@ -186,7 +186,7 @@ async def test_many_writers_and_flushes_at_once_lose_and_double_nothing() -> Non
     assert sorted(trace.id for trace in await traces_in(storage)) == sorted(ids)
 
 
-async def test_what_could_not_be_written_waits_for_the_next_time() -> None:
+async def test_traces_that_could_not_be_written_stay_queued() -> None:
     storage = Waits()
     router = Router.sandbox(storage=storage)
     storage.down = True
@@ -199,7 +199,7 @@ async def test_what_could_not_be_written_waits_for_the_next_time() -> None:
     assert await storage.ids() == [answer.trace_id]
 
 
-async def test_the_background_tries_again_by_itself_ever_less_often_and_says_so_once(
+async def test_the_background_retries_with_growing_delay_and_logs_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     storage, clock = Waits(), FakeClock()
@@ -220,7 +220,7 @@ async def test_the_background_tries_again_by_itself_ever_less_often_and_says_so_
 
 
 @pytest.mark.parametrize("error", [PreconditionFailed("no"), UnsupportedWrite("no"), TypeError("no")])
-async def test_what_is_refused_is_set_aside_counted_and_told_and_the_rest_is_written(error: Exception) -> None:
+async def test_a_refused_trace_is_dropped_counted_and_logged_and_the_rest_is_written(error: Exception) -> None:
     async def refuse(account: str, writes: Sequence[Write]) -> None:
         if any(isinstance(write, PutTrace) and write.trace.metadata.get("bad") for write in writes):
             raise error
@@ -240,7 +240,7 @@ async def test_what_is_refused_is_set_aside_counted_and_told_and_the_rest_is_wri
     await router.aclose()
 
 
-async def test_a_storage_that_cancels_itself_is_away_for_now() -> None:
+async def test_a_storage_that_cancels_itself_counts_as_unavailable() -> None:
     async def cancel_once(account: str, writes: Sequence[Write]) -> None:
         storage.before = None
         raise asyncio.CancelledError
@@ -277,7 +277,7 @@ async def test_a_flush_that_is_cancelled_ends() -> None:
     await router.aclose()
 
 
-async def test_one_account_that_is_away_holds_up_no_other() -> None:
+async def test_an_unavailable_account_delays_no_other() -> None:
     async def away(account: str, writes: Sequence[Write]) -> None:
         if account == "a":
             raise StorageUnavailable("its disk is full")
@@ -294,7 +294,7 @@ async def test_one_account_that_is_away_holds_up_no_other() -> None:
     await router.aclose()
 
 
-async def test_where_every_account_tried_is_away_the_others_are_left_for_the_next_pass() -> None:
+async def test_if_the_first_accounts_all_fail_the_rest_wait_for_the_next_pass() -> None:
     async def away(account: str, writes: Sequence[Write]) -> None:
         if account != "_system":
             tried.append(account)
@@ -312,7 +312,7 @@ async def test_where_every_account_tried_is_away_the_others_are_left_for_the_nex
     await router.aclose()
 
 
-async def test_where_any_account_can_be_written_to_many_that_cannot_hold_up_no_other() -> None:
+async def test_if_one_account_can_be_written_failing_ones_delay_no_other() -> None:
     async def away(account: str, writes: Sequence[Write]) -> None:
         if account in {"b", "c", "d"}:
             raise StorageUnavailable("their disk is full")
@@ -327,7 +327,8 @@ async def test_where_any_account_can_be_written_to_many_that_cannot_hold_up_no_o
     await router.aclose()
 
 
-async def test_a_fault_that_is_remembered_keeps_nothing_alive_that_the_storage_had_in_its_hands() -> None:
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_remembered_fault_keeps_no_objects_of_the_storage_alive() -> None:
     class Rows:
         """What a storage is about to write."""
 
@@ -350,7 +351,7 @@ async def test_a_fault_that_is_remembered_keeps_nothing_alive_that_the_storage_h
     await router.aclose()
 
 
-async def test_snapshots_that_are_refused_cost_no_trace() -> None:
+async def test_refused_snapshots_lose_no_trace() -> None:
     async def refuse(account: str, writes: Sequence[Write]) -> None:
         if account == "_system":
             raise UnsupportedWrite("no snapshots")
@@ -363,7 +364,7 @@ async def test_snapshots_that_are_refused_cost_no_trace() -> None:
     await router.aclose()
 
 
-async def test_a_storage_that_hangs_holds_up_no_call_and_what_does_not_fit_is_counted(
+async def test_a_hanging_storage_delays_no_call_and_dropped_traces_are_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(trace_queue, "QUEUE", 5)
@@ -381,7 +382,7 @@ async def test_a_storage_that_hangs_holds_up_no_call_and_what_does_not_fit_is_co
     assert router.trace_counts == (0, 0, 8, 0, 0)
 
 
-async def test_a_flush_waits_for_the_pass_that_another_thread_is_in() -> None:
+async def test_a_flush_waits_for_the_pass_of_another_thread() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     async def hold(account: str, writes: Sequence[Write]) -> None:
@@ -457,7 +458,7 @@ def test_a_flush_takes_over_from_one_whose_loop_was_closed_under_it(backend: str
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_who_waits_for_a_flush_goes_on_with_the_next_trace_after_its_loop_was_closed(backend: str) -> None:
+def test_a_wait_for_a_flush_whose_loop_was_closed_ends_with_the_next_trace(backend: str) -> None:
     storage = Waits()
     router = Router.sandbox(storage=storage, settings=still())
     loop, lost = left_midway(router, storage)
@@ -522,7 +523,7 @@ async def test_a_storage_that_fails_at_once_never_fails_a_call(caplog: pytest.Lo
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-async def test_closing_lets_what_runs_end_then_frees_providers_and_last_the_storage() -> None:
+async def test_closing_waits_for_calls_then_closes_providers_and_last_the_storage() -> None:
     order: list[str] = []
 
     async def slow(account: str, writes: Sequence[Write]) -> None:
@@ -547,7 +548,7 @@ async def test_closing_lets_what_runs_end_then_frees_providers_and_last_the_stor
     assert await storage.ids() == [answer.trace_id]
 
 
-async def test_closing_ends_within_two_seconds_whatever_hangs_and_says_once_what_is_lost(
+async def test_closing_ends_within_two_seconds_whatever_hangs_and_logs_losses_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Hangs(Waits):
@@ -576,7 +577,7 @@ async def test_closing_ends_within_two_seconds_whatever_hangs_and_says_once_what
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_closing_waits_for_calls_that_are_under_way_and_keeps_what_they_cost(streamed: bool) -> None:
+async def test_closing_waits_for_running_calls_and_records_their_cost(streamed: bool) -> None:
     storage = Waits()
     house = House([said(Delta("x"), Pause(1.5), Usage(10, 5), Finish("stop"))], storage=storage)
     router, said_by = house.router, list[str]()
@@ -617,14 +618,13 @@ async def test_the_trace_of_a_call_that_outlives_the_router_is_lost_and_counted(
     assert storage.applies == 0
 
 
-async def test_closing_does_not_wait_for_a_stream_that_nobody_holds() -> None:
+async def test_closing_does_not_wait_for_a_dropped_stream() -> None:
     storage = Waits()
     house = House([said(Delta("x"), Pause(60.0), Finish("stop"))], storage=storage)
     stream = house.router.stream("hi", goal="quality")
     await anext(stream)
     await anext(stream)
     del stream
-    gc.collect()
     await house.router.aclose()
     assert house.clock.monotonic() == 0.0
     assert len(await storage.ids()) == 1
@@ -677,7 +677,7 @@ class Watched(ScriptedProvider):
 
 
 @doors
-async def test_every_door_closes_in_one_order_and_lets_a_call_in_the_background_end_first(door: str) -> None:
+async def test_every_way_to_close_has_one_order_and_waits_for_background_calls(door: str) -> None:
     order: list[str] = []
     begun = threading.Event()
 
@@ -736,9 +736,7 @@ async def test_closing_does_not_wait_for_a_provider_that_blocks_the_background(
 
 @pytest.mark.parametrize("first", ["async", "blocking"])
 @pytest.mark.parametrize("second", ["async", "blocking"])
-async def test_who_closes_while_another_does_waits_for_it(
-    first: str, second: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_second_close_waits_for_the_first(first: str, second: str, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     begun, waits = threading.Event(), threading.Event()
 
@@ -769,7 +767,7 @@ async def test_who_closes_while_another_does_waits_for_it(
     assert order == ["provider", "second"]
 
 
-async def test_a_door_that_would_wait_for_itself_leaves_the_router_as_it_is() -> None:
+async def test_a_close_that_would_wait_for_itself_is_refused_and_changes_nothing() -> None:
     house = House([said(Delta("x"), Finish("stop"))])
     with pytest.raises(RuntimeError, match="use aclose"):
         house.router.blocking.close()
@@ -855,7 +853,7 @@ async def test_every_call_of_a_closed_router_says_that_it_is_closed(name: str, u
     await router.aclose()
 
 
-async def test_what_was_made_before_closing_can_be_read_after_it_and_a_stream_not_begun() -> None:
+async def test_answers_can_be_read_after_closing_but_streams_cannot_begin() -> None:
     router = Router.sandbox()
     answer, stream = await router.route("hi"), router.stream("hi")
     await router.aclose()

@@ -87,7 +87,7 @@ class Chat:
         return self.router.decide(self.messages, **{**self.options, **options})
 
 
-async def test_a_conversation_stays_with_the_model_that_has_it_warm() -> None:
+async def test_a_conversation_stays_with_the_model_that_has_it_cached() -> None:
     router = Vendors(HOME, AWAY).router()
     chat = Chat(router)
     assert chat.next().model == AWAY.id
@@ -107,7 +107,7 @@ async def test_a_much_cheaper_model_still_wins() -> None:
     assert chat.next().model == DUMPING.id
 
 
-async def test_a_failing_model_loses_it() -> None:
+async def test_a_failing_model_loses_the_conversation() -> None:
     vendors = Vendors(HOME, AWAY)
     chat = Chat(vendors.router())
     await chat.ask(models=[HOME.id])
@@ -120,7 +120,7 @@ async def test_a_failing_model_loses_it() -> None:
     assert chat.next().model == AWAY.id
 
 
-async def test_another_account_never_sees_it() -> None:
+async def test_the_cache_of_another_account_is_never_used() -> None:
     router = Vendors(HOME, AWAY).router()
     chat = Chat(router)
     await chat.ask(models=[HOME.id])
@@ -129,7 +129,7 @@ async def test_another_account_never_sees_it() -> None:
     assert chat.next(caller=Caller(key_id="key_1")).input.warm
 
 
-async def test_a_cache_gets_cold() -> None:
+async def test_a_cached_prompt_expires() -> None:
     vendors = Vendors(HOME, AWAY)
     chat = Chat(vendors.router())
     await chat.ask(models=[HOME.id])
@@ -139,7 +139,7 @@ async def test_a_cache_gets_cold() -> None:
     assert chat.next().model == AWAY.id
 
 
-async def test_no_cached_tokens_where_many_were_expected_refute_it() -> None:
+async def test_an_unexpected_miss_drops_the_cached_prompt() -> None:
     chat = Chat(Vendors(HOME, AWAY, caches=False).router())
     await chat.ask(models=[HOME.id])
     models = [(await chat.ask()).routing.selected_model for _ in range(4)]
@@ -147,7 +147,7 @@ async def test_no_cached_tokens_where_many_were_expected_refute_it() -> None:
     assert models[-1] == AWAY.id
 
 
-async def test_what_was_saved_is_in_the_response_and_in_the_trace() -> None:
+async def test_the_saving_is_in_the_response_and_in_the_trace() -> None:
     router = Vendors(HOME).router()
     chat = Chat(router)
     first = await chat.ask()
@@ -161,7 +161,7 @@ async def test_what_was_saved_is_in_the_response_and_in_the_trace() -> None:
     assert spans[1][0].saved_usd == second.routing.saved_usd
 
 
-async def test_a_decision_replays_and_is_explained_with_it() -> None:
+async def test_a_decision_with_cached_prompts_replays_and_is_explained() -> None:
     router = Vendors(HOME, AWAY).router()
     chat = Chat(router)
     await chat.ask(models=[HOME.id])
@@ -172,7 +172,7 @@ async def test_a_decision_replays_and_is_explained_with_it() -> None:
     assert str(router.why_not(chat.messages, HOME.id)) == f"{HOME.id} is chosen."
 
 
-async def test_streams_and_steps_go_by_it_too() -> None:
+async def test_streams_and_steps_use_cached_prompts_too() -> None:
     router = Vendors(HOME, AWAY).router()
     chat = Chat(router)
     async with router.stream(chat.messages, models=[HOME.id]) as stream:
@@ -213,7 +213,7 @@ async def test_the_sandbox_has_no_caches() -> None:
     assert not chat.next().input.warm
 
 
-async def test_what_a_guardrail_changes_is_hashed_as_it_is_sent() -> None:
+async def test_a_prompt_changed_by_a_guardrail_is_hashed_as_sent() -> None:
     vendors = Vendors(HOME, AWAY)
     router = Router(
         providers=[ScriptedProvider(vendors.answer, models=[HOME], clock=vendors.clock)],
@@ -251,7 +251,7 @@ async def test_processes_share_a_conversation_through_the_store(tmp_path: Path) 
             assert chat.next().model == AWAY.id
 
 
-async def test_a_turn_that_another_version_wrote_is_cold(tmp_path: Path) -> None:
+async def test_a_turn_written_by_another_version_is_ignored(tmp_path: Path) -> None:
     vendors = Vendors(HOME, AWAY)
     async with vendors.router(SqliteStorage(tmp_path / "s.db", clock=vendors.clock)) as first:
         chat = Chat(first, metadata={"conversation": "harbour"})
@@ -271,7 +271,7 @@ async def written(vendors: Vendors) -> None:
         await vendors.clock.sleep(0.05)
 
 
-async def test_a_turn_in_the_store_goes_with_its_account_and_with_its_time(tmp_path: Path) -> None:
+async def test_a_stored_turn_is_deleted_with_its_account_and_expires(tmp_path: Path) -> None:
     vendors = Vendors(HOME, AWAY)
     storage = SqliteStorage(tmp_path / "s.db", clock=vendors.clock)
     async with vendors.router(storage) as router:
@@ -306,7 +306,7 @@ class Away(SqliteStorage):
 
 
 @pytest.mark.parametrize("fault", [UnsupportedWrite("unknown"), StorageUnavailable("away")])
-async def test_a_store_that_keeps_no_turns_is_cold_elsewhere(tmp_path: Path, fault: Exception) -> None:
+async def test_with_a_store_that_keeps_no_turns_other_processes_start_cold(tmp_path: Path, fault: Exception) -> None:
     vendors = Vendors(HOME, AWAY)
     storage = Away(tmp_path / "s.db", clock=vendors.clock)
     storage.fault = fault

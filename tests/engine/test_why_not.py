@@ -17,7 +17,7 @@ def router(*policies: Policy) -> Router:
     return Router.sandbox(catalogue=catalogue, policies=policies)
 
 
-def test_what_it_says_of_a_price_lets_the_model_win() -> None:
+def test_the_suggested_price_makes_the_model_win() -> None:
     why = router().why_not("Hello", "best")
     share = next(change.value for change in why.changes if change.what == "prices")
     assert share is not None
@@ -31,12 +31,12 @@ def test_an_unknown_model_is_named_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 5, ["b/dear"]])
-def test_what_is_no_name_is_refused(wrong: Any) -> None:
+def test_a_name_that_is_not_text_is_refused(wrong: Any) -> None:
     with pytest.raises(ValidationFailed, match="model: must be an id or alias, got"):
         router().why_not("Hello", wrong)
 
 
-def test_a_policy_that_says_what_matters_is_the_one_to_change() -> None:
+def test_a_policy_that_sets_the_goal_is_the_suggested_change() -> None:
     frugal = Policy(name="frugal", strategy="cost-optimized")
     said = str(router(frugal).why_not("Hello", "b/dear", policy_id="frugal"))
     assert "policy 'frugal' asks for goal=quality" in said

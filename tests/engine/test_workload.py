@@ -53,7 +53,7 @@ async def test_after_a_dozen_answers_of_any_length_the_cheaper_model_is_still_ch
     await bench.router.aclose()
 
 
-async def test_a_workload_is_its_accounts_and_policys_own() -> None:
+async def test_workloads_are_separate_by_account_and_policy() -> None:
     bench = Bench(40)
     before = bench.router.decide("Hello", caller=OTHER, goal="cost")
     await bench.ask(12)
@@ -67,7 +67,7 @@ async def test_a_workload_is_its_accounts_and_policys_own() -> None:
     await bench.router.aclose()
 
 
-async def test_metadata_that_settings_name_parts_workloads() -> None:
+async def test_metadata_named_in_settings_separates_workloads() -> None:
     bench = Bench(40, workload_keys=("task",))
     await bench.ask(12, metadata={"task": "label", "user": "u1"})
     assert bench.given(metadata={"task": "label", "user": "u2"}).workload is not None
@@ -106,7 +106,7 @@ async def test_calls_of_one_workload_share_a_plan_while_nothing_moves() -> None:
     await bench.router.aclose()
 
 
-async def test_a_fleet_that_takes_anothers_place_knows_its_workloads() -> None:
+async def test_a_replacing_fleet_keeps_the_workloads() -> None:
     bench, other = Bench(40), Bench(40)
     await bench.ask(12)
     before, after = (each.router._parts.fleet("production") for each in (bench, other))

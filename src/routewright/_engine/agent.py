@@ -62,8 +62,8 @@ from routewright.wire import (
 from routewright.wire import Tool as Declaration
 
 from .admission import Admission
+from .answer import reread
 from .hooks import events_of
-from .kept_answer import reread
 from .request_input import Read
 from .route import Engine
 from .storage import GuardedStorage
@@ -378,7 +378,12 @@ class Run:
                 )
                 took_ms = self._ms_since(started)
             except RouterError as error:
-                if await self._waits(error) or self._cut(state, error):
+                if isinstance(error, RateLimited) and error.detail.get("limit_of") in _WINDOWS:
+                    wait_s = error.detail.get("retry_after_seconds", inf)
+                    if self._clock.monotonic() + wait_s <= self.deadline:
+                        await self._clock.sleep(wait_s)
+                        continue
+                if self._cut(state, error):
                     continue
                 short = isinstance(error, QuotaExhausted | InsufficientBalance | BudgetExceeded)
                 is_own = short and error.detail.get("level") == "agent_run"
@@ -388,16 +393,6 @@ class Run:
             else:
                 self.data = answer.data
                 run.answered(answer.response, start_ms, took_ms, nanos_of(answer.routing.cost_usd))
-
-    async def _waits(self, error: RouterError) -> bool:
-        """Wait out a rate limit. False for other errors, or if it would take too long."""
-        if not isinstance(error, RateLimited) or error.detail.get("limit_of") not in _WINDOWS:
-            return False
-        wait_s = error.detail.get("retry_after_seconds", inf)
-        if self._clock.monotonic() + wait_s > self.deadline:
-            return False
-        await self._clock.sleep(wait_s)
-        return True
 
     def _cut(self, state: Checkpoint, error: RouterError) -> bool:
         """Shorten a history that is too long for every model. False for other errors, or if it cannot be shortened."""

@@ -8,24 +8,21 @@ A cache error is a miss."""
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from functools import partial
 from math import inf
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import anyio.to_thread
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from routewright._core.attempt import Attempt, ToolPieces
 from routewright._core.attempts.faults import raised_in
 from routewright._core.attempts.journal import LowHits
-from routewright._core.cache.calibration import LEARNED, Bound, Calibration
-from routewright._core.cache.guards import Offer, offer
+from routewright._core.cache.calibration import Bound
+from routewright._core.cache.guards import Offer
 from routewright._core.cache.key import keys_of, selects
 from routewright._core.call import Call
 from routewright._core.routing.plan import NamedLeg
@@ -50,6 +47,7 @@ from routewright.wire import (
     Trace,
 )
 
+from .calibrations import Calibrations, Judge, Learned, Space
 from .context import CancelWatch
 from .guardrail import LARGE_CHARACTERS, GuardrailFailed, Screen
 from .worker import Worker
@@ -66,22 +64,11 @@ WAIT_SHARE = 0.5
 """The most of a call's time to spend waiting for a cache, an embedder, or a call with the same request."""
 FAULTS, REST_S = 3, 10.0
 """After ``FAULTS`` failures in a row a part is not called for ``REST_S`` seconds."""
-JUDGED_SHARE = 0.1
-"""Share of refused candidates that are compared if comparing may cost money, as with a judge."""
-MOST_SPACES = 1_000
-"""Calibrations in memory."""
-NEWS_EVERY_S = 60.0
-"""Interval for exchanging observations with other processes."""
-LOG_EVERY_S = 60.0
-"""Least interval between two logged failures of comparators."""
 POOR = 0.5
 """Feedback below this marks an answer as wrong."""
 MAX_ERROR = 0.01
 """Share of all requests that may get a wrong cached answer unless the request says otherwise (contract 6)."""
 DEFAULT = CacheOpts()
-
-Told: TypeAlias = bool | Awaitable[bool | None] | None
-Compare: TypeAlias = Callable[[str, str, str], Told]
 
 _log = logging.getLogger(__name__)
 
@@ -123,22 +110,8 @@ class Part(Struct, eq=False):
         return found
 
 
-class Space(Struct, eq=False):
-    """What was learned about cached answers of one account, environment and namespace."""
-
-    name: str
-    calibration: Calibration
-    new: list[Observation] = []
-    """Observations not yet shared with other processes."""
-    is_telling: bool = False
-    heard: int = 0
-    """Position up to which other processes' observations were read."""
-    due: float = 0.0
-    """When to read them next."""
-
-
 class Caching:
-    """The response cache of one Router and its calibrations. Safe to use from several loops and threads."""
+    """The response cache of one Router. Safe to use from several loops and threads."""
 
     def __init__(
         self,
@@ -146,7 +119,7 @@ class Caching:
         *,
         embedder: Embedder,
         comparators: Sequence[AnswerComparator],
-        judge: Callable[[Caller, str, str, str], Awaitable[bool | None]] | None,
+        judge: Judge | None,
         evicted_below: float,
         clock: Clock,
         rng: Rng,
@@ -154,17 +127,15 @@ class Caching:
     ) -> None:
         self.cache = cache
         self.embedder = embedder
-        self._comparators = comparators
-        self._judge = judge
         self.clock = clock
         self._rng = rng
         self._worker = worker
         self._waits = getattr(cache, "waits", True)
-        self._learned: Any = getattr(cache, "learned", None)
         self._lead: Any = getattr(cache, "lead", None)
         self._is_exact = getattr(cache, "exact", False)
         self._low_hits = LowHits(evicted_below)
-        self._log_again_at = 0.0
+        learned: Learned | None = getattr(cache, "learned", None)
+        self.calibrations = Calibrations(learned, comparators, judge, clock, rng, worker)
         self.guard = Guard()
         renew_in_children(self)
 
@@ -174,7 +145,6 @@ class Caching:
         """Misses whose answers are being made, by request key."""
         self._overtaken: set[Lookup] = set()
         """Misses that took too long; no new call waits for them."""
-        self._spaces: OrderedDict[str, Space] = OrderedDict()
         self._cache_part, self._embedder_part = Part("response cache", CACHE_S), Part("embedder", EMBED_S)
         is_starting = partial(getattr, self.cache, "is_starting", False)
         self._search_part = Part("search of the response cache", CACHE_S, is_starting)
@@ -294,22 +264,13 @@ class Caching:
         matches = await self.near(lookup)
         if matches is None:
             return None
-        space, now, question = lookup.space, self.clock.monotonic(), lookup.question or ""
-
-        def judge() -> Offer:
-            with self.guard.lock:
-                space.calibration.count()
-                return offer(question, matches, space.calibration, lookup.bound)
-
-        found = await anyio.to_thread.run_sync(judge) if self._is_long(question) else judge()
-        if self._learned is not None and now >= space.due:
-            space.due = now + NEWS_EVERY_S
-            self._start(partial(self._exchange, space))
-        return found
+        question = lookup.question or ""
+        judge = partial(self.calibrations.judge, lookup.space, question, matches, lookup.bound)
+        return await anyio.to_thread.run_sync(judge) if self._is_long(question) else judge()
 
     async def near(self, lookup: Lookup) -> Sequence[CacheMatch] | None:
         """The entries nearest to a question that may serve it by age; None if it has no embedding."""
-        lookup.space = self._space(lookup.caller, lookup.options.namespace)
+        lookup.space = self.calibrations.space(lookup.caller, lookup.options.namespace, self.embedder.name)
         embedding = self._embedded(lookup.question or "")
         lookup.vector = vector = await self._embedder_part.ask(self.clock, embedding, lookup.until)
         if vector is None:
@@ -343,18 +304,6 @@ class Caching:
         except Exception as error:
             _log.warning("the response cache failed: %s", raised_in(error))
             return None
-
-    def _space(self, caller: Caller, namespace: str | None) -> Space:
-        name = f"{caller.account}\n{caller.environment}\n{namespace or ''}\n{self.embedder.name}"
-        with self.guard.lock:
-            space = self._spaces.get(name)
-            if space is None:
-                space = self._spaces[name] = Space(name, Calibration())
-                if len(self._spaces) > MOST_SPACES:
-                    self._spaces.popitem(last=False)
-            else:
-                self._spaces.move_to_end(name)
-        return space
 
     def keep(self, lookup: Lookup, entry: CacheEntry) -> None:
         """Keep an answer. Calls that wait for it, or come before it is kept, get it at once."""
@@ -394,101 +343,12 @@ class Caching:
         if lead is not None:
             self._start(lambda: self.asked(lead(lookup.key, 0.0)))
 
-    def compare(self, lookup: Lookup, found: Offer, cached: str, live: str) -> None:
-        """Learn whether the nearest entry would have been right for a question that was answered live. An undecided
-        comparison counts as wrong."""
-        asks = [each.compare for each in self._comparators]
-        if self._judge is not None and lookup.caller.environment != "sandbox":
-            asks.append(partial(self._judge, lookup.caller))
-        texts, rest, space = (lookup.question or "", cached, live), iter(asks), lookup.space
-        told = self._told(rest, texts)
-        seen = Observation(found.features, told is True, 1 / max(1 - found.serve, 1e-9))
-        if not isinstance(told, Awaitable):
-            self._learn(space, seen)
-        elif found.serve > 0:
-            self._start(partial(self._compare_aside, told, rest, texts, space, seen))
-        elif self._rng.random() < JUDGED_SHARE:
-            seen = replace(seen, weight=seen.weight / JUDGED_SHARE)
-            self._start(partial(self._compare_aside, told, rest, texts, space, seen))
-        elif isinstance(told, Coroutine):
-            told.close()
-
-    async def _compare_aside(
-        self, told: Told, rest: Iterator[Compare], texts: tuple[str, str, str], space: Space, seen: Observation
-    ) -> None:
-        while isinstance(told, Awaitable):
-            try:
-                said = await told
-                told = None if said is None else bool(said)
-            except Exception as error:
-                self._log_comparator(error)
-                told = None
-            if told is None:
-                told = self._told(rest, texts)
-        self._learn(space, replace(seen, right=told is True))
-
-    def _told(self, rest: Iterator[Compare], texts: tuple[str, str, str]) -> Told:
-        """The verdict of the first comparator that has one. It may have to be awaited."""
-        for compare in rest:
-            try:
-                told = compare(*texts)
-                if told is not None:
-                    return told if isinstance(told, Awaitable) else bool(told)
-            except Exception as error:
-                self._log_comparator(error)
-        return None
-
-    def _log_comparator(self, error: Exception) -> None:
-        now = self.clock.monotonic()
-        if now >= self._log_again_at:
-            self._log_again_at = now + LOG_EVERY_S
-            _log.warning("a comparator of answers failed: %s", raised_in(error))
-
-    def _learn(self, space: Space, observation: Observation) -> None:
-        with self.guard.lock:
-            space.calibration.learn(observation)
-            if self._learned is not None:
-                space.new.append(observation)
-
-    async def calibration(self, space: Space) -> Calibration:
-        """A copy, since using a calibration changes it."""
-        if self._learned is not None and not space.heard:
-            await self._exchange(space)
-        with self.guard.lock:
-            return deepcopy(space.calibration)
-
-    async def share(self) -> None:
-        """Share all new observations with other processes."""
-        with self.guard.lock:
-            spaces = [space for space in self._spaces.values() if space.new and self._learned is not None]
-        for space in spaces:
-            await self._exchange(space)
-
-    async def _exchange(self, space: Space) -> None:
-        """Share a space's observations with other processes, and learn from theirs."""
-        with self.guard.lock:
-            if space.is_telling:
-                return
-            space.is_telling, new, space.new = True, space.new, []
-        others: Sequence[Observation] = ()
-        try:
-            others, space.heard = await self._learned(space.name, new, space.heard)
-            new = []
-        except Exception as error:
-            _log.warning("the response cache failed: %s", raised_in(error))
-        finally:
-            with self.guard.lock:
-                space.new[:0] = new[-LEARNED:]  # not shared: try again next time
-                space.is_telling = False
-                for each in others:
-                    space.calibration.learn(each)
-
     async def feedback(self, caller: Caller, trace: Trace, score: float) -> None:
         """Apply feedback on an answer: a poor answer is removed, and the calibration learns if it was a hit."""
         span = next((each for each in trace.spans if isinstance(each, CacheSpan) and each.hit), None)
         if span is not None and span.features:
-            space = self._space(caller, span.namespace)
-            self._learn(space, Observation(tuple(span.features), score >= POOR, 1.0))
+            space = self.calibrations.space(caller, span.namespace, self.embedder.name)
+            self.calibrations.learn(space, Observation(tuple(span.features), score >= POOR, 1.0))
         if score < POOR:
             made_by = trace.id if span is None else span.entry_trace_id
             await self.remove(CacheSelection(account=caller.account, id=made_by))
@@ -593,7 +453,8 @@ class Lookup(Struct, eq=False):
             )
             self.caching.keep(self, entry)
             if self.offer is not None and self.offer.match is not None and self.offer.features:
-                self.caching.compare(self, self.offer, self.offer.match.entry.answer.output, output)
+                texts = self.question or "", self.offer.match.entry.answer.output, output
+                self.caching.calibrations.compare(self.space, self.caller, self.offer, texts)
 
 
 async def _fits(entry: CacheEntry, guardrails: Sequence[Guardrail], form: Form | None) -> bool:

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from routewright._core.call import Call
 from routewright._core.request.read import prompt_of
 from routewright._core.routing.board import Board, LruCache
-from routewright._core.routing.decide import countable
 from routewright._core.routing.inputs import predicted_column, quality_column, quality_spans
 from routewright._core.routing.plan import Plan
 from routewright._core.routing.pool import Pool
@@ -137,7 +136,3 @@ class Counting:
             return await threads.run(self.count, call, given, encodings)
         said = f"timeout_ms={given.timeout_ms} ran out while the tokens of the prompt were counted"
         raise RouterTimeoutError(f"{said}; raise timeout_ms, or send a shorter prompt")
-
-    def that_matter(self, call: Call, given: DecisionInput) -> Sequence[Vocabulary]:
-        """The vocabularies whose counts can change the decision."""
-        return countable(given, call.board)

@@ -55,7 +55,7 @@ class Execution(Progress):
                 # restart the times, since the reader may have been slow
                 pool, now = self.call.board.pool, self.clock.monotonic()
                 attempt = exchange.attempt
-                # recomputed as in `_blamed_from`: with a rounding difference a silent model would count as hurried
+                # recomputed as in `_book_fault`: with a rounding difference a silent model would count as hurried
                 exchange.wake_at = self.latest if self.is_last(attempt) else min(now + attempt.patience_s, self.latest)
                 attempt.started_at = now
                 if pool.dated:

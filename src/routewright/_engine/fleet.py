@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from math import inf
 from types import MappingProxyType
@@ -33,7 +33,7 @@ from routewright._core.routing.constraints import Kind
 from routewright._core.routing.pool import Pool
 from routewright.errors import NoProviders, Problem, ProviderFault, RouterError, ValidationFailed
 from routewright.fork import Guard, renew_in_children
-from routewright.protocols import Clock, ParticularProvider, Provider, RegionalProvider
+from routewright.protocols import Clock, ParticularProvider, Provider
 from routewright.wire import Availability, AvailabilityStatus, Caller, ErrorBurst, Feature, Learned, Model
 
 from .shared_limits import Sharing
@@ -166,11 +166,20 @@ class Fleet:
         board = self._settled()
         called = board.boards.eligible(Kind(0, self.today(), (), named=True)).passed
         short_of_keys = [row for row, each in enumerate(self.server) if getattr(each, "refused_keys", 0)]
-        stability, shaky = board.forecast.stability, {*board.forecast.open, *short_of_keys}
-        return [
-            _at_present(model, called=bool(called[row]), shaky=row in shaky or stability[row] < DEGRADED_BELOW)
-            for row, model in enumerate(board.pool.models)
-        ]
+        stability, shaky, found = board.forecast.stability, {*board.forecast.open, *short_of_keys}, list[Model]()
+        for row, model in enumerate(board.pool.models):
+            said = model.availability
+            status: AvailabilityStatus = "unavailable"
+            if called[row]:  # never better than its provider declared
+                status = "degraded" if row in shaky or stability[row] < DEGRADED_BELOW else said.status
+            if model.deprecated_at is not None:  # a date, or a timestamp that may lack its zone
+                at = datetime.fromisoformat(model.deprecated_at)
+                at = at if at.tzinfo else at.replace(tzinfo=UTC)
+                model = replace(model, deprecated_at=at.isoformat().replace("+00:00", "Z"))
+            if status != said.status:
+                model = replace(model, availability=Availability(status, said.regions))
+            found.append(model)
+        return found
 
     @property
     def refused_keys(self) -> int:
@@ -325,8 +334,8 @@ class Fleet:
         return self.board()
 
     def _publish(self, now: float) -> None:
-        """Fold the journal, and publish changes. Call under the lock. If a garbage collection reenters it, the inner
-        call is postponed."""
+        """Fold the journal, take in the health that processes share, and publish changes. Call under the lock. If a
+        garbage collection reenters it, the inner call is postponed."""
         if self._publishing:
             self._look_at = now
             return
@@ -336,27 +345,22 @@ class Fleet:
             self._published, self._look_at = now, now + PUBLISH_EVERY_S
             self._journal.fold(board.forecast)
             if isinstance(self.health, SharedHealth):
-                self._look_at = now + self._hear(self.health)
+                at, health = self._clock.time(), self.health
+                epoch = epoch_at(at)
+                if epoch != health.epoch and self._sharing is not None:
+                    rows = self._sharing.read(health.epoch)
+                    if rows is not None:  # otherwise the storage is unavailable: the old figures stay
+                        health.know(rows, epoch)
+                self._look_at = now + max(0.0, (epoch + 1) * EPOCH_S - at)
             kept_away = self.circuits.kept_away(now) if self.circuits.tripped else {}
             self._look_at = min([self._look_at, *kept_away.values()])
             ahead_s = self._clock.time() - now
             moved = self.health.publish(now, {row: round((due + ahead_s) * 1000) for row, due in kept_away.items()})
             if moved:
-                health = health_after(board.forecast.health, {ids[row]: figures for row, figures in moved.items()})
-                self._board = board.moved(health, moved)
+                after = health_after(board.forecast.health, {ids[row]: figures for row, figures in moved.items()})
+                self._board = board.moved(after, moved)
         finally:
             self._publishing = False
-
-    def _hear(self, health: SharedHealth) -> float:
-        """Take in the shared health of this epoch; returns the seconds until the next. While the storage is
-        unavailable, the old figures stay."""
-        at = self._clock.time()
-        epoch = epoch_at(at)
-        if epoch != health.epoch and self._sharing is not None:
-            rows = self._sharing.read(health.epoch)
-            if rows is not None:
-                health.know(rows, epoch)
-        return max(0.0, (epoch + 1) * EPOCH_S - at)
 
     def _take(self) -> dict[str, Learned]:
         """The observations of this process since the last call."""
@@ -384,37 +388,30 @@ def _overlaid(models: Sequence[Model], said: Sequence[Sequence[Model]]) -> tuple
 def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[Model]:
     """The models as their providers serve them: without unsupported features, and in the provider's region, which
     overrides the catalogue's."""
-    servers = {id(each): each for each in server.values()}.values()
-    # once per provider, since checking a protocol is slow
-    particular = {id(each): each for each in servers if isinstance(each, ParticularProvider)}
-    regions = {id(each): _region_of(each) for each in servers}
+    particular, regions = dict[int, ParticularProvider](), dict[int, str]()
+    for key, each in {id(each): each for each in server.values()}.items():  # once, since checking a protocol is slow
+        if isinstance(each, ParticularProvider):
+            particular[key] = each
+        asked = f"region of {shown(each.name)}"
+        region: object = _said(asked, partial(getattr, each, "region", None))
+        if region is not None and not isinstance(region, str):
+            raise ValidationFailed.at("providers", f"{asked} is {shown(region)}", "make it a string, or None")
+        regions[key] = region or ""
     made: list[Model] = []
     for model in models:
         key = id(server.get(model.id))
-        if key in particular and (lacking := {*(model.unsupported or ()), *_lacking(particular[key], model)}):
-            model = replace(model, unsupported=tuple(sorted(lacking)))
-        if region := regions.get(key):
-            model = replace(model, availability=replace(model.availability, regions=(region,)))
+        if key in particular:
+            asked = f"unsupported() of {shown(particular[key].name)}"
+            said: object = _said(asked, partial(particular[key].unsupported, model))
+            if not isinstance(said, Collection) or isinstance(said, str) or not all(each in FEATURES for each in said):
+                hint = f"return some of {', '.join(FEATURES)}"
+                raise ValidationFailed.at("providers", f"{asked} returned {shown(said)}", hint)
+            if lacking := {*(model.unsupported or ()), *said}:
+                model = replace(model, unsupported=tuple(sorted(lacking)))
+        if regions.get(key):
+            model = replace(model, availability=replace(model.availability, regions=(regions[key],)))
         made.append(model)
     return made
-
-
-def _lacking(server: ParticularProvider, model: Model) -> set[Feature]:
-    asked = f"unsupported() of {shown(server.name)}"
-    said: object = _said(asked, lambda: server.unsupported(model))
-    if isinstance(said, Collection) and not isinstance(said, str) and all(each in FEATURES for each in said):
-        return {*said}
-    raise ValidationFailed.of(
-        Problem("providers", f"{asked} returned {shown(said)}", f"return some of {', '.join(FEATURES)}")
-    )
-
-
-def _region_of(provider: Provider) -> str | None:
-    asked = f"region of {shown(provider.name)}"
-    region: object = _said(asked, lambda: provider.region if isinstance(provider, RegionalProvider) else None)
-    if region is None or isinstance(region, str):
-        return region
-    raise ValidationFailed.of(Problem("providers", f"{asked} is {shown(region)}", "make it a string, or None"))
 
 
 def _is_whole(provider: Provider) -> bool:
@@ -429,19 +426,6 @@ def _said(asked: str, ask: Callable[[], T]) -> T:
     except Exception as error:  # its message may hold secrets
         problem = Problem("providers", f"{asked} failed with {type(error).__name__}", "see the chained exception")
         raise ValidationFailed.of(problem) from error
-
-
-def _at_present(model: Model, *, called: bool, shaky: bool) -> Model:
-    """The model with its present status, never better than the one its provider declared."""
-    said = model.availability
-    status: AvailabilityStatus = "unavailable"
-    if called:
-        status = "degraded" if shaky else said.status
-    if model.deprecated_at is not None:  # a date, or a timestamp that may lack its zone
-        at = datetime.fromisoformat(model.deprecated_at)
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        model = replace(model, deprecated_at=at.isoformat().replace("+00:00", "Z"))
-    return model if status == said.status else replace(model, availability=Availability(status, said.regions))
 
 
 def _declared_by(provider: Provider, known: Sequence[Model]) -> tuple[Model, ...]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
-from routewright._core.guardrails.screen import AnswerGate, GuardrailCall, Hit, PassageGate
+from routewright._core.guardrails.screen import AnswerGate, Hit, PassageGate
 from routewright._core.guardrails.texts import json_passage
 from routewright._core.request.json_scan import quoted
 from routewright.errors import InternalError
@@ -33,7 +33,7 @@ class _CannotWait(BaseException):
 
 async def pass_gate(gate: PassageGate | AnswerGate, *, aside: bool = False) -> None:
     """Get the verdict of every guardrail; rule-based ones in a worker thread if ``aside``. Raises
-    ``GuardrailFailed``."""
+    ``GuardrailFailed``, for any exception of a guardrail but an exit or this task's cancellation."""
     while True:
         if aside:  # after a cancellation the gate is not used again
             ask = await anyio.to_thread.run_sync(gate.next, abandon_on_cancel=True)
@@ -41,34 +41,28 @@ async def pass_gate(gate: PassageGate | AnswerGate, *, aside: bool = False) -> N
             ask = gate.next()
         if ask is None:
             return
-        verdict = await _verdict(ask)
+        watch, named = CancelWatch(), f"the guardrail {quoted(ask.guardrail.name)}"
+        try:
+            verdict: object = ask.guardrail.check(ask.text, ask.stage)
+            if isinstance(verdict, Awaitable):
+                if this_loop() is None:
+                    if isinstance(verdict, Coroutine):
+                        verdict.close()  # else Python warns that it was not awaited
+                    raise _CannotWait
+                verdict = await verdict
+        except _CannotWait:
+            hint = "use Router.route or Router.stream"
+            raise GuardrailFailed(f"{named} has to be awaited, which plain code cannot; {hint}") from None
+        except BaseException as error:
+            in_loop = this_loop() is not None
+            if watch.passes(error) if in_loop else isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            # the error's message may hold the text
+            raise GuardrailFailed(f"{named} failed with {type(error).__name__}") from error
         try:
             gate.take(verdict)
         except InternalError as error:
             raise GuardrailFailed(error.message) from error
-
-
-async def _verdict(ask: GuardrailCall) -> object:
-    """Get one guardrail's verdict. Any exception but an exit or this task's cancellation is its failure."""
-    watch, named = CancelWatch(), f"the guardrail {quoted(ask.guardrail.name)}"
-    try:
-        verdict: object = ask.guardrail.check(ask.text, ask.stage)
-        if not isinstance(verdict, Awaitable):
-            return verdict
-        if this_loop() is not None:
-            return await verdict
-        if isinstance(verdict, Coroutine):
-            verdict.close()  # else Python warns that it was not awaited
-        raise _CannotWait
-    except _CannotWait:
-        hint = "use Router.route or Router.stream"
-        raise GuardrailFailed(f"{named} has to be awaited, which plain code cannot; {hint}") from None
-    except BaseException as error:
-        in_loop = this_loop() is not None
-        if watch.passes(error) if in_loop else isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        # the error's message may hold the text
-        raise GuardrailFailed(f"{named} failed with {type(error).__name__}") from error
 
 
 def done_now(waiting: Coroutine[Any, Any, T]) -> T:

@@ -59,7 +59,11 @@ class HedgedExecution(Execution):
                 raise error.exceptions[0] from None
             raise
         finally:
-            await self._leave_losers(race.winner)
+            racing, self._racing = self._racing, ()
+            for each in racing:
+                if each is not race.winner and not each.over:  # it produced its first piece just after the winner
+                    each.attempt.delivered = False
+                    await self._abandon(each)
         self.exchange = race.winner
         if second is None or race.winner is not second:
             return race.part
@@ -78,30 +82,16 @@ class HedgedExecution(Execution):
             with self.clock.deadline(first.attempt.started_at + hedge_s):
                 await race.decided.wait()
             if not race.decided.is_set() and not first.over and first.attempt.first_at is None:
-                second = self._second()
-                if second is not None:
+                now = self.clock.monotonic()
+                attempt = self.hedge(now)
+                if attempt is not None:
+                    second = self._open_for(attempt, now)
+                    self._racing = (*self._racing, second)
                     race.running += 1
                     group.start_soon(self._lead, second, race)
             await race.decided.wait()
             group.cancel_scope.cancel()
         return second
-
-    def _second(self) -> Exchange | None:
-        now = self.clock.monotonic()
-        attempt = self.hedge(now)
-        if attempt is None:
-            return None
-        exchange = self._open_for(attempt, now)
-        self._racing = (*self._racing, exchange)
-        return exchange
-
-    async def _leave_losers(self, winner: Exchange | None) -> None:
-        """Leave attempts that produced their first piece just when the race was decided."""
-        racing, self._racing = self._racing, ()
-        for exchange in racing:
-            if exchange is not winner and not exchange.over:
-                exchange.attempt.delivered = False
-                await self._abandon(exchange)
 
     async def _lead(self, exchange: Exchange, race: _Race) -> None:
         try:

@@ -357,8 +357,11 @@ class Progress(Attempts, kw_only=True):
         attempt.fault_text, attempt.fault_public, attempt.hint = fault.text, fault.public, fault.hint
         self.cause = fault.cause
         self._repair_with = fault.repair or self._repair_with
-        # a provider that had less time than usual is not blamed
-        hurried = abandoned and fault is not TOO_SLOW and min(now, exchange.wake_at) < self._blamed_from(exchange)
+        # a provider that had less time than usual, because the caller's ran out, is not blamed
+        blamed_from = attempt.started_at + attempt.patience_s
+        if attempt.first_at is not None:
+            blamed_from = exchange.since + self.rules.limits.idle_s
+        hurried = abandoned and fault is not TOO_SLOW and min(now, exchange.wake_at) < blamed_from
         hurried = hurried or exchange.screening
         exchange.wake(min(self.until, now + FAREWELL_S))
         rule = FAULTS[fault.kind]
@@ -440,10 +443,3 @@ class Progress(Attempts, kw_only=True):
             return silence(now - exchange.since, begun=True)
         waited_s = now - attempt.started_at
         return no_answer(waited_s) if self.whole else silence(waited_s, begun=False)
-
-    def _blamed_from(self, exchange: Exchange) -> float:
-        """When silence becomes the provider's fault, regardless of the caller's time-out."""
-        attempt = exchange.attempt
-        if attempt.first_at is None:
-            return attempt.started_at + attempt.patience_s
-        return exchange.since + self.rules.limits.idle_s

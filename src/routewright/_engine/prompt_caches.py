@@ -6,6 +6,7 @@ the answer, and read before the next decision."""
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 
 from msgspec import MsgspecError, msgpack
 
@@ -37,6 +38,8 @@ class Warmth:
         self._unsent: deque[tuple[str, PutAgentState]] = deque(maxlen=1_000)
 
     def look(self, call: Call) -> None:
+        """Find the prefixes of the prompt that vendors should have; also by the conversation's last turn from another
+        process, if the store can be read without waiting."""
         caller, call.prompt, call.warm = call.caller, None, ()
         if caller.environment == "sandbox" or call.bounds.high > MOST_BYTES:
             return
@@ -45,10 +48,15 @@ class Warmth:
             return
         call.prompt = prompt
         call.warm = self._prefixes.find(prompt, call.created_at)
-        is_new = all(place < prompt.turn for place, _ in prompt.known.values())
-        if is_new and prompt.turn and (turn := self._recalled(call)) is not None:
-            self._prefixes.put(turn, call.created_at)
-            call.warm = self._prefixes.find(prompt, call.created_at)
+        is_new, id = all(place < prompt.turn for place, _ in prompt.known.values()), _turn_of(call)
+        if not (is_new and prompt.turn) or id is None or self._path is None or not self._path.exists():
+            return  # a decision does not create the file
+        query = AgentState(id, environment=caller.environment, informs=True)
+        with suppress(RuntimeError, RouterError, MsgspecError):  # it would have to wait, or fails
+            body: bytes | None = at_once(self._storage.read(caller.account, query))
+            if body is not None:
+                self._prefixes.put(msgpack.decode(body, type=Sent), call.created_at)
+                call.warm = self._prefixes.find(prompt, call.created_at)
 
     def answered(self, call: Call, attempt: Attempt) -> None:
         """Record what the vendor found in its cache, and that it has the prompt now."""
@@ -65,18 +73,6 @@ class Warmth:
             put = PutAgentState(id, call.caller.environment, msgpack.encode(sent), sent.until)
             self._unsent.append((call.caller.account, put))
             self._job.poke()
-
-    def _recalled(self, call: Call) -> Sent | None:
-        """A conversation's last turn from another process, if the store can be read without waiting."""
-        id = _turn_of(call)
-        if id is None or self._path is None or not self._path.exists():  # a decision does not create the file
-            return None
-        try:
-            query = AgentState(id, environment=call.caller.environment, informs=True)
-            body: bytes | None = at_once(self._storage.read(call.caller.account, query))
-            return None if body is None else msgpack.decode(body, type=Sent)
-        except (RuntimeError, RouterError, MsgspecError):
-            return None
 
     async def _write(self) -> None:
         """Write queued turns; refused ones are not shared."""

@@ -152,13 +152,14 @@ class PolicyNames:
                 return at_once(self.ask(asked))
             except RuntimeError as error:
                 raise StorageUnavailable("the storage waits, but virtual time stands still in plain code") from error
-        with ThreadPoolExecutor(1, "routewright-ask") as aside:
-            return aside.submit(anyio.run, self._ask_in_time, asked).result()
 
-    async def _ask_in_time(self, asked: Sequence[PutPolicyVersion]) -> list[PolicyVersion]:
-        with self._clock.deadline(self._clock.monotonic() + ASK_S):
-            return await self.ask(asked)
-        raise StorageUnavailable(f"the storage did not answer within {ASK_S:g} s")
+        async def ask_in_time() -> list[PolicyVersion]:
+            with self._clock.deadline(self._clock.monotonic() + ASK_S):
+                return await self.ask(asked)
+            raise StorageUnavailable(f"the storage did not answer within {ASK_S:g} s")
+
+        with ThreadPoolExecutor(1, "routewright-ask") as aside:
+            return aside.submit(anyio.run, ask_in_time).result()
 
 
 async def _retry_until_done(retry: WeakMethod[Retry], clock: Clock) -> None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
+from routewright._core.attempt import Attempt
 from routewright._core.attempts.journal import HITS_WINDOW_S, WINDOW_S
 from routewright._core.attempts.machine import End
 from routewright._core.call import Call
 from routewright._core.routing.decision import Decision
-from routewright.errors import InternalError, RouterError
+from routewright.errors import (
+    BlockedByPolicy,
+    ContentRefused,
+    InternalError,
+    RouterError,
+    RouterTimeoutError,
+    UpstreamFailed,
+)
 from routewright.fork import renew_in_children
 from routewright.identity import Ids
 from routewright.loop import Signal
@@ -21,7 +31,7 @@ from routewright.wire import (
     CacheEvicted,
     Caller,
     Environment,
-    ErrorBurst,
+    FaultKind,
     Message,
     PolicyChanged,
     PutEvent,
@@ -31,7 +41,6 @@ from routewright.wire import (
 
 from .answer import Answer
 from .capture import Captured, Capturing
-from .failure import failure
 from .fleet import Fleet
 from .hooks import Hooks, events_of
 from .learning import Learner
@@ -44,6 +53,17 @@ FIND_S = 0.25
 DAY_S = 24 * 3600.0
 """Equal changes of a policy within this time are one event."""
 _NO_EVENTS: Sequence[PutEvent] = ()
+_BEGUN = "part of the answer had been read; read events, with on_partial 'restart', to have it begun again"
+_REMEDIES = {
+    FaultKind.AUTH: "check the provider's key",
+    FaultKind.CONTEXT_OVERFLOW: "shorten the input, or widen 'models'",
+    FaultKind.MODEL_NOT_FOUND: "check the model's provider_model_id, and whether the key may use it",
+    FaultKind.INVALID_OUTPUT: "ask for a simpler output_type, say what its fields mean, or let better models answer",
+    FaultKind.REQUEST: "the provider takes no such request: check what the model can do, and the provider's base_url",
+}
+"""What to do about faults that a retry does not fix."""
+
+_log = logging.getLogger(__name__)
 
 
 class Records:
@@ -63,7 +83,7 @@ class Records:
         self.commits = log.commits
         """True if calls wait until their traces are committed."""
         self._capture = capture
-        self._warmth = warmth
+        self.warmth = warmth
         self._learner = learner
         self.log = log
         self._hooks = hooks
@@ -89,8 +109,10 @@ class Records:
         event."""
         now = self.clock.time()
         events = events_of(happened, Caller(SYSTEM_ACCOUNT, environment), self._ids, now)
-        told = zip(events, happened, strict=True)
-        kept = [PutEvent(event.stored, _once(changed), DAY_S, now) for event, changed in told]
+        kept = []
+        for event, changed in zip(events, happened, strict=True):
+            once = f"{changed.type}:{changed.policy_id}:{changed.from_version}:{changed.to_version}"
+            kept.append(PutEvent(event.stored, once, DAY_S, now))
         if kept:
             self.log.announce(kept)
         self._hooks.put(None, events)
@@ -135,8 +157,8 @@ class Records:
             plan.counts = Decision(plan, call.given, board).rejected_counts
         budget = call.request.budget
         lookup = call.lookup
-        if call.prompt is not None and self._warmth is not None and served is not None and call.attempts:
-            self._warmth.answered(call, served)
+        if call.prompt is not None and self.warmth is not None and served is not None and call.attempts:
+            self.warmth.answered(call, served)
         if self._learner is not None and error is None:
             self._learner.ended(call, output)
         call.end(error, self.clock.monotonic() if at is None else at)
@@ -167,7 +189,7 @@ class Records:
 
     async def write_last(self, trace_id: str) -> None:
         """Write the trace of a call whose Router was closed while it ran."""
-        if self.log.is_closed:
+        if self.log.queue.is_closed:
             await self.log.write_last(trace_id)
 
     async def find(self, caller: Caller, trace_id: str) -> Trace | None:
@@ -176,12 +198,10 @@ class Records:
         return None
 
     def undecided(self, call: Call, error: BaseException) -> None:
-        if isinstance(error, RouterError):
-            self.conclude(call, None, error=error)
-        elif isinstance(error, Exception):
-            self.conclude(call, None, error=InternalError(type(error).__name__))
-        else:  # the caller left
-            self.conclude(call, None)
+        failed = error if isinstance(error, RouterError) else None  # None: the caller left
+        if failed is None and isinstance(error, Exception):
+            failed = InternalError(type(error).__name__)
+        self.conclude(call, None, error=failed)
 
     def drop(self, call: Call, progress: Progress) -> None:
         """Queue a call that was dropped before its end. Takes no lock, since finalisers call it; the background or the
@@ -189,7 +209,7 @@ class Records:
         if call.started_at < self._since:  # as in ``conclude``
             return
         progress.settle()
-        if self.log.is_closed:  # there is no next call
+        if self.log.queue.is_closed:  # there is no next call
             self.conclude(call, progress, behind=True)
             self.log.lose(call.id)
             return
@@ -227,7 +247,11 @@ class Records:
     def _events(
         self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Fleet, evicted: CacheEvicted | None
     ) -> Sequence[PutEvent]:
-        caused, burst = call.events(error, budget), _burst(call, error, fleet)
+        caused, burst = call.events(error, budget), None
+        # calls that were left do not count; answers outside the sandbox are counted with the model's health
+        if error is not None or (call.served is not None and (call.environment == "sandbox" or not call.attempts)):
+            failed = error is not None and error.status >= 500
+            burst = fleet.ended((call.caller.account, call.environment), error=failed)
         if not caused and burst is None and evicted is None:
             return ()
         caller, now, durability = call.caller, self.clock.time(), self.log.durability
@@ -240,15 +264,64 @@ class Records:
         return kept
 
 
-def _burst(call: Call, error: RouterError | None, fleet: Fleet) -> ErrorBurst | None:
-    """Count how a call ended, and return a burst of errors if it starts one. Calls that were left do not count; answers
-    outside the sandbox are counted with the model's health."""
-    if error is None and (call.served is None or (call.environment != "sandbox" and call.attempts)):
-        return None
-    failed = error is not None and error.status >= 500
-    return fleet.ended((call.caller.account, call.environment), error=failed)
+def failure(call: Call, progress: Progress) -> RouterError:
+    """The error of a failed call. Callers with a key do not see addresses of upstreams; the log does."""
+    attempts = call.attempts
+    texts = [attempt.fault_text for attempt in attempts]
+    kind, said = _told(call, progress, _tried(attempts, texts))
+    detail, outside = _detail(attempts, texts), None
+    if any(attempt.fault_public for attempt in attempts):
+        texts = [attempt.fault_public or attempt.fault_text for attempt in attempts]
+        outside = _told(call, progress, _tried(attempts, texts))[1], _detail(attempts, texts)
+        if call.caller.key_id is not None:
+            _log.warning("call %s: %s", call.id, said)
+            (said, detail), outside = outside, None
+    error = kind(said, detail=detail, trace_id=call.id)
+    error.outside = outside
+    if progress.cause is not None:
+        error.__cause__, progress.cause = progress.cause, None
+    return error
 
 
-def _once(changed: PolicyChanged) -> str:
-    """Identifies a change of a policy."""
-    return f"{changed.type}:{changed.policy_id}:{changed.from_version}:{changed.to_version}"
+def _detail(attempts: Sequence[Attempt], texts: Sequence[str]) -> dict[str, Any]:
+    entries = [
+        {
+            "model": attempt.model,
+            "attempt": attempt.number,
+            "error": str(attempt.fault),
+            "message": text,
+            "latency_ms": round((attempt.ended_at - attempt.started_at) * 1000, 3),
+        }
+        for attempt, text in zip(attempts, texts, strict=True)
+    ]
+    return {"attempts": entries}
+
+
+def _tried(attempts: Sequence[Attempt], texts: Sequence[str]) -> str:
+    """The models that failed and why, in order. Models that failed alike at one address are listed together."""
+    told: list[tuple[list[str], Attempt, str]] = []
+    for attempt, text in zip(attempts, texts, strict=True):
+        if told and attempt.fault_public and told[-1][1].fault_text == attempt.fault_text:
+            if attempt.model not in told[-1][0]:
+                told[-1][0].append(attempt.model)
+        else:
+            told.append(([attempt.model], attempt, text))
+    return ", then ".join(f"{', '.join(models)} ({text})" for models, _, text in told) or "nothing"
+
+
+def _told(call: Call, progress: Progress, tried: str) -> tuple[type[RouterError], str]:
+    match progress.end:
+        case End.TIMED_OUT:
+            timeout_ms = call.given.timeout_ms
+            said = f"no answer within timeout_ms={timeout_ms}; tried {tried}; allow more time or a faster model"
+            return RouterTimeoutError, said
+        case End.BLOCKED:
+            return BlockedByPolicy, f"a guardrail blocked every answer: {tried}"
+        case End.REFUSED:
+            models = {attempt.model for attempt in call.attempts}
+            if len(models) > 1:
+                return ContentRefused, f"the content was refused: {tried}"
+            return ContentRefused, f"{models.pop()} refused the content; other providers were not asked"
+    hints = {attempt.hint or _REMEDIES.get(attempt.fault or FaultKind.SERVER) for attempt in call.attempts}
+    remedy = _BEGUN if progress.broke_off else (hints.pop() if len(hints) == 1 else None) or "try again later"
+    return UpstreamFailed, f"every attempt failed: {tried}; {remedy}"

@@ -77,10 +77,12 @@ class RawRequest(Struct, frozen=True, gc=False):
         request, tools = self.request, self.overrides.get("tools")
         if type(request) is str:
             return len(request) > LARGE_CHARACTERS or (tools is not None and _is_long(tools))
-        if type(request) is list or not isinstance(request, RouteRequest | Mapping):
-            return _is_long(tools) or _is_long(request) or _weighs(request)
-        messages = _field(request, "messages")
-        return _is_long(tools) or _is_long(_field(request, "tools")) or _is_long(messages) or _weighs(messages)
+        messages: object = request
+        if type(request) is not list and isinstance(request, RouteRequest | Mapping):
+            messages = _field(request, "messages")
+            if _is_long(_field(request, "tools")):
+                return True
+        return _is_long(tools) or _is_long(messages) or _weighs(messages)
 
 
 def _weighs(messages: object) -> bool:
@@ -89,20 +91,17 @@ def _weighs(messages: object) -> bool:
     characters = 0
     for message in messages:
         content = message.get("content") if type(message) is dict else getattr(message, "content", None)
-        characters += len(content) if type(content) is str else _characters(content)
+        if type(content) is str:
+            characters += len(content)
+        elif isinstance(content, (list, tuple)):
+            if len(content) > LARGE_ITEMS:
+                return True
+            for part in content:
+                for text in (_field(part, "text"), _field(_field(part, "image_url"), "url")):
+                    characters += len(text) if type(text) is str else 0
         if characters > LARGE_CHARACTERS:
             return True
     return False
-
-
-def _characters(content: object) -> int:
-    """Characters in the parts of a message."""
-    if not isinstance(content, (list, tuple)):
-        return 0
-    if len(content) > LARGE_ITEMS:
-        return LARGE_CHARACTERS + 1
-    texts = (text for part in content for text in (_field(part, "text"), _field(_field(part, "image_url"), "url")))
-    return sum(len(text) for text in texts if type(text) is str)
 
 
 def _is_long(items: object) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 import anyio.to_thread
 from msgspec import json
@@ -31,12 +31,11 @@ from routewright._core.request.rules import check_costs_nothing
 from routewright._core.routing.board import LruCache
 from routewright._core.routing.budget import Room, room_of, within, worst_of_start
 from routewright._core.routing.constraints import CountTokens
-from routewright._core.routing.decide import compiled, decide, least_nanos, pays_for_any
+from routewright._core.routing.decide import compiled, countable, decide, least_nanos, pays_for_any
 from routewright._core.routing.exploration import Exploration
 from routewright._core.routing.inputs import Defaults, asked_of, input_of, with_ids
 from routewright._core.routing.logarithms import SIZE_CLASSES, size_class
 from routewright._core.routing.plan import Plan
-from routewright._core.routing.predict import Predictor
 from routewright._core.routing.request_options import request_options_of
 from routewright._core.routing.scoring import LEAST_TOKENS
 from routewright._core.routing.what_if import PolicyCheck, check
@@ -53,8 +52,8 @@ from routewright.errors import (
     StorageUnavailable,
     ValidationFailed,
 )
-from routewright.identity import Ids
-from routewright.protocols import Clock, Guardrail, QualityPredictor, Rng
+from routewright.loop import at_once
+from routewright.protocols import Guardrail, Rng
 from routewright.wire import (
     Caller,
     DecisionInput,
@@ -63,31 +62,44 @@ from routewright.wire import (
     PolicyFallback,
     PolicySnapshot,
     Replay,
+    RouteResponse,
     RunLimit,
     Scope,
 )
 
 from .admission import TRIES, Admission, Admissions
-from .answer import Answer
+from .answer import Answer, DecideAgain, Replayed, reread
 from .cache import Caching
 from .context import Onward
-from .counting import Counting, CountRequest
+from .counting import Counting
 from .discovery import Discovery
 from .execute import Execution
 from .fleet import Fleet
 from .guardrail import LARGE_CHARACTERS, done_now, pass_gate
 from .hedge import HedgedExecution
-from .kept_answer import DecideAgain, Replayed, read_result, reread
-from .learning import Learner
 from .progress import Progress
-from .prompt_caches import Warmth
 from .record import Records
 from .request_input import RawRequest, Read
+from .storage import storage_faults
 
 P = TypeVar("P", bound=Progress)
 EXPLORATIONS_KEPT = 2_048
+_decode = json.Decoder(RouteResponse).decode
 _TRACELESS = InsufficientBalance, QuotaExhausted, RateLimited, ValidationFailed
 """Refusals that leave no trace (contract 9)."""
+
+
+class Options(NamedTuple):
+    """Settings of every call."""
+
+    defaults: Defaults
+    guardrails: Sequence[Guardrail]
+    rollup_keys: tuple[str, ...]
+    """Metadata keys that usage is counted by."""
+    workload_keys: tuple[str, ...]
+    """Metadata keys that tell workloads apart."""
+    traceparent_to: Collection[str]
+    """Providers that trace contexts are sent to."""
 
 
 class Engine:
@@ -100,41 +112,28 @@ class Engine:
         fleets: Mapping[str, Fleet],
         servers: Discovery,
         policies: Sequence[PolicySnapshot],
-        clock: Clock,
+        counting: Counting,
         rng: Rng,
-        count: CountRequest,
-        predictor: QualityPredictor | None,
-        built_in: Callable[[], Predictor] | None,
-        defaults: Defaults,
-        guardrails: Sequence[Guardrail] = (),
-        rollup_keys: tuple[str, ...] = (),
-        workload_keys: tuple[str, ...] = (),
-        traceparent_to: Collection[str] = (),
-        ids: Ids,
         records: Records,
         admissions: Admissions,
         caching: Callable[[], Caching],
         decide_again: DecideAgain,
-        warmth: Warmth | None = None,
-        learner: Learner | None = None,
+        options: Options,
     ) -> None:
+        """``fleets`` has those that ``fleet`` has made."""
         self.fleet = fleet
         self._fleets = fleets
         self.servers = servers
-        self.ids = ids
+        self.counting = counting
         self.records = records
         self.admissions = admissions
-        self.counting = Counting(count, predictor, built_in, clock, learner)
-        self._clock = clock
+        self.ids = admissions.ids
+        self._clock = records.clock
         self._rng = rng
-        self._guardrails = guardrails
-        self._defaults = defaults
-        self._rollup_keys = rollup_keys
-        self._workload_keys = workload_keys
-        self._traceparent_to = traceparent_to
+        self._defaults, self._guardrails, self._rollup_keys, self._workload_keys, self._traceparent_to = options
         self._caching = caching
         self._decide_again = decide_again
-        self._warmth = warmth
+        self._warmth = records.warmth
         self._explorations: LruCache[tuple[str, str, Environment], Exploration] = LruCache(EXPLORATIONS_KEPT)
         """By policy, account and environment. If two threads draw at once, one draw's credit may be lost."""
         self.publish(policies)
@@ -205,7 +204,8 @@ class Engine:
 
     async def replayed(self, kept: bytes, caller: Caller, form: Form | None = None) -> Answer:
         """The answer kept under an idempotency key."""
-        response = read_result(kept)
+        with storage_faults:
+            response = _decode(kept)
         data = None if form is None or response.tool_calls else reread(form, response.output)
         before = Replayed(response, await self.records.find(caller, response.trace_id), self._decide_again)
         return Answer(before, None, response.output, response.tool_calls, data)
@@ -376,41 +376,27 @@ class Engine:
             )
         return call.given
 
-    async def guard(self, call: Call) -> None:
-        """Apply the input guardrails. Raises ``BlockedByPolicy``; the trace is kept."""
+    async def guard(self, call: Call, *, plain: bool = False) -> None:
+        """Apply the input guardrails; with ``plain`` none may need awaiting. Raises ``BlockedByPolicy``; the trace is
+        kept."""
         call.is_guarded = True
         guardrails = standing(self.guardrails(call), "input")
         if not guardrails:
             return
         gate, large = RequestGate(call.request, guardrails), call.bounds.high > LARGE_CHARACTERS
         try:
-            with self._clock.deadline(call.deadline) as limit:
-                await pass_gate(gate, aside=large and not self._clock.virtual)
-            if limit.expired:
-                said = f"timeout_ms={call.timeout_ms} ran out while a guardrail checked the request"
-                raise RouterTimeoutError(f"{said}; raise timeout_ms, or use a faster guardrail")
+            if plain:
+                done_now(pass_gate(gate))
+            else:
+                with self._clock.deadline(call.deadline) as limit:
+                    await pass_gate(gate, aside=large and not self._clock.virtual)
+                if limit.expired:
+                    said = f"timeout_ms={call.timeout_ms} ran out while a guardrail checked the request"
+                    raise RouterTimeoutError(f"{said}; raise timeout_ms, or use a faster guardrail")
         except BaseException as error:
             call.request = gate.request
             self.undecided(call, error)
             raise
-        self._guarded(gate, call)
-
-    def guard_now(self, call: Call) -> None:
-        """Apply the input guardrails without awaiting. Raises ``BlockedByPolicy``, and ``InternalError`` for a
-        guardrail that has to be awaited; the trace is kept."""
-        guardrails = standing(self.guardrails(call), "input")
-        if not guardrails:
-            return
-        gate = RequestGate(call.request, guardrails)
-        try:
-            done_now(pass_gate(gate))
-        except BaseException as error:
-            call.request = gate.request
-            self.undecided(call, error)
-            raise
-        self._guarded(gate, call)
-
-    def _guarded(self, gate: RequestGate, call: Call) -> None:
         call.request, call.hits = gate.request, gate.hits
         if gate.blocked is not None:
             hit = gate.blocked
@@ -421,6 +407,10 @@ class Engine:
             call.bounds = bounds_of(call.request)
             if call.prompt is not None and self._warmth is not None:
                 self._warmth.look(call)
+
+    def guard_now(self, call: Call) -> None:
+        """As ``guard``, without awaiting. Raises ``InternalError`` for a guardrail that has to be awaited."""
+        at_once(self.guard(call, plain=True))
 
     def guardrails(self, call: Call) -> Sequence[Guardrail]:
         """The guardrails of a call: first the Router's, then the policy's."""
@@ -460,10 +450,7 @@ class Engine:
                 if isinstance(found, Replay):
                     return found.result
                 call.windows = hold.windows
-                if plain:
-                    self.guard_now(call)
-                else:
-                    await self.guard(call)
+                await self.guard(call, plain=plain)
             kept = None
             if call.asks_cache:
                 call.plan = await self.plan(call)
@@ -479,19 +466,17 @@ class Engine:
                     call.lookup.leave()
                 return kept
             call.windows = hold.windows
-        except RouterError as error:
+        except BaseException as error:
             if call is not None and call.lookup is not None:  # first, since the rest may be cancelled
                 call.lookup.leave()
-            if hold.grant is None and not hold.is_refused:
+            if isinstance(error, RouterError) and hold.grant is None and not hold.is_refused:
                 kept = await hold.count()
                 if kept is not None:
                     return kept
-            if call is not None and not isinstance(error, _TRACELESS):
-                self._end_undecided(hold, call, error)
-            raise
-        except BaseException as error:
-            if call is not None:
-                self._end_undecided(hold, call, error)
+            # a call that failed before a model was chosen leaves a trace, unless its admission was refused
+            is_traced = not (hold.is_refused or isinstance(error, _TRACELESS))
+            if call is not None and call.status == "running" and is_traced:
+                self.undecided(call, error)
             raise
         return call
 
@@ -577,7 +562,7 @@ class Engine:
         """Decide, and leave no trace."""
         plan = self._decide(call)
         if plan is None:
-            matter = self.counting.that_matter(call, call.given)
+            matter = countable(call.given, call.board)  # the vocabularies whose counts can change the decision
             call.given = await self.counting.count_aside(call, call.given, matter)
             plan = decide(call.given, call.board, call.laid)
         return plan
@@ -586,7 +571,7 @@ class Engine:
         """As ``plan``, without awaiting."""
         plan = self._decide(call)
         if plan is None:
-            call.given = self.counting.count(call, call.given, self.counting.that_matter(call, call.given))
+            call.given = self.counting.count(call, call.given, countable(call.given, call.board))
             plan = decide(call.given, call.board, call.laid)
         return plan
 
@@ -685,13 +670,6 @@ class Engine:
             return plan
         call.given = own
         return None
-
-    def _end_undecided(self, hold: Admission, call: Call, error: BaseException) -> None:
-        """Keep the trace of a call that failed before a model was chosen. An admission that was refused leaves none."""
-        if call.status == "running" and not hold.is_refused:
-            self.undecided(call, error)
-        elif call.lookup is not None:
-            call.lookup.leave()
 
     def undecided(self, call: Call, error: BaseException) -> None:
         self.give(call)

@@ -38,9 +38,8 @@ from routewright.wire import (
 )
 
 from .admission import Admission
-from .answer import Answer
+from .answer import Answer, events_again, events_before_end, reasoning_data
 from .execute import Execution
-from .kept_answer import events_again, events_before_end, reasoning_data
 from .progress import AttemptStarted, Part
 from .request_input import RawRequest, Read
 from .route import Engine, raise_failure
@@ -242,7 +241,6 @@ class Stream:
             self._hold = hold = engine.admissions.begin(read, self._caller)
             if hold is None:
                 call = engine.make_call(read, self._caller)
-                execution = engine.begin_now(call, whole=False) or await engine.begin(call, whole=False)
             else:
                 entered = await engine.enter(hold, read)
                 if isinstance(entered, bytes):
@@ -251,10 +249,10 @@ class Stream:
                     await self._give_back()
                     return self._replay.popleft()
                 call, self._headers = entered, hold.headers
-                if call.hold is not None:
-                    execution = engine.execution(call, whole=False)
-                else:
-                    execution = engine.begin_now(call, whole=False) or await engine.begin(call, whole=False)
+            if call.hold is not None:
+                execution = engine.execution(call, whole=False)
+            else:
+                execution = engine.begin_now(call, whole=False) or await engine.begin(call, whole=False)
         except BaseException as error:
             self._closed = True
             if isinstance(error, RouterError):

@@ -160,10 +160,6 @@ class TraceLog:
     def counts(self) -> TraceCounts:
         return TraceCounts(len(self.queue.calls), self._refused, self._lost, self.queue.shortened, self._unbilled)
 
-    @property
-    def is_closed(self) -> bool:
-        return self.queue.is_closed
-
     def put(
         self,
         call: Recorded,
@@ -232,7 +228,7 @@ class TraceLog:
             if pending.tried is None:
                 return
             with self._clock.deadline(until):
-                if self.is_closed:
+                if self.queue.is_closed:
                     await self.write()
                 await pending.tried.wait()
             return

@@ -1,0 +1,202 @@
+"""What is learned about cached answers: whether the nearest entry would have been right for a question.
+
+Each account, environment and namespace has a calibration. Processes that share a cache share their observations."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from functools import partial
+from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from routewright._core.attempts.faults import raised_in
+from routewright._core.cache.calibration import LEARNED, Bound, Calibration
+from routewright._core.cache.guards import Offer, offer
+from routewright.errors import RouterClosed
+from routewright.fork import Guard, renew_in_children
+from routewright.protocols import AnswerComparator, Clock, Rng
+from routewright.wire import CacheMatch, Caller, Observation
+
+from .worker import Worker
+
+JUDGED_SHARE = 0.1
+"""Share of refused candidates that are compared if comparing may cost money, as with a judge."""
+MOST_SPACES = 1_000
+"""Calibrations in memory."""
+NEWS_EVERY_S = 60.0
+"""Interval for exchanging observations with other processes."""
+LOG_EVERY_S = 60.0
+"""Least interval between two logged failures of comparators."""
+
+Told: TypeAlias = bool | Awaitable[bool | None] | None
+Compare: TypeAlias = Callable[[str, str, str], Told]
+Judge: TypeAlias = Callable[[Caller, str, str, str], Awaitable[bool | None]]
+Learned: TypeAlias = Callable[[str, Sequence[Observation], int], Awaitable[tuple[Sequence[Observation], int]]]
+"""Adds a space's observations to the cache; returns others' since a position, and the next position."""
+
+_log = logging.getLogger(__name__)
+
+
+class Space(Struct, eq=False):
+    """What was learned about cached answers of one account, environment and namespace."""
+
+    name: str
+    calibration: Calibration
+    new: list[Observation] = []
+    """Observations not yet shared with other processes."""
+    is_telling: bool = False
+    heard: int = 0
+    """Position up to which other processes' observations were read."""
+    due: float = 0.0
+    """When to read them next."""
+
+
+class Calibrations:
+    """The calibrations of one Router. Safe to use from several loops and threads."""
+
+    def __init__(
+        self,
+        learned: Learned | None,
+        comparators: Sequence[AnswerComparator],
+        judge: Judge | None,
+        clock: Clock,
+        rng: Rng,
+        worker: Worker,
+    ) -> None:
+        """``learned``: None if the cache shares no observations."""
+        self._learned = learned
+        self._comparators = comparators
+        self._judge = judge
+        self._clock = clock
+        self._rng = rng
+        self._worker = worker
+        self._log_again_at = 0.0
+        self._guard = Guard()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Start empty: after a fork unshared observations are the parent's."""
+        self._spaces: OrderedDict[str, Space] = OrderedDict()
+
+    def space(self, caller: Caller, namespace: str | None, embedder: str) -> Space:
+        name = f"{caller.account}\n{caller.environment}\n{namespace or ''}\n{embedder}"
+        with self._guard.lock:
+            space = self._spaces.get(name)
+            if space is None:
+                space = self._spaces[name] = Space(name, Calibration())
+                if len(self._spaces) > MOST_SPACES:
+                    self._spaces.popitem(last=False)
+            else:
+                self._spaces.move_to_end(name)
+        return space
+
+    def judge(self, space: Space, question: str, matches: Sequence[CacheMatch], bound: Bound) -> Offer:
+        """The nearest entry that may be served, with the probability to serve it."""
+        with self._guard.lock:
+            space.calibration.count()
+            found = offer(question, matches, space.calibration, bound)
+        now = self._clock.monotonic()
+        if self._learned is not None and now >= space.due:
+            space.due = now + NEWS_EVERY_S
+            self._start(partial(self._exchange, space))
+        return found
+
+    def compare(self, space: Space, caller: Caller, found: Offer, texts: tuple[str, str, str]) -> None:
+        """Learn whether the nearest entry would have been right for a question that was answered live. ``texts``: the
+        question, the cached and the live answer. An undecided comparison counts as wrong."""
+        asks: list[Compare] = [each.compare for each in self._comparators]
+        if self._judge is not None and caller.environment != "sandbox":
+            asks.append(partial(self._judge, caller))
+        rest = iter(asks)
+        told = self._told(rest, texts)
+        seen = Observation(found.features, told is True, 1 / max(1 - found.serve, 1e-9))
+        if not isinstance(told, Awaitable):
+            self.learn(space, seen)
+        elif found.serve > 0:
+            self._start(partial(self._compare_aside, told, rest, texts, space, seen))
+        elif self._rng.random() < JUDGED_SHARE:
+            seen = replace(seen, weight=seen.weight / JUDGED_SHARE)
+            self._start(partial(self._compare_aside, told, rest, texts, space, seen))
+        elif isinstance(told, Coroutine):
+            told.close()
+
+    async def _compare_aside(
+        self, told: Told, rest: Iterator[Compare], texts: tuple[str, str, str], space: Space, seen: Observation
+    ) -> None:
+        while isinstance(told, Awaitable):
+            try:
+                said = await told
+                told = None if said is None else bool(said)
+            except Exception as error:
+                self._log_comparator(error)
+                told = None
+            if told is None:
+                told = self._told(rest, texts)
+        self.learn(space, replace(seen, right=told is True))
+
+    def _told(self, rest: Iterator[Compare], texts: tuple[str, str, str]) -> Told:
+        """The verdict of the first comparator that has one. It may have to be awaited."""
+        for compare in rest:
+            try:
+                told = compare(*texts)
+                if told is not None:
+                    return told if isinstance(told, Awaitable) else bool(told)
+            except Exception as error:
+                self._log_comparator(error)
+        return None
+
+    def _log_comparator(self, error: Exception) -> None:
+        now = self._clock.monotonic()
+        if now >= self._log_again_at:
+            self._log_again_at = now + LOG_EVERY_S
+            _log.warning("a comparator of answers failed: %s", raised_in(error))
+
+    def learn(self, space: Space, observation: Observation) -> None:
+        with self._guard.lock:
+            space.calibration.learn(observation)
+            if self._learned is not None:
+                space.new.append(observation)
+
+    async def of(self, space: Space) -> Calibration:
+        """A copy, since using a calibration changes it."""
+        if self._learned is not None and not space.heard:
+            await self._exchange(space)
+        with self._guard.lock:
+            return deepcopy(space.calibration)
+
+    async def share(self) -> None:
+        """Share all new observations with other processes."""
+        with self._guard.lock:
+            spaces = [space for space in self._spaces.values() if space.new and self._learned is not None]
+        for space in spaces:
+            await self._exchange(space)
+
+    async def _exchange(self, space: Space) -> None:
+        """Share a space's observations with other processes, and learn from theirs."""
+        assert self._learned is not None, "the callers have checked"
+        with self._guard.lock:
+            if space.is_telling:
+                return
+            space.is_telling, new, space.new = True, space.new, []
+        others: Sequence[Observation] = ()
+        try:
+            others, space.heard = await self._learned(space.name, new, space.heard)
+            new = []
+        except Exception as error:
+            _log.warning("the response cache failed: %s", raised_in(error))
+        finally:
+            with self._guard.lock:
+                space.new[:0] = new[-LEARNED:]  # not shared: try again next time
+                space.is_telling = False
+                for each in others:
+                    space.calibration.learn(each)
+
+    def _start(self, async_fn: Callable[[], Awaitable[object]]) -> None:
+        with suppress(RouterClosed):
+            self._worker.start(async_fn)
