@@ -18,7 +18,7 @@ from routewright.testing.servers import PostgresServer, RedisServer
 
 from .recorded import at_noon, few, record
 
-pytest_plugins = ["routewright.testing.plugin"]
+pytest_plugins = ["routewright.testing.plugin", "pytester"]
 ROOT = Path(__file__).parent
 SEAMS = (
     "backends/test_caches.py backends/test_callable.py backends/test_clock.py backends/test_coordination.py "
