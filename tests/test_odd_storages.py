@@ -203,9 +203,9 @@ async def met(place: Place, call: Callable[[], Awaitable[object]], door: str, th
 @pytest.mark.parametrize("door", DOORS)
 @KINDS
 async def test_what_is_no_answer_is_named_with_the_storage(kind: type, door: str, tmp_path: Path) -> None:
-    for thing in [*GARBAGE, None, []]:
-        place = await place_in(tmp_path)
-        for name, call in CALLS[kind](place).items():
+    place = await place_in(tmp_path)
+    for name, call in CALLS[kind](place).items():
+        for thing in [*GARBAGE, None, []]:
             error = await met(place, call, door, thing)
             if isinstance(error, InternalError) and not isinstance(error, StorageUnavailable):
                 assert str(error).startswith(f"Odd.{door} must return "), (name, error)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -261,15 +260,15 @@ def test_on_a_terminal_a_failed_span_is_red_and_every_line_fits(monkeypatch: Pat
     assert max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in out.splitlines()) <= 90
 
 
-def test_an_old_encoding_gets_the_tree_in_ascii(tmp_path: Path) -> None:
-    path = record(tmp_path / "traces.db", few())
-    command = [sys.executable, "-m", "routewright", "traces", "show", "tr_rescued", "--store", str(path)]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
-    assert "\nroute                        0 ms     2.0 s  #################  completed" in done.stdout
-    assert "\n|- model openai/gpt-4.1 x   10 ms    500 ms  ####." in done.stdout
-    assert "\n`- model openai/gpt-4o " in done.stdout
-    assert "?" not in done.stdout
+def test_an_old_encoding_gets_the_tree_in_ascii(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    assert main(["traces", "show", "tr_rescued"]) == 0
+    page = written.getvalue().decode("ascii")
+    assert "\nroute                        0 ms     2.0 s  #################  completed" in page
+    assert "\n|- model openai/gpt-4.1 x   10 ms    500 ms  ####." in page
+    assert "\n`- model openai/gpt-4o " in page
+    assert "?" not in page
 
 
 def test_every_span_is_shown_once_whatever_its_parent_is() -> None:
