@@ -76,7 +76,7 @@ _SANDBOX = Router.sandbox
 # what goes where
 
 
-def test_the_answer_goes_to_standard_output_and_the_steps_beside_it(capsys: Capture) -> None:
+def test_the_answer_goes_to_stdout_and_the_steps_to_stderr(capsys: Capture) -> None:
     assert agent("--tool", "calculator", 'calculator {"expression": "6 * 7"}') == 0
     out, err = capsys.readouterr()
     assert out == "<42>\n"
@@ -85,7 +85,7 @@ def test_the_answer_goes_to_standard_output_and_the_steps_beside_it(capsys: Capt
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_the_id_of_the_run_is_said_before_its_first_step(form: list[str], capsys: Capture) -> None:
+def test_the_run_id_is_printed_before_the_first_step(form: list[str], capsys: Capture) -> None:
     assert agent(*form, "hello") == 0
     first, *_ = capsys.readouterr().err.splitlines()
     assert first.startswith("run tr_")
@@ -180,7 +180,7 @@ def test_a_function_of_a_module_in_the_folder_is_a_tool(capsys: Capture) -> None
         (["--max-steps", "0"], "--max-steps: must be"),
     ],
 )
-def test_what_is_wrong_with_an_option_is_one_line(options: list[str], said: str, capsys: Capture) -> None:
+def test_a_wrong_option_is_one_line(options: list[str], said: str, capsys: Capture) -> None:
     Path("broken.py").write_text("raise RuntimeError('no key')")
     Path("leaves.py").write_text("raise SystemExit(3)")
     assert agent(*options, "hello") == 2

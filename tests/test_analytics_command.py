@@ -167,7 +167,7 @@ def test_latency_shows_quantiles_by_model_and_strategy_on_one_scale(capsys: Capt
     ],
 )
 @pytest.mark.usefixtures("store")
-def test_a_report_of_nothing_says_so(report: str, said: str, capsys: Capture) -> None:
+def test_an_empty_report_says_so(report: str, said: str, capsys: Capture) -> None:
     for argv in (["--end-date", "2026-01-01"], ["--account", "nobody"]):
         assert shown(capsys, report, *argv).splitlines()[1:] == ["", said]
 
@@ -186,7 +186,7 @@ def test_a_report_of_nothing_says_so(report: str, said: str, capsys: Capture) ->
     ],
 )
 @pytest.mark.usefixtures("store")
-def test_what_cannot_be_reported_is_named_as_it_was_written(argv: list[str], said: str, capsys: Capture) -> None:
+def test_a_wrong_report_option_is_named(argv: list[str], said: str, capsys: Capture) -> None:
     assert main(["analytics", *argv]) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -34,7 +34,7 @@ def lost(policy: Policy, *only: str, **options: Any) -> dict[str, str]:
     return said
 
 
-def test_there_are_sixteen_and_a_policy_with_providers_to_choose_from_survives_them() -> None:
+def test_a_policy_with_several_providers_survives_all_sixteen_situations() -> None:
     assert len(SITUATIONS) == 16
     assert lost(Policy(name="any")) == {}
 
@@ -66,7 +66,7 @@ def test_one_provider_alone_does_not_survive_its_outage() -> None:
     assert said["silent"].endswith("served by openai: let 'models' or 'fallback.models' allow another")
 
 
-def test_without_second_tries_and_fallbacks_nothing_is_survived() -> None:
+def test_without_retries_and_fallbacks_nothing_is_survived() -> None:
     said = lost(Policy(name="bare", fallback=PolicyFallback(models=[], max_retries=0)))
     told = {"moderation", "context_overflow"}
     assert set(said) == {situation.name for situation in SITUATIONS} - told
@@ -92,7 +92,7 @@ def test_a_policy_that_serves_nobody_is_not_survived() -> None:
     assert said["reset"].startswith("policy 'poor' serves nobody, fault or none: ")
 
 
-def test_a_policy_may_have_refusals_fall_back_and_cuts_told() -> None:
+def test_a_policy_may_route_around_refusals_and_report_cuts() -> None:
     assert lost(Policy(name="asks on", fallback=PolicyFallback(on_refusal="fallback")), "moderation") == {}
     assert lost(Policy(name="tells", fallback=PolicyFallback(on_partial="error")), *CUT) == {}
 
@@ -112,18 +112,18 @@ def test_one_of_several_policies_may_be_named() -> None:
         ([Policy(name="a", timeout_ms=-1)], "policies.*timeout_ms"),
     ],
 )
-def test_what_is_no_policy_is_refused_before_it_is_played(given: Any, said: str) -> None:
+def test_an_invalid_policy_is_refused_before_it_is_tried(given: Any, said: str) -> None:
     with pytest.raises(ValidationFailed, match=said):
         situations(given)
 
 
-def test_a_catalogue_of_ones_own_holds() -> None:
+def test_an_own_catalogue_is_used() -> None:
     own = Catalogue().overlaid([{"id": "mine/model", "provider": "mine", "quality": 0.5, "context_window": 9_000}])
     said = lost(Policy(name="mine", models=["mine/model"]), "silent", catalogue=own)
     assert "its plan is mine/model alone" in said["silent"]
 
 
-def test_what_guardrails_redact_is_no_fault_of_a_fallback() -> None:
+def test_redaction_by_guardrails_is_no_fault_of_a_fallback() -> None:
     policy = Policy(name="discreet", guardrails=[PolicyGuardrail(patterns=["email"], action="redact")])
     assert lost(policy, "reset", "stream_cut", "moderation", request="Who is anna@example.com?") == {}
 
@@ -145,22 +145,22 @@ MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "conten
     [MESSAGES, {"messages": MESSAGES, "params": {"temperature": 0.5}}, RouteRequest([Message("user", "Hello")])],
     ids=["messages", "dict", "struct"],
 )
-def test_a_request_may_be_whatever_a_router_takes(request_: Any) -> None:
+def test_a_request_may_have_any_form_that_a_router_takes(request_: Any) -> None:
     assert lost(Policy(name="any"), "reset", "stream_cut", request=request_) == {}
 
 
-def test_what_is_no_request_is_refused_at_once() -> None:
+def test_an_invalid_request_is_refused_at_once() -> None:
     nothing: Any = 42
     with pytest.raises(ValidationFailed, match="42 is not a request; pass a string"):
         situations([Policy(name="any")], request=nothing)
 
 
-def test_a_request_may_have_cuts_told() -> None:
+def test_a_request_may_ask_for_an_error_after_a_cut() -> None:
     asked = RouteRequest([Message("user", "Hello")], fallback=Fallback(on_partial="error"))
     assert lost(Policy(name="any"), *CUT, request=asked) == {}
 
 
-def test_a_call_of_nothing_names_no_models() -> None:
+def test_a_call_without_attempts_names_no_models() -> None:
     assert calls_of(make_trace(1)) == "nothing was called"
 
 
@@ -177,7 +177,7 @@ def test_a_file_without_policies_is_refused(tmp_path: Path) -> None:
         situations(path)
 
 
-def test_what_is_no_list_of_policies_is_refused() -> None:
+def test_policies_must_be_a_list() -> None:
     one: Any = Policy(name="any")
     with pytest.raises(ValidationFailed, match="is not a list of policies"):
         situations(one)
@@ -186,13 +186,13 @@ def test_what_is_no_list_of_policies_is_refused() -> None:
 
 
 @pytest.mark.anyio
-async def test_in_an_async_test_a_check_says_that_it_is_for_plain_ones() -> None:
+async def test_check_in_an_async_test_is_refused() -> None:
     case = situations([Policy(name="any")])[0]
     with pytest.raises(RuntimeError, match="call it from a plain test"):
         case.check()
 
 
-def test_what_is_not_survived_is_told_without_our_frames() -> None:
+def test_not_survived_has_no_frames_of_the_library() -> None:
     case = situations([Policy(name="poor", budget=Budget(max_cost_usd=1e-9))])[0]
     with pytest.raises(NotSurvived) as told:
         case.check()

@@ -54,7 +54,7 @@ def created(capsys: Capture, *argv: str) -> dict[str, Any]:
     return found
 
 
-def test_create_writes_the_secret_alone_to_standard_output(capsys: Capture) -> None:
+def test_create_prints_the_secret_alone_to_stdout(capsys: Capture) -> None:
     out, err = shown(capsys, "create", "acme", URL)
     assert out.startswith("whsec_")
     assert out.strip() not in err
@@ -64,7 +64,7 @@ def test_create_writes_the_secret_alone_to_standard_output(capsys: Capture) -> N
     assert "secret" not in json.dumps(there)
 
 
-def test_an_endpoint_is_made_as_the_options_say(capsys: Capture) -> None:
+def test_create_makes_an_endpoint_with_the_given_options(capsys: Capture) -> None:
     options = ("--event", "incident.created,cache.evicted", "--environment", "sandbox", "--profile", "standard")
     made = created(capsys, *options)
     assert made["secret"].startswith("whsec_")
