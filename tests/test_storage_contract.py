@@ -141,18 +141,18 @@ class OfOneLoop(MemoryStorage):
 @pytest.mark.parametrize("chars", [64, 190, 199])
 async def test_a_storage_that_cuts_accounts_is_caught(chars: int) -> None:
     with pytest.raises(AssertionError):
-        await suite.test_names_that_look_alike_are_those_of_different_accounts(CutAccounts(chars))
+        await suite.test_accounts_with_similar_names_are_separate(CutAccounts(chars))
 
 
 @pytest.mark.parametrize("chars", [64, 99])
 async def test_a_storage_that_cuts_ids_is_caught(chars: int) -> None:
     with pytest.raises((AssertionError, PreconditionFailed)):
-        await suite.test_ids_that_differ_in_their_last_character_are_those_of_different_traces(CutIds(chars))
+        await suite.test_ids_that_differ_in_the_last_character_are_different_traces(CutIds(chars))
 
 
 async def test_a_storage_that_cuts_only_longer_names_passes() -> None:
-    await suite.test_names_that_look_alike_are_those_of_different_accounts(CutAccounts(200))
-    await suite.test_ids_that_differ_in_their_last_character_are_those_of_different_traces(CutIds(100))
+    await suite.test_accounts_with_similar_names_are_separate(CutAccounts(200))
+    await suite.test_ids_that_differ_in_the_last_character_are_different_traces(CutIds(100))
 
 
 async def test_a_storage_that_drops_content_is_caught() -> None:
@@ -165,7 +165,7 @@ async def test_a_storage_that_threads_cannot_share_is_caught(
     make: Callable[[], Storage], error: type[Exception], anyio_backend_name: str
 ) -> None:
     with pytest.raises(error):
-        await suite.test_threads_with_loops_of_their_own_lose_nothing_and_double_nothing(make(), anyio_backend_name)
+        await suite.test_threads_with_their_own_loops_lose_and_duplicate_nothing(make(), anyio_backend_name)
 
 
 def test_the_sample_trace_has_every_field() -> None:

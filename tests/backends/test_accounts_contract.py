@@ -17,10 +17,9 @@ from routewright.errors import RateLimited
 from routewright.testing import FakeClock
 from routewright.testing.storage import AccountsContract
 from routewright.testing.storage.admission import AccountsSuite, Budgets, Windows
-from routewright.testing.storage.ledger import Accounting
 from routewright.testing.storage.owners import Owners
 from routewright.testing.storage.samples import Till
-from routewright.testing.storage.settlement import Histories, Idempotency, Settling
+from routewright.testing.storage.settlement import Accounting, Histories, Idempotency, Settling
 from routewright.wire import Ask, Caller, Claim
 
 from .accounts_site import desk_of
@@ -76,7 +75,7 @@ class TestSqliteAccountsInThreads(InFile, Windows, Budgets, Settling, Idempotenc
         clock.virtual = False
         return super().make(clock)
 
-    async def test_money_freed_elsewhere_is_given_to_those_who_wait(
+    async def test_money_freed_in_another_process_goes_to_waiting_calls(
         self, full: Till, heir: Till, clock: FakeClock
     ) -> None:
         await full.admit("c", 1_000)

@@ -39,13 +39,13 @@ DAY, NEXT_DAY = "2026-11-21T00:00:00Z", "2026-11-22T00:00:00Z"
 class Agreeing(Suite):
     """Data that all processes agree on."""
 
-    async def test_a_content_has_the_version_that_it_had_first(self, storage: Storage) -> None:
+    async def test_a_content_keeps_its_first_version(self, storage: Storage) -> None:
         for created_at in (DAY, NEXT_DAY):
             (written,) = await storage.apply(SYSTEM_ACCOUNT, [PutPolicyVersion("one", "desk", created_at)])
             assert written.created == (created_at == DAY)
             assert await _labels(storage, "one") == ["desk@2026-11-21"]
 
-    async def test_a_label_is_given_to_one_content_alone(self, storage: Storage) -> None:
+    async def test_a_label_is_unique(self, storage: Storage) -> None:
         asked = [("one", "desk", DAY), ("two", "desk", DAY), ("three", "desk", NEXT_DAY), ("four", "desk", DAY),
                  ("five", "desk.2", DAY), ("six", "", DAY), ("seven", "désk%", DAY)]  # fmt: skip
         await storage.apply(SYSTEM_ACCOUNT, [PutPolicyVersion(*each) for each in asked])
@@ -67,7 +67,7 @@ class Agreeing(Suite):
             await storage.apply("acme", [PutPolicyVersion("one", "desk", DAY)])
         assert await _labels(storage, "one") == []
 
-    async def test_what_processes_learned_is_added_up_and_known_from_the_next_epoch_on(self, storage: Storage) -> None:
+    async def test_learned_statistics_are_added_up_and_settle_with_the_next_epoch(self, storage: Storage) -> None:
         epoch, expected = epoch_at(NOW), None
         for later, good in ((0.0, 1.0), (0.5, 2.0), (EPOCH_S, 4.0), (0.0, 8.0)):
             more = Learned(NOW + later, good=good, first={7: good}, whole={1: 0.5, 900: good})
@@ -77,14 +77,14 @@ class Agreeing(Suite):
         assert expected is not None
         assert (expected.epoch, round(expected.settled.good), round(expected.pending.good)) == (epoch + 1, 3, 12)
 
-    async def test_only_those_are_told_that_were_added_to_since(self, storage: Storage) -> None:
+    async def test_only_models_changed_since_are_returned(self, storage: Storage) -> None:
         for number, model in enumerate(("a/one", "b/two", "c/three")):
             write = AddLearned("production", {model: Learned(NOW + number * EPOCH_S, bad=1.0)})
             await storage.apply(SYSTEM_ACCOUNT, [write])
         for number, expected in enumerate((3, 2, 1, 0)):
             assert len(await _learned(storage, epoch_at(NOW) + number)) == expected
 
-    async def test_fleets_learn_apart_and_belong_to_no_account(self, storage: Storage) -> None:
+    async def test_environments_learn_separately(self, storage: Storage) -> None:
         write = AddLearned("sandbox", {"a/one": Learned(NOW, bad=1.0)})
         with pytest.raises(UnsupportedWrite):
             await storage.apply("acme", [write])
@@ -115,7 +115,7 @@ class Owners(AccountsSuite):
         yield Till(storage)
         await storage.aclose()
 
-    async def test_what_one_process_takes_another_has_not(self, full: Till, heir: Till) -> None:
+    async def test_processes_share_limits_money_and_answers(self, full: Till, heir: Till) -> None:
         one = make_account(prepaid=True, monthly_nanos=1_000, limits=RateLimits(requests_per_min=3, concurrency=2))
         await full.put(PutAccount(one))
         await full.admit("c", 800, key="k", same="i")
@@ -131,7 +131,7 @@ class Owners(AccountsSuite):
         assert (await heir.admit("f", 300)).windows[0].remaining == 0
         assert (await full.limited())["limit_of"] == "requests_per_min"
 
-    async def test_terms_credit_and_revocation_hold_at_once_in_every_process(self, full: Till, heir: Till) -> None:
+    async def test_changed_terms_apply_at_once_in_every_process(self, full: Till, heir: Till) -> None:
         await heir.admit("known", 1, key="k")
         heir.release("known")
         await full.put(PutAccount(make_account(prepaid=True)))
@@ -143,7 +143,7 @@ class Owners(AccountsSuite):
         with pytest.raises(AuthenticationFailed):
             await heir.ask("d", key="k")
 
-    async def test_money_freed_elsewhere_is_given_to_those_who_wait(
+    async def test_money_freed_in_another_process_goes_to_waiting_calls(
         self, full: Till, heir: Till, clock: FakeClock
     ) -> None:
         await full.admit("c", 1_000)
@@ -152,7 +152,7 @@ class Owners(AccountsSuite):
             await clock.advance(self.lease_s / 2)
             assert [*heard] == ["a"]
 
-    async def test_what_a_silent_process_held_gives_room_and_a_row_tells_of_it(
+    async def test_reservations_of_a_dead_process_are_freed_with_an_expired_row(
         self, full: Till, heir: Till, clock: FakeClock
     ) -> None:
         await full.put(PutAccount(make_account(prepaid=True, monthly_nanos=1_000, limits=RateLimits(concurrency=1))))
@@ -172,7 +172,7 @@ class Owners(AccountsSuite):
         refused = await heir.short("d", 300, run=RUN)
         assert (refused.purse.name, refused.purse.spent_nanos, refused.waits) == ("run:r", 800, False)
 
-    async def test_every_call_is_a_sign_of_life(self, full: Till, heir: Till, clock: FakeClock) -> None:
+    async def test_every_call_renews_the_lease(self, full: Till, heir: Till, clock: FakeClock) -> None:
         await full.admit("long", 800, lasts_s=600.0)
         for number in range(5):
             await clock.advance(self.lease_s * 2 / 3)
@@ -182,7 +182,7 @@ class Owners(AccountsSuite):
         assert await heir.kinds() == []
 
     @pytest.mark.parametrize("charge", [None, 0, 100, 900])
-    async def test_a_lost_call_that_settles_after_all_is_booked_once(
+    async def test_an_expired_call_that_settles_late_is_booked_once(
         self, full: Till, heir: Till, clock: FakeClock, charge: int | None
     ) -> None:
         await full.admit("lost", 800, key="k", run=RUN, lasts_s=600.0)
@@ -199,7 +199,7 @@ class Owners(AccountsSuite):
         sums = await heir.storage.read("acme", LedgerSums("2026-11-21", "2026-11-21"))
         assert "expired" not in [each.kind for each in sums]
 
-    async def test_a_lost_call_whose_key_nobody_took_keeps_its_answer(
+    async def test_an_expired_call_keeps_its_answer_if_its_key_is_free(
         self, full: Till, heir: Till, clock: FakeClock
     ) -> None:
         await full.admit("lost", 800, same="i", lasts_s=600.0)
@@ -210,7 +210,7 @@ class Owners(AccountsSuite):
         assert (await heir.purses())["account"] == (500, 100)
 
     @pytest.mark.parametrize("ended", [False, True])
-    async def test_a_lost_call_whose_key_another_has_is_charged_nothing(
+    async def test_an_expired_call_whose_key_was_taken_is_not_charged(
         self, full: Till, heir: Till, clock: FakeClock, ended: bool
     ) -> None:
         trace = make_trace(1, account="acme")
@@ -229,7 +229,7 @@ class Owners(AccountsSuite):
         assert await full.ask("d", same="i") == Replay(b"answer")
         assert (await full.purses())["account"] == (60, 0)
 
-    async def test_a_call_that_asks_again_after_its_lease_was_over_is_counted_once(
+    async def test_a_call_that_continues_after_its_lease_is_counted_once(
         self, full: Till, heir: Till, clock: FakeClock
     ) -> None:
         await full.admit("slow", 300, run=RUN, lasts_s=600.0)
@@ -242,7 +242,7 @@ class Owners(AccountsSuite):
         assert (await heir.purses()) == dict.fromkeys(PURSES, (150, 0)) | dict.fromkeys(PURSES[1:3], (0, 0))
         assert await heir.kinds() == ["attempt"]
 
-    async def test_an_idle_process_knows_what_the_others_did(self, full: Till, heir: Till, clock: FakeClock) -> None:
+    async def test_an_idle_process_sees_the_work_of_others(self, full: Till, heir: Till, clock: FakeClock) -> None:
         await heir.admit("before", 100, key="k")
         heir.release("before")
         for number in range(40):
