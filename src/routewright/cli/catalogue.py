@@ -34,7 +34,7 @@ from routewright.contrib.proposals import (
 )
 from routewright.input_file import read
 from routewright.policies import predictor_of, read_policies
-from routewright.policy_loss import PolicyLoss, policy_losses
+from routewright.policy_loss import policy_losses
 from routewright.router import Router
 from routewright.settings import Settings
 from routewright.wire import Model
@@ -171,7 +171,17 @@ def _proposal_json(listed: PriceList, proposal: Proposal, written: str | None) -
 def _proposal_page(listed: PriceList, proposal: Proposal) -> Iterator[Block]:
     """The changes a price list would make, line by line, and the entries that cannot be imported."""
     yield Line(f"a price list of {listed.shape}'s shape", "dim")
-    yield Table([*_change_rows(proposal)])
+    lines = []
+    for model, changes in groupby(proposal.changes, key=lambda change: change.model):
+        name = model
+        for change in changes:
+            unit = "" if change.what == ENDS else "$/1M"
+            mark = f"{change.factor:.3g} times" if change.factor >= _SUSPECT else ""
+            figures = f"{_value(change.before)} -> {_value(change.after)}"
+            lines.append(Row((name, change.what, figures, unit, mark), "bad" if mark else "plain"))
+            name = ""
+        lines += [Row(("", what, "stays", "", ""), "dim") for what in proposal.kept.get(model, ())]
+    yield Table(lines)
     yield from (Line(f"{model}  new", "good") for model in proposal.added)
     for each in proposal.contradictions[:_NAMED]:
         rows = ", ".join(place.strip("[]") for place in each.places)
@@ -192,18 +202,6 @@ def _proposal_page(listed: PriceList, proposal: Proposal) -> Iterator[Block]:
     yield from (Line(), Line(f"models: {', '.join(f'{count} {what}' for what, count in counts.items())}"))
     more = f"not asked for: {proposal.unknown} other models; no chat models: {_kinds(listed.left_out)}"
     yield Line(more, "dim")
-
-
-def _change_rows(proposal: Proposal) -> Iterator[Row]:
-    for model, changes in groupby(proposal.changes, key=lambda change: change.model):
-        name = model
-        for change in changes:
-            unit = "" if change.what == ENDS else "$/1M"
-            mark = f"{change.factor:.3g} times" if change.factor >= _SUSPECT else ""
-            figures = f"{_value(change.before)} -> {_value(change.after)}"
-            yield Row((name, change.what, figures, unit, mark), "bad" if mark else "plain")
-            name = ""
-        yield from (Row(("", what, "stays", "", ""), "dim") for what in proposal.kept.get(model, ()))
 
 
 def _and_more(count: int) -> Iterator[Line]:
@@ -243,16 +241,14 @@ def _deprecations(args: Namespace, screen: Screen) -> None:
         rows.append(Row((each.ends, left, each.model, each.replacement or "none"), style))
     ending = Table(rows, ("ends", "days left", "model", "nearest replacement"), frozenset({1}))
     head = ("policy", "first choice", "lost on", "then", "no model from")
-    losing = Table([_loss_row(each) for each in lost], head)
+    losses = []
+    for loss in lost:
+        choices = (loss.first_choice or "none", loss.lost_on or "", loss.next_choice or "none", loss.empty_from or "")
+        losses.append(Row((loss.policy, *choices), "bad" if loss.empty_from else "plain"))
     notes = [] if found else ["no model ends in this time"]
     notes += ["every policy keeps its first choice"] if policies and not lost else []
-    blocks = (ending, Line(), losing) if lost else (ending,)
+    blocks = (ending, Line(), Table(losses, head)) if lost else (ending,)
     screen.report({"models": found, "policies": lost}, *blocks, note="\n".join(notes))
-
-
-def _loss_row(each: PolicyLoss) -> Row:
-    choices = (each.first_choice or "none", each.lost_on or "", each.next_choice or "none", each.empty_from or "")
-    return Row((each.policy, *choices), "bad" if each.empty_from else "plain")
 
 
 def _show(args: Namespace, screen: Screen) -> None:

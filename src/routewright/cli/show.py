@@ -146,7 +146,14 @@ def _print_table(table: Table, console: Console, columns: int) -> None:
     from rich.cells import cell_len
     from rich.table import Table as Grid
 
-    rows = [[cell if isinstance(cell, Bar) else _one_line(cell) for cell in row.cells] for row in table.rows]
+    rows = [
+        # a cell that could end its line could forge the next
+        [
+            each if isinstance(each, Bar) else printable(" ".join(each.splitlines()).replace("\t", " "))
+            for each in row.cells
+        ]
+        for row in table.rows
+    ]
     head = table.head or ("",) * len(rows[0])
     sizes = [[cell_len(cell) for cell in cells if isinstance(cell, str)] for cells in zip(head, *rows, strict=True)]
     bars = [place for place, each in enumerate(sizes) if len(each) <= len(rows)]
@@ -169,11 +176,6 @@ def _print_table(table: Table, console: Console, columns: int) -> None:
     console.width = max(columns, sum(least) + _GAP * (len(least) - 1))
     console.print(grid, crop=False)
     console.width = columns
-
-
-def _one_line(text: str) -> str:
-    """Text for a cell. One that could end its line could forge the next."""
-    return printable(" ".join(text.splitlines()).replace("\t", " "))
 
 
 def dollars(usd: float) -> str:
