@@ -116,15 +116,12 @@ class FaultyResponse:
                 case Pause(seconds):
                     await self._clock.sleep(seconds)
                 case Break():
-                    self._break(moment)
+                    if moment is Break.RESET or self._missing > 0 or "content-length" not in self.headers:
+                        raise _reset()
                 case bytes():
                     self._missing -= len(moment)
                     return moment
         return b""
-
-    def _break(self, how: Break) -> None:
-        if how is Break.RESET or self._missing > 0 or "content-length" not in self.headers:
-            raise _reset()
 
 
 class FaultyProvider(OpenAIProvider):

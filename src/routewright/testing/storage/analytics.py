@@ -99,13 +99,6 @@ class Counting(Suite):
         for query in (query for window in WINDOWS for query in all_counts(*window)):
             assert await storage.read("default", query) == answer(counted, query), query
 
-    async def test_a_replacing_trace_is_counted_instead_of_the_old_one(self, storage: Storage) -> None:
-        first, second = chance_puts(12, 30), chance_puts(13, 20)
-        await storage.apply("default", first)
-        await storage.apply("default", second[:5])
-        await storage.apply("default", [*second[5:], *second[:3], *first[:3]])  # some twice in one batch
-        assert await answers(storage) == expected_answers([*first[:3], *second[3:], *first[20:]])
-
     async def test_the_largest_groups_have_rows_of_their_own(self, storage: Storage) -> None:
         puts = [
             PutTrace(make_trace(n, created_at=f"2026-11-{day}T0{n % 2}:00:00.000Z", selected_model=f"a/{model}"))

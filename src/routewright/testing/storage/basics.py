@@ -195,32 +195,6 @@ class Keeping(Suite):
             found = await storage.read("default", FeedbackByTrace("tr_none", environment))
             assert (found is not None) == (environment is None)
 
-    @pytest.mark.parametrize("later", ["2026-11-21T00:00:00.000Z", "2026-11-22T00:00:00.000Z"])
-    async def test_a_trace_replaces_the_one_with_its_id(self, storage: Storage, later: str) -> None:
-        before = make_trace(1, status="running", metadata={"team": "search", "tier": 1})
-        after, other = make_trace(1, created_at=later, metadata={"team": "ads"}), make_trace(2)
-        results = await storage.apply("default", [PutTrace(before), PutTrace(other), PutTrace(before)])
-        assert [result.created for result in results] == [True, True, False]
-        (written,) = await storage.apply("default", [PutTrace(after)])
-        assert not written.created
-        assert await storage.read("default", TraceById(before.id)) == after
-        assert await storage.scan("default", Traces(), after=None, limit=5) == newest_first([after, other])
-        for gone in (Term("status", "=", "running"), Term("metadata.tier", ">", 0.0)):
-            assert await all_items(storage, TraceItems(terms=(gone,))) == []
-        for team, trace in (("search", other), ("ads", after)):
-            assert await all_items(storage, TraceItems(terms=(replace(TEAM, value=team),))) == [trace.item]
-
-    async def test_feedback_is_replaced_and_survives_a_replaced_trace(self, storage: Storage) -> None:
-        trace = make_trace(1, status="running")
-        first, second = PutFeedback(trace.id, 0.0, None, 1.0), PutFeedback(trace.id, 0.5, ODD_TEXTS[0], 2.0)
-        results = await storage.apply("default", [PutTrace(trace), first, second])
-        assert [result.created for result in results] == [True, True, False]
-        await storage.apply("default", [PutTrace(make_trace(1))])
-        assert await _said(storage, trace) == (0.5, ODD_TEXTS[0], 2.0)
-        (written,) = await storage.apply("default", [first])
-        assert not written.created
-        assert await _said(storage, trace) == (0.0, None, 1.0)
-
     async def test_any_text_comes_back_and_is_found_unchanged(self, storage: Storage) -> None:
         for text in ODD_TEXTS:
             facts: dict[str, Any] = {"metadata": {"team": text, text: "here", "nested": {text: [text]}}}
@@ -335,29 +309,6 @@ class Batches(Suite):
 class Selecting(Suite):
     """Scans: which traces, in which order, page by page. ``_core/trace/filter.py`` says what each term means."""
 
-    async def test_pages_visit_each_trace_once_newest_first(self, storage: Storage) -> None:
-        traces = chance_traces()
-        assert len({trace.created_at for trace in traces}) < len(traces), "some were made in one millisecond"
-        for place in range(0, len(traces), 8):
-            await storage.apply("default", [PutTrace(trace) for trace in traces[place : place + 8]])
-        assert await storage.scan("default", Traces(), after=None, limit=100) == newest_first(traces)
-        for limit in (1, 2, 7, 40, 41):
-            found = await all_items(storage, TraceItems(), limit=limit)
-            assert found == [trace.item for trace in newest_first(traces)]
-
-    async def test_a_page_starts_after_its_key_even_if_there_is_no_such_trace(self, storage: Storage) -> None:
-        await storage.apply("default", [PutTrace(make_trace(number)) for number in (1, 3)])
-        for key, expected in [
-            (make_trace(4).key, [3, 1]),
-            (make_trace(3).key, [1]),
-            (make_trace(2).key, [1]),
-            (make_trace(1).key, []),
-            ("2026-11-22T00:00:00.000Z", [3, 1]),
-            ("2026-11-21T00:00:00.000Z", []),
-        ]:
-            found = await storage.scan("default", TraceItems(), after=key, limit=5)
-            assert [item.id for item in found] == [make_trace(number).id for number in expected]
-
     @pytest.mark.parametrize("terms", [(), (TEAM,)], ids=["all", "tagged"])
     async def test_writes_between_pages_show_no_trace_twice_and_hide_no_other(
         self, storage: Storage, terms: tuple[Term, ...]
@@ -399,20 +350,6 @@ class Selecting(Suite):
 
 class Deletion(Suite):
     """``DeleteTraces``: removed traces are gone, with their feedback, and are no longer counted."""
-
-    async def test_a_deleted_trace_is_gone_with_its_feedback_and_may_be_stored_again(self, storage: Storage) -> None:
-        one, other = make_trace(1), make_trace(2)
-        feedback = [PutFeedback(trace.id, 1.0, None, 0.0) for trace in (one, other)]
-        await storage.apply("default", [PutTrace(one), PutTrace(other), *feedback])
-        assert await _delete(storage, DeleteTraces(id=one.id)) == 1
-        assert await storage.read("default", TraceById(one.id)) is None
-        assert await storage.read("default", TraceById(other.id)) == other
-        assert await _said(storage, other) == (1.0, None, 0.0)
-        assert await _delete(storage, DeleteTraces(id=one.id)) == 0
-        (written,) = await storage.apply("default", [PutTrace(one, expect="absent")])
-        assert written.created
-        assert await storage.read("default", FeedbackByTrace(one.id)) is None
-        assert await answers(storage) == expected_answers([PutTrace(one), PutTrace(other)])
 
     async def test_an_id_is_deleted_only_if_the_other_conditions_hold(self, storage: Storage) -> None:
         await storage.apply("default", [PutTrace(TRACE)])
