@@ -14,11 +14,11 @@ import pytest
 from routewright import Router
 from routewright.cli import main
 from routewright.cli.analytics import usage_page
-from routewright.cli.show import Bar, Row, Table, plain
+from routewright.cli.show import Bar, Row, Table
 from routewright.storage import open_storage
 from routewright.wire import CacheSpan, Tokens, Trace, UsageReport, UsageRow, UsageTotals
 
-from .recorded import BIG, SMALL, model, record, trace
+from .recorded import BIG, SMALL, model, plain, record, trace
 
 Capture = pytest.CaptureFixture[str]
 

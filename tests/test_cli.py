@@ -25,9 +25,11 @@ from routewright.backends.providers.sandbox import last_user_text
 from routewright.cli import main
 from routewright.cli.command import EXIT_CODES, exit_code, parser
 from routewright.cli.route import request_of
-from routewright.cli.show import Line, Row, Screen, Table, facts, plain
+from routewright.cli.show import Line, Row, Screen, Table, facts
 from routewright.cli.spans import trace_page
 from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, ModelSpan, Params, TextPart, Trace
+
+from .recorded import plain
 
 COMMAND = [sys.executable, "-m", "routewright"]
 README = ["route", "--sandbox", "--explain", "--trace", "Why is the sky blue?"]

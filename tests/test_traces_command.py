@@ -13,11 +13,10 @@ import msgspec
 import pytest
 
 from routewright.cli import main
-from routewright.cli.show import plain
 from routewright.cli.spans import span_table
 from routewright.wire import Content, FunctionCall, ImagePart, ImageUrl, Message, TextPart, ToolCall, Trace
 
-from .recorded import few, listed, model, record, rescued, trace
+from .recorded import few, listed, model, plain, record, rescued, trace
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from io import StringIO, TextIOWrapper
+from io import TextIOWrapper
 from json import dumps
 from math import floor, log10
 from pathlib import Path
@@ -96,17 +96,12 @@ def facts(named: Mapping[str, str]) -> Table:
     return Table([Row((name, value)) for name, value in named.items() if value], prose=True)
 
 
-def plain(blocks: Iterable[Block], width: int) -> str:
-    """Blocks as text without colours."""
-    return _rendered(blocks, StringIO(), width)
-
-
 def printable(text: str) -> str:
     """Remove control characters: on a terminal they could move, hide or forge text."""
     return text.translate(_UNSEEN)
 
 
-def _rendered(blocks: Iterable[Block], stream: TextIO, width: int | None) -> str:
+def rendered(blocks: Iterable[Block], stream: TextIO, width: int | None) -> str:
     """Blocks as text for a stream, with colours if it is a terminal. ``width``: None is the terminal's own."""
     from rich.console import Console  # an extra, and slow to load
     from rich.text import Text
@@ -292,12 +287,12 @@ class Screen:
 
     def show(self, *blocks: Block) -> None:
         """Write blocks to standard output."""
-        self._out.write(_rendered(blocks, self._out, _width(self._out)))
+        self._out.write(rendered(blocks, self._out, _width(self._out)))
 
     def say(self, *blocks: Block) -> None:
         """Write blocks to standard error, below what was written to standard output. API keys in them are hidden."""
         self.end_text()
-        self._err.write(without_keys(_rendered(blocks, self._err, _width(self._err))))
+        self._err.write(without_keys(rendered(blocks, self._err, _width(self._err))))
 
     def note(self, text: str) -> None:
         """Write one dim line to standard error."""
