@@ -25,6 +25,7 @@ from routewright.wire import (
     Environment,
     Expect,
     FeedbackByTrace,
+    LatencyCounts,
     PutFeedback,
     PutSnapshot,
     PutTrace,
@@ -52,7 +53,9 @@ from .samples import (
     ROLLUP_KEYS,
     all_items,
     all_terms,
+    answer,
     answers,
+    counted_anew,
     decision_span,
     expected_answers,
     full_trace,
@@ -117,6 +120,8 @@ EXPECTATIONS: tuple[tuple[list[Write], Write, bool], ...] = (
     ([PutTrace(make_trace(2)), said(None)], said("present"), False),
 )
 """What is there, a write that expects something, and whether it finds that."""
+MONTH: dict[str, Any] = {"first": "2026-11-01", "last": "2026-11-30"}
+USED, TOOK = UsageCounts(group_by="model", **MONTH), LatencyCounts(**MONTH)
 AGES = (0.5 * HOUR_S, DAY_S, 3 * DAY_S)
 RETENTIONS: tuple[tuple[SetRetention, list[int]], ...] = (
     (SetRetention(production_s=2 * DAY_S, sandbox_s=HOUR_S), [0, 1, 3]),
@@ -429,8 +434,8 @@ class Aging(Suite):
 
     async def test_a_sweep_removes_more_traces_than_fit_a_transaction(self, storage: Storage) -> None:
         await storage.apply(SYSTEM_ACCOUNT, [SetRetention(production_s=DAY_S)])
-        await storage.apply("default", [aged(number, 3 * DAY_S) for number in range(1_200)])
-        assert await storage.sweep(NOW) == 1_200
+        await storage.apply("default", [aged(number, 3 * DAY_S) for number in range(350)])
+        assert await storage.sweep(NOW) == 350
         assert await _left(storage) == []
 
 
@@ -454,7 +459,9 @@ class Isolation(Suite):
                 found = await storage.read(account, FeedbackByTrace(trace.id))
                 assert found is not None
                 assert found.comment == account
-            assert await answers(storage, account) == expected_answers(puts[account])
+            counted = counted_anew(puts[account])
+            for query in (USED, TOOK):
+                assert await storage.read(account, query) == answer(counted, query)
         for nobody in ("nobody", SYSTEM_ACCOUNT):
             for query in (TraceById(make_trace(1).id), TraceById(make_trace(1).id, "production")):
                 assert await storage.read(nobody, query) is None
@@ -474,8 +481,7 @@ async def _said(storage: Storage, trace: Trace) -> tuple[float, str | None, floa
 
 async def _seen(storage: Storage, account: str) -> object:
     """Everything that a batch of these tests could change."""
-    usage = UsageCounts(first="2026-11-01", last="2026-11-30", group_by="model")
-    reads: list[Any] = [usage, FeedbackByTrace(TRACE.id), SnapshotById(EMPTY.id)]
+    reads: list[Any] = [USED, FeedbackByTrace(TRACE.id), SnapshotById(EMPTY.id)]
     items = await storage.scan(account, TraceItems(), after=None, limit=20)
     return items, [await storage.read(account, query) for query in reads]
 

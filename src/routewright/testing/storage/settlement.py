@@ -317,11 +317,11 @@ class Idempotency(AccountsSuite):
 
     async def test_a_sweep_removes_and_counts_answers_after_a_day(self, till: Till, clock: FakeClock) -> None:
         async with anyio.create_task_group() as group:
-            for number in range(1_200):
+            for number in range(600):
                 group.start_soon(_answer, till, f"i{number}")
         await till.admit("runs", same="runs", lasts_s=10 * DAY_S)
         assert await till.storage.sweep(clock.time() + DAY_S - A_MOMENT_S) == 0
-        assert await till.storage.sweep(clock.time() + DAY_S) == 1_200
+        assert await till.storage.sweep(clock.time() + DAY_S) == 600
         assert await till.storage.sweep(clock.time() + DAY_S) == 0
         with pytest.raises(IdempotencyKeyReused):
             await till.ask("again", same=Claim("runs", "of another"))

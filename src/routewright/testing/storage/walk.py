@@ -56,7 +56,7 @@ ENVIRONMENTS: tuple[Environment, ...] = ("production", "sandbox")
 IDS = tuple(make_trace(number).id for number in range(8))
 TERMS = all_terms()
 COUNTS = tuple(all_counts())
-THREADS, ROUNDS = 8, 25
+THREADS, ROUNDS = 8, 12
 PATIENCE_S = 10.0
 
 
