@@ -17,8 +17,7 @@ from typing import Self
 from routewright.errors import Problem, ValidationFailed
 from routewright.testing.provider import Pause
 
-from .completion import ANSWER
-from .scenarios import Faults, Request, Script
+from .scenarios import ANSWER, Faults, Request, Script
 from .steps import FOREVER, Break, Connection, Head, moments
 
 PATIENCE_S = 10.0

@@ -18,8 +18,7 @@ from routewright.protocols import Clock
 from routewright.testing.provider import Pause
 from routewright.wire import Chunk, Model, UpstreamCall
 
-from .completion import ANSWER
-from .scenarios import Faults, Request, Script
+from .scenarios import ANSWER, Faults, Request, Script
 from .steps import Break, Connection, Head, Moment, moments
 
 

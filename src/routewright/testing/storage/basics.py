@@ -460,8 +460,8 @@ class Isolation(Suite):
                 assert found is not None
                 assert found.comment == account
             counted = counted_anew(puts[account])
-            for query in (USED, TOOK):
-                assert await storage.read(account, query) == answer(counted, query)
+            for report in (USED, TOOK):
+                assert await storage.read(account, report) == answer(counted, report)
         for nobody in ("nobody", SYSTEM_ACCOUNT):
             for query in (TraceById(make_trace(1).id), TraceById(make_trace(1).id, "production")):
                 assert await storage.read(nobody, query) is None
