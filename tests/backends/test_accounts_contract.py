@@ -76,27 +76,27 @@ class TestSqliteAccountsInThreads(InFile, Windows, Budgets, Settling, Idempotenc
         return super().make(clock)
 
     async def test_money_freed_in_another_process_goes_to_waiting_calls(
-        self, full: Till, heir: Till, clock: FakeClock
+        self, full: Till, second: Till, clock: FakeClock
     ) -> None:
         await full.admit("c", 1_000)
         with anyio.fail_after(30):
             async with anyio.create_task_group() as group:
-                group.start_soon(partial(heir.admit, "a", 500, waits_s=50.0))
-                while not len(desk_of(heir).waiting):
+                group.start_soon(partial(second.admit, "a", 500, waits_s=50.0))
+                while not len(desk_of(second).waiting):
                     await anyio.lowlevel.checkpoint()
                 full.release("c")
 
     async def test_what_a_silent_process_held_is_given_to_those_who_wait(
-        self, full: Till, heir: Till, clock: FakeClock
+        self, full: Till, second: Till, clock: FakeClock
     ) -> None:
         """Nobody else writes anything that could wake them."""
         await full.admit("lost", 800, same="i", lasts_s=600.0)
         desk_of(full).beat_s = inf  # it was killed
-        given = partial(heir.admit, "a", 500, same="i", waits_s=50.0)
+        given = partial(second.admit, "a", 500, same="i", waits_s=50.0)
         with anyio.fail_after(30):
             async with anyio.create_task_group() as group:
                 group.start_soon(given)
-                while not len(desk_of(heir).waiting):
+                while not len(desk_of(second).waiting):
                     await anyio.lowlevel.checkpoint()
                 await clock.advance(self.lease_s + 1.0)
-        assert (await heir.purses())["account"] == (0, 500)
+        assert (await second.purses())["account"] == (0, 500)

@@ -79,7 +79,7 @@ def kind(snapshot: Snapshot) -> str:
 each_kind = pytest.mark.parametrize("snapshot", EACH, ids=kind)
 
 
-def chance_puts(seed: int, many: int = 60) -> list[PutTrace]:
+def random_puts(seed: int, many: int = 60) -> list[PutTrace]:
     """Random traces, counted by different keys."""
     rng, puts = Random(seed), list[PutTrace]()
     for number in range(many):
@@ -92,7 +92,7 @@ class Counting(Suite):
     """Roll-ups equal a recount of all traces (``_core/analytics/rollup.py``)."""
 
     async def test_counts_equal_a_recount_of_all_traces(self, storage: Storage) -> None:
-        puts = chance_puts(11)
+        puts = random_puts(11)
         for place in range(0, len(puts), 13):
             await storage.apply("default", puts[place : place + 13])
         counted = counted_anew(puts)

@@ -94,12 +94,6 @@ def aged(number: int, age_s: float, environment: Environment = "production", acc
     return PutTrace(plain(trace), rollup_keys=ROLLUP_KEYS)
 
 
-def chance_traces(many: int = 40) -> list[Trace]:
-    """Random traces, from a fixed seed."""
-    rng = Random(20261121)
-    return [random_trace(rng, number) for number in range(many)]
-
-
 EXPECTATIONS: tuple[tuple[list[Write], Write, bool], ...] = (
     ([], PutTrace(TRACE, expect="absent"), True),
     ([], PutTrace(TRACE, expect="present"), False),
@@ -331,7 +325,8 @@ class Selecting(Suite):
         assert {trace.id for trace in old} <= set(seen)
 
     async def test_a_scan_selects_exactly_by_its_terms_and_bounds(self, storage: Storage) -> None:
-        traces, rng = chance_traces(), Random(7)
+        rng = Random(20261121)
+        traces = [random_trace(rng, number) for number in range(40)]
         await storage.apply("default", [PutTrace(trace) for trace in traces])
         assert {term.key for term in TERMS if "." not in term.key} == set(KEYS)
         queries = [TraceItems(terms=(term,)) for term in TERMS]
