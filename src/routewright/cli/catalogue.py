@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
 from itertools import groupby
@@ -200,20 +200,17 @@ def _proposal_page(listed: PriceList, proposal: Proposal) -> Iterator[Block]:
         "unread": len(unread),
     }
     yield from (Line(), Line(f"models: {', '.join(f'{count} {what}' for what, count in counts.items())}"))
-    more = f"not asked for: {proposal.unknown} other models; no chat models: {_kinds(listed.left_out)}"
+    most = sorted(listed.left_out.items(), key=lambda each: (-each[1], each[0]))
+    kinds = [f"{count} {kind}" for kind, count in most[:4]]
+    rest = sum(count for _, count in most[4:])
+    kinds += [f"{rest} others"] if rest else []
+    more = f"not asked for: {proposal.unknown} other models; no chat models: {', '.join(kinds) or 'none'}"
     yield Line(more, "dim")
 
 
 def _and_more(count: int) -> Iterator[Line]:
     if count > _NAMED:
         yield Line(f"and {count - _NAMED} more; --json lists all", "dim")
-
-
-def _kinds(left_out: Mapping[str, int]) -> str:
-    most = sorted(left_out.items(), key=lambda each: (-each[1], each[0]))
-    named = [f"{count} {kind}" for kind, count in most[:4]]
-    rest = sum(count for _, count in most[4:])
-    return ", ".join([*named, f"{rest} others"] if rest else named) or "none"
 
 
 def _value(value: float | str | None) -> str:
@@ -330,7 +327,13 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
             router = Router.sandbox(catalogue=catalogue, policies=policies, settings=settings)
         router.policies()  # raises ValidationFailed for selectors that match no model
     found = router.check_policies(request)
-    notes = [note for each in found for note in _check_notes(each)]
+    notes = []
+    for each in found:
+        if each.problem is not None:
+            notes.append(f"{_checked(each)}: {each.problem}")
+        if not each.fallback_affordable:
+            notes.append(f"{_checked(each)}: the budget pays for no fallback after {each.model}")
+        notes += [f"{_checked(each)}: {end.model} is served until {end.deprecated_at[:10]}" for end in each.ends]
     head = ("policy", "served by", "models that fit", "expected", "at most", "if a provider is lost")
     table = Table([_check_row(each) for each in found], head, frozenset({2, 3, 4}))
     told = [
@@ -357,12 +360,3 @@ def _check_row(check: PolicyCheck) -> Row:
         loss = f"breaks without {', '.join(check.breaks_without)}"
     costs = ("unknown" if usd is None else dollars(usd) for usd in (check.estimated_cost_usd, check.worst_cost_usd))
     return Row((_checked(check), check.model, fits, *costs, loss), style)
-
-
-def _check_notes(check: PolicyCheck) -> Iterator[str]:
-    if check.problem is not None:
-        yield f"{_checked(check)}: {check.problem}"
-    if not check.fallback_affordable:
-        yield f"{_checked(check)}: the budget pays for no fallback after {check.model}"
-    for end in check.ends:
-        yield f"{_checked(check)}: {end.model} is served until {end.deprecated_at[:10]}"
