@@ -37,7 +37,7 @@ from .samples import (
 )
 
 A_MOMENT_S = 0.001
-THREADS, ROUNDS, LIMIT, MOST = 8, 20, 50, 3
+THREADS, ROUNDS, LIMIT, MOST = 8, 40, 100, 3
 PATIENCE_S = 20.0
 CANCELLED_AFTER = 20
 """The cancellation test cancels after 0 to this many checkpoints."""
