@@ -18,7 +18,7 @@ from routewright.testing.servers import PostgresServer, RedisServer
 
 from .recorded import at_noon, few, record
 
-pytest_plugins = ["routewright.testing.plugin"]
+pytest_plugins = ["routewright.testing.plugin", "pytester"]
 ROOT = Path(__file__).parent
 # HTTP clients would each parse the 150 authorities of the system, for 20 ms of processor time
 os.environ["SSL_CERT_FILE"] = str(ROOT / "data/authority.pem")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import anyio
 
 from routewright.backends.clock import SystemClock
 from routewright.cli import main
+from routewright.cli.show import Block, rendered
 from routewright.trace import TraceStore
 from routewright.wire import (
     CacheSpan,
@@ -137,3 +139,8 @@ async def _record(path: Path, traces: Sequence[Trace], settings: dict[str, Any])
     for each in traces:
         await store.record(each)
     await store.aclose()
+
+
+def plain(blocks: Iterable[Block], width: int) -> str:
+    """Blocks of a page as text without colours."""
+    return rendered(blocks, StringIO(), width)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,11 +14,11 @@ import pytest
 from routewright import Router
 from routewright.cli import main
 from routewright.cli.analytics import usage_page
-from routewright.cli.show import Bar, Row, Table, plain
+from routewright.cli.show import Bar, Row, Table
 from routewright.storage import open_storage
 from routewright.wire import CacheSpan, Tokens, Trace, UsageReport, UsageRow, UsageTotals
 
-from .recorded import BIG, SMALL, model, record, trace
+from .recorded import BIG, SMALL, model, plain, record, trace
 
 Capture = pytest.CaptureFixture[str]
 
@@ -168,7 +167,7 @@ def test_latency_shows_quantiles_by_model_and_strategy_on_one_scale(capsys: Capt
     ],
 )
 @pytest.mark.usefixtures("store")
-def test_a_report_of_nothing_says_so(report: str, said: str, capsys: Capture) -> None:
+def test_an_empty_report_says_so(report: str, said: str, capsys: Capture) -> None:
     for argv in (["--end-date", "2026-01-01"], ["--account", "nobody"]):
         assert shown(capsys, report, *argv).splitlines()[1:] == ["", said]
 
@@ -187,7 +186,7 @@ def test_a_report_of_nothing_says_so(report: str, said: str, capsys: Capture) ->
     ],
 )
 @pytest.mark.usefixtures("store")
-def test_what_cannot_be_reported_is_named_as_it_was_written(argv: list[str], said: str, capsys: Capture) -> None:
+def test_a_wrong_report_option_is_named(argv: list[str], said: str, capsys: Capture) -> None:
     assert main(["analytics", *argv]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -212,13 +211,13 @@ def test_a_group_cannot_command_the_terminal_or_forge_a_line(tmp_path: Path, cap
         assert not set(out) & {"\x1b", "\x9b"}
 
 
-def test_an_old_encoding_gets_bars_in_ascii(store: Path) -> None:
-    command = [sys.executable, "-m", "routewright", "analytics", "usage", "--start-date", "2026-11-01", "--end-date",
-               "2026-11-30", "--store", str(store)]  # fmt: skip
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
-    assert f"\n2026-11-22         8  {'#' * 40} " in done.stdout
-    assert "?" not in done.stdout
+def test_an_old_encoding_gets_bars_in_ascii(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    assert main(["analytics", "usage", "--start-date", "2026-11-01", "--end-date", "2026-11-30"]) == 0
+    page = written.getvalue().decode("ascii")
+    assert f"\n2026-11-22         8  {'#' * 40} " in page
+    assert "?" not in page
 
 
 # bars

@@ -66,7 +66,7 @@ def told(capsys: Capture, *argv: str) -> Any:
 # stats
 
 
-def test_stats_are_of_one_account(kept: list[str], capsys: Capture) -> None:
+def test_stats_count_one_account(kept: list[str], capsys: Capture) -> None:
     found = told(capsys, "stats")
     assert (found["account"], found["entries"], found["partitions"]) == ("default", 3, 2)
     assert found["size_bytes"] > 0
@@ -77,7 +77,7 @@ def test_stats_are_of_one_account(kept: list[str], capsys: Capture) -> None:
     assert [line.split()[0] for line in lines] == ["answers", "size", "partitions", "oldest", "had"]
 
 
-def test_an_account_without_answers_is_told_of_others(kept: list[str], capsys: Capture) -> None:
+def test_stats_of_an_empty_account_mention_the_others(kept: list[str], capsys: Capture) -> None:
     said = shown(capsys, "stats", "--account", "nobody")
     assert said == "the account 'nobody' has no answer there; other accounts have 4: name one with --account\n"
 
@@ -89,7 +89,7 @@ def test_the_cache_is_named_by_an_option_before_the_environment(kept: list[str],
         assert told(capsys, "stats", "--cache", named)["entries"] == 3
 
 
-def test_a_cache_that_is_not_there_is_not_made(capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_missing_cache_is_not_created(capsys: Capture, monkeypatch: Patch) -> None:
     for command in (["stats"], ["explain", "--sandbox", "Hi"], ["invalidate", "--everything", "--yes"]):
         assert "there is no cache cache.db; 'routewright serve --cache cache.db'" in shown(capsys, *command, code=2)
     assert not Path("cache.db").exists()
@@ -139,9 +139,7 @@ def test_a_similar_question_is_in_the_table(kept: list[str], capsys: Capture) ->
 
 
 @pytest.mark.parametrize("options", [("--max-error", "2"), ("--threshold", "-1")])
-def test_an_option_of_the_cache_is_named_where_it_is_wrong(
-    options: tuple[str, str], kept: list[str], capsys: Capture
-) -> None:
+def test_a_wrong_cache_option_is_named(options: tuple[str, str], kept: list[str], capsys: Capture) -> None:
     assert shown(capsys, "explain", *SANDBOX, *options, SKY, code=2).startswith(f"routewright: {options[0]}: must be")
 
 
@@ -154,7 +152,7 @@ def test_both_bounds_are_refused(kept: list[str], capsys: Capture) -> None:
 # invalidate
 
 
-def test_answers_go_by_each_of_their_marks(kept: list[str], capsys: Capture) -> None:
+def test_answers_are_invalidated_by_each_selector(kept: list[str], capsys: Capture) -> None:
     found = told(capsys, "explain", *SANDBOX, SKY)
     content = Path("cache.db").read_bytes()
     for options, removed in [
@@ -177,7 +175,7 @@ def test_answers_go_by_each_of_their_marks(kept: list[str], capsys: Capture) -> 
     assert shown(capsys, "invalidate", "--namespace", "facts", "-y") == "1 answer removed\n"
 
 
-def test_a_person_is_asked_first(kept: list[str], capsys: Capture, monkeypatch: Patch) -> None:
+def test_invalidate_asks_for_confirmation(kept: list[str], capsys: Capture, monkeypatch: Patch) -> None:
     said = shown(capsys, "invalidate", "--everything", code=2)
     assert said == "routewright: answers of the account default would be removed; give --yes to have it done\n"
     asked: list[str] = []
@@ -192,7 +190,7 @@ def test_a_person_is_asked_first(kept: list[str], capsys: Capture, monkeypatch: 
     assert told(capsys, "stats")["entries"] == 3
 
 
-def test_what_is_to_go_has_to_be_said_once(kept: list[str], capsys: Capture) -> None:
+def test_invalidate_needs_selectors_or_everything(kept: list[str], capsys: Capture) -> None:
     assert "--everything: nothing is selected" in shown(capsys, "invalidate", code=2)
     assert "--everything: cannot be combined" in shown(capsys, "invalidate", "--everything", "--key", "0" * 32, code=2)
     assert shown(capsys, "invalidate", "--key", "5", "--yes", code=2).startswith("routewright: --key: is '5'; pass the")

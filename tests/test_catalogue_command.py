@@ -81,7 +81,7 @@ def test_a_catalogue_file_is_as_old_as_its_facts() -> None:
     assert load("old.toml").as_of == "2026-10-01"
 
 
-def test_a_list_that_is_taken_in_part_does_not_make_the_rest_younger() -> None:
+def test_a_partial_import_keeps_the_date_of_the_catalogue() -> None:
     run("import", save(), "--provider", "openai")
     assert "as_of" not in tomllib.loads(Path("models.toml").read_text())
 
@@ -110,7 +110,7 @@ def test_what_is_left_out_is_counted(capsys: Capture) -> None:
     assert "not asked for: 0 other models; no chat models: 1 embedding\n" in out
 
 
-def test_a_price_that_slips_by_a_power_of_ten_is_marked(capsys: Capture) -> None:
+def test_a_price_change_by_a_power_of_ten_is_marked(capsys: Capture) -> None:
     Path("prices.json").write_text(
         json.dumps({"gpt-5.1": row(input_cost_per_token=1.25e-05, output_cost_per_token=1e-05)})
     )
@@ -118,7 +118,7 @@ def test_a_price_that_slips_by_a_power_of_ten_is_marked(capsys: Capture) -> None
     assert "1.25 -> 12.50  $/1M  10 times\n" in capsys.readouterr().out
 
 
-def test_contradictions_name_the_way_out(capsys: Capture) -> None:
+def test_contradictions_suggest_a_provider(capsys: Capture) -> None:
     prices = {"input_cost_per_token": 1e-06, "output_cost_per_token": 1e-06}
     rows = {
         "gemini/gemini-2.5-pro": row(**prices) | {"litellm_provider": "gemini"},
@@ -147,7 +147,7 @@ def test_new_models_are_added_where_asked(capsys: Capture) -> None:
     assert (model.modalities, model.deprecated_at) == (("text", "image"), "2027-05-01")
 
 
-def test_a_glob_of_new_models_that_picks_none_is_refused(capsys: Capture) -> None:
+def test_a_glob_that_matches_no_model_is_refused(capsys: Capture) -> None:
     new = row(input_cost_per_token=1e-06, output_cost_per_token=2e-06)
     assert run("import", save(**{"gpt-9": new}), "--add", "opnai/gpt-9") == 2
     err = capsys.readouterr().err
@@ -156,7 +156,7 @@ def test_a_glob_of_new_models_that_picks_none_is_refused(capsys: Capture) -> Non
     assert not Path("models.toml").exists()
 
 
-def test_an_import_over_an_earlier_one_keeps_what_else_that_says() -> None:
+def test_a_second_import_keeps_the_rest_of_the_file() -> None:
     mine = row(input_cost_per_token=1e-06, output_cost_per_token=2e-06)
     run("import", save(**{"gpt-9": mine}), "--add", "*")
     run("import", save(**{"gpt-5.2": row(input_cost_per_token=1e-06, output_cost_per_token=1.4e-05)}))
@@ -179,7 +179,7 @@ fast = "openai/gpt-4.1"
 """
 
 
-def test_a_file_written_by_hand_is_not_written_over_unasked(capsys: Capture) -> None:
+def test_a_file_written_by_hand_is_overwritten_only_with_force(capsys: Capture) -> None:
     Path("models.toml").write_text(HAND_MADE)
     assert run("import", save()) == 2
     assert "models.toml: was written by hand: its comments and layout would be lost" in capsys.readouterr().err
@@ -197,7 +197,7 @@ def test_a_json_catalogue_is_carried_over_as_toml() -> None:
     assert load("new.toml").aliases == {"x": "v/a"}
 
 
-def test_a_catalogue_of_one_s_own_is_carried_over_to_a_new_file() -> None:
+def test_an_own_catalogue_is_carried_over_to_a_new_file() -> None:
     Path("own.toml").write_text(HAND_MADE)
     assert run("import", save(), "--catalogue", "own.toml", "--output", "new.toml") == 0
     assert load("new.toml").aliases == {"fast": "openai/gpt-4.1"}
@@ -220,7 +220,7 @@ def test_a_catalogue_of_one_s_own_is_carried_over_to_a_new_file() -> None:
         (["--output", "wrong.toml"], "wrong.toml: modells: unknown key; did you mean 'models'?"),
     ],
 )
-def test_what_cannot_be_done_is_refused(argv: list[str], said: str, capsys: Capture) -> None:
+def test_an_impossible_import_is_refused(argv: list[str], said: str, capsys: Capture) -> None:
     Path("own.toml").write_text(HAND_MADE)
     Path("there.toml").write_text("")
     Path("wrong.toml").write_text("modells = []")
@@ -229,14 +229,14 @@ def test_what_cannot_be_done_is_refused(argv: list[str], said: str, capsys: Capt
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"a": {}}', '{"a": 1, "a": 2}', "\x00"])
-def test_what_is_no_price_list_is_refused_by_name(content: str, capsys: Capture) -> None:
+def test_a_file_that_is_no_price_list_is_refused_by_name(content: str, capsys: Capture) -> None:
     Path("bad.json").write_text(content)
     assert run("import", "bad.json") == 2
     assert "routewright: bad.json" in capsys.readouterr().err
     assert not Path("models.toml").exists()
 
 
-def test_json_holds_all_of_it(capsys: Capture) -> None:
+def test_import_as_json_is_complete(capsys: Capture) -> None:
     assert run("import", save(e=row(mode="embedding")), "--json") == 0
     body = json.loads(capsys.readouterr().out)
     assert body["changes"] == [{"model": "openai/gpt-5.1", "what": "input", "before": 1.25, "after": 1.1}]
@@ -244,7 +244,7 @@ def test_json_holds_all_of_it(capsys: Capture) -> None:
     assert body["counts"] == {"changed": 1, "added": 0, "same": 0, "unknown": 0}
 
 
-def test_what_could_not_be_read_again_is_not_written(capsys: Capture) -> None:
+def test_an_overlay_that_does_not_load_is_not_written(capsys: Capture) -> None:
     Path("models.toml").write_text('[aliases]\n"openai/gpt-9" = "openai/gpt-4.1"\n')
     new = row(input_cost_per_token=1e-06, output_cost_per_token=2e-06)
     assert run("import", save(**{"gpt-9": new}), "--add", "*") == 2
@@ -258,7 +258,7 @@ def test_what_could_not_be_read_again_is_not_written(capsys: Capture) -> None:
     st.dictionaries(st.text(max_size=8), st.dictionaries(st.text(max_size=8), toml_values), max_size=2),
     st.dictionaries(st.text(max_size=8).filter(lambda key: key not in ("models", "prices", "aliases")), toml_values),
 )
-def test_what_is_written_is_read_back_the_same(
+def test_an_overlay_reads_back_the_same(
     models: list[dict[str, Any]], prices: dict[str, dict[str, Any]], rest: dict[str, Any]
 ) -> None:
     content = {**rest, **({"models": models} if models else {}), **({"prices": prices} if prices else {})}
@@ -327,7 +327,7 @@ def test_an_unknown_model_names_the_nearest(capsys: Capture) -> None:
     )
 
 
-def test_catalogue_alone_says_what_it_takes(capsys: Capture) -> None:
+def test_catalogue_without_a_subcommand_lists_them(capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
         run()
     assert ended.value.code == 2
@@ -337,7 +337,7 @@ def test_catalogue_alone_says_what_it_takes(capsys: Capture) -> None:
 # the file's new keys
 
 
-def test_a_file_may_give_every_price_dated_changes_and_its_day() -> None:
+def test_a_file_may_hold_every_price_dated_changes_and_its_date() -> None:
     Path("all.toml").write_text(
         "as_of = 2026-11-01\n[[models]]\nid = 'v/a'\n"
         "prices = { input_usd = 1, output_usd = 2, batch_input_usd = 0.5, batch_output_usd = 1, reasoning_usd = 3 }\n"

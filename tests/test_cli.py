@@ -25,9 +25,11 @@ from routewright.backends.providers.sandbox import last_user_text
 from routewright.cli import main
 from routewright.cli.command import EXIT_CODES, exit_code, parser
 from routewright.cli.route import request_of
-from routewright.cli.show import Line, Row, Screen, Table, facts, plain
+from routewright.cli.show import Line, Row, Screen, Table, facts
 from routewright.cli.spans import trace_page
 from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, ModelSpan, Params, TextPart, Trace
+
+from .recorded import plain
 
 COMMAND = [sys.executable, "-m", "routewright"]
 README = ["route", "--sandbox", "--explain", "--trace", "Why is the sky blue?"]
@@ -66,6 +68,13 @@ def on_terminal(monkeypatch: Patch, *streams: str) -> None:
         monkeypatch.setattr(getattr(sys, name), "isatty", lambda: True)
 
 
+def encoded(monkeypatch: Patch, encoding: str) -> io.BytesIO:
+    """Let standard output have an encoding. Returns what is written to it."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding))
+    return written
+
+
 def request(*argv: str) -> RouteRequest:
     return request_of(parser().parse_args(argv), Router.sandbox().models())
 
@@ -73,7 +82,7 @@ def request(*argv: str) -> RouteRequest:
 # what goes where
 
 
-def test_standard_output_holds_the_answer_and_nothing_else(capsys: Capture) -> None:
+def test_stdout_holds_the_answer_and_nothing_else(capsys: Capture) -> None:
     assert main(README) == 0
     out, err = capsys.readouterr()
     assert re.fullmatch(r"This is a canned answer in the name of \S+\. The sandbox calls no model.*\n", out)
@@ -112,7 +121,7 @@ def test_json_is_one_line_with_the_route_response(capsys: Capture) -> None:
     assert not {"decision", "trace"} & set(body)
 
 
-def test_json_brings_decision_and_trace_where_they_are_asked_for(capsys: Capture) -> None:
+def test_json_holds_decision_and_trace_if_asked_for(capsys: Capture) -> None:
     main(["route", "--sandbox", "--json", "--explain", "--trace", "Hello"])
     body = json.loads(capsys.readouterr().out)
     decision = body["decision"]
@@ -123,7 +132,7 @@ def test_json_brings_decision_and_trace_where_they_are_asked_for(capsys: Capture
     assert "tokens" in decision["input"]
 
 
-def test_a_trace_shows_what_an_estimated_cost_can_have_been() -> None:
+def test_a_trace_shows_the_range_of_an_estimated_cost() -> None:
     span = ModelSpan(
         id=1, name="a/m", start_ms=0, model="a/m", provider="a", attempt=1, latency_ms=1, cost_usd=0.002,
         cost_range_usd=(0.001, 0.03), finish_reason="stop",
@@ -145,7 +154,7 @@ def test_an_answer_ends_with_exactly_one_line_end(monkeypatch: Patch, capsys: Ca
     assert capsys.readouterr().out == "bare\nended\n"
 
 
-def test_a_rescue_is_named(monkeypatch: Patch, capsys: Capture) -> None:
+def test_a_fallback_is_named(monkeypatch: Patch, capsys: Capture) -> None:
     primary = Router.sandbox().decide("Hello").model
     sandbox(monkeypatch, faults={primary: "auth"})
     assert main(["route", "--sandbox", "--trace", "Hello"]) == 0
@@ -175,7 +184,7 @@ def test_a_prompt_comes_from_a_file(
     assert capsys.readouterr().out == "<  two\nlines>\n"
 
 
-def test_an_argument_leaves_standard_input_alone(monkeypatch: Patch) -> None:
+def test_a_prompt_argument_does_not_read_stdin(monkeypatch: Patch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     assert main(["route", "--sandbox", "Hello"]) == 0
 
@@ -194,7 +203,7 @@ def test_an_argument_leaves_standard_input_alone(monkeypatch: Patch) -> None:
         (["--image", "x.png"], b"hi", "--image: 'x.png' is no URL, and files are not read; give https://"),
     ],
 )
-def test_a_prompt_that_cannot_be_had_is_said(
+def test_a_missing_or_unreadable_prompt_is_refused(
     argv: list[str], piped: bytes, said: str, monkeypatch: Patch, capsys: Capture
 ) -> None:
     feed(monkeypatch, piped)
@@ -230,12 +239,12 @@ def test_options_make_the_request() -> None:
     )
 
 
-def test_a_model_that_is_unknown_is_told_by_its_option(capsys: Capture) -> None:
+def test_an_unknown_model_is_named_by_its_option(capsys: Capture) -> None:
     assert main(["decide", "--sandbox", "--model", "openai/gpt-4.1,gpt-41", "hi"]) == 2
     assert "routewright: --model: unknown model 'gpt-41'; did you mean 'openai/gpt-4.1'?" in capsys.readouterr().err
 
 
-def test_ignored_wishes_are_told_beside_the_answer(tmp_path: Path, capsys: Capture) -> None:
+def test_ignored_params_are_listed_on_stderr(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "r.json"
     file.write_text('{"messages":[{"role":"user","content":"x"}],"params":{"verbosity":"low","service_tier":"flex"}}')
     argv = ["route", "--sandbox", "--request", str(file), "--model"]
@@ -249,7 +258,7 @@ def test_a_bare_prompt_makes_a_bare_request() -> None:
     assert request("route", "hi") == RouteRequest([Message("user", "hi")])
 
 
-def test_an_image_stands_beside_the_prompt() -> None:
+def test_an_image_is_sent_with_the_prompt() -> None:
     asked = request("decide", "what?", "--image", "https://a/b.png").messages
     assert asked == [Message("user", [TextPart("what?"), ImagePart(ImageUrl("https://a/b.png"))])]
 
@@ -258,7 +267,7 @@ def test_no_fallback_is_an_empty_chain() -> None:
     assert request("route", "--no-fallback", "hi").fallback == Fallback([])
 
 
-def test_options_keep_what_the_request_promises_besides(tmp_path: Path) -> None:
+def test_options_keep_other_fields_of_the_request(tmp_path: Path) -> None:
     file = tmp_path / "r.json"
     file.write_text('{"messages":[{"role":"user","content":"x"}],"budget":{"maxTokens":9000},"metadata":{"a":"1"}}')
     made = request("route", "--request", str(file), "--max-cost", "0.1", "--metadata", "b=2")
@@ -266,7 +275,7 @@ def test_options_keep_what_the_request_promises_besides(tmp_path: Path) -> None:
     assert made.metadata == {"a": "1", "b": "2"}
 
 
-def test_a_provider_stands_for_its_models_but_not_for_its_free_offers() -> None:
+def test_a_provider_means_its_models_without_free_offers() -> None:
     offers = {model.id for model in Router.sandbox().models() if model.free_tier}
     chosen = request("decide", "--provider", "google", "hi").models
     assert chosen
@@ -346,7 +355,7 @@ def test_without_a_provider_route_is_3_and_points_to_the_sandbox(capsys: Capture
     assert "add --sandbox" in capsys.readouterr().err
 
 
-def test_what_was_tried_is_shown_of_a_failure(monkeypatch: Patch, capsys: Capture) -> None:
+def test_a_failure_shows_the_attempts(monkeypatch: Patch, capsys: Capture) -> None:
     sandbox(monkeypatch, faults={"*": "auth"})
     assert main(["route", "--sandbox", "--trace", "Hello"]) == 5
     err = capsys.readouterr().err
@@ -354,7 +363,7 @@ def test_what_was_tried_is_shown_of_a_failure(monkeypatch: Patch, capsys: Captur
     assert "failed" in err
 
 
-def test_a_refusal_shows_what_the_budget_keeps_out(capsys: Capture) -> None:
+def test_a_refusal_shows_the_models_over_budget(capsys: Capture) -> None:
     assert main(["route", "--sandbox", "--explain", "--max-cost", "0.0000001", "Hello"]) == 3
     err = capsys.readouterr().err
     assert re.search(r"\d+  budget_cost  \S+ \$0\.0\d+", err)
@@ -397,7 +406,7 @@ def test_no_command_shows_the_help(capsys: Capture) -> None:
 # streams and terminals
 
 
-def test_a_restart_is_said_on_a_terminal(monkeypatch: Patch, capsys: Capture) -> None:
+def test_a_restart_is_announced_on_a_terminal(monkeypatch: Patch, capsys: Capture) -> None:
     sandbox(monkeypatch, answers=breaks_once())
     on_terminal(monkeypatch, "stdout")
     assert main(["route", "--sandbox", "-q", "Hello"]) == 0
@@ -412,7 +421,7 @@ def test_a_pipe_gets_a_whole_answer_or_none(monkeypatch: Patch, capsys: Capture)
     assert capsys.readouterr().out == "whole answer\n"
 
 
-def test_what_was_streamed_into_a_pipe_is_never_begun_again(monkeypatch: Patch, capsys: Capture) -> None:
+def test_an_answer_streamed_into_a_pipe_is_never_restarted(monkeypatch: Patch, capsys: Capture) -> None:
     sandbox(monkeypatch, answers=breaks_once())
     assert main(["route", "--sandbox", "--stream", "-q", "Hello"]) == 5
     assert capsys.readouterr().out == "half\n"
@@ -480,10 +489,11 @@ def test_without_rich_a_command_names_the_extra(monkeypatch: Patch, capsys: Capt
 
 
 @pytest.mark.parametrize(("argv", "code"), [(["serve", "--check"], 0), (["serve", "--check", "--port", "-1"], 2)])
-def test_serve_needs_no_rich(argv: list[str], code: int, tmp_path: Path) -> None:
-    program = f"import sys; sys.modules['rich'] = None; from routewright.cli import main; sys.exit(main({argv}))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=60, cwd=tmp_path)
-    assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
+def test_serve_needs_no_rich(argv: list[str], code: int, tmp_path: Path, monkeypatch: Patch) -> None:
+    for name in ("rich", *(name for name in sys.modules if name.startswith("rich."))):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == code
 
 
 def test_text_is_never_markup(monkeypatch: Patch, capsys: Capture) -> None:
@@ -534,7 +544,7 @@ def test_decide_with_a_key_chooses_among_its_models(monkeypatch: Patch, capsys: 
     assert {candidate["model"].split("/")[0] for candidate in json.loads(out)["candidates"]} == {"mistral"}
 
 
-def test_decide_reads_the_prompt_where_that_is_asked_for(capsys: Capture) -> None:
+def test_decide_reads_the_prompt_with_a_predictor(capsys: Capture) -> None:
     for argv, found in (([], False), (["--predictor", "built-in"], True)):
         assert main(["decide", "--sandbox", "--explain", *argv, "Solve for x: 3x^2 - 5x + 2 = 0"]) == 0
         assert ("topic math" in capsys.readouterr().out) == found
@@ -547,7 +557,7 @@ def test_decide_refuses_as_route_would(capsys: Capture) -> None:
     assert "budget_tokens" in err
 
 
-def test_decide_names_those_preferred_and_why_one_was_not_taken(capsys: Capture) -> None:
+def test_decide_shows_why_a_preferred_model_was_not_taken(capsys: Capture) -> None:
     argv = "decide --sandbox --prefer openai/o3-pro --prefer openai/gpt-4.1 --max-cost 0.01 Hello"
     assert main(argv.split()) == 0
     out, _ = capsys.readouterr()
@@ -555,7 +565,7 @@ def test_decide_names_those_preferred_and_why_one_was_not_taken(capsys: Capture)
     assert re.search(r"chosen +openai/gpt-4.1 ", out)
 
 
-def test_decide_says_what_would_have_to_be_true_for_another_model(capsys: Capture) -> None:
+def test_decide_says_what_another_model_would_need(capsys: Capture) -> None:
     assert main(["decide", "--sandbox", "--why-not", "openai/gpt-4.1", "Hello"]) == 0
     out, _ = capsys.readouterr()
     assert str(Router.sandbox().why_not("Hello", "openai/gpt-4.1")) in out
@@ -564,7 +574,7 @@ def test_decide_says_what_would_have_to_be_true_for_another_model(capsys: Captur
     assert (told["model"], told["place"] > 1, told["changes"][0]["what"]) == ("openai/gpt-4.1", True, "models")
 
 
-def test_it_says_so_of_a_refused_request_too_in_the_words_of_the_command_line(capsys: Capture) -> None:
+def test_why_not_of_a_refused_request_names_options(capsys: Capture) -> None:
     assert main(["decide", "--sandbox", "--max-cost", "0", "--why-not", "openai/gpt-4.1", "Hello"]) == 3
     out, err = capsys.readouterr()
     assert out == ""
@@ -586,7 +596,7 @@ def test_policies_and_catalogue_come_from_files(tmp_path: Path, monkeypatch: Pat
     assert routing["policy_version"].startswith("ours@")
 
 
-def test_a_word_in_a_policy_file_that_picks_no_model_is_named_with_its_line(tmp_path: Path, capsys: Capture) -> None:
+def test_a_selector_without_a_model_is_named_with_its_file(tmp_path: Path, capsys: Capture) -> None:
     policies = tmp_path / "policies.toml"
     policies.write_text('[[policies]]\nname = "ours"\nmodels = ["opnai/*"]\n')
     for argv in (["decide", "--policies", str(policies), "Hello"], ["policies", "check", str(policies)]):
@@ -615,9 +625,7 @@ def test_models_lists_what_a_key_opens(monkeypatch: Patch, capsys: Capture) -> N
     assert len(everything_known) > len(current)
 
 
-def test_models_says_that_prices_are_old_once_and_beside_the_list(
-    tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_models_warns_once_of_old_prices(tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "models.toml"
     path.write_text("as_of = 2020-01-01")
     assert main(["models", "--all", "--catalogue", str(path)]) == 0
@@ -637,7 +645,7 @@ def test_models_are_filtered_by_provider_and_modality(capsys: Capture) -> None:
     assert all(row.startswith(("openai/", "google/")) and "image tool" in row for row in rows)
 
 
-def test_models_of_nobody_is_said(monkeypatch: Patch, capsys: Capture) -> None:
+def test_models_of_an_unknown_or_unconfigured_provider(monkeypatch: Patch, capsys: Capture) -> None:
     assert main(["models", "--provider", "opnai"]) == 2
     assert "did you mean 'openai'?" in capsys.readouterr().err
     monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -645,16 +653,71 @@ def test_models_of_nobody_is_said(monkeypatch: Patch, capsys: Capture) -> None:
     assert "--all" in capsys.readouterr().err
 
 
+# streams that cannot be written or read
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-16", "utf-8"])
+def test_an_old_encoding_loses_nothing_of_json(encoding: str, monkeypatch: Patch) -> None:
+    said, written = "é “quoted” 日本 😀 \\u00e9", encoded(monkeypatch, encoding)
+    assert main(["route", "--sandbox", "--json", "--trace", "--metadata", f"said={said}", "Hello"]) == 0
+    text = written.getvalue().decode(encoding)
+    assert json.loads(text)["trace"]["metadata"] == {"said": said}
+    assert ("é" in text) == encoding.startswith("utf"), "an encoding that lacks a character gets ASCII"
+
+
+def test_an_old_encoding_costs_no_answer(monkeypatch: Patch) -> None:
+    sandbox(monkeypatch, answers={"Hello": "日本 it is"})
+    written = encoded(monkeypatch, "ascii")
+    assert main(["route", "--sandbox", "--trace", "Hello"]) == 0
+    assert written.getvalue() == b"?? it is\n"
+
+
+@pytest.mark.parametrize("argv", [["models", "--all", "--json"], ["route", "--sandbox", "Hello"]])
+def test_a_broken_pipe_is_141_and_no_message(argv: list[str], monkeypatch: Patch, capsys: Capture) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as pipe:  # closing it raises if anything is left to write
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert main(argv) == 141
+    assert "Pipe" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to write to")
+@pytest.mark.parametrize(
+    "argv", [["models", "--all"], ["route", "--sandbox", "--json", "hi"], ["route", "--sandbox", "hi"]]
+)
+def test_a_full_disk_is_1_and_one_sentence(argv: list[str], monkeypatch: Patch, capsys: Capture) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(argv) == 1
+    assert capsys.readouterr().err.endswith("routewright: cannot write the output: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "closed", "code", "out", "err"),
+    [
+        (["route", "--sandbox", "--explain", "hi"], ["stderr"], 0, "This is a canned answer", ""),
+        (["route", "--sandbox", "-"], ["stdin"], 2, "", "routewright: prompt: is empty; give it as an argument"),
+    ],
+)
+def test_a_closed_stream_acts_like_the_null_device(
+    argv: list[str], closed: list[str], code: int, out: str, err: str, monkeypatch: Patch, capsys: Capture
+) -> None:
+    for name in closed:
+        monkeypatch.setattr(sys, name, None)
+    assert main(argv) == code
+    said = capsys.readouterr()
+    for text, begins in ((said.out, out), (said.err, err)):
+        assert text.startswith(begins)
+        assert bool(text) == bool(begins)
+
+
 # as a process
 
 
-def run(*argv: str, **rest: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *argv], capture_output=True, text=True, check=False, timeout=60, **rest)
-
-
 def test_it_runs_as_a_module() -> None:
-    done = run("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"routewright {__version__}\n", "")
+    done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == (f"routewright {__version__}\n", "")
 
 
 def test_help_does_not_load_the_library() -> None:
@@ -663,69 +726,11 @@ def test_help_does_not_load_the_library() -> None:
     assert not {"numpy", "routewright.router", "rich"} & set(done.stdout.split())
 
 
-def test_an_old_encoding_costs_no_answer() -> None:
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = run("route", "--sandbox", "--trace", "Hello", env=environment)
-    assert done.returncode == 0
-    assert "canned answer" in done.stdout
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-16", "utf-8"])
-def test_an_old_encoding_loses_nothing_of_json(encoding: str) -> None:
-    said = "é “quoted” 日本 😀 \\u00e9"
-    command = [*COMMAND, "route", "--sandbox", "--json", "--trace", "--metadata", f"said={said}", "Hello"]
-    environment = {**os.environ, "PYTHONIOENCODING": encoding}
-    done = subprocess.run(command, capture_output=True, check=True, timeout=60, env=environment)
-    written = done.stdout.decode(encoding)
-    assert json.loads(written)["trace"]["metadata"] == {"said": said}
-    assert ("é" in written) == encoding.startswith("utf"), "an encoding that lacks a character gets ASCII"
-
-
-@pytest.mark.skipif(os.name == "nt", reason="pipes end otherwise there")
-@pytest.mark.parametrize("argv", [["models", "--all", "--json"], ["route", "--sandbox", "Hello"]])
-def test_nobody_reading_ends_it_quietly(argv: list[str]) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    try:
-        done = subprocess.run([*COMMAND, *argv], stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60)
-    finally:
-        os.close(writing)
-    assert done.returncode == 141
-    assert b"Traceback" not in done.stderr
-    assert b"BrokenPipe" not in done.stderr
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to write to")
-@pytest.mark.parametrize(
-    "argv", [["models", "--all"], ["route", "--sandbox", "--json", "hi"], ["route", "--sandbox", "hi"]]
-)
-def test_output_that_cannot_be_written_is_a_sentence_and_1(argv: list[str]) -> None:
-    with open("/dev/full", "wb") as full:
-        command = [*COMMAND, *argv]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.endswith("routewright: cannot write the output: No space left on device\n")
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.skipif(os.name == "nt", reason="a shell closes streams otherwise there")
-@pytest.mark.parametrize(
-    ("line", "code", "out", "err"),
-    [
-        ("route --sandbox -q hi >&-", 0, "", ""),
-        ("models >&- 2>&-", 0, "", ""),
-        ("route --sandbox --explain hi 2>&-", 0, "This is a canned answer", ""),
-        ("route --sandbox - <&-", 2, "", "routewright: prompt: is empty; give it as an argument"),
-    ],
-)
-def test_a_closed_stream_is_as_good_as_the_null_device(line: str, code: int, out: str, err: str) -> None:
-    command = f"{shlex.join(COMMAND)} {line}"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == code
-    assert done.stdout.startswith(out)
-    assert bool(done.stdout) == bool(out)
-    assert done.stderr.startswith(err)
-    assert bool(done.stderr) == bool(err)
+def test_a_process_without_any_stream_answers_all_the_same() -> None:
+    command = f"{shlex.join(COMMAND)} route --sandbox -q hi <&- >&- 2>&-"
+    done = subprocess.run(command, shell=True, capture_output=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == (b"", b"")
 
 
 SLOW = """

@@ -87,7 +87,7 @@ def holds(key: str) -> bool:
 # accounts
 
 
-def test_the_first_account_begins_a_store(capsys: Capture) -> None:
+def test_the_first_account_creates_the_store(capsys: Capture) -> None:
     assert refused(capsys, "accounts", "ls") == (
         f"there is no store {Path('traces.db').absolute()}; "
         "'routewright route' and 'routewright accounts create' begin one"
@@ -125,7 +125,7 @@ def test_an_account_is_set_up_with_all_its_terms(capsys: Capture) -> None:
     ]  # fmt: skip
 
 
-def test_a_change_changes_what_is_given(acme: str, capsys: Capture) -> None:
+def test_a_change_of_an_account_changes_only_what_is_given(acme: str, capsys: Capture) -> None:
     change = ["accounts", "change", acme]
     changed = told(capsys, *change, "--plan", "free", "--tokens-per-min", "5", "--concurrency", "2", "--prepaid")
     assert (changed["plan"], changed["prepaid"]) == ("free", True)
@@ -138,7 +138,7 @@ def test_a_change_changes_what_is_given(acme: str, capsys: Capture) -> None:
     assert capsys.readouterr() == (ACCOUNT, "")
 
 
-def test_credit_says_the_balance(acme: str, capsys: Capture) -> None:
+def test_credit_prints_the_balance(acme: str, capsys: Capture) -> None:
     assert main(["accounts", "credit", acme, "10"]) == 0
     assert capsys.readouterr().out.endswith("balance  none: credit is not used before 'accounts change --prepaid'\n")
     main(["accounts", "change", acme, "--prepaid"])
@@ -154,7 +154,7 @@ def test_credit_says_the_balance(acme: str, capsys: Capture) -> None:
     assert capsys.readouterr().out == "credit   -$0.25\nid       b\nbalance  -$8\n"
 
 
-def test_show_says_how_an_account_stands(acme: str, capsys: Capture) -> None:
+def test_show_prints_the_standing_of_an_account(acme: str, capsys: Capture) -> None:
     main(["accounts", "change", acme, "--prepaid", "--monthly-limit", "4"])
     main(["accounts", "credit", acme, "10"])
     capsys.readouterr()
@@ -221,9 +221,7 @@ def test_show_says_how_an_account_stands(acme: str, capsys: Capture) -> None:
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )  # fmt: skip
 @pytest.mark.usefixtures("acme")
-def test_what_cannot_be_is_refused_in_the_words_of_the_command_line(
-    argv: list[str], said: str, capsys: Capture
-) -> None:
+def test_errors_of_the_console_name_options(argv: list[str], said: str, capsys: Capture) -> None:
     assert refused(capsys, *argv).startswith(said)
 
 
@@ -237,7 +235,7 @@ def test_what_cannot_be_is_refused_in_the_words_of_the_command_line(
         ["incidents", "open", "x", "--severity", "x"],
     ],
 )  # fmt: skip
-def test_what_is_no_command_line_of_ours_ends_with_2(argv: list[str], capsys: Capture) -> None:
+def test_an_invalid_command_line_is_2(argv: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(argv)
     assert "usage: routewright" in capsys.readouterr().err
@@ -247,7 +245,7 @@ def test_what_is_no_command_line_of_ours_ends_with_2(argv: list[str], capsys: Ca
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_key_goes_to_standard_output_alone(capsys: Capture) -> None:
+def test_a_new_key_goes_to_stdout_alone(capsys: Capture) -> None:
     assert main(["keys", "create", "acme", "--name", "website"]) == 0
     out, err = capsys.readouterr()
     key = out.removesuffix("\n")
@@ -300,7 +298,7 @@ def test_keys_are_listed_and_revoked(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_change_of_a_key_changes_what_is_given_limit_by_limit(capsys: Capture) -> None:
+def test_a_change_of_a_key_changes_only_the_given_limits(capsys: Capture) -> None:
     _, key_id = make_key(capsys, "--scope", "route", "--concurrency", "3", "--budget", "5")
     before = told(capsys, "keys", "show", "acme", key_id)
     change = ["keys", "change", "acme", key_id]
@@ -353,7 +351,7 @@ def test_a_key_is_shown_with_its_terms_and_what_it_spent(capsys: Capture) -> Non
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_person_is_asked_before_a_key_is_revoked(monkeypatch: Patch, capsys: Capture) -> None:
+def test_revoke_asks_for_confirmation(monkeypatch: Patch, capsys: Capture) -> None:
     key, key_id = make_key(capsys)
     named = f"the key 'website', {key[:12]}..., of acme"
     assert refused(capsys, "keys", "revoke", "acme", key_id) == (
@@ -372,9 +370,7 @@ def test_a_person_is_asked_before_a_key_is_revoked(monkeypatch: Patch, capsys: C
 
 
 @pytest.mark.usefixtures("acme")
-def test_no_command_but_the_one_that_makes_it_tells_a_key_or_a_secret(
-    capsys: Capture, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_create_prints_a_key_or_a_secret(capsys: Capture, caplog: pytest.LogCaptureFixture) -> None:
     key, key_id = make_key(capsys, "--budget", "5")
     caplog.set_level(logging.DEBUG)
     secret = secret_path(Path("traces.db")).read_text().strip()
@@ -425,7 +421,7 @@ def test_an_incident_is_opened_listed_and_resolved(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("acme")
-def test_the_secret_is_changed_and_keys_that_are_used_go_over(capsys: Capture) -> None:
+def test_used_keys_move_to_the_new_root_secret(capsys: Capture) -> None:
     used, _ = make_key(capsys)
     idle, _ = make_key(capsys)
     assert main(["secret", "rotate"]) == 0
@@ -441,7 +437,7 @@ def test_the_secret_is_changed_and_keys_that_are_used_go_over(capsys: Capture) -
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_secret_that_stands_in_the_environment_is_its_operators(monkeypatch: Patch, capsys: Capture) -> None:
+def test_a_root_secret_in_the_environment_is_not_rotated(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_SECRET", "s" * 32)
     assert refused(capsys, "secret", "rotate") == (
         "ROUTEWRIGHT_SECRET: holds the root secret, which only you can change; set ROUTEWRIGHT_SECRET to a new one and "
@@ -464,7 +460,7 @@ def interrupted(monkeypatch: Patch, change: Callable[[Console], Awaitable[object
     monkeypatch.setattr("routewright.cli.accounts.existing_store", lambda args: storage)
 
 
-def test_two_who_change_limits_of_an_account_at_once_both_do(acme: str, capsys: Capture, monkeypatch: Patch) -> None:
+def test_concurrent_changes_of_account_limits_are_both_kept(acme: str, capsys: Capture, monkeypatch: Patch) -> None:
     main(["accounts", "change", acme, "--requests-per-min", "10", "--concurrency", "5"])
     capsys.readouterr()
     theirs = RateLimits(requests_per_min=10, concurrency=1)
@@ -474,7 +470,7 @@ def test_two_who_change_limits_of_an_account_at_once_both_do(acme: str, capsys: 
 
 
 @pytest.mark.usefixtures("acme")
-def test_two_who_change_limits_of_a_key_at_once_both_do(capsys: Capture, monkeypatch: Patch) -> None:
+def test_concurrent_changes_of_key_limits_are_both_kept(capsys: Capture, monkeypatch: Patch) -> None:
     _, key_id = make_key(capsys)
     theirs = RateLimits(tokens_per_min=1_000, concurrency=1)
     interrupted(monkeypatch, lambda console: console.change_key("acme", key_id, limits=theirs))
@@ -483,7 +479,7 @@ def test_two_who_change_limits_of_a_key_at_once_both_do(capsys: Capture, monkeyp
 
 
 @pytest.mark.usefixtures("acme")
-def test_the_last_limit_of_a_key_that_is_taken_away_leaves_none(capsys: Capture) -> None:
+def test_removing_the_last_limit_of_a_key_leaves_none(capsys: Capture) -> None:
     _, key_id = make_key(capsys)
     main(["keys", "change", "acme", key_id, "--concurrency", "3"])
     capsys.readouterr()
@@ -513,7 +509,7 @@ PLACES = [
 
 @pytest.mark.parametrize("argv", PLACES, ids=lambda argv: " ".join(argv).replace(STRAY, "KEY"))
 @pytest.mark.usefixtures("acme")
-def test_a_key_that_is_given_in_a_wrong_place_is_not_repeated(argv: list[str], capsys: Capture) -> None:
+def test_a_key_in_a_wrong_argument_is_not_printed(argv: list[str], capsys: Capture) -> None:
     for more in ([], ["--json"]):
         with suppress(SystemExit):
             main([*argv, *more])

@@ -34,7 +34,7 @@ def said(instruction: str) -> list[str]:
 COMMAND: list[str] = json.loads(said("CMD")[-1])
 
 
-def test_its_command_is_one_that_serve_knows(
+def test_its_command_is_valid_for_serve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -49,7 +49,7 @@ def test_its_command_is_one_that_serve_knows(
     assert "http://0.0.0.0:8080" in capsys.readouterr().out
 
 
-def test_its_health_check_asks_an_address_that_is_served() -> None:
+def test_its_health_check_asks_a_served_address() -> None:
     (port, path) = re.findall(r"http://127\.0\.0\.1:(\d+)(/[a-z]+)", said("HEALTHCHECK")[0])[0]
     assert path in PROBES
     assert "--health" in COMMAND
@@ -57,7 +57,7 @@ def test_its_health_check_asks_an_address_that_is_served() -> None:
     assert said("EXPOSE") == [port]
 
 
-def test_it_is_built_from_the_clone_with_extras_that_there_are() -> None:
+def test_it_is_built_from_the_clone_with_existing_extras() -> None:
     copied = [word for line in said("COPY") for word in line.split()[:-1]]
     assert copied
     assert all((ROOT / each).exists() for each in copied)

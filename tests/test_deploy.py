@@ -43,7 +43,7 @@ def _with_a_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_kubernetes_runs_a_configuration_that_serve_takes(
+def test_kubernetes_runs_a_configuration_valid_for_serve(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mount = next(each for each in CONTAINER["volumeMounts"] if each["name"] == "config")
@@ -60,7 +60,7 @@ def test_kubernetes_runs_a_configuration_that_serve_takes(
     assert "postgresql://app@postgres.internal/routewright" in out
 
 
-def test_probes_ask_addresses_that_are_served() -> None:
+def test_probes_ask_served_addresses() -> None:
     config = tomllib.loads(CONFIG)
     assert config["health"] is True
     ((port,),) = [[each["containerPort"] for each in CONTAINER["ports"]]]
@@ -71,14 +71,14 @@ def test_probes_ask_addresses_that_are_served() -> None:
     assert names | {BY_KIND["Service"]["spec"]["ports"][0]["targetPort"]} == {CONTAINER["ports"][0]["name"]}
 
 
-def test_its_parts_mean_the_same_pods() -> None:
+def test_its_parts_select_the_same_pods() -> None:
     labels = BY_KIND["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert BY_KIND["Deployment"]["spec"]["selector"]["matchLabels"] == labels
     assert BY_KIND["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
     assert BY_KIND["Service"]["spec"]["selector"] == labels
 
 
-def test_its_numbers_fit_together() -> None:
+def test_its_numbers_are_consistent() -> None:
     config, deployment = tomllib.loads(CONFIG), BY_KIND["Deployment"]["spec"]
     replicas, rolling = deployment["replicas"], deployment["strategy"]["rollingUpdate"]
     assert config["processes"] == (replicas + rolling["maxSurge"]) * config["workers"]
@@ -87,7 +87,7 @@ def test_its_numbers_fit_together() -> None:
     assert POD["terminationGracePeriodSeconds"] > pause + ServeFile().graceful_timeout_s
 
 
-def test_secrets_are_named_and_nowhere_written() -> None:
+def test_secrets_are_referenced_and_never_written() -> None:
     (source,) = CONTAINER["envFrom"]
     text = (PLACE / "kubernetes.yaml").read_text("utf-8")
     assert f"create secret generic {source['secretRef']['name']} " in text
@@ -119,7 +119,7 @@ def test_compose_builds_the_image_of_the_container_example() -> None:
     assert {"postgres", "redis", "server"} <= {*extras.split(",")}
 
 
-def test_what_compose_keeps_has_a_volume() -> None:
+def test_compose_keeps_its_data_in_a_volume() -> None:
     mounts = [mount.partition(":")[0] for each in COMPOSE["services"].values() for mount in each.get("volumes", ())]
     assert {*mounts} == {*COMPOSE["volumes"]}
     assert (

@@ -74,7 +74,7 @@ def test_a_head_is_evaluated_applied_and_reverted(tmp_path: Path, capsys: Captur
     assert (code, "default has no head in production" in err) == (2, True)
 
 
-def test_what_does_not_predict_better_is_not_applied(tmp_path: Path, capsys: Capture) -> None:
+def test_a_head_that_does_not_predict_better_is_not_applied(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "traces.db"
     anyio.run(taught, path, "a/good", 60)  # as the catalogue says
     code, out, _ = run(capsys, "--store", str(path), "--apply")

@@ -100,7 +100,7 @@ def test_rows_are_listed_newest_first_each_on_a_line(call: str, capsys: Capture)
     ],
 )
 @pytest.mark.usefixtures("call")
-def test_rows_can_be_of_a_time_and_of_a_call(argv: list[str], number: int, capsys: Capture) -> None:
+def test_rows_are_selected_by_time_and_call(argv: list[str], number: int, capsys: Capture) -> None:
     found = told(capsys, "rows", "--account=acme", *argv)
     assert isinstance(found["rows"], list)
     assert (len(found["rows"]), found["has_more"]) == (number, "--limit" in argv)
@@ -110,16 +110,14 @@ def test_rows_can_be_of_a_time_and_of_a_call(argv: list[str], number: int, capsy
     assert ("there are older ones" in err) == ("--limit" in argv)
 
 
-def test_of_nothing_it_says_so_beside(tmp_path: Path, capsys: Capture) -> None:
+def test_an_empty_ledger_says_so_on_stderr(tmp_path: Path, capsys: Capture) -> None:
     anyio.run(SqliteStorage(tmp_path / "calls.db").sweep, NOON)
     assert ledger("rows", "--store=calls.db") == 0
     assert capsys.readouterr() == ("", "nothing is booked there\n")
 
 
 @pytest.mark.parametrize("argv", [["rows"], ["statement"]])
-def test_where_no_account_is_named_and_nothing_is_booked_it_says_which_there_are(
-    argv: list[str], call: str, capsys: Capture
-) -> None:
+def test_an_empty_default_account_lists_the_others(argv: list[str], call: str, capsys: Capture) -> None:
     assert ledger(*argv) == 0
     assert capsys.readouterr().err == "nothing is booked there; name another with --account: 'acme'\n"
     assert ledger("correct", call, "1", "--cost=1") == 2
@@ -136,7 +134,7 @@ def test_where_no_account_is_named_and_nothing_is_booked_it_says_which_there_are
 
 @pytest.mark.parametrize("argv", [["rows"], ["statement"], ["correct", "tr_1", "1", "--cost=1"]])
 @pytest.mark.usefixtures("call")
-def test_an_account_that_there_is_not_has_no_books(argv: list[str], tmp_path: Path, capsys: Capture) -> None:
+def test_an_unknown_account_has_no_ledger(argv: list[str], tmp_path: Path, capsys: Capture) -> None:
     assert ledger(*argv, "--account=acne") == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -145,7 +143,7 @@ def test_an_account_that_there_is_not_has_no_books(argv: list[str], tmp_path: Pa
 
 
 @pytest.mark.usefixtures("call")
-def test_books_need_no_account_that_was_set_up_and_an_account_no_books(tmp_path: Path, capsys: Capture) -> None:
+def test_a_ledger_needs_no_account_and_an_account_no_ledger(tmp_path: Path, capsys: Capture) -> None:
     book(tmp_path / "calls.db", row(1, "2026-10-21T10:00:00.000Z", 5), row(2, "2026-10-21T10:00:00.000Z", 5))
     assert ledger("statement", "--account=other") == 0, "a host may name accounts of its own"
     assert main(["accounts", "create", "idle"]) == 0
@@ -155,7 +153,7 @@ def test_books_need_no_account_that_was_set_up_and_an_account_no_books(tmp_path:
         assert "--account" not in capsys.readouterr().err
 
 
-def test_what_else_a_row_says_stands_behind_it(tmp_path: Path, capsys: Capture) -> None:
+def test_notes_of_a_row_stand_in_its_last_column(tmp_path: Path, capsys: Capture) -> None:
     async def lose() -> None:
         storage = SqliteStorage(tmp_path / "calls.db")
         at = "2026-11-21T12:00:00.000Z"
@@ -180,7 +178,7 @@ def test_what_else_a_row_says_stands_behind_it(tmp_path: Path, capsys: Capture) 
 
 
 @pytest.mark.usefixtures("call")
-def test_a_statement_says_what_was_charged_for_what(capsys: Capture) -> None:
+def test_a_statement_lists_charges_by_model(capsys: Capture) -> None:
     assert ledger("statement", "--account=acme") == 0
     assert capsys.readouterr().out == (
         "Statement of acme for 2026-11 (UTC)\n"
@@ -216,7 +214,7 @@ def test_a_statement_can_be_by_day_and_of_another_month(capsys: Capture) -> None
 # correct
 
 
-def test_a_correction_is_booked_once_and_said(call: str, capsys: Capture) -> None:
+def test_a_correction_is_booked_once_and_printed(call: str, capsys: Capture) -> None:
     assert ledger("correct", call, "1", "--cost", "0.0005", "--note", "invoice 7", "--account=acme") == 0
     assert capsys.readouterr().out == (
         f"booked   correction -1 of {call}\n"
@@ -272,7 +270,7 @@ def test_a_correction_may_be_in_tokens(call: str, capsys: Capture) -> None:
     ],
 )
 @pytest.mark.usefixtures("call")
-def test_what_is_not_valid_ends_with_2(argv: list[str], said: str, tmp_path: Path, capsys: Capture) -> None:
+def test_an_invalid_argument_is_2(argv: list[str], said: str, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "table.csv").write_bytes((EXPORTS / "table.csv").read_bytes())
     (tmp_path / "bad.csv").write_text("date,cost\n2026-11-20,much\n", "utf-8")
     assert ledger(*argv) == 2
@@ -282,7 +280,7 @@ def test_what_is_not_valid_ends_with_2(argv: list[str], said: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("argv", [["rows"], ["statement"], ["reconcile", "x"], ["correct", "tr_1", "1", "--cost=1"]])
-def test_a_store_has_to_be_there(argv: list[str], capsys: Capture) -> None:
+def test_a_missing_store_is_refused(argv: list[str], capsys: Capture) -> None:
     assert ledger(*argv) == 2
     assert "--store: is missing" in capsys.readouterr().err
     assert ledger(*argv, "--store=none.db") == 2
@@ -290,7 +288,7 @@ def test_a_store_has_to_be_there(argv: list[str], capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("argv", [["reconcile", "x", "--tolerance=much"], ["correct", "x", "one"], []])
-def test_what_the_shell_cannot_mean_is_refused(argv: list[str], capsys: Capture) -> None:
+def test_a_malformed_ledger_command_is_2(argv: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
         ledger(*argv)
     assert ended.value.code == 2
@@ -310,7 +308,7 @@ def saw_all(path: Path) -> None:
     )
 
 
-def test_a_bill_that_agrees_ends_with_0(tmp_path: Path, capsys: Capture) -> None:
+def test_a_bill_that_agrees_is_0(tmp_path: Path, capsys: Capture) -> None:
     saw_all(tmp_path / "calls.db")
     assert ledger("reconcile", str(EXPORTS / "table.csv"), "--store=calls.db") == 0
     out, err = capsys.readouterr()
@@ -329,7 +327,7 @@ def test_a_bill_that_agrees_ends_with_0(tmp_path: Path, capsys: Capture) -> None
     )
 
 
-def test_a_bill_that_does_not_ends_with_1_and_shows_the_largest_drift_first(tmp_path: Path, capsys: Capture) -> None:
+def test_a_bill_that_differs_is_1_with_the_largest_drift_first(tmp_path: Path, capsys: Capture) -> None:
     saw_all(tmp_path / "calls.db")
     book(tmp_path / "calls.db", row(4, "2026-11-21T10:00:00.000Z", 70_000_000, "openai/o3"))
     costs = str(EXPORTS / "openai_costs.json")
@@ -344,7 +342,7 @@ def test_a_bill_that_does_not_ends_with_1_and_shows_the_largest_drift_first(tmp_
     assert ledger("reconcile", costs, "--store=calls.db", "--tolerance=50", "--last=2026-11-20") == 0
 
 
-def test_what_was_uncertain_is_said_to_explain_it(call: str, tmp_path: Path, capsys: Capture) -> None:
+def test_a_drift_within_uncertain_costs_is_explained(call: str, tmp_path: Path, capsys: Capture) -> None:
     book(tmp_path / "calls.db", row(1, "2026-11-21T10:00:00.000Z", 10**9, "good/one"))
     unsure = LedgerRow(
         request_id="tr_9", attempt=1, at="2026-11-21T10:00:00.000Z", model="good/one", provider="good",
@@ -374,7 +372,7 @@ def test_requests_alone_can_be_compared(tmp_path: Path, capsys: Capture) -> None
     assert "openai/gpt-4.1                 3               1     +2  +66.67%   +66.67%" in capsys.readouterr().out
 
 
-def test_what_only_one_side_has_and_what_is_lacking_is_said(tmp_path: Path, capsys: Capture) -> None:
+def test_models_and_days_of_one_side_only_are_listed(tmp_path: Path, capsys: Capture) -> None:
     saw_all(tmp_path / "calls.db")
     days = [{"date": f"2026-11-{day:02}", "model": "", "cost": 1} for day in range(1, 16)]
     (tmp_path / "bill.json").write_text(json.dumps({"data": days, "has_more": True}), "utf-8")
@@ -386,7 +384,7 @@ def test_what_only_one_side_has_and_what_is_lacking_is_said(tmp_path: Path, caps
     assert "the export               is not whole: it says that there is more\n" in out
 
 
-def test_as_json_it_is_the_whole_reconciliation(tmp_path: Path, capsys: Capture) -> None:
+def test_reconcile_as_json_is_the_whole_reconciliation(tmp_path: Path, capsys: Capture) -> None:
     saw_all(tmp_path / "calls.db")
     argv = ["reconcile", str(EXPORTS / "table.csv"), "--store=calls.db", "--json"]
     assert ledger(*argv) == 0
@@ -395,7 +393,7 @@ def test_as_json_it_is_the_whole_reconciliation(tmp_path: Path, capsys: Capture)
     assert found["models"][0]["cost_usd"] == {"theirs": 0.65, "ours": 0.65, "drift": 0.0, "percent": 0.0}
 
 
-def test_models_of_ones_own_are_known_by_a_catalogue_file(tmp_path: Path, capsys: Capture) -> None:
+def test_own_models_are_known_from_a_catalogue_file(tmp_path: Path, capsys: Capture) -> None:
     book(tmp_path / "calls.db", row(1, "2026-11-21T10:00:00.000Z", 10**9, "host/quick"))
     (tmp_path / "models.toml").write_text('[aliases]\n"Quick 7B" = "openai/gpt-4.1"\n', "utf-8")
     (tmp_path / "bill.csv").write_text("day,model,cost\n2026-11-21,Quick 7B,1\n", "utf-8")
@@ -403,7 +401,7 @@ def test_models_of_ones_own_are_known_by_a_catalogue_file(tmp_path: Path, capsys
     assert "only in the bill       openai/gpt-4.1" in capsys.readouterr().out
 
 
-def test_nothing_in_an_export_can_write_to_the_terminal(tmp_path: Path, capsys: Capture) -> None:
+def test_an_export_cannot_write_control_characters_to_the_terminal(tmp_path: Path, capsys: Capture) -> None:
     saw_all(tmp_path / "calls.db")
     (tmp_path / "bill.csv").write_text("day,model,cost\n2026-11-21,\x1b[31mred\u202e,1\n", "utf-8")
     assert ledger("reconcile", "bill.csv", "--store=calls.db") == 1

@@ -202,10 +202,10 @@ async def met(place: Place, call: Callable[[], Awaitable[object]], door: str, th
 
 @pytest.mark.parametrize("door", DOORS)
 @KINDS
-async def test_what_is_no_answer_is_named_with_the_storage(kind: type, door: str, tmp_path: Path) -> None:
-    for thing in [*GARBAGE, None, []]:
-        place = await place_in(tmp_path)
-        for name, call in CALLS[kind](place).items():
+async def test_a_wrong_result_is_an_error_that_names_the_storage(kind: type, door: str, tmp_path: Path) -> None:
+    place = await place_in(tmp_path)
+    for name, call in CALLS[kind](place).items():
+        for thing in [*GARBAGE, None, []]:
             error = await met(place, call, door, thing)
             if isinstance(error, InternalError) and not isinstance(error, StorageUnavailable):
                 assert str(error).startswith(f"Odd.{door} must return "), (name, error)
@@ -213,7 +213,7 @@ async def test_what_is_no_answer_is_named_with_the_storage(kind: type, door: str
 
 
 @KINDS
-async def test_every_method_that_asks_the_storage_finds_it_out(kind: type, tmp_path: Path) -> None:
+async def test_every_method_notices_a_wrong_result(kind: type, tmp_path: Path) -> None:
     place = await place_in(tmp_path)
     found: dict[str, set[str]] = {}
     for name, call in CALLS[kind](place).items():
@@ -222,7 +222,7 @@ async def test_every_method_that_asks_the_storage_finds_it_out(kind: type, tmp_p
 
 
 @KINDS
-async def test_what_it_raises_is_named_by_its_kind_alone(kind: type, tmp_path: Path) -> None:
+async def test_an_error_of_the_storage_is_named_by_its_type_alone(kind: type, tmp_path: Path) -> None:
     place = await place_in(tmp_path)
     for name, call in CALLS[kind](place).items():
         for door in DOORS:
@@ -231,7 +231,7 @@ async def test_what_it_raises_is_named_by_its_kind_alone(kind: type, tmp_path: P
 
 
 @KINDS
-async def test_every_method_is_looked_at(kind: type, tmp_path: Path) -> None:
+async def test_every_method_is_tested(kind: type, tmp_path: Path) -> None:
     asks = {
         name
         for name, method in inspect.getmembers(kind, inspect.isfunction)
@@ -240,6 +240,6 @@ async def test_every_method_is_looked_at(kind: type, tmp_path: Path) -> None:
     assert asks - {"aclose", "rotate_secret", "deliver"} == set(CALLS[kind](await place_in(tmp_path)))
 
 
-def test_it_is_known_what_answers_each_query() -> None:
+def test_every_query_has_a_declared_result() -> None:
     asked: Sequence[type] = [*get_args(Query), *get_args(Scan)]
     assert {*_declared("read"), *_declared("scan")} == set(asked)

@@ -39,7 +39,7 @@ def check(path: Path, *argv: str) -> int:
     return main(["policies", "check", str(path), *argv])
 
 
-def test_it_says_who_serves_each_at_what_cost_and_what_hangs_on_one_provider(path: Path, capsys: Capture) -> None:
+def test_check_shows_models_costs_and_dependence_on_a_provider(path: Path, capsys: Capture) -> None:
     assert check(path) == 0
     out, err = capsys.readouterr()
     two, one = out.splitlines()[1:3]
@@ -49,7 +49,7 @@ def test_it_says_who_serves_each_at_what_cost_and_what_hangs_on_one_provider(pat
     assert one.endswith("breaks without mistral")
 
 
-def test_a_policy_that_nobody_serves_fails_and_says_why(path: Path, capsys: Capture) -> None:
+def test_an_unservable_policy_fails_with_the_reason(path: Path, capsys: Capture) -> None:
     path.write_text(FILE + '\n[[policies]]\nname = "poor"\nbudget = { max_tokens = 1 }\n')
     assert check(path) == 3
     out, _ = capsys.readouterr()
@@ -57,12 +57,12 @@ def test_a_policy_that_nobody_serves_fails_and_says_why(path: Path, capsys: Capt
     assert "poor: no model fits: 160 considered" in out
 
 
-def test_under_strict_so_does_one_that_hangs_on_a_provider(path: Path, capsys: Capture) -> None:
+def test_strict_fails_a_policy_that_depends_on_one_provider(path: Path, capsys: Capture) -> None:
     assert check(path, "--strict") == 3
     assert "breaks without mistral" in capsys.readouterr().out
 
 
-def test_it_takes_a_request_of_ones_own(path: Path, capsys: Capture) -> None:
+def test_check_takes_a_request(path: Path, capsys: Capture) -> None:
     assert check(path, "word " * 40_000, "--max-output-tokens", "200") == 0
     assert check(path, "what?", "--json", "--image", "https://a/b.png") == 0
     capsys.readouterr()
@@ -73,7 +73,7 @@ def test_it_takes_a_request_of_ones_own(path: Path, capsys: Capture) -> None:
     assert "one: no model fits: 1 asked, rejected: all, since policy 'one' allows none" in out
 
 
-def test_as_json_it_is_one_object(path: Path, capsys: Capture) -> None:
+def test_check_as_json_is_one_object(path: Path, capsys: Capture) -> None:
     assert check(path, "--json") == 0
     two, one = json.loads(capsys.readouterr().out)["policies"]
     assert (two["policy"], two["servable"], two["breaks_without"]) == ("two", True, [])
@@ -92,7 +92,7 @@ def test_as_json_it_is_one_object(path: Path, capsys: Capture) -> None:
         ("[[policies]\n", ":1: is not TOML"),
     ],
 )
-def test_a_mistake_is_told_with_file_and_key(path: Path, text: str, said: str, capsys: Capture) -> None:
+def test_a_mistake_is_named_by_file_and_key(path: Path, text: str, said: str, capsys: Capture) -> None:
     path.write_text(text)
     assert check(path) == 2
     out, err = capsys.readouterr()
@@ -125,7 +125,7 @@ def test_classes_are_matched_by_the_built_in_predictor(path: Path, capsys: Captu
     assert main(["catalogue", "deprecations", "--policies", str(path)]) in (0, 1)
 
 
-def test_a_class_that_nobody_serves_fails_whatever_the_prompt(path: Path, capsys: Capture) -> None:
+def test_an_unservable_class_fails_for_any_prompt(path: Path, capsys: Capture) -> None:
     path.write_text(FILE + '\n[[policies.classes]]\nmatch = { topic = "code" }\nmin_quality = 0.999\n')
     assert check(path, "Where is my parcel?") == 3
     out, _ = capsys.readouterr()

@@ -141,21 +141,21 @@ class OfOneLoop(MemoryStorage):
 @pytest.mark.parametrize("chars", [64, 190, 199])
 async def test_a_storage_that_cuts_accounts_is_caught(chars: int) -> None:
     with pytest.raises(AssertionError):
-        await suite.test_names_that_look_alike_are_those_of_different_accounts(CutAccounts(chars))
+        await suite.test_accounts_with_similar_names_are_separate(CutAccounts(chars))
 
 
 @pytest.mark.parametrize("chars", [64, 99])
 async def test_a_storage_that_cuts_ids_is_caught(chars: int) -> None:
     with pytest.raises((AssertionError, PreconditionFailed)):
-        await suite.test_ids_that_differ_in_their_last_character_are_those_of_different_traces(CutIds(chars))
+        await suite.test_ids_that_differ_in_the_last_character_are_different_traces(CutIds(chars))
 
 
-async def test_a_storage_that_cuts_only_what_is_longer_than_allowed_passes() -> None:
-    await suite.test_names_that_look_alike_are_those_of_different_accounts(CutAccounts(200))
-    await suite.test_ids_that_differ_in_their_last_character_are_those_of_different_traces(CutIds(100))
+async def test_a_storage_that_cuts_only_longer_names_passes() -> None:
+    await suite.test_accounts_with_similar_names_are_separate(CutAccounts(200))
+    await suite.test_ids_that_differ_in_the_last_character_are_different_traces(CutIds(100))
 
 
-async def test_a_storage_that_drops_what_was_said_is_caught() -> None:
+async def test_a_storage_that_drops_content_is_caught() -> None:
     with pytest.raises(AssertionError):
         await suite.test_a_trace_comes_back_as_it_was(Wordless())
 
@@ -165,10 +165,10 @@ async def test_a_storage_that_threads_cannot_share_is_caught(
     make: Callable[[], Storage], error: type[Exception], anyio_backend_name: str
 ) -> None:
     with pytest.raises(error):
-        await suite.test_threads_with_loops_of_their_own_lose_nothing_and_double_nothing(make(), anyio_backend_name)
+        await suite.test_threads_with_their_own_loops_lose_and_duplicate_nothing(make(), anyio_backend_name)
 
 
-def test_the_trace_that_has_to_come_back_leaves_no_field_out() -> None:
+def test_the_sample_trace_has_every_field() -> None:
     trace = full_trace()
     for part in (trace, trace.content):
         assert part is not None
@@ -176,7 +176,7 @@ def test_the_trace_that_has_to_come_back_leaves_no_field_out() -> None:
             assert getattr(part, field.name) not in (None, [], {}, False, 0, field.default), field.name
 
 
-def test_no_promise_hides_another_of_its_name() -> None:
+def test_no_contract_test_hides_another_of_its_name() -> None:
     names = [
         name
         for part in {part for contract in CONTRACTS for part in contract.__mro__}
@@ -186,7 +186,7 @@ def test_no_promise_hides_another_of_its_name() -> None:
     assert len(names) == len(set(names)) > 100
 
 
-def test_what_a_storage_is_made_with_is_public_and_loads_no_database() -> None:
+def test_the_parts_of_a_storage_are_public_and_load_no_database() -> None:
     code = "from routewright.storage import *; import sys; print(*dir()); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     names, loaded = (set(line.split()) for line in done.stdout.splitlines())

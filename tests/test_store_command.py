@@ -48,7 +48,7 @@ def damage(path: Path) -> None:
 # backup
 
 
-def test_a_backup_is_the_store_with_its_secret_that_only_its_owner_reads(path: Path, capsys: Capture) -> None:
+def test_a_backup_includes_the_secret_readable_by_its_owner_only(path: Path, capsys: Capture) -> None:
     before = listed(capsys)
     assert listed(capsys, "--limit", "1")  # whose further pages make the secret
     assert store("backup", "copy.db") == 0
@@ -62,7 +62,7 @@ def test_a_backup_is_the_store_with_its_secret_that_only_its_owner_reads(path: P
 
 
 @pytest.mark.usefixtures("path")
-def test_a_cursor_of_the_store_holds_in_its_backup(capsys: Capture) -> None:
+def test_a_cursor_of_the_store_is_valid_in_its_backup(capsys: Capture) -> None:
     main(["traces", "ls", "--json", "--limit", "2"])
     cursor = json.loads(capsys.readouterr().out)["next_cursor"]
     store("backup", "copy.db")
@@ -105,7 +105,7 @@ def test_a_backup_replaces_nothing(target: str, said: str, capsys: Capture) -> N
 
 
 @pytest.mark.parametrize("end", ["-wal", "-shm", "-journal", ".secret"])
-def test_a_backup_takes_no_name_that_the_store_needs(end: str, path: Path, capsys: Capture) -> None:
+def test_a_backup_may_not_take_the_name_of_a_store_file(end: str, path: Path, capsys: Capture) -> None:
     assert store("backup", f"traces.db{end}") == 2
     said = f"TARGET: traces.db{end} belongs to the store {path}, which would be lost; name another file"
     assert capsys.readouterr() == ("", f"routewright: {said}\n")
@@ -132,7 +132,7 @@ def test_a_backup_that_cannot_be_written_names_its_target(target: str, reason: s
 # check
 
 
-def test_a_sound_store_is_said_to_be_so(path: Path, capsys: Capture) -> None:
+def test_check_reports_a_sound_store(path: Path, capsys: Capture) -> None:
     assert store("check") == 0
     out = capsys.readouterr().out
     assert out.splitlines()[:3] == [f"store    {path}", f"version  {len(schema.MIGRATIONS)}", "traces   6"]
@@ -142,7 +142,7 @@ def test_a_sound_store_is_said_to_be_so(path: Path, capsys: Capture) -> None:
     assert (found["store"], found["traces"], found["problems"]) == (str(path), 6, [])
 
 
-def test_a_damaged_store_names_what_is_damaged_and_ends_with_1(path: Path, capsys: Capture) -> None:
+def test_a_damaged_store_is_1_and_lists_the_damage(path: Path, capsys: Capture) -> None:
     damage(path)
     assert store("check") == 1
     out = capsys.readouterr().out
@@ -165,7 +165,7 @@ def test_a_store_of_a_newer_version_is_neither_sound_nor_damaged(path: Path, cap
 
 
 @pytest.mark.usefixtures("path")
-def test_keys_of_a_secret_that_is_lost_or_another_are_counted(monkeypatch: Patch, capsys: Capture) -> None:
+def test_keys_of_a_lost_or_different_secret_are_counted(monkeypatch: Patch, capsys: Capture) -> None:
     def keys() -> object:
         capsys.readouterr()
         store("check", "--json")
@@ -197,7 +197,7 @@ def test_keys_of_a_secret_that_is_lost_or_another_are_counted(monkeypatch: Patch
 
 
 @pytest.mark.usefixtures("path")
-def test_the_store_is_named_once(capsys: Capture) -> None:
+def test_a_store_given_twice_is_refused(capsys: Capture) -> None:
     assert store("check", "traces.db", "--store", "traces.db") == 2
     assert capsys.readouterr().err == "routewright: STORE: is given twice; give it alone, or as --store\n"
 
@@ -206,14 +206,14 @@ def test_the_store_is_named_once(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("path")
-def test_a_store_of_the_present_version_is_left_as_it_is(path: Path, capsys: Capture) -> None:
+def test_upgrade_leaves_a_current_store_unchanged(path: Path, capsys: Capture) -> None:
     before = path.read_bytes()
     assert store("upgrade", "traces.db") == 0
     assert capsys.readouterr() == ("", f"{path} is of the present version: there is nothing to do\n")
     assert path.read_bytes() == before
 
 
-def test_the_command_that_an_old_store_asks_for_upgrades_it(path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+def test_the_command_in_the_error_upgrades_an_old_store(path: Path, monkeypatch: Patch, capsys: Capture) -> None:
     version, longer = len(schema.MIGRATIONS), (*schema.MIGRATIONS, "CREATE TABLE later (a INTEGER);\n")
     monkeypatch.setattr(schema, "MIGRATIONS", longer)
     monkeypatch.setattr(upkeep, "MIGRATIONS", longer)
@@ -230,12 +230,12 @@ def test_the_command_that_an_old_store_asks_for_upgrades_it(path: Path, monkeypa
 
 
 @pytest.mark.usefixtures("path")
-def test_retain_says_how_long_traces_are_kept(capsys: Capture) -> None:
+def test_retain_prints_how_long_traces_are_kept(capsys: Capture) -> None:
     assert store("retain") == 0
     assert capsys.readouterr() == ("production  30 days\nsandbox     1 day\n", "")
 
 
-def test_retain_changes_what_is_given_and_removes_what_is_older(tmp_path: Path, capsys: Capture) -> None:
+def test_retain_changes_the_given_days_and_removes_older_traces(tmp_path: Path, capsys: Capture) -> None:
     old = [trace("tr_old", 24 * 10), trace("tr_played", 20, environment="sandbox"), trace("tr_new")]
     record(tmp_path / "traces.db", old)
     assert store("retain", "--production-days", "7.5") == 0
@@ -249,7 +249,7 @@ def test_retain_changes_what_is_given_and_removes_what_is_older(tmp_path: Path, 
 
 @pytest.mark.parametrize("days", ["0", "-1", "nan", "1e9"])
 @pytest.mark.usefixtures("path")
-def test_a_time_that_is_none_is_refused(days: str, capsys: Capture) -> None:
+def test_an_invalid_retention_is_refused(days: str, capsys: Capture) -> None:
     assert store("retain", f"--production-days={days}") == 2
     said = r"routewright: --production-days: is .*; take a number of days above 0, at most 36500, or forever\n"
     assert re.fullmatch(said, capsys.readouterr().err)
@@ -257,7 +257,7 @@ def test_a_time_that_is_none_is_refused(days: str, capsys: Capture) -> None:
     assert capsys.readouterr().out.startswith("production  30 days\n")
 
 
-def test_a_time_that_is_no_number_is_a_wrong_command_line(capsys: Capture) -> None:
+def test_a_retention_that_is_no_number_is_a_wrong_command_line(capsys: Capture) -> None:
     with pytest.raises(SystemExit, match="2"):
         store("retain", "--sandbox-days", "long")
     assert "'long' is neither a number nor 'forever'" in capsys.readouterr().err

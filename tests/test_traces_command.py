@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,11 +13,10 @@ import msgspec
 import pytest
 
 from routewright.cli import main
-from routewright.cli.show import plain
 from routewright.cli.spans import span_table
 from routewright.wire import Content, FunctionCall, ImagePart, ImageUrl, Message, TextPart, ToolCall, Trace
 
-from .recorded import few, listed, model, record, rescued, trace
+from .recorded import few, listed, model, plain, record, rescued, trace
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -66,7 +64,7 @@ def test_ls_lists_traces_newest_first_each_on_a_line(capsys: Capture) -> None:
     ],
 )
 @pytest.mark.usefixtures("store")
-def test_ls_lists_what_is_asked_for(argv: list[str], found: list[str], capsys: Capture) -> None:
+def test_ls_selects_traces(argv: list[str], found: list[str], capsys: Capture) -> None:
     assert listed(capsys, *argv) == found
 
 
@@ -85,7 +83,7 @@ def test_ls_names_the_command_for_the_next_page(extra: list[str], store: Path, c
     assert seen == whole
 
 
-def test_what_begins_with_a_dash_is_named_so_that_it_can_be_read_again(tmp_path: Path, capsys: Capture) -> None:
+def test_the_next_page_command_quotes_values_that_begin_with_a_dash(tmp_path: Path, capsys: Capture) -> None:
     mine = [trace(f"tr_{number}", number, account="-x's") for number in (1, 2)]
     record(tmp_path / "-traces.db", mine)
     assert traces("ls", "--account=-x's", "--store=-traces.db", "--limit=1") == 0
@@ -95,15 +93,13 @@ def test_what_begins_with_a_dash_is_named_so_that_it_can_be_read_again(tmp_path:
 
 
 @pytest.mark.usefixtures("store")
-def test_ls_of_nothing_says_so_beside_the_list(capsys: Capture) -> None:
+def test_an_empty_ls_says_so_on_stderr(capsys: Capture) -> None:
     assert traces("ls", "status=running") == 0
     assert capsys.readouterr() == ("", "no such trace\n")
 
 
 @pytest.mark.parametrize("argv", [["ls"], ["ls", "status=failed"], ["show"], ["show", "tr_hers"]])
-def test_where_an_account_has_no_trace_those_are_named_that_there_are(
-    argv: list[str], tmp_path: Path, capsys: Capture
-) -> None:
+def test_an_account_without_traces_lists_the_accounts(argv: list[str], tmp_path: Path, capsys: Capture) -> None:
     store = f"--store={record(tmp_path / 'traces.db', [each for each in few() if each.account == 'anna'])}"
     main(["accounts", "create", "anna", store])
     capsys.readouterr()
@@ -118,7 +114,7 @@ def test_where_an_account_has_no_trace_those_are_named_that_there_are(
 
 
 @pytest.mark.usefixtures("store")
-def test_no_other_account_is_named_where_the_one_has_traces(capsys: Capture) -> None:
+def test_an_account_with_traces_lists_no_other_accounts(capsys: Capture) -> None:
     main(["accounts", "create", "anna"])
     capsys.readouterr()
     for argv in (["ls", "status=running"], ["show", "tr_nobody"]):
@@ -138,7 +134,7 @@ def test_no_other_account_is_named_where_the_one_has_traces(capsys: Capture) -> 
     ],
 )
 @pytest.mark.usefixtures("store")
-def test_what_cannot_be_asked_is_named_as_it_was_written(argv: list[str], said: str, capsys: Capture) -> None:
+def test_a_wrong_selection_is_named_as_it_was_written(argv: list[str], said: str, capsys: Capture) -> None:
     assert traces("ls", *argv) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -199,7 +195,7 @@ def test_show_shows_the_newest_where_none_is_named(capsys: Capture) -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_show_says_what_a_user_thought(capsys: Capture) -> None:
+def test_show_prints_the_feedback(capsys: Capture) -> None:
     assert main(["feedback", "tr_rescued", "0.8", "a little long"]) == 0
     assert capsys.readouterr() == ("", "kept: 0.8 for tr_rescued\n")
     traces("show", "tr_rescued")
@@ -212,12 +208,12 @@ def test_show_says_what_a_user_thought(capsys: Capture) -> None:
 
 @pytest.mark.parametrize("argv", [["tr_nobody"], ["tr_hers"], ["tr_sandbox", "--environment", "production"]])
 @pytest.mark.usefixtures("store")
-def test_a_foreign_trace_is_as_unknown_as_none(argv: list[str], capsys: Capture) -> None:
+def test_a_trace_of_another_account_is_not_found(argv: list[str], capsys: Capture) -> None:
     assert traces("show", *argv) == 2
     assert capsys.readouterr() == ("", f"routewright: no trace '{argv[0]}'\n")
 
 
-def test_show_says_of_a_refused_request_what_it_may_have_cost(
+def test_show_prints_the_possible_cost_of_a_refused_request(
     tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_STORE", str(tmp_path / "traces.db"))
@@ -229,7 +225,7 @@ def test_show_says_of_a_refused_request_what_it_may_have_cost(
     assert "\nbudget     $0.0000001, 9,000 tokens\n" in out
 
 
-def test_show_shows_what_was_said_where_that_was_kept(tmp_path: Path, capsys: Capture) -> None:
+def test_show_prints_captured_content(tmp_path: Path, capsys: Capture) -> None:
     asked = [
         Message("system", "Be brief."),
         Message("user", [TextPart("Why?\ntrace forged"), ImagePart(ImageUrl("x"))]),
@@ -261,15 +257,15 @@ def test_on_a_terminal_a_failed_span_is_red_and_every_line_fits(monkeypatch: Pat
     assert max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in out.splitlines()) <= 90
 
 
-def test_an_old_encoding_gets_the_tree_in_ascii(tmp_path: Path) -> None:
-    path = record(tmp_path / "traces.db", few())
-    command = [sys.executable, "-m", "routewright", "traces", "show", "tr_rescued", "--store", str(path)]
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
-    assert "\nroute                        0 ms     2.0 s  #################  completed" in done.stdout
-    assert "\n|- model openai/gpt-4.1 x   10 ms    500 ms  ####." in done.stdout
-    assert "\n`- model openai/gpt-4o " in done.stdout
-    assert "?" not in done.stdout
+def test_an_old_encoding_gets_the_tree_in_ascii(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    assert main(["traces", "show", "tr_rescued"]) == 0
+    page = written.getvalue().decode("ascii")
+    assert "\nroute                        0 ms     2.0 s  #################  completed" in page
+    assert "\n|- model openai/gpt-4.1 x   10 ms    500 ms  ####." in page
+    assert "\n`- model openai/gpt-4o " in page
+    assert "?" not in page
 
 
 def test_every_span_is_shown_once_whatever_its_parent_is() -> None:
@@ -317,7 +313,7 @@ TURNED = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)
 
 
 @pytest.mark.parametrize("code", TURNED, ids=hex)
-def test_a_trace_cannot_turn_round_what_is_read(code: int, tmp_path: Path, capsys: Capture) -> None:
+def test_a_trace_cannot_change_the_direction_of_text(code: int, tmp_path: Path, capsys: Capture) -> None:
     nasty = f"left{chr(code)}right"
     said = Content(messages=[Message("user", nasty)], output=nasty)
     path = record(tmp_path / "traces.db", [trace("tr_1", error=nasty, metadata={nasty: nasty}, content=said)])
@@ -342,6 +338,6 @@ def test_a_trace_cannot_turn_round_what_is_read(code: int, tmp_path: Path, capsy
     ],
 )
 @pytest.mark.usefixtures("store")
-def test_feedback_is_of_a_trace_that_is_there_from_0_to_1(argv: list[str], said: str, capsys: Capture) -> None:
+def test_feedback_needs_a_trace_and_a_score_from_0_to_1(argv: list[str], said: str, capsys: Capture) -> None:
     assert main(["feedback", *argv]) == 2
     assert capsys.readouterr().err.startswith(f"routewright: {said}")

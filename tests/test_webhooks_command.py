@@ -18,6 +18,7 @@ import pytest
 from routewright import Console, SqliteStorage, WebhookSigner
 from routewright._core.webhooks.outbox import body_of
 from routewright.cli import main
+from routewright.testing.servers import free_port
 from routewright.testing.storage.samples import make_event
 from routewright.wire import ClaimDeliveries, DeliveryAttempt, EndAttempt, PutEvent
 
@@ -53,7 +54,7 @@ def created(capsys: Capture, *argv: str) -> dict[str, Any]:
     return found
 
 
-def test_create_writes_the_secret_alone_to_standard_output(capsys: Capture) -> None:
+def test_create_prints_the_secret_alone_to_stdout(capsys: Capture) -> None:
     out, err = shown(capsys, "create", "acme", URL)
     assert out.startswith("whsec_")
     assert out.strip() not in err
@@ -63,7 +64,7 @@ def test_create_writes_the_secret_alone_to_standard_output(capsys: Capture) -> N
     assert "secret" not in json.dumps(there)
 
 
-def test_an_endpoint_is_made_as_the_options_say(capsys: Capture) -> None:
+def test_create_makes_an_endpoint_with_the_given_options(capsys: Capture) -> None:
     options = ("--event", "incident.created,cache.evicted", "--environment", "sandbox", "--profile", "standard")
     made = created(capsys, *options)
     assert made["secret"].startswith("whsec_")
@@ -157,20 +158,20 @@ def line_of(stream: IO[str] | None) -> str:
 
 
 def test_listen_test_and_run_work_together(capsys: Capture) -> None:
-    secret = WebhookSigner.new_secret().reveal()
-    with running("listen", "--port", "0", "--secret", secret) as listening:
-        url = line_of(listening.stderr).split()[2].rstrip(";")
-        made = told(capsys, "create", "acme", url, "--allow-loopback", "--event", "incident.created")
-        attempts = told(capsys, "test", "acme", made["id"], "--allow-loopback", code=1)["attempts"]
-        assert attempts["incident.created"]["status"] == 401  # it was given another secret
+    url = f"http://127.0.0.1:{free_port()}"
+    options = ("--allow-loopback", "--event", "incident.created")
+    stranger, made = (told(capsys, "create", "acme", url, *options) for _ in range(2))
+    with running("listen", "--port", url.rpartition(":")[2], "--secret", made["secret"]) as listening:
+        assert f"listening at {url};" in line_of(listening.stderr)
+        attempts = told(capsys, "test", "acme", stranger["id"], "--allow-loopback", code=1)["attempts"]
+        assert attempts["incident.created"]["status"] == 401  # it is signed with another secret
         assert "refused" in line_of(listening.stderr)
         out, _ = shown(capsys, "test", "acme", made["id"], code=1)
         assert "not public" in out
-    with running("listen", "--port", url.rpartition(":")[2], "--secret", made["secret"]) as listening:
-        assert "listening" in line_of(listening.stderr)
         out, _ = shown(capsys, "test", "acme", made["id"], "--allow-loopback")
         assert "204" in out
         assert json.loads(line_of(listening.stdout))["type"] == "incident.created"
+        shown(capsys, "delete", "acme", stranger["id"])
         with running("run", "--allow-loopback") as delivering:
             assert "delivering" in line_of(delivering.stderr)
             assert main(["incidents", "open", "Answers are slow"]) == 0

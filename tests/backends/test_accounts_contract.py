@@ -17,10 +17,9 @@ from routewright.errors import RateLimited
 from routewright.testing import FakeClock
 from routewright.testing.storage import AccountsContract
 from routewright.testing.storage.admission import AccountsSuite, Budgets, Windows
-from routewright.testing.storage.ledger import Accounting
 from routewright.testing.storage.owners import Owners
 from routewright.testing.storage.samples import Till
-from routewright.testing.storage.settlement import Histories, Idempotency, Settling
+from routewright.testing.storage.settlement import Accounting, Histories, Idempotency, Settling
 from routewright.wire import Ask, Caller, Claim
 
 from .accounts_site import desk_of
@@ -78,28 +77,28 @@ class TestSqliteAccountsInThreads(InFile, Windows, Budgets, Settling, Idempotenc
         clock.virtual = False
         return super().make(clock)
 
-    async def test_money_freed_elsewhere_is_given_to_those_who_wait(
-        self, full: Till, heir: Till, clock: FakeClock
+    async def test_money_freed_in_another_process_goes_to_waiting_calls(
+        self, full: Till, second: Till, clock: FakeClock
     ) -> None:
         await full.admit("c", 1_000)
         with anyio.fail_after(30):
             async with anyio.create_task_group() as group:
-                group.start_soon(partial(heir.admit, "a", 500, waits_s=50.0))
-                while not len(desk_of(heir).waiting):
+                group.start_soon(partial(second.admit, "a", 500, waits_s=50.0))
+                while not len(desk_of(second).waiting):
                     await anyio.lowlevel.checkpoint()
                 full.release("c")
 
     async def test_holds_of_a_silent_process_go_to_waiting_calls(
-        self, full: Till, heir: Till, clock: FakeClock
+        self, full: Till, second: Till, clock: FakeClock
     ) -> None:
         """Nobody else writes anything that could wake them."""
         await full.admit("lost", 800, same="i", lasts_s=600.0)
         desk_of(full).beat_s = inf  # it was killed
-        given = partial(heir.admit, "a", 500, same="i", waits_s=50.0)
+        given = partial(second.admit, "a", 500, same="i", waits_s=50.0)
         with anyio.fail_after(30):
             async with anyio.create_task_group() as group:
                 group.start_soon(given)
-                while not len(desk_of(heir).waiting):
+                while not len(desk_of(second).waiting):
                     await anyio.lowlevel.checkpoint()
                 await clock.advance(self.lease_s + 1.0)
-        assert (await heir.purses())["account"] == (0, 500)
+        assert (await second.purses())["account"] == (0, 500)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from routewright import Catalogue, Router, Settings, Usage
 from routewright.testing import FakeClock, FaultyProvider, Scenario
 from routewright.testing.faulty import Play
-from routewright.testing.faulty import completion as says
+from routewright.testing.faulty import scenarios as says
 
 pytestmark = pytest.mark.anyio
 PRICED = [replace(model, deprecated_at=None) for model in Catalogue().models if model.pricing_per_1m is not None]

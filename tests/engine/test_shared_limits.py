@@ -62,7 +62,7 @@ class TestSharedLimits(AccountsContract):
         return Limited(RedisCoordination(self.redis.url, clock=clock), clock)
 
     @pytest.mark.parametrize("seed", range(10))
-    async def test_a_random_history_goes_as_the_model_says(self, till: Till, clock: FakeClock, seed: int) -> None:
+    async def test_a_random_history_matches_the_model(self, till: Till, clock: FakeClock, seed: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 accounts_model, "PAUSES", [round(pause * 8) / 8 for pause in accounts_model.PAUSES]
@@ -79,5 +79,5 @@ class TestSharedLimitsBesidePostgres(Windows, Budgets):
         inner = PostgresStorage(self.url, clock=clock)
         return Limited(RedisCoordination(self.redis.url, clock=clock), clock, inner)
 
-    async def test_threads_with_loops_of_their_own_get_no_more_than_there_is(self) -> None:  # type: ignore[override]  # none
+    async def test_threads_with_their_own_loops_stay_within_the_limits(self) -> None:  # type: ignore[override]  # none
         pytest.skip("a slot and money are freed one after the other, so that one may have the slot and wait for money")

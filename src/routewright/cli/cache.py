@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import textwrap
 from argparse import Namespace
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
@@ -15,18 +13,17 @@ from msgspec.structs import replace
 
 from routewright._core.account_fields import told
 from routewright._core.timestamps import timestamp
-from routewright.cache import CacheExplanation
 from routewright.errors import NotFound
 from routewright.protocols import Cache
 from routewright.router import Router
 from routewright.storage import open_cache
-from routewright.wire import CacheOpts, Caller, Environment, RouteRequest
+from routewright.wire import CacheOpts, Caller, Environment
 from routewright.wire.analytics import time_short
 
 from .command import INTERRUPTED, OK, Parser, add, add_json, refused
 from .route import ASKS, add_request, pair, request_of, router_of
 from .show import Block, Line, Row, Screen, Table, exact, facts, moment, percent, picked
-from .store import opened, seconds_of, size
+from .store import duration, opened, size
 
 VARIABLE = "ROUTEWRIGHT_CACHE"
 _WHICH = "key partition trace_id namespace metadata older_than_s".split()
@@ -53,7 +50,7 @@ def add_cache(command: Parser) -> None:
     add(which, "--namespace NAME", "entries of this namespace")
     tagged = "requests with this metadata; 5 and true are a number and a boolean unless quoted"
     add(which, "--metadata KEY=VALUE", tagged, type=_tag)
-    add(which, "--older-than TIME", "entries older than this: 30m, 2h, 7d", dest="older_than_s", type=_seconds)
+    add(which, "--older-than TIME", "entries older than this: 30m, 2h, 7d", dest="older_than_s", type=duration)
     add(which, "--everything", "all answers of the account", action="store_true")
     add(which, "--environment", "only those of this one (default: both)", choices=get_args(Environment))
     invalidate.add_argument("-y", "--yes", action="store_true", help="do not ask")
@@ -61,12 +58,6 @@ def add_cache(command: Parser) -> None:
         add(each, "--cache URL", f"a file as cache.db, or sqlite:///cache.db (default: {VARIABLE})")
         add(each, "--account NAME", "whose answers (default: default)", default="default")
         add_json(each)
-
-
-def _seconds(text: str) -> int:
-    if (seconds := seconds_of(text)) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time as 30m, 2h or 7d")
-    return seconds
 
 
 def _tag(text: str) -> tuple[str, str | float | bool]:
@@ -120,19 +111,12 @@ async def _explain(args: Namespace, screen: Screen) -> None:
         request = request_of(args, router.models())
         await cache.stats(args.account, router.clock.time())  # raises if it cannot be opened; explain() would miss
         caller = Caller(args.account, "sandbox" if args.sandbox else "production")
-        found = await router.as_caller(caller).cache.explain(request, cache=_options(request, args))
-    screen.report(found, *_page(found))
-
-
-def _options(request: RouteRequest, args: Namespace) -> bool | CacheOpts:
-    given = {name: value for name in CacheOpts.__struct_fields__ if (value := getattr(args, name, None)) is not None}
-    if not given:
-        return request.cache or True  # a policy may replace True with its options
-    return replace(request.cache if isinstance(request.cache, CacheOpts) else CacheOpts(), **given)
-
-
-def _page(found: CacheExplanation) -> Iterator[Block]:
-    yield from (Line(found.reason, "title"), Line(), facts({"key": found.key, "partition": found.partition}))
+        given = {name: getattr(args, name, None) for name in CacheOpts.__struct_fields__}
+        given = {name: value for name, value in given.items() if value is not None}
+        options: bool | CacheOpts = request.cache or True  # a policy may replace True with its options
+        if given:
+            options = replace(request.cache if isinstance(request.cache, CacheOpts) else CacheOpts(), **given)
+        found = await router.as_caller(caller).cache.explain(request, cache=options)
     rows = []
     for each in found.near:
         judged = (each.probability, each.risk, None if each.risk is None else each.serve)
@@ -140,8 +124,9 @@ def _page(found: CacheExplanation) -> Iterator[Block]:
         question = textwrap.shorten(each.question, 200, placeholder=" ...")
         cells = (f"{each.similarity:.3f}", time_short(each.age_s * 1000), each.refused_by or "", *shares, question)
         rows.append(Row(cells, "good" if each.serve > 0 else "plain"))
-    if rows:
-        yield from (Line(), Table(rows, _NEAR, frozenset({0, 1, 3, 4, 5}), prose=True))
+    near: list[Block] = [Line(), Table(rows, _NEAR, frozenset({0, 1, 3, 4, 5}), prose=True)] if rows else []
+    where = facts({"key": found.key, "partition": found.partition})
+    screen.report(found, Line(found.reason, "title"), Line(), where, *near)
 
 
 async def _invalidate(args: Namespace, screen: Screen) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
 from itertools import groupby
@@ -34,7 +34,7 @@ from routewright.contrib.proposals import (
 )
 from routewright.input_file import read
 from routewright.policies import predictor_of, read_policies
-from routewright.policy_loss import PolicyLoss, policy_losses
+from routewright.policy_loss import policy_losses
 from routewright.router import Router
 from routewright.settings import Settings
 from routewright.wire import Model
@@ -171,7 +171,17 @@ def _proposal_json(listed: PriceList, proposal: Proposal, written: str | None) -
 def _proposal_page(listed: PriceList, proposal: Proposal) -> Iterator[Block]:
     """The changes a price list would make, line by line, and the entries that cannot be imported."""
     yield Line(f"a price list of {listed.shape}'s shape", "dim")
-    yield Table([*_change_rows(proposal)])
+    lines = []
+    for model, changes in groupby(proposal.changes, key=lambda change: change.model):
+        name = model
+        for change in changes:
+            unit = "" if change.what == ENDS else "$/1M"
+            mark = f"{change.factor:.3g} times" if change.factor >= _SUSPECT else ""
+            figures = f"{_value(change.before)} -> {_value(change.after)}"
+            lines.append(Row((name, change.what, figures, unit, mark), "bad" if mark else "plain"))
+            name = ""
+        lines += [Row(("", what, "stays", "", ""), "dim") for what in proposal.kept.get(model, ())]
+    yield Table(lines)
     yield from (Line(f"{model}  new", "good") for model in proposal.added)
     for each in proposal.contradictions[:_NAMED]:
         rows = ", ".join(place.strip("[]") for place in each.places)
@@ -190,32 +200,17 @@ def _proposal_page(listed: PriceList, proposal: Proposal) -> Iterator[Block]:
         "unread": len(unread),
     }
     yield from (Line(), Line(f"models: {', '.join(f'{count} {what}' for what, count in counts.items())}"))
-    more = f"not asked for: {proposal.unknown} other models; no chat models: {_kinds(listed.left_out)}"
+    most = sorted(listed.left_out.items(), key=lambda each: (-each[1], each[0]))
+    kinds = [f"{count} {kind}" for kind, count in most[:4]]
+    rest = sum(count for _, count in most[4:])
+    kinds += [f"{rest} others"] if rest else []
+    more = f"not asked for: {proposal.unknown} other models; no chat models: {', '.join(kinds) or 'none'}"
     yield Line(more, "dim")
-
-
-def _change_rows(proposal: Proposal) -> Iterator[Row]:
-    for model, changes in groupby(proposal.changes, key=lambda change: change.model):
-        name = model
-        for change in changes:
-            unit = "" if change.what == ENDS else "$/1M"
-            mark = f"{change.factor:.3g} times" if change.factor >= _SUSPECT else ""
-            figures = f"{_value(change.before)} -> {_value(change.after)}"
-            yield Row((name, change.what, figures, unit, mark), "bad" if mark else "plain")
-            name = ""
-        yield from (Row(("", what, "stays", "", ""), "dim") for what in proposal.kept.get(model, ()))
 
 
 def _and_more(count: int) -> Iterator[Line]:
     if count > _NAMED:
         yield Line(f"and {count - _NAMED} more; --json lists all", "dim")
-
-
-def _kinds(left_out: Mapping[str, int]) -> str:
-    most = sorted(left_out.items(), key=lambda each: (-each[1], each[0]))
-    named = [f"{count} {kind}" for kind, count in most[:4]]
-    rest = sum(count for _, count in most[4:])
-    return ", ".join([*named, f"{rest} others"] if rest else named) or "none"
 
 
 def _value(value: float | str | None) -> str:
@@ -243,16 +238,14 @@ def _deprecations(args: Namespace, screen: Screen) -> None:
         rows.append(Row((each.ends, left, each.model, each.replacement or "none"), style))
     ending = Table(rows, ("ends", "days left", "model", "nearest replacement"), frozenset({1}))
     head = ("policy", "first choice", "lost on", "then", "no model from")
-    losing = Table([_loss_row(each) for each in lost], head)
+    losses = []
+    for loss in lost:
+        choices = (loss.first_choice or "none", loss.lost_on or "", loss.next_choice or "none", loss.empty_from or "")
+        losses.append(Row((loss.policy, *choices), "bad" if loss.empty_from else "plain"))
     notes = [] if found else ["no model ends in this time"]
     notes += ["every policy keeps its first choice"] if policies and not lost else []
-    blocks = (ending, Line(), losing) if lost else (ending,)
+    blocks = (ending, Line(), Table(losses, head)) if lost else (ending,)
     screen.report({"models": found, "policies": lost}, *blocks, note="\n".join(notes))
-
-
-def _loss_row(each: PolicyLoss) -> Row:
-    choices = (each.first_choice or "none", each.lost_on or "", each.next_choice or "none", each.empty_from or "")
-    return Row((each.policy, *choices), "bad" if each.empty_from else "plain")
 
 
 def _show(args: Namespace, screen: Screen) -> None:
@@ -334,7 +327,13 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
             router = Router.sandbox(catalogue=catalogue, policies=policies, settings=settings)
         router.policies()  # raises ValidationFailed for selectors that match no model
     found = router.check_policies(request)
-    notes = [note for each in found for note in _check_notes(each)]
+    notes = []
+    for each in found:
+        if each.problem is not None:
+            notes.append(f"{_checked(each)}: {each.problem}")
+        if not each.fallback_affordable:
+            notes.append(f"{_checked(each)}: the budget pays for no fallback after {each.model}")
+        notes += [f"{_checked(each)}: {end.model} is served until {end.deprecated_at[:10]}" for end in each.ends]
     head = ("policy", "served by", "models that fit", "expected", "at most", "if a provider is lost")
     table = Table([_check_row(each) for each in found], head, frozenset({2, 3, 4}))
     told = [
@@ -361,12 +360,3 @@ def _check_row(check: PolicyCheck) -> Row:
         loss = f"breaks without {', '.join(check.breaks_without)}"
     costs = ("unknown" if usd is None else dollars(usd) for usd in (check.estimated_cost_usd, check.worst_cost_usd))
     return Row((_checked(check), check.model, fits, *costs, loss), style)
-
-
-def _check_notes(check: PolicyCheck) -> Iterator[str]:
-    if check.problem is not None:
-        yield f"{_checked(check)}: {check.problem}"
-    if not check.fallback_affordable:
-        yield f"{_checked(check)}: the budget pays for no fallback after {check.model}"
-    for end in check.ends:
-        yield f"{_checked(check)}: {end.model} is served until {end.deprecated_at[:10]}"

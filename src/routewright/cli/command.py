@@ -11,7 +11,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import getdoc, iscoroutinefunction
@@ -92,7 +91,7 @@ _COMMANDS = {
     "analytics": ("analytics", "report usage, latency, fallbacks and cache hits of a store"),
     "cache": ("cache", "count, explain and remove answers in a response cache"),
     "feedback": ("traces", "rate an answer"),
-    "learn": ("learn", "learn the quality of models from an account's traffic"),
+    "learn": ("analytics", "learn the quality of models from an account's traffic"),
     "ledger": ("ledger", "list, reconcile and correct costs and charges"),
     "accounts": ("accounts", "create accounts, change their plans, limits and credit"),
     "keys": ("accounts", "create, list, change and revoke the keys of an account"),
@@ -165,8 +164,8 @@ class TakesArguments(Protocol):
 class Parser(argparse.ArgumentParser):
     """Keeps line breaks in its texts, and refuses abbreviated options, which new options could make ambiguous."""
 
-    fill: Callable[[], None] | None = None
-    """Adds the arguments when the command is used."""
+    source: tuple[str, str] | None = None
+    """The module and the function that adds the arguments, called when the command is used."""
     _commands: Any = None
 
     def __init__(self, *args: Any, **rest: Any) -> None:
@@ -199,9 +198,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown arguments here, so that the error shows the usage of the subcommand."""
-        if self.fill is not None:
-            self.fill()
-            self.fill = None
+        if self.source is not None:
+            module, add_arguments = self.source
+            getattr(import_module(module, __package__), add_arguments)(self)
+            self.source = None
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             near = get_close_matches(unknown[0], self._option_string_actions, n=1)
@@ -225,12 +225,8 @@ def parser() -> Parser:
     commands = main.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, (module, does) in _COMMANDS.items():
         command = commands.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
-        command.fill = partial(_fill, command, module, name)
+        command.source = (f".{module}", f"add_{name}")
     return main
-
-
-def _fill(command: Parser, module: str, name: str) -> None:
-    getattr(import_module(f".{module}", __package__), f"add_{name}")(command)
 
 
 def run(argv: Sequence[str] | None) -> int:
@@ -248,8 +244,18 @@ def run(argv: Sequence[str] | None) -> int:
             options.error("this command needs rich, which is not installed; run: pip install 'routewright[cli]'")
         if logging.lastResort is not None:
             logging.getLogger("routewright").addHandler(logging.lastResort)
+    screen = Screen(as_json=args.json)
     try:
-        return _perform(args, Screen(as_json=args.json))
+        try:
+            if iscoroutinefunction(args.run):
+                import anyio  # not needed by the supervisor of servers
+
+                return anyio.run(args.run, args, screen) or OK
+            return args.run(args, screen) or OK
+        except RouterError as error:
+            return _failed(error, args, screen)
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -259,19 +265,6 @@ def run(argv: Sequence[str] | None) -> int:
         discard_output()
         sys.stderr.write(f"routewright: cannot write the output: {error.strerror}\n")
         return INTERNAL
-
-
-def _perform(args: Namespace, screen: Screen) -> int:
-    try:
-        if iscoroutinefunction(args.run):
-            import anyio  # not needed by the supervisor of servers
-
-            return anyio.run(args.run, args, screen) or OK
-        return args.run(args, screen) or OK
-    except RouterError as error:
-        return _failed(error, args, screen)
-    finally:
-        sys.stdout.flush()
 
 
 def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
@@ -314,16 +307,14 @@ def in_words(text: object, args: Namespace) -> str:
     """A message with options instead of fields, except for fields of ``--request`` and keys of files."""
     lines = str(text).split("\n")
     if _is_of_request(args) and getattr(args, "request", None) is None:
-        lines = [line if _OF_FILE.search(line) else _with_options(line) for line in lines]
+        for place, line in enumerate(lines):
+            if not _OF_FILE.search(line):
+                for field, option in _WORDS.items():
+                    line = line.replace(field, option)
+                lines[place] = line
     message = "\n".join(lines)
     is_option = getattr(args, "model", None) is not None  # overrides the models of a request
     return re.sub(r"^models\[\d+\]", "--model", message, flags=re.MULTILINE) if is_option else message
-
-
-def _with_options(line: str) -> str:
-    for field, option in _WORDS.items():
-        line = line.replace(field, option)
-    return line
 
 
 def _is_of_request(args: Namespace) -> bool:

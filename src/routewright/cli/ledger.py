@@ -101,22 +101,21 @@ async def _rows(args: Namespace, screen: Screen) -> None:
     note = "there are older ones; --limit shows more of them, --since and --until others" if has_more else ""
     if not found:
         note = f"nothing is booked there{hint}"
-    table = Table([Row(_row(each), _STYLES.get(each.kind, "plain")) for each in shown], _ROWS, _ROWS_RIGHT)
-    screen.report({"rows": shown, "has_more": has_more}, table, note=note)
-
-
-def _row(row: LedgerRow) -> tuple[str, ...]:
-    used = (f"{row.tokens.input:,}", f"{row.tokens.output:,}", exact(row.cost_nanos), exact(row.charge_nanos))
-    if row.kind in ("credit", "expired"):
-        used = ("", "", "", "")
-    notes = [exact(row.credit_nanos)] if row.kind == "credit" else []
-    if row.cost_range_nanos is not None and row.kind != "correction":
-        notes.append("cost {} to {}".format(*map(exact, row.cost_range_nanos)))
-    if row.overrun_nanos:
-        notes.append(f"{exact(row.overrun_nanos)} more than was reserved")
-    notes += [row.note] if row.note else []
-    began = row.at[: len("2026-11-22T12:00:00")].replace("T", " ")
-    return (began, row.request_id, str(row.attempt), row.kind, row.model, *used, ", ".join(notes))
+    lines = []
+    for row in shown:
+        used = (f"{row.tokens.input:,}", f"{row.tokens.output:,}", exact(row.cost_nanos), exact(row.charge_nanos))
+        if row.kind in ("credit", "expired"):
+            used = ("", "", "", "")
+        notes = [exact(row.credit_nanos)] if row.kind == "credit" else []
+        if row.cost_range_nanos is not None and row.kind != "correction":
+            notes.append("cost {} to {}".format(*map(exact, row.cost_range_nanos)))
+        if row.overrun_nanos:
+            notes.append(f"{exact(row.overrun_nanos)} more than was reserved")
+        notes += [row.note] if row.note else []
+        began = row.at[: len("2026-11-22T12:00:00")].replace("T", " ")
+        cells = (began, row.request_id, str(row.attempt), row.kind, row.model, *used, ", ".join(notes))
+        lines.append(Row(cells, _STYLES.get(row.kind, "plain")))
+    screen.report({"rows": shown, "has_more": has_more}, Table(lines, _ROWS, _ROWS_RIGHT), note=note)
 
 
 async def _statement(args: Namespace, screen: Screen) -> None:
@@ -237,8 +236,11 @@ def _compared(model: ReconciledModel, counts: Sequence[str]) -> tuple[str, ...]:
     said = "drifts" if model.agreement == "drifts" else ""
     if model.agreement == "explained":
         said = f"explained: ours is {_money(model.least_usd)} to {_money(model.most_usd)}"
-    figures = (written(figure.theirs or 0), written(figure.ours), _signed(written(figure.drift or 0)), _off(figure))
-    return (model.model or "all together", *figures, *(_count_off(getattr(model, name)) for name in counts), said)
+    figures = [written(figure.theirs or 0), written(figure.ours), _signed(written(figure.drift or 0)), _off(figure)]
+    for name in counts:
+        count = getattr(model, name)
+        figures.append(_off(count) or (_signed(_count(count.drift)) if count.drift else "="))
+    return (model.model or "all together", *figures, said)
 
 
 def _money(dollars: float) -> str:
@@ -257,10 +259,6 @@ def _off(figure: Compared) -> str:
     return "" if figure.percent is None or not figure.drift else f"{figure.percent:+.2f}%"
 
 
-def _count_off(figure: Compared) -> str:
-    return _off(figure) or (_signed(_count(figure.drift)) if figure.drift else "=")
-
-
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
@@ -270,7 +268,15 @@ async def _correct(args: Namespace, screen: Screen) -> None:
 
     Give its real cost, or its tokens, which are priced as they were then. The difference is booked, and charged
     where the call was; its trace and the analytics follow. Repeating a correction does nothing."""
-    asked = {"cost_usd": args.cost_usd, "usage": _usage(args), "note": args.note, "account": args.account}
+    whole = {"--input": args.input_tokens, "--output": args.output_tokens}
+    parts = (args.cached_tokens, args.reasoning_tokens, args.written_tokens)
+    usage = None
+    if any(parts) or any(tokens is not None for tokens in whole.values()):
+        for option, tokens in whole.items():
+            if tokens is None:
+                raise refused(option, "is missing", "tokens are given with --input and --output")
+        usage = Usage(args.input_tokens, args.output_tokens, *parts)
+    asked = {"cost_usd": args.cost_usd, "usage": usage, "note": args.note, "account": args.account}
     async with Ledger(existing_store(args)) as ledger:
         try:
             row = await ledger.correct(args.trace_id, args.attempt, **asked)
@@ -289,15 +295,3 @@ async def _correct(args: Namespace, screen: Screen) -> None:
         "paid by": f"{row.at[: len('2026-11')]}, the month of the call",
     }
     screen.report({"row": row}, facts(named))
-
-
-def _usage(args: Namespace) -> Usage | None:
-    """The tokens given as options, or None. Raises ``ValidationFailed`` if input or output is missing."""
-    whole = {"--input": args.input_tokens, "--output": args.output_tokens}
-    parts = (args.cached_tokens, args.reasoning_tokens, args.written_tokens)
-    if all(each is None for each in whole.values()) and not any(parts):
-        return None
-    for option, tokens in whole.items():
-        if tokens is None:
-            raise refused(option, "is missing", "tokens are given with --input and --output")
-    return Usage(args.input_tokens, args.output_tokens, *parts)

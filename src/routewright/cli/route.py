@@ -439,28 +439,23 @@ def _models(args: Namespace, screen: Screen) -> None:
         listed = [model for model in listed if _is_current(model, today)]
         listed = [each for each in listed if not configured or each.availability.status != "unavailable"]
     listed.sort(key=lambda model: model.id)
-    table = Table(_model_rows(listed, today), _MODELS, frozenset({1, 2, 3, 4}))
-    note = "" if listed else "no such model can be called; --all lists those that cannot, too"
-    screen.report({"models": listed}, table, note=note)
-
-
-def _is_current(model: Model, today: str) -> bool:
-    """True if neither disabled nor deprecated."""
-    return not model.disabled and (model.deprecated_at is None or model.deprecated_at[:10] > today)
-
-
-def _model_rows(models: Sequence[Model], today: str) -> list[Row]:
-    prices = [model.pricing_per_1m for model in models]
+    prices = [model.pricing_per_1m for model in listed]
     inputs = aligned([None if price is None else price.input_usd for price in prices])
     outputs = aligned([None if price is None else price.output_usd for price in prices])
     rows = []
-    for model, paid, earned in zip(models, inputs, outputs, strict=True):
+    for model, paid, earned in zip(listed, inputs, outputs, strict=True):
         window = "" if model.context_window is None else f"{model.context_window:,}"
         quality = "" if model.quality is None else f"{model.quality:.2f}"
         kinds = " ".join(kind for kind in model.modalities or () if kind != "text")
         cells = (model.id, window, paid, earned, quality, kinds, _availability(model, today))
         rows.append(Row(cells, "plain" if _is_current(model, today) else "dim"))
-    return rows
+    note = "" if listed else "no such model can be called; --all lists those that cannot, too"
+    screen.report({"models": listed}, Table(rows, _MODELS, frozenset({1, 2, 3, 4})), note=note)
+
+
+def _is_current(model: Model, today: str) -> bool:
+    """True if neither disabled nor deprecated."""
+    return not model.disabled and (model.deprecated_at is None or model.deprecated_at[:10] > today)
 
 
 def _availability(model: Model, today: str) -> str:

@@ -155,7 +155,23 @@ def _page(plan: Plan, begun: Begun, providers: Sequence[str]) -> Iterator[str]:
         yield f"health checks and metrics, without a key: http://{_place(plan.admin)}{further}"
     store = shlex.quote(plan.shown_store)
     if begun.keys:
-        yield from _first(plan, begun, store)
+        where = "in memory and ends with the server" if plan.in_memory else store
+        yield from ("", f"This is the first start. The store is {where}. The account {ACCOUNT!r} was created.")
+        yield "ITS PLAN IS 'unlimited': NOTHING LIMITS THE REQUESTS AND THE SPENDING OF ITS LIVE KEYS."
+        if not plan.in_memory:
+            yield f"To limit it: routewright accounts change {ACCOUNT} --plan pro --store {store}"
+        yield ""
+        width = max(map(len, begun.keys.values()))
+        for environment, key in begun.keys.items():
+            name, does = _KEYS[environment]
+            yield f"{name}  {key:<{width}}  {does}"
+        yield from ("Save them now: they are not shown again.", "", "Send a request from another terminal:", "")
+        headers = f'-H "Authorization: Bearer {begun.keys.get("sandbox") or begun.keys["production"]}"'
+        yield f"curl {_url(plan)}/v1/route {headers} -H \"Content-Type: application/json\" -d '{_BODY}'"
+        if plan.tls is not None:
+            yield "(curl must trust the certificate, and the address must be a name in it: see --cacert and --resolve)"
+        if not plan.in_memory:
+            yield from ("", "See its trace:", "", f"routewright traces ls --account {ACCOUNT} --store {store}")
     elif not plan.in_memory:
         yield f"another key: routewright keys create {shlex.quote(begun.account)} --name NAME --store {store}"
         yield "             with --environment sandbox for a test key; 'routewright accounts ls' lists the accounts"
@@ -167,27 +183,6 @@ def _page(plan: Plan, begun: Begun, providers: Sequence[str]) -> Iterator[str]:
     else:
         yield "Live keys can call no model yet: the environment has no provider's key. Set one, such as OPENAI_API_KEY,"
         yield "and restart."
-
-
-def _first(plan: Plan, begun: Begun, store: str) -> Iterator[str]:
-    where = "in memory and ends with the server" if plan.in_memory else store
-    yield from ("", f"This is the first start. The store is {where}. The account {ACCOUNT!r} was created.")
-    yield "ITS PLAN IS 'unlimited': NOTHING LIMITS THE REQUESTS AND THE SPENDING OF ITS LIVE KEYS."
-    if not plan.in_memory:
-        yield f"To limit it: routewright accounts change {ACCOUNT} --plan pro --store {store}"
-    yield ""
-    width = max(map(len, begun.keys.values()))
-    for environment, key in begun.keys.items():
-        name, does = _KEYS[environment]
-        yield f"{name}  {key:<{width}}  {does}"
-    yield from ("Save them now: they are not shown again.", "", "Send a request from another terminal:", "")
-    headers = f'-H "Authorization: Bearer {begun.keys.get("sandbox") or begun.keys["production"]}"'
-    yield f"curl {_url(plan)}/v1/route {headers} -H \"Content-Type: application/json\" -d '{_BODY}'"
-    if plan.tls is not None:
-        yield "(curl must trust the certificate, and the address must be a name in it: see --cacert and --resolve)"
-    if not plan.in_memory:
-        yield from ("", "See its trace:", "")
-        yield f"routewright traces ls --account {ACCOUNT} --store {store}"
 
 
 def _url(plan: Plan) -> str:

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from io import StringIO, TextIOWrapper
+from io import TextIOWrapper
 from json import dumps
 from math import floor, log10
 from pathlib import Path
@@ -96,17 +96,12 @@ def facts(named: Mapping[str, str]) -> Table:
     return Table([Row((name, value)) for name, value in named.items() if value], prose=True)
 
 
-def plain(blocks: Iterable[Block], width: int) -> str:
-    """Blocks as text without colours."""
-    return _rendered(blocks, StringIO(), width)
-
-
 def printable(text: str) -> str:
     """Remove control characters: on a terminal they could move, hide or forge text."""
     return text.translate(_UNSEEN)
 
 
-def _rendered(blocks: Iterable[Block], stream: TextIO, width: int | None) -> str:
+def rendered(blocks: Iterable[Block], stream: TextIO, width: int | None) -> str:
     """Blocks as text for a stream, with colours if it is a terminal. ``width``: None is the terminal's own."""
     from rich.console import Console  # an extra, and slow to load
     from rich.text import Text
@@ -146,7 +141,14 @@ def _print_table(table: Table, console: Console, columns: int) -> None:
     from rich.cells import cell_len
     from rich.table import Table as Grid
 
-    rows = [[cell if isinstance(cell, Bar) else _one_line(cell) for cell in row.cells] for row in table.rows]
+    rows = [
+        # a cell that could end its line could forge the next
+        [
+            each if isinstance(each, Bar) else printable(" ".join(each.splitlines()).replace("\t", " "))
+            for each in row.cells
+        ]
+        for row in table.rows
+    ]
     head = table.head or ("",) * len(rows[0])
     sizes = [[cell_len(cell) for cell in cells if isinstance(cell, str)] for cells in zip(head, *rows, strict=True)]
     bars = [place for place, each in enumerate(sizes) if len(each) <= len(rows)]
@@ -169,11 +171,6 @@ def _print_table(table: Table, console: Console, columns: int) -> None:
     console.width = max(columns, sum(least) + _GAP * (len(least) - 1))
     console.print(grid, crop=False)
     console.width = columns
-
-
-def _one_line(text: str) -> str:
-    """Text for a cell. One that could end its line could forge the next."""
-    return printable(" ".join(text.splitlines()).replace("\t", " "))
 
 
 def dollars(usd: float) -> str:
@@ -290,12 +287,12 @@ class Screen:
 
     def show(self, *blocks: Block) -> None:
         """Write blocks to standard output."""
-        self._out.write(_rendered(blocks, self._out, _width(self._out)))
+        self._out.write(rendered(blocks, self._out, _width(self._out)))
 
     def say(self, *blocks: Block) -> None:
         """Write blocks to standard error, below what was written to standard output. API keys in them are hidden."""
         self.end_text()
-        self._err.write(without_keys(_rendered(blocks, self._err, _width(self._err))))
+        self._err.write(without_keys(rendered(blocks, self._err, _width(self._err))))
 
     def note(self, text: str) -> None:
         """Write one dim line to standard error."""

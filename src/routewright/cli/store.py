@@ -164,6 +164,14 @@ def seconds_of(text: str) -> int | None:
     return None if found is None else int(found[1]) * _SECONDS[found[2]]
 
 
+def duration(text: str) -> int:
+    """An argument type: the seconds of ``30m``, ``2h`` or ``7d``."""
+    seconds = seconds_of(text)
+    if seconds is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time as 30m, 2h or 7d")
+    return seconds
+
+
 def _create(args: Namespace, screen: Screen) -> None:
     """Make a store in a database of PostgreSQL, and let a role use it.
 
@@ -194,7 +202,16 @@ def _backup(args: Namespace, screen: Screen) -> None:
     check_apart("TARGET", target, existing_store(args))
     backup(source, target)
     if secret is not None:
-        _copy_secret(secret_path(source), secret)
+        try:
+            content = secret_path(source).read_bytes()
+            # readable by its owner only, from the start
+            with os.fdopen(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            problem = f"{secret_path(source)} to {secret}: {error.strerror}"
+            raise StorageUnavailable(f"the store was copied, its secret was not: {problem}") from error
         says = f"{secret}, which only you can read: keep it with the backup, and as safe"
     elif os.environ.get(SECRET):
         says = f"none was copied: it is in {SECRET}"
@@ -202,19 +219,6 @@ def _backup(args: Namespace, screen: Screen) -> None:
         says = "none was copied: the store has none yet"
     told = {"backup": str(target), "secret": None if secret is None else str(secret)}
     screen.report(told, facts({"backup": str(target), "secret": says}))
-
-
-def _copy_secret(source: Path, target: Path) -> None:
-    """Copy the secret beside a store. The copy is created readable by its owner only."""
-    try:
-        content = source.read_bytes()
-        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        problem = f"the store was copied, its secret was not: {source} to {target}: {error.strerror}"
-        raise StorageUnavailable(problem) from error
 
 
 def _check(args: Namespace, screen: Screen) -> int:

@@ -22,7 +22,6 @@ from routewright.trace import TraceStore
 from routewright.wire import (
     AudioPart,
     Content,
-    DecisionInput,
     DecisionSpan,
     FilePart,
     ImagePart,
@@ -32,7 +31,6 @@ from routewright.wire import (
     TextPart,
     ToolCall,
     Trace,
-    TraceItem,
 )
 from routewright.wire.analytics import time_short
 
@@ -143,62 +141,49 @@ async def _ls(args: Namespace, screen: Screen) -> None:
         page = await store.query(**_selection(args), limit=args.limit, cursor=args.cursor)
         note = "" if page.data or args.json else await _lack(store, args) or "no such trace"
     if page.next_cursor is not None:
-        note = f"older ones: {_next_page(args, page.next_cursor)}"
-    rows = [Row(_item(each), STATUS_STYLES.get(each.status, "plain")) for each in page.data]
+        usual = {"account": "default", "limit": 50, "filter": args.filter}
+        asked = {**_selection(args), "limit": args.limit, "store": args.store, "cursor": page.next_cursor}
+        given = {name: str(value) for name, value in asked.items() if value not in (None, usual.get(name))}
+        # --name=value allows values that begin with a dash; -- allows such a filter
+        words = [f"--{name}={shlex.quote(value)}" for name, value in given.items()]
+        words += ["--", shlex.quote(args.filter)] if args.filter else []
+        note = f"older ones: {' '.join(['routewright traces ls', *words])}"
+    rows = []
+    for item in page.data:
+        flags = {"fallback": item.fallback_used, "cache hit": item.cache_hit, "compromised": item.compromised}
+        notes = [item.error or "", *(said for said, holds in flags.items() if holds)]
+        notes += [word for word in (item.kind, item.environment) if word not in ("route", "production")]
+        created, spent = item.created_at[:19].replace("T", " "), about(item.cost_usd) if item.cost_usd else ""
+        cells = (item.id, created, item.status, item.selected_model or "", time_short(item.duration_ms), spent)
+        rows.append(Row((*cells, ", ".join(filter(None, notes))), STATUS_STYLES.get(item.status, "plain")))
     screen.report(page, Table(rows, _LIST, frozenset({4, 5})), note=note)
-
-
-def _item(item: TraceItem) -> tuple[str, ...]:
-    created = item.created_at[:19].replace("T", " ")
-    spent = about(item.cost_usd) if item.cost_usd else ""
-    flags = {"fallback": item.fallback_used, "cache hit": item.cache_hit, "compromised": item.compromised}
-    notes = [item.error or "", *(said for said, holds in flags.items() if holds)]
-    notes += [word for word in (item.kind, item.environment) if word not in ("route", "production")]
-    time = time_short(item.duration_ms)
-    return (item.id, created, item.status, item.selected_model or "", time, spent, ", ".join(filter(None, notes)))
-
-
-def _next_page(args: Namespace, cursor: str) -> str:
-    usual = {"account": "default", "limit": 50, "filter": args.filter}
-    asked = {**_selection(args), "limit": args.limit, "store": args.store, "cursor": cursor}
-    # --name=value allows values that begin with a dash; -- allows such a filter
-    words = [
-        f"--{name}={shlex.quote(str(value))}"
-        for name, value in asked.items()
-        if value not in (None, usual.get(name))
-    ]  # fmt: skip
-    words += ["--", shlex.quote(args.filter)] if args.filter else []
-    return " ".join(["routewright traces ls", *words])
 
 
 async def _show(args: Namespace, screen: Screen) -> None:
     """Show one trace: its spans, what they took and cost, the candidates of its decision.
 
     Without an ID it is the newest."""
+    whose = picked(args, "account environment")
     async with TraceStore(existing_store(args)) as store:
-        trace = await _asked_for(store, args)
+        try:
+            trace_id = args.trace_id
+            if trace_id is None:
+                newest = (await store.query(**whose, limit=1)).data
+                if not newest:
+                    raise NotFound(f"the account {quoted(args.account)} has no trace in that environment")
+                trace_id = newest[0].id
+            trace = await store.get(trace_id, **whose)
+        except NotFound as error:
+            lack = await _lack(store, args)
+            if not lack:
+                raise
+            raise NotFound(lack if args.trace_id is None else f"{error}; {lack}") from error
         feedback = await store.feedback_of(trace.id, account=args.account)
     body = {
         **msgspec.to_builtins(trace),
         "feedback": None if feedback is None else picked(feedback, "score comment at"),
     }
     screen.report(body, *_page(trace, feedback))
-
-
-async def _asked_for(store: TraceStore, args: Namespace) -> Trace:
-    """The named trace, or the newest. Raises ``NotFound``."""
-    try:
-        if args.trace_id is not None:
-            return await store.get(args.trace_id, **picked(args, "account environment"))
-        newest = (await store.query(**picked(args, "account environment"), limit=1)).data
-        if not newest:
-            raise NotFound(f"the account {quoted(args.account)} has no trace in that environment")
-        return await store.get(newest[0].id, **picked(args, "account environment"))
-    except NotFound as error:
-        lack = await _lack(store, args)
-        if not lack:
-            raise
-        raise NotFound(lack if args.trace_id is None else f"{error}; {lack}") from error
 
 
 def _page(trace: Trace, feedback: PutFeedback | None) -> Iterator[Block]:
@@ -238,38 +223,35 @@ def _header(trace: Trace, chosen: str | None, feedback: PutFeedback | None) -> d
     is_run = trace.kind == "agent"
     models = dict.fromkeys(span.model for span in trace.spans if isinstance(span, SubTraceSpan) and span.model)
     aims = {"goal": trace.goal, "strategy": trace.strategy}
+    run = {}
+    if is_run:  # without the steps of agents used as tools
+        steps = sum(isinstance(span, StepSpan) and span.parent_id is None for span in trace.spans)
+        run = {"model": "", "models": ", ".join(models) or "none answered", "steps": str(steps)}
+    given, limits = trace.decision_input, []
+    if given is not None and given.budget_nanos is not None:
+        limits.append(f"${usd_text(given.budget_nanos)}")
+    if given is not None and given.budget_tokens is not None:
+        limits.append(f"{given.budget_tokens:,} tokens")
+    rated = ""
+    if feedback is not None:
+        comment = "" if feedback.comment is None else f", {_json(feedback.comment)}"
+        rated = f"{feedback.score:g}{comment}, at {timestamp(feedback.at)[:16].replace('T', ' ')} UTC"
     return {
         "status": trace.status if trace.error is None else f"{trace.status}: {trace.error}",
         "model": "none answered" if trace.selected_model is None else model,
-        **(
-            {"model": "", "models": ", ".join(models) or "none answered", "steps": str(_steps(trace))} if is_run else {}
-        ),
+        **run,
         "cost": cost(trace) + (LIST_PRICE if sandbox else charged),
         "tokens": tokens(trace.tokens) if trace.selected_model or is_run else "",
         "duration": time_short(trace.duration_ms) + (USUAL_TIME if sandbox and trace.selected_model else ""),
         "created": moment(trace.created_at),
         "asked for": ", ".join(f"{aim} {name}" for name, aim in aims.items() if aim),
-        "budget": _budget(trace.decision_input),
+        "budget": ", ".join(limits),
         "policy": ", ".join(filter(None, (trace.policy_version, trace.policy_id))),
         "account": ", ".join(filter(None, account)),
         "metadata": _metadata(trace.metadata),
         "children": "" if is_run else ", ".join(trace.children),  # the span tree shows those of a run
-        "feedback": "" if feedback is None else _feedback_says(feedback),
+        "feedback": rated,
     }
-
-
-def _steps(run: Trace) -> int:
-    """The number of steps of the run itself, excluding agents used as tools."""
-    return sum(isinstance(span, StepSpan) and span.parent_id is None for span in run.spans)
-
-
-def _budget(given: DecisionInput | None) -> str:
-    limits = []
-    if given is not None and given.budget_nanos is not None:
-        limits.append(f"${usd_text(given.budget_nanos)}")
-    if given is not None and given.budget_tokens is not None:
-        limits.append(f"{given.budget_tokens:,} tokens")
-    return ", ".join(limits)
 
 
 def _metadata(metadata: Mapping[str, Any]) -> str:
@@ -279,11 +261,6 @@ def _metadata(metadata: Mapping[str, Any]) -> str:
         return isinstance(value, str) and value.isprintable() and value != "" and not set(value) & set(',="')
 
     return ", ".join(f"{key}={value if is_plain(value) else _json(value)}" for key, value in metadata.items())
-
-
-def _feedback_says(feedback: PutFeedback) -> str:
-    comment = "" if feedback.comment is None else f", {_json(feedback.comment)}"
-    return f"{feedback.score:g}{comment}, at {timestamp(feedback.at)[:16].replace('T', ' ')} UTC"
 
 
 def _json(value: object) -> str:
@@ -336,20 +313,6 @@ async def _delete(args: Namespace, screen: Screen) -> int:
     """Remove traces for good, with their feedback, and from the reports.
 
     Traces are removed that match everything given. A person is asked first; scripts need --yes."""
-    which = _condemned(args)
-    async with TraceStore(existing_store(args)) as store:
-        if not args.yes and not await _confirmed(store, which, args, screen):
-            screen.note("nothing is deleted")
-            return INTERRUPTED
-        count = await store.delete(**which, everything=args.everything)
-    if count == 0 and "trace_id" in which:
-        raise NotFound(f"no trace {quoted(which['trace_id'])}")
-    screen.report({"deleted": count}, note=f"{_traces(count)} deleted")
-    return OK
-
-
-def _condemned(args: Namespace) -> dict[str, Any]:
-    """The traces to remove. Raises ``ValidationFailed`` if the selection is missing or contradictory."""
     args.filter = args.which if args.which is not None and re.search("[=<>]", args.which) else ""
     which = _selection(args)
     if args.which is not None and not args.filter:
@@ -360,7 +323,15 @@ def _condemned(args: Namespace) -> dict[str, Any]:
     if not args.everything and not limits:
         hint = "give an id, a filter, --since or --until; --everything means all of the account"
         raise refused("ID | FILTER", "is missing", hint)
-    return which
+    async with TraceStore(existing_store(args)) as store:
+        if not args.yes and not await _confirmed(store, which, args, screen):
+            screen.note("nothing is deleted")
+            return INTERRUPTED
+        count = await store.delete(**which, everything=args.everything)
+    if count == 0 and "trace_id" in which:
+        raise NotFound(f"no trace {quoted(which['trace_id'])}")
+    screen.report({"deleted": count}, note=f"{_traces(count)} deleted")
+    return OK
 
 
 async def _confirmed(store: TraceStore, which: dict[str, Any], args: Namespace, screen: Screen) -> bool:

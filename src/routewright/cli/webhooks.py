@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 from argparse import Namespace
@@ -23,7 +22,7 @@ from routewright.wire import DeliveryState, Endpoint, Environment, EventType, Ne
 
 from .command import INTERNAL, OK, Parser, add, names, refused
 from .show import Line, Row, Screen, Style, Table, facts, moment, picked
-from .store import add_store_options, existing_store, seconds_of
+from .store import add_store_options, duration, existing_store
 
 SECRET = "ROUTEWRIGHT_WEBHOOK_SECRET"
 _ENDPOINTS = ("endpoint", "url", "events", "environment", "since", "")
@@ -56,7 +55,7 @@ def add_webhooks(command: Parser) -> None:
     for each in (create, test, run):
         add(each, "--allow-loopback", "for development: this machine, also over http", action="store_true")
     overlap = "how long the old secret still signs, as 30m, 2h, 7d, or 0 (default: 24h)"
-    add(rotate, "--overlap TIME", overlap, dest="overlap_s", type=_seconds, default=OVERLAP_S)
+    add(rotate, "--overlap TIME", overlap, dest="overlap_s", type=_overlap, default=OVERLAP_S)
     add(deliveries, "--endpoint ID", "only to this one", dest="endpoint_id")
     add(deliveries, "--state", "only those in this state", choices=get_args(DeliveryState))
     add(deliveries, "--limit N", "how many (default: 50)", type=int, default=50)
@@ -76,11 +75,8 @@ def add_webhooks(command: Parser) -> None:
     add_store_options(create, ls, disable, enable, delete, rotate, deliveries, replay, test, run)
 
 
-def _seconds(text: str) -> float:
-    seconds = 0 if text == "0" else seconds_of(text)
-    if seconds is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time as 30m, 2h or 7d")
-    return float(seconds)
+def _overlap(text: str) -> int:
+    return 0 if text == "0" else duration(text)
 
 
 async def _create(args: Namespace, screen: Screen) -> None:
@@ -239,15 +235,23 @@ def _listen(args: Namespace, screen: Screen) -> None:
 
 def _verify(args: Namespace, screen: Screen) -> int:
     """Check the signature of a captured delivery, and print its event."""
-    headers = dict(_header(text) for text in args.headers)
+    headers = {}
+    for text in args.headers:
+        name, colon, value = text.partition(":")
+        if not colon:
+            raise refused("--header", f"{text!r} has no colon", "give NAME:VALUE")
+        headers[name.strip().lower()] = value.strip()
+    now = args.at
+    if now is None:  # its own time, because a captured delivery would be too old by the current one
+        parts = headers.get("service-signature", "").split(",")
+        sent = next((part[2:] for part in parts if part.startswith("t=")), headers.get("webhook-timestamp", ""))
+        now = float(sent) if sent.isdigit() else 0.0
     try:
         body = Path(args.file).read_bytes()
     except OSError as error:
         raise NotFound(f"{args.file} cannot be read: {error.strerror}") from error
     try:
-        event = verify_request(
-            body, headers, *_secrets(args), now=args.at if args.at is not None else _sent_at(headers)
-        )
+        event = verify_request(body, headers, *_secrets(args), now=now)
     except SignatureError as error:
         screen.say(Line(f"refused: {error}", "bad"))
         return INTERNAL
@@ -260,20 +264,6 @@ def _secrets(args: Namespace) -> list[str]:
     if not found[0]:
         raise refused("--secret", "is missing", f"give --secret whsec_..., or set {SECRET}")
     return list(found)
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon:
-        raise refused("--header", f"{text!r} has no colon", "give NAME:VALUE")
-    return name.strip().lower(), value.strip()
-
-
-def _sent_at(headers: dict[str, str]) -> float:
-    """The timestamp of the delivery, because a captured delivery would be too old by the current time."""
-    parts = headers.get("service-signature", "").split(",")
-    text = next((part[2:] for part in parts if part.startswith("t=")), headers.get("webhook-timestamp", ""))
-    return float(text) if text.isdigit() else 0.0
 
 
 def _endpoint_json(endpoint: Endpoint) -> dict[str, Any]:

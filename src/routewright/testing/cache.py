@@ -99,7 +99,7 @@ class CacheContract:
 
     # Exact look-up
 
-    async def test_an_entry_is_given_back_as_it_was_put_without_its_vector(self, subject: Subject) -> None:
+    async def test_an_entry_comes_back_unchanged_without_its_vector(self, subject: Subject) -> None:
         call = ToolCall(id="call_1", function=FunctionCall(name="look", arguments='{"at": 1}'))
         answer = CachedAnswer("", "tool_calls", "test/large", "test", [call])
         entry = await subject.put("a", NORTH_EAST, answer=answer, namespace="docs", metadata=b'{"team":"x"}')
@@ -110,14 +110,14 @@ class CacheContract:
             None,
         ]
 
-    async def test_the_last_answer_under_a_key_replaces_the_one_before(self, subject: Subject) -> None:
+    async def test_a_new_answer_under_a_key_replaces_the_old_one(self, subject: Subject) -> None:
         await subject.put("a", NORTH)
         await subject.put("a", EAST, id="tr_new")
         found = await subject.get("a")
         assert found is not None
         assert (found.id, await subject.near(NORTH), await subject.kept()) == ("tr_new", ["new"], 1)
 
-    async def test_an_entry_whose_time_is_over_is_never_given(self, subject: Subject) -> None:
+    async def test_an_expired_entry_is_never_returned(self, subject: Subject) -> None:
         entry = await subject.put("a", NORTH)
         await subject.clock.advance(entry.expires_at - subject.now)
         assert (await subject.get("a"), await subject.near(NORTH), await subject.kept()) == (None, [], 0)
@@ -134,9 +134,7 @@ class CacheContract:
         assert [match.similarity for match in found] == pytest.approx([0.936, 0.8], abs=1e-6)
         assert found[0].entry == await subject.get("mostly north")
 
-    async def test_nothing_of_another_partition_without_a_vector_or_of_another_length_is_near(
-        self, subject: Subject
-    ) -> None:
+    async def test_only_vectors_of_the_same_partition_and_length_are_near(self, subject: Subject) -> None:
         await subject.put("elsewhere", NORTH, partition=OTHER)
         await subject.put("exact")
         await subject.put("longer", (0.0, 1.0, 0.0), partition=OTHER)
@@ -145,7 +143,7 @@ class CacheContract:
         assert await subject.near((0.0, 1.0, 0.0), partition=OTHER) in ([], ["longer"])
 
     @pytest.mark.parametrize("vector", [(nan, nan), (0.0, 0.0), (inf, 1.0)])
-    async def test_a_vector_without_direction_is_near_to_nothing(
+    async def test_a_vector_without_direction_is_never_near(
         self, subject: Subject, vector: tuple[float, float]
     ) -> None:
         entry = await subject.put("odd", vector)
@@ -155,13 +153,13 @@ class CacheContract:
 
     # Eviction
 
-    async def test_the_bound_in_entries_holds_and_the_last_answer_is_kept(self, subject: Subject) -> None:
+    async def test_the_limit_of_entries_holds_and_the_newest_is_kept(self, subject: Subject) -> None:
         for name in "abcdef":
             await subject.put(name, NORTH)
             assert await subject.get(name) is not None
             assert await subject.kept() <= 4
 
-    async def test_the_bound_in_bytes_holds_after_each_answer(self, subject: Subject) -> None:
+    async def test_the_limit_of_bytes_holds_after_each_put(self, subject: Subject) -> None:
         for number in range(20):
             await subject.put(number, answer=CachedAnswer("x" * 4_000 * (number % 9), "stop", "m", "p"))
             size = (await subject.cache.stats(None, subject.now)).size_bytes
@@ -190,7 +188,7 @@ class CacheContract:
             (CacheSelection(account="nobody"), {"a", "b", "sandbox", "foreign"}),
         ],
     )
-    async def test_exactly_what_is_selected_is_removed(
+    async def test_exactly_the_selected_entries_are_removed(
         self, subject: Subject, narrowed: CacheSelection, left: set[str]
     ) -> None:
         tags = json.encode({"team": "x", "paid": 1})
@@ -204,7 +202,7 @@ class CacheContract:
         assert {*await subject.near(NORTH), *await subject.near(EAST, partition=OTHER)} == left - {"sandbox"}
         assert await subject.cache.remove(narrowed) == 0
 
-    async def test_what_is_kept_is_counted_by_account(self, subject: Subject) -> None:
+    async def test_entries_are_counted_by_account(self, subject: Subject) -> None:
         first = await subject.put("a", NORTH)
         await subject.put("b", partition=OTHER)
         await subject.put("c", account="other")

@@ -55,7 +55,7 @@ class CoordinationContract:
         yield Subject(coordination, clock)
         await coordination.aclose()
 
-    async def test_the_first_question_is_answered_at_once_with_where_to_listen(self, subject: Subject) -> None:
+    async def test_the_first_hear_returns_the_current_position_at_once(self, subject: Subject) -> None:
         await subject.announce(FIRST)
         asked = subject.clock.monotonic()
         heard = await subject.coordination.hear(None)
@@ -63,7 +63,7 @@ class CoordinationContract:
         await subject.announce(SECOND)
         assert await subject.heard(heard.last) == (SECOND,)
 
-    async def test_news_are_heard_in_order_and_once(self, subject: Subject) -> None:
+    async def test_notices_are_heard_in_order_and_once(self, subject: Subject) -> None:
         start = await subject.last()
         for notice in (FIRST, FIRST, SECOND):
             await subject.announce(notice)
@@ -72,7 +72,7 @@ class CoordinationContract:
         await subject.announce(SECOND)
         assert await subject.heard(heard.last) == (SECOND,)
 
-    async def test_all_who_wait_are_woken(self, subject: Subject) -> None:
+    async def test_all_waiting_listeners_are_woken(self, subject: Subject) -> None:
         start, heard = await subject.last(), list[Heard]()
 
         async def listen() -> None:
@@ -87,7 +87,7 @@ class CoordinationContract:
         assert [each.notices for each in heard] == [(FIRST,)] * 3
         assert subject.clock.monotonic() - said_at < 1.0
 
-    async def test_a_wait_in_vain_ends_and_one_that_is_cancelled_misses_nothing(self, subject: Subject) -> None:
+    async def test_an_empty_wait_ends_and_a_cancelled_one_misses_nothing(self, subject: Subject) -> None:
         start, asked = await subject.last(), subject.clock.monotonic()
         heard = await subject.coordination.hear(start)
         waited_s = subject.clock.monotonic() - asked

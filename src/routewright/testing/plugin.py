@@ -16,7 +16,6 @@ import os
 from collections.abc import Iterator, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -40,7 +39,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "situation" in metafunc.fixturenames:
         marker = test.get_closest_marker("routewright")
         if marker is not None:
-            metafunc.parametrize("situation", _cases(marker, test), ids=_id, indirect=True)
+            cases = _cases(marker, test)
+            ids = [repr(case) if isinstance(case, SituationCase) else "unusable" for case in cases]
+            metafunc.parametrize("situation", cases, ids=ids, indirect=True)
     elif any(marker.name == "routewright" for marker in test.own_markers):  # a class's marker may be for other tests
         said = f"{test.name} has the marker 'routewright' and does not use it"
         pytest.fail(f"{said}: take 'situation' as an argument, and call situation.check()", pytrace=False)
@@ -86,23 +87,14 @@ def _cases(marker: pytest.Mark, test: pytest.Item) -> Sequence[SituationCase | s
     except TypeError as error:
         return [str(ValidationFailed.of(Problem("@pytest.mark.routewright", str(error), f"write {_MARKER}")))]
     try:
-        given.arguments["policies"] = _found(given.arguments["policies"], test)
+        policies = given.arguments["policies"]
+        if isinstance(policies, str | Path) and not Path(policies).is_absolute():
+            folders = dict.fromkeys((test.path.parent, test.config.invocation_params.dir, test.config.rootpath))
+            found = [folder / policies for folder in folders if (folder / policies).exists()]
+            if not found:
+                problem = f"is not in {', nor in '.join(map(str, folders))}"
+                raise ValidationFailed.of(Problem(str(policies), problem, "check the path"))
+            given.arguments["policies"] = found[0]
         return situations(*given.args, **given.kwargs)
     except ValidationFailed as error:
         return [str(error)]
-
-
-def _found(policies: Any, test: pytest.Item) -> Any:
-    """The given policies, or the path of their file. Raises ``ValidationFailed``."""
-    if not isinstance(policies, str | Path) or Path(policies).is_absolute():
-        return policies
-    folders = dict.fromkeys((test.path.parent, test.config.invocation_params.dir, test.config.rootpath))
-    for folder in folders:
-        if (folder / policies).exists():
-            return folder / policies
-    problem = f"is not in {', nor in '.join(map(str, folders))}"
-    raise ValidationFailed.of(Problem(str(policies), problem, "check the path"))
-
-
-def _id(case: SituationCase | str) -> str:
-    return repr(case) if isinstance(case, SituationCase) else "unusable"

@@ -6,16 +6,16 @@ A case runs its situation with a real Router on virtual time and faulty provider
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 
 from routewright._core.guardrails.screen import RequestGate, guardrails_of
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import as_request
-from routewright._core.routing.decision import Decision
 from routewright._engine.guardrail import done_now, pass_gate
 from routewright.arguments import RequestLike, checked_policies
 from routewright.backends.clock import SystemClock
@@ -135,7 +135,20 @@ def situations(
     The provider of the model chosen for ``request`` fails; all others of the ``catalogue`` work. Nothing is sent, and
     time is virtual. Raises ``ValidationFailed``.
     """
-    given = _read(policies)
+    place = "policies"
+    given: Any = policies
+    if isinstance(given, str | Path):
+        from routewright.policies import read_policies  # loads pydantic
+
+        place = str(given)
+        given = read_policies(place)
+    elif isinstance(given, Sequence):
+        given = checked_policies(given)
+    else:
+        hint = "pass the path of a file, or a list: [Policy(...)]"
+        raise ValidationFailed.of(Problem(place, f"{shown(given)} is not a list of policies", hint))
+    if not given:
+        raise ValidationFailed.of(Problem(place, "there is no policy", "write the policy to test"))
     chosen = [each for each in given if policy is None or policy in (each.name, each.id)]
     if policy is not None and not chosen:
         hint = did_you_mean(policy, [each.name for each in given]) or "give the name or the id of one"
@@ -148,57 +161,13 @@ def situations(
     ]
 
 
-def _read(policies: object) -> Sequence[Policy]:
-    place = "policies"
-    given: Sequence[Policy]
-    if isinstance(policies, str | Path):
-        from routewright.policies import read_policies  # loads pydantic
-
-        place = str(policies)
-        given = read_policies(place)
-    elif isinstance(policies, Sequence):
-        given = checked_policies(policies)
-    else:
-        hint = "pass the path of a file, or a list: [Policy(...)]"
-        raise ValidationFailed.of(Problem(place, f"{shown(policies)} is not a list of policies", hint))
-    if not given:
-        raise ValidationFailed.of(Problem(place, "there is no policy", "write the policy to test"))
-    return given
-
-
-class Ended(NamedTuple):
-    """How a call ended."""
-
-    error: RouterError | None
-    trace: Trace
-
-    @property
-    def attempts(self) -> list[ModelSpan]:
-        """The attempts, in order."""
-        return [span for span in self.trace.spans if isinstance(span, ModelSpan)]
-
-    @property
-    def calls(self) -> str:
-        """The number of attempts and their models, in words."""
-        if not self.attempts:
-            return "nothing was called"
-        count = "1 call" if len(self.attempts) == 1 else f"{len(self.attempts)} calls"
-        return f"{count}, of {', then '.join(dict.fromkeys(span.model for span in self.attempts))}"
-
-
-class _Script:
-    """The behaviour of one provider, call by call."""
-
-    def __init__(self) -> None:
-        self.fault: str | None = None
-        self.times: int | None = None
-
-    def faults(self) -> Iterator[str | None]:
-        """Endless: the fault ``times`` times, then None."""
-        while True:
-            due = self.times is None or self.times > 0
-            self.times = None if self.times is None else self.times - 1
-            yield self.fault if due else None
+def calls_of(trace: Trace) -> str:
+    """The number of a call's attempts and their models, in words."""
+    models = [span.model for span in trace.spans if isinstance(span, ModelSpan)]
+    if not models:
+        return "nothing was called"
+    count = "1 call" if len(models) == 1 else f"{len(models)} calls"
+    return f"{count}, of {', then '.join(dict.fromkeys(models))}"
 
 
 class _Stage:
@@ -213,9 +182,12 @@ class _Stage:
         self._streamed = streamed
         self._models = {model.id: model for model in self._catalogue.models}
         self._clock = FakeClock(SystemClock().time())
-        self._scripts = {name: _Script() for name in sorted({model.provider for model in self._models.values()})}
+        self._broken = ""
+        """The provider that fails."""
+        self._failures = inf if case.situation.times is None else case.situation.times
         self._providers = [
-            FaultyProvider(script.faults(), name=name, clock=self._clock) for name, script in self._scripts.items()
+            FaultyProvider(self._faults(name), name=name, clock=self._clock)
+            for name in sorted({model.provider for model in self._models.values()})
         ]
         self._router = Router(
             providers=self._providers,
@@ -224,47 +196,53 @@ class _Stage:
             settings=Settings(clock=self._clock, rng=Random(0), stale_after_days=None),
         )
 
+    def _faults(self, provider: str) -> Iterator[str | None]:
+        """The fault of each of a provider's calls, or None. Endless."""
+        while True:
+            fails = provider == self._broken and self._failures > 0
+            self._failures -= fails
+            yield self._situation.fault if fails else None
+
     async def play(self) -> None:
         """Raises ``NotSurvived``."""
-        sent = self._past_guardrails()
-        try:
-            decided = self._router.decide(sent, policy_id=self._policy.name)
-        except RouterError as error:
-            raise NotSurvived(f"policy {self._policy.name!r} serves nobody, fault or none: {error}") from None
-        script = self._scripts[self._provider_of(decided.model)]
-        script.fault, script.times = self._situation.fault, self._situation.times
-        if self._situation.name == "flapping":
-            await self._flap(decided, script)
-            return
-        ended = await self._call()
-        self._check_end(decided, ended)
-        calls = [call for provider in self._providers for call in provider.calls]
-        if any([*call.messages] != sent.messages for call in calls):  # nothing of an answer is in the next prompt
-            raise self._lost(decided, "a fallback was not asked with the messages of the request")
-        self._check_costs(decided, ended)
-
-    def _past_guardrails(self) -> RouteRequest:
-        """The request after the policy's guardrails."""
-        gate = RequestGate(self._request, guardrails_of(self._policy))
+        name, gate = self._policy.name, RequestGate(self._request, guardrails_of(self._policy))
         done_now(pass_gate(gate))
-        if gate.blocked is None:
-            return gate.request
-        by = f"guardrail {gate.blocked.guardrail!r} blocks the request itself, by its rule {gate.blocked.rule!r}"
-        raise NotSurvived(f"policy {self._policy.name!r} cannot be tried: its {by}; pass another 'request='")
+        if gate.blocked is not None:
+            by = f"guardrail {gate.blocked.guardrail!r} blocks the request itself, by its rule {gate.blocked.rule!r}"
+            raise NotSurvived(f"policy {name!r} cannot be tried: its {by}; pass another 'request='")
+        try:
+            decided = self._router.decide(gate.request, policy_id=name)
+        except RouterError as error:
+            raise NotSurvived(f"policy {name!r} serves nobody, fault or none: {error}") from None
+        self._model, self._chain = decided.model, decided.chain
+        self._broken = self._models[decided.model].provider
+        if self._situation.name == "flapping":
+            for second in range(DOWN_S + BACK_WITHIN_S):
+                if second == DOWN_S:
+                    self._broken = ""
+                await self._call()
+                await self._clock.sleep(1.0)
+            candidates = self._router.decide(self._request, policy_id=name).candidates
+            if self._model not in [candidate.model for candidate in candidates]:
+                raise self._lost(f"it is not in service {BACK_WITHIN_S} s after its recovery")
+            return
+        trace = await self._call()
+        calls = [call for provider in self._providers for call in provider.calls]
+        if any(
+            [*call.messages] != gate.request.messages for call in calls
+        ):  # a prompt must not hold parts of an answer
+            raise self._lost("a fallback was not asked with the messages of the request")
+        for span in trace.spans:  # each attempt is priced by its own model
+            if isinstance(span, ModelSpan) and span.tokens and self._models[span.model].pricing_per_1m is not None:
+                usage = Usage(span.tokens.input, span.tokens.output, span.tokens.cached)
+                due = self._catalogue.bill(span.model, usage, on=trace.created_at[:10]).total_usd
+                if abs(due - span.cost_usd) > 1e-9:
+                    raise self._lost(f"{span.model} costs ${due:.9f}, and ${span.cost_usd:.9f} is in the trace")
 
-    async def _flap(self, decided: Decision, script: _Script) -> None:
-        """Go down and recover while calls continue."""
-        for second in range(DOWN_S + BACK_WITHIN_S):
-            if second == DOWN_S:
-                script.fault = None
-            self._check_end(decided, await self._call())
-            await self._clock.sleep(1.0)
-        candidates = self._router.decide(self._request, policy_id=self._policy.name).candidates
-        if decided.model not in [candidate.model for candidate in candidates]:
-            raise self._lost(decided, f"it is not in service {BACK_WITHIN_S} s after its recovery")
-
-    async def _call(self) -> Ended:
-        error, asked, policy_id = None, self._request, self._policy.name
+    async def _call(self) -> Trace:
+        """Make a call. Returns its trace; raises ``NotSurvived`` if it did not end as it should."""
+        asked, policy_id, name = self._request, self._policy.name, self._situation.name
+        error: RouterError | None = None
         try:
             if self._streamed:
                 async with self._router.stream(asked, policy_id=policy_id) as stream:
@@ -275,70 +253,44 @@ class _Stage:
                 trace_id = (await self._router.route(asked, policy_id=policy_id)).trace_id
         except RouterError as failed:
             error, trace_id = failed, failed.trace_id or ""
-        return Ended(error, await self._router.trace(trace_id))
-
-    def _check_end(self, decided: Decision, ended: Ended) -> None:
-        error = ended.error
+        trace = await self._router.trace(trace_id)
+        refuses = name == "moderation" and self._rules.on_refusal == "fail"
+        if error is None and refuses:
+            raise self._lost("a refusal was routed around, which nobody asked for")
         if error is None:
-            if self._is_refused:
-                raise self._lost(decided, "a refusal was routed around, which nobody asked for")
-            return
-        if self._may_tell(decided, error):
-            return
-        said = f"the caller got {type(error).__name__} ({error.status}); {ended.calls}"
-        raise self._lost(decided, said, self._remedy(decided, error))
+            return trace
+        if refuses:
+            expected = isinstance(error, ContentRefused)
+        elif name == "context_overflow":  # no other model takes more
+            windows = [self._models[model].context_window or 0 for model in (self._model, *self._chain)]
+            expected = isinstance(error, UpstreamFailed) and max(windows) == windows[0]
+        else:  # a caller may prefer to be told of a cut answer
+            on_partial = (asked.fallback or Fallback()).on_partial or self._rules.on_partial
+            is_cut = self._streamed and name in _CUT and isinstance(error, UpstreamFailed)
+            expected = is_cut and on_partial == "error"
+        if expected:
+            return trace
+        said = f"the caller got {type(error).__name__} ({error.status}); {calls_of(trace)}"
+        raise self._lost(said, self._remedy(error))
 
-    @property
-    def _is_refused(self) -> bool:
-        """True if the caller should see a refusal: moderation without fallback."""
-        return self._situation.name == "moderation" and self._rules.on_refusal == "fail"
-
-    def _may_tell(self, decided: Decision, error: RouterError) -> bool:
-        """True if the caller should get this error."""
-        if self._is_refused:
-            return isinstance(error, ContentRefused)
-        if not isinstance(error, UpstreamFailed):
-            return False
-        if self._situation.name == "context_overflow":
-            return not any(self._window(model) > self._window(decided.model) for model in decided.chain)
-        cut = self._situation.name in _CUT and self._streamed
-        asked = self._request.fallback or Fallback()
-        return cut and (asked.on_partial or self._rules.on_partial) == "error"
-
-    def _window(self, model: str) -> int:
-        return self._models[model].context_window or 0
-
-    def _provider_of(self, model: str) -> str:
-        return self._models[model].provider
-
-    def _check_costs(self, decided: Decision, ended: Ended) -> None:
-        """Check that each attempt is priced by its own model."""
-        day = ended.trace.created_at[:10]
-        for span in ended.attempts:
-            tokens, priced = span.tokens, self._models[span.model].pricing_per_1m is not None
-            if tokens is None or not priced:
-                continue
-            usage = Usage(tokens.input, tokens.output, tokens.cached)
-            due = self._catalogue.bill(span.model, usage, on=day).total_usd
-            if abs(due - span.cost_usd) > 1e-9:
-                raise self._lost(decided, f"{span.model} costs ${due:.9f}, and ${span.cost_usd:.9f} is in the trace")
-
-    def _remedy(self, decided: Decision, error: RouterError) -> str:
+    def _remedy(self, error: RouterError) -> str:
         """What to change."""
-        provider, chain = self._provider_of(decided.model), decided.chain
+        model, chain = self._models[self._model], self._chain
         again = "; or let 'fallback.max_retries' be 1" if self._rules.max_retries == 0 and self._situation.times else ""
         if not chain and self._rules.models == []:
             return f"'fallback.models' is empty: leave it out, or name a model of another provider there{again}"
         if not chain:
-            return f"its plan is {decided.model} alone: let 'models' or 'fallback.models' allow another provider{again}"
-        if all(self._provider_of(model) == provider for model in chain):
-            return f"its whole plan is served by {provider}: let 'models' or 'fallback.models' allow another{again}"
+            return f"its plan is {model.id} alone: let 'models' or 'fallback.models' allow another provider{again}"
+        if all(self._models[other].provider == model.provider for other in chain):
+            return (
+                f"its whole plan is served by {model.provider}: let 'models' or 'fallback.models' allow another{again}"
+            )
         if isinstance(error, RouterTimeoutError):
             return "allow more time in 'timeout_ms': a stream may be silent for a second"
         return "raise 'budget', which is to pay for a second attempt, or allow cheaper models"
 
-    def _lost(self, decided: Decision, said: str, remedy: str = "") -> NotSurvived:
+    def _lost(self, said: str, remedy: str = "") -> NotSurvived:
         form = "streamed" if self._streamed else "plain"
-        who = f"{decided.model}, whose provider {self._situation.what}"
+        who = f"{self._model}, whose provider {self._situation.what}"
         told = f"policy {self._policy.name!r} does not survive {self._situation.name!r} ({form}; {who}): {said}"
         return NotSurvived(f"{told}; {remedy}" if remedy else told)

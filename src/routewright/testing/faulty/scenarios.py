@@ -6,6 +6,8 @@ kind is in the table of faults (``_core/attempts/faults.py``).
 
 from __future__ import annotations
 
+import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
@@ -16,21 +18,72 @@ from routewright.errors import Problem, ValidationFailed
 from routewright.testing.provider import Pause
 from routewright.wire import FaultKind
 
-from . import completion as says
-from .completion import ANSWER, EVENTS, JSON, asks_for_stream
 from .steps import FOREVER, Break, Connection, Drip, Head, Repeat, Step
 
 SLOW_S = 60.0
 """Longer than any wait for a first token."""
 DAY_S = 86_400.0
+ANSWER = "All is well."
+"""What a good answer says."""
+USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
+DONE = b"data: [DONE]\n\n"
+LETTERS = b"a" * (1 << 16)
+JSON = Head(200, {"content-type": "application/json"})
+EVENTS = Head(200, {"content-type": "text/event-stream"})
 
-_WHOLE = says.document()
+
+# chat completions, good and bad
+
+
+def document(said: Any = ANSWER, *, finish: str | None = "stop", usage: Any = USAGE, **message: Any) -> bytes:
+    """A whole answer. ``usage=None`` leaves it out."""
+    spoken = {"role": "assistant", "content": said} | message
+    told = {} if usage is None else {"usage": usage}
+    choice = {"index": 0, "message": spoken, "finish_reason": finish}
+    return json.dumps(_named("chat.completion") | {"choices": [choice]} | told).encode()
+
+
+def delta(said: Any = None, *, finish: str | None = None, **more: Any) -> bytes:
+    """An event with a piece of an answer."""
+    spoken = ({} if said is None else {"content": said}) | more
+    return event({"choices": [{"index": 0, "delta": spoken, "finish_reason": finish}]})
+
+
+def event(content: Any) -> bytes:
+    """An event of a stream."""
+    return f"data: {json.dumps(_named('chat.completion.chunk') | content)}\n\n".encode()
+
+
+def tokens(said: str = ANSWER) -> bytes:
+    """A text, an event a word, after the one that says who speaks."""
+    return delta("", role="assistant") + b"".join(map(delta, re.findall(r"\S+\s*|\s+", said)))
+
+
+def ending(finish: str | None = "stop", usage: Any = USAGE) -> bytes:
+    """How a stream ends. ``usage=None`` leaves it out."""
+    told = b"" if usage is None else event({"choices": [], "usage": usage})
+    return delta(finish=finish) + told + DONE
+
+
+def error(message: str, code: str | int, type: str = "invalid_request_error") -> bytes:
+    """What an error says, as the body of an answer."""
+    return json.dumps({"error": {"message": message, "type": type, "code": code}}).encode()
+
+
+def _named(kind: str) -> dict[str, Any]:
+    return {"id": "c1", "object": kind, "created": 1, "model": "m"}
+
+
+_WHOLE = document()
 _HALF = _WHOLE[: len(_WHOLE) // 2]
-_STREAM = (says.tokens(), says.ending())
-_BUSY = says.error("Overloaded", "overloaded_error", "overloaded_error")
+_STREAM = (tokens(), ending())
+_BUSY = error("Overloaded", "overloaded_error", "overloaded_error")
 _HTML = b"<html><body>Please log in.</body></html>"
-_GIB = (1 << 30) // len(says.LETTERS)
-_TEN_MB = (10 << 20) // len(says.LETTERS)
+_GIB = (1 << 30) // len(LETTERS)
+_TEN_MB = (10 << 20) // len(LETTERS)
+
+
+# scenarios
 
 
 class Play(NamedTuple):
@@ -61,8 +114,8 @@ class Scenario(NamedTuple):
 
 def good(answer: str) -> Scenario:
     """No fault at all."""
-    plain = Play((JSON, says.document(answer)), None)
-    return Scenario("good", "all is well", plain, Play((EVENTS, says.tokens(answer), says.ending()), None))
+    plain = Play((JSON, document(answer)), None)
+    return Scenario("good", "all is well", plain, Play((EVENTS, tokens(answer), ending()), None))
 
 
 def _alike(name: str, what: str, kind: FaultKind | None, *steps: Step, retry_after: float | None = None) -> Scenario:
@@ -81,20 +134,20 @@ def _status(
 
 
 def _limited(name: str, told: float | None, **headers: str) -> Scenario:
-    body = says.error("Rate limit reached for requests", "rate_limit_exceeded", "requests")
+    body = error("Rate limit reached for requests", "rate_limit_exceeded", "requests")
     what = f"`Retry-After: {headers['retry_after']}`" if headers else "too many requests"
     return _status(429, name, what, FaultKind.RATE_LIMITED, body, told, **headers)
 
 
 def _usage(name: str, what: str, usage: Any) -> Scenario:
-    plain = Play((JSON, says.document(usage=usage)), None)
-    streamed = Play((EVENTS, says.tokens(), says.ending(usage=usage)), None)
+    plain = Play((JSON, document(usage=usage)), None)
+    streamed = Play((EVENTS, tokens(), ending(usage=usage)), None)
     return Scenario(f"usage_{name}", what, plain, streamed)
 
 
 def _ends(name: str, what: str, reason: str, common: str) -> Scenario:
-    plain = Play((JSON, says.document(finish=reason)), None, common)
-    streamed = Play((EVENTS, says.tokens(), says.ending(reason)), None, common)
+    plain = Play((JSON, document(finish=reason)), None, common)
+    streamed = Play((EVENTS, tokens(), ending(reason)), None, common)
     return Scenario(name, what, plain, streamed)
 
 
@@ -104,17 +157,17 @@ def _calls(name: str, what: str, *calls: tuple[str, str]) -> Scenario:
         {"index": at, "id": id, "type": "function", "function": {"name": "look", "arguments": arguments}}
         for at, (id, arguments) in enumerate(calls)
     ]
-    plain = Play((JSON, says.document(None, finish="tool_calls", tool_calls=made)), None, "tool_calls")
-    pieces = tuple(says.delta(tool_calls=[call]) for call in made)
-    return Scenario(name, what, plain, Play((EVENTS, *pieces, says.ending("tool_calls")), None, "tool_calls"))
+    plain = Play((JSON, document(None, finish="tool_calls", tool_calls=made)), None, "tool_calls")
+    pieces = tuple(delta(tool_calls=[call]) for call in made)
+    return Scenario(name, what, plain, Play((EVENTS, *pieces, ending("tool_calls")), None, "tool_calls"))
 
 
 def _long(encoding: str = "") -> tuple[Play, Play]:
     """1 GiB of letters, perhaps compressed."""
-    start = says.document("LETTERS").partition(b"LETTERS")[0]
-    tokens = says.delta(says.LETTERS.decode())
-    plain = _packed(start, says.LETTERS) if encoding else (start, Repeat(says.LETTERS, _GIB))
-    streamed = _packed(b"", tokens) if encoding else (Repeat(tokens, _GIB),)
+    start = document("LETTERS").partition(b"LETTERS")[0]
+    event_of_letters = delta(LETTERS.decode())
+    plain = _packed(start, LETTERS) if encoding else (start, Repeat(LETTERS, _GIB))
+    streamed = _packed(b"", event_of_letters) if encoding else (Repeat(event_of_letters, _GIB),)
     packed = {"content-encoding": encoding} if encoding else {}
     heads = [Head(200, dict(head.headers) | packed) for head in (JSON, EVENTS)]
     return Play((heads[0], *plain), FaultKind.MALFORMED), Play((heads[1], *streamed), FaultKind.MALFORMED)
@@ -129,11 +182,11 @@ def _packed(start: bytes, piece: bytes) -> tuple[Step, ...]:
 
 
 def _one_line() -> tuple[Play, Play]:
-    before, after = says.document("LETTERS").split(b"LETTERS")
-    first, last = says.delta("LETTERS").split(b"LETTERS")
-    letters = Repeat(says.LETTERS, _TEN_MB)
+    before, after = document("LETTERS").split(b"LETTERS")
+    first, last = delta("LETTERS").split(b"LETTERS")
+    letters = Repeat(LETTERS, _TEN_MB)
     plain = Play((JSON, before, letters, after), None)
-    return plain, Play((EVENTS, first, letters, last, says.ending()), FaultKind.MALFORMED)
+    return plain, Play((EVENTS, first, letters, last, ending()), FaultKind.MALFORMED)
 
 
 def _with_length(head: Head, *pieces: bytes, more: int) -> tuple[Step, ...]:
@@ -152,19 +205,19 @@ _UNREACHED = (
 
 _STATUSES = (
     _status(400, "bad_request", "a parameter that is not known", FaultKind.REQUEST,
-        says.error("Unrecognized request argument", "unknown_parameter")),
+        error("Unrecognized request argument", "unknown_parameter")),
     _status(400, "context_overflow", "the prompt is too long", FaultKind.CONTEXT_OVERFLOW,
-        says.error("This model's maximum context length is 8192 tokens", "context_length_exceeded")),
+        error("This model's maximum context length is 8192 tokens", "context_length_exceeded")),
     _status(400, "moderation", "the prompt is refused", FaultKind.REFUSED,
-        says.error("Your request was rejected by our safety system", "content_policy_violation")),
+        error("Your request was rejected by our safety system", "content_policy_violation")),
     _status(401, "unauthorized", "the key is not known", FaultKind.AUTH,
-        says.error("Incorrect API key provided", "invalid_api_key")),
+        error("Incorrect API key provided", "invalid_api_key")),
     _status(403, "forbidden", "not in this country", FaultKind.AUTH,
-        says.error("Country not supported", "unsupported_country")),
+        error("Country not supported", "unsupported_country")),
     _status(404, "not_found", "no such model", FaultKind.MODEL_NOT_FOUND,
-        says.error("The model does not exist", "model_not_found")),
+        error("The model does not exist", "model_not_found")),
     _status(408, "request_timeout", "the vendor waited in vain", FaultKind.TIMEOUT,
-        says.error("Request timed out", "timeout")),
+        error("Request timed out", "timeout")),
     _status(413, "too_large", "the body is too long", FaultKind.CONTEXT_OVERFLOW, b"Payload too large"),
     _limited("rate_limited", None),
     _limited("rate_limited_zero", 0.0, retry_after="0"),
@@ -176,11 +229,11 @@ _STATUSES = (
     _limited("rate_limited_negative", None, retry_after="-5"),
     _limited("rate_limited_garbage", None, retry_after="soon"),
     _status(500, "server_error", "an error inside", FaultKind.SERVER,
-        says.error("The server had an error", "server_error", "server_error")),
+        error("The server had an error", "server_error", "server_error")),
     _alike("bad_gateway", "502: a page in HTML", FaultKind.SERVER,
         Head(502, {"content-type": "text/html"}), b"<html>Bad gateway</html>"),
     _status(503, "unavailable", "not in service", FaultKind.SERVER,
-        says.error("The engine is overloaded", "service_unavailable")),
+        error("The engine is overloaded", "service_unavailable")),
     _status(529, "overloaded", "too busy", FaultKind.SERVER, _BUSY),
     _alike("error_body_stalls", "503: and the body that would say why never comes", FaultKind.SERVER,
         Head(503, {"content-type": "application/json"}), Pause(FOREVER)),
@@ -192,7 +245,7 @@ _BROKEN = (
     _alike("reset_before_headers", "the connection is reset before the headers", FaultKind.RESET, Break.RESET),
     Scenario("reset_mid_body", "the connection is reset in the middle of the answer",
         Play((JSON, _HALF, Break.RESET), FaultKind.RESET),
-        Play((EVENTS, says.tokens(), Break.RESET), FaultKind.RESET)),
+        Play((EVENTS, tokens(), Break.RESET), FaultKind.RESET)),
     Scenario("short_body", "the body ends before its content-length",
         Play(_with_length(JSON, _WHOLE, more=100), FaultKind.RESET),
         Play(_with_length(EVENTS, *_STREAM, more=100), None)),
@@ -209,7 +262,7 @@ _BROKEN = (
         Play((JSON, Pause(FOREVER)), FaultKind.TIMEOUT), Play((EVENTS, Pause(FOREVER)), FaultKind.TIMEOUT)),
     Scenario("stall_mid_answer", "nothing follows the first half of the answer",
         Play((JSON, _HALF, Pause(FOREVER)), FaultKind.TIMEOUT),
-        Play((EVENTS, says.tokens(), Pause(FOREVER)), FaultKind.TIMEOUT)),
+        Play((EVENTS, tokens(), Pause(FOREVER)), FaultKind.TIMEOUT)),
     Scenario("stall_after_end", "the stream is whole, and its connection is kept open",
         Play((JSON, _WHOLE), None), Play((EVENTS, *_STREAM, Pause(FOREVER)), None)),
     Scenario("comments", "comments without end, and never a token; plain: spaces",
@@ -220,45 +273,45 @@ _BROKEN = (
 
 _UNFINISHED = (
     Scenario("truncated", "the answer stops in its midst, and the body ends well",
-        Play((JSON, _HALF), FaultKind.MALFORMED), Play((EVENTS, says.tokens()), FaultKind.TRUNCATED)),
+        Play((JSON, _HALF), FaultKind.MALFORMED), Play((EVENTS, tokens()), FaultKind.TRUNCATED)),
     Scenario("no_end_marker", "a finish reason, and no `[DONE]`",
-        Play((JSON, _WHOLE), None), Play((EVENTS, says.tokens(), says.delta(finish="stop")), None)),
+        Play((JSON, _WHOLE), None), Play((EVENTS, tokens(), delta(finish="stop")), None)),
     Scenario("no_finish_reason", "`[DONE]`, and no finish reason",
-        Play((JSON, says.document(finish=None)), FaultKind.TRUNCATED),
-        Play((EVENTS, says.tokens(), says.DONE), FaultKind.TRUNCATED)),
+        Play((JSON, document(finish=None)), FaultKind.TRUNCATED),
+        Play((EVENTS, tokens(), DONE), FaultKind.TRUNCATED)),
     Scenario("abort", "a finish reason by which the vendor says that it cut the answer",
-        Play((JSON, says.document(finish="abort")), FaultKind.TRUNCATED),
-        Play((EVENTS, says.tokens(), says.ending("abort")), FaultKind.TRUNCATED)),
+        Play((JSON, document(finish="abort")), FaultKind.TRUNCATED),
+        Play((EVENTS, tokens(), ending("abort")), FaultKind.TRUNCATED)),
     Scenario("malformed_chunk", "JSON that breaks off in the middle of the answer",
         Play((JSON, _HALF + b'"' + _WHOLE[len(_HALF):]), FaultKind.MALFORMED),
-        Play((EVENTS, says.tokens(), b'data: {"choices": [\n\n', says.ending()), FaultKind.MALFORMED)),
+        Play((EVENTS, tokens(), b'data: {"choices": [\n\n', ending()), FaultKind.MALFORMED)),
     Scenario("error_event", "an error in the middle of an answer with status 200; plain: in its place",
         Play((JSON, _BUSY), FaultKind.SERVER),
-        Play((EVENTS, says.tokens(), b"event: error\ndata: " + _BUSY + b"\n\n"), FaultKind.SERVER)),
+        Play((EVENTS, tokens(), b"event: error\ndata: " + _BUSY + b"\n\n"), FaultKind.SERVER)),
 )  # fmt: skip
 """The answer does not end as it should."""
 
 _NONE = (
     _alike("error_in_200", "an error as the body of an answer with status 200", FaultKind.SERVER,
-        JSON, says.error("Provider returned error", 502)),
+        JSON, error("Provider returned error", 502)),
     Scenario("empty_body", "200 and nothing",
         Play((JSON,), FaultKind.MALFORMED), Play((EVENTS,), FaultKind.TRUNCATED)),
     Scenario("empty_choices", "an answer without choices",
         Play((JSON, b'{"choices": []}'), FaultKind.MALFORMED),
-        Play((EVENTS, says.event({"choices": []}), says.DONE), FaultKind.TRUNCATED)),
+        Play((EVENTS, event({"choices": []}), DONE), FaultKind.TRUNCATED)),
     Scenario("null_content", "an answer that says nothing",
-        Play((JSON, says.document(None)), FaultKind.MALFORMED), Play((EVENTS, says.ending()), FaultKind.MALFORMED)),
+        Play((JSON, document(None)), FaultKind.MALFORMED), Play((EVENTS, ending()), FaultKind.MALFORMED)),
     Scenario("empty_parts", "an answer whose parts are none",
-        Play((JSON, says.document([])), FaultKind.MALFORMED),
-        Play((EVENTS, says.delta([]), says.ending()), FaultKind.MALFORMED)),
+        Play((JSON, document([])), FaultKind.MALFORMED),
+        Play((EVENTS, delta([]), ending()), FaultKind.MALFORMED)),
     _alike("wrong_content_type", "a page in HTML with status 200", FaultKind.MALFORMED,
         Head(200, {"content-type": "text/html"}), _HTML),
     Scenario("invalid_json", "what is no JSON",
         Play((JSON, b"{'choices': None}"), FaultKind.MALFORMED),
-        Play((EVENTS, b"data: {'choices': None}\n\n", says.DONE), FaultKind.MALFORMED)),
+        Play((EVENTS, b"data: {'choices': None}\n\n", DONE), FaultKind.MALFORMED)),
     Scenario("invalid_utf8", "what is no UTF-8",
         Play((JSON, _WHOLE.replace(b"well", b"w\xffll")), FaultKind.MALFORMED),
-        Play((EVENTS, says.tokens().replace(b"well", b"w\xffll"), says.ending()), FaultKind.MALFORMED)),
+        Play((EVENTS, tokens().replace(b"well", b"w\xffll"), ending()), FaultKind.MALFORMED)),
     Scenario("trailing_garbage", "an answer with more behind it",
         Play((JSON, _WHOLE, b"</html>"), FaultKind.MALFORMED), Play((EVENTS, *_STREAM, b"</html>"), None)),
 )  # fmt: skip
@@ -276,9 +329,9 @@ _LONG = (
 
 _ODD = (
     _usage("missing", "no usage", None),
-    _usage("negative", "usage below zero", says.USAGE | {"completion_tokens": -3}),
-    _usage("float", "usage in fractions", says.USAGE | {"prompt_tokens": 9.5}),
-    _usage("huge", "usage of 10^30 tokens", says.USAGE | {"completion_tokens": 10**30}),
+    _usage("negative", "usage below zero", USAGE | {"completion_tokens": -3}),
+    _usage("float", "usage in fractions", USAGE | {"prompt_tokens": 9.5}),
+    _usage("huge", "usage of 10^30 tokens", USAGE | {"completion_tokens": 10**30}),
     _ends("odd_finish_reason", "a finish reason that nobody knows", "tired", "tired"),
     _ends("content_filter", "the answer is cut off by the vendor's filter", "content_filter", "content_filter"),
     _calls("broken_arguments", "a tool call whose arguments are no JSON", ("c1", '{"at": ')),
@@ -323,7 +376,11 @@ class Script:
         """Take the next fault for a request."""
         self.requests.append(request)
         cell = next(self._cells, None) or self._good
-        return cell.play(asks_for_stream(request.body))
+        try:
+            asked = json.loads(request.body)
+        except ValueError:
+            asked = None
+        return cell.play(isinstance(asked, dict) and asked.get("stream") is True)
 
 
 def _known(faults: object) -> list[Scenario | None]:

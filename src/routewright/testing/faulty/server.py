@@ -17,8 +17,7 @@ from typing import Self
 from routewright.errors import Problem, ValidationFailed
 from routewright.testing.provider import Pause
 
-from .completion import ANSWER
-from .scenarios import Faults, Request, Script
+from .scenarios import ANSWER, Faults, Request, Script
 from .steps import FOREVER, Break, Connection, Head, moments
 
 PATIENCE_S = 10.0
@@ -62,7 +61,12 @@ class FaultyServer:
 
     def __init__(self, faults: Faults = (), *, answer: str = ANSWER, time_scale: float = 1.0) -> None:
         self.script = Script(faults, answer)
-        self.connection = _connection_of(self.script)
+        steps = [step for cell in self.script.known if cell is not None for step in cell.plain.steps]
+        self.connection = next((step for step in steps if isinstance(step, Connection)), None)
+        """The connection fault to simulate, if any."""
+        if self.connection is not None and len(self.script.known) > 1:
+            hint = "start a server for it alone"
+            raise ValidationFailed.of(Problem("faults", "a fault of the connection is that of all requests", hint))
         self.time_scale = time_scale
         self.connected = 0
         """Number of open connections."""
@@ -117,7 +121,13 @@ class FaultyServer:
         loop, served = self._loop, set[_Served]()
         asyncio.set_event_loop(loop)
         if self.connection not in _DEAF:
-            context = _untrusted_context() if self.connection is Connection.UNTRUSTED else None
+            context = None
+            if self.connection is Connection.UNTRUSTED:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                with tempfile.TemporaryDirectory() as folder:
+                    file = Path(folder) / "untrusted.pem"
+                    file.write_text(PEM, "ascii")
+                    context.load_cert_chain(file)
             serving = loop.create_server(lambda: _Served(self, served), sock=self._socket, ssl=context)
             listening = loop.run_until_complete(serving)
             loop.call_later(_LONGEST_S, listening.close)  # keeps a reference, so that it is not collected
@@ -162,20 +172,18 @@ class _Served(asyncio.Protocol):
         self._may_write.set()
 
     def data_received(self, data: bytes) -> None:
+        """Serve the request once it has arrived completely."""
         self._received += data
-        if self._server.connection is None and (request := self._take_request()) is not None:
-            self._task = asyncio.get_running_loop().create_task(self._serve(request))
-
-    def _take_request(self) -> Request | None:
         head, found, rest = bytes(self._received).partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         length = int(headers.get("content-length", 0))
-        if not found or len(rest) < length:
-            return None
+        if self._server.connection is not None or not found or len(rest) < length:
+            return
         self._received = bytearray(rest[length:])
         method, path, _ = first.split(" ")
-        return Request(method, f"http://{headers.get('host', _HOST)}{path}", rest[:length])
+        request = Request(method, f"http://{headers.get('host', _HOST)}{path}", rest[:length])
+        self._task = asyncio.get_running_loop().create_task(self._serve(request))
 
     async def _serve(self, request: Request) -> None:
         chunked = False
@@ -183,13 +191,19 @@ class _Served(asyncio.Protocol):
             match moment:
                 case Pause(seconds):
                     await asyncio.sleep(_LONGEST_S if seconds == FOREVER else seconds * self._server.time_scale)
-                case Head(_, headers):
+                case Head(status, headers):
                     chunked = "content-length" not in headers
-                    await self._write(_head(moment, chunked))
+                    said = dict(headers) | ({"transfer-encoding": "chunked"} if chunked and status >= 200 else {})
+                    lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+                    await self._write(f"HTTP/1.1 {status} Status\r\n{lines}\r\n".encode("latin-1"))
                 case bytes():
                     await self._write(b"%x\r\n%b\r\n" % (len(moment), moment) if chunked else moment)
+                case Break.CLOSE:
+                    return self.transport.close()
                 case Break() | Connection():
-                    return self._break(moment)
+                    made = self.transport.get_extra_info("socket")
+                    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset on close
+                    return self.transport.abort()
         if chunked:
             await self._write(b"0\r\n\r\n")
         return None
@@ -198,38 +212,3 @@ class _Served(asyncio.Protocol):
         self.transport.write(data)
         await asyncio.sleep(0)
         await self._may_write.wait()
-
-    def _break(self, how: Break | Connection) -> None:
-        if how is Break.CLOSE:
-            return self.transport.close()
-        made = self.transport.get_extra_info("socket")
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset on close
-        return self.transport.abort()
-
-
-def _connection_of(script: Script) -> Connection | None:
-    """The connection fault to simulate, if any."""
-    steps = [step for cell in script.known if cell is not None for step in cell.plain.steps]
-    found = [step for step in steps if isinstance(step, Connection)]
-    if found and len(script.known) > 1:
-        hint = "start a server for it alone"
-        raise ValidationFailed.of(Problem("faults", "a fault of the connection is that of all requests", hint))
-    return found[0] if found else None
-
-
-def _untrusted_context() -> ssl.SSLContext:
-    """TLS with a certificate that no client trusts."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "untrusted.pem"
-        file.write_text(PEM, "ascii")
-        context.load_cert_chain(file)
-    return context
-
-
-def _head(head: Head, chunked: bool) -> bytes:
-    headers = dict(head.headers)
-    if chunked and head.status >= 200:
-        headers["transfer-encoding"] = "chunked"
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"HTTP/1.1 {head.status} Status\r\n{lines}\r\n".encode("latin-1")

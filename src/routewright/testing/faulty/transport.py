@@ -18,8 +18,7 @@ from routewright.protocols import Clock
 from routewright.testing.provider import Pause
 from routewright.wire import Chunk, Model, UpstreamCall
 
-from .completion import ANSWER
-from .scenarios import Faults, Request, Script
+from .scenarios import ANSWER, Faults, Request, Script
 from .steps import Break, Connection, Head, Moment, moments
 
 
@@ -116,15 +115,12 @@ class FaultyResponse:
                 case Pause(seconds):
                     await self._clock.sleep(seconds)
                 case Break():
-                    self._break(moment)
+                    if moment is Break.RESET or self._missing > 0 or "content-length" not in self.headers:
+                        raise _reset()
                 case bytes():
                     self._missing -= len(moment)
                     return moment
         return b""
-
-    def _break(self, how: Break) -> None:
-        if how is Break.RESET or self._missing > 0 or "content-length" not in self.headers:
-            raise _reset()
 
 
 class FaultyProvider(OpenAIProvider):

@@ -13,11 +13,10 @@ from .accounts_model import AccountsWalk, NaiveAccounts
 from .admission import Budgets, Queues, Windows
 from .analytics import Counting, Snapshots
 from .basics import Aging, Batches, Deletion, Isolation, Keeping, Selecting
-from .ledger import Accounting
 from .outbox import Outgoing
 from .owners import Agreeing, Owners
 from .samples import make_ask, make_facts, make_trace
-from .settlement import Histories, Idempotency, Settling
+from .settlement import Accounting, Histories, Idempotency, Settling
 from .walk import Loads
 
 __all__ = [

@@ -86,7 +86,7 @@ def writes_of(account: str) -> list[Write]:
 class AccountsAndKeys(Suite):
     """Accounts and keys: found by digest, and revoked for good."""
 
-    async def test_an_account_is_what_was_put_last(self, storage: Storage) -> None:
+    async def test_an_account_is_replaced_by_the_last_put(self, storage: Storage) -> None:
         limits = RateLimits(requests_per_min=2**53)
         full = make_account(plan="enterprise", limits=limits, prepaid=True, monthly_nanos=2**62)
         for account, is_new in ((make_account(), True), (full, False)):
@@ -95,7 +95,7 @@ class AccountsAndKeys(Suite):
             assert (await Till(storage).standing(key=None, run=None)).account == account
             assert await storage.read(SYSTEM_ACCOUNT, AllAccounts()) == [account]
 
-    async def test_accounts_are_listed_by_name_and_only_to_the_system(self, storage: Storage) -> None:
+    async def test_accounts_are_listed_by_name_to_the_system_only(self, storage: Storage) -> None:
         names = sorted((*ALIKE, "é", "z"))
         for name in reversed(names):
             await storage.apply(name, [PutAccount(make_account(name=name))])
@@ -103,7 +103,7 @@ class AccountsAndKeys(Suite):
         assert [account.name for account in found] == names
         assert await storage.read("acme", AllAccounts()) == []
 
-    async def test_every_key_comes_back_as_it_was_oldest_first(self, storage: Storage) -> None:
+    async def test_every_key_comes_back_unchanged_oldest_first(self, storage: Storage) -> None:
         full = make_key(
             id="a", digest="01", environment="sandbox", scopes=("route", "traces:read"), budget_nanos=2**62,
             monthly_nanos=0, limits=RateLimits(concurrency=1), name="it's \0 é 😀",
@@ -117,7 +117,7 @@ class AccountsAndKeys(Suite):
             assert (await Till(storage).standing(key=key.id)).key == key
             assert await storage.read(SYSTEM_ACCOUNT, KeyByDigest((key.digest,))) == key
 
-    async def test_a_key_is_found_by_any_of_its_present_digests_and_by_the_system_alone(self, storage: Storage) -> None:
+    async def test_a_key_is_found_by_its_current_digest_and_by_the_system_only(self, storage: Storage) -> None:
         others = make_key(account="other", digest="01")
         await storage.apply("acme", [PutKey(make_key())])
         await storage.apply("other", [PutKey(others)])
@@ -132,7 +132,7 @@ class AccountsAndKeys(Suite):
         await storage.apply("other", [PutKey(make_key(account="other"))])
         assert await _by_digest(storage, "00") == make_key(account="other")
 
-    async def test_no_two_keys_have_one_digest(self, storage: Storage) -> None:
+    async def test_no_two_keys_have_the_same_digest(self, storage: Storage) -> None:
         await storage.apply("acme", [PutKey(make_key())])
         for account, key_id in (("acme", "k2"), ("other", "k")):
             wanted = PutKey(make_key(id=key_id, account=account))
@@ -145,7 +145,7 @@ class AccountsAndKeys(Suite):
         assert await storage.read("acme", Keys()) == [make_key()]
         assert await storage.read("other", Keys()) == []
 
-    async def test_accounts_and_keys_are_held_to_what_they_expect_of_what_is_there(self, storage: Storage) -> None:
+    async def test_accounts_and_keys_are_written_only_if_their_expectations_hold(self, storage: Storage) -> None:
         for account in ("acme", "other"):
             there, key = make_account(name=account), make_key(account=account, digest=account)
             puts: list[Write] = [PutAccount(there, expect="absent"), PutKey(key, expect="absent")]
@@ -159,7 +159,7 @@ class AccountsAndKeys(Suite):
                 with pytest.raises(PreconditionFailed):
                     await storage.apply(account, [write])
 
-    async def test_what_has_changed_since_it_was_read_is_not_overwritten(self, storage: Storage) -> None:
+    async def test_a_write_expecting_an_older_version_is_refused(self, storage: Storage) -> None:
         read, key = make_account(limits=RateLimits(concurrency=1)), make_key(scopes=("route",), budget_nanos=2**62)
         await storage.apply("acme", [PutAccount(read), PutKey(key)])
         mine, mine_too = replace(read, plan="pro"), replace(key, budget_nanos=5)
@@ -181,7 +181,7 @@ class AccountsAndKeys(Suite):
         assert await storage.read(SYSTEM_ACCOUNT, AllAccounts()) == [mine]
         assert await storage.read("acme", Keys()) == [replace(mine_too, revoked_at=REVOKED_AT)]
 
-    async def test_as_it_was_read_means_before_the_batch(self, storage: Storage) -> None:
+    async def test_an_expected_version_is_the_one_before_the_batch(self, storage: Storage) -> None:
         read, key = make_account(), make_key()
         for account, fresh in ((read, key), (replace(read, plan="pro"), replace(key, name="new"))):
             with pytest.raises(PreconditionFailed):
@@ -193,7 +193,7 @@ class AccountsAndKeys(Suite):
         await storage.apply("acme", [RevokeKey("k", REVOKED_AT), PutKey(renamed, expect=key)])
         assert await storage.read("acme", Keys()) == [replace(renamed, revoked_at=REVOKED_AT)]
 
-    async def test_a_key_is_revoked_once_and_for_ever_if_it_is_there(self, storage: Storage) -> None:
+    async def test_a_key_is_revoked_once_and_stays_revoked(self, storage: Storage) -> None:
         await storage.apply("acme", [PutKey(make_key())])
         for account, key_id in (("acme", "none"), ("other", "k")):
             written = await Till(storage, account).put(RevokeKey(key_id, REVOKED_AT))
@@ -209,7 +209,7 @@ class AccountsAndKeys(Suite):
         assert (await Till(storage).standing()).key == revoked
 
     @pytest.mark.parametrize("revoked_first", [True, False])
-    async def test_calls_of_a_revoked_key_are_compromised_from_a_day_before_on(
+    async def test_traces_of_a_revoked_key_are_compromised_from_a_day_before(
         self, storage: Storage, revoked_first: bool
     ) -> None:
         early, on_time, late, own = (
@@ -252,7 +252,7 @@ class AgentStates(Suite):
         assert await self._state(storage, claim="key") is None
         assert await self._state(storage, id="tr_1") == b"canned"
 
-    async def test_states_go_with_their_time_and_with_the_results_of_their_account(self, storage: Storage) -> None:
+    async def test_states_go_when_they_expire_or_results_are_deleted(self, storage: Storage) -> None:
         for number in range(3):
             await _put(storage, PutAgentState(f"tr_{number}", "production", b"x", 100.0 + number))
         await _put(storage, PutAgentState("tr_3", "sandbox", b"x", inf))
@@ -266,14 +266,14 @@ class AgentStates(Suite):
 class Happenings(Suite):
     """Events are kept once; incidents can be replaced."""
 
-    async def test_an_event_is_kept_once_as_it_was(self, storage: Storage) -> None:
+    async def test_an_event_is_stored_once_unchanged(self, storage: Storage) -> None:
         data = {"metadata": {"team": ODD_TEXTS[5], "n": 2**53, "none": None, "deep": [1.5, {}]}}
         event = make_event(data=data, environment="sandbox")
         written = [await _put(storage, PutEvent(each)) for each in (event, replace(event, data={}))]
         assert written == [Written(created=True, events=(event,)), Written(created=False)]
         assert await _kept(storage) == [event]
 
-    async def test_what_is_told_once_is_told_again_only_after_a_quiet_time(self, storage: Storage) -> None:
+    async def test_an_event_with_a_quiet_time_is_repeated_only_after_it(self, storage: Storage) -> None:
         asked = [
             (100.0, 300.0, True), (100.0, 300.0, False), (399.999, 300.0, False), (400.0, 300.0, True),
             (699.0, 300.0, False), (50.0, 300.0, False), (700.0, 301.0, False), (403.0, 3.0, True), (403.0, 0.0, True),
@@ -283,7 +283,7 @@ class Happenings(Suite):
             assert written == (Written(created=True, events=(make_event(number),)) if told else Written(created=False))
         assert await _kept(storage) == [make_event(number) for number in (8, 7, 3, 0)]
 
-    async def test_each_account_and_each_once_is_quiet_for_itself(self, storage: Storage) -> None:
+    async def test_quiet_times_are_separate_by_account_and_name(self, storage: Storage) -> None:
         for account in ("acme", "other", SYSTEM_ACCOUNT):
             for number, once in enumerate((*ODD_TEXTS, None, None)):
                 event = make_event(number, account=account)
@@ -312,7 +312,7 @@ class Happenings(Suite):
             assert [event.id for event in left] == [make_event(2).id, make_event(1).id]
         assert await storage.sweep(NOW) == 0
 
-    async def test_a_sweep_forgets_no_event_that_is_not_to_be_told_again_yet(self, storage: Storage) -> None:
+    async def test_a_sweep_keeps_quiet_times_that_still_run(self, storage: Storage) -> None:
         long_s = 40 * DAY_S
         await _put(storage, PutEvent(make_event(1), once="month", quiet_s=long_s, at=NOW))
         await storage.sweep(NOW + 30 * DAY_S)
@@ -320,7 +320,7 @@ class Happenings(Suite):
             put = PutEvent(make_event(2), once="month", quiet_s=long_s, at=at)
             assert (await _put(storage, put)).created is told
 
-    async def test_an_incident_is_what_was_put_last_and_the_newest_come_first(self, storage: Storage) -> None:
+    async def test_incidents_are_replaced_by_id_and_listed_newest_first(self, storage: Storage) -> None:
         incidents = [
             replace(INCIDENT, id=f"inc_{-number % 13}_{number}", started_at=timestamp(NOW + number))
             for number in range(INCIDENTS + 5)
@@ -340,7 +340,7 @@ class Happenings(Suite):
 class Bookkeeping(Suite):
     """All of these writes are idempotent, atomic in batches, and isolated by account."""
 
-    async def test_each_write_said_twice_is_said_once(self, storage: Storage) -> None:
+    async def test_a_repeated_write_changes_nothing(self, storage: Storage) -> None:
         for account, writes in (("acme", writes_of("acme")), (SYSTEM_ACCOUNT, [PutIncident(INCIDENT)])):
             for write in writes:
                 await storage.apply(account, [write])
@@ -349,7 +349,7 @@ class Bookkeeping(Suite):
                 assert await seen(storage, "acme") == before, type(write).__name__
         assert await storage.read(SYSTEM_ACCOUNT, Incidents()) == [INCIDENT]
 
-    async def test_a_batch_of_all_kinds_is_applied_whole_or_not_at_all(self, storage: Storage) -> None:
+    async def test_a_batch_of_all_kinds_is_atomic(self, storage: Storage) -> None:
         await Till(storage).open_full()
         before = await seen(storage, "acme")
         some = [write for write in writes_of("acme") if not isinstance(write, RevokeKey)]
@@ -379,10 +379,13 @@ class Bookkeeping(Suite):
         for query in (AllAccounts(), Incidents(), KeyByDigest(("of acme",))):
             assert not await storage.read(SYSTEM_ACCOUNT, query)
 
-    async def test_the_books_of_names_that_look_alike_are_those_of_different_accounts(self, storage: Storage) -> None:
+    async def test_books_of_accounts_with_similar_names_are_separate(self, storage: Storage) -> None:
+        nothing = [await seen(storage, nobody) for nobody in ("nobody", SYSTEM_ACCOUNT)]
         for account in ALIKE:
             for write in writes_of(account):
                 await storage.apply(account, [write])
+        assert [await seen(storage, nobody) for nobody in ("nobody", SYSTEM_ACCOUNT)] == nothing
+        assert (nothing[0]["standing"].account, nothing[0]["standing"].key) == (None, None)
         sample = await seen(storage, ALIKE[0])
         for account in ALIKE:
             found = await seen(storage, account)
@@ -393,15 +396,7 @@ class Bookkeeping(Suite):
                 assert found[name] == sample[name]
         assert len(await storage.read(SYSTEM_ACCOUNT, AllAccounts())) == len(ALIKE)
 
-    @pytest.mark.parametrize("other", ["other", SYSTEM_ACCOUNT])
-    async def test_what_is_anothers_looks_like_what_is_not_there(self, storage: Storage, other: str) -> None:
-        nothing = await seen(storage, other)
-        for write in writes_of("acme"):
-            await storage.apply("acme", [write])
-        assert await seen(storage, other) == nothing
-        assert (nothing["standing"].account, nothing["standing"].key) == (None, None)
-
-    async def test_no_account_changes_what_is_anothers_by_its_ids(self, storage: Storage) -> None:
+    async def test_an_account_cannot_change_another_by_its_ids(self, storage: Storage) -> None:
         for write in writes_of("acme"):
             await storage.apply("acme", [write])
         before = await seen(storage, "acme")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -78,7 +79,7 @@ def kind(snapshot: Snapshot) -> str:
 each_kind = pytest.mark.parametrize("snapshot", EACH, ids=kind)
 
 
-def chance_puts(seed: int, many: int = 60) -> list[PutTrace]:
+def random_puts(seed: int, many: int = 60) -> list[PutTrace]:
     """Random traces, counted by different keys."""
     rng, puts = Random(seed), list[PutTrace]()
     for number in range(many):
@@ -90,38 +91,30 @@ def chance_puts(seed: int, many: int = 60) -> list[PutTrace]:
 class Counting(Suite):
     """Roll-ups equal a recount of all traces (``_core/analytics/rollup.py``)."""
 
-    async def test_counts_are_those_that_counting_all_traces_anew_gives(self, storage: Storage) -> None:
-        puts = chance_puts(11)
+    async def test_counts_equal_a_recount_of_all_traces(self, storage: Storage) -> None:
+        puts = random_puts(11)
         for place in range(0, len(puts), 13):
             await storage.apply("default", puts[place : place + 13])
         counted = counted_anew(puts)
         for query in (query for window in WINDOWS for query in all_counts(*window)):
             assert await storage.read("default", query) == answer(counted, query), query
 
-    async def test_a_trace_that_takes_anothers_place_is_counted_in_place_of_it(self, storage: Storage) -> None:
-        first, second = chance_puts(12, 30), chance_puts(13, 20)
-        await storage.apply("default", first)
-        await storage.apply("default", second[:5])
-        await storage.apply("default", [*second[5:], *second[:3], *first[:3]])  # some twice in one batch
-        assert await answers(storage) == expected_answers([*first[:3], *second[3:], *first[20:]])
-
-    @pytest.mark.parametrize("groups", [0, 1, 2, 3, 100])
-    @pytest.mark.parametrize("hourly", [False, True], ids=["days", "hours"])
-    async def test_the_largest_groups_have_rows_of_their_own(self, storage: Storage, groups: int, hourly: bool) -> None:
+    async def test_the_largest_groups_have_rows_of_their_own(self, storage: Storage) -> None:
         puts = [
             PutTrace(make_trace(n, created_at=f"2026-11-{day}T0{n % 2}:00:00.000Z", selected_model=f"a/{model}"))
             for n, (day, model) in enumerate(zip((19, 20, 20, 20, 21, 21, 21), "abbccda", strict=True))
         ]
         await storage.apply("default", puts)
-        query = replace(BY_MODEL, hourly=hourly, groups=groups)
-        found = await storage.read("default", query)
-        assert found == answer(counted_anew(puts), query)
-        named = {row.group for row in found.groups} - {None}
-        assert named == {f"a/{model}" for model in "abcd"[:groups]}, "by requests, then by name"
-        for rows in (found.groups, found.all):
-            assert sum(row.requests for row in rows) == len(puts)
+        for groups, hourly in product((0, 1, 2, 3, 100), (False, True)):
+            query = replace(BY_MODEL, hourly=hourly, groups=groups)
+            found = await storage.read("default", query)
+            assert found == answer(counted_anew(puts), query)
+            named = {row.group for row in found.groups} - {None}
+            assert named == {f"a/{model}" for model in "abcd"[:groups]}, "by requests, then by name"
+            for rows in (found.groups, found.all):
+                assert sum(row.requests for row in rows) == len(puts)
 
-    async def test_a_trace_is_of_the_model_that_served_else_of_the_last_that_was_tried(self, storage: Storage) -> None:
+    async def test_a_trace_counts_for_the_model_that_served_or_was_tried_last(self, storage: Storage) -> None:
         tried: list[Span] = [model_span("a/one", "error"), model_span("b/two", "error")]
         served = make_trace(1, selected_model="a/one", spans=[*tried[:1], model_span("a/one")])
         failed = make_trace(2, selected_model=None, status="failed", spans=tried)
@@ -138,7 +131,7 @@ class Counting(Suite):
         found = await storage.read("default", BY_MODEL)
         assert [(row.group, row.requests) for row in found.groups if row.group] == [("a/one", 1)]
 
-    async def test_groups_have_the_very_names_that_were_given(self, storage: Storage) -> None:
+    async def test_groups_have_exactly_the_given_names(self, storage: Storage) -> None:
         texts = [*ODD_TEXTS, "acme", "Acme", "ACME", "acme ", "1", "true"]
         values: list[Any] = [*texts, 1, True, 1.0, "", None, ["acme"]]
         puts = [PutTrace(make_trace(number, metadata={"tenant": value})) for number, value in enumerate(values)]
@@ -150,7 +143,7 @@ class Counting(Suite):
         assert {row.group: row.requests for row in found.groups if row.requests > 1} == {"1": 3, "true": 2}
         assert [(row.group, row.requests) for row in found.all] == [(None, len(values))]
 
-    async def test_the_metadata_that_usage_is_counted_by_is_listed_in_order(self, storage: Storage) -> None:
+    async def test_rollup_keys_are_listed_in_order(self, storage: Storage) -> None:
         assert await storage.read("default", RollupKeys()) == []
         keys = ("team", "it's", "a\0b", "Ünïcødé", "%", "model")
         counted = {"tenant": "acme", "workflow": "w"} | dict.fromkeys(keys, "x")
@@ -166,7 +159,7 @@ class Counting(Suite):
         assert row.cost_nanos == row.charged_nanos == 2_000_000_300_000_000
         assert await answers(storage) == expected_answers(puts)
 
-    async def test_an_amount_beyond_all_measure_is_counted_as_the_most_that_is(self, storage: Storage) -> None:
+    async def test_a_huge_amount_is_counted_as_the_maximum(self, storage: Storage) -> None:
         spans: list[Span] = [CacheSpan(id=1, name="cache", start_ms=0.0, hit=True, age_s=1e300, saved_usd=1e13)]
         huge: dict[str, Any] = {"cost_usd": 1e13, "charged_usd": 1e300, "tokens": Tokens(2**53, 2**62, 2**63)}
         puts = [PutTrace(make_trace(number, spans=spans, duration_ms=1e300, **huge)) for number in range(9)]
@@ -184,7 +177,9 @@ class Snapshots(Suite):
     """Snapshots come back unchanged, and stay while a trace names them."""
 
     @each_kind
-    async def test_a_snapshot_comes_back_as_it_was_put_once(self, storage: Storage, snapshot: Snapshot) -> None:
+    async def test_a_snapshot_is_stored_once_and_comes_back_unchanged(
+        self, storage: Storage, snapshot: Snapshot
+    ) -> None:
         results = await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot), PutSnapshot(snapshot)])
         results += await _put(storage, snapshot)
         assert [result.created for result in results] == [True, False, False]
@@ -209,7 +204,9 @@ class Snapshots(Suite):
         assert await _read(storage, snapshot.id) is None
 
     @each_kind
-    async def test_a_snapshot_stays_a_day_for_a_trace_on_its_way(self, storage: Storage, snapshot: Snapshot) -> None:
+    async def test_a_new_snapshot_is_kept_a_day_for_traces_still_to_come(
+        self, storage: Storage, snapshot: Snapshot
+    ) -> None:
         await storage.apply(SYSTEM_ACCOUNT, [FOR_EVER])
         trace = make_trace(1, decision_input=decision_input(**{kind(snapshot): snapshot.id}))
         await storage.apply("default", [PutTrace(trace)])

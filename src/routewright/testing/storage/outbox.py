@@ -50,7 +50,7 @@ FAILED = DeliveryAttempt(timestamp(NOW), 12.5, 503)
 class Outgoing(Suite):
     """``PutEvent`` and settlements start deliveries, claims lease them, ``EndAttempt`` records the outcome."""
 
-    async def test_an_endpoint_is_stored_as_it_was_put_last_and_only_for_its_account(self, storage: Storage) -> None:
+    async def test_an_endpoint_is_replaced_by_the_last_put_of_its_account(self, storage: Storage) -> None:
         second, changed = replace(ENDPOINT, id="whe_0", created_at=OTHER.created_at), replace(ENDPOINT, url="https://b")
         assert (await _put(storage, ENDPOINT)).created
         assert (await _put(storage, second)).created
@@ -75,7 +75,7 @@ class Outgoing(Suite):
         await storage.apply("acme", [DeleteEndpoint(ENDPOINT.id)])
         assert await _deliveries(storage) == []
 
-    async def test_an_endpoint_receives_what_it_selects_of_its_account_and_environment(self, storage: Storage) -> None:
+    async def test_an_endpoint_receives_the_events_that_it_selects(self, storage: Storage) -> None:
         for endpoint in (ENDPOINT, OTHER, replace(ENDPOINT, id="whe_3", environment="sandbox")):
             await _put(storage, endpoint)
         told = [("acme", "router.error_burst", "production"), ("acme", "cache.evicted", "production")]
@@ -89,7 +89,7 @@ class Outgoing(Suite):
         assert {each.event.id: each.event.type for each in claimed.deliveries}[make_event(3).id] == "incident.created"
         assert [each.key for each in await _deliveries(storage, "other")] == [f"{make_event(3).id}/whe_2"]
 
-    async def test_a_delivery_is_leased_to_one_at_a_time_until_the_lease_ends(self, storage: Storage) -> None:
+    async def test_a_delivery_is_leased_to_one_process_at_a_time(self, storage: Storage) -> None:
         await _put(storage, ENDPOINT)
         await _emit(storage, 1)
         first = await _claim(storage, lease="a", until=NOW + 30)
@@ -103,7 +103,7 @@ class Outgoing(Suite):
         assert (await _end(storage, 1, "c", "delivered")).count == 1
         assert await _claim(storage, at=NOW + 1e6) == Claimed()
 
-    async def test_attempts_are_counted_until_a_replay_begins_anew(self, storage: Storage) -> None:
+    async def test_attempts_are_counted_until_a_replay(self, storage: Storage) -> None:
         await _put(storage, ENDPOINT)
         await _emit(storage, 1)
         await _claim(storage)
@@ -129,7 +129,7 @@ class Outgoing(Suite):
             (written,) = await storage.apply("acme", [ReplayDeliveries("whe_1", event_id, NOW + 220)])
             assert written.count == count
 
-    async def test_a_replay_hastens_what_waits_and_begins_what_was_rejected(self, storage: Storage) -> None:
+    async def test_a_replay_restarts_waiting_and_rejected_deliveries(self, storage: Storage) -> None:
         await _put(storage, ENDPOINT)
         for number in range(4):
             await _emit(storage, number)
@@ -140,9 +140,7 @@ class Outgoing(Suite):
         claimed = await _claim(storage, lease="b", at=NOW + 1)
         assert sorted((int(each.event.id[4:]), each.tries) for each in claimed.deliveries) == [(0, 0), (1, 0), (3, 0)]
 
-    async def test_a_claim_takes_what_is_due_first_and_no_more_of_an_endpoint_than_it_may(
-        self, storage: Storage
-    ) -> None:
+    async def test_a_claim_takes_the_earliest_due_within_its_limits(self, storage: Storage) -> None:
         for endpoint in (ENDPOINT, OTHER, replace(ENDPOINT, id="whe_3")):
             await _put(storage, endpoint)
         for number in range(9):
@@ -156,7 +154,7 @@ class Outgoing(Suite):
         )
         assert (claimed.next_at or 0.0) <= NOW  # more is due
 
-    async def test_a_disabled_endpoint_receives_nothing_and_its_deliveries_have_failed(self, storage: Storage) -> None:
+    async def test_a_disabled_endpoint_receives_nothing_and_its_deliveries_fail(self, storage: Storage) -> None:
         await _put(storage, ENDPOINT)
         await _emit(storage, 1)
         await _put(storage, replace(ENDPOINT, disabled_at=AT), at=NOW)
@@ -169,7 +167,7 @@ class Outgoing(Suite):
         await _put(storage, ENDPOINT)
         assert (await storage.apply("acme", [ReplayDeliveries("whe_1", at=NOW)]))[0].count == 1
 
-    async def test_pages_of_deliveries_go_by_endpoint_and_state_newest_first(self, storage: Storage) -> None:
+    async def test_deliveries_are_listed_by_endpoint_and_state_newest_first(self, storage: Storage) -> None:
         for endpoint in (ENDPOINT, replace(ENDPOINT, id="whe_3")):
             await _put(storage, endpoint)
         for number in range(5):
@@ -182,7 +180,7 @@ class Outgoing(Suite):
         assert len(await _deliveries(storage, endpoint_id="whe_3")) == 5
         assert [each.key for each in await _deliveries(storage, state="rejected")] == [f"{make_event(2).id}/whe_1"]
 
-    async def test_what_has_ended_goes_after_a_day_and_with_the_data_of_its_account(self, storage: Storage) -> None:
+    async def test_ended_deliveries_go_after_a_day_or_with_the_account_results(self, storage: Storage) -> None:
         for endpoint in (ENDPOINT, OTHER):
             await _put(storage, endpoint)
         for number in range(3):

@@ -39,13 +39,13 @@ DAY, NEXT_DAY = "2026-11-21T00:00:00Z", "2026-11-22T00:00:00Z"
 class Agreeing(Suite):
     """Data that all processes agree on."""
 
-    async def test_a_content_has_the_version_that_it_had_first(self, storage: Storage) -> None:
+    async def test_a_content_keeps_its_first_version(self, storage: Storage) -> None:
         for created_at in (DAY, NEXT_DAY):
             (written,) = await storage.apply(SYSTEM_ACCOUNT, [PutPolicyVersion("one", "desk", created_at)])
             assert written.created == (created_at == DAY)
             assert await _labels(storage, "one") == ["desk@2026-11-21"]
 
-    async def test_a_label_is_given_to_one_content_alone(self, storage: Storage) -> None:
+    async def test_a_label_is_unique(self, storage: Storage) -> None:
         asked = [("one", "desk", DAY), ("two", "desk", DAY), ("three", "desk", NEXT_DAY), ("four", "desk", DAY),
                  ("five", "desk.2", DAY), ("six", "", DAY), ("seven", "désk%", DAY)]  # fmt: skip
         await storage.apply(SYSTEM_ACCOUNT, [PutPolicyVersion(*each) for each in asked])
@@ -67,7 +67,7 @@ class Agreeing(Suite):
             await storage.apply("acme", [PutPolicyVersion("one", "desk", DAY)])
         assert await _labels(storage, "one") == []
 
-    async def test_what_processes_learned_is_added_up_and_known_from_the_next_epoch_on(self, storage: Storage) -> None:
+    async def test_learned_statistics_are_added_up_and_settle_with_the_next_epoch(self, storage: Storage) -> None:
         epoch, expected = epoch_at(NOW), None
         for later, good in ((0.0, 1.0), (0.5, 2.0), (EPOCH_S, 4.0), (0.0, 8.0)):
             more = Learned(NOW + later, good=good, first={7: good}, whole={1: 0.5, 900: good})
@@ -77,14 +77,14 @@ class Agreeing(Suite):
         assert expected is not None
         assert (expected.epoch, round(expected.settled.good), round(expected.pending.good)) == (epoch + 1, 3, 12)
 
-    async def test_only_those_are_told_that_were_added_to_since(self, storage: Storage) -> None:
+    async def test_only_models_changed_since_are_returned(self, storage: Storage) -> None:
         for number, model in enumerate(("a/one", "b/two", "c/three")):
             write = AddLearned("production", {model: Learned(NOW + number * EPOCH_S, bad=1.0)})
             await storage.apply(SYSTEM_ACCOUNT, [write])
         for number, expected in enumerate((3, 2, 1, 0)):
             assert len(await _learned(storage, epoch_at(NOW) + number)) == expected
 
-    async def test_fleets_learn_apart_and_belong_to_no_account(self, storage: Storage) -> None:
+    async def test_environments_learn_separately(self, storage: Storage) -> None:
         write = AddLearned("sandbox", {"a/one": Learned(NOW, bad=1.0)})
         with pytest.raises(UnsupportedWrite):
             await storage.apply("acme", [write])
@@ -107,7 +107,7 @@ class Owners(AccountsSuite):
     """Two processes. The first counts as dead if it makes no call for a lease."""
 
     @pytest.fixture
-    async def heir(self, full: Till, clock: FakeClock) -> AsyncIterator[Till]:
+    async def second(self, full: Till, clock: FakeClock) -> AsyncIterator[Till]:
         """The same account in another process."""
         storage = self.other(clock)
         if storage is None:
@@ -115,140 +115,140 @@ class Owners(AccountsSuite):
         yield Till(storage)
         await storage.aclose()
 
-    async def test_what_one_process_takes_another_has_not(self, full: Till, heir: Till) -> None:
+    async def test_processes_share_limits_money_and_answers(self, full: Till, second: Till) -> None:
         one = make_account(prepaid=True, monthly_nanos=1_000, limits=RateLimits(requests_per_min=3, concurrency=2))
         await full.put(PutAccount(one))
         await full.admit("c", 800, key="k", same="i")
-        assert (await heir.short("d", 300)).waits
-        await heir.admit("d", 200)
+        assert (await second.short("d", 300)).waits
+        await second.admit("d", 200)
         assert (await full.limited())["limit_of"] == "concurrency"
-        heir.release("d")
+        second.release("d")
         with pytest.raises(IdempotencyKeyReused):
-            await heir.ask("e", same=Claim("i", "of another"))
+            await second.ask("e", same=Claim("i", "of another"))
         await full.settle("c", make_row(charge=700, key_id="k"), result=b"answer")
-        assert await heir.ask("e", same="i") == Replay(b"answer")
-        assert (await heir.short("f", 301)).purse.spent_nanos == 700
-        assert (await heir.admit("f", 300)).windows[0].remaining == 0
+        assert await second.ask("e", same="i") == Replay(b"answer")
+        assert (await second.short("f", 301)).purse.spent_nanos == 700
+        assert (await second.admit("f", 300)).windows[0].remaining == 0
         assert (await full.limited())["limit_of"] == "requests_per_min"
 
-    async def test_terms_credit_and_revocation_hold_at_once_in_every_process(self, full: Till, heir: Till) -> None:
-        await heir.admit("known", 1, key="k")
-        heir.release("known")
+    async def test_changed_terms_apply_at_once_in_every_process(self, full: Till, second: Till) -> None:
+        await second.admit("known", 1, key="k")
+        second.release("known")
         await full.put(PutAccount(make_account(prepaid=True)))
         await full.put(AddCredit("more", 1_000, AT))
-        assert (await heir.short("c", 2_001)).purse.limit_nanos == 2_000
-        await heir.admit("c", 2_000)
-        await heir.short("d", 1_001, key="k")
+        assert (await second.short("c", 2_001)).purse.limit_nanos == 2_000
+        await second.admit("c", 2_000)
+        await second.short("d", 1_001, key="k")
         await full.put(RevokeKey("k", AT))
         with pytest.raises(AuthenticationFailed):
-            await heir.ask("d", key="k")
+            await second.ask("d", key="k")
 
-    async def test_money_freed_elsewhere_is_given_to_those_who_wait(
-        self, full: Till, heir: Till, clock: FakeClock
+    async def test_money_freed_in_another_process_goes_to_waiting_calls(
+        self, full: Till, second: Till, clock: FakeClock
     ) -> None:
         await full.admit("c", 1_000)
-        async with waiting(heir, clock, [("a", 500)]) as heard:
+        async with waiting(second, clock, [("a", 500)]) as heard:
             full.release("c")
             await clock.advance(self.lease_s / 2)
             assert [*heard] == ["a"]
 
-    async def test_what_a_silent_process_held_gives_room_and_a_row_tells_of_it(
-        self, full: Till, heir: Till, clock: FakeClock
+    async def test_reservations_of_a_dead_process_are_freed_with_an_expired_row(
+        self, full: Till, second: Till, clock: FakeClock
     ) -> None:
         await full.put(PutAccount(make_account(prepaid=True, monthly_nanos=1_000, limits=RateLimits(concurrency=1))))
         await full.admit("lost", 800, key="k", run=RUN, lasts_s=600.0, same="i")
         await clock.advance(self.lease_s - A_MOMENT_S)
-        await heir.limited()
+        await second.limited()
         await clock.advance(2 * A_MOMENT_S)
-        await heir.admit("c", 300, lasts_s=600.0, same="i")
-        assert await heir.purses() == {
+        await second.admit("c", 300, lasts_s=600.0, same="i")
+        assert await second.purses() == {
             "run:r": (800, 0), "key:k": (0, 0), "key:k:2026-11": (0, 0), "account": (0, 300), MONTH: (0, 300),
         }  # fmt: skip
-        (row,) = await heir.rows(request_id="lost")
+        (row,) = await second.rows(request_id="lost")
         said = row.attempt, row.kind, row.at, row.key_id, row.cost_nanos, row.charge_nanos, row.cost_range_nanos
         assert said == (0, "expired", AT, "k", 0, 0, (0, 800))
         assert row.note
-        heir.release("c")
-        refused = await heir.short("d", 300, run=RUN)
+        second.release("c")
+        refused = await second.short("d", 300, run=RUN)
         assert (refused.purse.name, refused.purse.spent_nanos, refused.waits) == ("run:r", 800, False)
 
-    async def test_every_call_is_a_sign_of_life(self, full: Till, heir: Till, clock: FakeClock) -> None:
+    async def test_every_call_renews_the_lease(self, full: Till, second: Till, clock: FakeClock) -> None:
         await full.admit("long", 800, lasts_s=600.0)
         for number in range(5):
             await clock.advance(self.lease_s * 2 / 3)
             await full.admit(f"c{number}", 10)
             full.release(f"c{number}")
-            assert (await heir.short("d", 300)).waits
-        assert await heir.kinds() == []
+            assert (await second.short("d", 300)).waits
+        assert await second.kinds() == []
 
     @pytest.mark.parametrize("charge", [None, 0, 100, 900])
-    async def test_a_lost_call_that_settles_after_all_is_booked_once(
-        self, full: Till, heir: Till, clock: FakeClock, charge: int | None
+    async def test_an_expired_call_that_settles_late_is_booked_once(
+        self, full: Till, second: Till, clock: FakeClock, charge: int | None
     ) -> None:
         await full.admit("lost", 800, key="k", run=RUN, lasts_s=600.0)
         await clock.advance(self.lease_s + 1.0)
-        await heir.admit("c", 100)
+        await second.admit("c", 100)
         rows = [] if charge is None else [make_row("lost", charge=charge)]
         for _ in range(2):
             await full.settle("lost", *rows)
             purses = await full.purses()
             assert {spent for spent, _ in purses.values()} == {charge or 0}
             assert purses["account"][1] == 100, "another has it by now"
-        found = await heir.rows(request_id="lost")
+        found = await second.rows(request_id="lost")
         assert [(row.kind, row.cost_range_nanos) for row in found] == [("attempt", None)] * len(rows)
-        sums = await heir.storage.read("acme", LedgerSums("2026-11-21", "2026-11-21"))
+        sums = await second.storage.read("acme", LedgerSums("2026-11-21", "2026-11-21"))
         assert "expired" not in [each.kind for each in sums]
 
-    async def test_a_lost_call_whose_key_nobody_took_keeps_its_answer(
-        self, full: Till, heir: Till, clock: FakeClock
+    async def test_an_expired_call_keeps_its_answer_if_its_key_is_free(
+        self, full: Till, second: Till, clock: FakeClock
     ) -> None:
         await full.admit("lost", 800, same="i", lasts_s=600.0)
         await clock.advance(self.lease_s + 1.0)
-        await heir.admit("c", 100)
+        await second.admit("c", 100)
         await full.settle("lost", make_row("lost", charge=500), result=b"late")
-        assert await heir.ask("d", same="i") == Replay(b"late")
-        assert (await heir.purses())["account"] == (500, 100)
+        assert await second.ask("d", same="i") == Replay(b"late")
+        assert (await second.purses())["account"] == (500, 100)
 
     @pytest.mark.parametrize("ended", [False, True])
-    async def test_a_lost_call_whose_key_another_has_is_charged_nothing(
-        self, full: Till, heir: Till, clock: FakeClock, ended: bool
+    async def test_an_expired_call_whose_key_was_taken_is_not_charged(
+        self, full: Till, second: Till, clock: FakeClock, ended: bool
     ) -> None:
         trace = make_trace(1, account="acme")
         draft = Draft(trace)
         await full.admit(trace.id, 800, same="i", lasts_s=600.0)
         await clock.advance(self.lease_s + 1.0)
-        await heir.admit("c", 100, same="i")
+        await second.admit("c", 100, same="i")
         if ended:
-            await heir.settle("c", make_row(charge=60), result=b"answer")
+            await second.settle("c", make_row(charge=60), result=b"answer")
         await full.settle(trace.id, make_row(trace.id, charge=500), result=b"late", trace=draft)
         assert draft.is_void
-        assert [row.charge_nanos for row in await heir.rows(request_id=trace.id)] == [0]
-        assert [row.cost_nanos for row in await heir.rows(request_id=trace.id)] == [500]
+        assert [row.charge_nanos for row in await second.rows(request_id=trace.id)] == [0]
+        assert [row.cost_nanos for row in await second.rows(request_id=trace.id)] == [500]
         if not ended:
-            await heir.settle("c", make_row(charge=60), result=b"answer")
+            await second.settle("c", make_row(charge=60), result=b"answer")
         assert await full.ask("d", same="i") == Replay(b"answer")
         assert (await full.purses())["account"] == (60, 0)
 
-    async def test_a_call_that_asks_again_after_its_lease_was_over_is_counted_once(
-        self, full: Till, heir: Till, clock: FakeClock
+    async def test_a_call_that_continues_after_its_lease_is_counted_once(
+        self, full: Till, second: Till, clock: FakeClock
     ) -> None:
         await full.admit("slow", 300, run=RUN, lasts_s=600.0)
         await clock.advance(self.lease_s + 1.0)
-        await heir.admit("c", 100)
-        heir.release("c")
-        assert await heir.kinds() == ["expired"]
+        await second.admit("c", 100)
+        second.release("c")
+        assert await second.kinds() == ["expired"]
         await full.admit("slow", 200, run=RUN)
         await full.settle("slow", make_row("slow", charge=150))
-        assert (await heir.purses()) == dict.fromkeys(PURSES, (150, 0)) | dict.fromkeys(PURSES[1:3], (0, 0))
-        assert await heir.kinds() == ["attempt"]
+        assert (await second.purses()) == dict.fromkeys(PURSES, (150, 0)) | dict.fromkeys(PURSES[1:3], (0, 0))
+        assert await second.kinds() == ["attempt"]
 
-    async def test_an_idle_process_knows_what_the_others_did(self, full: Till, heir: Till, clock: FakeClock) -> None:
-        await heir.admit("before", 100, key="k")
-        heir.release("before")
+    async def test_an_idle_process_sees_the_work_of_others(self, full: Till, second: Till, clock: FakeClock) -> None:
+        await second.admit("before", 100, key="k")
+        second.release("before")
         for number in range(40):
             await clock.advance(self.lease_s / 2)
             await full.admit(f"c{number}", 20, key="k")
             await full.settle(f"c{number}", make_row(f"c{number}", charge=20, key_id="k"))
-        refused = await heir.short("after", 201, key="k")
+        refused = await second.short("after", 201, key="k")
         assert (refused.purse.spent_nanos, refused.purse.reserved_nanos, refused.waits) == (800, 0, False)
-        await heir.admit("after", 200, key="k")
+        await second.admit("after", 200, key="k")

@@ -1,4 +1,5 @@
-"""Contract of settlement: a call is booked once, its answer is kept for a day, and unused money is released."""
+"""Contract of settlement and the ledger: a call is booked once, its answer is kept for a day, unused money is released,
+rows and sums are complete."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
+from routewright._core.accounts.ledger import key_of, sum_of, together
 from routewright.errors import IdempotencyKeyReused, PreconditionFailed
 from routewright.testing.clock import FakeClock
 from routewright.wire import (
@@ -17,18 +19,24 @@ from routewright.wire import (
     Claim,
     Correct,
     DeleteResults,
+    DeleteTraces,
     Environment,
     Events,
     HealthSnapshot,
     LedgerRow,
+    LedgerRows,
+    LedgerSums,
+    LedgerSumsOfAll,
     PutAccount,
     PutEvent,
     PutTrace,
     RateLimits,
     Replay,
     RunLimit,
+    SetRetention,
     SnapshotById,
     StoredEvent,
+    Tokens,
     TraceById,
 )
 
@@ -37,14 +45,16 @@ from .admission import A_MOMENT_S, AccountsSuite
 from .samples import (
     ALIKE,
     AT,
+    BIG,
     EVENTS,
-    MONTH,
     NEXT_MONTH,
+    NOW,
     ODD_TEXTS,
     PURSES,
     RUN,
     Draft,
     Till,
+    all_pages,
     make_account,
     make_event,
     make_row,
@@ -54,26 +64,21 @@ from .samples import (
 DAY_S = 24 * 3600.0
 ANSWER = b'\x00{"output":"\xff"}'
 BOTH: tuple[Environment, ...] = ("production", "sandbox")
+DAYS = (("2026-11-19", "2026-11-21"), ("2026-11-20", "2026-11-20"), ("2026-11-22", "2026-11-21"))
 
 
 class Settling(AccountsSuite):
     """A call's outcome is booked at every level, once, however often and late it is reported."""
 
-    async def test_what_was_held_beyond_the_charge_is_free_again_and_a_run_counts_cost(self, full: Till) -> None:
+    async def test_unused_money_is_freed_and_a_run_is_charged_the_cost(self, full: Till) -> None:
         await full.admit("c", 400, key="k", run=RUN)
         rows = make_row(attempt=1, cost=30, key_id="k"), make_row(attempt=2, charge=100, key_id="k", model="a/two")
         await full.settle("c", *rows)
         assert await full.purses() == {name: (130 if name == "run:r" else 100, 0) for name in PURSES}
         assert await full.rows(request_id="c") == [rows[1], rows[0]]
 
-    @pytest.mark.parametrize(("run_nanos", "counted"), [(None, 30), (20, 30), (300, 300)])
-    async def test_a_run_counts_the_most_possible(self, full: Till, run_nanos: int | None, counted: int) -> None:
-        await full.admit("c", 400, run=RUN)
-        await full.settle("c", make_row(charge=30), run_nanos=run_nanos)
-        assert (await full.purses())["run:r"] == (counted, 0)
-
     @pytest.mark.parametrize("rows", [[], [make_row(charge=100)]], ids=["nothing", "booked"])
-    async def test_a_call_is_settled_once_however_often_it_is_said(self, full: Till, rows: list[LedgerRow]) -> None:
+    async def test_a_repeated_settlement_changes_nothing(self, full: Till, rows: list[LedgerRow]) -> None:
         await full.admit("c", 400, key="k", run=RUN)
         for _ in range(3):
             await full.settle("c", *rows, run_nanos=200)
@@ -81,21 +86,21 @@ class Settling(AccountsSuite):
             assert await full.purses() == (spent if rows else dict.fromkeys(PURSES, (0, 0)))
             assert await full.rows(request_id="c") == rows
 
-    async def test_a_call_is_settled_once_by_all_who_say_it_at_once(self, full: Till) -> None:
+    async def test_concurrent_settlements_of_a_call_count_once(self, full: Till) -> None:
         await full.admit("c", 400)
         async with anyio.create_task_group() as group:
             for _ in range(10):
                 group.start_soon(full.settle, "c", make_row(charge=100))
         assert (await full.purses())["account"] == (100, 0)
 
-    async def test_rows_are_booked_once_and_without_a_grant_too(self, full: Till) -> None:
+    async def test_rows_are_booked_once_even_without_a_grant(self, full: Till) -> None:
         first, second = make_row(attempt=1, charge=10), make_row(attempt=2, charge=20)
         for rows, spent in (([first], 10), ([first, second], 30)):
             await full.settle("c", *rows, key="k", run=RUN)
             assert await full.purses() == dict.fromkeys(PURSES, (spent, 0))
         assert await full.rows(request_id="c") == [second, first], "nothing is overrun"
 
-    async def test_many_settlements_at_once_are_as_many_one_by_one(self, full: Till) -> None:
+    async def test_many_concurrent_settlements_are_all_booked(self, full: Till) -> None:
         async with anyio.create_task_group() as group:
             for number in range(100):
                 rows = [make_row(f"c{number}", attempt, charge=1) for attempt in (1, 2)]
@@ -103,7 +108,7 @@ class Settling(AccountsSuite):
         assert (await full.purses())["account"] == (200, 0)
         assert len(await full.rows()) == 201
 
-    async def test_the_last_row_tells_the_overrun_and_nothing_else_is_admitted(self, full: Till) -> None:
+    async def test_the_last_row_has_the_overrun_and_nothing_more_is_admitted(self, full: Till) -> None:
         await full.admit("c", 1_000)
         await full.settle("c", make_row(attempt=1, charge=500), make_row(attempt=2, charge=700))
         assert [row.overrun_nanos for row in await full.rows(request_id="c")] == [200, 0]
@@ -135,7 +140,7 @@ class Settling(AccountsSuite):
         await till.settle("c", make_row(charge=50))
         assert [row.overrun_nanos for row in await till.rows()] == [0]
 
-    async def test_a_trace_and_events_are_kept_with_the_bill_or_nothing_is(self, full: Till) -> None:
+    async def test_trace_events_and_rows_are_stored_together_or_not_at_all(self, full: Till) -> None:
         trace = make_trace(1, account="acme")
         put = PutEvent(make_event(7), once="x", quiet_s=9.0, at=1.0)
         await full.admit(trace.id, 400)
@@ -156,7 +161,7 @@ class Settling(AccountsSuite):
 
     # Releases
 
-    async def test_a_release_gives_back_all_but_the_request(self, full: Till) -> None:
+    async def test_a_release_frees_all_but_the_request(self, full: Till) -> None:
         await full.put(PutAccount(make_account(prepaid=True, monthly_nanos=1_000, limits=RateLimits(
             requests_per_min=2, tokens_per_min=10, concurrency=1))))  # fmt: skip
         await full.admit("c", 400, key="k", run=RUN, tokens=10, same="i")
@@ -167,14 +172,7 @@ class Settling(AccountsSuite):
         assert [state.remaining for state in grant.windows] == [0, 0]
         assert await full.kinds() == []
 
-    @pytest.mark.parametrize(("tokens", "left"), [(None, 4), (3, 7), (0, 10)])
-    async def test_a_release_says_what_tokens_were_used(self, till: Till, tokens: int | None, left: int) -> None:
-        await till.open(limits=RateLimits(tokens_per_min=10))
-        await till.admit("c", tokens=6)
-        till.release("c", tokens)
-        assert (await till.admit("d", tokens=0)).windows[0].remaining == left
-
-    async def test_after_a_release_a_call_may_be_booked_all_the_same(self, full: Till) -> None:
+    async def test_a_released_call_may_still_be_booked(self, full: Till) -> None:
         await full.admit("c", 400)
         full.release("c")
         await full.settle("c", make_row(charge=30))
@@ -192,11 +190,13 @@ class Settling(AccountsSuite):
             ([500, -400, 400], [[50], [], []]),
         ],
     )
-    async def test_each_threshold_is_told_once(self, till: Till, charges: list[int], expected: list[list[int]]) -> None:
+    async def test_each_threshold_is_emitted_once(
+        self, till: Till, charges: list[int], expected: list[list[int]]
+    ) -> None:
         await till.open(monthly_nanos=1_000)
         assert [await _told(till, f"c{place}", charge) for place, charge in enumerate(charges)] == expected
 
-    async def test_a_threshold_is_told_with_its_cause_and_kept(self, till: Till) -> None:
+    async def test_a_threshold_event_has_its_figures_and_is_stored(self, till: Till) -> None:
         await till.open(monthly_nanos=10_000_000_000)
         events = await till.settle("c", make_row(charge=8_500_000_000), event_ids=EVENTS)
         data = {"period": "2026-11", "threshold_percent": 50, "spent_usd": 8.5, "limit_usd": 10.0}
@@ -209,7 +209,7 @@ class Settling(AccountsSuite):
         assert await till.storage.scan("acme", Events(), after=None, limit=9) == [second, first]
         assert not await till.settle("c", make_row(charge=8_500_000_000), event_ids=EVENTS)
 
-    async def test_a_threshold_is_told_anew_for_another_limit_and_once_a_month(self, till: Till) -> None:
+    async def test_a_threshold_is_emitted_again_for_another_limit_or_month(self, till: Till) -> None:
         await till.open(monthly_nanos=1_000)
         await till.admit("runs", 1_000)
         assert await _told(till, "c1", 500) == [50]
@@ -222,13 +222,6 @@ class Settling(AccountsSuite):
             assert await _told(till, f"change {place}", charge) == expected
         await till.put(PutAccount(make_account(monthly_nanos=1_000)))
         assert await _told(till, "c2", 500, at=NEXT_MONTH) == [50]
-
-    async def test_what_is_charged_after_the_terms_changed_counts_for_whoever_comes_next(self, full: Till) -> None:
-        await full.admit("c", 900)
-        await full.put(PutAccount(make_account(prepaid=True, monthly_nanos=1_000)))
-        await full.settle("c", make_row(charge=900), event_ids=EVENTS)
-        assert (await full.purses())[MONTH] == (900, 0)
-        assert (await full.short("d", 101)).purse.spent_nanos == 900
 
     # Credit and corrections
 
@@ -245,7 +238,7 @@ class Settling(AccountsSuite):
             LedgerRow(request_id="cr_1", attempt=0, kind="credit", at=AT, credit_nanos=500)
         ]
 
-    async def test_a_correction_changes_what_was_spent_and_no_row_and_ends_nothing(self, full: Till) -> None:
+    async def test_a_correction_changes_what_was_spent_and_no_other_row(self, full: Till) -> None:
         await full.settle("c", make_row(charge=500, key_id="k"), key="k")
         wrong = make_row(attempt=-1, charge=-30, kind="correction", key_id="k", note="as invoiced")
         written = await full.put(Correct(row=wrong, after=1, event_ids=EVENTS))
@@ -275,15 +268,7 @@ class Idempotency(AccountsSuite):
         await clock.advance(A_MOMENT_S)
         await till.admit("d", same="i")
 
-    async def test_a_replay_takes_nothing(self, full: Till) -> None:
-        await full.put(PutAccount(make_account(monthly_nanos=1_000, limits=RateLimits(requests_per_min=1))))
-        await full.admit("c", 1_000, same="i")
-        await full.settle("c", make_row(charge=1_000), result=ANSWER)
-        for _ in range(3):
-            assert await full.ask("d", 500, same="i") == Replay(ANSWER)
-        assert (await full.purses())[MONTH] == (1_000, 0)
-
-    async def test_another_request_may_not_use_the_key_of_one_that_runs_or_was_answered(self, till: Till) -> None:
+    async def test_a_key_of_a_running_or_answered_call_is_refused_to_another_request(self, till: Till) -> None:
         await till.open(limits=RateLimits(requests_per_min=1))
         await till.admit("c", same="i")
         for _ in range(2):
@@ -291,19 +276,7 @@ class Idempotency(AccountsSuite):
                 await till.ask("d", same=Claim("i", "of another"))
             await till.settle("c", result=ANSWER)
 
-    async def test_a_call_that_failed_frees_its_key_even_for_another_request(self, till: Till) -> None:
-        await till.admit("failed", same="i")
-        await till.settle("failed", make_row("failed", cost=5))
-        await till.admit("d", same=Claim("i", "of another"))
-        till.release("d")
-        await till.admit("e", same="i")
-
-    async def test_a_refused_call_has_not_taken_its_key(self, till: Till) -> None:
-        await till.open(monthly_nanos=10)
-        await till.short("c", 11, same="i")
-        await till.admit("d", 10, same="i")
-
-    async def test_each_account_environment_and_key_is_one_of_its_own(self, till: Till) -> None:
+    async def test_idempotency_keys_are_separate_by_account_and_environment(self, till: Till) -> None:
         keys = (*(text for text in ODD_TEXTS if len(text.encode()) <= 64), "k" * 64)
         tills = [Till(till.storage, name) for name in ALIKE]
         names = [(each, environment, key) for each in tills for environment in BOTH for key in keys]
@@ -321,9 +294,7 @@ class Idempotency(AccountsSuite):
                     await each.ask("again", caller=each.caller(environment=environment), same=Claim(key, "of another"))
 
     @pytest.mark.parametrize("environment", ["production", "sandbox", None])
-    async def test_answers_are_deleted_and_calls_that_run_are_not(
-        self, till: Till, environment: Environment | None
-    ) -> None:
+    async def test_deleting_answers_leaves_running_calls(self, till: Till, environment: Environment | None) -> None:
         tills = [till, Till(till.storage, "other")]
         names = [(each, of, key) for each in tills for of in BOTH for key in ("a", "b", "runs")]
         for each, of, key in names:
@@ -343,25 +314,87 @@ class Idempotency(AccountsSuite):
             else:
                 assert await each.ask("again", **asked) == Replay(ANSWER)
 
-    async def test_a_sweep_takes_answers_that_are_past_their_day_and_says_how_many(
-        self, till: Till, clock: FakeClock
-    ) -> None:
+    async def test_a_sweep_removes_and_counts_answers_after_a_day(self, till: Till, clock: FakeClock) -> None:
         async with anyio.create_task_group() as group:
-            for number in range(1_200):
+            for number in range(600):
                 group.start_soon(_answer, till, f"i{number}")
         await till.admit("runs", same="runs", lasts_s=10 * DAY_S)
         assert await till.storage.sweep(clock.time() + DAY_S - A_MOMENT_S) == 0
-        assert await till.storage.sweep(clock.time() + DAY_S) == 1_200
+        assert await till.storage.sweep(clock.time() + DAY_S) == 600
         assert await till.storage.sweep(clock.time() + DAY_S) == 0
         with pytest.raises(IdempotencyKeyReused):
             await till.ask("again", same=Claim("runs", "of another"))
+
+
+class Accounting(AccountsSuite):
+    """Booked rows can be read in pages and in sums."""
+
+    async def test_every_row_comes_back_as_it_was(self, till: Till) -> None:
+        texts = [*(text for text in ODD_TEXTS if len(text) <= 200), "n" * 200, ""]
+        rows = [
+            LedgerRow(
+                request_id=text, attempt=number, at=AT, key_id=text, model=text, provider=text,
+                tokens=Tokens(1, 2, BIG), cost_nanos=BIG, charge_nanos=-BIG, cost_range_nanos=(0, BIG),
+                note=text * 3,
+            )
+            for number, text in enumerate(texts, start=-3)
+        ]  # fmt: skip
+        for row in rows:
+            await till.settle(row.request_id, row)
+        assert sorted(await till.rows(), key=key_of) == sorted(rows, key=key_of)
+        for row in rows:
+            assert await till.rows(request_id=row.request_id) == [row]
+
+    async def test_pages_visit_each_row_once_newest_first(self, till: Till) -> None:
+        noon = "2026-11-20T12:00:00.000Z"
+        expected = sorted(await _book(till, Random(1), 60), key=key_of, reverse=True)
+        asked = [LedgerRows(), LedgerRows(since=noon), LedgerRows(until=noon)]
+        for query in [*asked, *(LedgerRows(request_id=call) for call in ("c1", "c1/1", "c"))]:
+            since, until = query.since or "", query.until or "3000"
+            fits = [row for row in expected if query.request_id in (None, row.request_id) and since <= row.at < until]
+            for limit in (1, 7, 1_000):
+                assert await all_pages(till.storage, "acme", query, key_of, limit) == fits
+        assert await till.storage.scan("acme", LedgerRows(), after=None, limit=0) == []
+
+    async def test_sums_add_up_the_rows_by_day_provider_model_and_kind(self, till: Till) -> None:
+        names = ("acme", "other", "default")
+        rows = {name: await _book(Till(till.storage, name), Random(seed), 25) for seed, name in enumerate(names)}
+        for first, last in DAYS:
+            fits = {name: [row for row in rows[name] if first <= row.at[:10] <= last] for name in names}
+            for name in names:
+                assert await till.storage.read(name, LedgerSums(first, last)) == together(map(sum_of, fits[name]))
+            asked = LedgerSumsOfAll(first, last)
+            assert await till.storage.read(SYSTEM_ACCOUNT, asked) == together(
+                sum_of(row) for name in names for row in fits[name]
+            )
+            assert await till.storage.read("acme", asked) == [], "told to the system alone"
+
+    async def test_sums_may_exceed_the_largest_amount(self, till: Till) -> None:
+        for account in ("acme", "other"):
+            for number in range(5):
+                await Till(till.storage, account).settle("c", make_row(attempt=number, charge=BIG, cost=-BIG))
+        (total,) = await till.storage.read("acme", LedgerSums("2026-11-21", "2026-11-21"))
+        assert (total.charge_nanos, total.cost_nanos, total.most_nanos) == (5 * BIG, -5 * BIG, -5 * BIG)
+        (total,) = await till.storage.read(SYSTEM_ACCOUNT, LedgerSumsOfAll("2026-11-21", "2026-11-21"))
+        assert (total.rows, total.charge_nanos, total.cost_nanos) == (10, 10 * BIG, -10 * BIG)
+
+    async def test_deleting_traces_leaves_the_ledger(self, full: Till) -> None:
+        till = full
+        await till.put(PutTrace(make_trace(1, account="acme")))
+        await till.settle(make_trace(1).id, make_row(make_trace(1).id, charge=5), key="k")
+        await till.admit("c", 7, key="k")
+        before = await till.purses(), await till.rows()
+        await till.put(DeleteTraces())
+        await till.storage.apply(SYSTEM_ACCOUNT, [SetRetention(production_s=0.0, sandbox_s=0.0)])
+        await till.storage.sweep(NOW + 1e9)
+        assert (await till.purses(), await till.rows()) == before
 
 
 class Histories(AccountsSuite):
     """Everything, in random order."""
 
     @pytest.mark.parametrize("seed", range(5))
-    async def test_a_random_history_goes_as_the_model_says(self, till: Till, clock: FakeClock, seed: int) -> None:
+    async def test_a_random_history_matches_the_model(self, till: Till, clock: FakeClock, seed: int) -> None:
         await AccountsWalk(till.limiting, clock, Random(seed)).go(300)
 
 
@@ -375,3 +408,22 @@ async def _told(till: Till, call: str, charge: int, *, at: str = AT) -> list[int
     row = make_row(call, charge=charge, at=at)
     events = await till.settle(call, row, event_ids=EVENTS, created_at=at)
     return [event.data["threshold_percent"] for event in events]
+
+
+async def _book(till: Till, rng: Random, calls: int) -> list[LedgerRow]:
+    """Settle calls with random rows."""
+    times, booked = ("00:00:00.000", "12:00:00.000", "23:59:59.999"), list[LedgerRow]()
+    for call in ("c1/1", *(f"c{number}" for number in range(calls))):
+        rows = [
+            make_row(
+                call, attempt, charge=rng.randrange(9), cost=rng.randrange(9),
+                at=f"2026-11-{rng.choice((19, 20, 21))}T{rng.choice(times)}Z",
+                model=rng.choice(("a/one", "b/two", "")), provider=rng.choice(("a", "b")),
+                kind=rng.choice(("attempt", "correction")), tokens=Tokens(rng.randrange(9), 1, 2),
+                cost_range_nanos=rng.choice((None, (1, 5))),
+            )
+            for attempt in rng.sample((-11, -2, -1, 1, 2, 3, 9, 10, 11), rng.randint(1, 4))
+        ]  # fmt: skip
+        await till.settle(call, *rows)
+        booked += rows
+    return booked
