@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import pytest
 from msgspec.structs import replace
-from routewright.counting import Counter
 
 from routewright import (
     Answer,
@@ -31,7 +30,8 @@ from routewright import (
 )
 from routewright._core.request.read import as_request
 from routewright._core.routing.constraints import FitCheck
-from routewright._core.tokens.estimate import VOCABULARIES, bounds_of
+from routewright._core.tokens.estimate import VOCABULARIES, bounds_of, count_request
+from routewright.backends.tokens import PackedTokenCounter
 from routewright.errors import ContentRefused, RouterClosed, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, Script
@@ -46,7 +46,8 @@ on_one_loop = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 CAP: ParamsDict = {"max_output_tokens": 400}
 PROMPT = "How much? " * 20
-COUNTED = Counter(None)(as_request(PROMPT, {}), bounds_of(as_request(PROMPT, {})), VOCABULARIES)
+ASKED = as_request(PROMPT, {})
+COUNTED = count_request(PackedTokenCounter(), ASKED, bounds_of(ASKED), VOCABULARIES)
 
 
 def one_model(script: Script, clock: FakeClock | None = None, **model: Any) -> tuple[Router, ScriptedProvider]:
