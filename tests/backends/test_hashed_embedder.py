@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from zlib import crc32
@@ -40,6 +41,12 @@ def test_cached_words_change_no_vector() -> None:
     for text in TEXTS:
         assert np.array_equal(HashedEmbedder().embed(text), EMBEDDER.embed(text))
         assert np.array_equal(EMBEDDER.embed(text), EMBEDDER.embed(text))
+
+
+def test_a_pickled_embedder_is_the_same() -> None:
+    again = pickle.loads(pickle.dumps(EMBEDDER))
+    assert again.name == EMBEDDER.name
+    assert all((again.embed(text) == EMBEDDER.embed(text)).all() for text in TEXTS)
 
 
 def test_vectors_are_the_same_in_another_process() -> None:

@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import zlib
-from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -66,7 +65,8 @@ class HashedEmbedder:
         with np.load(BytesIO(packed)) as arrays:
             self._directions: Floats = arrays["directions"] * arrays["scales"].astype(np.float32)[:, None]
             self._gains: Floats = arrays["gains"].astype(np.float32)
-        self._word = lru_cache(_MOST_WORDS)(self._sum_of_word)
+        self._words: dict[str, Floats] = {}
+        """Cached sums of the features of words. Not by ``lru_cache``, with which an embedder could not be pickled."""
 
     def embed(self, text: str) -> Floats:
         """The embedding, (DIMENSIONS,) of length 1; zero for a text without words."""
@@ -79,10 +79,15 @@ class HashedEmbedder:
         length = float(np.sqrt(total @ total))
         return (total / length).astype(np.float32) if length else total
 
-    def _sum_of_word(self, word: str) -> Floats:
-        whole, *parts = hashes(word)
-        total: Floats = self._sum([whole]) + self._sum(parts) / np.sqrt(np.float32(len(parts)))
-        return total
+    def _word(self, word: str) -> Floats:
+        known = self._words.get(word)
+        if known is None:
+            whole, *parts = hashes(word)
+            known = self._sum([whole]) + self._sum(parts) / np.sqrt(np.float32(len(parts)))
+            if len(self._words) >= _MOST_WORDS:
+                self._words.clear()
+            self._words[word] = known
+        return known
 
     def _sum(self, hashed: list[int]) -> Floats:
         one, other, sign, other_sign, place = split(np.array(hashed, np.uint32))
