@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from routewright import Router
-from routewright.backends.providers.endpoint import complete_url
+from routewright.backends.providers.endpoint import Endpoint, address_of, complete_url
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.faults import fault_of_answer
 from routewright.backends.providers.hosts import HOSTS, Host
@@ -439,6 +439,11 @@ def test_the_address_of_a_single_call_is_refused_with_a_hint() -> None:
         "base_url: https://llm.example.com/v1/chat/completions/ is the address of a single call; "
         "write https://llm.example.com/v1"
     )
+
+
+@pytest.mark.parametrize("base_url", ["https://llm.example.com/?", "https://llm.example.com/v1/#"])
+def test_nothing_is_appended_behind_an_empty_query_or_fragment(base_url: str) -> None:
+    assert address_of(Endpoint(name="mine", base_url="", url_path="/v1/openai"), base_url, {}) == base_url
 
 
 @pytest.mark.parametrize(("name", "provider"), [("anthropic", "AnthropicProvider"), ("google", "GeminiProvider")])

@@ -106,8 +106,9 @@ def address_of(endpoint: Endpoint, base_url: str | None, environ: Mapping[str, s
         where = f"{parts.scheme}://{parts.hostname}{parts.path}"
         hint = "give credentials as api_key=... or headers=..."
         raise ValidationFailed.at(source, f"{where} has a user, query or fragment with it", hint)
-    path = endpoint.url_path
-    return url.rstrip("/") + (path.removeprefix(here) if f"{path}/".startswith(f"{here}/") else "")
+    url, path = url.rstrip("/"), endpoint.url_path
+    here = urlsplit(url).path
+    return url + path.removeprefix(here) if f"{path}/".startswith(f"{here}/") else url
 
 
 def address_in_region(endpoint: Endpoint, region: object, base_url: str | None) -> str | None:
