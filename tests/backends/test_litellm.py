@@ -355,6 +355,14 @@ async def test_what_cannot_be_expressed_is_a_request_fault(package: StandIn) -> 
     )
 
 
+@asyncio_only
+@pytest.mark.anyio
+async def test_options_that_cannot_be_combined_are_a_fault(package: StandIn) -> None:
+    fault = await fault_of(made(options={"extra_body": "text"}), call(params=Params(extra={"acme": {"top_k": 3}})))
+    assert (fault.kind, fault.message) == ("server", "acme failed in litellm: TypeError")
+    assert not package.calls
+
+
 @pytest.mark.anyio
 async def test_a_router_routes_through_it_on_asyncio_only(package: StandIn, anyio_backend: str) -> None:
     model = Model(id="acme/m", quality=0.5, pricing_per_1m=Pricing(1.0, 2.0))

@@ -171,25 +171,27 @@ class LiteLLMProvider:
             asyncio.get_running_loop()
         except RuntimeError:
             raise ProviderFault(FaultKind.REQUEST, f"{self.name} needs asyncio, as litellm does") from None
-        extra = (call.params.extra or {}).get(self.name)
-        plain = replace(call, params=replace(call.params, extra=None))
-        body: dict[str, Any] = msgspec.to_builtins(request_body(plain, self._dialect))
-        given = {**self._options, **({"api_key": self._key} if self._key.reveal() else {})}
-        opened: dict[str, Any] = {
-            name: value.reveal() if isinstance(value, Secret) else value for name, value in given.items()
-        }
-        own: dict[str, Any] = {
-            "model": f"{self._vendor}/{wire_name(call.model)}",
-            "timeout": max(call.deadline - self._clock.monotonic(), _SHORTEST_S),
-            "num_retries": 0,
-            "max_retries": 0,
-        }
-        if extra:  # never as arguments, which can change hosts and keys
-            own["extra_body"] = {**(opened.get("extra_body") or {}), **extra}
-        if call.traceparent is not None:
-            own["extra_headers"] = {**(opened.get("extra_headers") or {}), "traceparent": call.traceparent}
         try:
+            extra = (call.params.extra or {}).get(self.name)
+            plain = replace(call, params=replace(call.params, extra=None))
+            body: dict[str, Any] = msgspec.to_builtins(request_body(plain, self._dialect))
+            given = {**self._options, **({"api_key": self._key} if self._key.reveal() else {})}
+            opened: dict[str, Any] = {
+                name: value.reveal() if isinstance(value, Secret) else value for name, value in given.items()
+            }
+            own: dict[str, Any] = {
+                "model": f"{self._vendor}/{wire_name(call.model)}",
+                "timeout": max(call.deadline - self._clock.monotonic(), _SHORTEST_S),
+                "num_retries": 0,
+                "max_retries": 0,
+            }
+            if extra:  # never as arguments, which can change hosts and keys
+                own["extra_body"] = {**(opened.get("extra_body") or {}), **extra}
+            if call.traceparent is not None:
+                own["extra_headers"] = {**(opened.get("extra_headers") or {}), "traceparent": call.traceparent}
             return await litellm.acompletion(**(opened | body | own))
+        except ProviderFault:  # of the request: nothing was sent
+            raise
         except Exception as error:
             fault = self._fault(error, answered=False)
         raise fault  # outside of the handler: its context must not contain litellm's message
