@@ -295,6 +295,7 @@ def test_stop_sequences_are_a_list_without_blank_ones() -> None:
     assert "stop_sequences" not in body_of(params=Params(stop=[]))
     said = r"does not support a stop sequence of only white space, got '\n'"
     assert unsayable(params=Params(stop=["x", "\n"])) == said
+    assert unsayable(params=Params(1.5, stop="\n")) == "supports a temperature from 0 to 1, got 1.5"
 
 
 @pytest.mark.parametrize(

@@ -151,11 +151,12 @@ def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> Json:
             body["messages"][-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
     if call.params.service_tier in _TIERS:
         body["service_tier"] = _TIERS[call.params.service_tier]
+    body |= _sampling(call, told=told)
     stops = [call.params.stop] if isinstance(call.params.stop, str) else call.params.stop or []
     for each in stops:
         if not each.strip():
             raise _unsayable(f"does not support a stop sequence of only white space, got {each[:_SHOWN_CHARS]!r}")
-    body |= _sampling(call, told=told) | ({"stop_sequences": stops} if stops else {})
+    body |= {"stop_sequences": stops} if stops else {}
     return with_extra(merged(body | _output(call.params.response_format), thinking), call, provider)
 
 
