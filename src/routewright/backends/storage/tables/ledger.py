@@ -207,22 +207,22 @@ class TableShelf:
         """Answers that were read in this transaction."""
 
     def account(self, name: str) -> Account | None:
-        """As ``Books`` says."""
+        """As ``StoredAccounts`` says."""
         row = self.connection.execute(_ACCOUNT, (name,)).fetchone()
         return None if row is None else account_of(row[0])
 
     def key(self, account: str, key_id: str) -> Key | None:
-        """As ``Books`` says."""
+        """As ``StoredAccounts`` says."""
         row = self.connection.execute(_KEY, (account, key_id)).fetchone()
         return None if row is None else key_of(row[0])
 
     def sums(self, account: str, purse: str) -> tuple[int, int]:
-        """As ``Books`` says."""
+        """As ``StoredAccounts`` says."""
         row = self.connection.execute(_SUMS, (account, purse)).fetchone()
         return (0, 0) if row is None else tuple(row)
 
     def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
-        """As ``Books`` says."""
+        """As ``StoredAccounts`` says."""
         if claim not in self._found:
             self.look_up(account, [claim])
         row = self._found[claim]
