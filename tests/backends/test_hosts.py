@@ -18,7 +18,7 @@ from routewright._core.sse import SseEvent
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, overhead
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.hosts import HOSTS
-from routewright.backends.providers.openai import Completion, OpenAIProvider, read_usage, request_body
+from routewright.backends.providers.openai import Completion, OpenAIProvider, _with_short_ids, read_usage, request_body
 from routewright.backends.tokens import PackedTokenCounter
 from routewright.errors import ContentRefused, NoCandidates, ProviderFault, ValidationFailed
 from routewright.protocols import RegionalProvider
@@ -116,6 +116,8 @@ def test_ids_of_tool_calls_and_results_are_shortened_where_required() -> None:
     assert ids[1] == "abcDEF123", "what fits is kept"
     assert ids[0] != ids[1]
     assert body_for("openai", ASKED)["messages"][0]["tool_calls"][0]["id"] == "call_0fypS1hVX"
+    plain = Message("assistant", "hi")
+    assert _with_short_ids(plain) is plain, "most messages have no ids, and a copy of each takes time"
 
 
 def test_text_parts_are_joined_where_unsupported_unless_there_are_images() -> None:

@@ -340,6 +340,8 @@ def _put_together(content: str | list[Part] | None) -> str | list[Part] | None:
 
 
 def _with_short_ids(message: Message) -> Message:
+    if not message.tool_calls and message.tool_call_id is None:
+        return message
     calls = [msgspec.structs.replace(call, id=_short(call.id)) for call in message.tool_calls or ()]
     answers = None if message.tool_call_id is None else _short(message.tool_call_id)
     return msgspec.structs.replace(message, tool_calls=calls or None, tool_call_id=answers)
