@@ -181,6 +181,16 @@ async def test_an_invalid_tool_is_refused_by_name(defect: str, said: str) -> Non
     assert len(caught.value.message) < 500
 
 
+async def test_more_tools_than_any_server_should_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_connection, "MOST_TOOLS", 3)
+    async with bare() as tools:
+        assert len(tools) == 3
+    monkeypatch.setattr(mcp_connection, "MOST_TOOLS", 2)
+    with pytest.raises(ValidationFailed, match="lists more than 2 tools; have it list fewer"):
+        async with bare():
+            raise AssertionError("it opened")
+
+
 @pytest.mark.parametrize("defect", ["schema", "name", "number"])
 async def test_tools_that_are_not_allowed_are_neither_offered_nor_checked(defect: str) -> None:
     async with bare(defect, allow=["good"]) as tools:
