@@ -23,11 +23,13 @@ from routewright.errors import PreconditionFailed, ValidationFailed
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.testing.storage import BooksContract, StorageContract, make_trace
+from routewright.testing.storage.samples import make_account
 from routewright.testing.storage.walk import walk
 from routewright.trace import TraceStore
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     AgentState,
+    AllAccounts,
     CacheSpan,
     Content,
     Counted,
@@ -36,6 +38,7 @@ from routewright.wire import (
     FeedbackByTrace,
     HealthSnapshot,
     LedgerRow,
+    PutAccount,
     PutAgentState,
     PutFeedback,
     PutSnapshot,
@@ -189,6 +192,16 @@ async def test_memory_drops_the_least_recently_written_account() -> None:
     await storage.apply("d", [PutTrace(other)])
     assert await storage.read("a", TraceById(make_trace(1).id)) is None
     assert await storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) is None  # went with the last trace that named it
+
+
+@pytest.mark.anyio
+async def test_memory_drops_only_the_traces_of_an_account_that_was_created() -> None:
+    storage = MemoryStorage(accounts=1)
+    await storage.apply("a", [PutAccount(make_account(name="a")), PutTrace(make_trace(1))])
+    await storage.apply("b", [PutTrace(make_trace(2))])
+    assert await storage.scan("a", Traces(), after=None, limit=5) == []
+    assert [account.name for account in await storage.read(SYSTEM_ACCOUNT, AllAccounts())] == ["a"]
+    assert len(await storage.scan("b", Traces(), after=None, limit=5)) == 1
 
 
 @pytest.mark.anyio
