@@ -85,6 +85,16 @@ def test_two_accounts_never_see_each_others_rows(postgres: str, full: bool) -> N
     anyio.run(steps)
 
 
+@pytest.mark.anyio
+async def test_closing_closes_the_idle_connections(postgres: str) -> None:
+    storage = PostgresStorage(postgres)
+    await storage.apply("default", [PutTrace(make_trace(1))])
+    idle = [*storage._database._idle]
+    await storage.aclose()
+    assert idle
+    assert all(connection.closed for connection in idle)
+
+
 class Explaining:
     """Runs statements, and notes those plans of theirs which read rows of ``trace``."""
 
