@@ -26,8 +26,8 @@ from routewright.errors import (
     ValidationFailed,
 )
 from routewright.testing.storage import make_trace
-from routewright.testing.storage.samples import spans_of_each_kind
-from routewright.wire import DeleteTraces, PutTrace, TraceById, TraceItems, Traces
+from routewright.testing.storage.samples import AT, make_account, make_key, spans_of_each_kind
+from routewright.wire import DeleteTraces, PutAccount, PutKey, PutTrace, RevokeKey, TraceById, TraceItems, Traces
 
 from .contents import assert_sound
 
@@ -353,6 +353,17 @@ async def test_a_backup_during_writes_is_consistent(path: Path) -> None:
 def test_a_sound_store_has_no_problems(path: Path) -> None:
     assert upkeep.check(path) == (VERSION, 100, path.stat().st_size, [])
     assert names(path.parent) == {"traces.db"}
+
+
+async def test_a_revoked_key_is_no_problem(tmp_path: Path) -> None:
+    store = tmp_path / "keys.db"
+    async with aclosing(SqliteStorage(store)) as storage:
+        await storage.apply("acme", [PutAccount(make_account()), PutKey(make_key())])
+        await storage.apply("acme", [RevokeKey("k", AT)])
+    assert upkeep.check(store).problems == []
+    with closing(sqlite3.connect(store)) as connection, connection:
+        connection.execute("UPDATE key SET compromised_from = NULL")
+    assert upkeep.check(store).problems == ["key 'k' of 'acme' cannot be read"]
 
 
 def test_an_older_store_can_be_checked(path: Path, later: pytest.MonkeyPatch) -> None:
