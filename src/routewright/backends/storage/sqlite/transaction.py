@@ -68,7 +68,7 @@ class AccountTransaction:
         self.known_at = -inf
         """Monotonic time at which the state was last current."""
         self._deadlines: list[tuple[float, int, PendingAsk]] = []
-        """WaitQueue asks by their deadline."""
+        """Waiting asks by their deadline."""
         self.is_careful = False
         """True while requests run one by one after a failure: their rows may exist already."""
         self.deletes = False
