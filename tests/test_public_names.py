@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import routewright
+from routewright.blocking import BlockingPrepared, BlockingStream
+from routewright.router import BlockingRouter
 
 DOOR = Path(routewright.__file__)
 
@@ -65,3 +68,8 @@ print(*[pydoc.render_doc(getattr(routewright, name)) for name in routewright.__a
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     assert "class Router" in shown
     assert "CANARY" not in shown
+
+
+def test_help_on_a_blocking_method_has_its_own_result() -> None:
+    assert inspect.signature(BlockingRouter.stream).return_annotation is BlockingStream
+    assert inspect.signature(BlockingRouter.prepare).return_annotation is BlockingPrepared
