@@ -305,20 +305,20 @@ class MemoryAccounts:
     # The shelf
 
     def account(self, name: str) -> Account | None:
-        """As ``Books`` says."""
+        """As ``StoredAccounts`` says."""
         return self._storage.look_up(name).books.account
 
     def key(self, account: str, key_id: str) -> Key | None:
-        """As ``Books`` says."""
+        """As ``StoredAccounts`` says."""
         return self._storage.look_up(account).books.key(key_id)
 
     def sums(self, account: str, purse: str) -> tuple[int, int]:
-        """As ``Books`` says."""
+        """As ``StoredAccounts`` says."""
         spent = self._runs if purse.startswith(RUN) else self._spent
         return spent.get((account, purse), 0), self._granted.get(account, 0) if purse == "account" else 0
 
     def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
-        """As ``Books`` says."""
+        """As ``StoredAccounts`` says."""
         return self._storage.look_up(account).books.kept(claim, now)
 
     def attempts(self, account: str, call: str) -> set[int]:

@@ -26,7 +26,7 @@ class Terms:
 
 
 class _Facts:
-    """The ``Books`` of one ask."""
+    """The ``StoredAccounts`` of one ask."""
 
     def __init__(self, terms: Terms, facts: dict[str, Any]) -> None:
         self._terms = terms
