@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import routewright
+from routewright.blocking import BlockingPrepared, BlockingStream
+from routewright.router import BlockingRouter
 
 DOOR = Path(routewright.__file__)
 
@@ -51,3 +56,20 @@ def test_every_public_class_and_function_says_what_it_is() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nothing_of_that_name"):
         _ = routewright.nothing_of_that_name
+
+
+def test_no_help_text_shows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A default such as ``os.environ`` would be printed with its keys by ``help``, and by documentation tools."""
+    code = """
+import pydoc, routewright
+print(*[pydoc.render_doc(getattr(routewright, name)) for name in routewright.__all__])
+"""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-CANARY")
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert "class Router" in shown
+    assert "CANARY" not in shown
+
+
+def test_help_on_a_blocking_method_has_its_own_result() -> None:
+    assert inspect.signature(BlockingRouter.stream).return_annotation is BlockingStream
+    assert inspect.signature(BlockingRouter.prepare).return_annotation is BlockingPrepared

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial, wraps
+from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
@@ -116,6 +117,7 @@ def plain_result(
     def made(twin: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return kind(method(twin._of, *args, **kwargs), twin._wait)
 
+    made.__dict__["__signature__"] = signature(method).replace(return_annotation=kind)
     return made
 
 

@@ -7,7 +7,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from math import inf
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -109,11 +108,13 @@ async def watch(file: PolicyFile, reload: weakref.WeakMethod[Reload], clock: Clo
             return
         try:
             if file.has_changed():
-                aside = partial(anyio.to_thread.run_sync, take, None, abandon_on_cancel=True)
-                changes = take(None) if clock.virtual else await aside()
+                if clock.virtual:
+                    changes = take(None)
+                else:
+                    changes = await anyio.to_thread.run_sync(take, None, abandon_on_cancel=True)
                 _log.debug("policies of %s are in force: %s", file.path, changes)
         except RouterError as error:
             _log.warning("the policies stay as they were: %s", error)
         except Exception:  # raised by an object from a Python file
             _log.exception("the policies stay as they were: %s could not be read", file.path)
-        del take
+        del take  # while it sleeps, nothing here may hold the Router

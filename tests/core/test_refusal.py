@@ -455,6 +455,16 @@ def test_tiny_answers_and_empty_prompts_are_not_suggested() -> None:
     assert suggested(simple(), tiny).startswith("no change")
 
 
+@pytest.mark.parametrize(("beside", "said"), [(0, "raise"), (9, "raise"), (10, "shorten the input from 1340 to 9")])
+def test_an_input_is_not_shortened_below_the_shortest_prompt(beside: int, said: str) -> None:
+    """Neither its bound nor what it is expected to be, which may lie far below."""
+    most = LEAST_INPUT + beside + 16
+    counted = TokenBounds(10, 4_000, 1_000, o200k=1_000, cl100k=1_000, counted=True)
+    given = simple(tokens=counted, max_output_tokens=16, budget_tokens=most)
+    policy = Policy(name="p", budget=Budget(max_tokens=most))
+    assert suggested(given, model("a/one"), policy=policy).startswith(said)
+
+
 def test_a_suggested_cap_leaves_room_for_reasoning() -> None:
     policy = Policy(name="thrifty", budget=Budget(max_cost_usd=0.01))
     thinker = model("a/thinker", pricing_per_1m=Pricing(10.0, 40.0), reasoning=True)
@@ -551,6 +561,9 @@ def test_a_free_tier_model_must_be_named_by_a_policy_that_omits_it() -> None:
     both = r"set models of policy 'out' to \['c/free'\] and drop 'c/free' from exclude of policy 'out' to admit c/free$"
     with pytest.raises(NoCandidates, match=both):
         router.decide("Hello", policy_id="out")
+    alone = r"; drop 'c/free' from exclude of policy 'out' to admit c/free$"
+    with pytest.raises(NoCandidates, match=alone):
+        router.decide("Hello", policy_id="out", prefer=["c/free"])  # which names it
 
 
 def test_raising_a_budget_up_to_the_policys_needs_no_change_of_the_policy() -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -269,10 +270,19 @@ def test_by_the_real_clock_it_is_watched_in_the_background(path: Path) -> None:
         log.removeHandler(taken)
 
 
-def test_a_dropped_router_stops_watching_its_file(path: Path) -> None:
-    desk = Router.sandbox(policies=PolicyFile(path, every_s=0.05))
-    model(desk)
-    dropped = weakref.ref(desk._parts)
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_dropped_router_stops_watching_its_file(changes: bool, path: Path) -> None:
+    file = PolicyFile(path, every_s=0.05)
+    desk = Router.sandbox(policies=file)
+    assert model(desk) == "openai/gpt-4.1"
+    if changes:
+        write(path, GOOD)
+        soon = time.monotonic() + 20
+        while model(desk) != "openai/gpt-6-luna" and time.monotonic() < soon:
+            time.sleep(0.01)
+    dropped, soon = weakref.ref(desk._parts), time.monotonic() + 5
     del desk
-    gc.collect()
+    while dropped() is not None and time.monotonic() < soon:  # a reload may be ending
+        gc.collect()
+        time.sleep(0.01)
     assert dropped() is None

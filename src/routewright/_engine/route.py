@@ -1,6 +1,6 @@
 """How a request becomes an answer, in named steps. Read this first.
 
-    request -> read -> admit -> choose, or enter -> Execution.run (or a Stream that pulls it, or a host's Steps)
+    request -> read -> make_call -> choose, or enter -> Execution.run (or a Stream that pulls it, or a host's Steps)
         -> conclude -> Answer
 
 ``read`` checks the request. ``make_call`` makes its ``Call``: snapshots, policy, input of the decision. ``choose``

@@ -92,7 +92,7 @@ _OF_MONTH = "month:"
 
 
 class Shelf(StoredAccounts, Protocol):
-    """StoredAccounts with the operations that a settlement needs."""
+    """Stored data with the operations that a settlement needs."""
 
     def attempts(self, account: str, call: str) -> set[int]:
         """``attempt`` numbers of a call's rows."""
