@@ -190,6 +190,6 @@ def test_the_parts_of_a_storage_are_public_and_load_no_database() -> None:
     code = "from routewright.storage import *; import sys; print(*dir()); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     names, loaded = (set(line.split()) for line in done.stdout.splitlines())
-    rules = "Expired Hold Kept Rollups Shelf State Waiting added expired_row next_label settle"
+    rules = "Expired Hold KeptResult Rollups Shelf State WaitQueue added expired_row next_label settle"
     assert {*rules.split(), "check_batch", "check_digests", "ids_of", "open_storage", "selects"} <= names
     assert not {"sqlite3", "aiohttp", "pydantic", "tiktoken", "routewright.router"} & loaded

@@ -1,7 +1,7 @@
 """Opens storages, caches and coordinations by URL; and exports the building blocks of custom storages.
 
 ``check_batch`` and ``ids_of`` check the preconditions of a batch, ``selects`` applies a selection, and ``Rollups`` are
-the sums behind reports. A storage with accounts implements ``Shelf``; ``State``, ``Waiting``, ``settle`` and
+the sums behind reports. A storage with accounts implements ``Shelf``; ``State``, ``WaitQueue``, ``settle`` and
 ``expired_row`` are the rules over it. ``next_label`` and ``added`` are rules for data that processes share
 (``docs/how-to/own-storage.md``)."""
 
@@ -12,9 +12,8 @@ from contextlib import contextmanager
 
 from ._core.accounts.ledger import Shelf, expired_row, settle
 from ._core.accounts.payer import Hold
-from ._core.accounts.state import Expired, State
-from ._core.accounts.state import KeptResult as Kept
-from ._core.accounts.wait_queue import WaitQueue as Waiting
+from ._core.accounts.state import Expired, KeptResult, State
+from ._core.accounts.wait_queue import WaitQueue
 from ._core.analytics.rollup import Rollups
 from ._core.attempts.statistics import added
 from ._core.policy import next_label
@@ -30,11 +29,11 @@ from .wire.account import without_password
 __all__ = [
     "Expired",
     "Hold",
-    "Kept",
+    "KeptResult",
     "Rollups",
     "Shelf",
     "State",
-    "Waiting",
+    "WaitQueue",
     "added",
     "check_batch",
     "check_digests",
