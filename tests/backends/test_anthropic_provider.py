@@ -43,6 +43,7 @@ from .anthropic_server import AnthropicServer, answer, error, events_of, message
 from .asking import bytes_of, chunks_of, fault_after, fault_of, kind_of, outcome, read_streamed, summary_of, written
 from .vendors import ANTHROPIC, KEY, Vendor
 
+pytestmark = pytest.mark.anyio
 MODEL = Model(id="anthropic/claude-haiku-4-5", max_output_tokens=64_000)
 
 
@@ -74,7 +75,6 @@ def unsayable(*messages: Message | str, **rest: Any) -> str:
 # --- what is sent
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_request_has_the_form_of_the_messages_api(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
@@ -461,7 +461,6 @@ def test_closing_a_schema_leaves_the_original_unchanged() -> None:
 # --- what comes back
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_tool_calls_have_id_and_name_first_and_complete_arguments(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
@@ -475,7 +474,6 @@ async def test_tool_calls_have_id_and_name_first_and_complete_arguments(
     assert firsts == [ToolDelta(0, "", "toolu_1", "look"), ToolDelta(1, "", "toolu_2", "wait")]
 
 
-@pytest.mark.anyio
 async def test_signatures_pings_and_unknown_events_are_signs_of_life(
     server: AnthropicServer, provider: AnthropicProvider
 ) -> None:
@@ -499,7 +497,6 @@ async def test_signatures_pings_and_unknown_events_are_signs_of_life(
     ]  # fmt: skip
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("reason", "common"),
@@ -530,7 +527,6 @@ def test_a_complete_answer_may_have_an_unknown_reason_but_needs_one() -> None:
     assert caught.value.kind == "truncated"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("reason", ["refusal", "max_tokens", "stop_sequence"])
 async def test_empty_answer_is_allowed_if_the_reason_explains_it(
@@ -541,7 +537,6 @@ async def test_empty_answer_is_allowed_if_the_reason_explains_it(
     assert summary_of(await chunks_of(provider, call(stream=stream)))[0] == ""
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_after_tool_results_may_be_empty(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
@@ -671,7 +666,6 @@ def test_a_complete_answer_without_text_is_malformed(block: dict[str, Any]) -> N
 _START, *_ = events_of(message())
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "broken",
     [
@@ -768,7 +762,6 @@ def test_an_event_is_an_error_by_name_or_type() -> None:
             list(Blocks("x").add(event))
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_that_cannot_be_expressed_is_not_sent(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
@@ -797,7 +790,6 @@ def test_another_host_gets_no_key_of_anthropics() -> None:
         AnthropicProvider(KEY, name="mine")
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_router_answers_with_its_usage_at_its_price(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
@@ -818,7 +810,6 @@ async def test_a_router_answers_with_its_usage_at_its_price(
     assert answered.routing.cost_usd == pytest.approx((10 * 1.0 + 20 * 0.1 + 5 * 5.0) / 1e6)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_router_returns_reasoning_in_a_tool_loop(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
