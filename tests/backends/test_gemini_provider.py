@@ -754,26 +754,18 @@ def reason(name: str) -> dict[str, Any]:
 
 
 OVERFLOW = "The input token count (1049590) exceeds the maximum number of tokens allowed (1048575)."
-NOT_FOUND = "models/x is not found for API version v1beta, or is not supported for generateContent."
 UNSIGNED_CALL = "Function call is missing a thought_signature in functionCall parts."
-LOCATION = "User location is not supported for the API use."
 FREE_TIER = "Gemini API free tier is not available in your country. Please enable billing on your project."
 STATUSES: list[tuple[Answer, str]] = [
-    (error(400, "INVALID_ARGUMENT", "API key not valid.", [reason("API_KEY_INVALID")]), "auth"),
     (error(400, "INVALID_ARGUMENT", "API Key expired.", [reason("API_KEY_INVALID")]), "auth"),
-    (error(400, "INVALID_ARGUMENT", OVERFLOW), "context_overflow"),
     (error(400, "INVALID_ARGUMENT", "Request payload size exceeds the limit: 1 bytes."), "context_overflow"),
     (error(400, "INVALID_ARGUMENT", UNSIGNED_CALL), "request"),
     (error(400, "INVALID_ARGUMENT", "Requests ending with a model turn are not supported."), "request"),
-    (error(400, "FAILED_PRECONDITION", LOCATION), "auth"),
     (error(400, "FAILED_PRECONDITION", FREE_TIER), "auth"),
     (error(401, "UNAUTHENTICATED"), "auth"),
-    (error(403, "PERMISSION_DENIED", "Your API key was reported as leaked."), "auth"),
-    (error(404, "NOT_FOUND", NOT_FOUND), "model_not_found"),
     (error(429, "RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota)."), "rate_limited"),
     (error(429, "RESOURCE_EXHAUSTED", "You exceeded your current quota", [QUOTA]), "rate_limited"),
     (error(500, "INTERNAL", "An internal error has occurred."), "server"),
-    (error(503, "UNAVAILABLE", "The model is overloaded. Please try again later."), "server"),
     (error(504, "DEADLINE_EXCEEDED"), "server"),
     (of_json([{"error": {"code": 400, "message": OVERFLOW}}], 400), "context_overflow"),
 ]
