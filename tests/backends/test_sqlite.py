@@ -61,6 +61,7 @@ from routewright.wire import (
 
 from .processes import run, running
 from .test_snapshot_chain import health_chain
+from .watched import Watched
 
 pytestmark = pytest.mark.anyio
 
@@ -193,19 +194,10 @@ class Threads:
         self.of: dict[str, set[int]] = {}
 
     def __call__(self, path: str) -> Any:
-        return _Noted(connect(path), self.of)
+        return Watched(connect(path), self._note)
 
-
-class _Noted:
-    def __init__(self, connection: sqlite3.Connection, of: dict[str, set[int]]) -> None:
-        self._connection, self._of = connection, of
-
-    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        self._of.setdefault(sql.strip().partition(" ")[0], set()).add(threading.get_ident())
-        return self._connection.execute(sql, parameters)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
+    def _note(self, sql: str) -> None:
+        self.of.setdefault(sql.strip().partition(" ")[0], set()).add(threading.get_ident())
 
 
 async def everything(storage: Storage) -> None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, aclosing, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,6 +46,7 @@ from routewright.wire import (
 
 from .contents import assert_sound
 from .processes import run, running
+from .watched import Failing
 
 pytestmark = pytest.mark.anyio
 
@@ -75,41 +76,6 @@ BATCH: list[Write] = [
     PutFeedback(make_trace(2).id, 1.0, None, 0.0, expect="present"),
     PutTrace(make_trace(3), durability="committed"),
 ]
-
-
-class Failing:
-    """``connect`` of a storage whose ``at``-th call from when it was set fails, once."""
-
-    def __init__(self, code: int) -> None:
-        self.error = sqlite3.OperationalError("as the test will have it")
-        self.error.sqlite_errorcode = code
-        self.at = 0
-        """0: none fails."""
-
-    def __call__(self, path: str) -> Any:
-        return _Connection(connect(path), self)
-
-    def count(self) -> None:
-        """One more call is made."""
-        self.at -= 1
-        if self.at == 0:
-            raise self.error
-
-
-class _Connection:
-    def __init__(self, connection: sqlite3.Connection, failing: Failing) -> None:
-        self._connection, self._failing = connection, failing
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> sqlite3.Cursor:
-        self._failing.count()
-        return self._connection.execute(sql, parameters)
-
-    def executemany(self, sql: str, parameters: Sequence[Any], /) -> sqlite3.Cursor:
-        self._failing.count()
-        return self._connection.executemany(sql, parameters)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
 
 
 async def contents(storage: Storage) -> object:
