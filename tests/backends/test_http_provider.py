@@ -786,6 +786,10 @@ USED_UP = {
 }
 
 
+limiting = pytest.mark.parametrize("vendor", USED_UP, indirect=True)
+"""For the vendors whose answers tell what is left of a limit."""
+
+
 def used_up(vendor: Vendor) -> Answer:
     """A good answer whose limit is used up for 90 seconds."""
     rest, reset, until = USED_UP[vendor.name]
@@ -793,11 +797,10 @@ def used_up(vendor: Vendor) -> Answer:
     return replace(answer, headers={**answer.headers, "date": "Thu, 26 Nov 2026 12:00:00 GMT", rest: "0", reset: until})
 
 
+@limiting
 @on_asyncio
 @both
 async def test_a_single_used_up_key_is_still_used(vendor: Vendor, server: OpenAIServer, stream: bool) -> None:
-    if vendor.name not in USED_UP:
-        pytest.skip("its answers say nothing of limits")
     provider = vendor.make(KEY, base_url=server.url)
     server.answers = [used_up(vendor)]
     for _ in range(2):  # a reset is when all of a limit is back, not when the next call passes
@@ -805,24 +808,22 @@ async def test_a_single_used_up_key_is_still_used(vendor: Vendor, server: OpenAI
     await provider.aclose()
 
 
+@limiting
 @on_asyncio
 async def test_a_used_up_key_is_replaced_for_that_model(
     vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider
 ) -> None:
-    if vendor.name not in USED_UP:
-        pytest.skip("its answers say nothing of limits")
     server.answers = [used_up(vendor)]
     for model in ("x/gpt-x", "x/gpt-x", "x/other"):
         assert await chunks_of(several_keys, call(model=model))
     assert tried(vendor, server) == [0, 1, 1]
 
 
+@limiting
 def test_a_request_has_the_next_key_after_one_is_used_up(vendor: Vendor) -> None:
-    if vendor.name not in USED_UP:
-        pytest.skip("its answers say nothing of limits")
     provider, answer = vendor.make(KEYS), used_up(vendor)
     first = provider.request(call())
-    assert provider.read(first, 200, answer.headers, b"".join(p for p in answer.pieces if isinstance(p, bytes)))
+    assert provider.read(first, 200, answer.headers, bytes_of(answer))
     assert [provider.request(call(model=model)).key.reveal() for model in ("x/gpt-x", "x/other")] == [KEYS[1], KEYS[1]]
     assert first.key.reveal() == KEYS[0]
 
