@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import anyio
 import pytest
 
 from routewright.backends.cache.memory import OBSERVATIONS
@@ -22,6 +23,8 @@ from routewright.backends.cache.sqlite import SqliteCache
 from routewright.errors import StorageCorrupt, ValidationFailed
 from routewright.testing.cache import PARTITION, key_of, make_entry
 from routewright.wire import CachedAnswer, CacheEntry, CacheSelection, Observation
+
+from .processes import running
 
 pytestmark = pytest.mark.anyio
 NORTH = (0.0, 1.0)
@@ -43,7 +46,7 @@ async def main(path, first):
 anyio.run(main, *sys.argv[1:])
 """
 LOOKS = """
-import sys, time, anyio
+import time
 from routewright.backends.cache.sqlite import SqliteCache
 from routewright.testing.cache import PARTITION, key_of, make_entry
 from routewright.wire import CacheSelection
@@ -87,43 +90,25 @@ async def near(cache: SqliteCache) -> list[str]:
     return sorted(match.entry.id for match in await cache.nearest(PARTITION, NORTH, time.time(), 100))
 
 
-async def put(cache: SqliteCache, name: object) -> CacheEntry:
-    entry = make_entry(name, time.time(), NORTH)
-    await cache.put(entry)
-    return entry
-
-
-class Other:
-    """Another process that follows commands."""
-
-    def __init__(self, path: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", LOOKS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def do(self, order: str) -> str:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(order, file=self.process.stdin, flush=True)
-        return self.process.stdout.readline().strip()
-
-    def __enter__(self) -> Other:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.communicate(timeout=30)
+async def put(cache: SqliteCache, name: object) -> None:
+    await cache.put(make_entry(name, time.time(), NORTH))
 
 
 async def test_two_processes_share_entries_and_removals(cache: SqliteCache, path: Path) -> None:
-    with Other(path) as other:
+    with running(LOOKS, path) as other:
+
+        def told(order: str) -> str:
+            other.tell(order)
+            return other.heard()
+
         await put(cache, "mine")
-        assert (other.do("get mine"), other.do("near")) == ("True", "['tr_mine']")
-        assert other.do("put yours") == "None"
+        assert (told("get mine"), told("near")) == ("True", "['tr_mine']")
+        assert told("put yours") == "None"
         assert await get(cache, "yours") is not None
         assert await near(cache) == ["tr_mine", "tr_yours"]
         assert await cache.remove(CacheSelection(account="acme", key=key_of("mine"))) == 1
-        assert (other.do("get mine"), other.do("near")) == ("False", "['tr_yours']")
-        assert other.do("remove acme") == "1"
+        assert (told("get mine"), told("near")) == ("False", "['tr_yours']")
+        assert told("remove acme") == "1"
         assert (await get(cache, "yours"), await near(cache)) == (None, [])
 
 
@@ -190,10 +175,6 @@ def _ask(path: Path, sql: str) -> Any:
     return found
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-
-
 def delete(path: Path) -> None:
     for file in path.parent.glob(f"{path.name}*"):
         file.unlink()
@@ -222,7 +203,7 @@ async def test_a_damaged_file_is_named_and_the_cache_works_after_its_deletion(pa
         "zeros": content[:4096] + bytes(len(content) - 4096),
         "torn header": b"\x07" * 20 + content[20:],
     }
-    _write(path, changed[damage])
+    await anyio.Path(path).write_bytes(changed[damage])
     with pytest.raises(StorageCorrupt, match=r"cache\.db is damaged.* delete it"):
         await near(cache)
     delete(path)
