@@ -9,13 +9,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from routewright._core.analytics.rollup import Rollups, merged, unpacked
 from routewright._core.trace.filter import text_of
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.backends.storage.tables.rollups import roll
 from routewright.backends.storage.tables.traces import STORED, Stored
-from routewright.wire import Trace
+from routewright.errors import RouterError
+from routewright.protocols import Storage
+from routewright.testing.storage import make_trace
+from routewright.wire import PutTrace, Trace, TraceById, TraceItems
 
 Table = dict[tuple[Any, ...], Any]
 
@@ -44,6 +49,20 @@ def assert_sound(path: Path) -> None:
         due = _due(rows)
         for table, there in _there(connection).items():
             assert there == due[table], f"{table} is not what the traces make"
+
+
+async def refusal_of(storage: Storage, kind: type[RouterError], match: str) -> RouterError:
+    """The error of every use of a storage, also of the second one."""
+    for _ in range(2):
+        for asked in (
+            storage.apply("default", [PutTrace(make_trace(1))]),
+            storage.read("default", TraceById("tr_1")),
+            storage.scan("default", TraceItems(), after=None, limit=5),
+            storage.sweep(0.0),
+        ):
+            with pytest.raises(kind, match=match) as raised:
+                await asked
+    return raised.value
 
 
 def _there(connection: sqlite3.Connection) -> dict[str, Table]:

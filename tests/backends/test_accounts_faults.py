@@ -7,7 +7,7 @@ import errno
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,8 @@ from routewright.wire import (
     SnapshotById,
 )
 
+from .watched import Failing, Watched
+
 pytestmark = pytest.mark.anyio
 
 WRITER = "routewright-sqlite"
@@ -72,7 +74,7 @@ class Gate:
         self._go = threading.Event()
 
     def __call__(self, path: str) -> Any:
-        return _Gated(connect(path), self)
+        return Watched(connect(path), lambda sql: self.pass_by(sql))
 
     def open(self) -> None:
         """Let it go."""
@@ -84,18 +86,6 @@ class Gate:
         if self.at and sql == self.at and threading.current_thread().name == WRITER:
             self.reached.set()
             assert self._go.wait(PATIENCE_S)
-
-
-class _Gated:
-    def __init__(self, connection: sqlite3.Connection, gate: Gate) -> None:
-        self._connection, self._gate = connection, gate
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> sqlite3.Cursor:
-        self._gate.pass_by(sql)
-        return self._connection.execute(sql, parameters)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
 
 
 class Scene:
@@ -372,48 +362,6 @@ async def test_waiting_calls_survive_a_settlement_that_breaks_their_tick(scene: 
 
 
 # A disk that fails
-
-
-class Failing:
-    """``connect`` of a storage whose ``at``-th statement of a writer from when it was set fails, ``times`` times."""
-
-    def __init__(self, code: int = sqlite3.SQLITE_FULL) -> None:
-        self.code = code
-        self.at = 0
-        self.times = 1
-        self.only = ""
-        """A statement that alone counts."""
-
-    def __call__(self, path: str) -> Any:
-        return _Failing(connect(path), self)
-
-    def count(self, sql: str) -> None:
-        """One more is executed."""
-        if not self.at or (self.only and sql != self.only):
-            return
-        self.at -= 1
-        if self.at == 0:
-            self.times -= 1
-            self.at = 1 if self.times > 0 else 0
-            error = sqlite3.OperationalError("as the test will have it")
-            error.sqlite_errorcode = self.code
-            raise error
-
-
-class _Failing:
-    def __init__(self, connection: sqlite3.Connection, failing: Failing) -> None:
-        self._connection, self._failing = connection, failing
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> sqlite3.Cursor:
-        self._failing.count(sql)
-        return self._connection.execute(sql, parameters)
-
-    def executemany(self, sql: str, parameters: Sequence[Any], /) -> sqlite3.Cursor:
-        self._failing.count(sql)
-        return self._connection.executemany(sql, parameters)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -25,6 +25,7 @@ from routewright.wire import Claim, LedgerRow, Replay, TraceById
 
 from .contents import assert_sound
 from .power import Disk, Files, fill
+from .watched import Watched
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the names of files are synced as Linux does")
 
@@ -179,7 +180,12 @@ def test_one_connection_that_never_syncs_is_detected(tmp_path: Path, monkeypatch
     def careless(disk: Disk) -> Any:
         def opened(path: str) -> Any:
             made = disk.connect(path)
-            return _Careless(made) if "keeper" in threading.current_thread().name else made
+
+            def turn_off(sql: str) -> None:
+                if sql.startswith("PRAGMA wal_checkpoint"):
+                    made.execute("PRAGMA synchronous = OFF")
+
+            return Watched(made, turn_off) if "keeper" in threading.current_thread().name else made
 
         return opened
 
@@ -187,16 +193,3 @@ def test_one_connection_that_never_syncs_is_detected(tmp_path: Path, monkeypatch
     with pytest.raises((AssertionError, StorageCorrupt), match=lost):  # noqa: PT012
         for seed in range(4):
             cut_power(tmp_path, monkeypatch, seed, 60, careless)
-
-
-class _Careless:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any:
-        if sql.startswith("PRAGMA wal_checkpoint"):
-            self._connection.execute("PRAGMA synchronous = OFF")
-        return self._connection.execute(sql, parameters)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)

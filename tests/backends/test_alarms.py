@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import partial, wraps
 from math import inf
 from time import monotonic
 from typing import Any
@@ -122,6 +122,28 @@ def kind(request: pytest.FixtureRequest) -> str:
     return kind
 
 
+@pytest.fixture
+def here(run: Run) -> Run:
+    """Runs an asynchronous test of a class that is ``in_tasks``."""
+    return run
+
+
+def in_tasks(tests: type) -> type:
+    """Have each asynchronous test of a class run in a task by ``run``."""
+
+    def in_a_task(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @wraps(test)
+        def made(self: Any, here: Run, **rest: Any) -> None:
+            here(lambda given: test(self, given, **rest))
+
+        return made
+
+    for name, test in [*vars(tests).items()]:
+        if name.startswith("test_") and asyncio.iscoroutinefunction(test):
+            setattr(tests, name, in_a_task(test))
+    return tests
+
+
 @contextmanager
 def raising(kind: type[BaseException], match: str | None = None) -> Iterator[pytest.ExceptionInfo[Any]]:
     """What a deadline inside lets through."""
@@ -140,91 +162,71 @@ async def swallow(times: int, seconds: float = LATER) -> list[float]:
     return came
 
 
+@in_tasks
 class TestTime:
     """Later is a store, earlier an entry of its own, infinity none."""
 
-    def test_it_rings_at_its_time(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            at = monotonic() + SOON
-            with here.clock.deadline(at) as limit:
-                await asyncio.sleep(LATER)
-            assert limit.expired
-            assert monotonic() >= at
+    async def test_it_rings_at_its_time(self, here: Here) -> None:
+        at = monotonic() + SOON
+        with here.clock.deadline(at) as limit:
+            await asyncio.sleep(LATER)
+        assert limit.expired
+        assert monotonic() >= at
 
-        run(body)
+    async def test_moved_later_it_keeps_its_entry_and_rings_at_the_new_time(self, here: Here) -> None:
+        later = monotonic() + 5 * SOON
+        with here.soon() as limit:
+            entry = limit.entry
+            limit.move(later)
+            assert limit.entry is entry
+            await asyncio.sleep(LATER)
+        assert limit.expired
+        assert monotonic() >= later
 
-    def test_moved_later_it_keeps_its_entry_and_rings_at_the_new_time(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            later = monotonic() + 5 * SOON
-            with here.soon() as limit:
-                entry = limit.entry
-                limit.move(later)
-                assert limit.entry is entry
-                await asyncio.sleep(LATER)
-            assert limit.expired
-            assert monotonic() >= later
+    async def test_moved_earlier_it_rings_at_the_new_time(self, here: Here) -> None:
+        with here.after(LATER) as limit:
+            limit.move(monotonic() + SOON)
+            await asyncio.sleep(LATER)
+        assert limit.expired
 
-        run(body)
+    async def test_moved_later_then_earlier_it_rings_at_the_last_time(self, here: Here) -> None:
+        begun = monotonic()
+        with here.clock.deadline(begun + SOON) as limit:
+            limit.move(begun + LATER)
+            await asyncio.sleep(2 * SOON)  # its entry comes up and goes back
+            limit.move(begun + 4 * SOON)
+            await asyncio.sleep(LATER)
+        assert limit.expired
+        assert begun + 4 * SOON <= monotonic() < begun + LATER / 2
 
-    def test_moved_earlier_it_rings_at_the_new_time(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.after(LATER) as limit:
-                limit.move(monotonic() + SOON)
-                await asyncio.sleep(LATER)
-            assert limit.expired
+    async def test_another_task_may_move_it_earlier(self, here: Here) -> None:
+        with here.after(LATER) as limit:
+            here.loop.call_later(SOON, lambda: limit.move(monotonic()))
+            await asyncio.sleep(LATER)
+        assert limit.expired
 
-        run(body)
+    async def test_parked_past_its_time_and_resumed_it_rings(self, here: Here) -> None:
+        with here.soon() as limit:
+            limit.move(inf)
+            await asyncio.sleep(3 * SOON)
+            assert limit.entry is None
+            assert alarms_of(here.loop).armed == inf
+            resumed = monotonic() + SOON
+            limit.move(resumed)
+            await asyncio.sleep(LATER)
+        assert limit.expired
+        assert monotonic() >= resumed
 
-    def test_moved_later_then_earlier_it_rings_at_the_last_time(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            begun = monotonic()
-            with here.clock.deadline(begun + SOON) as limit:
-                limit.move(begun + LATER)
-                await asyncio.sleep(2 * SOON)  # its entry comes up and goes back
-                limit.move(begun + 4 * SOON)
-                await asyncio.sleep(LATER)
-            assert limit.expired
-            assert begun + 4 * SOON <= monotonic() < begun + LATER / 2
-
-        run(body)
-
-    def test_another_task_may_move_it_earlier(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.after(LATER) as limit:
-                here.loop.call_later(SOON, lambda: limit.move(monotonic()))
-                await asyncio.sleep(LATER)
-            assert limit.expired
-
-        run(body)
-
-    def test_parked_past_its_time_and_resumed_it_rings(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.soon() as limit:
-                limit.move(inf)
-                await asyncio.sleep(3 * SOON)
-                assert limit.entry is None
-                assert alarms_of(here.loop).armed == inf
-                resumed = monotonic() + SOON
-                limit.move(resumed)
-                await asyncio.sleep(LATER)
-            assert limit.expired
-            assert monotonic() >= resumed
-
-        run(body)
-
-    def test_infinity_never_sets_a_timer(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.clock.deadline(inf) as limit, here.clock.deadline(inf, scoped=True) as scope:
-                for each in (limit, scope):
-                    each.move(inf)
-                    assert each.entry is None
-                await asyncio.sleep(0.002)
-                limit.move(monotonic() + SOON)
-                await asyncio.sleep(LATER)
-            assert limit.expired
-            assert not scope.expired
-
-        run(body)
+    async def test_infinity_never_sets_a_timer(self, here: Here) -> None:
+        with here.clock.deadline(inf) as limit, here.clock.deadline(inf, scoped=True) as scope:
+            for each in (limit, scope):
+                each.move(inf)
+                assert each.entry is None
+            await asyncio.sleep(0.002)
+            limit.move(monotonic() + SOON)
+            await asyncio.sleep(LATER)
+        assert limit.expired
+        assert not scope.expired
 
     @pytest.mark.parametrize("ago", [0.0, 5.0, inf])
     def test_in_the_past_it_rings_at_the_first_wait_even_if_another_is_due(self, run: Run, ago: float) -> None:
@@ -246,264 +248,206 @@ class TestTime:
         run(alone)
         run(behind_another)
 
-    def test_in_the_past_it_does_nothing_without_a_wait(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.clock.deadline(monotonic() - 1) as limit:
+    async def test_in_the_past_it_does_nothing_without_a_wait(self, here: Here) -> None:
+        with here.clock.deadline(monotonic() - 1) as limit:
+            pass
+        assert not limit.expired
+
+    async def test_exited_alarms_are_swept_and_set_no_timer(self, here: Here) -> None:
+        for n in range(4 * SWEEP_AFTER + 9):
+            with here.clock.deadline(monotonic() + LATER * (1 + n % 3)):
                 pass
-            assert not limit.expired
+        alarms = alarms_of(here.loop)
+        assert len(alarms) <= SWEEP_AFTER
+        with here.soon():
+            await asyncio.sleep(LATER)
+        await asyncio.sleep(0.003)  # the one that has rung was to come again
+        assert not alarms.entries
+        assert alarms.armed == inf
 
-        run(body)
+    async def test_there_is_one_timer(self, here: Here) -> None:
+        alarms, earlier = alarms_of(here.loop), list[asyncio.Handle]()
+        with here.after(LATER):
+            for seconds in (LATER / 2, LATER / 3, -1):
+                assert alarms.timer is not None
+                earlier += filter(None, [alarms.timer()])
+                with here.after(seconds), suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+            assert [timer.cancelled() for timer in earlier] == [True] * 3
 
-    def test_exited_alarms_are_swept_and_set_no_timer(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            for n in range(4 * SWEEP_AFTER + 9):
-                with here.clock.deadline(monotonic() + LATER * (1 + n % 3)):
-                    pass
-            alarms = alarms_of(here.loop)
-            assert len(alarms) <= SWEEP_AFTER
-            with here.soon():
-                await asyncio.sleep(LATER)
-            await asyncio.sleep(0.003)  # the one that has rung was to come again
-            assert not alarms.entries
-            assert alarms.armed == inf
+    async def test_its_timer_holds_no_context(self, here: Here) -> None:
+        request = contextvars.ContextVar[object]("request")
+        request.set(here)
 
-        run(body)
+        def contexts() -> int:
+            return sum(isinstance(each, contextvars.Context) and request in each for each in gc.get_objects())
 
-    def test_there_is_one_timer(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            alarms, earlier = alarms_of(here.loop), list[asyncio.Handle]()
-            with here.after(LATER):
-                for seconds in (LATER / 2, LATER / 3, -1):
-                    assert alarms.timer is not None
-                    earlier += filter(None, [alarms.timer()])
-                    with here.after(seconds), suppress(asyncio.CancelledError):
-                        await asyncio.sleep(0)
-                assert [timer.cancelled() for timer in earlier] == [True] * 3
+        before = contexts()
+        with here.after(SOON):
+            assert contexts() == before
 
-        run(body)
+    async def test_all_clocks_of_a_loop_share_a_heap(self, here: Here) -> None:
+        with here.after(LATER) as one, SystemClock().deadline(monotonic() + LATER) as other:
+            assert one.alarms is other.alarms is alarms_of(here.loop)
 
-    def test_its_timer_holds_no_context(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            request = contextvars.ContextVar[object]("request")
-            request.set(here)
+    async def test_entering_and_leaving_calls_three_functions(self, here: Here) -> None:
+        entered: list[str] = []
 
-            def contexts() -> int:
-                return sum(isinstance(each, contextvars.Context) and request in each for each in gc.get_objects())
+        def note(frame: Any, event: str, arg: object) -> None:
+            if event == "call":
+                entered.append(frame.f_code.co_name)
 
-            before = contexts()
-            with here.after(SOON):
-                assert contexts() == before
-
-        run(body)
-
-    def test_all_clocks_of_a_loop_share_a_heap(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.after(LATER) as one, SystemClock().deadline(monotonic() + LATER) as other:
-                assert one.alarms is other.alarms is alarms_of(here.loop)
-
-        run(body)
-
-    def test_entering_and_leaving_calls_three_functions(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            entered: list[str] = []
-
-            def note(frame: Any, event: str, arg: object) -> None:
-                if event == "call":
-                    entered.append(frame.f_code.co_name)
-
-            with here.after(LATER):  # which sets the timer
-                sys.setprofile(note)
-                with here.clock.deadline(monotonic() + 2 * LATER) as limit:
-                    limit.move(inf)
-                sys.setprofile(None)
-            assert entered == ["deadline", "__enter__", "move", "__exit__"]
-
-        run(body)
+        with here.after(LATER):  # which sets the timer
+            sys.setprofile(note)
+            with here.clock.deadline(monotonic() + 2 * LATER) as limit:
+                limit.move(inf)
+            sys.setprofile(None)
+        assert entered == ["deadline", "__enter__", "move", "__exit__"]
 
 
+@in_tasks
 class TestOutside:
     """A cancellation from elsewhere wins, and one that nobody sent is left to those inside and around."""
 
-    def test_a_cancel_alone_passes(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            here.loop.call_later(0.001, here.task.cancel)
-            with raising(asyncio.CancelledError), here.after(LATER) as limit:
-                await asyncio.sleep(LATER)
-            assert here.calls == 1
-            here.task.uncancel()
-            assert not limit.expired
-
-        run(body)
+    async def test_a_cancel_alone_passes(self, here: Here) -> None:
+        here.loop.call_later(0.001, here.task.cancel)
+        with raising(asyncio.CancelledError), here.after(LATER) as limit:
+            await asyncio.sleep(LATER)
+        assert here.calls == 1
+        here.task.uncancel()
+        assert not limit.expired
 
     @pytest.mark.parametrize("first", ["alarm", "cancel"])
     @pytest.mark.parametrize("wait", ["future", "turn"])
-    def test_a_cancel_in_the_same_loop_iteration_wins(self, run: Run, first: str, wait: str) -> None:
-        async def body(here: Here) -> None:
-            if first == "cancel":
+    async def test_a_cancel_in_the_same_loop_iteration_wins(self, here: Here, first: str, wait: str) -> None:
+        if first == "cancel":
+            here.loop.call_soon(here.task.cancel)
+        with raising(asyncio.CancelledError), here.after(-1) as limit:
+            if first == "alarm":
                 here.loop.call_soon(here.task.cancel)
-            with raising(asyncio.CancelledError), here.after(-1) as limit:
-                if first == "alarm":
-                    here.loop.call_soon(here.task.cancel)
-                await (asyncio.sleep(0) if wait == "turn" else asyncio.sleep(LATER))
-            assert here.calls == 1
-            here.task.uncancel()
-            assert not limit.expired
+            await (asyncio.sleep(0) if wait == "turn" else asyncio.sleep(LATER))
+        assert here.calls == 1
+        here.task.uncancel()
+        assert not limit.expired
 
-        run(body)
-
-    def test_a_cancel_while_the_task_unwinds_wins(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with raising(asyncio.CancelledError), here.soon() as limit:
-                try:
-                    await asyncio.sleep(LATER)
-                finally:
-                    here.loop.call_soon(here.task.cancel)
-                    await asyncio.sleep(0.01)
-            assert here.calls == 1
-            here.task.uncancel()
-            assert not limit.expired
-
-        run(body)
-
-    def test_a_cancel_called_before_and_raised_inside_wins(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            here.task.cancel()
-            with raising(asyncio.CancelledError), here.after(-1) as limit:
+    async def test_a_cancel_while_the_task_unwinds_wins(self, here: Here) -> None:
+        with raising(asyncio.CancelledError), here.soon() as limit:
+            try:
                 await asyncio.sleep(LATER)
-            here.task.uncancel()
-            assert not limit.expired
+            finally:
+                here.loop.call_soon(here.task.cancel)
+                await asyncio.sleep(0.01)
+        assert here.calls == 1
+        here.task.uncancel()
+        assert not limit.expired
 
-        run(body)
+    async def test_a_cancel_called_before_and_raised_inside_wins(self, here: Here) -> None:
+        here.task.cancel()
+        with raising(asyncio.CancelledError), here.after(-1) as limit:
+            await asyncio.sleep(LATER)
+        here.task.uncancel()
+        assert not limit.expired
 
     @pytest.mark.parametrize("first", ["alarm", "scope"])
     @pytest.mark.parametrize("wait", ["future", "turn"])
-    def test_a_scope_cancelled_in_the_same_loop_iteration_wins(self, run: Run, first: str, wait: str) -> None:
-        async def body(here: Here) -> None:
-            with anyio.CancelScope() as scope:
-                if first == "scope":
-                    scope.cancel()
-                with here.after(-1) as limit:
-                    here.loop.call_soon(scope.cancel)
-                    await (asyncio.sleep(0) if wait == "turn" else asyncio.sleep(LATER))
-                pytest.fail("the alarm swallowed the cancellation")
-            assert scope.cancelled_caught
-            assert not limit.expired
+    async def test_a_scope_cancelled_in_the_same_loop_iteration_wins(self, here: Here, first: str, wait: str) -> None:
+        with anyio.CancelScope() as scope:
+            if first == "scope":
+                scope.cancel()
+            with here.after(-1) as limit:
+                here.loop.call_soon(scope.cancel)
+                await (asyncio.sleep(0) if wait == "turn" else asyncio.sleep(LATER))
+            pytest.fail("the alarm swallowed the cancellation")
+        assert scope.cancelled_caught
+        assert not limit.expired
 
-        run(body)
-
-    def test_nested_alarms_due_together_expire_the_outer(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            at = monotonic() + SOON
-            with here.clock.deadline(at) as outer:
-                with here.clock.deadline(at) as inner:
-                    await asyncio.sleep(LATER)
-                pytest.fail("the inner one swallowed the cancellation")
-            assert (outer.expired, inner.expired) == (True, False)
-
-        run(body)
+    async def test_nested_alarms_due_together_expire_the_outer(self, here: Here) -> None:
+        at = monotonic() + SOON
+        with here.clock.deadline(at) as outer:
+            with here.clock.deadline(at) as inner:
+                await asyncio.sleep(LATER)
+            pytest.fail("the inner one swallowed the cancellation")
+        assert (outer.expired, inner.expired) == (True, False)
 
     @pytest.mark.parametrize("outer_scoped", [False, True])
-    def test_an_alarm_and_a_scope_due_together_expire_the_outer(self, run: Run, outer_scoped: bool) -> None:
-        async def body(here: Here) -> None:
-            at = monotonic() + SOON
-            with here.clock.deadline(at, scoped=outer_scoped) as outer:
-                with here.clock.deadline(at, scoped=not outer_scoped) as inner:
-                    await asyncio.sleep(LATER)
-                pytest.fail("the inner one swallowed the cancellation")
-            assert (outer.expired, inner.expired) == (True, False)
+    async def test_an_alarm_and_a_scope_due_together_expire_the_outer(self, here: Here, outer_scoped: bool) -> None:
+        at = monotonic() + SOON
+        with here.clock.deadline(at, scoped=outer_scoped) as outer:
+            with here.clock.deadline(at, scoped=not outer_scoped) as inner:
+                await asyncio.sleep(LATER)
+            pytest.fail("the inner one swallowed the cancellation")
+        assert (outer.expired, inner.expired) == (True, False)
 
-        run(body)
+    async def test_an_inner_one_leaves_the_outer_alone(self, here: Here) -> None:
+        with here.after(LATER) as outer:
+            with here.soon() as inner:
+                await asyncio.sleep(LATER)
+            await asyncio.sleep(0)
+        assert (outer.expired, inner.expired) == (False, True)
 
-    def test_an_inner_one_leaves_the_outer_alone(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.after(LATER) as outer:
-                with here.soon() as inner:
-                    await asyncio.sleep(LATER)
-                await asyncio.sleep(0)
-            assert (outer.expired, inner.expired) == (False, True)
-
-        run(body)
-
-    def test_an_outer_alarm_keeps_ringing_inside_a_newer_inner_one(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.soon() as outer:
-                await swallow(1)
-                with here.after(LATER) as inner:
-                    await asyncio.sleep(LATER)
-            assert (outer.expired, inner.expired) == (True, False)
-
-        run(body)
+    async def test_an_outer_alarm_keeps_ringing_inside_a_newer_inner_one(self, here: Here) -> None:
+        with here.soon() as outer:
+            await swallow(1)
+            with here.after(LATER) as inner:
+                await asyncio.sleep(LATER)
+        assert (outer.expired, inner.expired) == (True, False)
 
 
+@in_tasks
 class TestUntilLeft:
     """A rung alarm rings again until it is left; all its rings are taken back."""
 
     @pytest.mark.parametrize("forward", [False, True])
-    def test_a_body_that_swallows_cancellations_is_cancelled_again(self, run: Run, forward: bool) -> None:
-        async def body(here: Here) -> None:
-            begun = monotonic()
-            with here.clock.deadline(begun + (2.3 * SOON if forward else SOON)) as limit:
-                limit.move(begun + SOON)  # where it had a later entry, that is void when it comes up between the rings
-                due = begun + SOON
-                for calls in (1, 2, 3, 4):
-                    (came,) = await swallow(1)
-                    assert came >= due
-                    assert here.calls == calls
-                    assert limit.entry is not None
-                    due = limit.entry[0]
-                await asyncio.sleep(LATER)
-            assert limit.expired
+    async def test_a_body_that_swallows_cancellations_is_cancelled_again(self, here: Here, forward: bool) -> None:
+        begun = monotonic()
+        with here.clock.deadline(begun + (2.3 * SOON if forward else SOON)) as limit:
+            limit.move(begun + SOON)  # where it had a later entry, that is void when it comes up between the rings
+            due = begun + SOON
+            for calls in (1, 2, 3, 4):
+                (came,) = await swallow(1)
+                assert came >= due
+                assert here.calls == calls
+                assert limit.entry is not None
+                due = limit.entry[0]
+            await asyncio.sleep(LATER)
+        assert limit.expired
 
-        run(body)
+    async def test_pauses_double_up_to_the_longest(self, here: Here) -> None:
+        with here.after(LATER) as limit:
+            now = monotonic() + 2 * LATER
+            pauses = [limit.ring(now) - now for _ in range(9)]
+            assert pauses == pytest.approx([0.001, 0.002, 0.004, 0.008, 0.016, 0.032, *[LONGEST_PAUSE_S] * 3])
+            assert here.calls == 9
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.sleep(0)
 
-    def test_pauses_double_up_to_the_longest(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.after(LATER) as limit:
-                now = monotonic() + 2 * LATER
-                pauses = [limit.ring(now) - now for _ in range(9)]
-                assert pauses == pytest.approx([0.001, 0.002, 0.004, 0.008, 0.016, 0.032, *[LONGEST_PAUSE_S] * 3])
-                assert here.calls == 9
-                with pytest.raises(asyncio.CancelledError):
-                    await asyncio.sleep(0)
+    async def test_an_alarm_that_rang_cannot_be_moved_later(self, here: Here) -> None:
+        with here.soon() as limit:
+            await swallow(1)
+            limit.move(monotonic() + LATER)
+            await swallow(1)
+            limit.move(inf)
+            await asyncio.sleep(LATER)
+        assert limit.expired
 
-        run(body)
+    async def test_a_body_may_uncancel_itself(self, here: Here) -> None:
+        with here.soon() as limit:
+            await swallow(1)
+            here.task.uncancel()
+        assert not limit.expired
 
-    def test_an_alarm_that_rang_cannot_be_moved_later(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.soon() as limit:
-                await swallow(1)
-                limit.move(monotonic() + LATER)
-                await swallow(1)
-                limit.move(inf)
-                await asyncio.sleep(LATER)
-            assert limit.expired
-
-        run(body)
-
-    def test_a_body_may_uncancel_itself(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.soon() as limit:
-                await swallow(1)
-                here.task.uncancel()
-            assert not limit.expired
-
-        run(body)
-
-    def test_a_task_that_has_ended_is_not_rung_for_ever(self, run: Run) -> None:
+    async def test_a_task_that_has_ended_is_not_rung_for_ever(self, here: Here) -> None:
         async def opened(here: Here) -> AsyncIterator[Alarm]:
             with here.soon() as limit:
                 yield limit
 
-        async def body(here: Here) -> None:
-            left = opened(here)
-            other = here.loop.create_task(anext(left))  # type: ignore[arg-type, var-annotated]
-            limit = await other
-            await asyncio.sleep(3 * SOON)
-            assert limit.entry is None
-            assert alarms_of(here.loop).armed == inf
-            await left.aclose()  # type: ignore[attr-defined]
-
-        run(body)
+        left = opened(here)
+        other = here.loop.create_task(anext(left))  # type: ignore[arg-type, var-annotated]
+        limit = await other
+        await asyncio.sleep(3 * SOON)
+        assert limit.entry is None
+        assert alarms_of(here.loop).armed == inf
+        await left.aclose()  # type: ignore[attr-defined]
 
 
 async def stubborn(answer: str) -> str:
@@ -521,114 +465,95 @@ async def patiently(child: asyncio.Task[str]) -> str:
     return child.result()
 
 
+@in_tasks
 class TestBodyEnds:
     """The alarm has rung, and the body ends in its own way."""
 
-    def test_with_a_result(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.soon() as limit:
-                answer = await stubborn("answer")
-                assert here.calls == 1
-            assert (answer, limit.expired) == ("answer", False)
-
-        run(body)
+    async def test_with_a_result(self, here: Here) -> None:
+        with here.soon() as limit:
+            answer = await stubborn("answer")
+            assert here.calls == 1
+        assert (answer, limit.expired) == ("answer", False)
 
     @pytest.mark.parametrize("awaited", ["task", "shield", "wait"])
-    def test_with_the_result_of_a_task_that_swallowed_the_cancellation(self, run: Run, awaited: str) -> None:
-        async def body(here: Here) -> None:
-            with here.soon() as limit:
-                child = here.loop.create_task(stubborn("answer"))
-                if awaited == "task":
-                    with suppress(asyncio.CancelledError):  # rung again on a slow machine, before this task was told
-                        await child
-                    assert child.result() == "answer"
-                elif awaited == "shield":
-                    with suppress(asyncio.CancelledError):
-                        await asyncio.shield(child)
-                    child.cancel()
-                    assert await patiently(child) == "answer"
-                else:
-                    with suppress(asyncio.CancelledError):
-                        await asyncio.wait([child])
-                    child.cancel()
-                    assert await patiently(child) == "answer"
-            assert not limit.expired
-
-        run(body)
+    async def test_with_the_result_of_a_task_that_swallowed_the_cancellation(self, here: Here, awaited: str) -> None:
+        with here.soon() as limit:
+            child = here.loop.create_task(stubborn("answer"))
+            if awaited == "task":
+                with suppress(asyncio.CancelledError):  # rung again on a slow machine, before this task was told
+                    await child
+                assert child.result() == "answer"
+            elif awaited == "shield":
+                with suppress(asyncio.CancelledError):
+                    await asyncio.shield(child)
+                child.cancel()
+                assert await patiently(child) == "answer"
+            else:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([child])
+                child.cancel()
+                assert await patiently(child) == "answer"
+        assert not limit.expired
 
     @pytest.mark.parametrize("first", ["alarm", "result"])
     @pytest.mark.parametrize("leave", [False, True])
-    def test_with_a_result_in_the_same_loop_iteration(self, run: Run, first: str, leave: bool) -> None:
+    async def test_with_a_result_in_the_same_loop_iteration(self, here: Here, first: str, leave: bool) -> None:
         """Where the wait is over already, the cancellation is raised in its place: it never stays pending."""
 
-        async def body(here: Here) -> None:
-            result = here.loop.create_future()
+        result = here.loop.create_future()
 
-            def give() -> None:
-                if not result.done():
-                    result.set_result(None)
+        def give() -> None:
+            if not result.done():
+                result.set_result(None)
 
-            if first == "result":
+        if first == "result":
+            here.loop.call_soon(give)
+        reached: list[str] = []
+        with here.after(-1) as limit:
+            if first == "alarm":
                 here.loop.call_soon(give)
-            reached: list[str] = []
-            with here.after(-1) as limit:
-                if first == "alarm":
-                    here.loop.call_soon(give)
-                try:
-                    await result
-                    reached.append("result")
-                except asyncio.CancelledError:
-                    reached.append("cancelled")
-                    if not leave:
-                        raise
-            assert reached == ["cancelled"]
-            assert limit.expired == (not leave)
+            try:
+                await result
+                reached.append("result")
+            except asyncio.CancelledError:
+                reached.append("cancelled")
+                if not leave:
+                    raise
+        assert reached == ["cancelled"]
+        assert limit.expired == (not leave)
 
-        run(body)
+    async def test_with_an_error(self, here: Here) -> None:
+        with raising(ValueError, match="mine"), here.soon() as limit:
+            await stubborn("")
+            raise ValueError("mine")
+        assert not limit.expired
 
-    def test_with_an_error(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with raising(ValueError, match="mine"), here.soon() as limit:
-                await stubborn("")
-                raise ValueError("mine")
-            assert not limit.expired
+    async def test_with_an_error_and_a_cancel_by_another_task(self, here: Here) -> None:
+        with raising(ValueError, match="mine"), here.soon():
+            await stubborn("")
+            here.loop.call_soon(here.task.cancel)
+            await swallow(1)
+            raise ValueError("mine")
+        assert here.calls == 1
+        here.task.uncancel()
 
-        run(body)
+    async def test_with_a_cancellation_that_nobody_sent(self, here: Here) -> None:
+        invented = asyncio.CancelledError("mine")
+        with raising(asyncio.CancelledError) as caught, here.after(LATER) as limit:
+            raise invented
+        assert caught.value is invented
+        assert invented.args == ("mine",)
+        assert not limit.expired
 
-    def test_with_an_error_and_a_cancel_by_another_task(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with raising(ValueError, match="mine"), here.soon():
-                await stubborn("")
-                here.loop.call_soon(here.task.cancel)
-                await swallow(1)
-                raise ValueError("mine")
-            assert here.calls == 1
-            here.task.uncancel()
-
-        run(body)
-
-    def test_with_a_cancellation_that_nobody_sent(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            invented = asyncio.CancelledError("mine")
-            with raising(asyncio.CancelledError) as caught, here.after(LATER) as limit:
-                raise invented
-            assert caught.value is invented
-            assert invented.args == ("mine",)
-            assert not limit.expired
-
-        run(body)
-
-    def test_in_a_thread_that_is_not_waited_for(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            release = threading.Event()
-            with here.soon() as limit:
-                await anyio.to_thread.run_sync(release.wait, abandon_on_cancel=True)
-            release.set()
-            assert limit.expired
-
-        run(body)
+    async def test_in_a_thread_that_is_not_waited_for(self, here: Here) -> None:
+        release = threading.Event()
+        with here.soon() as limit:
+            await anyio.to_thread.run_sync(release.wait, abandon_on_cancel=True)
+        release.set()
+        assert limit.expired
 
 
+@in_tasks
 class TestOwner:
     """An alarm is its task's and its loop's."""
 
@@ -636,70 +561,58 @@ class TestOwner:
         with here.after(seconds) as limit:
             yield limit
 
-    def test_exited_in_another_thread_it_does_not_touch_the_loop(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            opened: Any = self._open(here, SOON)
-            limit = await anext(opened)
-            entries = [*alarms_of(here.loop).entries]
+    async def test_exited_in_another_thread_it_does_not_touch_the_loop(self, here: Here) -> None:
+        opened: Any = self._open(here, SOON)
+        limit = await anext(opened)
+        entries = [*alarms_of(here.loop).entries]
 
-            def close() -> None:
-                with suppress(StopIteration):
-                    opened.aclose().send(None)
+        def close() -> None:
+            with suppress(StopIteration):
+                opened.aclose().send(None)
 
-            thread = threading.Thread(target=close)
-            thread.start()
-            thread.join()
-            assert limit.entry is None
-            assert alarms_of(here.loop).entries == entries
-            await asyncio.sleep(3 * SOON)
+        thread = threading.Thread(target=close)
+        thread.start()
+        thread.join()
+        assert limit.entry is None
+        assert alarms_of(here.loop).entries == entries
+        await asyncio.sleep(3 * SOON)
 
-        run(body)
-
-    def test_exited_in_another_loop_it_uncancels_nothing(self, run: Run) -> None:
+    async def test_exited_in_another_loop_it_uncancels_nothing(self, here: Here) -> None:
         async def leave(opened: Any) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await opened.athrow(asyncio.CancelledError())
 
-        async def body(here: Here) -> None:
-            opened = self._open(here, SOON)
-            limit = await anext(opened)
-            await swallow(1)
-            thread = threading.Thread(target=asyncio.run, args=[leave(opened)])
-            thread.start()
-            thread.join()
-            assert limit.entry is None
-            assert here.calls == 1
-            here.task.uncancel()
-            assert not limit.expired
+        opened = self._open(here, SOON)
+        limit = await anext(opened)
+        await swallow(1)
+        thread = threading.Thread(target=asyncio.run, args=[leave(opened)])
+        thread.start()
+        thread.join()
+        assert limit.entry is None
+        assert here.calls == 1
+        here.task.uncancel()
+        assert not limit.expired
 
-        run(body)
-
-    def test_exited_in_another_task_it_uncancels_but_swallows_nothing(self, run: Run) -> None:
+    async def test_exited_in_another_task_it_uncancels_but_swallows_nothing(self, here: Here) -> None:
         async def leave(opened: Any) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await opened.athrow(asyncio.CancelledError())
 
-        async def body(here: Here) -> None:
-            opened = self._open(here, SOON)
-            limit = await anext(opened)
-            await swallow(7)  # the next is 50 ms away
-            assert here.calls == 7
-            await here.loop.create_task(leave(opened))
-            assert not limit.expired
-            assert here.calls == 0
+        opened = self._open(here, SOON)
+        limit = await anext(opened)
+        await swallow(7)  # the next is 50 ms away
+        assert here.calls == 7
+        await here.loop.create_task(leave(opened))
+        assert not limit.expired
+        assert here.calls == 0
 
-        run(body)
-
-    def test_two_tasks_have_separate_alarms(self, run: Run) -> None:
+    async def test_two_tasks_have_separate_alarms(self, here: Here) -> None:
         async def expire(here: Here, seconds: float) -> bool:
             with here.after(seconds) as limit:
                 await asyncio.sleep(5 * SOON)
             return limit.expired
 
-        async def body(here: Here) -> None:
-            assert [*await asyncio.gather(expire(here, SOON), expire(here, LATER))] == [True, False]
-
-        run(body)
+        assert [*await asyncio.gather(expire(here, SOON), expire(here, LATER))] == [True, False]
 
     @pytest.mark.skipif(not HAS_TRIO, reason="needs trio")
     def test_trio_as_a_guest_of_a_loop_uses_scopes(self, kind: str) -> None:
@@ -732,95 +645,75 @@ class TestOwner:
         assert expired == [True, True]
 
 
+@in_tasks
 class TestShield:
     """A shield holds back what was entered before it, until it is left."""
 
     @pytest.mark.parametrize("rung", [False, True])
-    def test_an_alarm_around_a_shield_rings_when_the_shield_is_exited(self, run: Run, rung: bool) -> None:
-        async def body(here: Here) -> None:
-            done: list[str] = []
-            with here.soon() as limit:
-                if rung:
-                    await swallow(1)
-                with here.shield() as shield:
-                    await asyncio.sleep(4 * SOON)
-                    done.append("clean-up")
-                await asyncio.sleep(0)
-                done.append("behind")
-            assert done == ["clean-up"]
-            assert (limit.expired, shield.expired) == (True, False)
+    async def test_an_alarm_around_a_shield_rings_when_the_shield_is_exited(self, here: Here, rung: bool) -> None:
+        done: list[str] = []
+        with here.soon() as limit:
+            if rung:
+                await swallow(1)
+            with here.shield() as shield:
+                await asyncio.sleep(4 * SOON)
+                done.append("clean-up")
+            await asyncio.sleep(0)
+            done.append("behind")
+        assert done == ["clean-up"]
+        assert (limit.expired, shield.expired) == (True, False)
 
-        run(body)
+    async def test_an_alarm_around_a_shield_moved_later_meanwhile_does_not_ring(self, here: Here) -> None:
+        with here.soon() as limit:
+            with here.shield():
+                await asyncio.sleep(3 * SOON)
+                limit.move(monotonic() + LATER)
+            await asyncio.sleep(SOON)
+        assert not limit.expired
 
-    def test_an_alarm_around_a_shield_moved_later_meanwhile_does_not_ring(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.soon() as limit:
-                with here.shield():
-                    await asyncio.sleep(3 * SOON)
-                    limit.move(monotonic() + LATER)
-                await asyncio.sleep(SOON)
-            assert not limit.expired
-
-        run(body)
-
-    def test_nested_shields_and_those_of_other_clocks_hold_it_back(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.soon() as limit:
-                with here.shield():
-                    with SystemClock().deadline(monotonic() + LATER, shield=True):
-                        await asyncio.sleep(2 * SOON)
+    async def test_nested_shields_and_those_of_other_clocks_hold_it_back(self, here: Here) -> None:
+        with here.soon() as limit:
+            with here.shield():
+                with SystemClock().deadline(monotonic() + LATER, shield=True):
                     await asyncio.sleep(2 * SOON)
-                await asyncio.sleep(LATER)
-            assert limit.expired
+                await asyncio.sleep(2 * SOON)
+            await asyncio.sleep(LATER)
+        assert limit.expired
 
-        run(body)
+    async def test_an_alarm_inside_a_shield_rings(self, here: Here) -> None:
+        with here.shield() as shield, here.soon() as limit:
+            await asyncio.sleep(LATER)
+        assert (limit.expired, shield.expired) == (True, False)
 
-    def test_an_alarm_inside_a_shield_rings(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.shield() as shield, here.soon() as limit:
-                await asyncio.sleep(LATER)
-            assert (limit.expired, shield.expired) == (True, False)
+    async def test_a_shield_has_its_own_deadline(self, here: Here) -> None:
+        with here.after(LATER) as limit, here.shield(SOON) as shield:
+            await asyncio.sleep(LATER)
+        assert (limit.expired, shield.expired) == (False, True)
 
-        run(body)
-
-    def test_a_shield_has_its_own_deadline(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with here.after(LATER) as limit, here.shield(SOON) as shield:
-                await asyncio.sleep(LATER)
-            assert (limit.expired, shield.expired) == (False, True)
-
-        run(body)
-
-    def test_a_shield_of_another_task_holds_nothing_back(self, run: Run) -> None:
+    async def test_a_shield_of_another_task_holds_nothing_back(self, here: Here) -> None:
         async def clean_up(here: Here) -> None:
             with here.shield():
                 await asyncio.sleep(LATER)
 
-        async def body(here: Here) -> None:
-            with here.soon() as limit:
-                other = here.loop.create_task(clean_up(here))
-                await asyncio.sleep(0)
-                await asyncio.sleep(LATER)
-            assert limit.expired
-            assert not other.done()
-            other.cancel()
-            await asyncio.wait([other])
-
-        run(body)
+        with here.soon() as limit:
+            other = here.loop.create_task(clean_up(here))
+            await asyncio.sleep(0)
+            await asyncio.sleep(LATER)
+        assert limit.expired
+        assert not other.done()
+        other.cancel()
+        await asyncio.wait([other])
 
     @pytest.mark.parametrize("scoped", [False, True])
-    def test_a_scope_inside_that_shields_holds_only_scopes_back(self, run: Run, scoped: bool) -> None:
-        async def body(here: Here) -> None:
-            done: list[str] = []
-            with here.clock.deadline(monotonic() + SOON, scoped=scoped) as limit:
-                with anyio.CancelScope(shield=True):
-                    await asyncio.sleep(3 * SOON)
-                    done.append("shielded")
-                await asyncio.sleep(LATER)
-            assert limit.expired
-            assert done == (["shielded"] if scoped else [])
-
-        run(body)
+    async def test_a_scope_inside_that_shields_holds_only_scopes_back(self, here: Here, scoped: bool) -> None:
+        done: list[str] = []
+        with here.clock.deadline(monotonic() + SOON, scoped=scoped) as limit:
+            with anyio.CancelScope(shield=True):
+                await asyncio.sleep(3 * SOON)
+                done.append("shielded")
+            await asyncio.sleep(LATER)
+        assert limit.expired
+        assert done == (["shielded"] if scoped else [])
 
 
 async def fail() -> None:
@@ -830,82 +723,68 @@ async def fail() -> None:
         raise ValueError("mine")
 
 
+@in_tasks
 class TestNeighbours:
     """Everything else that counts cancellations, inside an alarm and around it."""
 
-    def test_inside_a_task_group(self, run: Run) -> None:
-        async def body(here: Here) -> None:
+    async def test_inside_a_task_group(self, here: Here) -> None:
+        with here.soon() as limit:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asyncio.sleep(LATER))
+                await asyncio.sleep(LATER)
+        assert limit.expired
+        with here.soon() as limit:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asyncio.sleep(LATER))
+        assert limit.expired
+
+    async def test_inside_a_task_group_of_anyio(self, here: Here) -> None:
+        for waits in (True, False):
             with here.soon() as limit:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(asyncio.sleep(LATER))
-                    await asyncio.sleep(LATER)
-            assert limit.expired
-            with here.soon() as limit:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(asyncio.sleep(LATER))
+                async with anyio.create_task_group() as group:
+                    group.start_soon(anyio.sleep, LATER)
+                    if waits:
+                        await anyio.sleep(LATER)
             assert limit.expired
 
-        run(body)
-
-    def test_inside_a_task_group_of_anyio(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            for waits in (True, False):
-                with here.soon() as limit:
-                    async with anyio.create_task_group() as group:
-                        group.start_soon(anyio.sleep, LATER)
-                        if waits:
-                            await anyio.sleep(LATER)
-                assert limit.expired
-
-        run(body)
-
-    def test_around_a_task_group_whose_task_fails_as_it_is_cancelled(self, run: Run) -> None:
+    async def test_around_a_task_group_whose_task_fails_as_it_is_cancelled(self, here: Here) -> None:
         """On 3.13 the group cancels its parent once more: taken back with the rings, where nobody else has cancelled.
 
         In a task that was cancelled before it stays pending, as it does without an alarm: one turn raises it.
         """
 
-        async def body(here: Here) -> None:
-            with raising(BaseExceptionGroup) as caught, here.soon() as limit:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(fail())
-                    await asyncio.sleep(LATER)
-            assert [type(error) for error in caught.value.exceptions] == [ValueError]
-            assert not limit.expired
-            assert here.calls == 0
-            if here.before and sys.version_info >= (3, 13):
-                with pytest.raises(asyncio.CancelledError):
-                    await asyncio.sleep(0)
+        with raising(BaseExceptionGroup) as caught, here.soon() as limit:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+                await asyncio.sleep(LATER)
+        assert [type(error) for error in caught.value.exceptions] == [ValueError]
+        assert not limit.expired
+        assert here.calls == 0
+        if here.before and sys.version_info >= (3, 13):
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.sleep(0)
 
-        run(body)
+    async def test_around_a_task_group_whose_task_fails_before(self, here: Here) -> None:
+        with raising(BaseExceptionGroup), here.after(LATER) as limit:
+            async with asyncio.TaskGroup() as group:
+                child = group.create_task(fail())
+                await asyncio.sleep(0)  # it fails when it is cancelled, so it must have begun
+                here.loop.call_later(0.001, child.cancel)
+                await asyncio.sleep(LATER)
+        assert not limit.expired
+        if here.before and sys.version_info >= (3, 13):
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.sleep(0)
 
-    def test_around_a_task_group_whose_task_fails_before(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with raising(BaseExceptionGroup), here.after(LATER) as limit:
-                async with asyncio.TaskGroup() as group:
-                    child = group.create_task(fail())
-                    await asyncio.sleep(0)  # it fails when it is cancelled, so it must have begun
-                    here.loop.call_later(0.001, child.cancel)
-                    await asyncio.sleep(LATER)
-            assert not limit.expired
-            if here.before and sys.version_info >= (3, 13):
-                with pytest.raises(asyncio.CancelledError):
-                    await asyncio.sleep(0)
-
-        run(body)
-
-    def test_around_a_task_group_of_anyio_whose_task_fails(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            with raising(BaseExceptionGroup), here.soon() as limit:
-                async with anyio.create_task_group() as group:
-                    group.start_soon(fail)
-                    await asyncio.sleep(LATER)
-            assert not limit.expired
-
-        run(body)
+    async def test_around_a_task_group_of_anyio_whose_task_fails(self, here: Here) -> None:
+        with raising(BaseExceptionGroup), here.soon() as limit:
+            async with anyio.create_task_group() as group:
+                group.start_soon(fail)
+                await asyncio.sleep(LATER)
+        assert not limit.expired
 
     @pytest.mark.parametrize("scoped", [False, True])
-    def test_in_tasks_of_groups(self, run: Run, scoped: bool) -> None:
+    async def test_in_tasks_of_groups(self, here: Here, scoped: bool) -> None:
         async def expire(here: Here, seen: list[bool]) -> None:
             with here.clock.deadline(monotonic() + SOON, scoped=scoped) as limit:
                 await asyncio.sleep(LATER)
@@ -914,16 +793,13 @@ class TestNeighbours:
             assert task is not None
             assert task.cancelling() == 0
 
-        async def body(here: Here) -> None:
-            seen: list[bool] = []
-            async with asyncio.TaskGroup() as tasks, anyio.create_task_group() as group:
-                tasks.create_task(expire(here, seen))
-                group.start_soon(expire, here, seen)
-            assert seen == [True, True]
+        seen: list[bool] = []
+        async with asyncio.TaskGroup() as tasks, anyio.create_task_group() as group:
+            tasks.create_task(expire(here, seen))
+            group.start_soon(expire, here, seen)
+        assert seen == [True, True]
 
-        run(body)
-
-    def test_in_a_task_of_a_cancelled_group(self, run: Run) -> None:
+    async def test_in_a_task_of_a_cancelled_group(self, here: Here) -> None:
         async def wait(limit: Alarm, ended: list[str]) -> None:
             try:
                 with limit:
@@ -933,20 +809,17 @@ class TestNeighbours:
                 ended.append("cancelled")
                 raise
 
-        async def body(here: Here) -> None:
-            ended: list[str] = []
-            async with anyio.create_task_group() as group:
-                limits = [here.after(LATER), here.after(SOON)]
-                for limit in limits:
-                    group.start_soon(wait, limit, ended)
-                await asyncio.sleep(0)
-                while monotonic() < limits[1].at:
-                    pass
-                group.cancel_scope.cancel()  # before the loop comes to the second alarm
-            assert ended == ["cancelled", "cancelled"]
-            assert not any(limit.expired for limit in limits)
-
-        run(body)
+        ended: list[str] = []
+        async with anyio.create_task_group() as group:
+            limits = [here.after(LATER), here.after(SOON)]
+            for limit in limits:
+                group.start_soon(wait, limit, ended)
+            await asyncio.sleep(0)
+            while monotonic() < limits[1].at:
+                pass
+            group.cancel_scope.cancel()  # before the loop comes to the second alarm
+        assert ended == ["cancelled", "cancelled"]
+        assert not any(limit.expired for limit in limits)
 
     @pytest.mark.parametrize(("outer", "inner"), [(SOON, LATER), (LATER, SOON), (SOON, SOON)])
     @pytest.mark.parametrize("around", ["timeout", "scope", "alarm"])
@@ -1002,25 +875,22 @@ class TestNeighbours:
 
         run(inside_out)
 
-    def test_waits_of_anyio_inside(self, run: Run) -> None:
-        async def body(here: Here) -> None:
-            event, lock, limiter = anyio.Event(), anyio.Lock(), anyio.CapacityLimiter(1)
-            send, receive = anyio.create_memory_object_stream[int](0)
-            await lock.acquire()
-            await limiter.acquire_on_behalf_of("other")
-            waits: list[Callable[[], Awaitable[Any]]] = [event.wait, limiter.acquire, receive.receive]
-            waits += [partial(send.send, 1), anyio.sleep_forever]
-            for wait in waits:
-                with here.soon() as limit:
-                    await wait()
-                assert limit.expired
-            assert limiter.statistics().tasks_waiting == 0
-            assert receive.statistics().tasks_waiting_receive == send.statistics().tasks_waiting_send == 0
-            lock.release()
-            send.close()
-            receive.close()
-
-        run(body)
+    async def test_waits_of_anyio_inside(self, here: Here) -> None:
+        event, lock, limiter = anyio.Event(), anyio.Lock(), anyio.CapacityLimiter(1)
+        send, receive = anyio.create_memory_object_stream[int](0)
+        await lock.acquire()
+        await limiter.acquire_on_behalf_of("other")
+        waits: list[Callable[[], Awaitable[Any]]] = [event.wait, limiter.acquire, receive.receive]
+        waits += [partial(send.send, 1), anyio.sleep_forever]
+        for wait in waits:
+            with here.soon() as limit:
+                await wait()
+            assert limit.expired
+        assert limiter.statistics().tasks_waiting == 0
+        assert receive.statistics().tasks_waiting_receive == send.statistics().tasks_waiting_send == 0
+        lock.release()
+        send.close()
+        receive.close()
 
 
 def test_a_loop_that_ended_in_an_alarm_is_not_kept(kind: str) -> None:

@@ -43,6 +43,7 @@ from .anthropic_server import AnthropicServer, answer, error, events_of, message
 from .asking import bytes_of, chunks_of, fault_after, fault_of, kind_of, outcome, read_streamed, summary_of, written
 from .vendors import ANTHROPIC, KEY, Vendor
 
+pytestmark = pytest.mark.anyio
 MODEL = Model(id="anthropic/claude-haiku-4-5", max_output_tokens=64_000)
 
 
@@ -74,7 +75,6 @@ def unsayable(*messages: Message | str, **rest: Any) -> str:
 # --- what is sent
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_request_has_the_form_of_the_messages_api(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
@@ -462,7 +462,6 @@ def test_closing_a_schema_leaves_the_original_unchanged() -> None:
 # --- what comes back
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_tool_calls_have_id_and_name_first_and_complete_arguments(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
@@ -476,7 +475,6 @@ async def test_tool_calls_have_id_and_name_first_and_complete_arguments(
     assert firsts == [ToolDelta(0, "", "toolu_1", "look"), ToolDelta(1, "", "toolu_2", "wait")]
 
 
-@pytest.mark.anyio
 async def test_signatures_pings_and_unknown_events_are_signs_of_life(
     server: AnthropicServer, provider: AnthropicProvider
 ) -> None:
@@ -500,7 +498,6 @@ async def test_signatures_pings_and_unknown_events_are_signs_of_life(
     ]  # fmt: skip
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("reason", "common"),
@@ -531,7 +528,6 @@ def test_a_complete_answer_may_have_an_unknown_reason_but_needs_one() -> None:
     assert caught.value.kind == "truncated"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("reason", ["refusal", "max_tokens", "stop_sequence"])
 async def test_empty_answer_is_allowed_if_the_reason_explains_it(
@@ -542,7 +538,6 @@ async def test_empty_answer_is_allowed_if_the_reason_explains_it(
     assert summary_of(await chunks_of(provider, call(stream=stream)))[0] == ""
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_after_tool_results_may_be_empty(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
@@ -672,7 +667,6 @@ def test_a_complete_answer_without_text_is_malformed(block: dict[str, Any]) -> N
 _START, *_ = events_of(message())
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "broken",
     [
@@ -699,15 +693,6 @@ def test_an_end_without_a_reason_is_truncated() -> None:
 
 STATUSES: list[tuple[int, Any, str]] = [
     (400, error("invalid_request_error", "messages.0: Input should be an object"), "request"),
-    (400, error("invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum"), "context_overflow"),
-    (
-        400,
-        error("invalid_request_error", "input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000"),
-        "context_overflow",
-    ),
-    (400, error("invalid_request_error", "max_tokens: 99999 > 64000, the maximum number of output tokens"), "request"),
-    (400, error("invalid_request_error", "Output blocked by content filtering policy"), "refused"),
-    (400, error("invalid_request_error", "Your credit balance is too low to access the Anthropic API."), "auth"),
     (
         400,
         error("invalid_request_error", "You have reached your specified API usage limits. You will regain access on"),
@@ -720,20 +705,15 @@ STATUSES: list[tuple[int, Any, str]] = [
     ),
     (400, error("invalid_request_error", "no", details={"error_code": "organization_on_hold"}), "auth"),
     (400, error("invalid_request_error", "no", details={"error_code": "image_dimensions_too_large"}), "request"),
-    (401, error("authentication_error", "invalid x-api-key"), "auth"),
     (402, error("billing_error"), "auth"),
     (403, error("permission_error"), "auth"),
-    (404, error("not_found_error", "model: claude-nope"), "model_not_found"),
     (404, error("not_found_error", "Not found"), "request"),
-    (413, error("request_too_large", "Request exceeds the maximum size"), "context_overflow"),
-    (429, error("rate_limit_error", "This request would exceed your account's rate limit."), "rate_limited"),
     (429, error("rate_limit_error", details={"error_code": "ramp_limit_exceeded"}), "rate_limited"),
     (429, error("rate_limit_error", details={"error_code": "enforced_spend_limit_reached"}), "auth"),
     (429, error("rate_limit_error", details={"error_code": "contract_spend_limit_reached"}), "auth"),
     (429, error("rate_limit_error", details=None), "rate_limited"),
     (500, error("api_error", "Internal server error"), "server"),
     (504, error("timeout_error"), "server"),
-    (529, error("overloaded_error", "Overloaded"), "server"),
 ]
 
 
@@ -769,7 +749,6 @@ def test_an_event_is_an_error_by_name_or_type() -> None:
             list(Blocks("x").add(event))
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_that_cannot_be_expressed_is_not_sent(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
@@ -798,7 +777,6 @@ def test_another_host_gets_no_key_of_anthropics() -> None:
         AnthropicProvider(KEY, name="mine")
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_router_answers_with_its_usage_at_its_price(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool
@@ -819,7 +797,6 @@ async def test_a_router_answers_with_its_usage_at_its_price(
     assert answered.routing.cost_usd == pytest.approx((10 * 1.0 + 20 * 0.1 + 5 * 5.0) / 1e6)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_router_returns_reasoning_in_a_tool_loop(
     server: AnthropicServer, provider: AnthropicProvider, stream: bool

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import anyio
 import pytest
 
-from routewright.backends.cache.memory import OBSERVATIONS
 from routewright.backends.cache.search import AT_ONCE, Vectors
 from routewright.backends.cache.sqlite import SqliteCache
 from routewright.errors import StorageCorrupt, ValidationFailed
-from routewright.testing.cache import PARTITION, key_of, make_entry
-from routewright.wire import CachedAnswer, CacheEntry, CacheSelection, Observation
+from routewright.testing.cache import NORTH, PARTITION, key_of, make_entry
+from routewright.wire import CachedAnswer, CacheEntry, CacheMatch, CacheSelection, Observation
+
+from .processes import running
+from .shared_caches import ALL, SharedContract, get, near, put
 
 pytestmark = pytest.mark.anyio
-NORTH = (0.0, 1.0)
-ALL = CacheSelection(account="acme")
 WRITES = """
 import os, sys, time, anyio
 from routewright.backends.cache.sqlite import SqliteCache
@@ -43,7 +43,7 @@ async def main(path, first):
 anyio.run(main, *sys.argv[1:])
 """
 LOOKS = """
-import sys, time, anyio
+import time
 from routewright.backends.cache.sqlite import SqliteCache
 from routewright.testing.cache import PARTITION, key_of, make_entry
 from routewright.wire import CacheSelection
@@ -73,72 +73,43 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+async def other(path: Path) -> AsyncIterator[SqliteCache]:
+    """The cache of another process."""
+    cache = SqliteCache(path)
+    yield cache
+    await cache.aclose()
+
+
+@pytest.fixture
 async def cache(path: Path) -> AsyncIterator[SqliteCache]:
     cache = SqliteCache(path)
     yield cache
     await cache.aclose()
 
 
-async def get(cache: SqliteCache, name: object) -> CacheEntry | None:
-    return await cache.get(key_of(name), time.time())
-
-
-async def near(cache: SqliteCache) -> list[str]:
-    return sorted(match.entry.id for match in await cache.nearest(PARTITION, NORTH, time.time(), 100))
-
-
-async def put(cache: SqliteCache, name: object) -> CacheEntry:
-    entry = make_entry(name, time.time(), NORTH)
-    await cache.put(entry)
-    return entry
-
-
-class Other:
-    """Another process that follows commands."""
-
-    def __init__(self, path: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", LOOKS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def do(self, order: str) -> str:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(order, file=self.process.stdin, flush=True)
-        return self.process.stdout.readline().strip()
-
-    def __enter__(self) -> Other:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.communicate(timeout=30)
+class TestSharedContract(SharedContract):
+    def find_and_put(self, cache: Any, entry: CacheEntry) -> Sequence[CacheMatch]:
+        found: Sequence[CacheMatch] = cache._searches._run(partial(cache._nearest, PARTITION, NORTH, time.time(), 5))
+        cache._writes._run(partial(cache._put, entry))
+        return found
 
 
 async def test_two_processes_share_entries_and_removals(cache: SqliteCache, path: Path) -> None:
-    with Other(path) as other:
+    with running(LOOKS, path) as other:
+
+        def told(order: str) -> str:
+            other.tell(order)
+            return other.heard()
+
         await put(cache, "mine")
-        assert (other.do("get mine"), other.do("near")) == ("True", "['tr_mine']")
-        assert other.do("put yours") == "None"
+        assert (told("get mine"), told("near")) == ("True", "['tr_mine']")
+        assert told("put yours") == "None"
         assert await get(cache, "yours") is not None
         assert await near(cache) == ["tr_mine", "tr_yours"]
         assert await cache.remove(CacheSelection(account="acme", key=key_of("mine"))) == 1
-        assert (other.do("get mine"), other.do("near")) == ("False", "['tr_yours']")
-        assert other.do("remove acme") == "1"
+        assert (told("get mine"), told("near")) == ("False", "['tr_yours']")
+        assert told("remove acme") == "1"
         assert (await get(cache, "yours"), await near(cache)) == (None, [])
-
-
-async def test_removals_by_another_process_do_not_hide_the_rest(path: Path) -> None:
-    mine, other = SqliteCache(path), SqliteCache(path)
-    for number in range(30):
-        await put(mine, number)
-    await mine.put(make_entry("last", time.time(), (0.6, 0.8)))
-    assert len(await near(mine)) == 31
-    for number in range(30):
-        await other.remove(CacheSelection(account="acme", key=key_of(number)))
-    found = await mine.nearest(PARTITION, NORTH, time.time(), 1)
-    assert [match.entry.id for match in found] == ["tr_last"]
-    await mine.aclose()
-    await other.aclose()
 
 
 async def test_bounds_hold_for_all_processes_together(path: Path) -> None:
@@ -190,10 +161,6 @@ def _ask(path: Path, sql: str) -> Any:
     return found
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-
-
 def delete(path: Path) -> None:
     for file in path.parent.glob(f"{path.name}*"):
         file.unlink()
@@ -222,7 +189,7 @@ async def test_a_damaged_file_is_named_and_the_cache_works_after_its_deletion(pa
         "zeros": content[:4096] + bytes(len(content) - 4096),
         "torn header": b"\x07" * 20 + content[20:],
     }
-    _write(path, changed[damage])
+    await anyio.Path(path).write_bytes(changed[damage])
     with pytest.raises(StorageCorrupt, match=r"cache\.db is damaged.* delete it"):
         await near(cache)
     delete(path)
@@ -280,31 +247,12 @@ def test_a_missing_folder_is_refused_by_the_constructor(tmp_path: Path) -> None:
         SqliteCache(tmp_path / "nowhere" / "cache.db")
 
 
-async def test_observations_of_other_processes_are_returned_once(cache: SqliteCache) -> None:
-    first, second, third = (Observation((number, 0.5), number > 1.0, 50.0) for number in (1.0, 2.0, 3.0))
-    told, mine = await cache.learned("space", [first], 0)
-    assert list(told) == []
-    told, yours = await cache.learned("space", [second, third], 0)
-    assert list(told) == [first]
-    told, mine = await cache.learned("space", [], mine)
-    assert list(told) == [second, third]
-    assert [list((await cache.learned(space, [], at))[0]) for space, at in [("space", mine), ("other", 0)]] == [[], []]
-    assert yours == mine
-
-
 async def test_observations_start_over_with_a_new_file(cache: SqliteCache, path: Path) -> None:
     seen = Observation((0.5,), True, 1.0)
     _, end = await cache.learned("space", [seen] * 5, 0)
     delete(path)
     assert (await cache.learned("space", [seen], 0))[0] == []
     assert list((await cache.learned("space", [], end))[0]) == [seen]
-
-
-async def test_observations_are_bounded(cache: SqliteCache) -> None:
-    seen = Observation((0.5,), True, 1.0)
-    for _ in range(3):
-        await cache.learned("space", [seen] * OBSERVATIONS, 0)
-    assert len((await cache.learned("space", [], 0))[0]) == OBSERVATIONS
 
 
 # Embeddings in memory
@@ -319,12 +267,6 @@ async def test_embeddings_of_evicted_entries_do_not_pile_up(path: Path) -> None:
             most = max(most, *(len(mirror.vectors) for mirror in cache._mirrors._kept.values()))
     assert most <= 2 * 20 + AT_ONCE
     await cache.aclose()
-
-
-async def test_a_query_of_another_dimension_hides_nothing(cache: SqliteCache) -> None:
-    await put(cache, "a")
-    assert await cache.nearest(PARTITION, (1.0, 0.0, 0.0), time.time(), 1) == []
-    assert await near(cache) == ["tr_a"]
 
 
 async def test_a_new_entry_does_not_reload_all_embeddings(path: Path) -> None:
@@ -364,27 +306,6 @@ async def test_the_file_is_readable_only_by_its_owner(cache: SqliteCache, path: 
     assert {file.stat().st_mode & 0o077 for file in files_of(path)} == {0}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-async def test_a_forked_child_uses_the_cache_and_leaves_the_parents_whole(cache: SqliteCache) -> None:
-    await put(cache, "a")
-    assert await near(cache) == ["tr_a"]
-    assert _in_child(cache) == 0
-    assert await near(cache) == ["tr_a", "tr_child"]
-
-
-def _in_child(cache: SqliteCache) -> int:
-    child = os.fork()
-    if child == 0:
-        try:
-            found = cache._searches._run(partial(cache._nearest, PARTITION, NORTH, time.time(), 5))
-            cache._writes._run(partial(cache._put, make_entry("child", time.time(), NORTH)))
-            os._exit(0 if [match.entry.id for match in found] == ["tr_a"] else 1)
-        except BaseException:
-            os._exit(2)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 async def test_the_cache_is_starting_while_embeddings_are_read(
     cache: SqliteCache, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,13 +315,13 @@ async def test_the_cache_is_starting_while_embeddings_are_read(
 
     class Watched(Vectors[int]):
         def add(self, key: int, vector: Any) -> None:
-            reading.append(other.is_starting)
+            reading.append(late.is_starting)
             super().add(key, vector)
 
     monkeypatch.setattr("routewright.backends.cache.search.Vectors", Watched)
-    other = SqliteCache(path)
-    assert await near(other) == ["tr_a", "tr_b", "tr_c"]
-    assert (reading, other.is_starting) == ([True] * 3, False)
-    other._mirrors.is_starting = True  # another partition is being read
-    assert await near(other) == ["tr_a", "tr_b", "tr_c"]
-    await other.aclose()
+    late = SqliteCache(path)
+    assert await near(late) == ["tr_a", "tr_b", "tr_c"]
+    assert (reading, late.is_starting) == ([True] * 3, False)
+    late._mirrors.is_starting = True  # another partition is being read
+    assert await near(late) == ["tr_a", "tr_b", "tr_c"]
+    await late.aclose()

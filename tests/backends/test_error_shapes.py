@@ -12,27 +12,45 @@ import pytest
 
 from routewright.backends.providers.faults import fault_in_answer, fault_of_answer
 
+Shape = tuple[int, str, Any]
+"""A status, the kind of fault, and a body."""
 
-def told(message: str, code: Any = None, type: str | None = "invalid_request_error", **more: Any) -> dict[str, Any]:
+
+def told(status: int, kind: str, message: str, code: Any = None, type: str | None = "invalid_request_error") -> Shape:
     """OpenAI's shape, and of most who speak its protocol."""
-    return {"error": {"message": message, "type": type, "param": None, "code": code} | more}
+    return wrapped(status, kind, message=message, type=type, param=None, code=code)
 
 
-def claude(type: str, message: str) -> dict[str, Any]:
+def flat(status: int, kind: str, message: Any, type: str, code: Any = None, **more: Any) -> Shape:
+    """Mistral's shape, and vLLM's."""
+    return bare(status, kind, object="error", message=message, type=type, param=None, code=code, **more)
+
+
+def claude(status: int, kind: str, type: str, message: str) -> Shape:
     """Anthropic's shape."""
-    return {"type": "error", "error": {"type": type, "message": message}, "request_id": "req_1"}
+    return bare(status, kind, type="error", error={"type": type, "message": message}, request_id="req_1")
 
 
-def google(code: int, status: str, message: str, *reasons: str) -> dict[str, Any]:
+def google(status: int, kind: str, name: str, message: str, *reasons: str) -> Shape:
     """Google's shape."""
     made = "type.googleapis.com/google.rpc.ErrorInfo"
     details = [{"@type": made, "reason": reason, "domain": "googleapis.com"} for reason in reasons]
-    return {"error": {"code": code, "message": message, "status": status} | ({"details": details} if details else {})}
+    more = {"details": details} if details else {}
+    return wrapped(status, kind, code=status, message=message, status=name, **more)
 
 
-def routed(code: int, message: str, **metadata: Any) -> dict[str, Any]:
+def routed(status: int, kind: str, message: str, code: int | None = None, **metadata: Any) -> Shape:
     """OpenRouter's shape."""
-    return {"error": {"message": message, "code": code, "metadata": metadata}, "user_id": "user_1"}
+    error = {"message": message, "code": code or status, "metadata": metadata}
+    return bare(status, kind, error=error, user_id="user_1")
+
+
+def wrapped(status: int, kind: str, /, **error: Any) -> Shape:
+    return status, kind, {"error": error}
+
+
+def bare(status: int, kind: str, /, **body: Any) -> Shape:
+    return status, kind, body
 
 
 TPM = (
@@ -53,6 +71,7 @@ OPENAI_TPM = (
     "Request too large for gpt-4o in organization org-1 on tokens per min (TPM): Limit 30000, Requested 342389."
 )
 LENGTH = "This model's maximum context length is 8192 tokens. However, your messages resulted in 8227 tokens."
+LENGTH_TOLD = {"error": {"message": LENGTH, "type": "invalid_request_error", "param": None, "code": None}}
 GONE = "The model `qwen-qwq-32b` has been decommissioned and is no longer supported."
 SUSPENDED = (
     "Account a is suspended, possibly due to reaching the monthly spending limit or failure to pay past invoices."
@@ -63,516 +82,363 @@ QUOTA = "You exceeded your current quota, please check your plan and billing det
 IN_FLIGHT = "This request would exceed your available credits given your current in-flight requests."
 VLLM = "You passed 1015 input tokens and requested 10 output tokens. However, the model's context length is only 1024"
 
-SHAPES: dict[str, tuple[int, Any, str]] = {
+SHAPES: dict[str, Shape] = {
     # OpenAI
-    "openai key": (401, told("Incorrect API key provided: sk-1.", "invalid_api_key"), "auth"),
-    "openai no credit": (429, told(QUOTA, "insufficient_quota", "insufficient_quota"), "auth"),
-    "openai not paid": (429, told("Your account is not active.", "billing_not_active", "billing_not_active"), "auth"),
-    "openai limit": (
-        429,
-        told("Rate limit reached for gpt-4o on requests per min.", "rate_limit_exceeded", "requests"),
-        "rate_limited",
+    "openai key": told(401, "auth", "Incorrect API key provided: sk-1.", "invalid_api_key"),
+    "openai no credit": told(429, "auth", QUOTA, "insufficient_quota", "insufficient_quota"),
+    "openai not paid": told(429, "auth", "Your account is not active.", "billing_not_active", "billing_not_active"),
+    "openai limit": told(
+        429, "rate_limited", "Rate limit reached for gpt-4o on requests per min.", "rate_limit_exceeded", "requests"
     ),
-    "openai over a minute": (429, told(OPENAI_TPM, "rate_limit_exceeded", "tokens"), "request"),
-    "openai length": (400, told(LENGTH, "context_length_exceeded"), "context_overflow"),
-    "openai string": (
+    "openai over a minute": told(429, "request", OPENAI_TPM, "rate_limit_exceeded", "tokens"),
+    "openai length": told(400, "context_overflow", LENGTH, "context_length_exceeded"),
+    "openai string": told(
+        400, "context_overflow", "Invalid 'messages[1].content': string too long.", "string_above_max_length"
+    ),
+    "openai model": told(
+        404, "model_not_found", "The model `x` does not exist or you do not have access to it.", "model_not_found"
+    ),
+    "openai project": told(
+        403, "model_not_found", "Project `proj_1` does not have access to model `x`", "model_not_found"
+    ),
+    "openai endpoint": told(
+        404, "model_not_found", "This is not a chat model and thus not supported in the v1/chat/completions endpoint."
+    ),
+    "openai temperature": told(
+        400, "request", "Unsupported value: 'temperature' does not support 0.1 with this model.", "unsupported_value"
+    ),
+    "openai cap": told(
+        400, "request", "Unsupported parameter: 'max_tokens' is not supported with this model.", "unsupported_parameter"
+    ),
+    "openai flagged": told(
         400,
-        told("Invalid 'messages[1].content': string too long.", "string_above_max_length"),
-        "context_overflow",
-    ),
-    "openai model": (
-        404,
-        told("The model `x` does not exist or you do not have access to it.", "model_not_found"),
-        "model_not_found",
-    ),
-    "openai project": (
-        403,
-        told("Project `proj_1` does not have access to model `x`", "model_not_found"),
-        "model_not_found",
-    ),
-    "openai endpoint": (
-        404,
-        told("This is not a chat model and thus not supported in the v1/chat/completions endpoint."),
-        "model_not_found",
-    ),
-    "openai temperature": (
-        400,
-        told(
-            "Unsupported value: 'temperature' does not support 0.1 with this model.",
-            "unsupported_value",
-        ),
-        "request",
-    ),
-    "openai cap": (
-        400,
-        told(
-            "Unsupported parameter: 'max_tokens' is not supported with this model.",
-            "unsupported_parameter",
-        ),
-        "request",
-    ),
-    "openai flagged": (
-        400,
-        told("Invalid prompt: your prompt was flagged as potentially violating our usage policy.", "invalid_prompt"),
         "refused",
+        "Invalid prompt: your prompt was flagged as potentially violating our usage policy.",
+        "invalid_prompt",
     ),
-    "openai country": (
+    "openai country": told(
         403,
-        told(
-            "Country, region, or territory not supported", "unsupported_country_region_territory", "request_forbidden"
-        ),
         "auth",
+        "Country, region, or territory not supported",
+        "unsupported_country_region_territory",
+        "request_forbidden",
     ),
-    "openai server": (
-        500,
-        told("The server had an error while processing your request. Sorry about that!", None, "server_error"),
-        "server",
+    "openai server": told(
+        500, "server", "The server had an error while processing your request. Sorry about that!", None, "server_error"
     ),
-    "openai overloaded": (
-        503,
-        told("The engine is currently overloaded, please try again later", None, "server_error"),
-        "server",
+    "openai overloaded": told(
+        503, "server", "The engine is currently overloaded, please try again later", None, "server_error"
     ),
     # Azure
-    "azure limit": (
+    "azure limit": wrapped(
         429,
-        {
-            "error": {
-                "code": "429",
-                "message": "Requests to the ChatCompletions_Create Operation have exceeded token rate limit.",
-            }
-        },
         "rate_limited",
+        code="429",
+        message="Requests to the ChatCompletions_Create Operation have exceeded token rate limit.",
     ),
-    "azure key": (
-        401,
-        {"error": {"code": "401", "message": "Access denied due to invalid subscription key or wrong API endpoint."}},
-        "auth",
+    "azure key": wrapped(
+        401, "auth", code="401", message="Access denied due to invalid subscription key or wrong API endpoint."
     ),
-    "azure gateway key": (
-        401,
-        {"statusCode": 401, "message": "Unauthorized. Access token is missing, invalid or expired."},
-        "auth",
+    "azure gateway key": bare(
+        401, "auth", statusCode=401, message="Unauthorized. Access token is missing, invalid or expired."
     ),
-    "azure deployment": (
+    "azure deployment": wrapped(
         404,
-        {"error": {"code": "DeploymentNotFound", "message": "The API deployment for this resource does not exist."}},
         "model_not_found",
+        code="DeploymentNotFound",
+        message="The API deployment for this resource does not exist.",
     ),
-    "azure timeout": (408, {"error": {"code": "Timeout", "message": "The operation was timeout."}}, "timeout"),
+    "azure timeout": wrapped(408, "timeout", code="Timeout", message="The operation was timeout."),
     # Anthropic
-    "claude length": (
+    "claude length": claude(
+        400, "context_overflow", "invalid_request_error", "prompt is too long: 208310 tokens > 200000 maximum"
+    ),
+    "claude both": claude(
         400,
-        claude("invalid_request_error", "prompt is too long: 208310 tokens > 200000 maximum"),
         "context_overflow",
+        "invalid_request_error",
+        "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000",
     ),
-    "claude both": (
-        400,
-        claude(
-            "invalid_request_error",
-            "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000",
-        ),
-        "context_overflow",
+    "claude credit": claude(
+        400, "auth", "invalid_request_error", "Your credit balance is too low to access the Anthropic API."
     ),
-    "claude credit": (
+    "claude disabled": claude(400, "auth", "invalid_request_error", "This organization has been disabled."),
+    "claude output": claude(400, "refused", "invalid_request_error", "Output blocked by content filtering policy"),
+    "claude prefill": claude(
         400,
-        claude("invalid_request_error", "Your credit balance is too low to access the Anthropic API."),
-        "auth",
-    ),
-    "claude disabled": (400, claude("invalid_request_error", "This organization has been disabled."), "auth"),
-    "claude output": (400, claude("invalid_request_error", "Output blocked by content filtering policy"), "refused"),
-    "claude prefill": (
-        400,
-        claude(
-            "invalid_request_error",
-            "This model does not support assistant message prefill. The conversation must end with a user message.",
-        ),
         "request",
+        "invalid_request_error",
+        "This model does not support assistant message prefill. The conversation must end with a user message.",
     ),
-    "claude cap": (
+    "claude cap": claude(
         400,
-        claude(
-            "invalid_request_error", "max_tokens: 100000 > 8192, which is the maximum allowed number of output tokens"
-        ),
         "request",
+        "invalid_request_error",
+        "max_tokens: 100000 > 8192, which is the maximum allowed number of output tokens",
     ),
-    "claude key": (401, claude("authentication_error", "invalid x-api-key"), "auth"),
-    "claude permission": (
-        403,
-        claude("permission_error", "Your API key does not have permission to use the specified resource."),
-        "auth",
+    "claude key": claude(401, "auth", "authentication_error", "invalid x-api-key"),
+    "claude permission": claude(
+        403, "auth", "permission_error", "Your API key does not have permission to use the specified resource."
     ),
-    "claude model": (404, claude("not_found_error", "model: claude-x"), "model_not_found"),
-    "claude conflict": (409, claude("conflict_error", "Conflict"), "server"),
-    "claude large": (413, claude("request_too_large", "Request exceeds the maximum size"), "context_overflow"),
-    "claude limit": (
+    "claude model": claude(404, "model_not_found", "not_found_error", "model: claude-x"),
+    "claude conflict": claude(409, "server", "conflict_error", "Conflict"),
+    "claude large": claude(413, "context_overflow", "request_too_large", "Request exceeds the maximum size"),
+    "claude limit": claude(
         429,
-        claude(
-            "rate_limit_error",
-            "This request would exceed your organization's rate limit of 30,000 input tokens per minute",
-        ),
         "rate_limited",
+        "rate_limit_error",
+        "This request would exceed your organization's rate limit of 30,000 input tokens per minute",
     ),
-    "claude overloaded": (529, claude("overloaded_error", "Overloaded"), "server"),
+    "claude overloaded": claude(529, "server", "overloaded_error", "Overloaded"),
     # Google
-    "google key": (
+    "google key": google(
+        400, "auth", "INVALID_ARGUMENT", "API key not valid. Please pass a valid API key.", "API_KEY_INVALID"
+    ),
+    "google expired": google(400, "auth", "INVALID_ARGUMENT", "API key expired. Please renew the API key."),
+    "google leaked": google(
+        403, "auth", "PERMISSION_DENIED", "Your API key was reported as leaked. Please use another API key."
+    ),
+    "google suspended": google(
+        403, "auth", "PERMISSION_DENIED", "Permission denied: Consumer has been suspended.", "CONSUMER_SUSPENDED"
+    ),
+    "google place": google(400, "auth", "FAILED_PRECONDITION", "User location is not supported for the API use."),
+    "google length": google(
         400,
-        google(400, "INVALID_ARGUMENT", "API key not valid. Please pass a valid API key.", "API_KEY_INVALID"),
-        "auth",
-    ),
-    "google expired": (400, google(400, "INVALID_ARGUMENT", "API key expired. Please renew the API key."), "auth"),
-    "google leaked": (
-        403,
-        google(403, "PERMISSION_DENIED", "Your API key was reported as leaked. Please use another API key."),
-        "auth",
-    ),
-    "google suspended": (
-        403,
-        google(403, "PERMISSION_DENIED", "Permission denied: Consumer has been suspended.", "CONSUMER_SUSPENDED"),
-        "auth",
-    ),
-    "google place": (
-        400,
-        google(400, "FAILED_PRECONDITION", "User location is not supported for the API use."),
-        "auth",
-    ),
-    "google length": (
-        400,
-        google(
-            400,
-            "INVALID_ARGUMENT",
-            "The input token count (1200293) exceeds the maximum number of tokens allowed (1048576).",
-        ),
         "context_overflow",
+        "INVALID_ARGUMENT",
+        "The input token count (1200293) exceeds the maximum number of tokens allowed (1048576).",
     ),
-    "google cloud length": (
+    "google cloud length": google(
         400,
-        google(400, "INVALID_ARGUMENT", "The input token count is 40000 but model only supports up to 32768."),
         "context_overflow",
+        "INVALID_ARGUMENT",
+        "The input token count is 40000 but model only supports up to 32768.",
     ),
-    "google parts": (
+    "google parts": google(
         400,
-        google(
-            400, "INVALID_ARGUMENT", "* GenerateContentRequest.contents[1].parts: contents.parts must not be empty."
-        ),
         "request",
+        "INVALID_ARGUMENT",
+        "* GenerateContentRequest.contents[1].parts: contents.parts must not be empty.",
     ),
-    "google in a list": (400, [google(400, "INVALID_ARGUMENT", "Request contains an invalid argument.")], "request"),
-    "google model": (
+    "google in a list": (
+        400,
+        "request",
+        [{"error": {"code": 400, "message": "Request contains an invalid argument.", "status": "INVALID_ARGUMENT"}}],
+    ),
+    "google model": google(
         404,
-        google(
-            404,
-            "NOT_FOUND",
-            "models/gemini-x is not found for API version v1beta, or is not supported for generateContent.",
-        ),
         "model_not_found",
+        "NOT_FOUND",
+        "models/gemini-x is not found for API version v1beta, or is not supported for generateContent.",
     ),
-    "google quota": (429, google(429, "RESOURCE_EXHAUSTED", QUOTA), "rate_limited"),
-    "google cancelled": (499, google(499, "CANCELLED", "The operation was cancelled."), "server"),
-    "google overloaded": (
-        503,
-        google(503, "UNAVAILABLE", "The model is overloaded. Please try again later."),
-        "server",
-    ),
+    "google quota": google(429, "rate_limited", "RESOURCE_EXHAUSTED", QUOTA),
+    "google cancelled": google(499, "server", "CANCELLED", "The operation was cancelled."),
+    "google overloaded": google(503, "server", "UNAVAILABLE", "The model is overloaded. Please try again later."),
     # xAI
-    "xai unsafe": (403, {"code": DENIED, "error": UNSAFE}, "refused"),
-    "xai no credit": (403, {"code": DENIED, "error": "Your newly created teams doesn't have any credits yet."}, "auth"),
-    "xai spent": (429, {"code": "Some resource has been exhausted", "error": SPENT}, "auth"),
-    "xai key": (
-        400,
-        {"code": "Client specified an invalid argument", "error": "Incorrect API key provided: xa***1."},
-        "auth",
+    "xai unsafe": bare(403, "refused", code=DENIED, error=UNSAFE),
+    "xai no credit": bare(403, "auth", code=DENIED, error="Your newly created teams doesn't have any credits yet."),
+    "xai spent": bare(429, "auth", code="Some resource has been exhausted", error=SPENT),
+    "xai key": bare(
+        400, "auth", code="Client specified an invalid argument", error="Incorrect API key provided: xa***1."
     ),
-    "xai length": (
+    "xai length": bare(
         400,
-        {
-            "code": "Client specified an invalid argument",
-            "error": "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
-        },
         "context_overflow",
+        code="Client specified an invalid argument",
+        error="This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
     ),
     # Groq
-    "groq over a minute": (413, told(TPM, "rate_limit_exceeded", "tokens"), "request"),
-    "groq limit": (429, told(LIMIT, "rate_limit_exceeded", "tokens"), "rate_limited"),
-    "groq length": (
-        400,
-        told("Please reduce the length of the messages or completion.", "context_length_exceeded"),
-        "context_overflow",
+    "groq over a minute": told(413, "request", TPM, "rate_limit_exceeded", "tokens"),
+    "groq limit": told(429, "rate_limited", LIMIT, "rate_limit_exceeded", "tokens"),
+    "groq length": told(
+        400, "context_overflow", "Please reduce the length of the messages or completion.", "context_length_exceeded"
     ),
-    "groq gone": (400, told(GONE, "model_decommissioned"), "model_not_found"),
-    "groq blocked": (
+    "groq gone": told(400, "model_not_found", GONE, "model_decommissioned"),
+    "groq blocked": told(
         403,
-        told(
-            "The model `x` is blocked at the organization level.", "model_permission_blocked_org", "permissions_error"
-        ),
         "model_not_found",
+        "The model `x` is blocked at the organization level.",
+        "model_permission_blocked_org",
+        "permissions_error",
     ),
-    "groq capacity": (498, told("Flex tier capacity exceeded", "capacity_exceeded"), "rate_limited"),
+    "groq capacity": told(498, "rate_limited", "Flex tier capacity exceeded", "capacity_exceeded"),
     # Mistral
-    "mistral limit": (
-        429,
-        {
-            "object": "error",
-            "message": "Rate limit exceeded",
-            "type": "rate_limited",
-            "param": None,
-            "code": "1300",
-            "raw_status_code": 429,
-        },
-        "rate_limited",
+    "mistral limit": flat(429, "rate_limited", "Rate limit exceeded", "rate_limited", "1300", raw_status_code=429),
+    "mistral capacity": flat(
+        429, "rate_limited", "Service tier capacity exceeded for this model.", "invalid_request_error"
     ),
-    "mistral capacity": (
-        429,
-        {
-            "object": "error",
-            "message": "Service tier capacity exceeded for this model.",
-            "type": "invalid_request_error",
-            "param": None,
-            "code": None,
-        },
-        "rate_limited",
-    ),
-    "mistral field": (
-        422,
-        {
-            "object": "error",
-            "message": {"detail": SCHEMA},
-            "type": "invalid_request_error",
-            "param": None,
-            "code": None,
-        },
-        "request",
-    ),
-    "mistral call id": (
+    "mistral field": flat(422, "request", {"detail": SCHEMA}, "invalid_request_error"),
+    "mistral call id": flat(
         400,
-        {
-            "object": "error",
-            "message": "Tool call id was turn1_0 but must be a-z, A-Z, 0-9, with a length of 9.",
-            "type": "invalid_function_call",
-            "param": None,
-            "code": "3280",
-        },
         "request",
+        "Tool call id was turn1_0 but must be a-z, A-Z, 0-9, with a length of 9.",
+        "invalid_function_call",
+        "3280",
     ),
-    "mistral length": (
+    "mistral length": flat(
         400,
-        {
-            "object": "error",
-            "message": "Prompt contains 65538 tokens, too large for model with 32768 maximum context length",
-            "type": "invalid_request_prompt",
-            "code": "3051",
-        },
         "context_overflow",
+        "Prompt contains 65538 tokens, too large for model with 32768 maximum context length",
+        "invalid_request_prompt",
+        "3051",
     ),
-    "mistral key": (401, {"detail": "Unauthorized"}, "auth"),
+    "mistral key": bare(401, "auth", detail="Unauthorized"),
     # DeepSeek, Moonshot, Alibaba, Z.ai, MiniMax
-    "deepseek balance": (402, told("Insufficient Balance", "invalid_request_error", "unknown_error"), "auth"),
-    "deepseek risk": (400, told("Content Exists Risk", "invalid_request_error"), "refused"),
-    "deepseek thought": (400, told(THOUGHT, "invalid_request_error"), "request"),
-    "moonshot length": (
-        400,
-        told("Invalid request: Your request exceeded model token limit: 262144 (requested: 269030)"),
-        "context_overflow",
+    "deepseek balance": told(402, "auth", "Insufficient Balance", "invalid_request_error", "unknown_error"),
+    "deepseek risk": told(400, "refused", "Content Exists Risk", "invalid_request_error"),
+    "deepseek thought": told(400, "request", THOUGHT, "invalid_request_error"),
+    "moonshot length": told(
+        400, "context_overflow", "Invalid request: Your request exceeded model token limit: 262144 (requested: 269030)"
     ),
-    "moonshot old length": (400, told("model max length exceeded, max length:8192"), "context_overflow"),
-    "moonshot risk": (
-        400,
-        told("The request was rejected because it was considered high risk", 400, "content_filter"),
-        "refused",
+    "moonshot old length": told(400, "context_overflow", "model max length exceeded, max length:8192"),
+    "moonshot risk": told(
+        400, "refused", "The request was rejected because it was considered high risk", 400, "content_filter"
     ),
-    "moonshot overloaded": (
+    "moonshot overloaded": told(
         429,
-        told("The engine is currently overloaded, please try again later", None, "engine_overloaded_error"),
         "rate_limited",
+        "The engine is currently overloaded, please try again later",
+        None,
+        "engine_overloaded_error",
     ),
-    "alibaba length": (
+    "alibaba length": told(
         400,
-        told(
-            "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 983616]",
-            "invalid_parameter_error",
-        ),
         "context_overflow",
+        "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 983616]",
+        "invalid_parameter_error",
     ),
-    "alibaba risk": (
+    "alibaba risk": told(
         400,
-        told(
-            "<400> InternalError.Algo.DataInspectionFailed: Input text data may contain inappropriate content.",
-            "data_inspection_failed",
-        ),
         "refused",
+        "<400> InternalError.Algo.DataInspectionFailed: Input text data may contain inappropriate content.",
+        "data_inspection_failed",
     ),
-    "alibaba model": (
-        403,
-        {"code": "Model.AccessDenied", "message": "Model access denied.", "request_id": "1"},
-        "model_not_found",
+    "alibaba model": bare(
+        403, "model_not_found", code="Model.AccessDenied", message="Model access denied.", request_id="1"
     ),
-    "zai length": (400, {"error": {"code": "1261", "message": "Prompt exceeds max length"}}, "context_overflow"),
-    "minimax length": (
+    "zai length": wrapped(400, "context_overflow", code="1261", message="Prompt exceeds max length"),
+    "minimax length": bare(
         200,
-        {"base_resp": {"status_code": 2013, "status_msg": "invalid params, context window exceeds limit"}},
         "context_overflow",
+        base_resp={"status_code": 2013, "status_msg": "invalid params, context window exceeds limit"},
     ),
-    "minimax request": (200, {"base_resp": {"status_code": 2013, "status_msg": "invalid params"}}, "request"),
+    "minimax request": bare(200, "request", base_resp={"status_code": 2013, "status_msg": "invalid params"}),
     # Cerebras, Together, Fireworks, Cohere, Hugging Face
-    "cerebras limit": (
+    "cerebras limit": bare(
         429,
-        {
-            "message": "Tokens per minute limit exceeded - too many tokens processed.",
-            "type": "too_many_tokens_error",
-            "param": "quota",
-            "code": "token_quota_exceeded",
-        },
         "rate_limited",
+        message="Tokens per minute limit exceeded - too many tokens processed.",
+        type="too_many_tokens_error",
+        param="quota",
+        code="token_quota_exceeded",
     ),
-    "together model": (
+    "together model": told(
         400,
-        told(
-            "Unable to access non-serverless model x. Please create and start a new dedicated endpoint.",
-            "model_not_available",
-        ),
         "model_not_found",
+        "Unable to access non-serverless model x. Please create and start a new dedicated endpoint.",
+        "model_not_available",
     ),
-    "together length": (
-        422,
-        told("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 2048."),
-        "context_overflow",
+    "together length": told(
+        422, "context_overflow", "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 2048."
     ),
-    "fireworks suspended": (412, told(SUSPENDED, "PRECONDITION_FAILED", "error"), "auth"),
-    "fireworks model": (
+    "fireworks suspended": told(412, "auth", SUSPENDED, "PRECONDITION_FAILED", "error"),
+    "fireworks model": bare(
         404,
-        {
-            "message": "Model not found, inaccessible, and/or not deployed",
-            "param": "model",
-            "code": "NOT_FOUND",
-            "type": "error",
-        },
         "model_not_found",
+        message="Model not found, inaccessible, and/or not deployed",
+        param="model",
+        code="NOT_FOUND",
+        type="error",
     ),
-    "cohere key": (401, {"message": "invalid api token"}, "auth"),
-    "cohere length": (
+    "cohere key": bare(401, "auth", message="invalid api token"),
+    "cohere length": bare(
         400,
-        {
-            "id": "1",
-            "message": "too many tokens: total number of tokens (prompt and prediction) cannot exceed 2048.",
-        },
         "context_overflow",
+        id="1",
+        message="too many tokens: total number of tokens (prompt and prediction) cannot exceed 2048.",
     ),
-    "hugging face length": (
+    "hugging face length": bare(
         422,
-        {
-            "error": "Input validation error: `inputs` must have less than 4096 tokens. Given: 4545",
-            "error_type": "validation",
-        },
         "context_overflow",
+        error="Input validation error: `inputs` must have less than 4096 tokens. Given: 4545",
+        error_type="validation",
     ),
-    "hugging face broken": (
-        424,
-        {"error": "Request failed during generation: Server error", "error_type": "generation"},
-        "server",
+    "hugging face broken": bare(
+        424, "server", error="Request failed during generation: Server error", error_type="generation"
     ),
     # OpenRouter
-    "openrouter credit": (402, routed(402, "Insufficient credits. This account never purchased credits."), "auth"),
-    "openrouter in flight": (
-        402,
-        routed(402, IN_FLIGHT, reason="in_flight_budget_exhausted", limit_source="openrouter_in_flight_budget"),
-        "rate_limited",
+    "openrouter credit": routed(402, "auth", "Insufficient credits. This account never purchased credits."),
+    "openrouter in flight": routed(
+        402, "rate_limited", IN_FLIGHT, reason="in_flight_budget_exhausted", limit_source="openrouter_in_flight_budget"
     ),
-    "openrouter flagged": (
+    "openrouter flagged": routed(
         403,
-        routed(403, "openai/x requires moderation. Your input was flagged.", reasons=["violence"], flagged_input="..."),
         "refused",
+        "openai/x requires moderation. Your input was flagged.",
+        reasons=["violence"],
+        flagged_input="...",
     ),
-    "openrouter model": (404, routed(404, "No endpoints found for nousresearch/x:free."), "model_not_found"),
-    "openrouter tools": (404, routed(404, "No endpoints found that support tool use."), "request"),
-    "openrouter length": (
-        400,
-        routed(400, "Provider returned error", raw=json.dumps(told(LENGTH)), provider_name="x"),
-        "context_overflow",
+    "openrouter model": routed(404, "model_not_found", "No endpoints found for nousresearch/x:free."),
+    "openrouter tools": routed(404, "request", "No endpoints found that support tool use."),
+    "openrouter length": routed(
+        400, "context_overflow", "Provider returned error", raw=json.dumps(LENGTH_TOLD), provider_name="x"
     ),
-    "openrouter request": (
+    "openrouter request": routed(
         400,
-        routed(
-            400,
-            "Provider returned error",
-            raw='{"error":{"code":"400","message":"Param Incorrect"}}',
-            provider_name="Xiaomi",
-        ),
         "request",
+        "Provider returned error",
+        raw='{"error":{"code":"400","message":"Param Incorrect"}}',
+        provider_name="Xiaomi",
     ),
-    "openrouter late length": (200, routed(400, "Too long", error_type="context_length_exceeded"), "context_overflow"),
-    "openrouter late limit": (
+    "openrouter late length": routed(
+        200, "context_overflow", "Too long", code=400, error_type="context_length_exceeded"
+    ),
+    "openrouter late limit": routed(
         200,
-        routed(429, "Provider returned error", raw="x is temporarily rate-limited upstream.", provider_name="x"),
         "rate_limited",
+        "Provider returned error",
+        code=429,
+        raw="x is temporarily rate-limited upstream.",
+        provider_name="x",
     ),
-    "openrouter late outage": (200, routed(502, "Provider disconnected", error_type="provider_unavailable"), "server"),
+    "openrouter late outage": routed(
+        200, "server", "Provider disconnected", code=502, error_type="provider_unavailable"
+    ),
     # servers of one's own
-    "vllm length": (400, told(VLLM, 400, "BadRequestError"), "context_overflow"),
-    "vllm no room": (
+    "vllm length": told(400, "context_overflow", VLLM, 400, "BadRequestError"),
+    "vllm no room": flat(400, "context_overflow", "max_tokens must be at least 1, got -186.", "BadRequestError", 400),
+    "vllm model": flat(404, "model_not_found", "The model `x` does not exist.", "NotFoundError", 404),
+    "llama.cpp length": wrapped(
         400,
-        {
-            "object": "error",
-            "message": "max_tokens must be at least 1, got -186.",
-            "type": "BadRequestError",
-            "param": None,
-            "code": 400,
-        },
         "context_overflow",
+        code=400,
+        message="the request exceeds the available context size, try increasing it",
+        type="exceed_context_size_error",
+        n_prompt_tokens=14429,
+        n_ctx=8192,
     ),
-    "vllm model": (
-        404,
-        {
-            "object": "error",
-            "message": "The model `x` does not exist.",
-            "type": "NotFoundError",
-            "param": None,
-            "code": 404,
-        },
-        "model_not_found",
-    ),
-    "llama.cpp length": (
-        400,
-        {
-            "error": {
-                "code": 400,
-                "message": "the request exceeds the available context size, try increasing it",
-                "type": "exceed_context_size_error",
-                "n_prompt_tokens": 14429,
-                "n_ctx": 8192,
-            }
-        },
-        "context_overflow",
-    ),
-    "llama.cpp old length": (
+    "llama.cpp old length": wrapped(
         500,
-        {
-            "error": {
-                "code": 500,
-                "message": "the request exceeds the available context size.",
-                "type": "exceed_context_size_error",
-                "n_prompt_tokens": 1407,
-                "n_ctx": 256,
-            }
-        },
         "context_overflow",
+        code=500,
+        message="the request exceeds the available context size.",
+        type="exceed_context_size_error",
+        n_prompt_tokens=1407,
+        n_ctx=256,
     ),
-    "llama.cpp loading": (
-        503,
-        {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}},
-        "server",
-    ),
-    "ollama model": (404, told('model "llama3" not found, try pulling it first', None, "api_error"), "model_not_found"),
-    "lm studio length": (
+    "llama.cpp loading": wrapped(503, "server", code=503, message="Loading model", type="unavailable_error"),
+    "ollama model": told(404, "model_not_found", 'model "llama3" not found, try pulling it first', None, "api_error"),
+    "lm studio length": bare(
         400,
-        {"error": "However, the model is loaded with context length of only 7866 tokens, which is not enough."},
         "context_overflow",
+        error="However, the model is loaded with context length of only 7866 tokens, which is not enough.",
     ),
 }
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_error_is_classified_by_its_vendors_fields(shape: str) -> None:
-    status, body, kind = SHAPES[shape]
+    status, kind, body = SHAPES[shape]
     text = json.dumps(body)
     fault = fault_in_answer("x", text) if status == 200 else fault_of_answer("x", status, {}, text)
     assert fault.kind == kind

@@ -32,6 +32,7 @@ from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, 
 
 from .asking import call
 
+pytestmark = pytest.mark.anyio
 MODEL = Model(id="test/one", quality=0.5)
 HEAVY = {"endless", "gzip_bomb", "long_line", "many_events"}
 """Slow scenarios, run in separate processes."""
@@ -88,7 +89,6 @@ def check(cell: Scenario, stream: bool, outcome: Outcome) -> None:
         assert any(isinstance(chunk, Delta | ToolDelta) for chunk in outcome.chunks)
 
 
-@pytest.mark.anyio
 @both
 @light
 async def test_in_memory_a_fault_is_classified_as_its_row_says(name: str, stream: bool) -> None:
@@ -101,7 +101,6 @@ async def test_in_memory_a_fault_is_classified_as_its_row_says(name: str, stream
     assert after.finish == "stop", "the next call is served"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("name", "stream"),
     [(name, stream) for name in LIGHT for stream in (False, True) if SCENARIOS[name].play(stream).kind in BROKEN],
@@ -128,7 +127,6 @@ async def test_over_tcp_a_broken_connection_is_classified_as_its_row_says(
         assert await anyio.to_thread.run_sync(server.wait_connected, 0)
 
 
-@pytest.mark.anyio
 @both
 async def test_over_tcp_each_answer_is_classified_as_its_row_says(
     stream: bool, monkeypatch: pytest.MonkeyPatch
@@ -239,7 +237,6 @@ def test_endless_steps_are_generated_lazily() -> None:
 # --- doubles
 
 
-@pytest.mark.anyio
 async def test_a_single_fault_repeats_and_a_list_ends_in_good_answers() -> None:
     async def ends(provider: FaultyProvider) -> list[str | None]:
         return [(await outcome_of(provider, False, FakeClock(), 1)).kind for _ in range(3)]
@@ -250,7 +247,6 @@ async def test_a_single_fault_repeats_and_a_list_ends_in_good_answers() -> None:
     assert await ends(FaultyProvider()) == [None] * 3
 
 
-@pytest.mark.anyio
 @both
 async def test_a_good_answer_has_the_given_text_and_calls_are_recorded(stream: bool) -> None:
     provider = FaultyProvider(models=[MODEL], answer="One two.\nThree.")
@@ -263,7 +259,6 @@ async def test_a_good_answer_has_the_given_text_and_calls_are_recorded(stream: b
     assert provider.name == "test"
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("name", "seconds"), [("connect_refused", 0.0), ("handshake_stall", 10.0), ("silent", VIRTUAL_S)]
 )
@@ -273,7 +268,6 @@ async def test_in_memory_a_stall_lasts_until_its_limit(name: str, seconds: float
     assert clock.monotonic() == seconds
 
 
-@pytest.mark.anyio
 @both
 async def test_a_slow_first_token_arrives_after_a_minute(stream: bool) -> None:
     clock = FakeClock()
@@ -281,7 +275,6 @@ async def test_a_slow_first_token_arrives_after_a_minute(stream: bool) -> None:
     assert (outcome.finish, clock.monotonic()) == ("stop", 60.0)
 
 
-@pytest.mark.anyio
 async def test_a_transport_in_memory_counts_open_calls() -> None:
     transport = FaultyTransport("stall_mid_answer")
     async with transport.request("POST", "http://x/", headers={"a": "secret"}) as response:

@@ -54,6 +54,7 @@ from .conversations import calls, conversations, scraps
 from .openai_server import Answer, Cut, Gate, OpenAIServer, Request, of_json
 from .vendors import BAD_ADDRESSES, KEY, PASSWORD, TEXT, USAGE, VENDORS, Vendor
 
+pytestmark = pytest.mark.anyio
 KEYS = ["sk-Canary-one-0123456789", "sk-Canary-two-0123456789", "sk-Canary-3-0123456789"]
 both = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
 on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -75,12 +76,10 @@ def event(document: Any, name: str = "message") -> bytes:
 # --- what comes back
 
 
-@pytest.mark.anyio
 async def test_plain_answer_is_text_usage_and_finish(vendor: Vendor, provider: HttpProvider) -> None:
     assert await chunks_of(provider, call("say this", stream=False)) == vendor.plain("say this")
 
 
-@pytest.mark.anyio
 async def test_streamed_answer_is_deltas_usage_and_finish(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider
 ) -> None:
@@ -88,7 +87,6 @@ async def test_streamed_answer_is_deltas_usage_and_finish(
     assert await chunks_of(provider, call()) == [*vendor.begun, *map(Delta, "abc"), USAGE, Finish("stop")]
 
 
-@pytest.mark.anyio
 async def test_stream_is_read_as_it_arrives(vendor: Vendor, server: OpenAIServer, provider: HttpProvider) -> None:
     gate = Gate()
     server.answers = [vendor.streamed("first", gate, "last")]
@@ -98,7 +96,6 @@ async def test_stream_is_read_as_it_arrives(vendor: Vendor, server: OpenAIServer
         assert without_signs_of_life([chunk async for chunk in chunks]) == [Delta("last"), USAGE, Finish("stop")]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
 async def test_stream_over_tcp_in_any_pieces_is_the_same(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider, size: int
@@ -117,7 +114,6 @@ def test_stream_cut_at_any_bytes_is_the_same(vendor: Vendor, data: st.DataObject
     assert read_streamed(vendor.reader(), *pieces) == vendor.long_read
 
 
-@pytest.mark.anyio
 @both
 async def test_a_server_may_stream_or_not_regardless_of_the_request(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider, stream: bool
@@ -127,7 +123,6 @@ async def test_a_server_may_stream_or_not_regardless_of_the_request(
     assert summary_of(await chunks_of(provider, call(stream=stream))) == ("all at once", [], USAGE, "stop")
 
 
-@pytest.mark.anyio
 async def test_a_stream_may_lack_its_end_mark_after_the_finish_reason(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider
 ) -> None:
@@ -135,14 +130,12 @@ async def test_a_stream_may_lack_its_end_mark_after_the_finish_reason(
     assert await chunks_of(provider, call()) == [*vendor.begun, Delta("x"), USAGE, Finish("stop")]
 
 
-@pytest.mark.anyio
 async def test_plain_and_streamed_answers_keep_the_connection(server: OpenAIServer, provider: HttpProvider) -> None:
     for number in range(20):
         await chunks_of(provider, call("abc", stream=number % 2 == 0))
     assert server.opened == 1
 
 
-@pytest.mark.anyio
 async def test_a_stream_is_drained_so_that_its_connection_is_reused(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider
 ) -> None:
@@ -178,7 +171,6 @@ def test_invalid_usage_is_ignored(vendor: Vendor, wrong: Any) -> None:
         assert vendor.read_usage(said) is None
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("noise", [b":\n\n", b"\n", b"event: ping\n\n", b": comment "])
 async def test_a_stream_without_events_lets_other_tasks_run(vendor: Vendor, noise: bytes) -> None:
     size, turns = 256 << 10, 0
@@ -198,7 +190,6 @@ async def test_a_stream_without_events_lets_other_tasks_run(vendor: Vendor, nois
     assert turns >= size // SLICE_BYTES - 2
 
 
-@pytest.mark.anyio
 async def test_a_stream_is_read_lazily() -> None:
     class Counting(Reader):
         events = 0
@@ -237,7 +228,6 @@ MALFORMED: dict[str, Callable[[Vendor], Answer]] = {
 }
 
 
-@pytest.mark.anyio
 @on_asyncio
 @both
 @pytest.mark.parametrize("case", MALFORMED)
@@ -249,7 +239,6 @@ async def test_invalid_complete_answer_is_malformed(
     assert await chunks_of(provider, call("abc", stream=stream))
 
 
-@pytest.mark.anyio
 @on_asyncio
 @both
 async def test_usage_is_given_before_a_fault(
@@ -282,7 +271,6 @@ BROKEN: dict[str, tuple[bytes | Cut, str]] = {
 }
 
 
-@pytest.mark.anyio
 @on_asyncio
 @pytest.mark.parametrize("case", BROKEN)
 async def test_broken_stream_gives_the_chunks_before_the_fault(
@@ -297,7 +285,6 @@ async def test_broken_stream_gives_the_chunks_before_the_fault(
     assert await chunks_of(provider, call("abc"))
 
 
-@pytest.mark.anyio
 @on_asyncio
 async def test_stream_that_ends_before_its_reason_is_truncated(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider
@@ -310,7 +297,6 @@ async def test_stream_that_ends_before_its_reason_is_truncated(
             assert came == vendor.long_read[: len(came)]
 
 
-@pytest.mark.anyio
 @both
 async def test_a_fault_in_the_body_is_marked_as_answered(
     server: OpenAIServer, provider: HttpProvider, stream: bool
@@ -320,7 +306,6 @@ async def test_a_fault_in_the_body_is_marked_as_answered(
     assert (fault.kind, fault.answered) == ("reset", True)
 
 
-@pytest.mark.anyio
 async def test_unreachable_host_is_a_connect_fault(vendor: Vendor, server: OpenAIServer) -> None:
     provider = vendor.make(KEY, base_url=f"https://127.0.0.1:{server.port}")
     fault = await fault_of(provider)
@@ -328,7 +313,6 @@ async def test_unreachable_host_is_a_connect_fault(vendor: Vendor, server: OpenA
     await provider.aclose()
 
 
-@pytest.mark.anyio
 @on_asyncio
 async def test_an_unexpected_content_type_is_shown_shortened(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider
@@ -359,7 +343,6 @@ STATUSES: list[tuple[int, Any, str]] = [
 ]
 
 
-@pytest.mark.anyio
 @on_asyncio
 @both
 @pytest.mark.parametrize(("status", "body", "kind"), STATUSES)
@@ -372,14 +355,12 @@ async def test_status_and_body_determine_the_kind_of_fault(
     assert (fault.message, fault.body) == (f"{vendor.name} answered {status}", json.dumps(body))
 
 
-@pytest.mark.anyio
 @on_asyncio
 async def test_body_of_a_fault_is_bounded(server: OpenAIServer, provider: HttpProvider) -> None:
     server.answers = [Answer([b"x" * (1 << 20)], 500)]
     assert (await fault_of(provider)).body == "x" * BODY_CHARS
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("status", "kind"), [(429, "rate_limited"), (500, "server")])
 async def test_error_with_an_incomplete_body_is_still_the_error(
     server: OpenAIServer, provider: HttpProvider, status: int, kind: str
@@ -451,7 +432,6 @@ def test_a_deeply_nested_error_is_a_fault() -> None:
 # --- leaving early
 
 
-@pytest.mark.anyio
 async def test_leaving_a_stream_frees_its_connection(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider
 ) -> None:
@@ -464,7 +444,6 @@ async def test_leaving_a_stream_frees_its_connection(
     assert server.connected == 1
 
 
-@pytest.mark.anyio
 @both
 async def test_cancel_frees_the_connection(server: OpenAIServer, provider: HttpProvider, stream: bool) -> None:
     gate = Gate()
@@ -487,7 +466,6 @@ async def hasty(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> Asy
     await made.aclose()
 
 
-@pytest.mark.anyio
 @both
 async def test_a_timeout_ends_a_wait_for_an_answer(server: OpenAIServer, hasty: HttpProvider, stream: bool) -> None:
     gate, clock = Gate(), hasty._clock
@@ -509,7 +487,6 @@ async def test_a_timeout_ends_a_wait_for_an_answer(server: OpenAIServer, hasty: 
     assert await chunks_of(hasty, call("abc", stream=stream)) == await chunks_of(hasty, call("abc", stream=stream))
 
 
-@pytest.mark.anyio
 async def test_a_timeout_applies_to_each_wait_of_a_stream(
     vendor: Vendor, server: OpenAIServer, hasty: HttpProvider
 ) -> None:
@@ -533,7 +510,6 @@ def test_wrong_timeouts_and_retries_are_refused(vendor: Vendor, wrong: dict[str,
         vendor.make(KEY, **wrong)
 
 
-@pytest.mark.anyio
 async def test_context_may_be_exited_in_another_task(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider
 ) -> None:
@@ -558,7 +534,6 @@ def test_ten_loops_one_after_another_share_a_provider(vendor: Vendor, server: Op
         assert server.wait_connected(0)
 
 
-@pytest.mark.anyio
 async def test_closing_is_idempotent_and_leaves_a_given_transport_open(vendor: Vendor, server: OpenAIServer) -> None:
     owner = vendor.make(KEY, base_url=server.url)
     guest = vendor.make(KEY, base_url=server.url, transport=owner._transport)
@@ -587,7 +562,6 @@ def repeating(vendor: Vendor, status: int, field: str) -> Callable[[Request], An
     return answer
 
 
-@pytest.mark.anyio
 @on_asyncio
 @pytest.mark.parametrize("status", [200, 302, 400, 401, 429, 500])
 async def test_key_is_hidden_if_the_server_repeats_it(vendor: Vendor, server: OpenAIServer, status: int) -> None:
@@ -603,7 +577,6 @@ async def test_key_is_hidden_if_the_server_repeats_it(vendor: Vendor, server: Op
     await provider.aclose()
 
 
-@pytest.mark.anyio
 @on_asyncio
 @pytest.mark.parametrize(
     "make",
@@ -630,7 +603,6 @@ async def test_key_is_hidden_in_the_fault_of_a_broken_answer(
     assert "canary" not in written(await fault_of(provider)).lower()
 
 
-@pytest.mark.anyio
 @on_asyncio
 @pytest.mark.parametrize(
     "spell",
@@ -654,7 +626,6 @@ async def test_key_is_hidden_in_any_spelling(vendor: Vendor, server: OpenAIServe
     await provider.aclose()
 
 
-@pytest.mark.anyio
 @on_asyncio
 @both
 @pytest.mark.parametrize("status", [200, 400, 401, 429, 500])
@@ -688,7 +659,6 @@ def refuse_keys(vendor: Vendor, server: OpenAIServer, refusals: dict[str, Answer
     server.answer = lambda request: refusals.get(vendor.key_of(request)) or well(request)
 
 
-@pytest.mark.anyio
 @on_asyncio
 @both
 @pytest.mark.parametrize(
@@ -703,7 +673,6 @@ async def test_a_call_continues_with_the_next_key_if_one_is_refused(
         assert tried(vendor, server) == expected
 
 
-@pytest.mark.anyio
 @on_asyncio
 @pytest.mark.parametrize(
     ("status", "body"), [(403, {"error": "Your input was flagged"}), (404, {}), (422, {}), (498, {}), (500, {})]
@@ -716,7 +685,6 @@ async def test_a_fault_unrelated_to_the_key_is_raised_at_once(
     assert tried(vendor, server) == [0]
 
 
-@pytest.mark.anyio
 @on_asyncio
 async def test_if_all_keys_are_limited_the_soonest_retry_is_reported(
     vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider
@@ -729,7 +697,6 @@ async def test_if_all_keys_are_limited_the_soonest_retry_is_reported(
     assert tried(vendor, server) == [2], "the one due soonest, alone"
 
 
-@pytest.mark.anyio
 @on_asyncio
 async def test_faults_of_a_single_key_are_raised_unchanged(vendor: Vendor, server: OpenAIServer) -> None:
     provider = vendor.make(KEYS[:1], base_url=server.url)
@@ -740,7 +707,6 @@ async def test_faults_of_a_single_key_are_raised_unchanged(vendor: Vendor, serve
     await provider.aclose()
 
 
-@pytest.mark.anyio
 @on_asyncio
 async def test_a_refused_key_is_not_a_failed_attempt(vendor: Vendor, server: OpenAIServer) -> None:
     refuse_keys(vendor, server, {KEYS[0]: of_json({}, 401)})
@@ -752,7 +718,6 @@ async def test_a_refused_key_is_not_a_failed_attempt(vendor: Vendor, server: Ope
     await provider.aclose()
 
 
-@pytest.mark.anyio
 @on_asyncio
 async def test_one_refused_key_of_several_is_logged_once_and_degrades_its_models(
     vendor: Vendor, server: OpenAIServer, caplog: pytest.LogCaptureFixture
@@ -786,7 +751,6 @@ async def test_one_refused_key_of_several_is_logged_once_and_degrades_its_models
 # --- what vendors say besides
 
 
-@pytest.mark.anyio
 @on_asyncio
 @pytest.mark.parametrize(("said", "retry"), [("true", True), ("false", False), ("maybe", None)])
 async def test_the_header_x_should_retry_is_read(
@@ -796,7 +760,6 @@ async def test_the_header_x_should_retry_is_read(
     assert (await fault_of(provider)).retry is retry
 
 
-@pytest.mark.anyio
 @on_asyncio
 @pytest.mark.parametrize(("status", "said", "asked"), [(400, "true", 2), (500, "false", 1), (500, "", 2)])
 async def test_the_router_retries_as_the_vendor_says(
@@ -823,6 +786,10 @@ USED_UP = {
 }
 
 
+limiting = pytest.mark.parametrize("vendor", USED_UP, indirect=True)
+"""For the vendors whose answers tell what is left of a limit."""
+
+
 def used_up(vendor: Vendor) -> Answer:
     """A good answer whose limit is used up for 90 seconds."""
     rest, reset, until = USED_UP[vendor.name]
@@ -830,12 +797,10 @@ def used_up(vendor: Vendor) -> Answer:
     return replace(answer, headers={**answer.headers, "date": "Thu, 26 Nov 2026 12:00:00 GMT", rest: "0", reset: until})
 
 
-@pytest.mark.anyio
+@limiting
 @on_asyncio
 @both
 async def test_a_single_used_up_key_is_still_used(vendor: Vendor, server: OpenAIServer, stream: bool) -> None:
-    if vendor.name not in USED_UP:
-        pytest.skip("its answers say nothing of limits")
     provider = vendor.make(KEY, base_url=server.url)
     server.answers = [used_up(vendor)]
     for _ in range(2):  # a reset is when all of a limit is back, not when the next call passes
@@ -843,25 +808,22 @@ async def test_a_single_used_up_key_is_still_used(vendor: Vendor, server: OpenAI
     await provider.aclose()
 
 
-@pytest.mark.anyio
+@limiting
 @on_asyncio
 async def test_a_used_up_key_is_replaced_for_that_model(
     vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider
 ) -> None:
-    if vendor.name not in USED_UP:
-        pytest.skip("its answers say nothing of limits")
     server.answers = [used_up(vendor)]
     for model in ("x/gpt-x", "x/gpt-x", "x/other"):
         assert await chunks_of(several_keys, call(model=model))
     assert tried(vendor, server) == [0, 1, 1]
 
 
+@limiting
 def test_a_request_has_the_next_key_after_one_is_used_up(vendor: Vendor) -> None:
-    if vendor.name not in USED_UP:
-        pytest.skip("its answers say nothing of limits")
     provider, answer = vendor.make(KEYS), used_up(vendor)
     first = provider.request(call())
-    assert provider.read(first, 200, answer.headers, b"".join(p for p in answer.pieces if isinstance(p, bytes)))
+    assert provider.read(first, 200, answer.headers, bytes_of(answer))
     assert [provider.request(call(model=model)).key.reveal() for model in ("x/gpt-x", "x/other")] == [KEYS[1], KEYS[1]]
     assert first.key.reveal() == KEYS[0]
 
@@ -1093,7 +1055,6 @@ def test_a_refused_key_is_in_no_request_for_a_while(vendor: Vendor) -> None:
 # --- the whole way
 
 
-@pytest.mark.anyio
 @both
 async def test_a_router_routes_through_it(provider: HttpProvider, stream: bool) -> None:
     router = Router(providers=[provider])

@@ -42,6 +42,7 @@ from . import asking
 from .asking import chunks_of, fault_of
 from .openai_server import USAGE, Cut, OpenAIServer, delta, echo, events, of_json
 
+pytestmark = pytest.mark.anyio
 HOME = "routewright.backends.providers.litellm"
 KEY = "sk-Canary/0123456789+abcdef"
 OFFLINE = "LITELLM_LOCAL_MODEL_COST_MAP"
@@ -121,6 +122,11 @@ def error(name: str, status: Any, message: str = "", *, parent: str = "", header
 
 
 @pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
 def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     stand_in = StandIn()
     monkeypatch.setitem(sys.modules, "litellm", stand_in)
@@ -137,9 +143,6 @@ def written(fault: BaseException) -> str:
     """All texts of a fault except its body."""
     behind = f"{fault.__cause__!r} {fault.__context__!r}"
     return "".join(traceback.format_exception(fault)) + repr(fault) + repr(fault.args) + str(fault) + behind
-
-
-asyncio_only = pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 
 
 def test_without_the_package_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,8 +179,6 @@ def test_it_fits_the_protocols(package: StandIn) -> None:
     assert package.suppress_debug_info is True
 
 
-@asyncio_only
-@pytest.mark.anyio
 async def test_a_call_has_no_retries_and_the_deadline_as_its_timeout(package: StandIn) -> None:
     provider = made("amazon-bedrock", vendor="bedrock", api_key=KEY, options={"aws_region_name": "eu-west-1"})
     tools = [Tool(name="f", parameters={"type": "object"})]
@@ -206,8 +207,6 @@ async def test_a_call_has_no_retries_and_the_deadline_as_its_timeout(package: St
     ]
 
 
-@asyncio_only
-@pytest.mark.anyio
 async def test_traceparent_is_sent_beside_the_headers_of_the_options(package: StandIn) -> None:
     parent, options = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", {"extra_headers": {"x-team": "a"}}
     await chunks_of(made(options=options), call(stream=False, traceparent=parent))
@@ -223,8 +222,6 @@ async def test_traceparent_is_sent_beside_the_headers_of_the_options(package: St
     assert options == {"extra_headers": {"x-team": "a"}}
 
 
-@asyncio_only
-@pytest.mark.anyio
 async def test_a_stream_is_read_like_that_of_a_host_and_closed(package: StandIn) -> None:
     piece = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}
     package.answer = Wrapper(
@@ -239,8 +236,6 @@ async def test_a_stream_is_read_like_that_of_a_host_and_closed(package: StandIn)
     assert package.calls[0]["stream_options"] == {"include_usage": True}
 
 
-@asyncio_only
-@pytest.mark.anyio
 async def test_leaving_a_stream_closes_it(package: StandIn) -> None:
     package.answer = Wrapper(delta("a"), delta("b", finish="stop"))
     async with made().open(call()) as chunks:
@@ -248,8 +243,6 @@ async def test_leaving_a_stream_closes_it(package: StandIn) -> None:
     assert package.answer.closed == 1
 
 
-@asyncio_only
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_invalid_answer_is_a_fault_after_its_usage(package: StandIn, stream: bool) -> None:
     package.answer = Wrapper(USAGE, delta("half")) if stream else Piece({"choices": [], "usage": USAGE["usage"]})
@@ -280,8 +273,6 @@ FAULTS = [
 ]
 
 
-@asyncio_only
-@pytest.mark.anyio
 @pytest.mark.parametrize(("raised", "kind", "status", "wait_s"), FAULTS, ids=lambda each: type(each).__name__)
 async def test_an_exception_is_classified_by_type_and_status(
     package: StandIn, raised: Exception, kind: str, status: int | None, wait_s: float | None
@@ -293,8 +284,6 @@ async def test_an_exception_is_classified_by_type_and_status(
     assert fault.message == f"acme failed in litellm: {type(raised).__name__}{said}"
 
 
-@asyncio_only
-@pytest.mark.anyio
 async def test_an_exception_in_a_stream_is_marked_as_answered(package: StandIn) -> None:
     for name, kind in (("APIConnectionError", "reset"), ("MidStreamFallbackError", "server")):
         package.answer = Wrapper(delta("half"), error(name, 503))
@@ -305,8 +294,6 @@ async def test_an_exception_in_a_stream_is_marked_as_answered(package: StandIn) 
         assert (caught.value.kind, caught.value.answered) == (kind, True)
 
 
-@asyncio_only
-@pytest.mark.anyio
 @pytest.mark.parametrize("begun", [False, True])
 async def test_neither_prompt_nor_key_is_shown(package: StandIn, begun: bool) -> None:
     other, third = "Canary-option-0123", "Canary-environ-0123"
@@ -345,8 +332,6 @@ def test_parameters_unknown_to_litellm_are_unsupported_features(
     assert thinks == (*lacking, "reasoning_tokens_brief"), "a bound is from 1,024 tokens on"
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_what_cannot_be_expressed_is_a_request_fault(package: StandIn) -> None:
     fault = await fault_of(made(), call(params=Params(reasoning=ReasoningBudget(100))))
     assert (fault.kind, fault.message) == (
@@ -355,15 +340,13 @@ async def test_what_cannot_be_expressed_is_a_request_fault(package: StandIn) -> 
     )
 
 
-@asyncio_only
-@pytest.mark.anyio
 async def test_options_that_cannot_be_combined_are_a_fault(package: StandIn) -> None:
     fault = await fault_of(made(options={"extra_body": "text"}), call(params=Params(extra={"acme": {"top_k": 3}})))
     assert (fault.kind, fault.message) == ("server", "acme failed in litellm: TypeError")
     assert not package.calls
 
 
-@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_a_router_routes_through_it_on_asyncio_only(package: StandIn, anyio_backend: str) -> None:
     model = Model(id="acme/m", quality=0.5, pricing_per_1m=Pricing(1.0, 2.0))
     provider = made(models=[model])
@@ -410,8 +393,6 @@ async def real(server: OpenAIServer, anyio_backend: str) -> AsyncIterator[Any]:
     sys.modules.pop(HOME, None)
 
 
-@asyncio_only
-@pytest.mark.anyio
 @pytest.mark.filterwarnings("ignore")
 async def test_the_real_package_behaves_like_its_stand_in(server: OpenAIServer, real: Any) -> None:
     def asked(**rest: Any) -> UpstreamCall:
@@ -433,8 +414,6 @@ async def test_the_real_package_behaves_like_its_stand_in(server: OpenAIServer, 
     assert (fault.kind, fault.answered) == ("server", True)
 
 
-@asyncio_only
-@pytest.mark.anyio
 async def test_extra_fields_are_never_arguments_of_litellm(package: StandIn) -> None:
     extra: dict[str, dict[str, Any]] = {"acme": {"api_base": "http://evil", "top_k": 3}, "other": {"top_k": 4}}
     await chunks_of(made(), asking.call("hi", model="acme/m", params=Params(extra=extra), stream=False))

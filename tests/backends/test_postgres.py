@@ -29,6 +29,8 @@ from routewright.wire import SYSTEM_ACCOUNT, PutAccount, PutKey, PutTrace, SetRe
 
 from .databases import new_store
 
+pytestmark = pytest.mark.anyio
+
 
 @pytest.fixture(scope="class")
 def kept_connections() -> Iterator[deque[Connection]]:
@@ -114,7 +116,6 @@ class Explaining:
         self.tables.executemany(sql, parameters)
 
 
-@pytest.mark.anyio
 async def test_a_sweep_of_the_sandbox_reads_no_traces_of_production(
     postgres_server: PostgresServer,
 ) -> None:
@@ -135,7 +136,6 @@ async def test_a_sweep_of_the_sandbox_reads_no_traces_of_production(
     assert not [plan for plan in plans if "Seq Scan on trace" in plan or "Rows Removed by Filter" in plan]
 
 
-@pytest.mark.anyio
 async def test_a_change_of_one_key_writes_no_other(postgres: str) -> None:
     written = "SELECT id, xmin FROM key ORDER BY id"
     async with aclosing(PostgresStorage(postgres)) as storage:
@@ -151,7 +151,6 @@ async def test_a_change_of_one_key_writes_no_other(postgres: str) -> None:
     assert [mine == was for mine, was in zip(after, before, strict=True)] == [True, False, True]
 
 
-@pytest.mark.anyio
 async def test_a_day_of_many_traces_is_dropped_without_counting_them(postgres: str) -> None:
     async with aclosing(PostgresStorage(postgres)) as storage:
         retention = SetRetention(production_s=30 * DAY_S, sandbox_s=30 * DAY_S)
@@ -176,7 +175,6 @@ def copy_of_trace(connection: Any, many: int, where: str) -> None:
     connection.execute(f"INSERT INTO trace (n, account, id, {columns}) {sql}".encode())
 
 
-@pytest.mark.anyio
 async def test_a_new_day_begins_while_others_read(postgres: str) -> None:
     async with aclosing(PostgresStorage(postgres)) as storage:
         await storage.apply("default", [PutTrace(make_trace(0))])
@@ -185,7 +183,6 @@ async def test_a_new_day_begins_while_others_read(postgres: str) -> None:
             await storage.apply("default", [PutTrace(make_trace(1, created_at="2031-01-01T00:00:00.000Z"))])
 
 
-@pytest.mark.anyio
 async def test_a_call_reads_no_extra_rows_after_tables_were_vacuumed_empty(postgres_server: PostgresServer) -> None:
     url, calls = new_store(postgres_server), 200
     with Address(url).connect() as connection:

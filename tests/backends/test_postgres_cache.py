@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import anyio
@@ -16,21 +15,21 @@ from benchmarks.doubles import MODELS
 from routewright import CallableProvider, Catalogue, Router, UpstreamCall
 from routewright._engine import cache as engine
 from routewright.backends.cache import postgres as module
-from routewright.backends.cache.memory import OBSERVATIONS, row_of
+from routewright.backends.cache.memory import row_of
 from routewright.backends.cache.postgres import PostgresCache
 from routewright.backends.cache.search import AT_ONCE
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connection import Address
 from routewright.backends.storage.postgres.schema import create
 from routewright.errors import StorageUnavailable, StorageVersion
-from routewright.testing.cache import PARTITION, key_of, make_entry
+from routewright.testing.cache import NORTH, PARTITION, key_of, make_entry
 from routewright.testing.plugin import need
 from routewright.testing.servers import PostgresServer
-from routewright.wire import CachedAnswer, CacheEntry, CacheSelection, Observation
+from routewright.wire import CachedAnswer, CacheEntry, CacheMatch, CacheSelection, Observation
+
+from .shared_caches import ALL, SharedContract, get, near, put
 
 pytestmark = pytest.mark.anyio
-NORTH = (0.0, 1.0)
-ALL = CacheSelection(account="acme")
 KEY = b"k" * 16
 
 
@@ -49,22 +48,17 @@ async def other(postgres: str) -> AsyncIterator[PostgresCache]:
     await made.aclose()
 
 
-async def get(cache: PostgresCache, name: object) -> CacheEntry | None:
-    return await cache.get(key_of(name), time.time())
-
-
-async def near(cache: PostgresCache) -> list[str]:
-    return sorted(match.entry.id for match in await cache.nearest(PARTITION, NORTH, time.time(), 100))
-
-
-async def put(cache: PostgresCache, *names: object) -> None:
-    for name in names:
-        await cache.put(make_entry(name, time.time(), NORTH))
-
-
 def ask(url: str, sql: str) -> Any:
     with psycopg.connect(url) as connection:
         return connection.execute(sql).fetchone()
+
+
+class TestSharedContract(SharedContract):
+    def find_and_put(self, cache: Any, entry: CacheEntry) -> Sequence[CacheMatch]:
+        found: Sequence[CacheMatch] = cache._nearest(PARTITION, NORTH, time.time(), 5)
+        _, row = row_of(entry)
+        cache._server.value_now(module._PUT, *cache._bounds, *row)
+        return found
 
 
 async def test_processes_share_entries_and_removals(cache: PostgresCache, other: PostgresCache) -> None:
@@ -87,16 +81,6 @@ async def test_machines_share_answers_until_their_account_is_deleted(postgres: s
     assert not (await second.route("How do I log in?", cache=True)).routing.cache_hit
     for router in (first, second):
         await router.aclose()
-
-
-async def test_removals_by_another_process_do_not_hide_the_rest(cache: PostgresCache, other: PostgresCache) -> None:
-    await put(cache, *range(30))
-    await cache.put(make_entry("last", time.time(), (0.6, 0.8)))
-    assert len(await near(cache)) == 31
-    for number in range(30):
-        await other.remove(CacheSelection(account="acme", key=key_of(number)))
-    found = await cache.nearest(PARTITION, NORTH, time.time(), 1)
-    assert [match.entry.id for match in found] == ["tr_last"]
 
 
 async def test_an_answer_committed_late_is_found(cache: PostgresCache, postgres: str) -> None:
@@ -192,35 +176,6 @@ async def test_embeddings_of_removed_entries_do_not_pile_up(postgres: str) -> No
     await cache.aclose()
 
 
-async def test_a_query_of_another_dimension_hides_nothing(cache: PostgresCache) -> None:
-    await put(cache, "a")
-    assert await cache.nearest(PARTITION, (1.0, 0.0, 0.0), time.time(), 1) == []
-    assert await cache.nearest(PARTITION, (), time.time(), 1) == []
-    assert await near(cache) == ["tr_a"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-async def test_a_forked_child_uses_the_cache_without_harming_the_parents(cache: PostgresCache) -> None:
-    await put(cache, "a")
-    assert await near(cache) == ["tr_a"]
-    assert _in_child(cache) == 0
-    assert await near(cache) == ["tr_a", "tr_child"]
-
-
-def _in_child(cache: PostgresCache) -> int:
-    child = os.fork()
-    if child == 0:
-        try:
-            found = cache._nearest(PARTITION, NORTH, time.time(), 5)
-            _, row = row_of(make_entry("child", time.time(), NORTH))
-            cache._server.value_now(module._PUT, *cache._bounds, *row)
-            os._exit(0 if [match.entry.id for match in found] == ["tr_a"] else 1)
-        except BaseException:
-            os._exit(2)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 # One process makes the call
 
 
@@ -287,24 +242,10 @@ async def test_leads_of_dead_processes_are_removed(cache: PostgresCache, postgre
 # What is learned
 
 
-async def test_observations_of_other_processes_are_returned_once(cache: PostgresCache) -> None:
-    first, second, third = (Observation((number, 0.5), number > 1.0, 50.0) for number in (1.0, 2.0, 3.0))
-    told, mine = await cache.learned("space", [first], 0)
-    assert list(told) == []
-    told, yours = await cache.learned("space", [second, third], 0)
-    assert list(told) == [first]
-    told, mine = await cache.learned("space", [], mine)
-    assert list(told) == [second, third]
-    assert [list((await cache.learned(space, [], at))[0]) for space, at in [("space", mine), ("other", 0)]] == [[], []]
-    assert yours == mine
-    assert list((await cache.learned("space", [], 10**12))[0]) == [first, second, third], "it is another database"
-
-
-async def test_observations_are_bounded(cache: PostgresCache) -> None:
-    seen = Observation((0.5,), True, 1.0)
-    for _ in range(3):
-        await cache.learned("space", [seen] * OBSERVATIONS, 0)
-    assert len((await cache.learned("space", [], 0))[0]) == OBSERVATIONS
+async def test_observations_of_another_database_are_returned_from_the_first(cache: PostgresCache) -> None:
+    seen = Observation((1.0, 0.5), True, 50.0)
+    await cache.learned("space", [seen], 0)
+    assert list((await cache.learned("space", [], 10**12))[0]) == [seen]
 
 
 # The server

@@ -28,6 +28,7 @@ from .openai_server import Answer, Gate, OpenAIServer, Request
 from .proxy_server import ProxyServer
 from .vendors import KEY, PASSWORD, Vendor
 
+pytestmark = pytest.mark.anyio
 NAME = "vendor.example"
 USER = f"corp:{PASSWORD}"
 
@@ -131,7 +132,6 @@ async def fault_of(transport: AutoTransport, url: str) -> ProviderFault:
 # --- the two ways through a proxy
 
 
-@pytest.mark.anyio
 async def test_an_https_address_is_reached_through_a_tunnel_that_is_reused(
     make: Make, upstream: OpenAIServer, proxy: ProxyServer, bundle: Path
 ) -> None:
@@ -146,7 +146,6 @@ async def test_an_https_address_is_reached_through_a_tunnel_that_is_reused(
     assert upstream.opened == 1
 
 
-@pytest.mark.anyio
 async def test_an_http_address_is_requested_in_absolute_form(
     make: Make, plain: OpenAIServer, proxy: ProxyServer
 ) -> None:
@@ -158,7 +157,6 @@ async def test_an_http_address_is_requested_in_absolute_form(
     assert plain.requests[0].raw == b"hello"
 
 
-@pytest.mark.anyio
 async def test_user_and_password_go_only_to_the_proxy(
     make: Make, upstream: OpenAIServer, plain: OpenAIServer, guarded: ProxyServer, bundle: Path
 ) -> None:
@@ -170,7 +168,6 @@ async def test_user_and_password_go_only_to_the_proxy(
         assert "proxy-authorization" not in request.headers
 
 
-@pytest.mark.anyio
 async def test_a_password_may_have_any_character(make: Make, plain: OpenAIServer) -> None:
     with ProxyServer("us er:p@ss:/ä") as proxy:
         place = proxy.url.replace("://", "://us%20er:p%40ss%3A%2F%C3%A4@")
@@ -178,7 +175,6 @@ async def test_a_password_may_have_any_character(make: Make, plain: OpenAIServer
             assert await fetch(transport, named(plain)) == b"hello"
 
 
-@pytest.mark.anyio
 async def test_a_proxy_may_use_tls(
     make: Make, upstream: OpenAIServer, plain: OpenAIServer, tls: ssl.SSLContext, bundle: Path
 ) -> None:
@@ -189,7 +185,6 @@ async def test_a_proxy_may_use_tls(
     assert [asked.method for asked in proxy.asked] == ["CONNECT", "POST"]
 
 
-@pytest.mark.anyio
 async def test_cancelling_closes_the_tunnel(
     make: Make, upstream: OpenAIServer, proxy: ProxyServer, bundle: Path
 ) -> None:
@@ -221,7 +216,6 @@ def test_tunnels_work_on_uvloop_even_through_a_tls_proxy(
 # --- what goes wrong
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_a_proxy_that_requires_a_password_is_named_and_not_retried(
     make: Make, upstream: OpenAIServer, plain: OpenAIServer, guarded: ProxyServer, scheme: str
@@ -235,7 +229,6 @@ async def test_a_proxy_that_requires_a_password_is_named_and_not_retried(
     assert "canary" not in str(vars(fault))
 
 
-@pytest.mark.anyio
 async def test_a_refused_tunnel_is_a_connect_fault(make: Make, upstream: OpenAIServer) -> None:
     with ProxyServer(answers=503) as proxy:
         fault = await fault_of(make(proxy=proxy.url), named(upstream))
@@ -243,7 +236,6 @@ async def test_a_refused_tunnel_is_a_connect_fault(make: Make, upstream: OpenAIS
     assert f"the proxy {proxy.place} answered 503 for {NAME}" in fault.message
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_an_unreachable_proxy_is_a_connect_fault(make: Make, scheme: str) -> None:
     fault = await fault_of(make(proxy=f"http://{USER}@127.0.0.1:9"), f"{scheme}://{NAME}/v1")
@@ -252,7 +244,6 @@ async def test_an_unreachable_proxy_is_a_connect_fault(make: Make, scheme: str) 
     assert fault.public == "no connection through the proxy: it was refused"
 
 
-@pytest.mark.anyio
 async def test_an_untrusted_proxy_is_a_connect_fault(make: Make, plain: OpenAIServer, tls: ssl.SSLContext) -> None:
     with ProxyServer(tls=tls) as proxy:
         fault = await fault_of(make(proxy=proxy.url), named(plain))
@@ -262,7 +253,6 @@ async def test_an_untrusted_proxy_is_a_connect_fault(make: Make, plain: OpenAISe
     assert proxy.asked == plain.requests == []
 
 
-@pytest.mark.anyio
 async def test_certificates_are_verified_through_a_tunnel_too(
     make: Make, upstream: OpenAIServer, proxy: ProxyServer
 ) -> None:
@@ -275,7 +265,6 @@ async def test_certificates_are_verified_through_a_tunnel_too(
 # --- certificates
 
 
-@pytest.mark.anyio
 async def test_verify_may_be_a_file_a_context_or_false(
     make: Make, upstream: OpenAIServer, bundle: Path, authority: trustme.CA
 ) -> None:
@@ -287,14 +276,12 @@ async def test_verify_may_be_a_file_a_context_or_false(
     assert (await fault_of(make(), upstream.url)).kind == "connect"
 
 
-@pytest.mark.anyio
 async def test_only_a_given_file_is_trusted(make: Make, upstream: OpenAIServer, tmp_path: Path) -> None:
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(str(other))
     assert (await fault_of(make(verify=other), upstream.url)).kind == "connect"
 
 
-@pytest.mark.anyio
 async def test_variables_name_the_certificates_unless_verify_is_given(
     make: Make, upstream: OpenAIServer, bundle: Path, tmp_path: Path
 ) -> None:
@@ -305,7 +292,6 @@ async def test_variables_name_the_certificates_unless_verify_is_given(
         assert await fetch(transport, upstream.url) == b"hello"
 
 
-@pytest.mark.anyio
 async def test_unreadable_certificates_are_a_local_fault(make: Make, upstream: OpenAIServer) -> None:
     fault = await fault_of(make(environ={"SSL_CERT_FILE": "/no/such.pem"}), upstream.url)
     assert fault.kind == "local"
@@ -393,7 +379,6 @@ def test_no_proxy_matches_as_in_httpx(entries: list[str], host: str, scheme: str
     assert chosen(environ, url) == wanted
 
 
-@pytest.mark.anyio
 async def test_the_environment_is_read_by_the_constructor(
     make: Make, plain: OpenAIServer, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,7 +427,6 @@ def test_a_socks_proxy_is_refused() -> None:
 # --- providers, and others who talk
 
 
-@pytest.mark.anyio
 async def test_every_provider_uses_the_given_proxy(
     vendor: Vendor, make: Make, guarded: ProxyServer, tls: ssl.SSLContext, bundle: Path
 ) -> None:
@@ -459,7 +443,6 @@ async def test_every_provider_uses_the_given_proxy(
     assert [asked.method for asked in guarded.asked] == ["POST", "POST"]
 
 
-@pytest.mark.anyio
 async def test_a_fault_does_not_contain_the_password_of_the_proxy(
     vendor: Vendor, make: Make, guarded: ProxyServer
 ) -> None:
@@ -478,7 +461,6 @@ def test_proxy_cannot_be_combined_with_a_transport(vendor: Vendor) -> None:
             vendor.make(KEY, base_url="http://x.example", transport=AutoTransport(), **more)
 
 
-@pytest.mark.anyio
 async def test_an_embedder_uses_the_proxy_of_the_environment(
     make: Make, plain: OpenAIServer, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

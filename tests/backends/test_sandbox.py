@@ -22,6 +22,7 @@ from routewright.catalogue import Catalogue
 from routewright.errors import NoCandidates
 from routewright.wire import Model
 
+pytestmark = pytest.mark.anyio
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "required": ["next"]}
 
 
@@ -156,7 +157,6 @@ class Plain(msgspec.Struct):
     by_name: dict[Annotated[str, msgspec.Meta(min_length=2)], int]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "kind",
     [
@@ -179,7 +179,6 @@ async def test_an_answer_of_any_type_is_accepted(kind: Any) -> None:
         assert isinstance(answer.data, kind)
 
 
-@pytest.mark.anyio
 async def test_json_is_returned_if_requested() -> None:
     router, schema = Router.sandbox(), Everything.model_json_schema()
     plain = await router.route("hi", params={"response_format": {"type": "json_object"}})
@@ -189,7 +188,6 @@ async def test_json_is_returned_if_requested() -> None:
     Everything.model_validate_json(shaped.output)
 
 
-@pytest.mark.anyio
 async def test_a_long_answer_is_cut_at_its_cap_quickly() -> None:
     router = Router.sandbox(answers={"Go on.": "word " * 100_000})
     started = time.perf_counter()
@@ -234,14 +232,12 @@ def test_the_sandbox_refuses_what_production_refuses(model: str, params: Any, dr
         Router.sandbox().decide("Hi", models=[model], params=params)
 
 
-@pytest.mark.anyio
 async def test_the_sandbox_names_the_parameters_that_the_vendor_ignores() -> None:
     wishes: Any = {"service_tier": "flex", "verbosity": "low"}
     answer = await Router.sandbox().route("Hi", models=["anthropic/claude-sonnet-4-6"], params=wishes)
     assert answer.routing.ignored_params == ["service_tier", "verbosity"]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("tool", [{"name": "now"}, {"name": "now", "parameters": {}}])
 async def test_a_tool_without_parameters_is_called_with_an_empty_object(tool: Any) -> None:
     answer = await Router.sandbox().route("Hi", tools=[tool], tool_choice="required")

@@ -9,8 +9,8 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, aclosing, closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, aclosing, closing, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -61,12 +61,11 @@ from routewright.wire import (
 
 from .processes import run, running
 from .test_snapshot_chain import health_chain
+from .watched import Watched
 
 pytestmark = pytest.mark.anyio
 
 DAY_S = 24 * 3600.0
-LEVELS: tuple[tuple[Durability, int], ...] = (("committed", 1), ("buffered", 0), ("committed", 1))
-"""How often the log is synced for it."""
 NOW = 1_795_478_400.0  # 2026-11-24T00:00:00Z
 
 
@@ -90,6 +89,15 @@ async def requests(storage: Storage) -> int:
     return sum(row.requests for row in (await storage.read("default", query)).all)
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """A read by another connection goes on."""
+    with closing(connect(str(path))) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM trace").fetchone()
+        yield
+
+
 class Closable(sqlite3.Connection):
     """A connection that says whether it is closed."""
 
@@ -110,12 +118,6 @@ class Told:
         connection = connect(path)
         connection.set_trace_callback(self.statements.append)
         return connection
-
-
-def sound(path: Path) -> bool:
-    found = upkeep.check(path)
-    assert found.problems == []
-    return True
 
 
 # The object
@@ -193,19 +195,10 @@ class Threads:
         self.of: dict[str, set[int]] = {}
 
     def __call__(self, path: str) -> Any:
-        return _Noted(connect(path), self.of)
+        return Watched(connect(path), self._note)
 
-
-class _Noted:
-    def __init__(self, connection: sqlite3.Connection, of: dict[str, set[int]]) -> None:
-        self._connection, self._of = connection, of
-
-    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        self._of.setdefault(sql.strip().partition(" ")[0], set()).add(threading.get_ident())
-        return self._connection.execute(sql, parameters)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
+    def _note(self, sql: str) -> None:
+        self.of.setdefault(sql.strip().partition(" ")[0], set()).add(threading.get_ident())
 
 
 async def everything(storage: Storage) -> None:
@@ -308,8 +301,9 @@ async def test_committed_writes_are_synced_on_every_connection(path: Path, monke
         return connection
 
     storage = SqliteStorage(path, connect=noting)
+    levels: tuple[tuple[Durability, int], ...] = (("committed", 1), ("buffered", 0), ("committed", 1))
     for _ in range(3):
-        for durability, syncs in LEVELS:
+        for durability, syncs in levels:
             said.clear()
             await storage.apply("default", [PutTrace(make_trace(1), durability=durability)])
             assert [each for each in said if each in ("COMMIT", "sync")][-1 - syncs :] == ["COMMIT", *["sync"] * syncs]
@@ -422,7 +416,7 @@ def test_processes_that_create_a_file_and_write_concurrently_lose_nothing(tmp_pa
             one.end()
     for number in range(rounds):
         path = tmp_path / f"{number}.db"
-        assert sound(path)
+        assert upkeep.check(path).problems == []
         anyio.run(_holds, path, list(range(processes * each)))
 
 
@@ -714,7 +708,7 @@ async def test_a_store_removed_while_closed_starts_empty(path: Path) -> None:
         await storage.aclose()
         os.unlink(path)
         assert await numbers(storage) == []
-    assert sound(path)
+    assert upkeep.check(path).problems == []
 
 
 async def test_a_store_replaced_while_in_use_is_left_alone(path: Path, tmp_path: Path) -> None:
@@ -943,9 +937,7 @@ async def test_a_log_blocked_by_a_reader_is_checkpointed_afterwards(
     monkeypatch.setattr(keeper, "AGAIN_S", 0.01)
     async with aclosing(SqliteStorage(path)) as storage:
         await storage.apply("default", [PutTrace(make_trace(0))])
-        with closing(connect(str(path))) as reader:
-            reader.execute("BEGIN")
-            reader.execute("SELECT count(*) FROM trace").fetchone()
+        with reading(path):
             for number in range(100):
                 await storage.apply("default", [PutTrace(make_trace(number, metadata={"x": "x" * 8_000}))])
             assert log_bytes(path) > 1_000_000
@@ -1004,9 +996,7 @@ async def test_rows_deleted_during_a_read_are_erased_soon_after(path: Path, monk
     monkeypatch.setattr(keeper, "EVERY_S", 0.01)
     async with aclosing(SqliteStorage(path)) as storage:
         await storage.apply("default", [telltale(Random(1), 1)])
-        with closing(connect(str(path))) as reader:
-            reader.execute("BEGIN")
-            reader.execute("SELECT count(*) FROM trace").fetchone()
+        with reading(path):
             await storage.apply("default", [DeleteTraces()])
             monkeypatch.setattr(keeper, "IDLE_S", 0.0)  # without another write
             assert sum(canaries(path).values()) > 0
@@ -1020,9 +1010,7 @@ async def test_rows_deleted_during_a_read_are_erased_on_close(path: Path, monkey
         await numbers(other)  # so that the log stays
         async with aclosing(SqliteStorage(path)) as storage:
             await storage.apply("default", [telltale(Random(1), 1)])
-            with closing(connect(str(path))) as reader:
-                reader.execute("BEGIN")
-                reader.execute("SELECT count(*) FROM trace").fetchone()
+            with reading(path):
                 await storage.apply("default", [DeleteTraces()])
             assert sum(canaries(path).values()) > 0
         assert sum(canaries(path).values()) == 0
@@ -1036,9 +1024,7 @@ async def test_a_deletion_during_a_read_does_not_slow_down_later_writes(
     told = Told()
     async with aclosing(SqliteStorage(path, connect=told.connect)) as storage:
         await storage.apply("default", [PutTrace(make_trace(number)) for number in range(100)])
-        with closing(connect(str(path))) as reader:
-            reader.execute("BEGIN")
-            reader.execute("SELECT count(*) FROM trace").fetchone()
+        with reading(path):
             told.statements.clear()
             await storage.apply("default", [DeleteTraces(id=make_trace(1).id)])
             for number in range(100, 110):
@@ -1127,9 +1113,7 @@ async def test_a_log_blocked_by_readers_is_not_retried_with_every_write(
     told = Told()
     async with aclosing(SqliteStorage(path, clock=FakeClock(), connect=told.connect)) as storage:
         await storage.apply("default", [PutTrace(make_trace(0))])
-        with closing(connect(str(path))) as reader:
-            reader.execute("BEGIN")
-            reader.execute("SELECT count(*) FROM trace").fetchone()
+        with reading(path):
             told.statements.clear()
             for number in range(60):
                 await storage.apply("default", [PutTrace(make_trace(number, metadata={"x": "x" * 8_000}))])

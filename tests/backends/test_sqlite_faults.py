@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, aclosing, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,8 +44,9 @@ from routewright.wire import (
     Write,
 )
 
-from .contents import assert_sound
+from .contents import assert_sound, refusal_of
 from .processes import run, running
+from .watched import Failing
 
 pytestmark = pytest.mark.anyio
 
@@ -75,41 +76,6 @@ BATCH: list[Write] = [
     PutFeedback(make_trace(2).id, 1.0, None, 0.0, expect="present"),
     PutTrace(make_trace(3), durability="committed"),
 ]
-
-
-class Failing:
-    """``connect`` of a storage whose ``at``-th call from when it was set fails, once."""
-
-    def __init__(self, code: int) -> None:
-        self.error = sqlite3.OperationalError("as the test will have it")
-        self.error.sqlite_errorcode = code
-        self.at = 0
-        """0: none fails."""
-
-    def __call__(self, path: str) -> Any:
-        return _Connection(connect(path), self)
-
-    def count(self) -> None:
-        """One more call is made."""
-        self.at -= 1
-        if self.at == 0:
-            raise self.error
-
-
-class _Connection:
-    def __init__(self, connection: sqlite3.Connection, failing: Failing) -> None:
-        self._connection, self._failing = connection, failing
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> sqlite3.Cursor:
-        self._failing.count()
-        return self._connection.execute(sql, parameters)
-
-    def executemany(self, sql: str, parameters: Sequence[Any], /) -> sqlite3.Cursor:
-        self._failing.count()
-        return self._connection.executemany(sql, parameters)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
 
 
 async def contents(storage: Storage) -> object:
@@ -375,15 +341,7 @@ async def test_a_file_that_is_not_a_database_is_refused_unchanged(tmp_path: Path
     path.write_bytes(b"a diary, and no database " * 1_000)
     before = path.read_bytes()
     async with aclosing(SqliteStorage(path)) as storage:
-        for _ in range(2):
-            with pytest.raises(StorageCorrupt, match="it is another kind of file, not a store of routewright"):
-                await storage.apply("default", BATCH)
-            with pytest.raises(StorageCorrupt, match="another kind of file"):
-                await storage.read("default", TraceById("tr_1"))
-            with pytest.raises(StorageCorrupt, match="another kind of file"):
-                await storage.scan("default", TraceItems(), after=None, limit=5)
-            with pytest.raises(StorageCorrupt, match="another kind of file"):
-                await storage.sweep(NOW)
+        await refusal_of(storage, StorageCorrupt, "it is another kind of file, not a store of routewright")
     assert path.read_bytes() == before
 
 
@@ -393,10 +351,7 @@ async def test_another_programs_file_is_refused_unchanged(tmp_path: Path) -> Non
         connection.execute("CREATE TABLE diary (day TEXT)")
     before = path.read_bytes()
     async with aclosing(SqliteStorage(path)) as storage:
-        with pytest.raises(StorageCorrupt, match="no store of routewright's: take another file"):
-            await storage.apply("default", BATCH)
-        with pytest.raises(StorageCorrupt, match="no store of routewright's: take another file"):
-            await storage.read("default", TraceById("tr_1"))
+        await refusal_of(storage, StorageCorrupt, "no store of routewright's: take another file")
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["traces.db"]
 
@@ -404,11 +359,7 @@ async def test_another_programs_file_is_refused_unchanged(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["none/traces.db", "."])
 async def test_a_path_where_no_file_can_be_is_refused(tmp_path: Path, name: str) -> None:
     async with aclosing(SqliteStorage(tmp_path / name)) as storage:
-        for _ in range(2):
-            with pytest.raises(StorageUnavailable, match="it cannot be opened: check the file's"):
-                await storage.apply("default", BATCH)
-            with pytest.raises(StorageUnavailable, match="it cannot be opened: check the file's"):
-                await storage.read("default", TraceById("tr_1"))
+        await refusal_of(storage, StorageUnavailable, "it cannot be opened: check the file's")
 
 
 async def test_a_damaged_page_is_a_typed_error(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from routewright.testing.storage import make_trace
 from routewright.testing.storage.samples import AT, make_account, make_key, spans_of_each_kind
 from routewright.wire import DeleteTraces, PutAccount, PutKey, PutTrace, RevokeKey, TraceById, TraceItems, Traces
 
-from .contents import assert_sound
+from .contents import assert_sound, refusal_of
 
 pytestmark = pytest.mark.anyio
 
@@ -86,16 +86,7 @@ def names(folder: Path) -> set[str]:
 
 async def refused(path: Path, match: str) -> None:
     async with aclosing(SqliteStorage(path)) as storage:
-        for _ in range(2):
-            with pytest.raises(StorageVersion, match=match) as raised:
-                await storage.apply("default", [PutTrace(make_trace(1))])
-            assert not raised.value.retryable
-            with pytest.raises(StorageVersion, match=match):
-                await storage.read("default", TraceById(make_trace(1).id))
-            with pytest.raises(StorageVersion, match=match):
-                await storage.scan("default", TraceItems(), after=None, limit=5)
-            with pytest.raises(StorageVersion, match=match):
-                await storage.sweep(0.0)
+        assert not (await refusal_of(storage, StorageVersion, match)).retryable
 
 
 # Versions

@@ -57,6 +57,8 @@ from routewright.wire import (
 from .places import empty_store
 from .statements import Statements
 
+pytestmark = pytest.mark.anyio
+
 
 class TestMemoryStorage(StorageContract, BooksContract):
     def make(self) -> MemoryStorage:
@@ -75,7 +77,6 @@ class TestSqliteStorage(StorageContract, BooksContract):
         return SqliteStorage(self.path, connect=self.statements)
 
 
-@pytest.mark.anyio
 async def test_usage_groups_and_totals_come_from_one_statement(tmp_path: Path) -> None:
     statements = Statements()
     storage = SqliteStorage(tmp_path / "traces.db", connect=statements)
@@ -119,7 +120,6 @@ async def _walk(storage: Storage, rng: Random, steps: int) -> None:
 # Memory
 
 
-@pytest.mark.anyio
 async def test_memory_keeps_the_newest_and_their_feedback() -> None:
     storage = MemoryStorage(newest=3)
     for number in range(5):
@@ -131,7 +131,6 @@ async def test_memory_keeps_the_newest_and_their_feedback() -> None:
     assert await storage.read("default", FeedbackByTrace(make_trace(4).id)) is not None
 
 
-@pytest.mark.anyio
 async def test_memory_drops_no_state_without_an_expiry() -> None:
     storage = MemoryStorage(newest=2)
     for name, until in (("heads", inf), ("tr_1", 1.0), ("tr_2", 2.0), ("tr_3", 3.0)):
@@ -140,7 +139,6 @@ async def test_memory_drops_no_state_without_an_expiry() -> None:
     assert found == [b"x", None, None, b"x"]
 
 
-@pytest.mark.anyio
 async def test_traces_that_memory_drops_stay_counted() -> None:
     storage = MemoryStorage(newest=3)
     for number in range(5):
@@ -151,7 +149,6 @@ async def test_traces_that_memory_drops_stay_counted() -> None:
     assert await _requests(storage) == 3
 
 
-@pytest.mark.anyio
 async def test_memory_bounds_its_roll_ups_too_and_forgets_the_oldest_hours() -> None:
     storage = MemoryStorage(newest=5)
     for number in range(20):
@@ -159,7 +156,6 @@ async def test_memory_bounds_its_roll_ups_too_and_forgets_the_oldest_hours() -> 
     assert 4 <= await _requests(storage) <= 5
 
 
-@pytest.mark.anyio
 async def test_memory_counts_a_thousand_groups_an_hour_and_merges_the_others() -> None:
     storage = MemoryStorage()
     puts = [PutTrace(make_trace(number, metadata={"tenant": f"t{number}"})) for number in range(VALUES + 5)]
@@ -170,7 +166,6 @@ async def test_memory_counts_a_thousand_groups_an_hour_and_merges_the_others() -
     assert [row.requests for row in report.data if row.group is None] == [4]
 
 
-@pytest.mark.anyio
 async def test_memory_drops_a_snapshot_with_the_last_trace_that_names_it() -> None:
     storage = MemoryStorage(newest=2)
     storage.keep("default", Draft(make_trace(1)), [HealthSnapshot("hea_1", {})])
@@ -180,7 +175,6 @@ async def test_memory_drops_a_snapshot_with_the_last_trace_that_names_it() -> No
     assert await storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) is None
 
 
-@pytest.mark.anyio
 async def test_memory_drops_the_least_recently_written_account() -> None:
     storage = MemoryStorage(accounts=2)
     await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(HealthSnapshot("hea_1", {}))])
@@ -194,7 +188,6 @@ async def test_memory_drops_the_least_recently_written_account() -> None:
     assert await storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) is None  # went with the last trace that named it
 
 
-@pytest.mark.anyio
 async def test_memory_drops_only_the_traces_of_an_account_that_was_created() -> None:
     storage = MemoryStorage(accounts=1)
     await storage.apply("a", [PutAccount(make_account(name="a")), PutTrace(make_trace(1))])
@@ -204,7 +197,6 @@ async def test_memory_drops_only_the_traces_of_an_account_that_was_created() -> 
     assert len(await storage.scan("b", Traces(), after=None, limit=5)) == 1
 
 
-@pytest.mark.anyio
 async def test_a_refused_batch_makes_memory_drop_no_account() -> None:
     storage = MemoryStorage(accounts=1)
     await storage.apply("a", [PutTrace(make_trace(1))])
@@ -214,7 +206,6 @@ async def test_a_refused_batch_makes_memory_drop_no_account() -> None:
     assert await storage.scan("b", TraceItems(), after=None, limit=5) == []
 
 
-@pytest.mark.anyio
 async def test_memory_bounds_snapshots_too_and_keeps_those_in_use() -> None:
     storage = MemoryStorage(newest=3)
     for number in range(5):
@@ -225,7 +216,6 @@ async def test_memory_bounds_snapshots_too_and_keeps_those_in_use() -> None:
     assert [snapshot is not None for snapshot in kept] == [True, False, False, False, True, True]
 
 
-@pytest.mark.anyio
 async def test_memory_expires_nothing_without_a_retention() -> None:
     storage = MemoryStorage()
     await storage.apply("default", [PutTrace(make_trace(1, created_at="1999-01-01T00:00:00.000Z"))])
@@ -233,7 +223,6 @@ async def test_memory_expires_nothing_without_a_retention() -> None:
     assert await storage.read("default", TraceById(make_trace(1).id)) is not None
 
 
-@pytest.mark.anyio
 async def test_memory_drops_the_oldest_traces_of_an_account_with_too_much_text() -> None:
     storage = MemoryStorage(text_bytes=100)
 
@@ -262,7 +251,6 @@ async def test_memory_drops_the_oldest_traces_of_an_account_with_too_much_text()
     assert await kept() == [8]
 
 
-@pytest.mark.anyio
 async def test_memory_applies_no_batch_with_a_trace_that_cannot_be_counted() -> None:
     storage = MemoryStorage()
     await storage.apply("default", [PutTrace(make_trace(1, status="running"))])
@@ -274,7 +262,6 @@ async def test_memory_applies_no_batch_with_a_trace_that_cannot_be_counted() -> 
     assert await _requests(storage) == 1
 
 
-@pytest.mark.anyio
 async def test_memory_copies_only_the_traces_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = MemoryStorage()
     await storage.apply("default", [PutTrace(make_trace(number)) for number in range(20)])
@@ -300,7 +287,6 @@ def test_memory_limits_must_be_positive(setting: str, number: int) -> None:
         MemoryStorage(**{setting: number})  # type: ignore[arg-type]
 
 
-@pytest.mark.anyio
 async def test_a_reader_in_another_thread_sees_complete_batches_only() -> None:
     storage, seen, done = MemoryStorage(), list[object](), threading.Event()
 
@@ -334,7 +320,6 @@ async def test_a_reader_in_another_thread_sees_complete_batches_only() -> None:
 # Drafts: traces that are made when somebody reads them
 
 
-@pytest.mark.anyio
 async def test_a_draft_is_read_like_a_trace() -> None:
     storage = MemoryStorage(newest=2)
     whole = [make_trace(number) for number in range(3)]
@@ -347,7 +332,6 @@ async def test_a_draft_is_read_like_a_trace() -> None:
     assert await storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) is not None
 
 
-@pytest.mark.anyio
 async def test_a_draft_cannot_replace_a_trace_of_the_other_environment() -> None:
     storage = MemoryStorage()
     await storage.apply("default", [PutTrace(make_trace(1))])
@@ -356,7 +340,6 @@ async def test_a_draft_cannot_replace_a_trace_of_the_other_environment() -> None
     assert await storage.read("default", TraceById(make_trace(1).id)) == make_trace(1)
 
 
-@pytest.mark.anyio
 async def test_a_draft_is_counted_once_when_a_report_asks() -> None:
     storage = MemoryStorage()
     draft = Draft(make_trace(1, metadata={"team": "search"}), rollup_keys=("team",))
@@ -367,7 +350,6 @@ async def test_a_draft_is_counted_once_when_a_report_asks() -> None:
     assert draft.times_counted == 1
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("asked_before", [True, False])
 async def test_a_replaced_or_deleted_draft_is_subtracted_from_the_roll_ups(asked_before: bool) -> None:
     storage = MemoryStorage()
@@ -382,7 +364,6 @@ async def test_a_replaced_or_deleted_draft_is_subtracted_from_the_roll_ups(asked
     assert await _requests(storage) == 1
 
 
-@pytest.mark.anyio
 async def test_a_snapshot_named_by_a_trace_and_its_replacement_is_kept() -> None:
     storage = MemoryStorage()
     storage.keep("default", Draft(make_trace(1)), [HealthSnapshot("hea_1", {})])
@@ -390,7 +371,6 @@ async def test_a_snapshot_named_by_a_trace_and_its_replacement_is_kept() -> None
     assert await storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) is not None
 
 
-@pytest.mark.anyio
 async def test_only_drafts_read_completely_are_built() -> None:
     storage = MemoryStorage()
     drafts = [Draft(make_trace(number, content=Content(output="hi"))) for number in range(5)]
@@ -406,7 +386,6 @@ async def test_only_drafts_read_completely_are_built() -> None:
     assert [draft.made_whole for draft in drafts] == [0] * 4 + [1]
 
 
-@pytest.mark.anyio
 async def test_no_trace_is_built_without_a_filter() -> None:
     storage = MemoryStorage()
     drafts = [Draft(make_trace(number, created_at=f"2026-11-2{number}T00:00:00.000Z")) for number in range(5)]
@@ -418,7 +397,6 @@ async def test_no_trace_is_built_without_a_filter() -> None:
     assert [draft.made for draft in drafts] == [0, 1, 1, 0, 0]
 
 
-@pytest.mark.anyio
 async def test_a_slow_draft_blocks_no_other_reader() -> None:
     storage, went_on = MemoryStorage(), list[bool]()
 
@@ -437,7 +415,6 @@ async def test_a_slow_draft_blocks_no_other_reader() -> None:
     assert went_on == [True, True]
 
 
-@pytest.mark.anyio
 async def test_an_expired_draft_stays_counted() -> None:
     storage = MemoryStorage()
     storage.keep("default", Draft(make_trace(1)), [])

@@ -27,6 +27,7 @@ from routewright.testing import FaultyServer
 
 from .openai_server import Answer, Cut, Gate, OpenAIServer
 
+pytestmark = pytest.mark.anyio
 LIMIT = 1 << 20
 
 
@@ -58,7 +59,6 @@ async def fault_of(transport: Transport, url: str) -> ProviderFault:
     return caught.value
 
 
-@pytest.mark.anyio
 async def test_request_and_answer_are_transmitted(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [text(b"one", b"two", status=418, X_Answer="Yes", chunked=True)]
     async with transport.request("PUT", f"{server.url}/a?b=c", headers={"X-Test": "1"}, body=b"body") as response:
@@ -95,14 +95,12 @@ def test_a_refused_connection_is_not_a_local_fault() -> None:
     assert unconnected("x.example", "no", error).kind == "connect"
 
 
-@pytest.mark.anyio
 async def test_connection_is_reused(server: OpenAIServer, transport: Transport) -> None:
     for _ in range(20):
         assert await fetch(transport, server.url) == b"hello"
     assert server.opened == 1
 
 
-@pytest.mark.anyio
 async def test_concurrent_requests_get_their_own_answers(server: OpenAIServer, transport: Transport) -> None:
     async def one(number: int) -> None:
         assert await fetch(transport, server.url, b"%d" % number) == b"%d" % number
@@ -112,7 +110,6 @@ async def test_concurrent_requests_get_their_own_answers(server: OpenAIServer, t
             group.start_soon(one, number)
 
 
-@pytest.mark.anyio
 async def test_body_is_read_as_it_arrives(server: OpenAIServer, transport: Transport) -> None:
     gate = Gate()
     server.answers = [text(b"first", gate, b"second", chunked=True)]
@@ -124,7 +121,6 @@ async def test_body_is_read_as_it_arrives(server: OpenAIServer, transport: Trans
         assert await anext(pieces, None) is None
 
 
-@pytest.mark.anyio
 async def test_long_body_is_sent_without_a_warning(server: OpenAIServer, transport: Transport) -> None:
     body = b"x" * (LIMIT - 1) + b"yz"
     server.answers = [text(b"thanks")]
@@ -135,7 +131,6 @@ async def test_long_body_is_sent_without_a_warning(server: OpenAIServer, transpo
 # --- what goes wrong
 
 
-@pytest.mark.anyio
 async def test_refused_connection_is_a_connect_fault(transport: Transport) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -146,7 +141,6 @@ async def test_refused_connection_is_a_connect_fault(transport: Transport) -> No
     assert "ssl" not in str(fault)
 
 
-@pytest.mark.anyio
 async def test_unknown_host_is_a_connect_fault(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **more: Any) -> Any:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -155,18 +149,15 @@ async def test_unknown_host_is_a_connect_fault(transport: Transport, monkeypatch
     assert (await fault_of(transport, "http://nowhere.example/")).kind == "connect"
 
 
-@pytest.mark.anyio
 async def test_failed_tls_is_a_connect_fault(server: OpenAIServer, transport: Transport) -> None:
     assert (await fault_of(transport, f"https://127.0.0.1:{server.port}/")).kind == "connect"
 
 
-@pytest.mark.anyio
 async def test_an_untrusted_certificate_is_named_as_the_reason(transport: Transport) -> None:
     with FaultyServer("bad_certificate") as server:
         assert "certificate verify failed: self-signed" in (await fault_of(transport, server.url)).message
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "answer",
     [
@@ -187,7 +178,6 @@ async def test_broken_connection_is_a_reset_fault(server: OpenAIServer, transpor
     assert await fetch(transport, server.url) == b"hello"
 
 
-@pytest.mark.anyio
 async def test_fault_shows_nothing_of_the_request(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [Answer([b"this is not HTTP\r\n\r\n"], raw=True), Answer([Cut()], raw=True)]
     for _ in range(2):
@@ -200,7 +190,6 @@ async def test_fault_shows_nothing_of_the_request(server: OpenAIServer, transpor
             error = error.__cause__ or error.__context__
 
 
-@pytest.mark.anyio
 async def test_redirect_is_not_followed(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [text(b"", status=307, location=f"{server.url}/elsewhere")]
     async with transport.request("POST", server.url, headers={}) as response:
@@ -208,7 +197,6 @@ async def test_redirect_is_not_followed(server: OpenAIServer, transport: Transpo
     assert len(server.requests) == 1
 
 
-@pytest.mark.anyio
 async def test_cookies_are_not_kept(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [text(b"", set_cookie="whose=mine; Path=/")]
     await fetch(transport, server.url)
@@ -224,7 +212,6 @@ def raw_deflate(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("encoding", "pack"),
     [("gzip", gzip.compress), ("x-gzip", gzip.compress), ("deflate", zlib.compress), ("Deflate", raw_deflate)],
@@ -241,13 +228,11 @@ async def test_compressed_answer_is_decompressed(
     assert server.opened == 1
 
 
-@pytest.mark.anyio
 async def test_gzip_with_several_members_is_decompressed(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [text(gzip.compress(b"one") + gzip.compress(b"two"), content_encoding="gzip")]
     assert await fetch(transport, server.url) == b"onetwo"
 
 
-@pytest.mark.anyio
 async def test_decompression_bomb_stops_at_the_limit(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [text(gzip.compress(bytes(100 * LIMIT)), content_encoding="gzip")]
     lengths: list[int] = []
@@ -264,7 +249,6 @@ async def test_decompression_bomb_stops_at_the_limit(server: OpenAIServer, trans
     assert sum(lengths) <= LIMIT
 
 
-@pytest.mark.anyio
 async def test_plain_answer_stops_at_the_limit_too(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [text(bytes(LIMIT)), text(bytes(LIMIT + 1)), text(*(bytes(LIMIT // 2) for _ in range(3)))]
     assert len(await fetch(transport, server.url)) == LIMIT
@@ -275,7 +259,6 @@ async def test_plain_answer_stops_at_the_limit_too(server: OpenAIServer, transpo
             await response.read(4)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     "answer",
     [
@@ -295,7 +278,6 @@ async def test_answer_that_cannot_be_decompressed_is_malformed(
 # --- leaving early
 
 
-@pytest.mark.anyio
 async def test_leaving_early_closes_the_connection(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [text(b"first", Gate(), chunked=True)]
     async with transport.request("POST", server.url, headers={}) as response:
@@ -303,7 +285,6 @@ async def test_leaving_early_closes_the_connection(server: OpenAIServer, transpo
     assert await anyio.to_thread.run_sync(server.wait_connected, 0)
 
 
-@pytest.mark.anyio
 async def test_cancel_closes_the_connection_and_leaves_the_pool_usable(
     server: OpenAIServer, transport: Transport
 ) -> None:
@@ -321,7 +302,6 @@ async def test_cancel_closes_the_connection_and_leaves_the_pool_usable(
     assert server.connected == 1
 
 
-@pytest.mark.anyio
 async def test_cancelled_requests_never_give_their_answers_to_others(
     server: OpenAIServer, transport: Transport, full: bool
 ) -> None:
@@ -342,7 +322,6 @@ async def test_cancelled_requests_never_give_their_answers_to_others(
                 scope.cancel()
 
 
-@pytest.mark.anyio
 async def test_context_may_be_exited_in_another_task(server: OpenAIServer, transport: Transport) -> None:
     server.answers = [text(b"first", Gate(), chunked=True)]
     exchange = transport.request("POST", server.url, headers={})
@@ -360,7 +339,6 @@ async def test_context_may_be_exited_in_another_task(server: OpenAIServer, trans
 # --- loops, threads, processes
 
 
-@pytest.mark.anyio
 async def test_closing_is_idempotent_and_a_later_request_reopens(server: OpenAIServer, transport: Transport) -> None:
     await transport.aclose()
     assert await fetch(transport, server.url) == b"hello"
@@ -439,7 +417,6 @@ def test_dropped_transport_closes_its_connections_while_the_loop_runs_on(server:
     anyio.run(use_and_drop, backend="trio")
 
 
-@pytest.mark.anyio
 async def test_closing_from_another_loop_closes_the_pool_of_a_running_one(
     server: OpenAIServer, transport: Transport
 ) -> None:
