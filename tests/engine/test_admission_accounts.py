@@ -29,7 +29,7 @@ async def running(*script: Any, behind: bool = False, known: bool = True) -> Ban
     """Of an account that nobody set up."""
     bank = Bank(*([ANSWER] if known else []), *script)
     if behind:
-        bank.use(Behind(bank.storage, bank.clock))
+        bank.behind()
     if known:
         await bank.route()
     return bank
@@ -76,8 +76,7 @@ async def test_a_new_account_is_limited_within_seconds_by_a_storage_without_memo
 async def test_cached_balances_neither_admit_nor_refuse(remembered: int | None) -> None:
     """The decision goes by old figures; what is taken, and what is refused, does not."""
     bank = await Bank(ANSWER, terms=[account(monthly_nanos=10**9)]).open()
-    storage = Behind(bank.storage, bank.clock)
-    bank.use(storage)
+    storage = bank.behind()
     storage.accounts.left = lambda *_: Left(account().account, None, remembered)  # type: ignore[method-assign]
     assert (await bank.route()).output == "an answer"
     assert await bank.purse() == (10**9, COST, 0)

@@ -14,12 +14,12 @@ from routewright.errors import IdempotencyKeyReused
 from routewright.testing.provider import Line, Pause
 from routewright.wire import Ask, Claim, Delta, Grant, LedgerRows, OutputDelta, RateLimits, Stands, Usage
 
-from .behind import Behind
 from .test_admission import ACME, ANSWER, CAP, COST, Bank, account
 
 pytestmark = pytest.mark.anyio
 LIMIT, SLOTS = 10**9, 2
 SLOW: list[Line] = [Delta("an answer"), Usage(100, 50), Pause(5.0), *ANSWER[2:]]
+kinds = pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
 BREAKS: list[Line] = [Pause(5.0), ProviderFault("auth")]
 
 
@@ -28,7 +28,7 @@ def storage_of(kind: str, bank: Bank, folder: Path) -> Any:
         case "memory":
             return bank.storage
         case "slow":
-            storage = Behind(bank.storage, bank.clock)
+            storage = bank.behind()
             storage.takes_s = 0.01
             return storage
     bank.storage = SqliteStorage(folder / "calls.db", clock=bank.clock)  # type: ignore[assignment]
@@ -61,27 +61,23 @@ async def left(bank: Bank) -> tuple[int, int, bool, bool]:
     return month.spent_nanos, month.reserved_nanos, claimed, holds
 
 
-@pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
+@kinds
 async def test_a_call_that_ends_after_the_close_is_billed_once(kind: str, tmp_path: Path) -> None:
     bank = await opened(kind, tmp_path, SLOW)
-    answers: list[Any] = []
-
-    async def call() -> None:
-        answers.append(await bank.route(idempotency_key="k"))
-
     async with anyio.create_task_group() as group:
-        group.start_soon(call)
+        group.start_soon(partial(bank.route, idempotency_key="k"))
         await bank.clock.sleep(1.0)
         await bank.router.aclose()
         assert bank.clock.monotonic() <= 3.0, "two seconds after closing began"
-    assert answers[0].output == "an answer"
+    (answer,) = bank.answers
+    assert answer.output == "an answer"
     assert bank.clock.monotonic() < 6.0, "nothing is waited for that nobody does"
     assert await left(bank) == (COST, 0, True, False)
     rows = await bank.storage.scan("acme", LedgerRows(), after=None, limit=10)
-    assert [(row.request_id, row.charge_nanos) for row in rows] == [(answers[0].trace_id, COST)]
+    assert [(row.request_id, row.charge_nanos) for row in rows] == [(answer.trace_id, COST)]
 
 
-@pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
+@kinds
 async def test_a_call_that_fails_after_the_close_holds_nothing(kind: str, tmp_path: Path) -> None:
     bank = await opened(kind, tmp_path, BREAKS)
 
@@ -96,7 +92,7 @@ async def test_a_call_that_fails_after_the_close_holds_nothing(kind: str, tmp_pa
     assert await left(bank) == (0, 0, False, False)
 
 
-@pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
+@kinds
 async def test_a_call_cancelled_after_the_close_holds_nothing(kind: str, tmp_path: Path) -> None:
     bank = await opened(kind, tmp_path, SLOW)
     async with anyio.create_task_group() as group:
@@ -109,7 +105,7 @@ async def test_a_call_cancelled_after_the_close_holds_nothing(kind: str, tmp_pat
     assert (row.kind, row.cost_nanos) == ("attempt", COST), "its cost is in the ledger"
 
 
-@pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
+@kinds
 async def test_a_stream_left_after_the_close_is_billed_for_its_output(kind: str, tmp_path: Path) -> None:
     bank = await opened(kind, tmp_path, SLOW)
     async with bank.router.stream("hi", caller=ACME, params=CAP, idempotency_key="k") as stream:

@@ -31,9 +31,7 @@ SLOW = [Pause(5.0), *ANSWER]
 
 async def odd(*script: Any, terms: Sequence[Write] = (), **options: Any) -> tuple[Bank, Behind]:
     bank = await Bank(*script, terms=terms or TERMS, **options).open()
-    storage = Behind(bank.storage, bank.clock)
-    bank.use(storage)
-    return bank, storage
+    return bank, bank.behind()
 
 
 async def began(bank: Bank) -> Any:

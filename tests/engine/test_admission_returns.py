@@ -18,7 +18,6 @@ from routewright.testing import FakeClock
 from routewright.testing.provider import Line, Pause
 from routewright.wire import Allow, Ask, Delta, Finish, PutTrace, RateLimits, Stage, TraceById, Usage
 
-from .behind import Behind
 from .test_admission import ACME, ANSWER, CAP, COST, Bank, account
 
 pytestmark = pytest.mark.anyio
@@ -42,9 +41,7 @@ async def test_the_key_of_a_refused_call_is_free_at_once_and_the_request_counts(
 @pytest.mark.parametrize("error", [OSError("driver"), asyncio.CancelledError()])
 async def test_a_slot_is_free_even_if_settling_its_call_fails_oddly(error: BaseException) -> None:
     bank = await Bank(ANSWER, ANSWER, terms=[account(limits=RateLimits(concurrency=1))]).open()
-    storage = Behind(bank.storage, bank.clock)
-    bank.use(storage)
-    storage.refuse(Facts, error=error, times=1)
+    bank.behind().refuse(Facts, error=error, times=1)
     assert (await bank.route()).output == "an answer"
     await bank.clock.sleep(0.1)
     assert (await bank.route()).output == "an answer"
@@ -85,12 +82,8 @@ class Slow:
 async def guarded(guardrail: Callable[[FakeClock], Guardrail]) -> Bank:
     """Its account has one slot."""
     bank = Bank(ANSWER, terms=[account(monthly_nanos=LIMIT, limits=RateLimits(concurrency=1))])
-    bank.router = Router(
-        providers=[bank.good],
-        storage=bank.storage,
-        guardrails=[guardrail(bank.clock)],
-        settings=Settings(clock=bank.clock),
-    )
+    settings, guardrails = Settings(clock=bank.clock), [guardrail(bank.clock)]
+    bank.router = Router(providers=[bank.good], storage=bank.storage, guardrails=guardrails, settings=settings)
     return await bank.open()
 
 
@@ -114,8 +107,7 @@ async def test_a_call_cancelled_during_a_guardrail_holds_nothing(call: Callable[
 
 async def test_an_unanswered_admission_is_released() -> None:
     bank = await Bank([Pause(1.0), *ANSWER], terms=[account(monthly_nanos=500_000)]).open()
-    storage = Behind(bank.storage, bank.clock)
-    bank.use(storage)
+    storage = bank.behind()
     storage.still = (Ask,)
     with bank.clock.deadline(bank.clock.monotonic() + 1.0):
         await bank.route(idempotency_key="k")
@@ -129,23 +121,16 @@ async def test_an_unanswered_admission_is_released() -> None:
 
 async def test_a_call_whose_trace_is_refused_is_billed_and_holds_nothing() -> None:
     bank = await Bank([Pause(5.0), *ANSWER], terms=[account(monthly_nanos=10**9)]).open()
-    storage = Behind(bank.storage, bank.clock)
 
     def refuse(thing: Any) -> None:
         if isinstance(thing, PutTrace) or (isinstance(thing, Facts) and thing.trace is not None):
             raise ValueError("odd")
 
-    storage.before = refuse
-    bank.use(storage)
-    answers: list[Any] = []
-
-    async def call() -> None:
-        answers.append(await bank.route(idempotency_key="k"))
-
+    bank.behind().before = refuse
     async with anyio.create_task_group() as group:
         for _ in range(2):
-            group.start_soon(call)
-    assert [answer.output for answer in answers] == ["an answer"] * 2
+            group.start_soon(partial(bank.route, idempotency_key="k"))
+    assert [answer.output for answer in bank.answers] == ["an answer"] * 2
     assert bank.clock.monotonic() == pytest.approx(5.0)
     assert await bank.purse() == (10**9, COST, 0)
     assert bank.router.trace_counts.refused == 1
@@ -157,13 +142,8 @@ async def test_one_key_is_billed_once_even_if_another_call_took_it_over(pause_s:
     """The first was taken for gone, and its hold ended by name. The other ends before it, or after."""
     bank = await Bank([Pause(20.0), *ANSWER], [Pause(pause_s), *OTHER], terms=[account(monthly_nanos=LIMIT)]).open()
     if behind:
-        bank.use(Behind(bank.storage, bank.clock))
-    answers: dict[str, Any] = {}
-
-    async def call() -> None:
-        answer = await bank.route(idempotency_key="k", timeout_ms=200_000)
-        answers[answer.output] = answer
-
+        bank.behind()
+    call = partial(bank.route, idempotency_key="k", timeout_ms=200_000)
     accounts = bank.storage.accounts
     async with anyio.create_task_group() as group:
         group.start_soon(call)
@@ -172,7 +152,7 @@ async def test_one_key_is_billed_once_even_if_another_call_took_it_over(pause_s:
         hold.ends_at = -inf
         accounts.tidy()
         group.start_soon(call)
-    late, billed = answers["an answer"], answers["another answer"]
+    late, billed = sorted(bank.answers, key=lambda answer: answer.output)
     charges = {row.request_id: (row.cost_nanos, row.charge_nanos) for row in await bank.rows() if row.kind == "attempt"}
     assert charges == {late.trace_id: (COST, 0), billed.trace_id: (COST, COST)}
     assert await bank.purse() == (LIMIT, COST, 0)
@@ -202,11 +182,7 @@ async def test_a_running_call_keeps_its_key_however_many_join() -> None:
     bank.storage = MemoryStorage(newest=1, clock=bank.clock)
     bank.use(bank.storage)
     await bank.open()
-    answers: list[Any] = []
-
-    async def call() -> None:
-        answers.append(await bank.route(idempotency_key="k"))
-
+    call = partial(bank.route, idempotency_key="k")
     async with anyio.create_task_group() as group:
         group.start_soon(call)
         await bank.clock.sleep(1.0)
@@ -214,13 +190,13 @@ async def test_a_running_call_keeps_its_key_however_many_join() -> None:
             await bank.route(idempotency_key=f"k{number}")
         group.start_soon(call)
     assert await bank.purse() == (LIMIT, 4 * COST, 0)
-    assert len({answer.trace_id for answer in answers}) == 1
+    *others, first, second = bank.answers
+    assert (len(others), first.trace_id) == (3, second.trace_id)
 
 
 async def test_a_call_joining_one_that_cannot_be_settled_waits_until_its_deadline() -> None:
     bank = await Bank(ANSWER, terms=[account(monthly_nanos=LIMIT)]).open()
-    storage = Behind(bank.storage, bank.clock)
-    bank.use(storage)
+    storage = bank.behind()
     storage.away = (Facts,)
     assert (await bank.route(idempotency_key="k", timeout_ms=2_000)).output == "an answer"
     began = bank.clock.monotonic()

@@ -15,7 +15,6 @@ from routewright.protocols import Facts
 from routewright.testing.provider import Line, Pause
 from routewright.wire import Delta, Finish, RunLimit, Stands
 
-from .behind import Behind
 from .test_admission import ACME, ANSWER, COST, Bank, account
 
 pytestmark = pytest.mark.anyio
@@ -97,8 +96,7 @@ async def test_a_call_of_a_run_that_waited_in_vain_names_the_other_calls() -> No
 
 async def test_the_bill_of_a_call_names_its_run_and_the_most_that_it_can_have_cost() -> None:
     bank = await Bank(SILENT, terms=[account()]).open()
-    storage = Behind(bank.storage, bank.clock)
-    bank.use(storage)
+    storage = bank.behind()
     await call(bank)
     (bill,) = storage.of(Facts)
     assert bill.run == RUN

@@ -16,7 +16,6 @@ from routewright.errors import UpstreamFailed
 from routewright.testing.provider import Pause
 from routewright.wire import Delta, OutputDelta
 
-from .behind import Behind
 from .test_admission import ACME, ANSWER, CAP, Bank, account
 from .test_cancel_admission import SCENES, cancelled, step_of
 
@@ -98,7 +97,7 @@ async def awaits(call: Call, scene: str) -> int:
 
 async def test_a_dropped_stream_releases_its_money_without_another_call() -> None:
     bank = Bank([Delta("some words"), Pause(100.0)], terms=[account(monthly_nanos=10**9)])
-    bank.use(Behind(bank.storage, bank.clock))
+    bank.behind()
     await bank.open()
     stream = bank.router.stream("hi", caller=ACME, params=CAP)
     while not isinstance(await anext(stream), OutputDelta):

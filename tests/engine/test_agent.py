@@ -49,8 +49,9 @@ from routewright.wire import Tool as Declaration
 from tests.billing import skip_days
 
 from .behind import Behind
+from .support import to_close
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("closing")]
 ABLE: dict[str, Any] = {"structured_output": True, "modalities": ("text", "tool"), "context_window": 100_000}
 ONE = Model(id="test/one", quality=0.8, pricing_per_1m=Pricing(1.0, 1.0), **ABLE)
 STRONG = Model(id="test/strong", quality=0.9, pricing_per_1m=Pricing(100.0, 100.0), **ABLE)
@@ -66,8 +67,15 @@ def asks(*calls: tuple[str, Any], text: str = "") -> list[Any]:
 
 
 def router(script: Any, **given: Any) -> Router:
+    """Closed at the end of the test."""
     models = given.pop("models", [ONE])
-    return Router(providers=[ScriptedProvider(script, models=models)], catalogue=Catalogue(()), **given)
+    made = Router(providers=[ScriptedProvider(script, models=models)], catalogue=Catalogue(()), **given)
+    to_close.append(made)
+    return made
+
+
+def acme(**terms: Any) -> PutAccount:
+    return PutAccount(TheAccount(name="acme", created_at="2026-01-01T00:00:00.000Z", **terms))
 
 
 def calls_of(made: Router) -> list[UpstreamCall]:
@@ -75,6 +83,25 @@ def calls_of(made: Router) -> list[UpstreamCall]:
     provider = made._parts.fleet("production").providers[0]
     assert isinstance(provider, ScriptedProvider)
     return provider.calls
+
+
+class Wait:
+    """The tool ``wait``, which takes its time: a minute each, unless ``takes_s`` lists how long."""
+
+    def __init__(self, *takes_s: float) -> None:
+        self.begun = anyio.Event()
+        self._takes_s = list(takes_s)
+
+    async def wait(self) -> None:
+        self.begun.set()
+        await anyio.sleep(self._takes_s.pop(0) if self._takes_s else 60.0)
+
+    async def interrupt(self, agent: Agent, task: str = "go", **options: Any) -> None:
+        """Begin a run and leave it once the tool has begun."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(agent.run, task, **options))
+            await self.begun.wait()
+            group.cancel_scope.cancel()
 
 
 def add(a: int, b: int = 1) -> int:
@@ -103,7 +130,6 @@ async def test_a_run_calls_tools_and_answers() -> None:
     assert assistant.tool_calls is not None
     assert assistant.tool_calls[0].function.name == "add"
     assert (told.role, told.content) == ("tool", "5")
-    await made.aclose()
 
 
 def test_a_function_becomes_a_tool_by_its_signature() -> None:
@@ -122,7 +148,6 @@ async def test_the_step_limit_ends_a_run_in_the_middle_of_parallel_calls() -> No
     answer = await Agent(made, tools=[add], max_steps=3).run("go")
     assert (answer.status, answer.marker) == ("partial", "max_steps_reached")
     assert [step.action for step in answer.steps] == ["llm_call", "tool_call", "tool_call"]
-    await made.aclose()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +176,6 @@ async def test_the_model_is_told_the_error_of_a_tool(call: tuple[str, Any], said
     assert said in answer.steps[1].output["error"]
     assert "secret" not in str(answer.response)
     assert said in str(calls_of(made)[1].messages[-1].content)
-    await made.aclose()
 
 
 async def test_a_budget_ends_a_run_before_the_step_that_would_exceed_it() -> None:
@@ -162,7 +186,6 @@ async def test_a_budget_ends_a_run_before_the_step_that_would_exceed_it() -> Non
     assert 0 < answer.summary.total_cost_usd <= cap
     assert answer.response.error is not None
     assert answer.response.error["code"] == "quota_exhausted"
-    await made.aclose()
 
 
 async def test_a_failed_step_is_tried_once_more() -> None:
@@ -170,12 +193,10 @@ async def test_a_failed_step_is_tried_once_more() -> None:
     made = router([ProviderFault("server")] * 2 + ["well"])
     answer = await Agent(made).run("go")
     assert answer.status == "completed"
-    await made.aclose()
     made = router(lambda call: fault)
     answer = await Agent(made).run("go")
     assert answer.response.error is not None
     assert (answer.status, answer.response.error["code"]) == ("failed", "router.upstream_failed")
-    await made.aclose()
 
 
 async def test_calls_of_client_tools_wait_for_the_client(tmp_path: Path) -> None:
@@ -193,7 +214,6 @@ async def test_calls_of_client_tools_wait_for_the_client(tmp_path: Path) -> None
         assert [step.tool for step in done.steps] == [None, "add", "ask_user", None]
         with pytest.raises(NotFound):
             await agent.resume(answer, {pending.id: "blue"})
-        await made.aclose()
 
 
 async def test_a_run_is_one_trace_with_its_calls_below() -> None:
@@ -211,7 +231,6 @@ async def test_a_run_is_one_trace_with_its_calls_below() -> None:
         assert (await made.trace(child)).metadata == {"team": "a"}
     usage = await made.traces.usage()
     assert usage.totals.requests == 2
-    await made.aclose()
 
 
 async def test_the_tags_of_the_router_are_those_of_a_run() -> None:
@@ -232,45 +251,26 @@ async def test_the_end_of_a_run_is_an_event_once() -> None:
     (event,) = (each for each in stored if each.type == "agent.run_completed")
     assert event.data["trace_id"] == answer.trace_id
     assert [each.type for each in heard] == ["agent.run_completed"]
-    await made.aclose()
 
 
 async def test_another_task_with_the_key_does_not_resume_an_interrupted_run(tmp_path: Path) -> None:
-    begun = anyio.Event()
-
-    async def wait() -> None:
-        begun.set()
-        await anyio.sleep(60)
-
+    tool = Wait()
     made = router([asks(("wait", {})), "done", "done"], storage=SqliteStorage(tmp_path / "store.db"))
-    agent = Agent(made, tools=[wait])
-    async with anyio.create_task_group() as group:
-        group.start_soon(partial(agent.run, "first", idempotency_key="k"))
-        await begun.wait()
-        group.cancel_scope.cancel()
+    agent = Agent(made, tools=[tool.wait])
+    await tool.interrupt(agent, "first", idempotency_key="k")
     answer = await agent.run("second", idempotency_key="k")
     assert [step.action for step in answer.steps] == ["llm_call"]
     assert [message.content for message in calls_of(made)[-1].messages if message.role == "user"] == ["second"]
-    await made.aclose()
 
 
 async def test_the_same_task_with_the_key_resumes_an_interrupted_run(tmp_path: Path) -> None:
-    begun, waits = anyio.Event(), [60.0, 0.0]
-
-    async def wait() -> None:
-        begun.set()
-        await anyio.sleep(waits.pop(0))
-
+    tool = Wait(60.0, 0.0)
     made = router([asks(("wait", {})), "done"], storage=SqliteStorage(tmp_path / "store.db"))
-    agent = Agent(made, tools=[wait])
-    async with anyio.create_task_group() as group:
-        group.start_soon(partial(agent.run, "first", idempotency_key="k"))
-        await begun.wait()
-        group.cancel_scope.cancel()
+    agent = Agent(made, tools=[tool.wait])
+    await tool.interrupt(agent, "first", idempotency_key="k")
     answer = await agent.run("first", idempotency_key="k")
     assert [step.action for step in answer.steps] == ["llm_call", "tool_call", "llm_call"]
     assert len(calls_of(made)) == 2
-    await made.aclose()
 
 
 async def test_a_run_that_waited_a_day_for_its_client_starts_again() -> None:
@@ -284,7 +284,6 @@ async def test_a_run_that_waited_a_day_for_its_client_starts_again() -> None:
     again = await agent.run("go", idempotency_key="k")
     assert (first.marker, again.output) == ("tool_calls_pending", "anew")
     assert again.trace_id != first.trace_id
-    await made.aclose()
 
 
 async def test_a_stream_has_events_for_each_step() -> None:
@@ -295,7 +294,6 @@ async def test_a_stream_has_events_for_each_step() -> None:
         "run.started", *["step.started", "step.completed"] * 3, "run.completed",
     ]  # fmt: skip
     assert [event.id for event in told] == list(range(1, 9))
-    await made.aclose()
 
 
 async def test_a_run_with_a_key_is_replayed_event_by_event() -> None:
@@ -305,7 +303,6 @@ async def test_a_run_with_a_key_is_replayed_event_by_event() -> None:
         async with Agent(made, tools=[add]).stream("go", idempotency_key="k") as events:
             told.append([event async for event in events])
     assert told[0] == told[1]
-    await made.aclose()
 
 
 async def test_runs_with_one_key_run_once() -> None:
@@ -316,7 +313,6 @@ async def test_runs_with_one_key_run_once() -> None:
     assert again.response == first.response
     with pytest.raises(IdempotencyKeyReused):
         await agent.run("something else", idempotency_key="k")
-    await made.aclose()
 
 
 async def test_a_slow_tool_is_abandoned() -> None:
@@ -336,7 +332,6 @@ async def test_a_slow_tool_is_abandoned() -> None:
     assert "timed out" in by_name["slow"]["error"]
     assert "still_running" not in by_name["slow"]
     assert by_name["stuck"]["still_running"] is True
-    await made.aclose()
 
 
 async def test_any_whole_number_of_milliseconds_is_a_step_timeout() -> None:
@@ -344,34 +339,21 @@ async def test_any_whole_number_of_milliseconds_is_a_step_timeout() -> None:
     made = router(["done"])
     answer = await Agent(made, tools=[add], per_step_timeout_ms=262_143).run("go")
     assert answer.status == "completed"
-    await made.aclose()
 
 
 async def test_a_cancelled_run_releases_its_hold() -> None:
     storage = MemoryStorage()
-    made = router(lambda call: asks(("wait", {})), storage=storage)
-    begun = anyio.Event()
-
-    async def wait() -> None:
-        begun.set()
-        await anyio.sleep(60)
-
-    account = TheAccount(name="acme", created_at="2026-01-01T00:00:00.000Z", plan="pro")
-    await storage.apply("acme", [PutAccount(account)])
-    agent = Agent(made, tools=[wait])
+    tool = Wait()
+    await storage.apply("acme", [acme(plan="pro")])
+    agent = Agent(router(lambda call: asks(("wait", {})), storage=storage), tools=[tool.wait])
     async with anyio.create_task_group() as group:
-
-        async def go() -> None:
-            await agent.run("go", caller=Caller("acme"))
-
-        group.start_soon(go)
-        await begun.wait()
+        group.start_soon(partial(agent.run, "go", caller=Caller("acme")))
+        await tool.begun.wait()
         assert len(storage.accounts.state.holds) == 1
         group.cancel_scope.cancel()
     assert storage.accounts.state.holds == {}
     stored = await storage.scan("acme", Events(), after=None, limit=10)
     assert [(each.type, each.data["status"]) for each in stored] == [("agent.run_completed", "failed")]
-    await made.aclose()
 
 
 async def test_a_run_that_makes_no_progress_asks_a_stronger_model() -> None:
@@ -382,7 +364,6 @@ async def test_a_run_that_makes_no_progress_asks_a_stronger_model() -> None:
     answer = await Agent(made, tools=[add], max_steps=20, escalate=True, goal="cost").run("go")
     assert (answer.status, answer.steps[-1].model) == ("completed", "test/strong")
     assert [step.tool for step in answer.steps].count("add") == 3
-    await made.aclose()
 
 
 async def test_approval_is_asked_before_a_tool_runs() -> None:
@@ -397,7 +378,6 @@ async def test_approval_is_asked_before_a_tool_runs() -> None:
     assert sorted(asked, key=str) == [("add", {"a": 1}), ("add", {"a": 2})]
     assert answer.steps[1].output == {"result": 2}
     assert "did not approve" in answer.steps[2].output["error"]
-    await made.aclose()
 
 
 async def test_a_tool_that_needs_approval_pauses_the_run_without_an_approver() -> None:
@@ -410,11 +390,9 @@ async def test_a_tool_that_needs_approval_pauses_the_run_without_an_approver() -
     )
     answer = await Agent(made, tools=[tool]).resume(answer, {answer.pending_tool_calls[0].id: 2})
     assert answer.output == "done"
-    await made.aclose()
     made = router([asks(("add", {"a": 1})), "done"])
     answer = await Agent(made, tools=[tool], approve=lambda name, arguments: True).run("go")
     assert answer.steps[1].output == {"result": 2}
-    await made.aclose()
 
 
 async def test_the_same_key_joins_a_run_that_is_under_way() -> None:
@@ -439,26 +417,21 @@ async def test_the_same_key_joins_a_run_that_is_under_way() -> None:
         goes_on.set()
     assert answers[0].response == answers[1].response
     assert len(calls_of(made)) == 2
-    await made.aclose()
 
 
 async def test_a_run_holds_one_slot_and_its_calls_count_in_the_windows() -> None:
     storage = MemoryStorage()
-    limits = RateLimits(requests_per_min=3, concurrency=1)
-    account = TheAccount(name="acme", created_at="2026-01-01T00:00:00.000Z", limits=limits)
-    await storage.apply("acme", [PutAccount(account)])
+    await storage.apply("acme", [acme(limits=RateLimits(requests_per_min=3, concurrency=1))])
     made = router([asks(("add", {"a": 1})), "done", "more"], storage=storage)
     answer = await Agent(made, tools=[add]).run("go", caller=Caller("acme"))
     assert answer.status == "completed"
     with pytest.raises(RateLimited):
         await made.route("hi", caller=Caller("acme"))
-    await made.aclose()
 
 
 async def test_a_run_without_money_ends_as_budget_exceeded_or_is_refused() -> None:
     storage = MemoryStorage()
-    account = TheAccount(name="acme", created_at="2026-01-01T00:00:00.000Z", plan="pro", monthly_nanos=4_700_000)
-    await storage.apply("acme", [PutAccount(account)])
+    await storage.apply("acme", [acme(plan="pro", monthly_nanos=4_700_000)])
     made = router(lambda call: asks(("add", {"a": 1})), storage=storage)
     agent = Agent(made, tools=[add], max_steps=1_000)
     answer = await agent.run("go", caller=Caller("acme"))
@@ -470,7 +443,6 @@ async def test_a_run_without_money_ends_as_budget_exceeded_or_is_refused() -> No
         except QuotaExhausted:
             break
     assert storage.accounts.state.holds == {}
-    await made.aclose()
 
 
 async def test_a_conversation_is_remembered_only_where_it_is_named() -> None:
@@ -482,7 +454,6 @@ async def test_a_conversation_is_remembered_only_where_it_is_named() -> None:
     calls = calls_of(made)
     assert [message.content for message in calls[1].messages][1:] == ["I am Ann.", "Hello Ann.", "Who am I?"]
     assert [message.content for message in calls[2].messages][1:] == ["Who am I?"]
-    await made.aclose()
 
 
 async def test_an_agent_as_a_tool_spends_of_the_same_budget() -> None:
@@ -499,7 +470,6 @@ async def test_an_agent_as_a_tool_spends_of_the_same_budget() -> None:
     assert answer.steps[1].output["result"]["output"] == "inner done"
     assert answer.steps[1].cost_usd > 0
     assert answer.summary.total_cost_usd == pytest.approx(sum(step.cost_usd for step in answer.steps))
-    await made.aclose()
 
 
 async def test_the_cost_of_a_tool_counts_in_the_budget_of_its_run() -> None:
@@ -513,13 +483,11 @@ async def test_the_cost_of_a_tool_counts_in_the_budget_of_its_run() -> None:
     assert answer.status == "budget_exceeded"
     assert answer.summary.total_cost_usd <= 0.95
     assert [step.tool for step in answer.steps].count("buys") == 2
-    await made.aclose()
 
 
 async def test_leaving_a_stream_early_ends_the_run() -> None:
     storage = MemoryStorage()
-    account = TheAccount(name="acme", created_at="2026-01-01T00:00:00.000Z", plan="pro")
-    await storage.apply("acme", [PutAccount(account)])
+    await storage.apply("acme", [acme(plan="pro")])
     made = router(lambda call: asks(("add", {"a": 1})), storage=storage)
     async with Agent(made, tools=[add], max_steps=50).stream("go", caller=Caller("acme")) as events:
         async for event in events:
@@ -528,7 +496,6 @@ async def test_leaving_a_stream_early_ends_the_run() -> None:
     assert storage.accounts.state.holds == {}
     stored = await storage.scan("acme", Events(), after=None, limit=10)
     assert [(each.type, each.data["status"]) for each in stored] == [("agent.run_completed", "failed")]
-    await made.aclose()
 
 
 async def test_a_key_for_agents_alone_may_run_them() -> None:
@@ -537,14 +504,12 @@ async def test_a_key_for_agents_alone_may_run_them() -> None:
     assert (await Agent(made, tools=[add]).run("go", caller=caller)).status == "completed"
     with pytest.raises(PermissionDenied):
         await made.route("hi", caller=caller)
-    await made.aclose()
 
 
 async def test_the_answer_may_have_a_type() -> None:
     made = router([asks(("add", {"a": 2})), '{"value": 3}'])
     answer = await Agent(made, tools=[add], output_type=dict[str, int]).run("go")
     assert answer.data == {"value": 3}
-    await made.aclose()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,10 @@ from routewright import (
 from routewright.errors import NotFound
 from routewright.protocols import Storage
 from routewright.tools import FunctionTool
-from routewright.wire import Account as TheAccount
 from routewright.wire import (
     AgentRequest,
     Events,
     LedgerRows,
-    PutAccount,
     RunStarted,
     SubTraceSpan,
     ToolSpan,
@@ -42,9 +39,9 @@ from routewright.wire import (
 )
 from routewright.wire import Tool as Declaration
 
-from .test_agent import ABLE, add, asks, calls_of, router
+from .test_agent import ABLE, Wait, acme, add, asks, calls_of, router
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("closing")]
 STORAGES = pytest.mark.parametrize("kind", ["memory", "sqlite"])
 ASK_USER = Declaration(name="ask_user")
 
@@ -53,12 +50,17 @@ def storage_of(kind: str, folder: Path) -> Storage:
     return MemoryStorage() if kind == "memory" else SqliteStorage(folder / "store.db")
 
 
-async def interrupted(agent: Agent, begun: anyio.Event, **options: Any) -> None:
-    """Begin a run and leave it once a tool has begun."""
-    async with anyio.create_task_group() as group:
-        group.start_soon(partial(agent.run, "go", **options))
-        await begun.wait()
-        group.cancel_scope.cancel()
+class Sending:
+    """The tool ``send``, which waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.goes_on, self.begun, self.sent = anyio.Event(), anyio.Event(), list[str]()
+
+    async def send(self) -> str:
+        self.sent.append("mail")
+        self.begun.set()
+        await self.goes_on.wait()
+        return "sent"
 
 
 @STORAGES
@@ -79,7 +81,6 @@ async def test_a_resumed_run_is_one_trace_in_the_order_of_its_steps(kind: str, t
     assert [event.data["status"] for event in stored if event.type == "agent.run_completed"] in (
         ["partial", "completed"], ["completed", "partial"],
     )  # fmt: skip
-    await made.aclose()
 
 
 @STORAGES
@@ -89,21 +90,13 @@ async def test_a_run_with_a_key_can_be_resumed(kind: str, tmp_path: Path) -> Non
     paused = await agent.run("go", idempotency_key="k")
     done = await agent.resume(paused, {paused.pending_tool_calls[0].id: "blue"})
     assert (done.status, done.output) == ("completed", "thanks")
-    await made.aclose()
 
 
 @STORAGES
 async def test_only_one_of_two_resumptions_continues_a_run(kind: str, tmp_path: Path) -> None:
-    goes_on, begun, sent = anyio.Event(), anyio.Event(), list[str]()
-
-    async def send() -> str:
-        sent.append("mail")
-        begun.set()
-        await goes_on.wait()
-        return "sent"
-
+    tool = Sending()
     made = router([asks(("ask_user", {})), asks(("send", {})), "done"], storage=storage_of(kind, tmp_path))
-    agent = Agent(made, tools=[send, ASK_USER])
+    agent = Agent(made, tools=[tool.send, ASK_USER])
     paused = await agent.run("go")
     results, ends = {paused.pending_tool_calls[0].id: "yes"}, list[Any]()
 
@@ -116,24 +109,16 @@ async def test_only_one_of_two_resumptions_continues_a_run(kind: str, tmp_path: 
     async with anyio.create_task_group() as group:
         group.start_soon(resume)
         group.start_soon(resume)
-        await begun.wait()
+        await tool.begun.wait()
         await anyio.wait_all_tasks_blocked()
-        goes_on.set()
-    assert (sorted(ends), sent, len(calls_of(made))) == (["completed", "not found"], ["mail"], 3)
-    await made.aclose()
+        tool.goes_on.set()
+    assert (sorted(ends), tool.sent, len(calls_of(made))) == (["completed", "not found"], ["mail"], 3)
 
 
 async def test_a_running_run_cannot_be_resumed(tmp_path: Path) -> None:
-    goes_on, begun, sent = anyio.Event(), anyio.Event(), list[str]()
-
-    async def send() -> str:
-        sent.append("mail")
-        begun.set()
-        await goes_on.wait()
-        return "sent"
-
+    tool = Sending()
     made = router([asks(("send", {})), "done"], storage=SqliteStorage(tmp_path / "store.db"))
-    agent, ends, all_ended = Agent(made, tools=[send]), list[Any](), anyio.Event()
+    agent, ends, all_ended = Agent(made, tools=[tool.send]), list[Any](), anyio.Event()
     events = agent.stream("go")
     async with anyio.create_task_group() as group, events as stream:
         started = await anext(stream)
@@ -149,29 +134,22 @@ async def test_a_running_run_cannot_be_resumed(tmp_path: Path) -> None:
             ends.append("not found")
 
         group.start_soon(rest)
-        await begun.wait()
+        await tool.begun.wait()
         group.start_soon(resume)
         await anyio.wait_all_tasks_blocked()
-        goes_on.set()
+        tool.goes_on.set()
         await all_ended.wait()
-    assert (sorted(ends), sent) == (["not found", "run.completed"], ["mail"])
-    await made.aclose()
+    assert (sorted(ends), tool.sent) == (["not found", "run.completed"], ["mail"])
 
 
 @STORAGES
 async def test_an_interrupted_run_goes_on_under_its_key_without_paying_twice(kind: str, tmp_path: Path) -> None:
-    begun, waits = anyio.Event(), [60.0, 0.0]
-
-    async def wait() -> None:
-        begun.set()
-        await anyio.sleep(waits.pop(0))
-
+    tool = Wait(60.0, 0.0)
     made = router([asks(("wait", {})), "done"], storage=storage_of(kind, tmp_path))
-    agent = Agent(made, tools=[wait])
-    await interrupted(agent, begun, idempotency_key="k")
+    agent = Agent(made, tools=[tool.wait])
+    await tool.interrupt(agent, idempotency_key="k")
     answer = await agent.run("go", idempotency_key="k")
     assert (answer.output, len(calls_of(made))) == ("done", 2)
-    await made.aclose()
 
 
 async def test_a_tool_call_runs_once_its_client_has_approved_it() -> None:
@@ -190,7 +168,6 @@ async def test_a_tool_call_runs_once_its_client_has_approved_it() -> None:
     assert [step.output for step in done.steps if step.tool] == [
         {"result": '{"error":"the user did not approve this call"}'}, {"result": "paid"},
     ]  # fmt: skip
-    await made.aclose()
 
 
 async def test_a_run_is_not_resumed_by_an_agent_that_lacks_its_tools() -> None:
@@ -204,7 +181,6 @@ async def test_a_run_is_not_resumed_by_an_agent_that_lacks_its_tools() -> None:
     with pytest.raises(ValidationFailed, match="JSON cannot hold"):
         await Agent(made, tools=[add, ASK_USER]).resume(paused, dict.fromkeys(results, object()))
     assert (await Agent(made, tools=[add, ASK_USER]).resume(paused, results)).output == "done"
-    await made.aclose()
 
 
 async def test_a_replayed_answer_has_its_type() -> None:
@@ -212,7 +188,6 @@ async def test_a_replayed_answer_has_its_type() -> None:
     agent = Agent(made, output_type=dict[str, int])
     answers = [await agent.run("go", idempotency_key="k") for _ in range(2)]
     assert [answer.data for answer in answers] == [{"value": 3}, {"value": 3}]
-    await made.aclose()
 
 
 async def test_a_stream_has_a_result_after_its_last_event() -> None:
@@ -223,7 +198,6 @@ async def test_a_stream_has_a_result_after_its_last_event() -> None:
         async for _ in events:
             pass
     assert events.result.data == {"value": 3}
-    await made.aclose()
 
 
 # Runs within runs
@@ -264,7 +238,6 @@ async def test_an_agent_used_as_a_tool_spends_the_outer_budget_however_it_ends()
     assert answer.status == "budget_exceeded"
     assert await spent(made) <= 0.01
     assert answer.summary.total_cost_usd == pytest.approx(await spent(made))
-    await made.aclose()
 
 
 async def test_what_an_agent_spent_before_it_ran_out_of_time_counts() -> None:
@@ -287,7 +260,6 @@ async def test_what_an_agent_spent_before_it_ran_out_of_time_counts() -> None:
     assert "timed out" in str(answer.steps[1].output["error"])
     assert answer.summary.total_cost_usd == pytest.approx(await spent(made))
     assert answer.steps[1].cost_usd > 0
-    await made.aclose()
 
 
 async def test_an_agent_used_as_a_tool_shares_the_tags_and_trace_of_the_outer_run() -> None:
@@ -302,32 +274,19 @@ async def test_an_agent_used_as_a_tool_shares_the_tags_and_trace_of_the_outer_ru
     below = {span.parent_id for span in trace.spans}
     assert runs[0].id in below, "the inner run's steps stand below it"
     assert sum(step.cost_usd for step in answer.steps) == pytest.approx(await spent(made))
-    await made.aclose()
 
 
 async def test_an_agent_used_as_a_tool_takes_no_slot() -> None:
     storage = MemoryStorage()
-    account = TheAccount(name="acme", created_at="2026-01-01T00:00:00.000Z", limits=RateLimits(concurrency=1))
-    await storage.apply("acme", [PutAccount(account)])
-    made, outer = inner_and_outer(
-        lambda call: "helped" if is_inner(call) else CALLS_HELPER if len(call.messages) < 4 else "done",
-        None,
-        storage=storage,
-    )
+    await storage.apply("acme", [acme(limits=RateLimits(concurrency=1))])
+    _, outer = inner_and_outer(helped, None, storage=storage)
     answer = await outer.run("go", caller=Caller("acme"))
-    assert (answer.status, answer.steps[1].output) == (
-        "completed",
-        {"result": {"status": "completed", "output": "helped"}},
-    )
-    await made.aclose()
+    assert answer.status == "completed"
+    assert answer.steps[1].output == {"result": {"status": "completed", "output": "helped"}}
 
 
 async def test_an_outer_run_that_is_resumed_does_not_pay_again_for_an_inner_one(tmp_path: Path) -> None:
-    begun, waits = anyio.Event(), [60.0, 0.0]
-
-    async def wait() -> None:
-        begun.set()
-        await anyio.sleep(waits.pop(0))
+    tool = Wait(60.0, 0.0)
 
     def script(call: UpstreamCall) -> Any:
         if is_inner(call):
@@ -335,14 +294,13 @@ async def test_an_outer_run_that_is_resumed_does_not_pay_again_for_an_inner_one(
         return asks(("helper", {"task": "inner"}), ("wait", {})) if len(call.messages) < 4 else "done"
 
     made = router(script, storage=SqliteStorage(tmp_path / "store.db"))
-    outer = Agent(made, tools=[Agent(made).as_tool("helper", "helps"), wait])
-    await interrupted(outer, begun, idempotency_key="k")
+    outer = Agent(made, tools=[Agent(made).as_tool("helper", "helps"), tool.wait])
+    await tool.interrupt(outer, idempotency_key="k")
     answer = await outer.run("go", idempotency_key="k")
     assert answer.status == "completed"
     rows = await made.storage.scan("default", LedgerRows(), after=None, limit=100)
     assert len(calls_of(made)) == 3
     assert answer.summary.total_cost_usd == pytest.approx(sum(row.cost_nanos for row in rows) / 1e9)
-    await made.aclose()
 
 
 def test_an_agent_that_waits_for_a_client_cannot_be_a_tool() -> None:
@@ -368,7 +326,6 @@ async def test_a_history_is_cut_to_the_window_of_the_models_that_may_serve() -> 
     answer = await Agent(made, tools=[read], models=["test/small"], max_steps=100).run("go")
     assert (answer.status, answer.response.error) == ("completed", None)
     assert calls_of(made)[-1].messages[1].content == "go"
-    await made.aclose()
 
 
 async def test_a_long_conversation_stays_usable() -> None:
@@ -380,7 +337,6 @@ async def test_a_long_conversation_stays_usable() -> None:
     for _ in range(12):
         answer = await agent.run("word " * 500, conversation="c")
         assert (answer.status, answer.response.error) == ("completed", None)
-    await made.aclose()
 
 
 async def test_the_trace_of_an_ended_run_has_no_text() -> None:
@@ -393,7 +349,6 @@ async def test_the_trace_of_an_ended_run_has_no_text() -> None:
     assert kept == []
     trace = await made.trace(answer.trace_id)
     assert "123454321" not in str(trace)
-    await made.aclose()
 
 
 async def test_tool_spans_have_text_if_capture_is_on() -> None:
@@ -404,7 +359,6 @@ async def test_tool_spans_have_text_if_capture_is_on() -> None:
     trace = await made.trace(answer.trace_id)
     (span,) = (span for span in trace.spans if isinstance(span, ToolSpan))
     assert (span.input, span.output) == ({"text": '{"a":7,"b":8}'}, {"text": '{"result":15}'})
-    await made.aclose()
 
 
 async def test_a_budget_holds_in_the_sandbox_too() -> None:
@@ -422,7 +376,6 @@ async def test_a_server_applies_the_smaller_limit_and_python_the_given_one() -> 
     assert len((await run.finish()).steps) == 4
     assert len((await agent.prepare(AgentRequest(task="x", max_steps=2)).finish()).steps) == 2
     assert len((await agent.run("x", max_steps=6)).steps) == 6
-    await made.aclose()
 
 
 @pytest.mark.parametrize(

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
 from random import Random
-from types import TracebackType
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright import Answer, CallableProvider, Catalogue, Model, ProviderFault, Router, Settings
+from routewright import CallableProvider, Catalogue, Model, ProviderFault, Router, Settings
 from routewright._core.attempt import MAX_ANSWER_CHARS
 from routewright._engine.execute import LATE_S, YIELD_EVERY
 from routewright._engine.progress import FAREWELL_S
 from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
-from routewright.testing.provider import Line, Script
+from routewright.testing.provider import Line, Script, ScriptedCall
 from routewright.wire import (
     Chunk,
     Delta,
@@ -33,26 +31,12 @@ from routewright.wire import (
     Usage,
 )
 
-from .support import GOOD, SPARE, House, said
+from .support import GOOD, SPARE, Ask, House, both_ways, on_one_loop, plain, said
 
 pytestmark = pytest.mark.anyio
-on_one_loop = pytest.mark.parametrize("anyio_backend", ["asyncio"])
-"""For tests of much computation, in which the kind of loop plays no part."""
 
 ANSWER = said(Delta("Blue."), Usage(10, 5), Finish("stop"))
 ONCE: FallbackDict = {"maxRetries": 0}
-
-
-async def plain(router: Router, **options: Any) -> str:
-    answer: Answer = await router.route("hi", goal="quality", **options)
-    return answer.output
-
-
-async def streamed(router: Router, **options: Any) -> str:
-    async with router.stream("hi", goal="quality", **options) as stream:
-        async for _ in stream:
-            pass
-    return stream.result.output
 
 
 class Odd(BaseException):
@@ -61,9 +45,6 @@ class Odd(BaseException):
 
 ODD_GROUP = BaseExceptionGroup("two", [Odd(), ValueError()])
 STOP_GROUP = BaseExceptionGroup("two", [KeyboardInterrupt(), ValueError()])
-
-both_ways = pytest.mark.parametrize("ask", [plain, streamed])
-Ask = Callable[..., Awaitable[str]]
 
 
 def stability(house: House) -> float:
@@ -193,25 +174,18 @@ async def test_the_first_token_is_awaited_from_the_moment_the_attempt_is_opened(
     assert span.ttft_ms == 5_000
 
 
-class Slow:
+class Slow(ScriptedCall):
     """A call that takes its time to be left, and then may raise."""
 
-    def __init__(self, inner: AbstractAsyncContextManager[AsyncIterator[Chunk]], provider: SlowToLeave) -> None:
-        self.inner = inner
-        self.provider = provider
+    _provider: SlowToLeave
 
-    async def __aenter__(self) -> AsyncIterator[Chunk]:
-        return await self.inner.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         try:
-            await self.provider.pause(self.provider.leaving_s)
+            await self._provider.pause(self._provider.leaving_s)
         finally:
-            await self.inner.__aexit__(kind, error, trace)
-        if self.provider.at_last is not None:
-            raise self.provider.at_last
+            await super().__aexit__(*error)
+        if self._provider.at_last is not None:
+            raise self._provider.at_last
 
 
 class SlowToLeave(ScriptedProvider):
@@ -219,7 +193,7 @@ class SlowToLeave(ScriptedProvider):
     at_last: BaseException | None = None
 
     def open(self, call: UpstreamCall) -> Any:
-        return Slow(super().open(call), self)
+        return Slow(self, call)
 
 
 @both_ways

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -61,16 +61,18 @@ from .test_cancel_everywhere import CancelAt
 pytestmark = pytest.mark.anyio
 GOOD = replace(PLAIN, modalities=("text", "image", "tool"), structured_output=True)
 EXACT = CacheOpts(mode="exact")
+NEAR = CacheOpts(threshold=0.9, explore=0.02)
 WHOLE = [Usage(100, 50), Finish("stop")]
+LOG_IN, SIMILAR = "How do I log in?", "How can I log in?"
 
 
 class Places:
-    """An embedder under whose eyes texts lie where a test puts them."""
+    """An embedder that puts two questions near each other, or each text where a test says."""
 
     name = "places"
 
-    def __init__(self, *, failing: bool = False) -> None:
-        self.at: dict[str, float] = {}
+    def __init__(self, at: dict[str, float] | None = None, *, failing: bool = False) -> None:
+        self.at = at or {LOG_IN: 0.0, SIMILAR: 0.1}
         self.asked = 0
         self.failing = failing
 
@@ -103,16 +105,25 @@ class Shop:
     provider: ScriptedProvider
     clock: FakeClock
     chance: Chance
+    answers: list[Any] = field(default_factory=list)
 
     @property
     def calls(self) -> int:
         return len(self.provider.calls)
 
     async def ask(self, text: Any = "Why?", cache: Any = EXACT, **options: Any) -> Any:
-        return await self.router.route(text, cache=cache, **options)
+        self.answers.append(await self.router.route(text, cache=cache, **options))
+        return self.answers[-1]
+
+    async def explore(self) -> Any:
+        """Ask so that the second question is answered live, though it has a hit."""
+        await self.ask(LOG_IN, NEAR)
+        self.chance.next = 0.99
+        return await self.ask(SIMILAR, NEAR)
 
 
 def shop(answer: Any = None, *, cache: Any = None, settings: dict[str, Any] | None = None, **router: Any) -> Shop:
+    """``settings``: of the cache."""
     clock, chance, count = FakeClock(), Chance(), iter(range(1, 10**6))
 
     def numbered(call: UpstreamCall) -> Any:
@@ -120,8 +131,11 @@ def shop(answer: Any = None, *, cache: Any = None, settings: dict[str, Any] | No
             return [Delta(f"answer {next(count)}"), *WHOLE]
         return answer(call) if callable(answer) else answer
 
+    for part in (cache, *(settings or {}).values()):
+        if isinstance(part, Faulty | Dawdling | Hanging):
+            part.clock = clock
     provider = ScriptedProvider(numbered, models=[GOOD], clock=clock)
-    made = Settings(clock=clock, rng=chance, **{"cache": CacheSettings(judge_usd_a_day=0), **(settings or {})})
+    made = Settings(clock=clock, rng=chance, cache=CacheSettings(**{"judge_usd_a_day": 0, **(settings or {})}))
     return Shop(Router(providers=[provider], cache=cache, settings=made, **router), provider, clock, chance)
 
 
@@ -257,14 +271,6 @@ async def test_only_whole_answers_are_kept(answer: Any) -> None:
     assert (await at.router.cache.stats()).entries == 0
 
 
-async def test_tool_calls_are_kept_in_mode_exact() -> None:
-    at = shop([ToolDelta(0, '{"a": 1}', "call_1", "f"), Usage(1, 1), Finish("tool_calls")])
-    first, again = [await at.ask(tools=[Tool(function=FunctionSpec("f"))]) for _ in range(2)]
-    assert again.routing.cache_hit
-    assert again.tool_calls == first.tool_calls
-    assert again.finish_reason == "tool_calls"
-
-
 async def test_a_failed_call_keeps_nothing() -> None:
     answers = iter([ProviderFault("request"), "fine"])
     at = shop(lambda call: next(answers))
@@ -309,34 +315,24 @@ SLOW = [Delta("slow"), Pause(5.0), *WHOLE]
 
 async def test_the_same_misses_at_once_make_one_call() -> None:
     at = shop(SLOW)
-    answers: list[Any] = []
-
-    async def ask() -> None:
-        answers.append(await at.ask())
-
     async with anyio.create_task_group() as group:
         for _ in range(20):
-            group.start_soon(ask)
+            group.start_soon(at.ask)
     assert at.calls == 1
-    assert sorted(answer.routing.cache_hit for answer in answers) == [False] + [True] * 19
+    assert sorted(answer.routing.cache_hit for answer in at.answers) == [False] + [True] * 19
 
 
 async def test_a_waiting_call_makes_the_answer_if_the_first_is_cancelled() -> None:
     at = shop(SLOW)
-    answers: list[Any] = []
-
-    async def ask() -> None:
-        answers.append(await at.ask())
-
     async with anyio.create_task_group() as group, anyio.create_task_group() as first:
-        first.start_soon(ask)
+        first.start_soon(at.ask)
         await at.clock.sleep(1.0)
         for _ in range(5):
-            group.start_soon(ask)
+            group.start_soon(at.ask)
         await at.clock.sleep(1.0)
         first.cancel_scope.cancel()
     assert at.calls == 2
-    assert len(answers) == 5
+    assert len(at.answers) == 5
 
 
 async def test_calls_that_waited_for_a_failed_one_all_call_at_once() -> None:
@@ -415,26 +411,13 @@ class Faulty:
     def __init__(self, clock: FakeClock, *, slow_s: float = 0.0) -> None:
         self.clock, self.slow_s, self.asked = clock, slow_s, 0
 
-    async def _fail(self) -> Any:
+    async def _fail(self, *_: Any) -> Any:
         self.asked += 1
         if self.slow_s:
             await self.clock.sleep(self.slow_s)
         raise OSError("away")
 
-    async def get(self, key: bytes, now: float) -> CacheEntry | None:
-        found: CacheEntry | None = await self._fail()
-        return found
-
-    async def nearest(self, partition: bytes, vector: Any, now: float, limit: int) -> Sequence[CacheMatch]:
-        found: Sequence[CacheMatch] = await self._fail()
-        return found
-
-    async def put(self, entry: CacheEntry) -> None:
-        await self._fail()
-
-    async def remove(self, which: CacheSelection) -> int:
-        found: int = await self._fail()
-        return found
+    get = nearest = put = remove = _fail
 
     async def stats(self, account: str | None, now: float) -> CacheStats:
         return CacheStats()
@@ -444,40 +427,28 @@ class Faulty:
 
 @pytest.mark.parametrize("slow_s", [0.0, 10.0])
 async def test_a_failing_cache_costs_a_moment_and_then_rests(slow_s: float, caplog: pytest.LogCaptureFixture) -> None:
-    clock = FakeClock()
-    cache = Faulty(clock, slow_s=slow_s)
-    provider = ScriptedProvider(lambda call: "fine", models=[GOOD], clock=clock)
-    router = Router(providers=[provider], cache=cache, settings=Settings(clock=clock))
-    async with router:
+    cache = Faulty(FakeClock(), slow_s=slow_s)
+    at = shop("fine", cache=cache)
+    async with at.router:
         with caplog.at_level(logging.WARNING):
             for _ in range(20):
-                began = clock.monotonic()
-                assert (await router.route("Why?", cache=EXACT)).output == "fine"
-                assert clock.monotonic() - began <= 0.051
-                await clock.sleep(0.2)
+                began = at.clock.monotonic()
+                assert (await at.ask()).output == "fine"
+                assert at.clock.monotonic() - began <= 0.051
+                await at.clock.sleep(0.2)
         assert cache.asked <= 5
         assert "is not asked for 10 s" in caplog.text
         asked = cache.asked
-        await clock.sleep(20.0)
-        await router.route("Why?", cache=EXACT)
+        await at.clock.sleep(20.0)
+        await at.ask()
         assert cache.asked > asked, "it is asked again after a while"
 
 
-FAR = {"How do I sign in?": 1.0}
-NEAR = CacheOpts(threshold=0.9, explore=0.02)
-
-
 async def test_a_similar_question_is_a_hit_and_its_span_says_why() -> None:
-    places = Places()
-    places.at = {
-        "How do I log in?": 0.0,
-        "How can I log in?": 0.1,
-        "How do I sign in?": 1.0,
-        "How do I log in to 2?": 0.1,
-    }
-    at = shop(settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
-    first = await at.ask("How do I log in?", NEAR)
-    hit = await at.ask("How can I log in?", NEAR)
+    places = Places({LOG_IN: 0.0, SIMILAR: 0.1, "How do I sign in?": 1.0, "How do I log in to 2?": 0.1})
+    at = shop(settings={"embedder": places})
+    first = await at.ask(LOG_IN, NEAR)
+    hit = await at.ask(SIMILAR, NEAR)
     assert (hit.output, hit.routing.cache_hit, at.calls) == (first.output, True, 1)
     span = span_of(hit)
     assert (span.mode, span.similarity, span.entry_trace_id) == (
@@ -493,18 +464,14 @@ async def test_a_similar_question_is_a_hit_and_its_span_says_why() -> None:
 
 
 async def test_a_share_of_the_hits_is_answered_live_and_compared() -> None:
-    places = Places()
-    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
-    at = shop("the same", settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
-    await at.ask("How do I log in?", NEAR)
-    at.chance.next = 0.99
-    explored = await at.ask("How can I log in?", NEAR)
+    at = shop("the same", settings={"embedder": Places()})
+    explored = await at.explore()
     assert (explored.routing.cache_hit, span_of(explored).explored, at.calls) == (False, True, 2)
 
 
 async def test_images_and_tools_are_only_found_by_the_same_request() -> None:
     places = Places()
-    at = shop(settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
+    at = shop(settings={"embedder": places})
     await at.ask("One?", NEAR, tools=[Tool(function=FunctionSpec("f"))])
     await at.ask("Two?", NEAR, tools=[Tool(function=FunctionSpec("f"))])
     assert (places.asked, at.calls) == (0, 2)
@@ -512,7 +479,7 @@ async def test_images_and_tools_are_only_found_by_the_same_request() -> None:
 
 async def test_an_embedder_that_fails_makes_misses_and_rests() -> None:
     places = Places(failing=True)
-    at = shop(settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
+    at = shop(settings={"embedder": places})
     for number in range(10):
         await at.ask(f"Question {number}?", NEAR)
     assert (places.asked, at.calls) == (3, 10)
@@ -531,25 +498,18 @@ class Judged:
 
 
 async def test_a_comparator_that_waits_is_asked_behind_the_answer() -> None:
-    places, judged = Places(), Judged(True)
-    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
-    at = shop(settings={"cache": CacheSettings(embedder=places, comparators=(judged,), judge_usd_a_day=0)})
+    judged = Judged(True)
+    at = shop(settings={"embedder": Places(), "comparators": (judged,)})
     async with at.router:
-        await at.ask("How do I log in?", NEAR)
-        at.chance.next = 0.99
-        await at.ask("How can I log in?", NEAR)
+        await at.explore()
         await at.clock.sleep(1.0)
-        assert judged.asked == [("How can I log in?", "answer 1", "answer 2")]
+        assert judged.asked == [(SIMILAR, "answer 1", "answer 2")]
 
 
 async def test_the_judge_is_a_call_of_the_same_caller_within_its_budget() -> None:
-    places = Places()
-    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
-    at = shop(settings={"cache": CacheSettings(embedder=places)})
+    at = shop(settings={"embedder": Places(), "judge_usd_a_day": 1.0})
     async with at.router:
-        await at.ask("How do I log in?", NEAR)
-        at.chance.next = 0.99
-        await at.ask("How can I log in?", NEAR)
+        await at.explore()
         await at.clock.sleep(1.0)
         assert at.calls == 3
         assert "answer 1" in str(at.provider.calls[2].messages[-1].content)
@@ -603,16 +563,14 @@ async def test_entries_are_removed_by_what_they_have_in_common() -> None:
 
 
 async def test_explain_says_what_would_happen_and_changes_nothing() -> None:
-    places = Places()
-    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
-    at = shop(settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
+    at = shop(settings={"embedder": Places()})
     assert (await at.router.cache.explain("Why?")).reason.startswith("a miss: no similar question")
-    await at.ask("How do I log in?", NEAR)
-    told = await at.router.cache.explain("How can I log in?", cache=NEAR)
-    assert told.near[0].question == "How do I log in?"
+    await at.ask(LOG_IN, NEAR)
+    told = await at.router.cache.explain(SIMILAR, cache=NEAR)
+    assert told.near[0].question == LOG_IN
     assert told.near[0].serve == 0.98
     assert told.reason.startswith("a hit in 98% of cases")
-    assert (await at.router.cache.explain("How do I log in?", cache=NEAR)).exact_age_s == 0.0
+    assert (await at.router.cache.explain(LOG_IN, cache=NEAR)).exact_age_s == 0.0
     assert at.calls == 1
 
 
@@ -722,13 +680,12 @@ async def test_cancelled_at_any_await_a_look_up_holds_nothing(form: str, found: 
         at += 1
         bank = await Bank(*[[Pause(0.1), *ANSWER]] * 4, terms=[account(monthly_nanos=10**9, plan="free")]).open()
         slow = Dawdling(bank.clock)
-        slow.places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
         settings = Settings(clock=bank.clock, rng=Chance(), cache=CacheSettings(embedder=slow, judge_usd_a_day=0))
         router = Router(providers=[bank.good], storage=bank.storage, cache=slow, settings=settings)
         kept = router.as_caller(ACME)
-        question = "How can I log in?" if found == "near" else "How do I log in?"
+        question = SIMILAR if found == "near" else LOG_IN
         if found in ("hit", "near"):
-            await kept.route("How do I log in?", cache=NEAR, params=CAP)
+            await kept.route(LOG_IN, cache=NEAR, params=CAP)
             await bank.clock.sleep(1.0)
 
         async def ask(router: Router = kept, question: str = question) -> None:
@@ -758,31 +715,35 @@ async def test_cancelled_at_any_await_a_look_up_holds_nothing(form: str, found: 
 
 
 class Odd:
-    """A comparator that gives what a test says."""
+    """A comparator that gives or raises what a test says."""
 
     def __init__(self, given: Any) -> None:
         self.given = given
 
     def compare(self, question: str, cached: str, live: str) -> Any:
+        if isinstance(self.given, Exception):
+            raise self.given
         return self.given
 
 
 @pytest.mark.parametrize("given", [np.bool_(True), 1, "yes", [0], np.zeros(2)], ids=repr)
 async def test_no_result_of_a_comparator_fails_a_call(given: Any) -> None:
-    places = Places()
-    places.at = {f"How do I log in {'really ' * place}?": 0.1 * place for place in range(6)}
-    at = shop(settings={"cache": CacheSettings(embedder=places, comparators=(Odd(given),), judge_usd_a_day=0)})
+    places = Places({f"How do I log in {'really ' * place}?": 0.1 * place for place in range(6)})
+    at = shop(settings={"embedder": places, "comparators": (Odd(given),)})
     for question in places.at:
         assert (await at.ask(question, CacheOpts(threshold=0.999))).output
     assert not at.router.engine.records.under_way
 
 
 async def test_cached_tool_calls_are_served_only_in_mode_exact() -> None:
-    at = shop([ToolDelta(0, "{}", "call_1", "f"), Usage(1, 1), Finish("tool_calls")])
+    at = shop([ToolDelta(0, '{"a": 1}', "call_1", "f"), Usage(1, 1), Finish("tool_calls")])
     tools = [Tool(function=FunctionSpec("f"))]
-    await at.ask(tools=tools)
+    first = await at.ask(tools=tools)
     assert not (await at.ask(cache=True, tools=tools)).routing.cache_hit
-    assert (await at.ask(tools=tools)).routing.cache_hit
+    again = await at.ask(tools=tools)
+    assert again.routing.cache_hit
+    assert again.tool_calls == first.tool_calls
+    assert again.finish_reason == "tool_calls"
 
 
 async def test_an_unread_stream_delays_no_call_past_its_own_deadline() -> None:
@@ -877,7 +838,7 @@ async def test_a_number_of_any_size_makes_a_key() -> None:
 
 async def test_the_same_words_are_a_hit_at_once() -> None:
     at = shop()
-    await at.ask("How do I log in?", True)
+    await at.ask(LOG_IN, True)
     hit = await at.ask("how do I log in", True)
     assert (hit.routing.cache_hit, span_of(hit).mode, span_of(hit).risk) == (True, "semantic", 0.0)
     assert "same words" in span_of(hit).compared
@@ -888,7 +849,6 @@ async def test_the_same_words_are_a_hit_at_once() -> None:
 
 async def test_the_judge_is_not_asked_in_the_sandbox() -> None:
     places = Places()
-    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
     asked = list[Any]()
     clock = FakeClock()
     settings = Settings(clock=clock, rng=Chance(), cache=CacheSettings(embedder=places))
@@ -907,13 +867,9 @@ async def test_the_judge_is_not_asked_in_the_sandbox() -> None:
 
 async def test_feedback_in_another_process_lowers_the_confidence_in_an_entry() -> None:
     places, storage, cache = Places(), MemoryStorage(), MemoryCache()
-    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
-    one, other = (
-        shop(storage=storage, cache=cache, settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
-        for _ in range(2)
-    )
-    await one.ask("How do I log in?", NEAR)
-    hit = await one.ask("How can I log in?", NEAR)
+    one, other = (shop(storage=storage, cache=cache, settings={"embedder": places}) for _ in range(2))
+    await one.ask(LOG_IN, NEAR)
+    hit = await one.ask(SIMILAR, NEAR)
     assert hit.routing.cache_hit
     await one.router.flush()
     await other.router.feedback(hit.trace_id, 0.0)
@@ -936,10 +892,7 @@ async def test_comparators_are_a_sequence() -> None:
 
 def slow_shop(answer: Any = None, **settings: Any) -> Shop:
     """With a cache that takes ten milliseconds."""
-    slow = Dawdling(FakeClock())
-    at = shop(answer, cache=slow, settings={"cache": CacheSettings(judge_usd_a_day=0, **settings)})
-    slow.clock = at.clock
-    return at
+    return shop(answer, cache=Dawdling(FakeClock()), settings=settings)
 
 
 async def test_an_entry_removed_by_trace_id_before_it_is_kept_is_never_served() -> None:
@@ -981,8 +934,7 @@ class Hanging:
 
 async def test_an_embedder_takes_at_most_half_of_a_calls_time() -> None:
     embedder = Hanging(FakeClock())
-    at = shop(settings={"cache": CacheSettings(embedder=embedder, judge_usd_a_day=0)})
-    embedder.clock = at.clock
+    at = shop(settings={"embedder": embedder})
     for number in range(4):
         began = at.clock.monotonic()
         assert (await at.ask(f"Question {number}?", True, timeout_ms=200)).output
@@ -995,7 +947,6 @@ async def test_an_embedder_takes_at_most_half_of_a_calls_time() -> None:
 async def test_a_cache_takes_at_most_half_of_a_calls_time() -> None:
     cache = Faulty(FakeClock(), slow_s=10.0)
     at = shop(cache=cache)
-    cache.clock = at.clock
     began = at.clock.monotonic()
     assert (await at.ask(timeout_ms=40)).output
     assert at.clock.monotonic() - began == pytest.approx(0.02)
@@ -1018,7 +969,6 @@ async def test_slow_searches_rest_while_equal_requests_are_found(is_starting: bo
     cache = SlowSearch(FakeClock())
     cache.is_starting = is_starting
     at = shop(cache=cache)
-    cache.clock = at.clock
     async with at.router:
         for number in range(5):
             await at.ask(f"Question {number}?", True)
@@ -1101,13 +1051,10 @@ async def test_a_call_that_ends_as_another_starts_to_wait_is_not_waited_for() ->
 
 @pytest.mark.parametrize("first", [Judged(None), Odd(None)], ids=["waits", "plain"])
 async def test_if_a_comparator_has_no_verdict_the_next_is_asked(first: Any) -> None:
-    places, last = Places(), Judged(True)
-    places.at = {"How do I log in?": 0.0, "How can I log in?": 0.1}
-    at = shop(settings={"cache": CacheSettings(embedder=places, comparators=(first, last), judge_usd_a_day=0)})
+    last = Judged(True)
+    at = shop(settings={"embedder": Places(), "comparators": (first, last)})
     async with at.router:
-        await at.ask("How do I log in?", NEAR)
-        at.chance.next = 0.99
-        await at.ask("How can I log in?", NEAR)
+        await at.explore()
         await at.clock.sleep(1.0)
         assert len(last.asked) == 1
         (space,) = at.router.engine.caching.calibrations._spaces.values()
@@ -1135,10 +1082,10 @@ class Sharing(Dawdling):
 
 async def sharing_shop() -> tuple[Shop, Sharing]:
     """With three observations, of which none was shared."""
-    cache, places = Sharing(), Places()
-    places.at = {f"How do I log in {'really ' * place}?": 0.01 * place for place in range(4)}
-    at = shop("the same", cache=cache, settings={"cache": CacheSettings(embedder=places, judge_usd_a_day=0)})
-    cache.clock, at.chance.next = at.clock, 0.99
+    cache = Sharing()
+    places = Places({f"How do I log in {'really ' * place}?": 0.01 * place for place in range(4)})
+    at = shop("the same", cache=cache, settings={"embedder": places})
+    at.chance.next = 0.99
     for question in places.at:
         await at.ask(question, NEAR)
         await at.clock.sleep(1.0)
@@ -1166,17 +1113,9 @@ async def test_observations_are_shared_before_the_cache_is_closed() -> None:
     assert (len(cache.rows), cache.closed) == (3, True)
 
 
-class Failing:
-    """A comparator that raises."""
-
-    def compare(self, question: str, cached: str, live: str) -> bool:
-        raise OSError("no model")
-
-
 async def test_a_comparator_that_fails_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    places = Places()
-    places.at = {f"How do I log in {'really ' * place}?": 0.1 * place for place in range(6)}
-    at = shop(settings={"cache": CacheSettings(embedder=places, comparators=(Failing(),), judge_usd_a_day=0)})
+    places = Places({f"How do I log in {'really ' * place}?": 0.1 * place for place in range(6)})
+    at = shop(settings={"embedder": places, "comparators": (Odd(OSError("no model")),)})
     with caplog.at_level(logging.WARNING):
         for question in places.at:
             await at.ask(question, CacheOpts(threshold=0.999))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-from functools import partial
 from typing import Any
 
 import anyio
@@ -42,22 +41,11 @@ from routewright.wire import (
     Usage,
 )
 
-from .support import GOOD, SPARE, House, said, traces_in
+from .support import GOOD, SPARE, Ask, House, both_ways, said, streamed, traces_in
 
 pytestmark = pytest.mark.anyio
 ANSWER = said(Delta("canary-answer"), Usage(10, 5), Finish("stop"))
-NEVER_KEPT = (
-    "Board",
-    "Pool",
-    "HealthSnapshot",
-    "Progress",
-    "Execution",
-    "Exchange",
-    "RouteRequest",
-    "Fleet",
-    "frame",
-    "traceback",
-)
+NEVER_KEPT = "Board Pool HealthSnapshot Progress Execution Exchange RouteRequest Fleet frame traceback".split()
 
 
 async def call_of(house: House, **options: Any) -> Call:
@@ -93,25 +81,19 @@ async def test_only_the_fallback_that_served_is_shown_as_used() -> None:
     assert found == [("good/one", "spare/two", False), ("spare/two", "third/three", True)]
 
 
-@pytest.mark.parametrize("streamed", [True, False])
+@both_ways
 @pytest.mark.parametrize("text", [[Delta("half an answer")], []])
-async def test_a_call_left_early_is_charged_only_if_content_was_delivered(text: list[Line], streamed: bool) -> None:
+async def test_a_call_left_early_is_charged_only_if_content_was_delivered(text: list[Line], ask: Ask) -> None:
     storage = MemoryStorage()
     house = House([said(Usage(100, 20), *text, Pause(30.0))], storage=storage)
-
-    async def read() -> None:
-        async with house.router.stream("hi", goal="quality") as stream:
-            async for _ in stream:
-                pass
-
     async with anyio.create_task_group() as group:
-        group.start_soon(read if streamed else partial(house.router.route, "hi", goal="quality"))
+        group.start_soon(ask, house.router)
         await house.clock.advance(1.0)
         group.cancel_scope.cancel()
     (trace,) = await traces_in(storage)
     assert trace.status == "cancelled"
     assert trace.cost_usd == pytest.approx((100 * 1.0 + 20 * 4.0) / 1e6)
-    assert trace.charged_usd == (trace.cost_usd if text and streamed else 0.0)
+    assert trace.charged_usd == (trace.cost_usd if text and ask is streamed else 0.0)
 
 
 async def test_an_ordinary_call_emits_no_event() -> None:

@@ -367,12 +367,8 @@ async def test_a_call_that_is_cancelled_anywhere_shows_nothing(ask: Ask, watch: 
             watch.look_at_error("the cancellation", error)
             raise
 
-    cells, at, waited, left = (
-        [telling(SCENARIOS[name]) for name in ("rate_limited_second", "stall_mid_answer")],
-        0,
-        0,
-        0,
-    )
+    cells = [telling(SCENARIOS[name]) for name in ("rate_limited_second", "stall_mid_answer")]
+    at = waited = left = 0
     while waited >= at:
         at += 1
         pair = Pair([*cells, *cells], good(f"{SAID} from another."), models=ABLE)
@@ -672,12 +668,10 @@ async def test_an_invalid_request_is_reported_without_its_text(request_: Any, wa
         with pytest.raises(ValidationFailed) as caught:
             say(request_)
         watch.look_at_error("the error", caught.value)
-    with pytest.raises(ValidationFailed) as caught:
-        await router.route(request_)
-    watch.look_at_error("the error", caught.value)
-    with pytest.raises(ValidationFailed) as caught:
-        await anext(router.stream(request_))
-    watch.look_at_error("the error", caught.value)
+    for wait in (router.route, lambda asked: anext(router.stream(asked))):
+        with pytest.raises(ValidationFailed) as caught:
+            await wait(request_)
+        watch.look_at_error("the error", caught.value)
     (result,) = await router.route_many([request_])
     assert isinstance(result, ValidationFailed)
     watch.look_at_error("the error", result)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from functools import partial
-from types import SimpleNamespace
-from typing import Any, cast
 
 import anyio
 import pytest
@@ -17,7 +13,7 @@ from routewright.backends.clock import SystemClock
 from routewright.testing import Pause, ScriptedProvider
 from routewright.wire import Chunk, Delta, Finish, Usage
 
-from .support import House, said, traces_in
+from .support import Ask, House, both_ways, plain, said, traces_in
 
 pytestmark = pytest.mark.anyio
 
@@ -42,25 +38,10 @@ class Crying(ScriptedProvider):
         raise asyncio.CancelledError
 
 
-async def plain(house: House) -> str:
-    return (await house.router.route("hi", goal="quality")).output
-
-
-async def streamed(house: House) -> str:
-    async with house.router.stream("hi", goal="quality") as stream:
-        async for _ in stream:
-            pass
-    return stream.result.output
-
-
-both_ways = pytest.mark.parametrize("ask", [plain, streamed])
-Ask = Callable[[House], Coroutine[Any, Any, str]]
-
-
 @both_ways
 async def test_a_provider_that_converts_its_time_limit_does_not_take_the_fallback_along(ask: Ask) -> None:
     house = House([STUCK], [ANSWER], kind=Converting)
-    assert await ask(house) == "Blue."
+    assert await ask(house.router) == "Blue."
     assert house.clock.monotonic() == (21.0 if ask is plain else 11.0)
     assert house.left_open == 0
 
@@ -70,7 +51,7 @@ async def test_a_provider_that_converts_its_time_limit_does_not_take_the_fallbac
 async def test_a_cancelled_task_ends_though_the_provider_converts_it(ask: Ask) -> None:
     storage = MemoryStorage()
     house = House([STUCK], [ANSWER], kind=Converting, storage=storage)
-    task = asyncio.ensure_future(ask(house))
+    task = asyncio.ensure_future(ask(house.router))
     await house.clock.advance(1.0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -87,7 +68,7 @@ async def test_a_cancelled_scope_ends_the_call_though_the_provider_converts_it(a
 
     async def call() -> None:
         try:
-            await ask(house)
+            await ask(house.router)
         except BaseException as error:
             ended.append(type(error))
             raise
@@ -104,7 +85,7 @@ async def test_a_cancelled_scope_ends_the_call_though_the_provider_converts_it(a
 @both_ways
 async def test_a_stray_cancellation_is_a_provider_fault(ask: Ask) -> None:
     house = House([STUCK], [ANSWER], kind=Crying)
-    assert await ask(house) == "Blue."
+    assert await ask(house.router) == "Blue."
     assert house.left_open == 0
 
 
@@ -116,7 +97,7 @@ async def test_a_task_that_was_cancelled_before_still_has_its_fallbacks() -> Non
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            return await plain(house)
+            return await plain(house.router)
         return ""
 
     task = asyncio.ensure_future(clean_up())
@@ -134,7 +115,7 @@ async def test_a_task_that_was_cancelled_just_before_ends(ask: Ask) -> None:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
-        await ask(house)
+        await ask(house.router)
 
     with pytest.raises(asyncio.CancelledError):
         await asyncio.ensure_future(call())
@@ -180,10 +161,10 @@ class Grouping(ScriptedProvider):
 @both_ways
 async def test_a_cancellation_in_an_exception_group_counts(ask: Ask) -> None:
     house = House([STUCK], [ANSWER], kind=Grouping)
-    assert await ask(house) == "Blue."
+    assert await ask(house.router) == "Blue."
     house = House([STUCK], [ANSWER], kind=Grouping)
     async with anyio.create_task_group() as group:
-        group.start_soon(ask, house)
+        group.start_soon(ask, house.router)
         await house.clock.advance(1.0)
         group.cancel_scope.cancel()
     assert house.spare.calls == []
@@ -246,14 +227,11 @@ async def test_a_cancellation_that_a_provider_sends_again_does_not_take_the_fall
     good = CancellingAgain([STUCK], models=models[:1], clock=clock)
     spare = ScriptedProvider([said(Delta("Blue."), Finish("stop"))], models=models[1:], clock=clock)
     router = Router(providers=[good, spare], settings=Settings(clock=clock))
-    hurried = SimpleNamespace(
-        route=partial(router.route, timeout_ms=500), stream=partial(router.stream, timeout_ms=500)
-    )
 
     async def clean_up() -> str:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60 if cancelled_before else 0)
-        return await ask(cast(House, SimpleNamespace(router=hurried)))
+        return await ask(router, timeout_ms=500)
 
     task = asyncio.ensure_future(clean_up())
     await asyncio.sleep(0)

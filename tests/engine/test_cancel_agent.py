@@ -18,7 +18,7 @@ from .test_admission import account
 from .test_agent import asks, calls_of, router
 from .test_cancel_everywhere import CancelAt
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("closing")]
 ACME = Caller("acme")
 ENDS: dict[str, Any] = {"an answer": "done", "calls of the client": asks(("ask_user", {}))}
 

@@ -67,6 +67,8 @@ ANSWER = f"It is {SECRET}, too."
 ASKED, ANSWERED = "What is ***?", "It is ***, too."
 CONTENT = Content(messages=[Message("user", ASKED)], output=ANSWERED)
 WHOLE = said(Delta(ANSWER[:8]), Delta(ANSWER[8:]), Usage(10, 5), Finish("stop"))
+ASKED_ALONE = Content(messages=CONTENT.messages)
+STARRED = Content(messages=[Message("user", "*")], output="*")
 NOTE = "[withheld: the redactor failed]"
 
 
@@ -142,7 +144,7 @@ async def test_the_trace_has_the_text_as_redacted(ask: Ask) -> None:
 @every_way
 async def test_prompts_or_answers_alone_can_be_kept_and_the_redactor_sees_nothing_else(ask: Ask) -> None:
     for which, content in (
-        ({"answers": False}, Content(messages=CONTENT.messages)),
+        ({"answers": False}, ASKED_ALONE),
         ({"prompts": False}, Content(output=ANSWERED)),
         ({"prompts": False, "answers": False}, Content()),
     ):
@@ -193,7 +195,7 @@ async def test_the_prompt_of_a_failed_call_is_kept(ask: Ask) -> None:
     house = keeping([broken], [broken])
     with pytest.raises(UpstreamFailed):
         await ask_to_its_end(ask, house.router)
-    assert (await only_trace(house)).content == Content(messages=CONTENT.messages)
+    assert (await only_trace(house)).content == ASKED_ALONE
 
 
 async def ask_to_its_end(ask: Ask, router: Router) -> None:
@@ -214,7 +216,7 @@ async def test_the_prompt_of_a_cancelled_call_is_kept(ask: Ask) -> None:
         await house.clock.advance(1.0)
         group.cancel_scope.cancel()
     trace = await only_trace(house)
-    assert (trace.status, trace.content) == ("cancelled", Content(messages=CONTENT.messages))
+    assert (trace.status, trace.content) == ("cancelled", ASKED_ALONE)
 
 
 async def test_the_prompt_of_a_dropped_stream_is_kept() -> None:
@@ -225,7 +227,7 @@ async def test_the_prompt_of_a_dropped_stream_is_kept() -> None:
     del stream
     await house.router.flush()
     trace = await only_trace(house)
-    assert (trace.status, trace.content) == ("cancelled", Content(messages=CONTENT.messages))
+    assert (trace.status, trace.content) == ("cancelled", ASKED_ALONE)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +241,7 @@ async def test_the_prompt_of_a_call_without_candidates_is_kept(
     with pytest.raises(error) as refused:
         await house.router.route(PROMPT, **options)
     trace = await only_trace(house)
-    assert (trace.id, trace.content) == (refused.value.trace_id, Content(messages=CONTENT.messages))
+    assert (trace.id, trace.content) == (refused.value.trace_id, ASKED_ALONE)
 
 
 # --- behind the guardrails
@@ -295,7 +297,7 @@ async def test_a_blocked_answer_is_not_kept() -> None:
     house = keeping([ANSWER], guardrails=[DenyList([SECRET], action="block", stages=["output"])])
     with pytest.raises(BlockedByPolicy):
         await house.router.route(PROMPT, goal="quality", fallback={"models": []})
-    assert (await only_trace(house)).content == Content(messages=CONTENT.messages)
+    assert (await only_trace(house)).content == ASKED_ALONE
 
 
 # --- whatever is said
@@ -355,33 +357,24 @@ async def test_a_failing_redactor_withholds_the_text_and_fails_no_call(ask: Ask)
     assert (heard, house.router.hook_counts.failed) == ([trace], 0)
 
 
-def raises(text: str) -> str:
-    raise ValueError(text)
+def raising(kind: type[BaseException]) -> Callable[[str], str]:
+    def redactor(text: str) -> str:
+        raise kind(text)
 
-
-def exits(text: str) -> str:
-    raise SystemExit(text)
-
-
-def gives_bytes(text: str) -> Any:
-    return text.encode()
-
-
-def gives_none(text: str) -> Any:
-    return None
+    return redactor
 
 
 @pytest.mark.parametrize(
     ("redactor", "what"),
     [
-        (raises, "raised ValueError"),
-        (exits, "raised SystemExit"),
-        (gives_bytes, "returned bytes instead of a text"),
-        (gives_none, "returned NoneType instead of a text"),
+        (raising(ValueError), "raised ValueError"),
+        (raising(SystemExit), "raised SystemExit"),
+        (str.encode, "returned bytes instead of a text"),
+        (lambda text: None, "returned NoneType instead of a text"),
     ],
 )
 async def test_the_log_names_a_redactors_failure_once_without_the_text(
-    redactor: Callable[[str], str], what: str, caplog: pytest.LogCaptureFixture
+    redactor: Any, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     house = keeping([WHOLE, WHOLE], capture=captured(redactor))
     with caplog.at_level("DEBUG", logger="routewright"):
@@ -396,7 +389,7 @@ async def test_the_log_names_a_redactors_failure_once_without_the_text(
 
 async def test_every_kind_of_redactor_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def by_turns(text: str) -> Any:
-        return gives_none(text) if text == PROMPT else raises(text)
+        return None if text == PROMPT else raising(ValueError)(text)
 
     house = keeping([WHOLE], capture=captured(by_turns))
     answer = await house.router.route(PROMPT, goal="quality")
@@ -471,7 +464,7 @@ async def test_a_slow_redactor_delays_no_answer(tmp_path: Path) -> None:
         await router.flush()
         assert seen[0][1] != threading.get_ident()
         for answer in (first, *others):
-            assert (await router.trace(answer.trace_id)).content == Content(messages=[Message("user", "*")], output="*")
+            assert (await router.trace(answer.trace_id)).content == STARRED
 
 
 class HeldUp(MemoryStorage):
@@ -520,8 +513,7 @@ async def test_reading_a_queued_trace_does_not_block_the_loop_for_its_redactor(
             group.start_soon(read, router, answer.trace_id)
             assert await anyio.to_thread.run_sync(redactor.began.wait, 60)
             redactor.end.set()
-        content = Content(messages=[Message("user", "*")], output="*")
-        assert (await router.trace(answer.trace_id)).content == answer.trace.content == content
+        assert (await router.trace(answer.trace_id)).content == answer.trace.content == STARRED
         assert len(redactor.seen) == 2
         storage.go_on.set()
 
@@ -536,8 +528,7 @@ async def test_a_slow_redactor_does_not_block_the_background(tmp_path: Path) -> 
         redactor.end.set()
         await router.flush()
         for answer in (first, second):
-            content = Content(messages=[Message("user", "*")], output="*")
-            assert (await router.traces.get(answer.trace_id)).content == content
+            assert (await router.traces.get(answer.trace_id)).content == STARRED
 
 
 async def test_cancelling_during_redaction_does_not_wait_for_it() -> None:
@@ -550,8 +541,7 @@ async def test_cancelling_during_redaction_does_not_wait_for_it() -> None:
             group.cancel_scope.cancel()
         assert not redactor.end.is_set()
         redactor.end.set()
-        content = Content(messages=[Message("user", "*")], output="*")
-        assert (await router.trace(answer.trace_id)).content == content
+        assert (await router.trace(answer.trace_id)).content == STARRED
         storage.go_on.set()
 
 

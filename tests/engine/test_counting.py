@@ -21,12 +21,13 @@ from routewright import (
     Pricing,
     Router,
     Settings,
-    Trace,
 )
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS
 from routewright.errors import InternalError
 
-from .support import traces_in
+from .support import only_trace
+
+pytestmark = pytest.mark.anyio
 
 Call = Callable[[Router], Coroutine[Any, Any, None]]
 
@@ -57,12 +58,6 @@ async def stream(router: Router) -> None:
             pass
 
 
-async def only_trace(storage: MemoryStorage) -> Trace:
-    (trace,) = await traces_in(storage)
-    return trace
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("call", [route, stream])
 async def test_a_call_that_is_cancelled_while_its_tokens_are_counted_leaves_its_trace(call: Call) -> None:
     counting, go_on, storage = threading.Event(), threading.Event(), MemoryStorage()
@@ -84,7 +79,6 @@ async def test_a_call_that_is_cancelled_while_its_tokens_are_counted_leaves_its_
     assert trace.decision_input is not None
 
 
-@pytest.mark.anyio
 async def test_long_prompts_are_counted_one_at_a_time_and_take_no_thread_of_anything_else() -> None:
     counting, go_on, at_once = threading.Event(), threading.Event(), list[int]()
     under_way: list[None] = []
@@ -108,7 +102,6 @@ async def test_long_prompts_are_counted_one_at_a_time_and_take_no_thread_of_anyt
     assert set(at_once) == {1}
 
 
-@pytest.mark.anyio
 async def test_a_prompt_of_middle_length_passes_long_ones() -> None:
     go_on = threading.Event()
 
@@ -138,7 +131,6 @@ def test_a_prompt_with_an_image_is_counted_in_its_text_alone() -> None:
     assert decision.token_count == "estimated"
 
 
-@pytest.mark.anyio
 async def test_unreported_input_is_never_counted_above_its_bound() -> None:
     class Counts:
         def count(self, text: str, encoding: str) -> int:
@@ -149,7 +141,6 @@ async def test_unreported_input_is_never_counted_above_its_bound() -> None:
     assert answer.routing.tokens.input == 400 + PRIMING_TOKENS + MESSAGE_TOKENS
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("call", [route, stream])
 async def test_a_counter_that_fails_is_an_internal_error_with_a_trace(call: Call) -> None:
     broken, storage = ZeroDivisionError("of canary"), MemoryStorage()
@@ -175,7 +166,6 @@ def test_decide_reports_a_failing_counter_alike() -> None:
         router_with(fail, MemoryStorage()).decide(LONG)
 
 
-@pytest.mark.anyio
 async def test_a_refusal_after_counting_has_no_cause() -> None:
     router = router_with(lambda: 2_000, MemoryStorage())
     with pytest.raises(NoCandidates) as decided:

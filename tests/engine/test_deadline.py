@@ -18,6 +18,8 @@ from routewright.wire import Delta, FaultKind, Finish, UpstreamCall, Usage
 from .matrix import HEAVY, NAMES, Pair
 from .support import House, said, traces_in
 
+pytestmark = pytest.mark.anyio
+
 LIGHT = sorted(set(NAMES) - HEAVY)
 KINDS = [kind for kind in FaultKind if kind not in (FaultKind.REFUSED, FaultKind.BLOCKED)]
 
@@ -59,7 +61,6 @@ async def call(seed: int) -> tuple[float, float, RouterError | None, House]:
     return timeout_ms / 1000, house.clock.monotonic(), failed, house
 
 
-@pytest.mark.anyio
 async def test_every_call_ends_by_its_deadline_and_says_why(full: bool) -> None:
     for seed in range(10_000 if full else 50):
         timeout_s, took_s, failed, house = await call(seed)
@@ -94,7 +95,6 @@ async def call_over_the_wire(seed: int) -> tuple[float, float, RouterError | Non
     return timeout_ms / 1000, pair.clock.monotonic(), failed, pair
 
 
-@pytest.mark.anyio
 async def test_over_the_wire_every_call_ends_by_its_deadline_and_says_why(full: bool) -> None:
     for seed in range(10_000 if full else 50):
         timeout_s, took_s, failed, pair = await call_over_the_wire(seed)
@@ -106,7 +106,6 @@ async def test_over_the_wire_every_call_ends_by_its_deadline_and_says_why(full: 
             assert isinstance(failed, UpstreamFailed | ContentRefused), seed
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_caller_may_leave_at_any_moment_and_nothing_stays_open(streamed: bool, full: bool) -> None:
     slow = said(Pause(1.0), Delta("a"), Pause(1.0), ProviderFault("server", retry_after=1.0))

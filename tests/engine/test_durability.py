@@ -27,24 +27,32 @@ from routewright import (
 from routewright._engine import trace_queue
 from routewright._engine.retention import EVERY_S, KEPT_S
 from routewright.errors import NotFound, StorageUnavailable
-from routewright.protocols import Storage
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.clock import START
 from routewright.testing.storage import make_trace
-from routewright.wire import SYSTEM_ACCOUNT, Finish, PutSnapshot, PutTrace, Query, Scan, SnapshotById, Write, Written
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    Durability,
+    Finish,
+    PutSnapshot,
+    PutTrace,
+    SnapshotById,
+    Write,
+    Written,
+)
 
-from .support import said, traces_in
+from .support import said, to_close, traces_in
+from .test_trace_log import Waits
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("closing")]
 
 
-class Takes:
+class Takes(Waits):
     """A storage that takes its time for each batch, or is away."""
 
     def __init__(self, clock: FakeClock, seconds: float = 0.0) -> None:
-        self.kept = MemoryStorage()
+        super().__init__()
         self.seconds = seconds
-        self.down = False
         self.batches: list[Sequence[Write]] = []
         self.clock = clock
 
@@ -55,39 +63,32 @@ class Takes:
         self.batches.append(writes)
         return await self.kept.apply(account, writes)
 
-    async def read(self, account: str, query: Query) -> Any:
-        return await self.kept.read(account, query)
-
-    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> Any:
-        return await self.kept.scan(account, query, after=after, limit=limit)
-
     async def sweep(self, now: float) -> int:
         return await self.kept.sweep(now)
-
-    async def aclose(self) -> None: ...
 
     @property
     def traces(self) -> list[PutTrace]:
         return [write for batch in self.batches for write in batch if isinstance(write, PutTrace)]
 
 
-def committing(storage: Storage, clock: FakeClock, **settings: Any) -> Router:
-    return Router.sandbox(storage=storage, settings=Settings(clock=clock, durability="committed", **settings))
+def sandbox(seconds: float = 0.5, durability: Durability = "committed") -> tuple[Router, Takes, FakeClock]:
+    """On virtual time, over a storage that takes its time; closed at the end of the test."""
+    clock = FakeClock()
+    storage = Takes(clock, seconds)
+    router = Router.sandbox(storage=storage, settings=Settings(clock=clock, durability=durability))
+    to_close.append(router)
+    return router, storage, clock
 
 
 async def test_a_committed_trace_is_in_the_storage_when_its_answer_is_given() -> None:
-    clock = FakeClock()
-    storage = Takes(clock, seconds=0.5)
-    router = committing(storage, clock)
+    router, storage, _ = sandbox()
     answer = await router.route("hi")
     assert [put.trace.id for put in storage.traces] == [answer.trace_id]
     assert {write.durability for batch in storage.batches for write in batch} == {"committed"}
-    await router.aclose()
 
 
 async def test_latency_counts_the_wait_for_the_storage_in_the_answer() -> None:
-    clock = FakeClock()
-    router = committing(Takes(clock, seconds=0.5), clock)
+    router, _, clock = sandbox()
     waited = await router.route("hi")
     took_s = clock.monotonic()
     assert took_s >= 0.5
@@ -98,56 +99,41 @@ async def test_latency_counts_the_wait_for_the_storage_in_the_answer() -> None:
             pass
     waited_ms = (clock.monotonic() - took_s) * 1000
     assert stream.result.routing.latency_ms == pytest.approx(duration_ms + waited_ms)
-    await router.aclose()
 
 
 async def test_a_buffered_trace_does_not_delay_the_answer() -> None:
-    clock = FakeClock()
-    storage = Takes(clock, seconds=0.5)
-    router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
+    router, storage, clock = sandbox(durability="buffered")
     await router.route("hi")
     assert (clock.monotonic(), storage.traces) == (0.0, [])
     await router.flush()
     assert {put.durability for put in storage.traces} == {"buffered"}
-    await router.aclose()
 
 
 async def test_a_stream_ends_when_its_trace_is_committed() -> None:
-    clock = FakeClock()
-    storage = Takes(clock, seconds=0.5)
-    router = committing(storage, clock)
+    router, storage, _ = sandbox()
     async with router.stream("hi") as stream:
         async for event in stream:
             assert bool(storage.traces) == (event.event == "route.completed")
-    await router.aclose()
 
 
 async def test_the_trace_of_an_error_is_committed_before_it_is_raised() -> None:
-    clock = FakeClock()
-    storage = Takes(clock, seconds=0.5)
-    router = committing(storage, clock)
+    router, storage, _ = sandbox()
     with pytest.raises(NoCandidates) as refused:
         await router.route("hi", budget={"maxCostUsd": 0})
     assert [put.trace.id for put in storage.traces] == [refused.value.trace_id]
-    await router.aclose()
 
 
 async def test_many_calls_share_a_commit() -> None:
-    clock = FakeClock()
-    storage = Takes(clock, seconds=0.5)
-    router = committing(storage, clock)
+    router, storage, _ = sandbox()
     async with anyio.create_task_group() as group:
         for _ in range(50):
             group.start_soon(router.route, "hi")
     assert len(storage.traces) == 50
     assert len([batch for batch in storage.batches if isinstance(batch[0], PutTrace)]) <= 3
-    await router.aclose()
 
 
 async def test_a_paid_answer_is_returned_even_if_its_trace_cannot_be_committed() -> None:
-    clock = FakeClock()
-    storage = Takes(clock, seconds=0.5)
-    router = committing(storage, clock)
+    router, storage, clock = sandbox()
     storage.down = True
     answer = await router.route("hi")
     assert answer.output
@@ -156,13 +142,10 @@ async def test_a_paid_answer_is_returned_even_if_its_trace_cannot_be_committed()
     storage.down = False
     await router.flush()
     assert [put.trace.id for put in storage.traces] == [answer.trace_id]
-    await router.aclose()
 
 
 async def test_waiting_for_a_commit_ends_with_the_deadline() -> None:
-    clock = FakeClock()
-    storage = Takes(clock, seconds=3_600.0)
-    router = committing(storage, clock)
+    router, storage, clock = sandbox(3_600.0)
     answer = await router.route("hi", timeout_ms=2_000)
     assert answer.output
     assert clock.monotonic() == 2.0
@@ -177,9 +160,7 @@ async def committed_at(router: Router, storage: Takes, until: list[tuple[bool, f
 
 
 async def test_a_reader_that_leaves_midway_lets_no_answer_out_before_its_commit() -> None:
-    clock = FakeClock()
-    storage = Takes(clock, seconds=0.5)
-    router = committing(storage, clock)
+    router, storage, clock = sandbox()
     router._parts._log._urgent.delay = 10.0  # so that the reader's pass over the queue comes before the background's
     given: list[tuple[bool, float]] = []
     async with anyio.create_task_group() as group:
@@ -189,13 +170,10 @@ async def test_a_reader_that_leaves_midway_lets_no_answer_out_before_its_commit(
             await router.traces.query()
         assert limit.expired
     assert given == [(True, 11.0)]
-    await router.aclose()
 
 
 async def test_closing_lets_an_answer_out_when_its_trace_is_committed_at_the_last_try() -> None:
-    clock = FakeClock()
-    storage = Takes(clock, seconds=3_600.0)
-    router = committing(storage, clock)
+    router, storage, clock = sandbox(3_600.0)
     given: list[tuple[bool, float]] = []
     async with anyio.create_task_group() as group:
         group.start_soon(committed_at, router, storage, given)
@@ -248,9 +226,7 @@ async def test_the_traces_of_a_caller_are_those_of_its_account() -> None:
 
 
 async def test_the_traces_of_a_router_are_there_at_once() -> None:
-    clock = FakeClock()
-    storage = Takes(clock, seconds=0.5)
-    router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
+    router, storage, _ = sandbox(durability="buffered")
     answer = await router.route("hi", metadata={"team": "search"})
     assert (await router.traces.get(answer.trace_id)).id == answer.trace_id
     assert storage.traces == []
@@ -261,12 +237,10 @@ async def test_the_traces_of_a_router_are_there_at_once() -> None:
     await router.traces.feedback((await router.route("hi")).trace_id, 0.5)
     assert await router.traces.delete(trace_id=second.trace_id) == 1
     assert [trace.id async for trace in router.traces.export(filter="metadata.team=search")] == [answer.trace_id]
-    await router.aclose()
 
 
 async def test_queued_traces_are_shown_to_their_own_account_only() -> None:
-    clock = FakeClock()
-    router = Router.sandbox(storage=Takes(clock, seconds=0.5), settings=Settings(clock=clock))
+    router, *_ = sandbox(durability="buffered")
     answer = await router.route("hi", caller=Caller("anna"))
     assert (await router.traces.get(answer.trace_id, account="anna", environment="sandbox")).account == "anna"
     for elsewhere in ({"account": "other"}, {"account": "anna", "environment": "production"}):
@@ -350,7 +324,7 @@ async def test_a_decision_is_replayed_from_a_trace_as_lists_show_it(kind: str, t
 async def test_a_router_over_sqlite_works_on_virtual_time_without_a_thread(tmp_path: Path) -> None:
     clock = FakeClock()
     storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
-    router = committing(storage, clock)
+    router = Router.sandbox(storage=storage, settings=Settings(clock=clock, durability="committed"))
     answer = await router.route("hi")
     assert (await TraceStore(storage, clock=clock).get(answer.trace_id)).id == answer.trace_id
     assert clock.monotonic() < 1.0
@@ -393,15 +367,12 @@ def test_a_retention_is_a_number_of_days(days: Any) -> None:
 
 
 async def test_cancelling_a_wait_for_a_commit_keeps_the_trace() -> None:
-    clock = FakeClock()
-    storage = Takes(clock, seconds=5.0)
-    router = committing(storage, clock)
+    router, storage, clock = sandbox(5.0)
     with clock.deadline(1.0):
         await router.route("hi")
     storage.seconds = 0.0
     await router.flush()
     assert [put.trace.status for put in storage.traces] == ["completed"]
-    await router.aclose()
 
 
 async def test_queued_text_is_bounded_and_its_loss_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

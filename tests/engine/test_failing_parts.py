@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from routewright import Pricing, ProviderFault, SqliteStorage
+from routewright import Model, Pricing, ProviderFault, SqliteStorage
 from routewright._engine.admission import OPEN_S
 from routewright._engine.storage import KNOWN_S
 from routewright.errors import QuotaExhausted, RouterTimeoutError, StorageUnavailable, UpstreamFailed
@@ -26,9 +26,7 @@ TERMS = [account(monthly_nanos=10**9)]
 
 async def failing() -> tuple[Bank, Behind]:
     bank = await Bank(*[ANSWER] * 5, terms=TERMS).open()
-    storage = Behind(bank.storage, bank.clock)
-    bank.use(storage)
-    return bank, storage
+    return bank, bank.behind()
 
 
 @pytest.mark.parametrize("kind", [Ask, Look])
@@ -128,8 +126,8 @@ async def test_a_refused_call_releases_its_hold_as_soon_as_possible() -> None:
     assert (await bank.purse())[2] == 0
 
 
-@pytest.mark.parametrize("what", ["away", "still"])
-async def test_a_fallback_uses_the_reserved_amount_if_it_cannot_be_widened(what: str) -> None:
+async def failing_over(what: str, first: Model) -> tuple[Bank, Behind]:
+    """A bank whose first model fails, and whose storage then widens no reservation."""
     bank = Bank(spare=[ANSWER], terms=TERMS)
     storage = Behind(bank.storage, bank.clock)
 
@@ -137,9 +135,13 @@ async def test_a_fallback_uses_the_reserved_amount_if_it_cannot_be_widened(what:
         setattr(storage, what, (Widen,))
         return ProviderFault("auth")
 
-    first = ScriptedProvider(fails, models=[replace(ONE, pricing_per_1m=Pricing(4.0, 16.0))], clock=bank.clock)
-    bank.use(storage, providers=[first, bank.spare])
-    await bank.open()
+    bank.use(storage, providers=[ScriptedProvider(fails, models=[first], clock=bank.clock), bank.spare])
+    return await bank.open(), storage
+
+
+@pytest.mark.parametrize("what", ["away", "still"])
+async def test_a_fallback_uses_the_reserved_amount_if_it_cannot_be_widened(what: str) -> None:
+    bank, storage = await failing_over(what, replace(ONE, pricing_per_1m=Pricing(4.0, 16.0)))
     answer = await bank.route(goal="quality", timeout_ms=5_000)
     assert answer.routing.selected_model == "spare/two", "its worst case is the smaller one"
     setattr(storage, what, ())
@@ -148,15 +150,7 @@ async def test_a_fallback_uses_the_reserved_amount_if_it_cannot_be_widened(what:
 
 @pytest.mark.parametrize(("what", "within_s"), [("away", 1.0), ("still", 5.001)])
 async def test_a_fallback_that_cannot_be_paid_for_is_not_called(what: str, within_s: float) -> None:
-    bank = Bank(spare=[ANSWER], terms=TERMS)
-    storage = Behind(bank.storage, bank.clock)
-
-    def fails(call: UpstreamCall) -> ProviderFault:
-        setattr(storage, what, (Widen,))
-        return ProviderFault("auth")
-
-    bank.use(storage, providers=[ScriptedProvider(fails, models=[ONE], clock=bank.clock), bank.spare])
-    await bank.open()
+    bank, storage = await failing_over(what, ONE)
     began = bank.clock.monotonic()
     with pytest.raises((UpstreamFailed, RouterTimeoutError)):
         await bank.route(goal="quality", timeout_ms=5_000)

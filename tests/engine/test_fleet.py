@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from datetime import UTC, datetime
 from random import Random
@@ -26,7 +25,7 @@ from routewright.protocols import Clock
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import DecisionInput, Feature, Goal, HealthSnapshot, PriceChange, TokenBounds, Usage
 
-from .support import GOOD, SPARE
+from .support import GOOD, SPARE, in_threads
 
 pytestmark = pytest.mark.anyio
 USAGE = Usage(40, 100)
@@ -42,6 +41,11 @@ def fleet_of_one() -> tuple[Fleet, FakeClock]:
 def answer(fleet: Fleet, row: int = 0, *, whose: str | None = None, probe: bool = False, asked: bool = False) -> None:
     now = fleet._clock.monotonic()
     fleet.answered((row, now, 1.0, 0.5, USAGE, False, None if whose is None else (whose,), asked), probe=probe)
+
+
+def fail(fleet: Fleet, times: int, row: int = 0) -> None:
+    for _ in range(times):
+        fleet.failed(row)
 
 
 async def after(fleet: Fleet, clock: FakeClock, seconds: float) -> Board:
@@ -82,8 +86,7 @@ async def test_a_board_with_its_orders_is_kept_while_rounded_health_stays_the_sa
     settled = await after(fleet, clock, PUBLISH_EVERY_S)
     answer(fleet)
     assert await after(fleet, clock, PUBLISH_EVERY_S) is settled
-    for _ in range(1_000):
-        fleet.failed(0)
+    fail(fleet, 1_000)
     assert await after(fleet, clock, PUBLISH_EVERY_S) is not settled
 
 
@@ -96,8 +99,7 @@ async def test_faults_fade_though_nobody_calls() -> None:
 
 async def test_a_circuit_that_opens_reaches_decisions_at_once_and_its_probe_in_time() -> None:
     fleet, clock = fleet_of_one()
-    for _ in range(4):
-        fleet.failed(0)
+    fail(fleet, 4)
     assert fleet.board().forecast.open == {}
     fleet.failed(0)
     assert fleet.board().forecast.open == {0: round((clock.time() + 10.0) * 1000)}
@@ -108,8 +110,7 @@ async def test_a_circuit_that_opens_reaches_decisions_at_once_and_its_probe_in_t
 async def test_a_circuit_admits_one_probe_and_decisions_see_it() -> None:
     fleet, clock = fleet_of_one()
     assert fleet.admits(0, 0.0) is True
-    for _ in range(5):
-        fleet.failed(0)
+    fail(fleet, 5)
     assert fleet.admits(0, 0.0) is False
     assert fleet.due(0) == 10.0
     assert (await after(fleet, clock, 10.0)).forecast.open == {}
@@ -123,8 +124,7 @@ async def test_a_circuit_admits_one_probe_and_decisions_see_it() -> None:
 
 async def test_an_abandoned_probe_reaches_decisions_at_once() -> None:
     fleet, clock = fleet_of_one()
-    for _ in range(5):
-        fleet.failed(0)
+    fail(fleet, 5)
     await clock.advance(10.0)
     assert fleet.admits(0, 10.0) is None
     assert fleet.board().forecast.open != {}
@@ -141,8 +141,7 @@ async def test_a_refused_credential_reaches_decisions_at_once() -> None:
 
 async def test_a_model_that_is_kept_away_is_shown_as_degraded() -> None:
     fleet, clock = fleet_of_one()
-    for _ in range(5):
-        fleet.failed(0)
+    fail(fleet, 5)
     assert [model.availability.status for model in fleet.models()] == ["degraded"]
     await clock.advance(10.0)
     fleet.admits(0, 10.0)
@@ -183,11 +182,9 @@ async def test_each_open_circuit_is_probed_at_its_own_time() -> None:
     clock = FakeClock()
     provider = ScriptedProvider((), models=[Model(id="two/a"), Model(id="two/b")], clock=clock)
     fleet = Fleet([], {}, [provider], as_of="2026-11-20", clock=clock, limits=ExecutionLimits())
-    for _ in range(5):
-        fleet.failed(0)
+    fail(fleet, 5)
     await clock.advance(5.0)
-    for _ in range(5):
-        fleet.failed(1)
+    fail(fleet, 5, row=1)
     await clock.advance(5.0)
     assert set(fleet.board().forecast.open) == {1}
 
@@ -256,8 +253,7 @@ async def test_answers_are_booked_before_the_fault_that_follows_them() -> None:
         for _ in range(9):
             answer(fleet)
     assert fleet.open_circuits == 0
-    for _ in range(5):
-        fleet.failed(0)
+    fail(fleet, 5)
     assert fleet.open_circuits == 1
 
 
@@ -299,8 +295,7 @@ async def test_a_burst_of_errors_is_judged_with_all_answers_before_it() -> None:
 
 async def test_an_hour_later_the_first_decision_knows_that_a_model_came_back() -> None:
     fleet, clock = fleet_of_one()
-    for _ in range(12):
-        fleet.failed(0)
+    fail(fleet, 12)
     low = (await after(fleet, clock, PUBLISH_EVERY_S)).forecast.stability[0]
     assert low < 800
     assert (await after(fleet, clock, 3_600.0)).forecast.stability[0] > 890
@@ -382,11 +377,7 @@ def test_threads_see_whole_snapshots_while_health_is_published(full: bool) -> No
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=call, args=(seed,)) for seed in range(50)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(call, 50)
     assert errors == []
     assert len({board.health for _, _, board in found}) > 5, "else nothing was published meanwhile"
     for given, plan, board in found:

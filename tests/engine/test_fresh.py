@@ -12,7 +12,9 @@ from routewright.errors import NotFound, StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.wire import PutTrace, Write, Written
 
-pytestmark = pytest.mark.anyio
+from .support import to_close
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("closing")]
 
 
 class Busy(MemoryStorage):
@@ -30,8 +32,11 @@ class Busy(MemoryStorage):
         return await super().apply(account, writes)
 
 
-def over(storage: Busy) -> Router:
-    return Router.sandbox(storage=storage, settings=Settings(clock=FakeClock(autojump=False)))
+def over(storage: Busy) -> tuple[Router, Busy]:
+    """A Router that is closed at the end of the test, and its storage."""
+    router = Router.sandbox(storage=storage, settings=Settings(clock=FakeClock(autojump=False)))
+    to_close.append(router)
+    return router, storage
 
 
 async def count(storage: Busy, account: str = "default") -> int:
@@ -40,8 +45,7 @@ async def count(storage: Busy, account: str = "default") -> int:
 
 @pytest.mark.parametrize("which", [{"everything": True}, {"filter": "metadata.customer=c-17"}, {}])
 async def test_a_deletion_is_refused_while_queued_traces_cannot_be_written(which: dict[str, Any]) -> None:
-    storage = Busy()
-    router = over(storage)
+    router, storage = over(Busy())
     await router.route("hi", metadata={"customer": "c-17"})
     await router.flush()
     storage.busy.add("default")
@@ -55,12 +59,11 @@ async def test_a_deletion_is_refused_while_queued_traces_cannot_be_written(which
     assert await router.traces.delete(**which) == (1 if "trace_id" in which else 2)
     await router.flush()
     assert await count(storage) == (1 if "trace_id" in which else 0)
-    await router.aclose()
 
 
 async def test_a_queued_trace_of_a_revoked_key_is_marked_compromised() -> None:
-    storage = Busy()
-    router, console = over(storage), Console(storage, secret="s" * 32, clock=FakeClock())
+    router, storage = over(Busy())
+    console = Console(storage, secret="s" * 32, clock=FakeClock())
     await console.create_account("acme")
     new = await console.create_key("acme", name="x", environment="sandbox")
     settle, away = storage.accounts.settle, [StorageUnavailable("away")]
@@ -75,40 +78,33 @@ async def test_a_queued_trace_of_a_revoked_key_is_marked_compromised() -> None:
     await console.revoke_key("acme", new.key.id)
     assert router.trace_counts.waiting == 1
     assert (await router.traces.get(answer.trace_id, account="acme")).compromised
-    await router.aclose()
 
 
 async def test_a_deletion_includes_queued_traces() -> None:
-    storage = Busy()
-    router = over(storage)
+    router, storage = over(Busy())
     await router.route("hi")
     assert await router.traces.delete(everything=True) == 1
     assert (await count(storage), router.trace_counts.waiting) == (0, 0)
-    await router.aclose()
 
 
 async def test_queued_traces_of_another_account_delay_no_deletion() -> None:
-    storage = Busy()
-    router = over(storage)
+    router, storage = over(Busy())
     await router.route("hi", caller=Caller("anna"))
     storage.busy.add("ben")
     await router.route("hi", caller=Caller("ben"))
     assert await router.traces.delete(everything=True, account="anna") == 1
     with pytest.raises(StorageUnavailable, match="for now: 1"):
         await router.traces.delete(everything=True, account="ben")
-    await router.aclose()
 
 
 async def test_queued_traces_delay_no_feedback_and_no_report() -> None:
-    storage = Busy()
-    router = over(storage)
+    router, storage = over(Busy())
     answer = await router.route("hi")
     await router.flush()
     storage.busy.add("default")
     await router.route("hi")
     await router.traces.feedback(answer.trace_id, 1.0)
     assert (await router.traces.usage()).totals.requests == 1
-    await router.aclose()
 
 
 class Plain(Busy):
@@ -123,7 +119,7 @@ class Plain(Busy):
 async def test_any_store_of_the_same_storage_object_reads_what_each_router_has_queued() -> None:
     storage = Plain()
     store = TraceStore(storage, clock=FakeClock())
-    routers = [over(storage), over(storage)]
+    routers = [over(storage)[0] for _ in range(2)]
     answers = [await router.route("hi") for router in routers]
     assert [router.trace_counts.waiting for router in routers] == [1, 1]
     for answer in answers:
@@ -140,5 +136,3 @@ async def test_any_store_of_the_same_storage_object_reads_what_each_router_has_q
         await store.delete(everything=True)
     storage.busy.clear()
     assert len((await store.query()).data) == 4
-    for router in routers:
-        await router.aclose()

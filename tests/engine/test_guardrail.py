@@ -45,7 +45,7 @@ from routewright.wire import (
     Verdict,
 )
 
-from .support import GOOD, House, said, traces_in
+from .support import GOOD, House, only_trace, said
 
 pytestmark = pytest.mark.anyio
 
@@ -95,11 +95,6 @@ class Moderation:
             await self.clock.sleep(self._waits)
         await anyio.lowlevel.checkpoint()
         return self._verdict(text)
-
-
-async def only_trace(storage: MemoryStorage) -> Any:
-    (trace,) = await traces_in(storage)
-    return trace
 
 
 def spans(trace: Any) -> list[tuple[str, str, str, str, int]]:

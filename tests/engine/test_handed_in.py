@@ -38,6 +38,8 @@ from routewright.wire import UpstreamCall
 
 from .support import House, traces_in
 
+pytestmark = pytest.mark.anyio
+
 MINE = Model(id="mine/one", pricing_per_1m=Pricing(0.1, 0.1))
 MAKERS: list[Callable[[Any], object]] = [
     Catalogue,
@@ -195,7 +197,6 @@ def test_an_invalid_part_of_a_router_gets_a_hint() -> None:
     )
 
 
-@pytest.mark.anyio
 async def test_a_falsy_part_is_still_used() -> None:
     class Empty:
         def __len__(self) -> int:
@@ -289,7 +290,6 @@ def test_a_view_needs_a_caller() -> None:
     assert refusal(lambda: Router.sandbox().as_caller(wrong(None))) == "caller: is None; pass Caller(account=...)"
 
 
-@pytest.mark.anyio
 async def test_a_sandbox_caller_has_the_models_that_providers_declare() -> None:
     provider = CallableProvider(lambda call: "never", models=[MINE])
     policy = Policy(name="p", models=["mine/one"])
@@ -301,7 +301,6 @@ async def test_a_sandbox_caller_has_the_models_that_providers_declare() -> None:
 
 
 @pytest.mark.parametrize("trace_id", [None, 5, b"tr_1", ["tr_1"]])
-@pytest.mark.anyio
 async def test_an_id_that_is_not_text_is_refused_by_its_type(trace_id: Any) -> None:
     router, store = Router.sandbox(), TraceStore(MemoryStorage())
     said = f"trace_id: must be a string, got {type(trace_id).__name__}; pass answer.trace.id"
@@ -320,7 +319,6 @@ def test_an_object_without_a_decision_gets_a_hint(decided: Any) -> None:
         )
 
 
-@pytest.mark.anyio
 async def test_feedback_accepts_numpy_numbers_and_refuses_other_types() -> None:
     router = Router.sandbox()
     trace_id = (await router.route("hi")).trace_id
@@ -333,7 +331,6 @@ async def test_feedback_accepts_numpy_numbers_and_refuses_other_types() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, 201, 2.5, "5", True, 10**30])
-@pytest.mark.anyio
 async def test_a_page_of_traces_has_a_size(limit: Any) -> None:
     with pytest.raises(ValidationFailed, match="limit: must be a whole number from 1 to 200, got"):
         await TraceStore(MemoryStorage()).query(limit=limit)
@@ -426,7 +423,6 @@ def test_a_file_is_named_by_its_path() -> None:
     assert refusal(lambda: read_policies(wrong(None))) == "path: None is not the path of a file; pass 'models.toml'"
 
 
-@pytest.mark.anyio
 async def test_a_trace_store_takes_a_storage_and_traces() -> None:
     said = refusal(lambda: TraceStore(wrong(5)))
     assert said == "storage: 5 is not a storage; pass SqliteStorage(path), MemoryStorage() or open_storage(url)"
@@ -450,7 +446,6 @@ class Faulty:
     apply = read = scan = sweep = aclose = _give
 
 
-@pytest.mark.anyio
 async def test_the_exception_of_a_storage_is_shown_by_its_class_only() -> None:
     storage, trace_id = Faulty(KeyError("canary")), "tr_" + "0" * 26
     router, store = Router.sandbox(storage=storage), TraceStore(storage)
@@ -472,7 +467,6 @@ async def test_the_exception_of_a_storage_is_shown_by_its_class_only() -> None:
         await router.trace(trace_id)
 
 
-@pytest.mark.anyio
 async def test_a_wrong_result_of_a_storage_is_shown_by_its_class() -> None:
     storage, trace_id = Faulty("canary"), "tr_" + "0" * 26
     said = r"^(the storage gave str in the place of a trace|Faulty\.read must return Trace or None, got str)$"
@@ -497,7 +491,6 @@ class Predicts:
         return self._given
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("given", "said"),
     [

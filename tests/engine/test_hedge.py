@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import anyio.lowlevel
@@ -16,7 +16,7 @@ import pytest
 from routewright import Answer, BudgetExceeded, Event, Model, Policy, ProviderFault, Router, Settings, Trace
 from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
-from routewright.testing.provider import Line
+from routewright.testing.provider import Line, ScriptedCall
 from routewright.wire import (
     Delta,
     FallbackSpan,
@@ -90,7 +90,7 @@ class Track:
     def _racer(self, script: Callable[[UpstreamCall], list[Line]], model: Model) -> Racer:
         return Racer(script, models=[model], clock=self.clock)
 
-    async def ready(self, *, seen: int = 6) -> None:
+    async def ready(self, *, seen: int = 6) -> Self:
         """Let the good model be observed; from then on it does what the test wants."""
         for _ in range(seen):
             async with self.router.stream("hi", policy_id="quick") as stream:
@@ -104,6 +104,7 @@ class Track:
             racer.calls.clear()
         self.events.clear()
         self.traces.clear()
+        return self
 
     @property
     def took(self) -> float:
@@ -152,8 +153,7 @@ def moves(trace: Trace) -> list[tuple[str, str, str]]:
 
 @both_ways
 async def test_a_hedge_that_answers_first_serves_and_the_first_is_abandoned(ask: Ask) -> None:
-    track = Track(SILENT, after(0.5))
-    await track.ready()
+    track = await Track(SILENT, after(0.5)).ready()
     answer = await ask(track)
     assert (answer.output, answer.routing.selected_model) == ("Blue.", SPARE.id)
     assert track.took == pytest.approx(1.5, abs=0.15)
@@ -171,8 +171,7 @@ async def test_a_hedge_that_answers_first_serves_and_the_first_is_abandoned(ask:
 
 @both_ways
 async def test_a_first_model_that_answers_first_serves_and_the_hedge_is_abandoned(ask: Ask) -> None:
-    track = Track(after(2.0), SILENT)
-    await track.ready()
+    track = await Track(after(2.0), SILENT).ready()
     answer = await ask(track)
     assert (answer.output, answer.routing.selected_model) == ("Blue.", GOOD.id)
     assert track.took == 2.0
@@ -185,16 +184,14 @@ async def test_a_first_model_that_answers_first_serves_and_the_hedge_is_abandone
 
 @both_ways
 async def test_a_first_model_at_its_usual_speed_is_not_hedged(ask: Ask) -> None:
-    track = Track(after(0.9), SILENT)
-    await track.ready()
+    track = await Track(after(0.9), SILENT).ready()
     assert (await ask(track)).routing.selected_model == GOOD.id
     assert track.called == [1, 0]
 
 
 @both_ways
 async def test_the_trace_has_both_costs_and_the_losers_as_a_range(ask: Ask) -> None:
-    track = Track(SILENT, after(0.5))
-    await track.ready()
+    track = await Track(SILENT, after(0.5)).ready()
     answer = await ask(track, params={"max_output_tokens": 1_000})
     first, hedge = models(answer.trace)
     assert hedge.cost_usd == pytest.approx((10 * 2 + 5 * 8) / 1e6)
@@ -207,8 +204,7 @@ async def test_the_trace_has_both_costs_and_the_losers_as_a_range(ask: Ask) -> N
 
 
 async def test_a_stream_reports_the_hedge_and_then_has_only_its_text() -> None:
-    track = Track(SILENT, after(0.5))
-    await track.ready()
+    track = await Track(SILENT, after(0.5)).ready()
     async with track.router.stream("hi", policy_id="quick") as stream:
         events = [event async for event in stream]
     (fallback,) = [event.data for event in events if isinstance(event, RouteFallback)]
@@ -220,8 +216,7 @@ async def test_a_stream_reports_the_hedge_and_then_has_only_its_text() -> None:
 
 
 async def test_a_first_model_that_wins_streams_as_if_it_had_been_alone() -> None:
-    track = Track(said(Pause(2.0), Delta("one "), Pause(3.0), Delta("two"), Finish("stop")), SILENT)
-    await track.ready()
+    track = await Track(said(Pause(2.0), Delta("one "), Pause(3.0), Delta("two"), Finish("stop")), SILENT).ready()
     async with track.router.stream("hi", policy_id="quick") as stream:
         text = stream.text()
         assert await anext(text) == "one "
@@ -232,8 +227,7 @@ async def test_a_first_model_that_wins_streams_as_if_it_had_been_alone() -> None
 
 async def test_a_model_that_has_begun_is_never_hedged() -> None:
     slow = said(Pause(0.5), Delta(""), Pause(9.0), Delta("Blue."), Pause(9.0), Delta(""), Finish("stop"))
-    track = Track(slow, after(0.5))
-    await track.ready()
+    track = await Track(slow, after(0.5)).ready()
     assert (await streamed(track)).routing.selected_model == GOOD.id
     assert track.called == [1, 0]
 
@@ -243,8 +237,7 @@ async def test_a_model_that_has_begun_is_never_hedged() -> None:
 
 @both_ways
 async def test_if_the_first_fails_while_the_hedge_runs_the_hedge_answers(ask: Ask) -> None:
-    track = Track(fault_after(2.0), after(3.0))
-    await track.ready()
+    track = await Track(fault_after(2.0), after(3.0)).ready()
     answer = await ask(track)
     assert (answer.output, answer.response.fallback_model, track.called) == ("Blue.", SPARE.id, [1, 1])
     assert [span.error for span in models(answer.trace)] == ["server", None]
@@ -255,8 +248,7 @@ async def test_if_the_first_fails_while_the_hedge_runs_the_hedge_answers(ask: As
 
 @both_ways
 async def test_if_the_hedge_fails_the_first_answers(ask: Ask) -> None:
-    track = Track(after(3.0), fault_after(0.5))
-    await track.ready()
+    track = await Track(after(3.0), fault_after(0.5)).ready()
     answer = await ask(track)
     assert (answer.routing.selected_model, answer.response.fallback_model) == (GOOD.id, None)
     assert [span.error for span in models(answer.trace)] == [None, "server"]
@@ -267,8 +259,7 @@ async def test_if_the_hedge_fails_the_first_answers(ask: Ask) -> None:
 
 @both_ways
 async def test_after_both_fail_the_next_fallback_is_called(ask: Ask) -> None:
-    track = Track(fault_after(3.0, "auth"), fault_after(0.5), after(0.1, "Third."))
-    await track.ready()
+    track = await Track(fault_after(3.0, "auth"), fault_after(0.5), after(0.1, "Third.")).ready()
     answer = await ask(track)
     assert (answer.output, track.called, track.left_open) == ("Third.", [1, 1, 1], 0)
     assert moves(answer.trace) == [(GOOD.id, "third/three", "upstream_5xx")]
@@ -276,8 +267,7 @@ async def test_after_both_fail_the_next_fallback_is_called(ask: Ask) -> None:
 
 @both_ways
 async def test_if_both_fail_and_no_model_is_left_the_error_lists_both(ask: Ask) -> None:
-    track = Track(fault_after(3.0), fault_after(0.5))
-    await track.ready()
+    track = await Track(fault_after(3.0), fault_after(0.5)).ready()
     with pytest.raises(UpstreamFailed) as failed:
         await ask(track)
     assert [each["model"] for each in failed.value.detail["attempts"]] == [GOOD.id, SPARE.id]
@@ -288,8 +278,7 @@ async def test_if_both_fail_and_no_model_is_left_the_error_lists_both(ask: Ask) 
 @pytest.mark.parametrize("who", ["first", "hedge"])
 async def test_a_refusal_of_either_ends_both(ask: Ask, who: str) -> None:
     refused = fault_after(2.0, "refused")
-    track = Track(refused, SILENT) if who == "first" else Track(SILENT, refused)
-    await track.ready()
+    track = await Track(*((refused, SILENT) if who == "first" else (SILENT, refused))).ready()
     with pytest.raises(ContentRefused):
         await ask(track)
     assert (track.left_open, track.called) == (0, [1, 1])
@@ -298,8 +287,7 @@ async def test_a_refusal_of_either_ends_both(ask: Ask, who: str) -> None:
 
 @both_ways
 async def test_the_deadline_ends_both(ask: Ask) -> None:
-    track = Track(SILENT, SILENT)
-    await track.ready()
+    track = await Track(SILENT, SILENT).ready()
     with pytest.raises(RouterTimeoutError):
         await ask(track, timeout_ms=5_000)
     assert track.left_open == 0
@@ -310,22 +298,15 @@ class Lingering(Racer):
     """Takes its time to be left."""
 
     def open(self, call: UpstreamCall) -> Any:
-        return _Lingers(super().open(call), self)
+        return _Lingers(self, call)
 
 
-class _Lingers:
-    def __init__(self, call: Any, provider: Racer) -> None:
-        self._call = call
-        self._provider = provider
-
-    async def __aenter__(self) -> Any:
-        return await self._call.__aenter__()
-
-    async def __aexit__(self, *error: Any) -> None:
+class _Lingers(ScriptedCall):
+    async def __aexit__(self, *error: object) -> None:
         try:
             await ScriptedProvider.pause(self._provider, 0.4)
         finally:
-            await self._call.__aexit__(*error)
+            await super().__aexit__(*error)
 
 
 class Slowly(Track):
@@ -335,8 +316,7 @@ class Slowly(Track):
 
 @both_ways
 async def test_a_first_model_that_has_failed_is_not_hedged(ask: Ask) -> None:
-    track = Slowly(fault_after(0.9), after(0.5))
-    await track.ready()
+    track = await Slowly(fault_after(0.9), after(0.5)).ready()
     answer = await ask(track)
     assert (answer.output, track.called, track.left_open) == ("Blue.", [1, 1], 0)
     assert [span.hedge for span in models(answer.trace)] == [False, False]
@@ -350,8 +330,7 @@ async def test_a_first_model_that_has_failed_is_not_hedged(ask: Ask) -> None:
 @pytest.mark.parametrize("first", ["answers", "server", "refused"])
 async def test_if_both_end_at_once_one_serves_and_both_are_closed(ask: Ask, first: str, second: str) -> None:
     ends = {"answers": after(0.5), "speaks": said(Pause(0.5), Delta("half"), Pause(50.0))}
-    track = Track(*(ends.get(how, fault_after(0.5, how)) for how in (first, second)))
-    await track.ready()
+    track = await Track(*(ends.get(how, fault_after(0.5, how)) for how in (first, second))).ready()
     gate = track.good.gate = track.spare.gate = anyio.Event()
     woken = track.good.woken = track.spare.woken = list[str]()
     ended: list[object] = []
@@ -400,8 +379,7 @@ async def turns(count: int) -> None:
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_a_call_cancelled_at_any_moment_leaves_nothing_open(ask: Ask, moment: float, full: bool) -> None:
     for steps in STEPS if full else STEPS[::2]:
-        track = lingering()
-        await track.ready()
+        track = await lingering().ready()
         async with anyio.create_task_group() as group:
             group.start_soon(ask, track)
             await track.clock.sleep(moment)
@@ -423,8 +401,7 @@ async def whole_trace(track: Track) -> None:
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_a_stream_closed_by_another_task_leaves_nothing_open(moment: float, full: bool) -> None:
     for steps in STEPS if full else STEPS[1::2]:
-        track = lingering()
-        await track.ready()
+        track = await lingering().ready()
         stream = track.router.stream("hi", policy_id="quick")
 
         async def read(stream: Any = stream) -> None:
@@ -476,23 +453,20 @@ def test_an_exit_passes_through_a_race_on_asyncio(who: str) -> None:
 
 
 async def test_without_observations_there_is_no_hedge() -> None:
-    track = Track(after(3.0), after(0.5))
-    await track.ready(seen=0)
+    track = await Track(after(3.0), after(0.5)).ready(seen=0)
     assert (await plain(track)).routing.selected_model == GOOD.id
     assert track.called == [1, 0]
 
 
 async def test_without_a_policy_that_asks_for_it_there_is_no_hedge() -> None:
-    track = Track(after(3.0), after(0.5))
-    await track.ready()
+    track = await Track(after(3.0), after(0.5)).ready()
     assert (await track.router.route("hi", goal="quality")).routing.selected_model == GOOD.id
     assert track.called == [1, 0]
 
 
 @pytest.mark.parametrize(("times", "hedged"), [(3.5, True), (1.5, False)])
 async def test_a_budget_for_one_model_only_allows_no_hedge(times: float, hedged: bool) -> None:
-    track = Track(after(3.0), after(0.5))
-    await track.ready()
+    track = await Track(after(3.0), after(0.5)).ready()
     once = 1_000 * 4 / 1e6
     answer = await plain(track, budget={"maxCostUsd": once * times}, params={"max_output_tokens": 1_000})
     assert (track.called[1] == 1) is hedged
@@ -502,8 +476,7 @@ async def test_a_budget_for_one_model_only_allows_no_hedge(times: float, hedged:
 
 
 async def test_a_hedge_can_be_the_probe_of_its_circuit() -> None:
-    track = Track(after(2.0), SILENT)
-    await track.ready()
+    track = await Track(after(2.0), SILENT).ready()
     fleet = track.router._parts.hosted("production")
     for _ in range(5):
         fleet.failed(fleet.pool.row[SPARE.id])

@@ -13,7 +13,7 @@ from routewright.errors import NotFound, ProviderFault, StorageUnavailable
 from routewright.learning import Learning
 from routewright.protocols import Storage
 from routewright.testing import FakeClock, ScriptedProvider
-from routewright.testing.provider import Pause
+from routewright.testing.provider import Line, Pause
 from routewright.wire import AgentState, Delta, Finish, Model, Pricing, UpstreamCall, Usage
 
 from .support import traces_in
@@ -34,10 +34,8 @@ LEARNING = Learning()
 
 
 def desk(storage: Storage, clock: FakeClock, learning: Learning | None = LEARNING, **more: Any) -> Router:
-    providers = [
-        ScriptedProvider(answer, models=[GOOD, SPARE], clock=clock, name="good"),
-        *more.pop("others", ()),
-    ]
+    own = ScriptedProvider(answer, models=[GOOD, SPARE], clock=clock, name="good")
+    providers = [own, *more.pop("others", ())]
     settings = Settings(clock=clock, rng=Random(7), predictor="built-in", learning=learning)
     return Router(providers=providers, catalogue=Catalogue([GOOD, SPARE]), storage=storage, settings=settings, **more)
 
@@ -187,6 +185,19 @@ def graders(clock: FakeClock, grades: list[str]) -> ScriptedProvider:
     return ScriptedProvider(grade, models=[JUDGE], clock=clock, name="judge")
 
 
+GRADE: list[Line] = [Delta("5"), Usage(4_000, 1_000), Finish("stop")]
+
+
+def slow_judge(clock: FakeClock, asked: list[float], lines: list[Line]) -> ScriptedProvider:
+    """Puts down when it is asked."""
+
+    def grade(call: UpstreamCall) -> list[Line]:
+        asked.append(clock.time())
+        return lines
+
+    return ScriptedProvider(grade, models=[JUDGE], clock=clock, name="judge")
+
+
 async def test_a_judge_grades_answers_unless_the_user_did_and_its_own_calls_teach_nothing(place: str) -> None:
     clock, grades = FakeClock(), ["8", "oh well", " 3/10."]
     storage = opened(place, clock)
@@ -232,12 +243,8 @@ async def test_a_judge_stays_within_its_daily_budget_and_share() -> None:
 async def test_a_grade_over_midnight_returns_nothing_to_the_next_day() -> None:
     clock, asked = FakeClock(), list[float]()
 
-    def grade(call: UpstreamCall) -> Any:
-        asked.append(clock.time())
-        return [Pause(20.0), Delta("5"), Usage(4_000, 1_000), Finish("stop")]
-
     learning = Learning(judge="judge/three", judge_share=1.0, judge_usd_a_day=0.01)
-    judge = ScriptedProvider(grade, models=[JUDGE], clock=clock, name="judge")
+    judge = slow_judge(clock, asked, [Pause(20.0), *GRADE])
     async with desk(MemoryStorage(clock=clock), clock, learning, others=[judge]) as router:
         await clock.advance(86_400 - clock.time() % 86_400 - 10)
         for _ in range(6):
@@ -250,12 +257,8 @@ async def test_a_grade_over_midnight_returns_nothing_to_the_next_day() -> None:
 async def test_a_grade_that_fails_counts_as_the_most_that_it_can_cost(fault: Any) -> None:
     clock, asked = FakeClock(), list[float]()
 
-    def grade(call: UpstreamCall) -> Any:
-        asked.append(clock.time())
-        return [fault, Delta("5"), Usage(4_000, 1_000), Finish("stop")] if isinstance(fault, Pause) else fault
-
     learning = Learning(judge="judge/three", judge_share=1.0, judge_usd_a_day=0.02)
-    judge = ScriptedProvider(grade, models=[JUDGE], clock=clock, name="judge")
+    judge = slow_judge(clock, asked, [fault, *GRADE])
     async with desk(MemoryStorage(clock=clock), clock, learning, others=[judge]) as router:
         counts = []
         for _ in range(6):

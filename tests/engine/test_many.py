@@ -37,12 +37,10 @@ from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, Script
 from routewright.wire import Budget, BudgetDict, Chunk, Delta, Finish, Message, ParamsDict, UpstreamCall, Usage
 
-from .support import GOOD, House, said, traces_in
+from .support import GOOD, House, on_one_loop, said, traces_in
 from .test_budget import Meter, Metered, Metering
 
 pytestmark = pytest.mark.anyio
-on_one_loop = pytest.mark.parametrize("anyio_backend", ["asyncio"])
-"""For tests of much computation, in which the kind of loop plays no part."""
 
 CAP: ParamsDict = {"max_output_tokens": 400}
 PROMPT = "How much? " * 20

@@ -42,6 +42,8 @@ from routewright.wire import Delta, FallbackSpan, Finish, Message, ModelSpan, To
 
 from .support import GOOD, SPARE, House, said, traces_in
 
+pytestmark = pytest.mark.anyio
+
 SECRET = "marmalade"
 
 
@@ -287,7 +289,6 @@ def test_the_model_itself_is_told_what_it_wrote() -> None:
 # Routing
 
 
-@pytest.mark.anyio
 async def test_an_answer_is_a_value_of_its_type() -> None:
     house = Office([FINE])
     answer = await house.invoice()
@@ -298,13 +299,11 @@ async def test_an_answer_is_a_value_of_its_type() -> None:
     assert not call.stream
 
 
-@pytest.mark.anyio
 async def test_without_a_type_there_is_no_data() -> None:
     answer = await Office([FINE]).router.route("Read it.", goal="quality")
     assert answer.data is None
 
 
-@pytest.mark.anyio
 async def test_a_model_gets_one_repair_request() -> None:
     house = Office([WRONG, FINE])
     answer = await house.invoice(fallback={"maxRetries": 0})
@@ -322,7 +321,6 @@ async def test_a_model_gets_one_repair_request() -> None:
     ]
 
 
-@pytest.mark.anyio
 async def test_after_a_failed_repair_the_next_model_gets_the_original_prompt() -> None:
     house = Office([WRONG, WRONG], [FINE])
     answer = await house.invoice()
@@ -333,7 +331,6 @@ async def test_after_a_failed_repair_the_next_model_gets_the_original_prompt() -
     assert [(span.used, span.reason) for span in spans] == [(True, "upstream_5xx")]
 
 
-@pytest.mark.anyio
 async def test_if_no_answer_fits_the_error_says_why_without_the_text(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     house = Office([WRONG] * 2, [WRONG] * 2, storage=storage)
@@ -353,7 +350,6 @@ async def test_if_no_answer_fits_the_error_says_why_without_the_text(caplog: pyt
         assert "Read it." not in text
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("budget", "reason"), [({}, "length"), ({"budget": {"maxTokens": 3_000}}, "budget")])
 async def test_an_answer_that_was_cut_falls_back_at_once(budget: dict[str, Any], reason: str) -> None:
     house = Office([whole('{"total": 3', reason="length")], [FINE])
@@ -363,20 +359,17 @@ async def test_an_answer_that_was_cut_falls_back_at_once(budget: dict[str, Any],
     assert len(house.good.calls) == 1
 
 
-@pytest.mark.anyio
 async def test_a_cut_answer_that_fits_is_accepted() -> None:
     answer = await Office([whole('{"total": 3}   ', reason="length")]).invoice()
     assert answer.data == Invoice(total=3)
 
 
-@pytest.mark.anyio
 async def test_a_cut_answer_says_what_to_allow() -> None:
     cut = whole("{", reason="length")
     with pytest.raises(UpstreamFailed, match=r"cut before its end; allow more params\.max_output_tokens"):
         await Office([cut], [cut]).invoice()
 
 
-@pytest.mark.anyio
 async def test_tool_calls_are_not_parsed() -> None:
     house = Office([said(ToolDelta(0, "{}", "call_1", "look_up"), Usage(10, 5), Finish("tool_calls"))])
     tool_model = msgspec.structs.replace(JSON_MODELS[0], modalities=("text", "tool"))
@@ -386,13 +379,11 @@ async def test_tool_calls_are_not_parsed() -> None:
     assert answer.data is None
 
 
-@pytest.mark.anyio
 async def test_models_without_structured_output_are_not_called() -> None:
     with pytest.raises(NoCandidates, match="response_format"):
         await House([FINE]).router.route("Read it.", output_type=Invoice)
 
 
-@pytest.mark.anyio
 async def test_a_misfit_does_not_count_against_the_model() -> None:
     house = Office([WRONG, WRONG] * 30, [FINE] * 30)
     for _ in range(30):
@@ -403,7 +394,6 @@ async def test_a_misfit_does_not_count_against_the_model() -> None:
     assert status["good/one"] == "available"
 
 
-@pytest.mark.anyio
 async def test_a_fault_during_a_repair_is_retried_or_falls_back() -> None:
     house = Office([WRONG, ProviderFault("auth")], [FINE])
     assert (await house.invoice()).routing.selected_model == "spare/two"
@@ -415,7 +405,6 @@ async def test_a_fault_during_a_repair_is_retried_or_falls_back() -> None:
 # Time and money
 
 
-@pytest.mark.anyio
 async def test_a_repair_ends_by_the_deadline_of_the_call() -> None:
     house = Office([whole("{}", pause_s=6.0), whole("{}", pause_s=100.0)], ())
     with pytest.raises(RouterTimeoutError):
@@ -425,7 +414,6 @@ async def test_a_repair_ends_by_the_deadline_of_the_call() -> None:
     assert house.left_open == 0
 
 
-@pytest.mark.anyio
 async def test_no_repair_begins_in_the_time_of_the_next_model() -> None:
     house = Office([whole("{}", pause_s=8.0)], [FINE])
     slow = msgspec.structs.replace(JSON_MODELS[0], ttft_s=2.0)
@@ -435,7 +423,6 @@ async def test_no_repair_begins_in_the_time_of_the_next_model() -> None:
     assert len(house.good.calls) == 1
 
 
-@pytest.mark.anyio
 async def test_a_misfit_without_usage_is_billed_by_estimate() -> None:
     house = Office([said(Finish("stop")), said(Delta('{"total": 1}'), Finish("stop"))])
     answer = await house.invoice()
@@ -447,7 +434,6 @@ async def test_a_misfit_without_usage_is_billed_by_estimate() -> None:
     assert second.tokens.input > first.tokens.input  # the repair's prompt is longer
 
 
-@pytest.mark.anyio
 async def test_no_mix_of_answers_and_repairs_consumes_more_than_the_budget(full: bool) -> None:
     repairs = 0
     for seed in range(5_000 if full else 60):
@@ -506,7 +492,6 @@ def test_the_sandbox_answers_with_valid_values(output_type: Any) -> None:
     assert [span.error for span in attempts(answer)] == [None]
 
 
-@pytest.mark.anyio
 async def test_the_sandbox_shows_a_repair() -> None:
     answer = await Router.sandbox(answers={"Read it.": "no JSON"}).route("Read it.", output_type=Invoice)
     assert isinstance(answer.data, Invoice)
@@ -514,7 +499,6 @@ async def test_the_sandbox_shows_a_repair() -> None:
     assert all(span.latency_ms > 100 for span in attempts(answer))
 
 
-@pytest.mark.anyio
 async def test_a_request_that_asks_for_another_format_too_is_refused_before_anything_is_called() -> None:
     house = Office([FINE])
     with pytest.raises(ValidationFailed, match="output_type"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +27,30 @@ LIMIT = 10**9
 ODD = [ValueError("odd"), KeyError("odd"), InternalError("odd"), asyncio.CancelledError("odd")]
 
 
+Odd = Callable[..., Awaitable[tuple[Bank, Behind]]]
+
+
 @pytest.fixture(params=["memory", "sqlite"])
-def kind(request: pytest.FixtureRequest) -> str:
-    """What stands behind a storage that turns odd."""
-    return str(request.param)
+async def odd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Odd]:
+    """Makes a bank whose storage turns odd when it is told to. Its router is closed at the end of the test."""
+    banks: list[Bank] = []
 
+    async def made(*script: Any) -> tuple[Bank, Behind]:
+        bank = Bank(*(script or [ANSWER] * 5), terms=[account(monthly_nanos=LIMIT)])
+        banks.append(bank)
+        if request.param == "sqlite":
+            bank.storage = SqliteStorage(tmp_path / "s.db", clock=bank.clock)  # type: ignore[assignment]
+        storage = bank.behind()
+        return await bank.open(), storage
 
-async def odd(kind: str, tmp_path: Path, *script: Any) -> tuple[Bank, Behind]:
-    """A bank whose storage turns odd when it is told to."""
-    bank = Bank(*(script or [ANSWER] * 5), terms=[account(monthly_nanos=LIMIT)])
-    if kind == "sqlite":
-        bank.storage = SqliteStorage(tmp_path / "s.db", clock=bank.clock)  # type: ignore[assignment]
-    storage = Behind(bank.storage, bank.clock)
-    bank.use(storage)
-    return await bank.open(), storage
+    yield made
+    for bank in banks:
+        await bank.router.aclose()
 
 
 @pytest.mark.parametrize("error", ODD, ids=lambda error: type(error).__name__)
-async def test_a_settlement_refused_once_is_booked_and_its_answer_kept(
-    kind: str, tmp_path: Path, error: BaseException
-) -> None:
-    bank, storage = await odd(kind, tmp_path)
+async def test_a_settlement_refused_once_is_booked_and_its_answer_kept(odd: Odd, error: BaseException) -> None:
+    bank, storage = await odd()
     storage.refuse(Facts, error=error, times=1)
     answer = await bank.route(idempotency_key="k")
     assert answer.output == "an answer"
@@ -54,11 +58,10 @@ async def test_a_settlement_refused_once_is_booked_and_its_answer_kept(
     assert await bank.purse() == (LIMIT, COST, 0)
     assert (await bank.route(idempotency_key="k")).trace_id == answer.trace_id
     assert len(bank.good.calls) == 1
-    await bank.router.aclose()
 
 
-async def test_a_delayed_settlement_keeps_its_hold_and_is_booked_in_full(kind: str, tmp_path: Path) -> None:
-    bank, storage = await odd(kind, tmp_path)
+async def test_a_delayed_settlement_keeps_its_hold_and_is_booked_in_full(odd: Odd) -> None:
+    bank, storage = await odd()
     storage.away = (Facts,)
     answer = await bank.route(idempotency_key="k")
     await bank.clock.sleep(20.0)
@@ -69,11 +72,10 @@ async def test_a_delayed_settlement_keeps_its_hold_and_is_booked_in_full(kind: s
     assert (await bank.route(idempotency_key="k")).trace_id == answer.trace_id
     assert [trace.id for trace in await traces_in(bank.storage, "acme")] == [answer.trace_id]
     assert bank.router.trace_counts == (0, 0, 0, 0, 0)
-    await bank.router.aclose()
 
 
-async def test_a_refused_trace_loses_neither_bill_nor_kept_answer(kind: str, tmp_path: Path) -> None:
-    bank, storage = await odd(kind, tmp_path)
+async def test_a_refused_trace_loses_neither_bill_nor_kept_answer(odd: Odd) -> None:
+    bank, storage = await odd()
 
     def refuse(thing: Any) -> None:
         if isinstance(thing, Facts) and thing.trace is not None:
@@ -84,7 +86,6 @@ async def test_a_refused_trace_loses_neither_bill_nor_kept_answer(kind: str, tmp
     assert await bank.purse() == (LIMIT, COST, 0)
     assert (await bank.route(idempotency_key="k")).output == answer.output
     assert bank.router.trace_counts.refused == 1
-    await bank.router.aclose()
 
 
 def detailed(thing: Any) -> None:
@@ -93,8 +94,8 @@ def detailed(thing: Any) -> None:
         raise ValueError("odd")
 
 
-async def test_a_refused_settlement_is_booked_without_detail_and_frees_its_key(kind: str, tmp_path: Path) -> None:
-    bank, storage = await odd(kind, tmp_path)
+async def test_a_refused_settlement_is_booked_without_detail_and_frees_its_key(odd: Odd) -> None:
+    bank, storage = await odd()
     storage.before = detailed
     first = await bank.route(idempotency_key="k")
     assert await bank.purse() == (LIMIT, COST, 0)
@@ -104,34 +105,31 @@ async def test_a_refused_settlement_is_booked_without_detail_and_frees_its_key(k
     )  # fmt: skip
     storage.before = lambda _: None
     assert (await bank.route(idempotency_key="k")).trace_id != first.trace_id
-    await bank.router.aclose()
 
 
-async def test_a_settlement_booked_without_detail_charges_at_most_the_reservation(kind: str, tmp_path: Path) -> None:
+async def test_a_settlement_booked_without_detail_charges_at_most_the_reservation(odd: Odd) -> None:
     overrun = [*ANSWER[:1], replace(ANSWER[1], output=10_000), *ANSWER[2:]]  # type: ignore[type-var]
-    bank, storage = await odd(kind, tmp_path, overrun)
+    bank, storage = await odd(overrun)
     storage.before = detailed
     await bank.route(idempotency_key="k")
     (ask,) = storage.of(Ask)
     assert await bank.purse() == (LIMIT, ask.nanos, 0)
     assert 0 < ask.nanos < 100 * 1_000 + 10_000 * 4_000
-    await bank.router.aclose()
 
 
-async def test_a_shortened_settlement_without_limits_charges_its_cost(tmp_path: Path) -> None:
-    bank, storage = await odd("memory", tmp_path)
+async def test_a_shortened_settlement_without_limits_charges_its_cost(odd: Odd) -> None:
+    bank, storage = await odd()
     await bank.storage.apply("acme", [account()])
     storage.before = detailed
     await bank.route(idempotency_key="k")
     assert await bank.charged() == COST
-    await bank.router.aclose()
 
 
 @pytest.mark.parametrize("error", [ValueError("CANARY"), UnsupportedWrite("no ledger")], ids=repr)
 async def test_a_settlement_refused_for_good_is_counted_and_logged(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
+    odd: Odd, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    bank, storage = await odd(kind, tmp_path)
+    bank, storage = await odd()
     storage.refuse(Facts, error=error)
     answer = await bank.route(idempotency_key="k")
     assert bank.router.trace_counts == (0, 1, 0, 0, 1)
@@ -143,11 +141,10 @@ async def test_a_settlement_refused_for_good_is_counted_and_logged(
     )
     assert "CANARY" not in caplog.text + str(told.value)
     assert len(storage.of(Facts)) == (1 if isinstance(error, UnsupportedWrite) else 3)
-    await bank.router.aclose()
 
 
-async def test_a_failing_settlement_delays_no_other(kind: str, tmp_path: Path) -> None:
-    bank, storage = await odd(kind, tmp_path)
+async def test_a_failing_settlement_delays_no_other(odd: Odd) -> None:
+    bank, storage = await odd()
     first: list[str] = []
 
     def refuse(thing: Any) -> None:
@@ -162,13 +159,10 @@ async def test_a_failing_settlement_delays_no_other(kind: str, tmp_path: Path) -
         await bank.route()
         assert (await bank.purse())[1] == count * COST
     assert bank.router.trace_counts.waiting == 1
-    await bank.router.aclose()
 
 
-async def test_closing_names_what_could_not_be_booked(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    bank, storage = await odd(kind, tmp_path)
+async def test_closing_names_what_could_not_be_booked(odd: Odd, caplog: pytest.LogCaptureFixture) -> None:
+    bank, storage = await odd()
     storage.away = (Facts,)
     answer = await bank.route(idempotency_key="k")
     await bank.router.aclose()
@@ -177,24 +171,21 @@ async def test_closing_names_what_could_not_be_booked(
 
 
 @pytest.mark.parametrize("gives", [NOTHING, 5, "garbage", [None]], ids=lambda gives: type(gives).__name__)
-async def test_a_wrong_result_of_settle_does_not_count_as_booked(kind: str, tmp_path: Path, gives: Any) -> None:
-    bank, storage = await odd(kind, tmp_path)
+async def test_a_wrong_result_of_settle_does_not_count_as_booked(odd: Odd, gives: Any) -> None:
+    bank, storage = await odd()
     garbled = [gives] * 2
     storage.before = lambda thing: garbled.pop() if isinstance(thing, Facts) and garbled else None
     await bank.route(idempotency_key="l")
     assert await bank.purse() == (LIMIT, COST, 0)
     assert len(storage.of(Facts)) == 3
-    await bank.router.aclose()
 
 
 @pytest.mark.parametrize(
     "gives", [NOTHING, 5, [], "garbage", [None], {"fingerprint": "x"}], ids=lambda gives: type(gives).__name__
 )
 @pytest.mark.parametrize("asked", [Look, Ask])
-async def test_a_wrong_result_of_look_or_admit_fails_before_a_call_is_made(
-    kind: str, tmp_path: Path, asked: type, gives: Any
-) -> None:
-    bank, storage = await odd(kind, tmp_path)
+async def test_a_wrong_result_of_look_or_admit_fails_before_a_call_is_made(odd: Odd, asked: type, gives: Any) -> None:
+    bank, storage = await odd()
     storage.before = lambda thing: gives if isinstance(thing, asked) else None
     given = "NoneType" if gives is NOTHING else type(gives).__name__
     with pytest.raises(InternalError, match=rf"^AccountsBehind\.\w+ must return .*, got {given}$"):
@@ -203,38 +194,33 @@ async def test_a_wrong_result_of_look_or_admit_fails_before_a_call_is_made(
     storage.before = lambda _: None
     assert (await bank.route(idempotency_key="k")).output == "an answer"
     assert await bank.purse() == (LIMIT, COST, 0)
-    await bank.router.aclose()
 
 
 @pytest.mark.parametrize("error", [ValueError("CANARY"), KeyError("CANARY"), OSError(5, "CANARY")], ids=repr)
 @pytest.mark.parametrize("asked", [Look, Ask])
 async def test_an_exception_of_a_storage_becomes_a_router_error_without_its_message(
-    kind: str, tmp_path: Path, asked: type, error: Exception
+    odd: Odd, asked: type, error: Exception
 ) -> None:
-    bank, storage = await odd(kind, tmp_path)
+    bank, storage = await odd()
     storage.refuse(asked, error=error, times=1)
     with pytest.raises(InternalError, match=f"^the storage failed with {type(error).__name__}$"):
         await bank.route(idempotency_key="k")
     assert (await bank.route(idempotency_key="k")).output == "an answer"
     assert await bank.purse() == (LIMIT, COST, 0)
-    await bank.router.aclose()
 
 
 @pytest.mark.parametrize("asked", [Look, Ask])
-async def test_a_storage_that_cancels_itself_cancels_no_call(kind: str, tmp_path: Path, asked: type) -> None:
-    bank, storage = await odd(kind, tmp_path)
+async def test_a_storage_that_cancels_itself_cancels_no_call(odd: Odd, asked: type) -> None:
+    bank, storage = await odd()
     storage.refuse(asked, error=asyncio.CancelledError(), times=1)
     with pytest.raises(StorageUnavailable, match=r"^the storage cancelled itself$"):
         await bank.route(idempotency_key="k")
     assert (await bank.route(idempotency_key="k")).output == "an answer"
-    await bank.router.aclose()
 
 
 @pytest.mark.parametrize("gives", [False, *ODD], ids=lambda gives: type(gives).__name__)
-async def test_a_fallback_that_cannot_widen_its_reservation_uses_what_it_has(
-    kind: str, tmp_path: Path, gives: Any
-) -> None:
-    bank, storage = await odd(kind, tmp_path)
+async def test_a_fallback_that_cannot_widen_its_reservation_uses_what_it_has(odd: Odd, gives: Any) -> None:
+    bank, storage = await odd()
 
     def fails(call: UpstreamCall) -> ProviderFault:
         if gives is False:
@@ -251,12 +237,11 @@ async def test_a_fallback_that_cannot_widen_its_reservation_uses_what_it_has(
     answer = await bank.route(goal="quality")
     assert answer.routing.selected_model == "spare/two", "its worst case is the smaller one"
     assert (await bank.purse())[2] == 0
-    await bank.router.aclose()
 
 
-async def test_the_dearest_call_that_can_be_is_booked_alike_in_all_storages(kind: str, tmp_path: Path) -> None:
+async def test_the_dearest_call_that_can_be_is_booked_alike_in_all_storages(odd: Odd) -> None:
     most = replace(ANSWER[1], input=MOST_TOKENS, output=MOST_TOKENS)  # type: ignore[type-var]
-    bank, storage = await odd(kind, tmp_path, [ANSWER[0], most, ANSWER[2]])
+    bank, storage = await odd([ANSWER[0], most, ANSWER[2]])
     dearest = replace(ONE, pricing_per_1m=Pricing(10_000.0, 10_000.0))
     await bank.storage.apply("acme", [account(monthly_nanos=2**62)])
     provider = ScriptedProvider([[ANSWER[0], most, ANSWER[2]]] * 3, models=[dearest], clock=bank.clock)
@@ -266,30 +251,27 @@ async def test_the_dearest_call_that_can_be_is_booked_alike_in_all_storages(kind
     assert await bank.purse() == (2**62, 3 * 2 * 10**15, 0)
     assert (await bank.rows())[0].overrun_nanos > 10**15
     assert bank.router.trace_counts == (0, 0, 0, 0, 0)
-    await bank.router.aclose()
 
 
 @pytest.mark.parametrize("usage", [Usage(5, 2**52), Usage(MOST_TOKENS + 1, 5)], ids=repr)
-async def test_impossible_usage_is_ignored_and_never_billed(kind: str, tmp_path: Path, usage: Usage) -> None:
-    bank, _ = await odd(kind, tmp_path, *[[ANSWER[0], usage, ANSWER[2]]] * 9)
+async def test_impossible_usage_is_ignored_and_never_billed(odd: Odd, usage: Usage) -> None:
+    bank, _ = await odd(*[[ANSWER[0], usage, ANSWER[2]]] * 9)
     with pytest.raises(UpstreamFailed):
         await bank.route(fallback={"maxRetries": 0})
     assert await bank.purse() == (LIMIT, 0, 0)
     assert all(row.cost_nanos < LIMIT for row in await bank.rows())
-    await bank.router.aclose()
 
 
-async def test_an_invalid_kept_answer_is_a_storage_fault(kind: str, tmp_path: Path) -> None:
-    bank, storage = await odd(kind, tmp_path)
+async def test_an_invalid_kept_answer_is_a_storage_fault(odd: Odd) -> None:
+    bank, storage = await odd()
     storage.before = lambda thing: Replay(b"CANARY") if isinstance(thing, Ask) else None
     with pytest.raises(InternalError, match=r"^the storage failed with \w+$"):
         await bank.route(idempotency_key="k")
-    await bank.router.aclose()
 
 
-async def test_a_booked_settlement_is_never_booked_twice(kind: str, tmp_path: Path) -> None:
+async def test_a_booked_settlement_is_never_booked_twice(odd: Odd) -> None:
     """Each part is taken, and then refused all the same."""
-    bank, storage = await odd(kind, tmp_path, ProviderFault("server"), ANSWER)
+    bank, storage = await odd(ProviderFault("server"), ANSWER)
     settle = storage.accounts.settle
 
     async def forgets(*asked: Any) -> Any:
@@ -303,7 +285,6 @@ async def test_a_booked_settlement_is_never_booked_twice(kind: str, tmp_path: Pa
     await bank.clock.sleep(10.0)
     assert await bank.purse() == (LIMIT, COST, 0)
     assert bank.router.trace_counts.waiting == 0
-    await bank.router.aclose()
 
 
 class TracesAlone:

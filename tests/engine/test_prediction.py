@@ -32,6 +32,8 @@ from routewright.wire import (
     UpstreamCall,
 )
 
+pytestmark = pytest.mark.anyio
+
 SMALL = Model(id="mine/small", quality=0.35, pricing_per_1m=Pricing(0.1, 0.4), context_window=100_000)
 EQUAL = Model(id="mine/equal", quality=0.36, pricing_per_1m=Pricing(0.2, 0.8), context_window=100_000)
 LARGE = Model(id="mine/large", quality=0.9, pricing_per_1m=Pricing(3.0, 12.0), context_window=100_000)
@@ -62,6 +64,13 @@ class Words:
         return tuple(round(1e6 / (1 + math.exp(-each))) for each in moved)
 
 
+class Own:
+    """A predictor of one's own."""
+
+    def predict(self, request: object, models: Sequence[Model]) -> list[float]:
+        return [0.5 for _ in models]
+
+
 @pytest.fixture
 def words(monkeypatch: pytest.MonkeyPatch) -> Words:
     found = Words()
@@ -79,7 +88,6 @@ def router(*models: Model, predictor: Any = "built-in", **more: Any) -> Router:
     return Router(providers=[provider], catalogue=Catalogue(()), settings=settings, **more)
 
 
-@pytest.mark.anyio
 async def test_an_easy_prompt_goes_to_the_cheap_model_and_a_hard_one_to_the_able_one(words: Words) -> None:
     async with router() as desk:
         easy, hard = await desk.route("an easy one", goal="quality"), await desk.route("a hard one", goal="quality")
@@ -92,7 +100,6 @@ async def test_an_easy_prompt_goes_to_the_cheap_model_and_a_hard_one_to_the_able
             assert desk.replay(each).digest == each.decision.digest
 
 
-@pytest.mark.anyio
 async def test_explain_and_the_trace_say_what_was_read_and_what_it_changed(words: Words) -> None:
     async with router() as desk:
         easy = await desk.route("an easy one", goal="quality")
@@ -108,7 +115,6 @@ async def test_explain_and_the_trace_say_what_was_read_and_what_it_changed(words
         assert "without reading it" not in desk.explain(hard)
 
 
-@pytest.mark.anyio
 async def test_equal_readings_share_a_plan(words: Words) -> None:
     async with router() as desk:
         for number in range(20):
@@ -119,7 +125,6 @@ async def test_equal_readings_share_a_plan(words: Words) -> None:
         assert words.columns == before
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("models", "request_"),
     [
@@ -139,7 +144,6 @@ async def test_prompts_are_not_read_if_that_cannot_change_the_plan(
         assert given.decision.reading is None
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("more", [{"models": ["mine/small", "mine/large"]}, {"prefer": ["mine/nobody"]}])
 async def test_lists_of_models_are_read_for_too(words: Words, more: dict[str, Any]) -> None:
     nobody = Model(id="mine/nobody", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0), disabled=True)
@@ -150,7 +154,6 @@ async def test_lists_of_models_are_read_for_too(words: Words, more: dict[str, An
         assert desk.replay(easy).digest == easy.decision.digest
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("more", [{}, {"models": ["mine/small", "mine/equal"]}])
 async def test_named_models_are_read_for_if_readings_separate_them(
     words: Words, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
@@ -165,7 +168,6 @@ async def test_named_models_are_read_for_if_readings_separate_them(
         assert given.decision.reading is not None
 
 
-@pytest.mark.anyio
 async def test_a_budget_that_a_shared_plan_does_not_cover_is_decided_by_the_same_reading(words: Words) -> None:
     async with router() as desk:
         await desk.route("a hard one", goal="quality")
@@ -175,19 +177,13 @@ async def test_a_budget_that_a_shared_plan_does_not_cover_is_decided_by_the_same
         assert desk.replay(hard).digest == hard.decision.digest
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("predictor", [None, "own"])
-async def test_prediction_can_be_turned_off(words: Words, predictor: str | None) -> None:
-    class Own:
-        def predict(self, request: object, models: Sequence[Model]) -> list[float]:
-            return [0.5 for _ in models]
-
-    async with router(predictor=Own() if predictor else None) as desk:
+@pytest.mark.parametrize("predictor", [None, Own()], ids=["none", "own"])
+async def test_prediction_can_be_turned_off(words: Words, predictor: Own | None) -> None:
+    async with router(predictor=predictor) as desk:
         given = await desk.route("a hard one", goal="quality")
         assert (words.read_texts, given.decision.reading) == ([], None)
 
 
-@pytest.mark.anyio
 async def test_a_quality_floor_applies_to_the_catalogues_quality(words: Words) -> None:
     """Its author knew that alone: else what is easy would let any model in, and what is hard none."""
     policy = Policy(name="good", min_quality=0.8)
@@ -205,7 +201,6 @@ def test_decide_and_why_not_read_the_prompt_as_route_does(words: Words) -> None:
     assert desk.why_not("an easy one", "mine/large", goal="quality").chosen == "mine/small"
 
 
-@pytest.mark.anyio
 async def test_only_the_last_turn_of_the_user_is_read(words: Words) -> None:
     async with router() as desk:
         turns: list[dict[str, Any]] = [
@@ -224,7 +219,6 @@ CODE = PolicyClass(name="hard code", match=PolicyMatch(topic="code", difficulty=
 CLASSED = Policy(name="p", classes=[CODE])
 
 
-@pytest.mark.anyio
 async def test_a_class_of_a_policy_has_its_own_rules(words: Words) -> None:
     async with router(policies=[CLASSED]) as desk:
         code = await desk.route("hard code", policy_id="p")
@@ -239,7 +233,6 @@ async def test_a_class_of_a_policy_has_its_own_rules(words: Words) -> None:
             assert desk.replay(each).digest == each.decision.digest
 
 
-@pytest.mark.anyio
 async def test_a_class_has_its_own_guardrails(words: Words) -> None:
     strict = PolicyClass(
         match=PolicyMatch(topic="code"), guardrails=[PolicyGuardrail(deny=["secret"], action="redact")]
@@ -250,14 +243,9 @@ async def test_a_class_has_its_own_guardrails(words: Words) -> None:
             assert [span.type for span in trace.spans].count("guardrail") == hits
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("predictor", [None, "own"])
-async def test_classes_need_the_built_in_predictor(predictor: str | None) -> None:
-    class Own:
-        def predict(self, request: object, models: Sequence[Model]) -> None:
-            return None
-
-    desk = router(policies=[CLASSED], predictor=Own() if predictor else None)
+@pytest.mark.parametrize("predictor", [None, Own()], ids=["none", "own"])
+async def test_classes_need_the_built_in_predictor(predictor: Own | None) -> None:
+    desk = router(policies=[CLASSED], predictor=predictor)
     with pytest.raises(ValidationFailed) as caught:
         await desk.route("x")
     said = "match by the built-in predictor, which is off; take predictor='built-in' in the settings"
@@ -267,7 +255,6 @@ async def test_classes_need_the_built_in_predictor(predictor: str | None) -> Non
 # --- exploration
 
 
-@pytest.mark.anyio
 async def test_a_policy_explores_its_share_and_records_the_propensity(words: Words) -> None:
     policy = Policy(name="p", goal="quality", explore_models=0.2)
     async with router(policies=[policy], storage=MemoryStorage()) as desk:
@@ -290,7 +277,6 @@ def test_why_not_explores_nothing(words: Words) -> None:
     assert chosen == {"mine/large"}
 
 
-@pytest.mark.anyio
 async def test_dearer_models_are_explored_from_earned_credit(words: Words) -> None:
     policy = Policy(name="p", strategy="cost-optimized", explore_models=0.1)
     async with router(SMALL, LARGE, policies=[policy]) as desk:
@@ -300,7 +286,6 @@ async def test_dearer_models_are_explored_from_earned_credit(words: Words) -> No
         assert 0 < explored <= 700 * 0.1 / 28  # it costs thirty times as much
 
 
-@pytest.mark.anyio
 async def test_a_preference_of_the_request_is_not_explored_away(words: Words) -> None:
     policy = Policy(name="p", explore_models=0.2)
     async with router(policies=[policy]) as desk:
@@ -310,7 +295,6 @@ async def test_a_preference_of_the_request_is_not_explored_away(words: Words) ->
             assert given.decision.input.propensity == 0
 
 
-@pytest.mark.anyio
 async def test_a_model_that_is_expected_to_be_late_is_not_explored(words: Words) -> None:
     slow = Model(id="mine/slow", quality=0.8, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000, ttft_s=40.0)
     async with router(LARGE, slow, policies=[Policy(name="p", goal="quality", explore_models=0.2)]) as desk:
@@ -319,7 +303,6 @@ async def test_a_model_that_is_expected_to_be_late_is_not_explored(words: Words)
             assert any(each.explored for each in told) == some
 
 
-@pytest.mark.anyio
 async def test_a_model_is_explored_where_one_behind_it_needs_a_count_of_tokens(words: Words) -> None:
     models = [
         Model(id=f"mine/{at}", quality=0.9, pricing_per_1m=Pricing(1 + at / 10, 4), context_window=window)
@@ -331,7 +314,6 @@ async def test_a_model_is_explored_where_one_behind_it_needs_a_count_of_tokens(w
         assert all(desk.replay(each).digest == each.digest for each in told)
 
 
-@pytest.mark.anyio
 async def test_exploration_credit_is_separate_by_account(words: Words) -> None:
     policy = Policy(name="p", strategy="cost-optimized", explore_models=0.1)
     provider = CallableProvider(answer, name="mine", models=[SMALL, LARGE])
@@ -344,7 +326,6 @@ async def test_exploration_credit_is_separate_by_account(words: Words) -> None:
         assert not any(each.explored for each in told), "a tenth of 200 pays for 20, and one costs 28"
 
 
-@pytest.mark.anyio
 async def test_a_decision_alone_explores_nothing_and_earns_no_credit(words: Words) -> None:
     policy = Policy(name="p", strategy="cost-optimized", explore_models=0.1)
     async with router(SMALL, LARGE, policies=[policy]) as desk:

@@ -30,6 +30,8 @@ from routewright.errors import IdempotencyKeyReused, InvalidJson, RouterClosed
 from routewright.testing import FakeClock
 from routewright.wire import OutputDelta, RouteCompleted
 
+pytestmark = pytest.mark.anyio
+
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 BODY = b'{"messages":[{"role":"user","content":"Hello"}]}'
 
@@ -45,7 +47,6 @@ async def limited(storage: MemoryStorage, **limits: int) -> Caller:
     return await console.authenticate(f"Bearer {key.secret.reveal()}")
 
 
-@pytest.mark.anyio
 async def test_preparing_calls_and_stores_nothing() -> None:
     router = Router.sandbox()
     prepared = router.prepare(BODY)
@@ -55,7 +56,6 @@ async def test_preparing_calls_and_stores_nothing() -> None:
     assert (await router.traces.query()).data == []
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("request_", ["Hello", BODY, [{"role": "user", "content": "Hello"}], msgspec.json.decode(BODY)])
 async def test_it_accepts_what_route_accepts_and_the_bytes_of_a_body(request_: Any) -> None:
     router = Router.sandbox(answers={"Hello": "hi"})
@@ -64,14 +64,12 @@ async def test_it_accepts_what_route_accepts_and_the_bytes_of_a_body(request_: A
     assert (answer.output, answer.trace.goal) == ("hi", "quality")
 
 
-@pytest.mark.anyio
 async def test_a_prepared_request_may_run_more_than_once() -> None:
     prepared = Router.sandbox().prepare(BODY)
     first, second = await prepared.run(), await prepared.run()
     assert first.trace_id != second.trace_id
 
 
-@pytest.mark.anyio
 async def test_a_prepared_request_can_be_streamed() -> None:
     prepared = Router.sandbox(answers={"Hello": "hi"}).prepare(body(stream=True))
     assert prepared.request.stream
@@ -132,7 +130,6 @@ def test_conflicting_idempotency_keys_are_refused() -> None:
             router.prepare(request, idempotency_key="a")
 
 
-@pytest.mark.anyio
 async def test_under_one_key_another_address_or_body_is_another_request() -> None:
     router = Router.sandbox()
     first = await router.prepare(BODY, idempotency_key="a", path="/ask", body=b'{"q":"Hello"}').run()
@@ -144,14 +141,12 @@ async def test_under_one_key_another_address_or_body_is_another_request() -> Non
             await router.prepare(BODY, idempotency_key="a", path=path, body=sent).run()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("header", "kept"), [(TRACE, TRACE), ("nonsense", None), (None, None)])
 async def test_a_valid_traceparent_is_kept_and_an_invalid_one_ignored(header: str | None, kept: str | None) -> None:
     answer = await Router.sandbox().prepare(BODY, traceparent=header).run()
     assert answer.trace.traceparent == kept
 
 
-@pytest.mark.anyio
 async def test_the_surrounding_trace_context_overrides_the_header() -> None:
     router = Router.sandbox()
     own = TRACE.replace("b7ad", "ffff")
@@ -161,7 +156,6 @@ async def test_the_surrounding_trace_context_overrides_the_header() -> None:
     assert (answer.trace.traceparent, answer.trace.metadata) == (own, {"team": "support"})
 
 
-@pytest.mark.anyio
 async def test_decide_returns_the_decision_and_costs_nothing() -> None:
     storage = MemoryStorage()
     router = Router.sandbox(storage=storage)
@@ -173,7 +167,6 @@ async def test_decide_returns_the_decision_and_costs_nothing() -> None:
     assert (await prepared.run()).headers["X-RateLimit-Remaining"] == "0"
 
 
-@pytest.mark.anyio
 async def test_decide_counts_as_a_request_without_tokens() -> None:
     storage = MemoryStorage()
     router = Router.sandbox(storage=storage)
@@ -186,7 +179,6 @@ async def test_decide_counts_as_a_request_without_tokens() -> None:
     assert "Retry-After" in refused.value.headers
 
 
-@pytest.mark.anyio
 async def test_count_tokens_takes_any_name_of_a_model() -> None:
     model = Router.sandbox().models()[0].id
     router = Router.sandbox(catalogue=Catalogue(aliases={"house": model}))
@@ -199,7 +191,6 @@ async def test_count_tokens_takes_any_name_of_a_model() -> None:
         await prepared.count_tokens("nobody/nothing")
 
 
-@pytest.mark.anyio
 async def test_a_refusal_is_the_one_of_route() -> None:
     router = Router.sandbox(guardrails=[DenyList(["Hello"], action="block")])
     with pytest.raises(Exception, match="blocks the request"):
@@ -253,7 +244,6 @@ def test_new_ids_sort_with_those_of_traces() -> None:
     assert before[4:] < trace_id[3:] < after[4:]
 
 
-@pytest.mark.anyio
 async def test_a_closed_router_says_that_it_cannot_serve() -> None:
     router = Router.sandbox()
     assert await router.problem() is None
@@ -263,7 +253,6 @@ async def test_a_closed_router_says_that_it_cannot_serve() -> None:
         router.prepare(BODY)
 
 
-@pytest.mark.anyio
 async def test_background_calls_end_with_the_router() -> None:
     began, ended = anyio.Event(), list[str]()
 

@@ -13,6 +13,8 @@ from routewright import Catalogue, OpenAIProvider, Router
 from routewright.errors import UpstreamFailed
 from tests.backends.openai_server import USAGE, OpenAIServer, delta, events, of_json, whole
 
+pytestmark = pytest.mark.anyio
+
 DATA = Path(__file__).parent.parent / "data"
 
 
@@ -46,7 +48,6 @@ def test_every_development_prompt_gets_a_decision_for_every_goal(full: bool) -> 
     assert len(chosen) > 1
 
 
-@pytest.mark.anyio
 async def test_development_prompts_come_back_over_real_http(server: OpenAIServer, full: bool) -> None:
     texts = prompts("pair_gsm8k.jsonl.gz")[: 568 if full else 30]
     provider = OpenAIProvider("sk-test-loopback", base_url=server.url)
@@ -59,7 +60,6 @@ async def test_development_prompts_come_back_over_real_http(server: OpenAIServer
     assert [request.body["messages"][0]["content"] for request in server.requests] == texts
 
 
-@pytest.mark.anyio
 async def test_a_whole_and_a_streamed_answer_over_http_are_the_same(server: OpenAIServer) -> None:
     provider = OpenAIProvider("sk-test-loopback", base_url=server.url)
     async with Router(providers=[provider]) as router:
@@ -70,7 +70,6 @@ async def test_a_whole_and_a_streamed_answer_over_http_are_the_same(server: Open
         assert stream.result.routing.cost_usd == plain.routing.cost_usd
 
 
-@pytest.mark.anyio
 async def test_a_failing_host_is_reported_without_its_message_or_our_key(server: OpenAIServer) -> None:
     server.answer = lambda _: of_json({"error": {"message": "canary echo sk-test-loopback"}}, status=401)
     provider = OpenAIProvider("sk-test-loopback", base_url=server.url)

@@ -23,7 +23,6 @@ from routewright.wire import (
     Reasoning,
     ReasoningDelta,
     RouteCompleted,
-    RouteEvent,
     RouteFallback,
     RouteStarted,
     ServicePrice,
@@ -41,6 +40,7 @@ THINKS = Model(
     id="good/one", quality=0.9, reasoning=True, context_window=100_000,
     pricing_per_1m=Pricing(1.0, 4.0, 0.1, 1.25, service_tiers=(ServicePrice("priority", 2.0, 8.0),)),
 )  # fmt: skip
+TOOLED = Model(id="good/one", reasoning=True, modalities=("text", "tool"), pricing_per_1m=Pricing(1.0, 4.0))
 
 
 def thinking(*after: Any) -> list[Any]:
@@ -71,10 +71,7 @@ async def test_a_stream_sends_reasoning_before_the_text_that_follows() -> None:
     call = ToolDelta(0, "{}", "c1", "clock")
     ends = Thought("call it"), Thought(item=more), call, Usage(10, 30), Finish("tool_calls")
     tools = [{"type": "function", "function": {"name": "clock"}}]
-    router, _ = router_of(thinking(Delta("Let me see."), *ends), models=(THINKS,))
-    events: list[RouteEvent] = []
-    tooled = Model(id="good/one", reasoning=True, modalities=("text", "tool"), pricing_per_1m=Pricing(1.0, 4.0))
-    router, _ = router_of(thinking(Delta("Let me see."), *ends), models=(tooled,))
+    router, _ = router_of(thinking(Delta("Let me see."), *ends), models=(TOOLED,))
     async with router.stream("What time is it?", tools=tools) as stream:
         events = [event async for event in stream]
     kinds = [event.event for event in events]
@@ -226,9 +223,8 @@ async def test_an_agent_sends_reasoning_back_and_marks_its_prompt_as_repeating()
         """Tell the time."""
         return "noon"
 
-    tooled = Model(id="good/one", reasoning=True, modalities=("text", "tool"), pricing_per_1m=Pricing(1.0, 4.0))
     call = ToolDelta(0, "{}", "c1", "clock")
-    router, provider = router_of(thinking(call, Usage(10, 30), Finish("tool_calls")), said(*ANSWER), models=(tooled,))
+    router, provider = router_of(thinking(call, Usage(10, 30), Finish("tool_calls")), said(*ANSWER), models=(TOOLED,))
     run = await Agent(router, tools=[clock], params={"reasoning": "low"}).run("What time is it?")
     assert run.status == "completed"
     first, second = provider.calls

@@ -16,9 +16,9 @@ from routewright.testing import FakeClock
 from routewright.testing.storage import make_trace
 from routewright.wire import PutTrace
 
-from .support import traces_in
+from .support import to_close, traces_in
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("closing")]
 
 OLD = make_trace(1, created_at="2025-12-01T00:00:00.000Z")
 
@@ -40,6 +40,7 @@ class Sweeps(MemoryStorage):
 
 async def begun(storage: Storage, clock: FakeClock, retention: Retention | None = None) -> Router:
     router = Router.sandbox(storage=storage, settings=Settings(clock=clock, retention=retention))
+    to_close.append(router)
     await router.route("hi")
     await clock.advance(1.0)
     return router
@@ -62,11 +63,10 @@ async def test_the_retention_is_logged_once_at_the_start(
 ) -> None:
     clock = FakeClock(autojump=False)
     with caplog.at_level("INFO", logger="routewright"):
-        router = await begun(SqliteStorage(tmp_path / "traces.db", clock=clock), clock, retention)
+        await begun(SqliteStorage(tmp_path / "traces.db", clock=clock), clock, retention)
         await clock.advance(3 * EVERY_S)
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
     assert line.startswith(said)
-    await router.aclose()
 
 
 FAULTS = [StorageUnavailable("away"), RuntimeError("a slip"), asyncio.CancelledError("by itself")]
@@ -77,14 +77,13 @@ async def test_a_storage_that_fails_does_not_end_the_sweeping(error: BaseExcepti
     clock, storage = FakeClock(autojump=False), Sweeps()
     await storage.apply("default", [PutTrace(OLD)])
     storage.error = error
-    router = await begun(storage, clock, Retention(production_days=1))
+    await begun(storage, clock, Retention(production_days=1))
     await clock.advance(2 * EVERY_S)
     assert storage.swept == 3
     assert OLD.id in [trace.id for trace in await traces_in(storage)]
     storage.error = None
     await clock.advance(EVERY_S)
     assert OLD.id not in [trace.id for trace in await traces_in(storage)]
-    await router.aclose()
 
 
 @pytest.mark.parametrize("error", FAULTS)
@@ -92,7 +91,7 @@ async def test_a_warning_is_logged_when_sweeps_begin_to_fail_and_again_after_one
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, storage = FakeClock(autojump=False), Sweeps()
-    router = await begun(storage, clock, Retention())
+    await begun(storage, clock, Retention())
     assert warnings(caplog) == []
     for times in (1, 2):
         storage.error = error
@@ -101,7 +100,6 @@ async def test_a_warning_is_logged_when_sweeps_begin_to_fail_and_again_after_one
         assert warnings(caplog) == [said] * times
         storage.error = None
         await clock.advance(EVERY_S)
-    await router.aclose()
 
 
 async def test_a_failed_change_of_the_retention_is_tried_again(
@@ -109,10 +107,9 @@ async def test_a_failed_change_of_the_retention_is_tried_again(
 ) -> None:
     clock, folder = FakeClock(autojump=False), tmp_path / "missing"
     storage = SqliteStorage(folder / "traces.db", clock=clock)
-    router = await begun(storage, clock, Retention(production_days=1))
+    await begun(storage, clock, Retention(production_days=1))
     assert any(line.startswith("the retention sweep failed: Storage") for line in warnings(caplog))
     folder.mkdir()
     await storage.apply("default", [PutTrace(OLD)])
     await clock.advance(EVERY_S)
     assert OLD.id not in [trace.id for trace in await traces_in(storage)]
-    await router.aclose()

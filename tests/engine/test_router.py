@@ -33,6 +33,19 @@ from routewright.wire import Availability, Budget, DecisionSpan, Delta, Finish, 
 
 from .support import House, traces_in
 
+pytestmark = pytest.mark.anyio
+
+
+class Recorder:
+    """A counter that records the vocabularies it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def count(self, text: str, encoding: str) -> int:
+        self.asked.append(encoding)
+        return len(text) // 4
+
 
 def test_decide_is_a_plain_function_and_calls_nothing() -> None:
     house = House(["never"])
@@ -42,21 +55,15 @@ def test_decide_is_a_plain_function_and_calls_nothing() -> None:
 
 
 def test_decide_counts_tokens_only_if_bounds_do_not_suffice() -> None:
-    counted: list[str] = []
-
-    class Watched:
-        def count(self, text: str, encoding: str) -> int:
-            counted.append(encoding)
-            return len(text) // 4
-
+    counter = Recorder()
     model = Model(id="a/one", pricing_per_1m=Pricing(1.0, 4.0), context_window=1_500, tokenizer="o200k_base")
     provider = CallableProvider(lambda call: "x", models=[model])
-    router = Router(providers=[provider], settings=Settings(tokens=Watched()))
+    router = Router(providers=[provider], settings=Settings(tokens=counter))
     assert not router.decide("short").input.tokens.counted
-    assert counted == []
+    assert counter.asked == []
     decision = router.decide("word " * 400)
     assert decision.input.tokens.counted
-    assert counted == ["o200k_base"]
+    assert counter.asked == ["o200k_base"]
 
 
 def test_the_exact_count_decides() -> None:
@@ -69,7 +76,6 @@ def test_the_exact_count_decides() -> None:
         router.decide("hello world " * 900)
 
 
-@pytest.mark.anyio
 async def test_answer_decision_and_trace_have_the_same_explanation() -> None:
     router = Router.sandbox()
     answer = await router.route("hi", goal="quality")
@@ -80,7 +86,6 @@ async def test_answer_decision_and_trace_have_the_same_explanation() -> None:
     assert "deprecated: openai/gpt-4.1-nano" in shown
 
 
-@pytest.mark.anyio
 async def test_a_trace_replays_to_the_same_decision_after_health_changed() -> None:
     house = House(lambda call: "a b c", lambda call: "d e f")
     first = await house.router.route("hi", goal="quality")
@@ -127,7 +132,6 @@ def test_disabled_and_expired_models_are_listed_as_unavailable() -> None:
     assert models["zai/glm-4.7-flash"].availability.status == "available"  # a free offer, for those who name it
 
 
-@pytest.mark.anyio
 async def test_a_mostly_failing_model_is_listed_as_degraded() -> None:
     house = House(lambda call: ProviderFault("auth"), lambda call: "x")
     for _ in range(30):
@@ -163,7 +167,6 @@ def test_the_smallest_timeout_applies(policys: int | None, asked: int | None, he
     assert router.decide("hi", policy_id="p", **options).input.timeout_ms == held
 
 
-@pytest.mark.anyio
 async def test_lists_without_a_common_model_raise_no_candidates() -> None:
     router = House(["x"], policies=[Policy(name="p", models=["spare/two"])]).router
     with pytest.raises(NoCandidates, match="add 'spare/two' to 'models' to admit") as refused:
@@ -182,7 +185,6 @@ async def test_lists_without_a_common_model_raise_no_candidates() -> None:
         router.replay(trace)
 
 
-@pytest.mark.anyio
 async def test_answer_and_trace_name_the_policy() -> None:
     router = House(["x"], policies=[Policy(name="thrifty", created_at="2026-03-04T05:06:07Z")]).router
     answer = await router.route("hi", goal="quality", policy_id="thrifty")
@@ -284,7 +286,6 @@ def test_another_router_with_the_same_catalogue_replays_at_once() -> None:
     assert Router.sandbox().replay(decision.input).digest == decision.digest
 
 
-@pytest.mark.anyio
 async def test_the_exception_of_a_function_is_shown_by_class_and_place_only() -> None:
     def broken(call: UpstreamCall) -> str:
         raise ZeroDivisionError("canary")
@@ -296,13 +297,11 @@ async def test_the_exception_of_a_function_is_shown_by_class_and_place_only() ->
     assert "canary" not in str(failed.value) + str(failed.value.detail)
 
 
-@pytest.mark.anyio
 async def test_an_exhausted_script_raises() -> None:
     with pytest.raises(UpstreamFailed, match="the script of 'good' has no turn for call 1: add one"):
         await House([]).router.route("hi", goal="quality", fallback={"models": []})
 
 
-@pytest.mark.anyio
 async def test_spans_have_their_type() -> None:
     answer = await Router.sandbox().route("hi", cache=True)
     assert [span.type for span in answer.trace.spans] == ["decision", "cache", "model"]
@@ -330,10 +329,14 @@ def test_providers_come_from_the_environment_where_none_are_given(monkeypatch: p
     assert "canary" not in repr(router) + repr(vars(router._parts)) + repr(router._parts._providers)
 
 
-def test_a_named_model_without_a_provider_gets_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+def forget_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for vendor in VENDORS:
         for variable in (*vendor.key_variables, vendor.url_variable or ""):
             monkeypatch.delenv(variable, raising=False)
+
+
+def test_a_named_model_without_a_provider_gets_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_keys(monkeypatch)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
     models = ["anthropic/claude-haiku-5-5", "amazon-bedrock/amazon.nova-pro-v1:0", "mistral/mistral-large-4"]
     said = "set ANTHROPIC_API_KEY and MISTRAL_API_KEY in the environment to have the models of anthropic and mistral"
@@ -348,9 +351,7 @@ def test_a_named_model_without_a_provider_gets_a_hint(monkeypatch: pytest.Monkey
 
 
 def test_without_a_key_in_the_environment_the_error_has_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    for vendor in VENDORS:
-        for variable in (*vendor.key_variables, vendor.url_variable or ""):
-            monkeypatch.delenv(variable, raising=False)
+    forget_keys(monkeypatch)
     with pytest.raises(NoProviders, match="set a provider's key in the environment"):
         Router().decide("hi")
 
@@ -382,7 +383,6 @@ def test_a_custom_quality_predictor_is_used_and_replays() -> None:
     assert router.replay(decision).digest == decision.digest
 
 
-@pytest.mark.anyio
 async def test_production_health_does_not_reach_the_sandbox() -> None:
     house = House([ProviderFault("server")], lambda call: "x")
     await house.router.route("hi", goal="quality", fallback={"maxRetries": 0})
@@ -395,7 +395,6 @@ async def test_production_health_does_not_reach_the_sandbox() -> None:
     assert {candidate.stability for candidate in decision.candidates} == {0.901}
 
 
-@pytest.mark.anyio
 async def test_health_also_fades_for_unused_models() -> None:
     house = House(lambda call: ProviderFault("server"), lambda call: "x")
     for _ in range(4):
@@ -407,7 +406,6 @@ async def test_health_also_fades_for_unused_models() -> None:
     assert low < 0.75 < 0.9 <= later
 
 
-@pytest.mark.anyio
 async def test_production_and_sandbox_traces_are_separate() -> None:
     house = House(["x"])
     sandbox = house.router.as_caller(Caller(environment="sandbox"))
@@ -419,12 +417,10 @@ async def test_production_and_sandbox_traces_are_separate() -> None:
         await house.router.feedback(trace_id, 1.0)
 
 
-@pytest.mark.anyio
 async def test_a_view_of_a_sandbox_router_stays_in_the_sandbox() -> None:
     assert (await Router.sandbox().as_caller(Caller("mine")).route("hi")).trace.environment == "sandbox"
 
 
-@pytest.mark.anyio
 async def test_cut_answers_are_not_counted_in_the_output_length() -> None:
     house = House(lambda call: [Delta("a"), Usage(10, 8), Finish("length")], [])
     before = house.router.decide("hi", goal="quality").candidates[0].cost_usd
@@ -434,7 +430,6 @@ async def test_cut_answers_are_not_counted_in_the_output_length() -> None:
     assert house.router.decide("hi", goal="quality").candidates[0].cost_usd == before
 
 
-@pytest.mark.anyio
 async def test_the_sandbox_bills_nothing_and_reports_the_usual_latency() -> None:
     storage = MemoryStorage()
     router = Router.sandbox({"hi": "hello there"}, storage=storage)
@@ -447,7 +442,6 @@ async def test_the_sandbox_bills_nothing_and_reports_the_usual_latency() -> None
     assert trace.cost_usd == answer.routing.cost_usd
 
 
-@pytest.mark.anyio
 async def test_sandbox_faults_are_injected_by_model() -> None:
     router = Router.sandbox(faults={"openai/gpt-4.1": "auth", "openai/gpt-4o": ["server"]})
     models = ["openai/gpt-4.1", "openai/gpt-4o"]
@@ -461,7 +455,6 @@ async def test_sandbox_faults_are_injected_by_model() -> None:
         await Router.sandbox(faults={"openai/gpt-40": "auth"}).route("hi")
 
 
-@pytest.mark.anyio
 async def test_the_sandbox_answers_tools_and_schemas_in_kind() -> None:
     router = Router.sandbox()
     schema = {"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"}}, "required": ["n"]}
@@ -473,7 +466,6 @@ async def test_the_sandbox_answers_tools_and_schemas_in_kind() -> None:
     assert (await router.route("hi", params={"response_format": wanted})).output == '{"n": 0}'
 
 
-@pytest.mark.anyio
 async def test_any_kind_of_function_can_be_a_provider() -> None:
     model = Model(id="mine/echo", pricing_per_1m=Pricing(0.1, 0.1), quality=0.1)
 
@@ -495,7 +487,6 @@ async def test_any_kind_of_function_can_be_a_provider() -> None:
         assert (await router.route("hi")).output == "hi"
 
 
-@pytest.mark.anyio
 async def test_a_plain_function_runs_in_a_thread_and_does_not_hold_up_the_deadline() -> None:
     release = threading.Event()
     model = Model(id="mine/slow", pricing_per_1m=Pricing(0.1, 0.1))
@@ -528,19 +519,12 @@ def test_text_beside_an_image_is_counted_and_the_image_bounded() -> None:
 def test_a_second_vocabulary_is_counted_only_for_another_vendors_models(
     models: list[str], vocabularies: set[str]
 ) -> None:
-    asked = set()
-
-    class Recorder:
-        def count(self, text: str, encoding: str) -> int:
-            asked.add(encoding)
-            return len(text) // 4
-
-    router = Router.sandbox(settings=Settings(tokens=Recorder()))
+    counter = Recorder()
+    router = Router.sandbox(settings=Settings(tokens=counter))
     router.decide("hello there " * 250, budget={"maxTokens": 3_000}, models=models)
-    assert asked == vocabularies
+    assert set(counter.asked) == vocabularies
 
 
-@pytest.mark.anyio
 async def test_decision_spans_say_whether_tokens_were_counted() -> None:
     router = Router.sandbox()
     loose = await router.route("hi")

@@ -21,9 +21,9 @@ from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import AddLearned, Delta, Finish, LearnedSince, UpstreamCall, Usage, Write, Written
 from tests.backends.processes import running
 
-from .support import GOOD
+from .support import GOOD, to_close
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("closing")]
 LONG = [Delta("a long answer"), Usage(40, 3_000), Finish("stop")]
 KNOWN_S = 2 * EPOCH_S
 """After this long what an attempt taught is known to all."""
@@ -37,6 +37,14 @@ def desk(storage: Storage, clock: FakeClock) -> Router:
     provider = ScriptedProvider(tell, models=[GOOD], clock=clock)
     catalogue = Catalogue([GOOD], as_of="2026-11-20")
     return Router(providers=[provider], catalogue=catalogue, storage=storage, settings=Settings(clock=clock))
+
+
+def desks(path: Path, count: int) -> tuple[list[Router], FakeClock]:
+    """Routers that share a store, as processes do."""
+    clock = FakeClock()
+    made = [desk(SqliteStorage(path, clock=clock), clock) for _ in range(count)]
+    to_close.extend(made)
+    return made, clock
 
 
 def board(router: Router) -> Board:
@@ -62,8 +70,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def test_four_workers_decide_alike_once_one_of_them_has_learned(path: Path) -> None:
-    clock = FakeClock()
-    workers = [desk(SqliteStorage(path, clock=clock), clock) for _ in range(4)]
+    workers, clock = desks(path, 4)
     before = edge(workers[0])
     for _ in range(30):
         await workers[0].route("Hello")
@@ -74,14 +81,11 @@ async def test_four_workers_decide_alike_once_one_of_them_has_learned(path: Path
     assert {admits(workers[number % 4], after) for number in range(200)} == {True}
     assert {admits(workers[number % 4], after - 1) for number in range(200)} == {False}
     assert len({board(each).health for each in workers}) == 1
-    for each in workers:
-        await each.aclose()
 
 
 async def test_a_process_applies_its_own_observations_no_sooner_than_others(path: Path) -> None:
     """In no moment do two of them differ, whoever is asked first."""
-    clock = FakeClock()
-    one, other = workers = [desk(SqliteStorage(path, clock=clock), clock) for _ in range(2)]
+    workers, clock = desks(path, 2)
     seen = set()
     for step in range(60):
         if step % 5 == 0:
@@ -91,8 +95,6 @@ async def test_a_process_applies_its_own_observations_no_sooner_than_others(path
         assert len(names) == 1
         seen |= names
     assert len(seen) > 2, "they learned meanwhile"
-    await one.aclose()
-    await other.aclose()
 
 
 async def test_a_restart_forgets_nothing(path: Path) -> None:
@@ -107,8 +109,7 @@ async def test_a_restart_forgets_nothing(path: Path) -> None:
 
 
 async def test_shared_health_fades_alike_without_calls(path: Path) -> None:
-    clock = FakeClock()
-    workers = [desk(SqliteStorage(path, clock=clock), clock) for _ in range(2)]
+    workers, clock = desks(path, 2)
     for _ in range(30):
         await workers[0].route("Hello")
     await clock.advance(KNOWN_S)
@@ -119,13 +120,11 @@ async def test_shared_health_fades_alike_without_calls(path: Path) -> None:
         assert board(workers[0]).health == board(workers[1]).health
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[0] > lengths[-1]
-    for each in workers:
-        await each.aclose()
 
 
 async def test_circuits_are_not_shared_and_leave_nothing_in_the_store(path: Path) -> None:
-    clock = FakeClock()
-    one, other = workers = [desk(SqliteStorage(path, clock=clock), clock) for _ in range(2)]
+    workers, clock = desks(path, 2)
+    one, other = workers
     fleet = one._parts.fleet("production")
     fleet.failed(0, credential=True)
     assert 0 in board(one).forecast.open
@@ -136,8 +135,6 @@ async def test_circuits_are_not_shared_and_leave_nothing_in_the_store(path: Path
     fleet.answered((0, now, 1.0, 0.5, Usage(40, 100), False, None, False), probe=True)
     await clock.advance(KNOWN_S)
     assert board(one).health == board(other).health
-    for each in workers:
-        await each.aclose()
 
 
 async def test_a_forked_child_leaves_earlier_observations_to_its_parent(path: Path) -> None:

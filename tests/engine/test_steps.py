@@ -86,6 +86,12 @@ class Host:
         return self.router.blocking.trace(steps._progress.call.id)
 
 
+def feed(steps: Steps) -> None:
+    """Answer the first call."""
+    steps.next()
+    steps.feed(ANSWER)
+
+
 def spans(trace: Trace) -> list[ModelSpan]:
     return [span for span in trace.spans if isinstance(span, ModelSpan)]
 
@@ -409,11 +415,17 @@ def test_steps_closed_while_they_are_fed_end_once() -> None:
     assert heard == ["cancelled"]
 
 
-def test_an_abandoned_probe_makes_room_for_another_at_once() -> None:
+def probing() -> Host:
+    """A host whose next call probes a model whose circuit was open."""
     host = Host()
     for _ in range(5):
         host.ask(ProviderFault("server"), ANSWER, fallback={"models": ["spare/two"]} | ONCE)
     host.pass_time(10.5)
+    return host
+
+
+def test_an_abandoned_probe_makes_room_for_another_at_once() -> None:
+    host = probing()
     for _ in range(3):
         with host.router.steps("hi", goal="quality") as steps:
             call = steps.next()
@@ -422,10 +434,7 @@ def test_an_abandoned_probe_makes_room_for_another_at_once() -> None:
 
 
 def test_a_probe_closed_while_it_is_fed_is_abandoned_once() -> None:
-    host = Host()
-    for _ in range(5):
-        host.ask(ProviderFault("server"), ANSWER, fallback={"models": ["spare/two"]} | ONCE)
-    host.pass_time(10.5)
+    host = probing()
 
     def answer(steps: Steps) -> Iterator[Chunk]:
         yield Delta("Bl")
@@ -452,8 +461,7 @@ def test_dropped_steps_keep_their_trace() -> None:
 def test_a_fed_answer_counts_without_another_next() -> None:
     host = Host()
     with host.router.steps("hi") as steps:
-        steps.next()
-        steps.feed(ANSWER)
+        feed(steps)
     assert host.trace(steps).status == "completed"
 
 
@@ -469,8 +477,7 @@ def test_a_trace_goes_into_a_storage_that_waits() -> None:
 
     storage: Any = Behind()
     with Router(catalogue=OWN, storage=storage).steps("hi") as steps:
-        steps.next()
-        steps.feed(ANSWER)
+        feed(steps)
     anyio.run(steps._engine.records.log.flush)
     assert anyio.run(TraceStore(storage._memory).get, steps.result.trace_id).status == "completed"
 
@@ -482,8 +489,7 @@ def test_without_providers_the_whole_catalogue_can_be_called(monkeypatch: pytest
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     router = Router()
     with router.steps("hi") as steps:
-        assert isinstance(steps.next(), StepCall)
-        steps.feed(ANSWER)
+        feed(steps)
     decision = steps.result.decision
     rejected = {str(rejection.reason) for rejection in decision.rejected}
     assert "provider_unavailable" not in rejected
@@ -504,8 +510,7 @@ def test_a_decision_of_steps_is_replayed_from_the_storage_alone() -> None:
 def test_providers_that_were_passed_say_what_can_be_called() -> None:
     router = Router(providers=[HostedProvider("openai"), HostedProvider("mine", models=[GOOD])])
     with router.steps("hi") as steps:
-        steps.next()
-        steps.feed(ANSWER)
+        feed(steps)
     chosen = steps.result.decision
     assert {candidate.model.partition("/")[0] for candidate in chosen.candidates} == {"openai", "good"}
     assert chosen.digest == router.decide("hi").digest
@@ -521,8 +526,7 @@ def test_route_falls_back_from_a_model_that_only_the_host_can_call() -> None:
 
 def test_in_the_sandbox_nothing_is_charged() -> None:
     with Router.sandbox().steps("hi") as steps:
-        steps.next()
-        steps.feed(ANSWER)
+        feed(steps)
     trace = steps.result.trace
     assert (trace.environment, trace.charged_usd) == ("sandbox", 0)
 
@@ -539,26 +543,28 @@ def test_a_refusal_comes_before_the_first_step_and_leaves_a_trace() -> None:
         Router(catalogue=Catalogue([])).steps("hi")
 
 
-def test_tokens_are_counted_inline() -> None:
-    class Counter:
-        def count(self, text: str, encoding: str) -> int:
-            return 3
+class Counter:
+    def __init__(self, tokens: int) -> None:
+        self._tokens = tokens
 
+    def count(self, text: str, encoding: str) -> int:
+        return self._tokens
+
+
+def counting(tokens: int) -> Router:
+    """Over a model that has its prompts counted, with a counter that always says the same."""
     tight = Model(id="a/one", pricing_per_1m=Pricing(1.0, 4.0), context_window=1_500, tokenizer="o200k_base")
-    router = Router(catalogue=Catalogue([tight]), settings=Settings(tokens=Counter()))
-    with router.steps("word " * 400) as steps:
-        steps.next()
-        steps.feed(ANSWER)
+    return Router(catalogue=Catalogue([tight]), settings=Settings(tokens=Counter(tokens)))
+
+
+def test_tokens_are_counted_inline() -> None:
+    with counting(3).steps("word " * 400) as steps:
+        feed(steps)
     assert steps.result.decision.input.tokens.counted
 
 
 def test_a_refusal_names_the_counted_tokens() -> None:
-    class Counter:
-        def count(self, text: str, encoding: str) -> int:
-            return 1_490
-
-    tight = Model(id="a/one", pricing_per_1m=Pricing(1.0, 4.0), context_window=1_500, tokenizer="o200k_base")
-    router = Router(catalogue=Catalogue([tight]), settings=Settings(tokens=Counter()))
+    router = counting(1_490)
     with pytest.raises(NoCandidates) as refused:
         router.steps("word " * 400)
     assert refused.value.trace_id is not None
@@ -578,15 +584,8 @@ FAULTS = st.builds(
 )
 PIECES = st.sampled_from(
     [
-        Delta("word "),
-        Delta(""),
-        Usage(10, 5),
-        Usage(12, 900, 4, 100),
-        ToolDelta(0, "{}", "call_1", "look"),
-        Pause(0.5),
-        Pause(8.0),
-        Pause(20.0),
-        Pause(500.0),
+        *(Delta("word "), Delta(""), Usage(10, 5), Usage(12, 900, 4, 100), ToolDelta(0, "{}", "call_1", "look")),
+        *(Pause(0.5), Pause(8.0), Pause(20.0), Pause(500.0)),
     ]
 )
 ENDS = st.sampled_from([Finish("stop"), Finish("length"), Finish("content_filter"), Delta("no end"), Delta(7)])  # type: ignore[arg-type]

@@ -31,11 +31,9 @@ from routewright.wire import (
     Usage,
 )
 
-from .support import GOOD, SPARE, House, said, traces_in
+from .support import GOOD, SPARE, House, on_one_loop, said, streamed, traces_in
 
 pytestmark = pytest.mark.anyio
-on_one_loop = pytest.mark.parametrize("anyio_backend", ["asyncio"])
-"""For tests of much computation, in which the kind of loop plays no part."""
 
 ANSWER = said(Delta("Blue "), Delta("light."), Usage(10, 5), Finish("stop"))
 
@@ -110,14 +108,18 @@ async def test_a_restart_on_the_same_model_says_so_too() -> None:
     assert [(f.from_model, f.to_model, f.restart) for f in fallbacks] == [("good/one", "good/one", True)]
 
 
-async def test_text_never_continues_with_another_model_and_the_error_has_a_hint() -> None:
-    house = House([said(Delta("half an"), ProviderFault("reset"))], [ANSWER])
-    async with house.router.stream("hi", goal="quality") as stream:
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("options", [{}, {"fallback": {"on_partial": "restart"}}], ids=["by default", "on request"])
+async def test_text_never_restarts_since_it_cannot_say_so_and_the_error_has_a_hint(options: Any, late: bool) -> None:
+    house = House([said(Delta("half an"), ProviderFault("reset")), ANSWER], [ANSWER])
+    async with house.router.stream("hi", goal="quality", **options) as stream:
+        if late:
+            await anext(stream)
         text = stream.text()
         assert await anext(text) == "half an"
         with pytest.raises(UpstreamFailed, match="; part of the answer had been read; read events, with on_partial"):
             await anext(text)
-    assert house.spare.calls == []
+    assert (len(house.good.calls), house.spare.calls) == (1, [])
 
 
 async def test_a_caller_may_ask_for_an_error_instead_of_a_restart() -> None:
@@ -184,14 +186,8 @@ async def test_leaving_a_stream_early_ends_the_call_and_bills_its_output() -> No
 
 async def test_a_cancelled_reader_frees_the_provider() -> None:
     house = House([said(Delta("some"), Pause(50.0), Finish("stop"))])
-
-    async def read() -> None:
-        async with house.router.stream("hi", goal="quality") as stream:
-            async for _ in stream:
-                pass
-
     async with anyio.create_task_group() as group:
-        group.start_soon(read)
+        group.start_soon(streamed, house.router)
         await house.clock.advance(1.0)
         assert house.left_open == 1
         group.cancel_scope.cancel()
@@ -346,29 +342,6 @@ async def test_a_stream_closed_at_its_last_piece_is_not_completed() -> None:
     with pytest.raises(RuntimeError, match="left before its end"):
         _ = stream.result
     assert [trace.status for trace in await traces_in(storage)] == ["cancelled"]
-
-
-async def test_text_requested_late_never_continues_with_another_model() -> None:
-    house = House([said(Delta("half an"), ProviderFault("reset"))], [ANSWER])
-    async with house.router.stream("hi", goal="quality") as stream:
-        assert isinstance(await anext(stream), RouteStarted)
-        text = stream.text()
-        assert await anext(text) == "half an"
-        with pytest.raises(UpstreamFailed):
-            await anext(text)
-    assert house.spare.calls == []
-
-
-@pytest.mark.parametrize("late", [False, True])
-async def test_text_never_restarts_since_it_cannot_say_so(late: bool) -> None:
-    house = House([said(Delta("half an"), ProviderFault("reset")), ANSWER])
-    async with house.router.stream("hi", goal="quality", fallback={"on_partial": "restart"}) as stream:
-        if late:
-            await anext(stream)
-        text = stream.text()
-        assert await anext(text) == "half an"
-        with pytest.raises(UpstreamFailed):
-            await anext(text)
 
 
 async def test_a_stream_that_failed_before_a_decision_has_ended() -> None:

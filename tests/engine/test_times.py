@@ -16,6 +16,8 @@ from routewright.wire import FaultKind, Finish, ModelSpan, PolicyFallback, Route
 
 from .support import GOOD, SPARE, House
 
+pytestmark = pytest.mark.anyio
+
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
 POLICIES = [
     Policy(name="plain", goal="quality"),
@@ -89,7 +91,6 @@ def test_a_router_refuses_the_same_values_as_a_call(make: Callable[..., Router],
         make(**wrong)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("options", "lasts_s"), [({}, 5.0), ({"timeout": 2.0}, 2.0)])
 async def test_the_timeout_of_a_router_ends_its_calls(options: dict[str, Any], lasts_s: float) -> None:
     house = House(lambda call: [Pause(60)], lambda call: [Pause(60)], timeout=5.0)
@@ -98,7 +99,6 @@ async def test_the_timeout_of_a_router_ends_its_calls(options: dict[str, Any], l
     assert house.clock.monotonic() == lasts_s
 
 
-@pytest.mark.anyio
 async def test_a_call_waits_for_another_with_its_key_within_the_routers_timeout() -> None:
     house = House([[Pause(12), "Hello", Finish("stop")]])
     hurried = Router(
@@ -118,7 +118,6 @@ class Stubborn(ScriptedProvider):
     max_retries = 3
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("kind", "router", "options", "calls"),
     [
@@ -142,7 +141,6 @@ async def test_retries_come_from_request_policy_provider_or_router(
     assert len(house.good.calls) == calls
 
 
-@pytest.mark.anyio
 async def test_an_agent_accepts_max_retries_and_refuses_timeout_with_a_hint() -> None:
     clock = FakeClock()
     provider = ScriptedProvider([ProviderFault(FaultKind.SERVER)] * 3 + ["Hello"], models=[SPARE], clock=clock)
@@ -152,7 +150,6 @@ async def test_an_agent_accepts_max_retries_and_refuses_timeout_with_a_hint() ->
         Agent(router, timeout=5)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("fault", ["silent", "stall_after_headers", "stall_mid_answer"])
 @pytest.mark.parametrize("streams", [False, True], ids=["plain", "streamed"])
 async def test_the_timeout_of_a_provider_leads_to_the_next_model(anyio_backend: str, fault: str, streams: bool) -> None:

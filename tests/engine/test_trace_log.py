@@ -46,7 +46,7 @@ from routewright.wire import (
     Written,
 )
 
-from .support import House, said, traces_in
+from .support import Ask, House, both_ways, said, traces_in
 
 pytestmark = pytest.mark.anyio
 
@@ -277,23 +277,6 @@ async def test_a_flush_that_is_cancelled_ends() -> None:
     await router.aclose()
 
 
-async def test_an_unavailable_account_delays_no_other() -> None:
-    async def away(account: str, writes: Sequence[Write]) -> None:
-        if account == "a":
-            raise StorageUnavailable("its disk is full")
-
-    storage = Waits(away)
-    router = sandbox(storage)
-    first, second = [await router.route("hi", caller=Caller(account)) for account in "ab"]
-    with pytest.raises(StorageUnavailable, match="1 wait"):
-        await router.flush()
-    assert await storage.ids("b") == [second.trace_id]
-    storage.before = None
-    await router.flush()
-    assert await storage.ids("a") == [first.trace_id]
-    await router.aclose()
-
-
 async def test_if_the_first_accounts_all_fail_the_rest_wait_for_the_next_pass() -> None:
     async def away(account: str, writes: Sequence[Write]) -> None:
         if account != "_system":
@@ -312,18 +295,23 @@ async def test_if_the_first_accounts_all_fail_the_rest_wait_for_the_next_pass() 
     await router.aclose()
 
 
-async def test_if_one_account_can_be_written_failing_ones_delay_no_other() -> None:
+@pytest.mark.parametrize(("failing", "accounts"), [("a", "ab"), ("bcd", "abcde")])
+async def test_if_one_account_can_be_written_failing_ones_delay_no_other(failing: str, accounts: str) -> None:
     async def away(account: str, writes: Sequence[Write]) -> None:
-        if account in {"b", "c", "d"}:
+        if account in failing:
             raise StorageUnavailable("their disk is full")
 
     storage = Waits(away)
     router = sandbox(storage)
-    answers = {account: await router.route("hi", caller=Caller(account)) for account in "abcde"}
-    with pytest.raises(StorageUnavailable, match="3 wait"):
+    answers = {account: await router.route("hi", caller=Caller(account)) for account in accounts}
+    with pytest.raises(StorageUnavailable, match=f"{len(failing)} wait"):
         await router.flush()
-    assert [await storage.ids(account) for account in "ae"] == [[answers[account].trace_id] for account in "ae"]
+    for account, answer in answers.items():
+        assert await storage.ids(account) == ([] if account in failing else [answer.trace_id])
     storage.before = None
+    await router.flush()
+    for account, answer in answers.items():
+        assert await storage.ids(account) == [answer.trace_id]
     await router.aclose()
 
 
@@ -576,21 +564,17 @@ async def test_closing_ends_within_two_seconds_whatever_hangs_and_logs_losses_on
     assert storage.closed == 1
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_closing_waits_for_running_calls_and_records_their_cost(streamed: bool) -> None:
+@both_ways
+async def test_closing_waits_for_running_calls_and_records_their_cost(ask: Ask) -> None:
     storage = Waits()
     house = House([said(Delta("x"), Pause(1.5), Usage(10, 5), Finish("stop"))], storage=storage)
     router, said_by = house.router, list[str]()
 
-    async def ask() -> None:
-        if not streamed:
-            said_by.append((await router.route("hi", goal="quality")).output)
-            return
-        async with router.stream("hi", goal="quality") as stream:
-            said_by.extend([piece async for piece in stream.text()])
+    async def call() -> None:
+        said_by.append(await ask(router))
 
     async with anyio.create_task_group() as group:
-        group.start_soon(ask)
+        group.start_soon(call)
         await house.clock.advance(1.0)
         await router.aclose()
     assert said_by == ["x"]
@@ -676,6 +660,14 @@ class Watched(ScriptedProvider):
         self.order.append("provider")
 
 
+def asking_behind(router: Router) -> tuple[threading.Thread, list[str]]:
+    """A thread that asks, and what it is answered."""
+    outputs: list[str] = []
+    asking = threading.Thread(target=lambda: outputs.append(router.blocking.route("hi").output))
+    asking.start()
+    return asking, outputs
+
+
 @doors
 async def test_every_way_to_close_has_one_order_and_waits_for_background_calls(door: str) -> None:
     order: list[str] = []
@@ -697,9 +689,7 @@ async def test_every_way_to_close_has_one_order_and_waits_for_background_calls(d
 
     storage = Last(write)
     router = Router(providers=[Watched(order, end_a_while_after_closing_began)], storage=storage)
-    outputs: list[str] = []
-    asking = threading.Thread(target=lambda: outputs.append(router.blocking.route("hi").output))
-    asking.start()
+    asking, outputs = asking_behind(router)
     assert await anyio.to_thread.run_sync(begun.wait, 10)
     await close(router, door)
     asking.join(10)
@@ -721,9 +711,7 @@ async def test_closing_does_not_wait_for_a_provider_that_blocks_the_background(
 
     storage = Waits()
     router = Router(providers=[Watched(order, block)], storage=storage)
-    outputs: list[str] = []
-    asking = threading.Thread(target=lambda: outputs.append(router.blocking.route("hi").output))
-    asking.start()
+    asking, outputs = asking_behind(router)
     assert await anyio.to_thread.run_sync(begun.wait, 10)
     await close(router, door)
     assert asking.is_alive(), "closing has waited for the provider"

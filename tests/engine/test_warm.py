@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -77,6 +77,11 @@ class Chat:
         self.messages: list[Any] = [{"role": "user", "content": text}]
         self.options = options
 
+    async def begin(self) -> Self:
+        """At home."""
+        await self.ask(models=[HOME.id])
+        return self
+
     async def ask(self, **options: Any) -> Any:
         answer = await self.router.route(self.messages, **{**self.options, **options})
         said = {"role": "assistant", "content": answer.output}
@@ -101,16 +106,14 @@ async def test_a_conversation_stays_with_the_model_that_has_it_cached() -> None:
 
 
 async def test_a_much_cheaper_model_still_wins() -> None:
-    chat = Chat(Vendors(HOME, AWAY, DUMPING).router())
-    await chat.ask(models=[HOME.id])
+    chat = await Chat(Vendors(HOME, AWAY, DUMPING).router()).begin()
     assert chat.next().input.warm
     assert chat.next().model == DUMPING.id
 
 
 async def test_a_failing_model_loses_the_conversation() -> None:
     vendors = Vendors(HOME, AWAY)
-    chat = Chat(vendors.router())
-    await chat.ask(models=[HOME.id])
+    chat = await Chat(vendors.router()).begin()
     vendors.faults.add(HOME.id)
     for _ in range(4):
         answer = await chat.ask()
@@ -122,8 +125,7 @@ async def test_a_failing_model_loses_the_conversation() -> None:
 
 async def test_the_cache_of_another_account_is_never_used() -> None:
     router = Vendors(HOME, AWAY).router()
-    chat = Chat(router)
-    await chat.ask(models=[HOME.id])
+    chat = await Chat(router).begin()
     assert chat.next(caller=Caller("other")).model == AWAY.id
     assert not chat.next(caller=Caller("other")).input.warm
     assert chat.next(caller=Caller(key_id="key_1")).input.warm
@@ -131,8 +133,7 @@ async def test_the_cache_of_another_account_is_never_used() -> None:
 
 async def test_a_cached_prompt_expires() -> None:
     vendors = Vendors(HOME, AWAY)
-    chat = Chat(vendors.router())
-    await chat.ask(models=[HOME.id])
+    chat = await Chat(vendors.router()).begin()
     await vendors.clock.advance(299.0)
     assert chat.next().model == HOME.id
     await vendors.clock.advance(1.0)
@@ -140,8 +141,7 @@ async def test_a_cached_prompt_expires() -> None:
 
 
 async def test_an_unexpected_miss_drops_the_cached_prompt() -> None:
-    chat = Chat(Vendors(HOME, AWAY, caches=False).router())
-    await chat.ask(models=[HOME.id])
+    chat = await Chat(Vendors(HOME, AWAY, caches=False).router()).begin()
     models = [(await chat.ask()).routing.selected_model for _ in range(4)]
     assert models[0] == HOME.id
     assert models[-1] == AWAY.id
@@ -163,8 +163,7 @@ async def test_the_saving_is_in_the_response_and_in_the_trace() -> None:
 
 async def test_a_decision_with_cached_prompts_replays_and_is_explained() -> None:
     router = Vendors(HOME, AWAY).router()
-    chat = Chat(router)
-    await chat.ask(models=[HOME.id])
+    chat = await Chat(router).begin()
     answer = await chat.ask()
     assert router.replay(answer).digest == answer.decision.digest
     assert router.replay(answer).model == HOME.id
@@ -184,15 +183,13 @@ async def test_streams_and_steps_use_cached_prompts_too() -> None:
 
 
 async def test_the_setting_turns_it_off() -> None:
-    chat = Chat(Vendors(HOME, AWAY).router(warm_prefixes=False))
-    await chat.ask(models=[HOME.id])
+    chat = await Chat(Vendors(HOME, AWAY).router(warm_prefixes=False)).begin()
     assert chat.next().model == AWAY.id
     assert not chat.next().input.warm
 
 
 async def test_short_prompts_are_not_looked_at() -> None:
-    chat = Chat(Vendors(HOME, AWAY).router(), "Who goes there?")
-    await chat.ask(models=[HOME.id])
+    chat = await Chat(Vendors(HOME, AWAY).router(), "Who goes there?").begin()
     assert not chat.next().input.warm
 
 
@@ -208,8 +205,7 @@ async def test_prompts_with_megabytes_of_images_are_not_hashed() -> None:
 
 async def test_the_sandbox_has_no_caches() -> None:
     vendors = Vendors(HOME, AWAY)
-    chat = Chat(vendors.router(), caller=Caller(environment="sandbox"))
-    await chat.ask(models=[HOME.id])
+    chat = await Chat(vendors.router(), caller=Caller(environment="sandbox")).begin()
     assert not chat.next().input.warm
 
 
@@ -254,8 +250,7 @@ async def test_processes_share_a_conversation_through_the_store(tmp_path: Path) 
 async def test_a_turn_written_by_another_version_is_ignored(tmp_path: Path) -> None:
     vendors = Vendors(HOME, AWAY)
     async with vendors.router(SqliteStorage(tmp_path / "s.db", clock=vendors.clock)) as first:
-        chat = Chat(first, metadata={"conversation": "harbour"})
-        await chat.ask(models=[HOME.id])
+        chat = await Chat(first, metadata={"conversation": "harbour"}).begin()
         await written(vendors)
         storage = SqliteStorage(tmp_path / "s.db", clock=vendors.clock)
         await storage.apply(
@@ -311,8 +306,7 @@ async def test_with_a_store_that_keeps_no_turns_other_processes_start_cold(tmp_p
     storage = Away(tmp_path / "s.db", clock=vendors.clock)
     storage.fault = fault
     async with vendors.router(storage) as first, vendors.router(storage) as second:
-        chat = Chat(first, metadata={"conversation": "harbour"})
-        await chat.ask(models=[HOME.id])
+        chat = await Chat(first, metadata={"conversation": "harbour"}).begin()
         await written(vendors)
         assert chat.next().model == HOME.id
         chat.router = second

@@ -36,9 +36,9 @@ from routewright.wire import (
     WebhookAnswer,
 )
 
+from .support import on_one_loop
+
 pytestmark = pytest.mark.anyio
-on_one_loop = pytest.mark.parametrize("anyio_backend", ["asyncio"])
-"""For tests of much computation, in which the kind of loop plays no part."""
 
 SECRET = WebhookSigner.new_secret().reveal()
 KEYS = (derive(b"r" * 32, "webhook secrets"), derive(b"before" * 6, "webhook secrets"))
@@ -116,13 +116,26 @@ def dispatcher_of(storage: Any, receiver: Any, clock: FakeClock, **given: Any) -
     return Dispatcher(storage, lambda: receiver, lambda: KEYS, clock, **given)
 
 
+async def dispatched(storage: Any, receiver: Any, clock: FakeClock, *, for_s: float, dispatchers: int = 1) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(dispatchers):
+            tasks.start_soon(dispatcher_of(storage, receiver, clock).run)
+        await clock.sleep(for_s)
+        tasks.cancel_scope.cancel()
+
+
 class Delivering:
     """A dispatcher that runs for the length of the context."""
 
     def __init__(
-        self, clock: FakeClock, answer: Callable[[str], Script] = lambda url: 200, newest: int = 10_000, **given: Any
+        self,
+        answer: Callable[[str], Script] = lambda url: 200,
+        storage: Any = None,
+        clock: FakeClock | None = None,
+        **given: Any,
     ) -> None:
-        self.storage = MemoryStorage(clock=clock, newest=newest)
+        self.clock = clock = clock or FakeClock()
+        self.storage: MemoryStorage = storage or MemoryStorage(clock=clock)
         self.receiver = Receiver(clock, answer)
         self.dispatcher = dispatcher_of(self.storage, self.receiver, clock, **given)
 
@@ -134,6 +147,11 @@ class Delivering:
     async def __aexit__(self, *raised: Any) -> None:
         self._tasks.cancel_scope.cancel()
         await self._tasks.__aexit__(*raised)
+
+    async def begin(self) -> None:
+        """One endpoint, one event."""
+        await self.put(endpoint_of())
+        await self.emit(1)
 
     async def put(self, *endpoints: Endpoint) -> None:
         for each in endpoints:
@@ -171,11 +189,10 @@ async def test_the_schedule_is_exact_for_every_sequence_of_outcomes(full: bool) 
     for _ in range(200 if full else 2):
         scripts = [[chance.choice(OUTCOMES) for _ in range(6)] for _ in range(100)]
         left = {f"https://hooks.example/{number}": iter(script) for number, script in enumerate(scripts)}
-        clock = FakeClock()
-        async with Delivering(clock, lambda url, left=left: next(left[url])) as running:  # type: ignore[misc]
+        async with Delivering(lambda url, left=left: next(left[url])) as running:  # type: ignore[misc]
             await running.put(*(endpoint_of(number) for number in range(100)))
             await running.emit(1)
-            await clock.sleep(200_000.0)
+            await running.clock.sleep(200_000.0)
             ended = {each.endpoint_id: each for each in await deliveries(running.storage)}
             for number, script in enumerate(scripts):
                 times, state = expected(script)
@@ -192,11 +209,9 @@ def in_turn(*outcomes: Script) -> Callable[[str], Script]:
 
 
 async def test_a_delivery_lists_the_outcome_of_each_attempt() -> None:
-    clock = FakeClock()
-    async with Delivering(clock, in_turn(503, "reset", "timeout", 204)) as running:
-        await running.put(endpoint_of())
-        await running.emit(1)
-        await clock.sleep(2_000.0)
+    async with Delivering(in_turn(503, "reset", "timeout", 204)) as running:
+        await running.begin()
+        await running.clock.sleep(2_000.0)
         (found,) = await deliveries(running.storage)
         told = [(each.status, each.error, each.duration_ms) for each in found.attempts]
         assert found.state == "delivered"
@@ -210,7 +225,7 @@ async def test_a_delivery_lists_the_outcome_of_each_attempt() -> None:
 
 async def test_each_attempt_has_a_new_signature_and_the_same_id_and_body() -> None:
     clock, signer = FakeClock(), WebhookSigner(SECRET)
-    async with Delivering(clock, in_turn(500, 500, 200)) as running:
+    async with Delivering(in_turn(500, 500, 200), clock=clock) as running:
         await running.put(endpoint_of())
         await running.emit(1, data={"requests": 3, "text": "ü\u2028"})
         await clock.sleep(400.0)
@@ -232,7 +247,7 @@ async def test_during_a_rotation_both_secrets_sign_and_later_only_the_new_one() 
     clock, newer = FakeClock(), WebhookSigner.new_secret().reveal()
     signers = WebhookSigner(SECRET), WebhookSigner(newer)
     endpoint = rotated(endpoint_of(), seal(KEYS[0], newer, b"n" * 16), clock.time(), 100.0)
-    async with Delivering(clock) as running:
+    async with Delivering(clock=clock) as running:
         await running.put(endpoint)
         for number in (1, 2):
             await running.emit(number)
@@ -247,13 +262,12 @@ async def test_during_a_rotation_both_secrets_sign_and_later_only_the_new_one() 
 
 
 async def test_an_endpoint_may_take_the_signatures_of_standard_webhooks() -> None:
-    clock = FakeClock()
-    async with Delivering(clock) as running:
+    async with Delivering() as running:
         await running.put(endpoint_of(profile="standard"))
         await running.emit(1)
-        await clock.sleep(1.0)
+        await running.clock.sleep(1.0)
         ((_, _, headers, body),) = running.receiver.posts
-        StandardWebhookSigner(SECRET).verify(body, headers, clock.time())
+        StandardWebhookSigner(SECRET).verify(body, headers, running.clock.time())
         assert "Service-Signature" not in headers
 
 
@@ -261,7 +275,7 @@ async def test_secrets_sealed_by_the_previous_root_secret_are_resealed(caplog: p
     clock = FakeClock()
     old = endpoint_of(secrets=(SealedSecret(seal(KEYS[1], SECRET, b"o" * 16)),))
     lost = endpoint_of(2, secrets=(SealedSecret(seal(b"k" * 32, SECRET, b"l" * 16)),))
-    async with Delivering(clock) as running:
+    async with Delivering(clock=clock) as running:
         await running.put(old, lost)
         await running.emit(1)
         await clock.sleep(1.0)
@@ -286,16 +300,15 @@ async def test_secrets_sealed_by_the_previous_root_secret_are_resealed(caplog: p
 
 @on_one_loop
 async def test_a_dead_endpoint_delays_the_first_attempts_of_no_other() -> None:
-    clock = FakeClock()
     dead = "https://hooks.example/0"
-    async with Delivering(clock, lambda url: "timeout" if url == dead else 200) as running:
+    async with Delivering(lambda url: "timeout" if url == dead else 200) as running:
         await running.put(endpoint_of(0))
         await running.emit(*range(1_000))
         await running.put(*(endpoint_of(number) for number in range(1, 100)))
-        await clock.sleep(0.5)
-        began = clock.monotonic()
+        await running.clock.sleep(0.5)
+        began = running.clock.monotonic()
         await running.emit(*range(1_000, 1_010))
-        await clock.sleep(5.0)
+        await running.clock.sleep(5.0)
         firsts = [at for at, url, _, _ in running.receiver.posts if url != dead]
         assert len(firsts) == 990
         assert max(firsts) - began < 1.0
@@ -304,15 +317,14 @@ async def test_a_dead_endpoint_delays_the_first_attempts_of_no_other() -> None:
 
 @on_one_loop
 async def test_dead_endpoints_have_half_of_the_attempts_at_most() -> None:
-    clock = FakeClock()
-    async with Delivering(clock, lambda url: "timeout" if int(url[-4:].strip("/e")) < 500 else 200) as running:
+    async with Delivering(lambda url: "timeout" if int(url[-4:].strip("/e")) < 500 else 200) as running:
         await running.put(*(endpoint_of(number, url=f"https://hooks.example/{number:04}") for number in range(500)))
         await running.emit(1, 2, 3)
-        await clock.sleep(35.0)  # all are known to be dead by then
+        await running.clock.sleep(35.0)  # all are known to be dead by then
         await running.put(endpoint_of(900, url="https://hooks.example/0900"))
-        began = clock.monotonic()
+        began = running.clock.monotonic()
         await running.emit(900)
-        await clock.sleep(1.0)
+        await running.clock.sleep(1.0)
         assert running.receiver.times("https://hooks.example/0900") == [began]
         assert running.receiver.most <= IN_FLIGHT
         assert running.receiver.now == IN_FLIGHT // 2
@@ -326,7 +338,7 @@ async def test_failing_endpoints_without_due_deliveries_take_no_room() -> None:
         answers[url] += 1
         return 404 if url != victim else 503 if answers[url] == 1 else 200
 
-    async with Delivering(clock, answer) as running:
+    async with Delivering(answer, clock=clock) as running:
         await running.put(*(endpoint_of(number) for number in range(200)))
         await running.emit(1)
         await clock.sleep(5.0)
@@ -338,27 +350,25 @@ async def test_failing_endpoints_without_due_deliveries_take_no_room() -> None:
 
 @on_one_loop
 async def test_slow_endpoints_with_many_events_do_not_starve_others() -> None:
-    clock = FakeClock()
-    async with Delivering(clock, lambda url: "slow" if url[-4:] < "0032" else 200) as running:
+    async with Delivering(lambda url: "slow" if url[-4:] < "0032" else 200) as running:
         await running.put(*(endpoint_of(number, url=f"https://hooks.example/{number:04}") for number in range(32)))
         await running.emit(*range(100))
-        await clock.sleep(60.0)
+        await running.clock.sleep(60.0)
         assert running.receiver.now == IN_FLIGHT
         await running.put(endpoint_of(999, url="https://hooks.example/0999"))
         await running.emit(999)
-        await clock.sleep(30.0)
+        await running.clock.sleep(30.0)
         (at,) = running.receiver.times("https://hooks.example/0999")
         assert at - 60.0 < 9.5
 
 
 @on_one_loop
 async def test_a_busy_dead_endpoint_gets_all_its_attempts_oldest_event_first() -> None:
-    clock = FakeClock()
-    async with Delivering(clock, lambda url: "timeout") as running:
+    async with Delivering(lambda url: "timeout") as running:
         await running.put(endpoint_of())
         for number in range(700):
             await running.emit(number)
-            await clock.sleep(8.0)
+            await running.clock.sleep(8.0)
         found = {each.event_id: each for each in await deliveries(running.storage)}
         first = found[make_event(0).id]
         assert (first.state, len(first.attempts)) == ("failed_delivery", 5)
@@ -372,9 +382,8 @@ async def test_a_refused_outcome_delays_no_other() -> None:
             return await super().apply(account, writes)
 
     clock = FakeClock()
-    async with Delivering(clock) as running:
-        running.storage = storage = Picky(clock=clock)
-        running.dispatcher.storage, running.dispatcher._guarded = storage, type(running.dispatcher._guarded)(storage)
+    storage = Picky(clock=clock)
+    async with Delivering(storage=storage, clock=clock) as running:
         await running.put(*(endpoint_of(number) for number in range(20)))
         await running.emit(1)
         await clock.sleep(5.0)
@@ -391,10 +400,9 @@ async def test_an_unreadable_root_secret_is_retried() -> None:
             raise StorageUnavailable("others can read the file")
         return KEYS
 
-    async with Delivering(clock) as running:
+    async with Delivering(clock=clock) as running:
         running.dispatcher._keys = keys
-        await running.put(endpoint_of())
-        await running.emit(1)
+        await running.begin()
         await clock.sleep(6.0)
         broken[0] = False
         await clock.sleep(60.0)
@@ -411,11 +419,8 @@ async def test_no_attempt_starts_if_its_lease_would_end_first() -> None:
             return done
 
     clock = FakeClock()
-    async with Delivering(clock) as running:
-        running.storage = storage = Slow(clock=clock)
-        running.dispatcher.storage, running.dispatcher._guarded = storage, type(running.dispatcher._guarded)(storage)
-        await running.put(endpoint_of())
-        await running.emit(1)
+    async with Delivering(storage=Slow(clock=clock), clock=clock) as running:
+        await running.begin()
         await clock.sleep(60.0)
         assert running.receiver.times(endpoint_of().url) == pytest.approx([21.0], abs=1e-5)
 
@@ -427,11 +432,7 @@ async def test_three_dispatchers_deliver_each_event_once_to_each_endpoint(tmp_pa
     for number in range(5):
         await storage.apply("acme", [PutEndpoint(endpoint_of(number))])
     await emit(storage, *range(40))
-    async with anyio.create_task_group() as tasks:
-        for _ in range(3):
-            tasks.start_soon(dispatcher_of(storage, receiver, clock).run)
-        await clock.sleep(10.0)
-        tasks.cancel_scope.cancel()
+    await dispatched(storage, receiver, clock, for_s=10.0, dispatchers=3)
     told = [(url, headers["Service-Event-Id"]) for _, url, headers, _ in receiver.posts]
     assert len(told) == len(set(told)) == 200
     assert {each.state for each in await deliveries(storage)} == {"delivered"}
@@ -440,7 +441,7 @@ async def test_three_dispatchers_deliver_each_event_once_to_each_endpoint(tmp_pa
 
 async def test_the_lease_of_a_dead_process_is_taken_over_when_it_ends() -> None:
     clock = FakeClock()
-    async with Delivering(clock, lambda url: 200) as running:
+    async with Delivering(lambda url: 200, clock=clock) as running:
         await running.put(endpoint_of())
         running.dispatcher.is_stopping = True
         await running.emit(1)
@@ -462,18 +463,12 @@ async def test_attempts_in_flight_are_returned_on_cancellation() -> None:
     await storage.apply("acme", [PutEndpoint(endpoint_of())])
     await emit(storage, 1)
     hanging = Receiver(clock, lambda url: "timeout")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(dispatcher_of(storage, hanging, clock).run)
-        await clock.sleep(5.0)
-        tasks.cancel_scope.cancel()
+    await dispatched(storage, hanging, clock, for_s=5.0)
     assert hanging.is_closed
     (found,) = await deliveries(storage)
     assert (found.state, found.attempts) == ("waiting", ())
     receiver = Receiver(clock)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(dispatcher_of(storage, receiver, clock).run)
-        await clock.sleep(1.0)
-        tasks.cancel_scope.cancel()
+    await dispatched(storage, receiver, clock, for_s=1.0)
     assert len(receiver.posts) == 1
 
 
@@ -490,11 +485,9 @@ class Faltering(MemoryStorage):
 
 async def test_outcomes_wait_for_an_unavailable_storage(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
-    async with Delivering(clock) as running:
-        running.storage = storage = Faltering(clock=clock)
-        running.dispatcher.storage, running.dispatcher._guarded = storage, type(running.dispatcher._guarded)(storage)
-        await running.put(endpoint_of())
-        await running.emit(1)
+    storage = Faltering(clock=clock)
+    async with Delivering(storage=storage, clock=clock) as running:
+        await running.begin()
         storage.since, storage.until = 0.1, 8.0  # the attempt ends at 0.125
         await clock.sleep(20.0)
         (found,) = await deliveries(storage)
@@ -503,15 +496,13 @@ async def test_outcomes_wait_for_an_unavailable_storage(caplog: pytest.LogCaptur
 
 
 async def test_an_unexpected_exception_of_the_transport_fails_the_attempt(caplog: pytest.LogCaptureFixture) -> None:
-    clock = FakeClock()
 
     def answer(url: str) -> Script:
         raise RuntimeError("secret")
 
-    async with Delivering(clock, answer) as running:
-        await running.put(endpoint_of())
-        await running.emit(1)
-        await clock.sleep(61.0)
+    async with Delivering(answer) as running:
+        await running.begin()
+        await running.clock.sleep(61.0)
         (found,) = await deliveries(running.storage)
         assert [each.error for each in found.attempts] == ["internal error"] * 2
 
@@ -519,14 +510,12 @@ async def test_an_unexpected_exception_of_the_transport_fails_the_attempt(caplog
 async def test_the_log_says_once_when_an_endpoint_fails_and_when_it_works_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock = FakeClock()
     caplog.set_level("INFO")
-    async with Delivering(clock, in_turn(503, "reset", 200, 200)) as running:
-        await running.put(endpoint_of())
-        await running.emit(1)
-        await clock.sleep(400.0)
+    async with Delivering(in_turn(503, "reset", 200, 200)) as running:
+        await running.begin()
+        await running.clock.sleep(400.0)
         await running.emit(2)
-        await clock.sleep(1.0)
+        await running.clock.sleep(1.0)
     assert [each.getMessage() for each in caplog.records] == [
         "webhook endpoint whe_0001 of acme fails: it answered 503",
         "webhook endpoint whe_0001 of acme works again",
@@ -534,30 +523,27 @@ async def test_the_log_says_once_when_an_endpoint_fails_and_when_it_works_again(
 
 
 async def test_a_disabled_endpoint_gets_nothing_more() -> None:
-    clock = FakeClock()
-    async with Delivering(clock, lambda url: 500) as running:
-        await running.put(endpoint_of())
-        await running.emit(1)
-        await clock.sleep(1.0)
+    async with Delivering(lambda url: 500) as running:
+        await running.begin()
+        await running.clock.sleep(1.0)
         await running.put(replace(endpoint_of(), disabled_at="2026-11-22T00:00:00.000Z"))
         await running.emit(2)
-        await clock.sleep(10_000.0)
+        await running.clock.sleep(10_000.0)
         assert len(running.receiver.posts) == 1
 
 
 async def test_more_attempts_reach_the_last_delay_of_the_schedule() -> None:
-    clock = FakeClock()
-    async with Delivering(clock, lambda url: "reset", max_attempts=6) as running:
-        await running.put(endpoint_of())
-        await running.emit(1)
-        await clock.sleep(50_000.0)
+    async with Delivering(lambda url: "reset", max_attempts=6) as running:
+        await running.begin()
+        await running.clock.sleep(50_000.0)
         assert running.receiver.times(endpoint_of().url) == pytest.approx([0, 60, 360, 1260, 4860, 19_260], abs=1e-5)
 
 
 @pytest.mark.full
 async def test_memory_is_flat_over_a_million_deliveries() -> None:
     clock, chance, sizes = FakeClock(), Random(1), []
-    async with Delivering(clock, lambda url: chance.choice((200, 200, 200, 204, 404)), newest=1_000) as running:
+    storage = MemoryStorage(clock=clock, newest=1_000)
+    async with Delivering(lambda url: chance.choice((200, 200, 200, 204, 404)), storage, clock=clock) as running:
         await running.put(*(endpoint_of(number) for number in range(100)))
         for number in range(10_000):
             await running.emit(number)

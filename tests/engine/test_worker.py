@@ -25,6 +25,8 @@ from routewright.backends.clock import SystemClock
 from routewright.errors import RouterClosed
 from routewright.testing.clock import FakeClock
 
+from .support import in_threads
+
 BACKENDS = ["asyncio", "trio"]
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -115,11 +117,7 @@ class TestThread:
             everybody_is_here.wait(10)
             answers.extend(worker.run(double, n) for _ in range(20))
 
-        threads = [threading.Thread(target=call, args=[n]) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(call, 8)
         assert sorted(answers) == sorted(2 * n for n in range(8) for _ in range(20))
 
     @pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(3), KeyboardInterrupt(), anyio.EndOfStream()])
@@ -223,15 +221,11 @@ class TestThread:
     def test_work_queued_before_a_poke_is_taken_once(self, worker: Worker, full: bool) -> None:
         recorder, count = Recorder(worker, 0.0005), 20_000 if full else 1_000
 
-        def put_all(first: int) -> None:
-            for item in range(first, first + count):
+        def put_all(number: int) -> None:
+            for item in range(number * count, (number + 1) * count):
                 assert recorder.put(item)
 
-        threads = [threading.Thread(target=put_all, args=[n * count]) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(put_all, 8)
         worker.close(60)
         assert sorted(recorder.taken) == list(range(8 * count))
 
