@@ -24,6 +24,8 @@ from routewright.wire import Budget, Fallback, Params, RouteRequest
 
 from .asking import Told, ask
 
+pytestmark = pytest.mark.anyio
+
 HI: dict[str, Any] = {"role": "user", "content": "Hi"}
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
 CALL: dict[str, Any] = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
@@ -171,7 +173,6 @@ def test_every_rule_of_a_request_has_a_hint_in_python_terms(router: Router) -> N
     assert refused > 400
 
 
-@pytest.mark.anyio
 async def test_every_rule_of_a_request_has_a_hint_in_json_terms(router: Router) -> None:
     app, refused = create_app(router, authenticate=lambda scope: routewright.Caller()), 0
     for request in requests():
@@ -213,7 +214,6 @@ VENDORS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("path", VENDORS)
 async def test_every_rule_of_the_other_apis_has_a_hint_in_json_terms(path: str, router: Router) -> None:
     app, whole, refused = create_app(router, authenticate=lambda scope: routewright.Caller()), VENDORS[path], 0
@@ -234,7 +234,6 @@ async def test_every_rule_of_the_other_apis_has_a_hint_in_json_terms(path: str, 
     assert refused > 50
 
 
-@pytest.mark.anyio
 async def test_every_parameter_of_a_query_has_a_hint(router: Router) -> None:
     app = create_app(router, authenticate=lambda scope: routewright.Caller())
     asked = {
@@ -250,7 +249,6 @@ async def test_every_parameter_of_a_query_has_a_hint(router: Router) -> None:
                 check(Problem(**problem), PYTHON)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("query", "allowed"),
     [("bucket=fortnight", "hour, day, week, month"), ("group_by=colour", "model, tenant, workflow")],
@@ -268,7 +266,6 @@ def test_a_wrong_word_names_the_allowed_ones(place: str) -> None:
     assert all(word in problem.problem for word in allowed)
 
 
-@pytest.mark.anyio
 async def test_other_python_functions_use_python_terms(router: Router) -> None:
     store, console = TraceStore(open_storage("memory:")), Console(open_storage("memory:"))
     wrong: Any = None
@@ -330,7 +327,6 @@ def test_problems_of_a_policy_in_code_name_attributes() -> None:
         Router.sandbox(policies=[Policy(name="p", budget=Budget(-1))]).policies()
 
 
-@pytest.mark.anyio
 async def test_a_budget_refusal_uses_the_callers_terms(router: Router) -> None:
     poor: dict[str, Any] = {"messages": [HI], "models": ["openai/gpt-4.1"], "budget": {"maxCostUsd": 0}}
     with pytest.raises(routewright.BudgetExceeded) as refused:
@@ -453,7 +449,6 @@ def test_a_null_in_a_required_field_means_missing(router: Router) -> None:
         router.decide([{"role": None, "content": "x"}])
 
 
-@pytest.mark.anyio
 async def test_null_means_absent_in_runs_and_vendor_apis(router: Router) -> None:
     app = create_app(router, authenticate=lambda scope: routewright.Caller())
     run = {"task": "x", **dict.fromkeys([*RUN.keys() - {"task"}])}
@@ -468,7 +463,6 @@ async def test_null_means_absent_in_runs_and_vendor_apis(router: Router) -> None
             assert told.status == 200, told.body
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("seed", [2**53, 2**53 + 1, -(2**53), 2**60, 10**30])
 async def test_a_seed_that_a_float_would_round_is_refused(seed: int, router: Router) -> None:
     given: tuple[Any, ...] = ({"seed": seed}, Params(seed=seed))
@@ -498,7 +492,6 @@ def test_the_largest_seed_is_exact(router: Router) -> None:
 # Small truths.
 
 
-@pytest.mark.anyio
 async def test_deprecated_at_is_a_timestamp_whatever_the_catalogue_holds() -> None:
     ends = {
         "v/day": "2027-01-01",

@@ -25,6 +25,8 @@ from routewright.testing.faulty.server import PEM
 
 from .keys import LOCKED, OTHER, PASSWORD
 
+pytestmark = pytest.mark.anyio
+
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 Refused = Callable[..., str]
@@ -274,7 +276,6 @@ _NO_FIGURES = (
 )
 
 
-@pytest.mark.anyio
 async def test_two_first_starts_at_once_create_one_account() -> None:
     plan, made = planned(environment="sandbox"), list[Begun]()
 
@@ -290,7 +291,6 @@ async def test_two_first_starts_at_once_create_one_account() -> None:
         assert len(await console.keys("main")) == 1
 
 
-@pytest.mark.anyio
 async def test_a_second_start_shows_no_keys() -> None:
     plan = planned()
     first, second = await prepare.begin(plan), await prepare.begin(plan)
@@ -317,7 +317,6 @@ def test_a_worker_does_not_recreate_a_removed_store() -> None:
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.anyio
 async def test_a_store_with_an_account_gets_no_other_and_the_page_names_it() -> None:
     plan = planned()
     async with Console(plan.store) as console:
