@@ -22,7 +22,7 @@ Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
 
-pytestmark = pytest.mark.usefixtures("noon")
+pytestmark = pytest.mark.usefixtures("store")
 
 
 def delete(*argv: str) -> int:
@@ -48,7 +48,6 @@ def answers(monkeypatch: Patch, text: str) -> None:
         (["--everything"], ["tr_newest", "tr_rescued", "tr_sandbox", "tr_failed", "tr_oldest"]),
     ],
 )
-@pytest.mark.usefixtures("store")
 def test_delete_removes_what_is_named_and_says_how_many(argv: list[str], gone: list[str], capsys: Capture) -> None:
     before = listed(capsys)
     assert delete(*argv, "--yes") == 0
@@ -58,7 +57,6 @@ def test_delete_removes_what_is_named_and_says_how_many(argv: list[str], gone: l
 
 
 @pytest.mark.parametrize(("argv", "said"), [(["tr_failed"], "1 trace"), (["--until", "1d"], "2 traces")])
-@pytest.mark.usefixtures("store")
 def test_without_a_person_to_ask_delete_needs_yes(argv: list[str], said: str, capsys: Capture) -> None:
     assert delete(*argv) == 2
     assert f"routewright: {said} would be deleted; give --yes to have it done" in capsys.readouterr().err
@@ -73,7 +71,6 @@ def test_without_a_person_to_ask_delete_needs_yes(argv: list[str], said: str, ca
         ("", 130, "nothing is deleted\n", 5),
     ],
 )
-@pytest.mark.usefixtures("store")
 def test_a_person_is_asked_and_only_a_yes_deletes(
     typed: str, code: int, said: str, left: int, monkeypatch: Patch, capsys: Capture
 ) -> None:
@@ -95,7 +92,6 @@ def test_a_person_is_asked_and_only_a_yes_deletes(
         (["nonsense=1", "--yes"], "FILTER[0]: unknown key 'nonsense'"),
     ],
 )
-@pytest.mark.usefixtures("store")
 def test_delete_refuses_what_is_left_open(argv: list[str], said: str, capsys: Capture) -> None:
     assert delete(*argv) == 2
     assert capsys.readouterr().err.startswith(f"routewright: {said}")
