@@ -38,16 +38,11 @@ from routewright.testing.storage.samples import make_row
 from routewright.wire import SYSTEM_ACCOUNT, Account, Events, LedgerRow, LedgerRows
 
 from .billing import book, hold
-from .offices import START, Watched, bearer, fake_clock, holds
+from .offices import START, Watched, bearer, holds
 
 pytestmark = pytest.mark.anyio
 
 LIMITS = RateLimits(requests_per_min=7)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return fake_clock()
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -55,11 +55,6 @@ DAY_S = 24 * 3600.0
 BUCKETS: tuple[Bucket, ...] = ("day", "week", "month")
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock(START.timestamp(), autojump=False)
-
-
 @pytest.fixture(params=["memory", "sqlite"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Storage:
     return MemoryStorage() if request.param == "memory" else SqliteStorage(tmp_path / "traces.db", clock=clock)

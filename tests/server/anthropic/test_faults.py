@@ -105,17 +105,17 @@ def test_a_reused_key_with_another_body_is_a_conflict_without_retry() -> None:
     assert len(provider.calls) == 1
 
 
-def test_a_provider_failure_is_a_server_error() -> None:
-    caught = failure(sandbox(faults={"*": "server"}))
-    assert isinstance(caught, anthropic.InternalServerError)
-    assert (caught.status_code, caught.type) == (502, "api_error")
-    assert caught.error_code == "router.upstream_failed"
-
-
-def test_refused_content_is_permission_denied() -> None:
-    caught = failure(sandbox(faults={"*": "refused"}))
-    assert isinstance(caught, anthropic.PermissionDeniedError)
-    assert caught.error_code == "content_refused"
+@pytest.mark.parametrize(
+    ("fault", "error", "facts"),
+    [
+        ("server", anthropic.InternalServerError, (502, "api_error", "router.upstream_failed")),
+        ("refused", anthropic.PermissionDeniedError, (403, "permission_error", "content_refused")),
+    ],
+)
+def test_a_provider_failure_raises_the_sdks_own_error_class(fault: str, error: type, facts: tuple[Any, ...]) -> None:
+    caught = failure(sandbox(faults={"*": fault}))
+    assert isinstance(caught, error)
+    assert (caught.status_code, caught.type, caught.error_code) == facts
 
 
 def test_a_call_that_takes_too_long_times_out() -> None:

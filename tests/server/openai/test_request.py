@@ -15,7 +15,7 @@ from routewright._core.request.rules import completed
 from routewright.errors import InvalidJson, RouterError, ValidationFailed
 from routewright.server.openai import AS_EVER, ChatCall, envelope
 from routewright.server.vendor_requests import ModelNotFound
-from routewright.wire import Budget
+from routewright.wire import Budget, Params
 
 from .bodies import BODIES
 from .clients import CHAT, TOOL
@@ -85,9 +85,7 @@ def test_a_model_is_an_id_or_leaves_the_choice(model: str, field: str, value: ob
 
 def test_max_tokens_means_max_completion_tokens() -> None:
     for fields in ({"max_tokens": 9}, {"max_tokens": 9, "max_completion_tokens": 9}):
-        params = request(**fields).params
-        assert params is not None
-        assert params.max_output_tokens == 9
+        assert request(**fields).params == Params(max_output_tokens=9)
 
 
 def test_metadata_of_both_fields_is_merged() -> None:
