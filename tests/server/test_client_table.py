@@ -193,7 +193,9 @@ async def openai_async(at: At) -> None:
 
     async with openai.AsyncOpenAI(base_url=f"{at.url}/openai/v1", api_key=at.key) as client:
         said = await client.chat.completions.create(model="gpt-4.1", messages=HI)
-        assert said.choices[0].message.content == SAID
+        pieces = [each async for each in await client.chat.completions.create(model="auto", messages=HI, stream=True)]
+    assert said.choices[0].message.content == SAID
+    assert "".join(each.choices[0].delta.content or "" for each in pieces) == SAID
 
 
 def responses_plain(at: At) -> None:
@@ -288,6 +290,8 @@ async def anthropic_async(at: At) -> None:
 
     async with anthropic.AsyncAnthropic(base_url=at.url, api_key=at.key) as client:  # which asks at /v1/messages
         said = await client.messages.create(model=CLAUDE, max_tokens=50, messages=HI)
+        async with client.messages.stream(model=CLAUDE, max_tokens=50, messages=HI) as stream:
+            assert await stream.get_final_text() == SAID
     assert said.content[0].text == SAID  # type: ignore[union-attr]
 
 

@@ -195,11 +195,6 @@ async def test_without_providers_the_error_points_to_the_operator() -> None:
     assert "the operator of the server has to set a provider's key" in client.json["error"]["message"]
 
 
-async def test_without_a_console_keys_are_read_from_the_routers_storage() -> None:
-    app = create_app(Router.sandbox(storage=MemoryStorage()))
-    assert (await ask(app, scope_of(), BODY)).status == 401
-
-
 async def test_a_websocket_is_closed() -> None:
     sent: list[Any] = []
 

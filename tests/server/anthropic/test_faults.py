@@ -137,8 +137,7 @@ def test_a_fallback_before_content_only_changes_the_model() -> None:
     provider = ScriptedProvider(
         [ProviderFault("request"), "Hello"], models=[model("test/one"), model("test/two", quality=0.4)]
     )
-    site = scripted(provider)
-    with sdk(site, site.key()) as client:
+    with sdk(scripted(provider)) as client:
         answer = client.messages.with_raw_response.create(**ASKED, stream=True)
         start = next(iter(answer.parse()))
     failed, served = (call.model.id for call in provider.calls)
