@@ -112,20 +112,6 @@ def ids(traces: list[Trace] | list[TraceItem]) -> list[str]:
 # Making one
 
 
-def test_a_store_takes_a_storage_or_its_url(tmp_path: Path) -> None:
-    assert isinstance(TraceStore("memory:")._storage, MemoryStorage)
-    assert isinstance(TraceStore(f"sqlite:///{tmp_path}/traces.db")._storage, SqliteStorage)
-    storage = MemoryStorage()
-    assert TraceStore(storage)._storage is storage
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("given", [None, 7, MemoryStorage, object(), "traces.db", "mysql://host/db", "sqlite:"])
-def test_anything_but_a_storage_is_refused(given: Any) -> None:
-    with pytest.raises(ValidationFailed, match=r"storage|url"):
-        TraceStore(given)
-
-
 @pytest.mark.parametrize("given", ["team", [""], [7], ["x" * 101], [f"key{number}" for number in range(9)], {"team"}])
 def test_rollup_keys_are_at_most_eight_strings(given: Any) -> None:
     with pytest.raises(ValidationFailed, match="rollup_keys"):
