@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import anyio
@@ -203,15 +204,11 @@ def leave(url: str, key: str, held: Held, **body: Any) -> None:
     async def ask() -> None:
         headers = {**bearer(key), "Idempotency-Key": "k1"} if body.pop("keyed", False) else bearer(key)
         async with httpx2.AsyncClient(base_url=url, headers=headers) as client, anyio.create_task_group() as group:
-            group.start_soon(_post, client, {**CHAT, **body})
+            group.start_soon(partial(client.post, "/openai/v1/chat/completions", json={**CHAT, **body}))
             await anyio.to_thread.run_sync(held.entered.wait, PATIENCE_S)
             group.cancel_scope.cancel()
 
     anyio.run(ask)
-
-
-async def _post(client: httpx2.AsyncClient, body: dict[str, Any]) -> None:
-    await client.post("/openai/v1/chat/completions", json=body)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -151,12 +150,17 @@ def test_a_request_over_the_limit_is_a_rate_limit_error() -> None:
 
 
 def test_the_sdk_retries_after_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    entered, go_on = threading.Event(), threading.Event()
+    entered, go_on, slept = threading.Event(), threading.Event(), list[float]()
 
     def answer(call: object) -> str:
         entered.set()
         assert go_on.wait(PATIENCE_S)
         return "There."
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        go_on.set()
+        first.join(PATIENCE_S)
 
     site = site_of(CallableProvider(answer, models=[ONE]))
     key = site.key(limits=RateLimits(concurrency=1))
@@ -164,22 +168,10 @@ def test_the_sdk_retries_after_retry_after(monkeypatch: pytest.MonkeyPatch) -> N
         first = threading.Thread(target=partial(asked, client))
         first.start()
         assert entered.wait(PATIENCE_S)
-        slept: list[float] = []
-        monkeypatch.setattr(time, "sleep", _instead(slept, go_on, first))
+        monkeypatch.setattr(time, "sleep", sleep)
         told = asked(client)
     assert told.choices[0].message.content == "There."
     assert slept == [1.0]
-
-
-def _instead(slept: list[float], go_on: threading.Event, first: threading.Thread) -> Callable[[float], None]:
-    """In the place of sleeping the first call comes to its end."""
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        go_on.set()
-        first.join(PATIENCE_S)
-
-    return sleep
 
 
 def test_a_concurrency_limit_has_no_headers_of_the_request_limit() -> None:
