@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from routewright.testing import FakeClock
 from routewright.testing.servers import PostgresServer, RedisServer
 
-from .recorded import at_noon, few, record
+from .recorded import NOON, at_noon, few, record
 
 pytest_plugins = ["routewright.testing.plugin", "pytester"]
 ROOT = Path(__file__).parent
@@ -124,6 +125,12 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def full(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Virtual time, from noon on, which moves only when it is told to."""
+    return FakeClock(NOON.timestamp(), autojump=False)
 
 
 @pytest.fixture

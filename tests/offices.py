@@ -10,7 +10,6 @@ from typing import Any
 from routewright import Console, MemoryStorage
 from routewright.errors import AuthenticationFailed, StorageUnavailable
 from routewright.protocols import Accounts, Storage
-from routewright.testing import FakeClock
 from routewright.wire import Environment, NewKey, Write, Written
 
 START = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -52,10 +51,6 @@ class Watched:
         self.asked.update(type(each).__name__ for each in things)
         if self.is_away:
             raise StorageUnavailable("the storage is away")
-
-
-def fake_clock() -> FakeClock:
-    return FakeClock(START.timestamp(), autojump=False)
 
 
 def bearer(new: NewKey) -> str:

@@ -21,16 +21,11 @@ from routewright.testing import FakeClock
 from routewright.wire import Environment, KeyByDigest, NewKey, PutKey, Stands
 
 from .engine.sightings import Watch
-from .offices import Watched, bearer, fake_clock, holds
+from .offices import Watched, bearer, holds
 
 pytestmark = pytest.mark.anyio
 
 OLD, PRESENT, NEW = "o" * 32, "p" * 32, "n" * 32
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return fake_clock()
 
 
 @pytest.fixture

@@ -415,16 +415,13 @@ def test_a_restart_is_announced_on_a_terminal(monkeypatch: Patch, capsys: Captur
     assert "begins again" in err
 
 
-def test_a_pipe_gets_a_whole_answer_or_none(monkeypatch: Patch, capsys: Capture) -> None:
+@pytest.mark.parametrize(("form", "code", "said"), [([], 0, "whole answer\n"), (["--stream"], 5, "half\n")])
+def test_a_pipe_never_gets_an_answer_that_began_again(
+    form: list[str], code: int, said: str, monkeypatch: Patch, capsys: Capture
+) -> None:
     sandbox(monkeypatch, answers=breaks_once())
-    assert main(["route", "--sandbox", "-q", "Hello"]) == 0
-    assert capsys.readouterr().out == "whole answer\n"
-
-
-def test_an_answer_streamed_into_a_pipe_is_never_restarted(monkeypatch: Patch, capsys: Capture) -> None:
-    sandbox(monkeypatch, answers=breaks_once())
-    assert main(["route", "--sandbox", "--stream", "-q", "Hello"]) == 5
-    assert capsys.readouterr().out == "half\n"
+    assert main(["route", "--sandbox", *form, "-q", "Hello"]) == code
+    assert capsys.readouterr().out == said
 
 
 def breaks_once() -> Callable[[UpstreamCall], AsyncIterator[str]]:

@@ -38,16 +38,11 @@ from routewright.testing.storage.samples import make_row
 from routewright.wire import SYSTEM_ACCOUNT, Account, Events, LedgerRow, LedgerRows
 
 from .billing import book, hold
-from .offices import START, Watched, bearer, fake_clock, holds
+from .offices import START, Watched, bearer, holds
 
 pytestmark = pytest.mark.anyio
 
 LIMITS = RateLimits(requests_per_min=7)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return fake_clock()
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -84,23 +79,11 @@ def contents(folder: Path) -> list[bytes]:
 # Making one
 
 
-def test_a_console_takes_a_storage_or_its_url(tmp_path: Path) -> None:
-    assert repr(Console(f"sqlite:///{tmp_path}/traces.db")) == f"Console(SqliteStorage('{tmp_path}/traces.db'))"
-    assert "MemoryStorage" in repr(Console("memory:"))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_docstring_states_the_limits_of_every_plan() -> None:
     said = " ".join(str(Console.__doc__).split())
     for plan, limits in PLANS.items():
         told = [f"{each:,}" for each in astuple(limits) if each is not None]
         assert (f"{plan} ({', '.join(told)})" if told else plan) in said
-
-
-@pytest.mark.parametrize("given", [None, 7, object(), "traces.db"])
-def test_anything_but_a_storage_is_refused(given: Any) -> None:
-    with pytest.raises(ValidationFailed, match=r"storage|url"):
-        Console(given)
 
 
 @pytest.mark.parametrize("seconds", [-1, 2.1, nan, True, "1", None])

@@ -21,7 +21,7 @@ from routewright.testing import FakeClock
 from routewright.wire import AllAccounts, Incidents, KeyByDigest, Keys, NewKey, Stands
 
 from .engine.sightings import Watch
-from .offices import Watched, bearer, fake_clock, holds
+from .offices import Watched, bearer, holds
 
 pytestmark = pytest.mark.anyio
 
@@ -63,11 +63,6 @@ STRAYS: dict[str, Any] = {
     "alone": STRAY, "in a text": f"the key is {STRAY}, keep it", "in a list": [STRAY], "in a dict": {STRAY: STRAY},
     "in bytes": STRAY.encode(), "cut": f"{'x' * 30}{STRAY}", "twice": STRAY * 2, "in a header": f"Bearer {STRAY}",
 }  # fmt: skip
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return fake_clock()
 
 
 @pytest.fixture

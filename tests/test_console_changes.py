@@ -21,7 +21,7 @@ from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.wire import NewKey, Stands, Written
 
-from .offices import Watched, bearer, fake_clock, holds
+from .offices import Watched, bearer, holds
 
 pytestmark = pytest.mark.anyio
 
@@ -63,11 +63,6 @@ class Shuffled(Watched):
     async def _pause(self) -> None:
         for _ in range(self.chance.randrange(4)):
             await checkpoint()
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return fake_clock()
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -28,6 +28,8 @@ from .test_traces_delete import answers
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
+pytestmark = pytest.mark.usefixtures("acme")
+
 ACCOUNT = """\
 account   acme
 plan      pro
@@ -87,15 +89,17 @@ def holds(key: str) -> bool:
 # accounts
 
 
-def test_the_first_account_creates_the_store(capsys: Capture) -> None:
+def test_the_first_account_creates_the_store(capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", "first.db")
+    before = {*Path().iterdir()}
     assert refused(capsys, "accounts", "ls") == (
-        f"there is no store {Path('traces.db').absolute()}; "
+        f"there is no store {Path('first.db').absolute()}; "
         "'routewright route' and 'routewright accounts create' begin one"
     )
-    assert not list(Path().iterdir())
+    assert {*Path().iterdir()} == before
     assert main(["accounts", "create", "acme", "--plan", "pro"]) == 0
     assert capsys.readouterr() == (ACCOUNT, "")
-    assert [path.name for path in Path().iterdir()] == ["traces.db"]
+    assert {*Path().iterdir()} == before | {Path("first.db")}
 
 
 def test_an_account_is_set_up_with_all_its_terms(capsys: Capture) -> None:
@@ -109,13 +113,12 @@ def test_an_account_is_set_up_with_all_its_terms(capsys: Capture) -> None:
         "prepaid": True,
         "monthly_limit_usd": 12.5,
     }
-    main(["accounts", "create", "acme"])
     main(["accounts", "create", "free for all", "--plan", "unlimited"])
     capsys.readouterr()
     assert main(["accounts", "ls"]) == 0
     assert capsys.readouterr() == (
         "account       plan       requests/min  tokens/min  at a time  prepaid  monthly limit  since\n"
-        "acme          free                 60      60,000          5                          2026-11-22\n"
+        "acme          pro                 600     600,000         25                          2026-11-22\n"
         "free for all  unlimited                                                               2026-11-22\n"
         "Ünal & Co.    team                  7   3,000,000        100  yes              $12.5  2026-11-22\n",
         "",
@@ -220,7 +223,6 @@ def test_show_prints_the_standing_of_an_account(acme: str, capsys: Capture) -> N
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )  # fmt: skip
-@pytest.mark.usefixtures("acme")
 def test_errors_of_the_console_name_options(argv: list[str], said: str, capsys: Capture) -> None:
     assert refused(capsys, *argv).startswith(said)
 
@@ -244,7 +246,6 @@ def test_an_invalid_command_line_is_2(argv: list[str], capsys: Capture) -> None:
 # keys
 
 
-@pytest.mark.usefixtures("acme")
 def test_a_new_key_goes_to_stdout_alone(capsys: Capture) -> None:
     assert main(["keys", "create", "acme", "--name", "website"]) == 0
     out, err = capsys.readouterr()
@@ -256,7 +257,6 @@ def test_a_new_key_goes_to_stdout_alone(capsys: Capture) -> None:
     assert holds(key)
 
 
-@pytest.mark.usefixtures("acme")
 def test_a_key_is_made_with_all_its_terms(capsys: Capture) -> None:
     options = ["--environment", "sandbox", "--scope", "route,models:read", "--scope", "agents", "--tokens-per-min", "9"]
     made = told(capsys, "keys", "create", "acme", "--name", "x", *options, "--budget", "5", "--monthly-limit", "0.5")
@@ -278,7 +278,6 @@ def test_a_key_is_made_with_all_its_terms(capsys: Capture) -> None:
     assert told(capsys, "keys", "ls", "acme")["keys"] == [made]
 
 
-@pytest.mark.usefixtures("acme")
 def test_keys_are_listed_and_revoked(capsys: Capture) -> None:
     assert main(["keys", "ls", "acme"]) == 0
     assert capsys.readouterr() == ("", "it has no key\n")
@@ -297,7 +296,6 @@ def test_keys_are_listed_and_revoked(capsys: Capture) -> None:
     ])  # fmt: skip
 
 
-@pytest.mark.usefixtures("acme")
 def test_a_change_of_a_key_changes_only_the_given_limits(capsys: Capture) -> None:
     _, key_id = make_key(capsys, "--scope", "route", "--concurrency", "3", "--budget", "5")
     before = told(capsys, "keys", "show", "acme", key_id)
@@ -318,7 +316,6 @@ def test_a_change_of_a_key_changes_only_the_given_limits(capsys: Capture) -> Non
     assert told(capsys, "keys", "ls", "acme")["keys"] == [changed]
 
 
-@pytest.mark.usefixtures("acme")
 def test_a_key_is_shown_with_its_terms_and_what_it_spent(capsys: Capture) -> None:
     key, key_id = make_key(capsys, "--tokens-per-min", "9000")
     shown = (
@@ -350,7 +347,6 @@ def test_a_key_is_shown_with_its_terms_and_what_it_spent(capsys: Capture) -> Non
     assert capsys.readouterr().out.endswith("revoked        2026-11-22 12:00:00.000 UTC\n")
 
 
-@pytest.mark.usefixtures("acme")
 def test_revoke_asks_for_confirmation(monkeypatch: Patch, capsys: Capture) -> None:
     key, key_id = make_key(capsys)
     named = f"the key 'website', {key[:12]}..., of acme"
@@ -369,7 +365,6 @@ def test_revoke_asks_for_confirmation(monkeypatch: Patch, capsys: Capture) -> No
     assert not holds(key)
 
 
-@pytest.mark.usefixtures("acme")
 def test_only_create_prints_a_key_or_a_secret(capsys: Capture, caplog: pytest.LogCaptureFixture) -> None:
     key, key_id = make_key(capsys, "--budget", "5")
     caplog.set_level(logging.DEBUG)
@@ -396,7 +391,6 @@ def test_only_create_prints_a_key_or_a_secret(capsys: Capture, caplog: pytest.Lo
 # incidents
 
 
-@pytest.mark.usefixtures("acme")
 def test_an_incident_is_opened_listed_and_resolved(capsys: Capture) -> None:
     assert main(["incidents", "ls"]) == 0
     assert capsys.readouterr() == ("", "there was none\n")
@@ -420,7 +414,6 @@ def test_an_incident_is_opened_listed_and_resolved(capsys: Capture) -> None:
 # secret
 
 
-@pytest.mark.usefixtures("acme")
 def test_used_keys_move_to_the_new_root_secret(capsys: Capture) -> None:
     used, _ = make_key(capsys)
     idle, _ = make_key(capsys)
@@ -436,7 +429,6 @@ def test_used_keys_move_to_the_new_root_secret(capsys: Capture) -> None:
     assert (holds(used), holds(idle)) == (True, False)
 
 
-@pytest.mark.usefixtures("acme")
 def test_a_root_secret_in_the_environment_is_not_rotated(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_SECRET", "s" * 32)
     assert refused(capsys, "secret", "rotate") == (
@@ -469,7 +461,6 @@ def test_concurrent_changes_of_account_limits_are_both_kept(acme: str, capsys: C
     assert (found["limits"]["requests_per_min"], found["limits"]["concurrency"]) == (20, 1)
 
 
-@pytest.mark.usefixtures("acme")
 def test_concurrent_changes_of_key_limits_are_both_kept(capsys: Capture, monkeypatch: Patch) -> None:
     _, key_id = make_key(capsys)
     theirs = RateLimits(tokens_per_min=1_000, concurrency=1)
@@ -478,7 +469,6 @@ def test_concurrent_changes_of_key_limits_are_both_kept(capsys: Capture, monkeyp
     assert found["limits"] == {"requests_per_min": 20, "tokens_per_min": 1_000, "concurrency": None}
 
 
-@pytest.mark.usefixtures("acme")
 def test_removing_the_last_limit_of_a_key_leaves_none(capsys: Capture) -> None:
     _, key_id = make_key(capsys)
     main(["keys", "change", "acme", key_id, "--concurrency", "3"])
@@ -508,7 +498,6 @@ PLACES = [
 
 
 @pytest.mark.parametrize("argv", PLACES, ids=lambda argv: " ".join(argv).replace(STRAY, "KEY"))
-@pytest.mark.usefixtures("acme")
 def test_a_key_in_a_wrong_argument_is_not_printed(argv: list[str], capsys: Capture) -> None:
     for more in ([], ["--json"]):
         with suppress(SystemExit):

@@ -20,8 +20,10 @@ from routewright import (
     Pricing,
     Router,
     RouterError,
+    SqliteStorage,
     Trace,
     TraceStore,
+    ValidationFailed,
 )
 from routewright._engine.storage import _declared
 from routewright.errors import InternalError, StorageUnavailable
@@ -186,6 +188,23 @@ def trace_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
 
 CALLS = {Console: console_calls, Ledger: ledger_calls, TraceStore: trace_calls}
 KINDS = pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
+
+
+@KINDS
+def test_it_takes_a_storage_or_its_url(kind: Any, tmp_path: Path) -> None:
+    storage = MemoryStorage()
+    assert kind(storage)._storage is storage
+    assert repr(kind(storage)) == f"{kind.__name__}({storage!r})"
+    assert isinstance(kind("memory:")._storage, MemoryStorage)
+    assert isinstance(kind(f"sqlite:///{tmp_path}/traces.db")._storage, SqliteStorage)
+    assert list(tmp_path.iterdir()) == []
+
+
+@KINDS
+@pytest.mark.parametrize("given", [None, 7, MemoryStorage, object(), "traces.db", "mysql://host/db", "sqlite:"])
+def test_anything_but_a_storage_is_refused(kind: Any, given: Any) -> None:
+    with pytest.raises(ValidationFailed, match=r"storage|url"):
+        kind(given)
 
 
 async def met(place: Place, call: Callable[[], Awaitable[object]], door: str, thing: object) -> RouterError | None:

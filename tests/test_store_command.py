@@ -25,7 +25,7 @@ ON_LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it i
 
 
 @pytest.fixture(autouse=True)
-def _the_store_is_named(monkeypatch: Patch, noon: None) -> None:
+def _the_store_is_named(monkeypatch: Patch, recorded: Path) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
 
 
@@ -61,7 +61,6 @@ def test_a_backup_includes_the_secret_readable_by_its_owner_only(path: Path, cap
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
 
-@pytest.mark.usefixtures("path")
 def test_a_cursor_of_the_store_is_valid_in_its_backup(capsys: Capture) -> None:
     main(["traces", "ls", "--json", "--limit", "2"])
     cursor = json.loads(capsys.readouterr().out)["next_cursor"]
@@ -70,7 +69,6 @@ def test_a_cursor_of_the_store_is_valid_in_its_backup(capsys: Capture) -> None:
     assert len(listed(capsys, "--store", "copy.db", "--cursor", cursor)) == 3
 
 
-@pytest.mark.usefixtures("path")
 def test_a_store_without_a_secret_of_its_own_says_so(monkeypatch: Patch, capsys: Capture) -> None:
     assert store("backup", "one.db") == 0
     assert "\nsecret  none was copied: the store has none yet\n" in capsys.readouterr().out
@@ -93,7 +91,6 @@ def test_a_store_without_a_secret_of_its_own_says_so(monkeypatch: Patch, capsys:
         ("traces.db", "TARGET: traces.db exists; name a new file"),
     ],
 )
-@pytest.mark.usefixtures("path")
 def test_a_backup_replaces_nothing(target: str, said: str, capsys: Capture) -> None:
     assert listed(capsys, "--limit", "1")  # whose further pages make the secret
     Path("there.db").write_text("precious")
@@ -120,7 +117,6 @@ def test_a_backup_may_not_take_the_name_of_a_store_file(end: str, path: Path, ca
     ],
     ids=["folder", "name"],
 )
-@pytest.mark.usefixtures("path")
 def test_a_backup_that_cannot_be_written_names_its_target(target: str, reason: str, capsys: Capture) -> None:
     assert store("backup", target) == 1
     out, err = capsys.readouterr()
@@ -164,7 +160,6 @@ def test_a_store_of_a_newer_version_is_neither_sound_nor_damaged(path: Path, cap
     assert json.loads(capsys.readouterr().out)["error"]["message"] == said
 
 
-@pytest.mark.usefixtures("path")
 def test_keys_of_a_lost_or_different_secret_are_counted(monkeypatch: Patch, capsys: Capture) -> None:
     def keys() -> object:
         capsys.readouterr()
@@ -196,7 +191,6 @@ def test_keys_of_a_lost_or_different_secret_are_counted(monkeypatch: Patch, caps
     assert not secret_path(Path("traces.db")).exists(), "who only looks makes none"
 
 
-@pytest.mark.usefixtures("path")
 def test_a_store_given_twice_is_refused(capsys: Capture) -> None:
     assert store("check", "traces.db", "--store", "traces.db") == 2
     assert capsys.readouterr().err == "routewright: STORE: is given twice; give it alone, or as --store\n"
@@ -205,7 +199,6 @@ def test_a_store_given_twice_is_refused(capsys: Capture) -> None:
 # upgrade
 
 
-@pytest.mark.usefixtures("path")
 def test_upgrade_leaves_a_current_store_unchanged(path: Path, capsys: Capture) -> None:
     before = path.read_bytes()
     assert store("upgrade", "traces.db") == 0
@@ -229,15 +222,17 @@ def test_the_command_in_the_error_upgrades_an_old_store(path: Path, monkeypatch:
 # retain
 
 
-@pytest.mark.usefixtures("path")
 def test_retain_prints_how_long_traces_are_kept(capsys: Capture) -> None:
     assert store("retain") == 0
     assert capsys.readouterr() == ("production  30 days\nsandbox     1 day\n", "")
 
 
-def test_retain_changes_the_given_days_and_removes_older_traces(tmp_path: Path, capsys: Capture) -> None:
+def test_retain_changes_the_given_days_and_removes_older_traces(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
     old = [trace("tr_old", 24 * 10), trace("tr_played", 20, environment="sandbox"), trace("tr_new")]
-    record(tmp_path / "traces.db", old)
+    record(tmp_path / "own.db", old)
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", "own.db")
     assert store("retain", "--production-days", "7.5") == 0
     assert capsys.readouterr().out.startswith("production  7.5 days\nsandbox     1 day\nremoved     1 traces")
     assert listed(capsys) == ["tr_new", "tr_played"]
@@ -248,7 +243,6 @@ def test_retain_changes_the_given_days_and_removes_older_traces(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "nan", "1e9"])
-@pytest.mark.usefixtures("path")
 def test_an_invalid_retention_is_refused(days: str, capsys: Capture) -> None:
     assert store("retain", f"--production-days={days}") == 2
     said = r"routewright: --production-days: is .*; take a number of days above 0, at most 36500, or forever\n"

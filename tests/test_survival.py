@@ -109,10 +109,15 @@ def test_one_of_several_policies_may_be_named() -> None:
     ("given", "said"),
     [
         ([5], r"policies\[0\]: 5 is not a Policy"),
+        (["any"], r"policies\[0\]: 'any' is not a Policy"),
         ([Policy(name="a", timeout_ms=-1)], "policies.*timeout_ms"),
+        (Policy(name="any"), "is not a list of policies"),
+        ([], "policies: there is no policy; write the policy to test"),
+        ((), "policies: there is no policy; write the policy to test"),
     ],
+    ids=str,
 )
-def test_an_invalid_policy_is_refused_before_it_is_tried(given: Any, said: str) -> None:
+def test_invalid_policies_are_refused_before_they_are_tried(given: Any, said: str) -> None:
     with pytest.raises(ValidationFailed, match=said):
         situations(given)
 
@@ -164,25 +169,11 @@ def test_a_call_without_attempts_names_no_models() -> None:
     assert calls_of(make_trace(1)) == "nothing was called"
 
 
-@pytest.mark.parametrize("none", [[], ()])
-def test_no_policy_at_all_is_refused(none: Any) -> None:
-    with pytest.raises(ValidationFailed, match="policies: there is no policy; write the policy to test"):
-        situations(none)
-
-
 def test_a_file_without_policies_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "policies.toml"
     path.write_text("policies = []")
     with pytest.raises(ValidationFailed, match=r"/policies.toml: there is no policy; write the policy to test"):
         situations(path)
-
-
-def test_policies_must_be_a_list() -> None:
-    one: Any = Policy(name="any")
-    with pytest.raises(ValidationFailed, match="is not a list of policies"):
-        situations(one)
-    with pytest.raises(ValidationFailed, match=r"policies\[0\]: 'any' is not a Policy"):
-        situations([one.name])
 
 
 @pytest.mark.anyio

@@ -22,7 +22,7 @@ Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
 
-pytestmark = pytest.mark.usefixtures("noon")
+pytestmark = pytest.mark.usefixtures("store")
 
 
 def traces(*argv: str) -> int:
@@ -32,7 +32,6 @@ def traces(*argv: str) -> int:
 # ls
 
 
-@pytest.mark.usefixtures("store")
 def test_ls_lists_traces_newest_first_each_on_a_line(capsys: Capture) -> None:
     assert traces("ls") == 0
     out, err = capsys.readouterr()
@@ -63,7 +62,6 @@ def test_ls_lists_traces_newest_first_each_on_a_line(capsys: Capture) -> None:
         (["--limit", "1"], ["tr_newest"]),
     ],
 )
-@pytest.mark.usefixtures("store")
 def test_ls_selects_traces(argv: list[str], found: list[str], capsys: Capture) -> None:
     assert listed(capsys, *argv) == found
 
@@ -92,7 +90,6 @@ def test_the_next_page_command_quotes_values_that_begin_with_a_dash(tmp_path: Pa
     assert [item["id"] for item in json.loads(capsys.readouterr().out)["data"]] == ["tr_2"]
 
 
-@pytest.mark.usefixtures("store")
 def test_an_empty_ls_says_so_on_stderr(capsys: Capture) -> None:
     assert traces("ls", "status=running") == 0
     assert capsys.readouterr() == ("", "no such trace\n")
@@ -100,7 +97,7 @@ def test_an_empty_ls_says_so_on_stderr(capsys: Capture) -> None:
 
 @pytest.mark.parametrize("argv", [["ls"], ["ls", "status=failed"], ["show"], ["show", "tr_hers"]])
 def test_an_account_without_traces_lists_the_accounts(argv: list[str], tmp_path: Path, capsys: Capture) -> None:
-    store = f"--store={record(tmp_path / 'traces.db', [each for each in few() if each.account == 'anna'])}"
+    store = f"--store={record(tmp_path / 'annas.db', [each for each in few() if each.account == 'anna'])}"
     main(["accounts", "create", "anna", store])
     capsys.readouterr()
     traces(*argv, store)
@@ -113,7 +110,6 @@ def test_an_account_without_traces_lists_the_accounts(argv: list[str], tmp_path:
     assert listed(capsys, store) == []
 
 
-@pytest.mark.usefixtures("store")
 def test_an_account_with_traces_lists_no_other_accounts(capsys: Capture) -> None:
     main(["accounts", "create", "anna"])
     capsys.readouterr()
@@ -133,7 +129,6 @@ def test_an_account_with_traces_lists_no_other_accounts(capsys: Capture) -> None
         (["--cursor", "x"], "the cursor does not belong to this query"),
     ],
 )
-@pytest.mark.usefixtures("store")
 def test_a_wrong_selection_is_named_as_it_was_written(argv: list[str], said: str, capsys: Capture) -> None:
     assert traces("ls", *argv) == 2
     out, err = capsys.readouterr()
@@ -178,13 +173,11 @@ rejected  158 by whitelist
 """
 
 
-@pytest.mark.usefixtures("store")
 def test_show_is_a_header_a_tree_with_bars_and_the_candidates(capsys: Capture) -> None:
     assert traces("show", "tr_rescued") == 0
     assert capsys.readouterr() == (RESCUED, "")
 
 
-@pytest.mark.usefixtures("store")
 def test_show_shows_the_newest_where_none_is_named(capsys: Capture) -> None:
     assert traces("show") == 0
     assert capsys.readouterr().out.startswith("Trace tr_newest\n")
@@ -194,7 +187,6 @@ def test_show_shows_the_newest_where_none_is_named(capsys: Capture) -> None:
     assert "the account 'nobody' has no trace there" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("store")
 def test_show_prints_the_feedback(capsys: Capture) -> None:
     assert main(["feedback", "tr_rescued", "0.8", "a little long"]) == 0
     assert capsys.readouterr() == ("", "kept: 0.8 for tr_rescued\n")
@@ -207,7 +199,6 @@ def test_show_prints_the_feedback(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("argv", [["tr_nobody"], ["tr_hers"], ["tr_sandbox", "--environment", "production"]])
-@pytest.mark.usefixtures("store")
 def test_a_trace_of_another_account_is_not_found(argv: list[str], capsys: Capture) -> None:
     assert traces("show", *argv) == 2
     assert capsys.readouterr() == ("", f"routewright: no trace '{argv[0]}'\n")
@@ -216,7 +207,7 @@ def test_a_trace_of_another_account_is_not_found(argv: list[str], capsys: Captur
 def test_show_prints_the_possible_cost_of_a_refused_request(
     tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
-    monkeypatch.setenv("ROUTEWRIGHT_STORE", str(tmp_path / "traces.db"))
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", str(tmp_path / "own.db"))
     assert main(["route", "--sandbox", "--max-cost", "0.0000001", "--max-tokens", "9000", "Hello"]) == 3
     capsys.readouterr()
     assert traces("show") == 0
@@ -232,8 +223,8 @@ def test_show_prints_captured_content(tmp_path: Path, capsys: Capture) -> None:
     ]
     calls = [ToolCall("1", FunctionCall("look", '{"at":"it"}'))]
     said = Content(messages=asked, output="Because.\x1b[2J", tool_calls=calls)
-    record(tmp_path / "traces.db", [trace("tr_1", content=said)])
-    assert traces("show", "--store", "traces.db") == 0
+    record(tmp_path / "own.db", [trace("tr_1", content=said)])
+    assert traces("show", "--store", "own.db") == 0
     assert capsys.readouterr().out.endswith(
         "\n\nsystem\n  Be brief.\n\nuser\n  Why?\n  trace forged\n  [an image]\n"
         '\nanswer\n  Because.[2J\n  look({"at":"it"})\n'
@@ -246,7 +237,6 @@ def test_bars_are_as_wide_as_the_terminal_allows() -> None:
         assert root.count("█") == size, width
 
 
-@pytest.mark.usefixtures("store")
 def test_on_a_terminal_a_failed_span_is_red_and_every_line_fits(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setenv("COLUMNS", "90")
     monkeypatch.setenv("TERM", "xterm")
@@ -296,7 +286,7 @@ def test_every_span_is_shown_once_whatever_its_parent_is() -> None:
 def test_a_trace_cannot_command_the_terminal_or_forge_a_line(tmp_path: Path, capsys: Capture) -> None:
     nasty = "v/x\x1b[2J\nroute forged\x85\u2028more\x9b"
     mine = trace("tr_1", selected_model=nasty, error=nasty, metadata={"k": nasty}, spans=[model(1, nasty)])
-    path = record(tmp_path / "traces.db", [mine])
+    path = record(tmp_path / "own.db", [mine])
     for argv in (["show", "tr_1"], ["ls"]):
         assert traces(*argv, "--store", str(path)) == 0
         out = capsys.readouterr().out
@@ -316,7 +306,7 @@ TURNED = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)
 def test_a_trace_cannot_change_the_direction_of_text(code: int, tmp_path: Path, capsys: Capture) -> None:
     nasty = f"left{chr(code)}right"
     said = Content(messages=[Message("user", nasty)], output=nasty)
-    path = record(tmp_path / "traces.db", [trace("tr_1", error=nasty, metadata={nasty: nasty}, content=said)])
+    path = record(tmp_path / "own.db", [trace("tr_1", error=nasty, metadata={nasty: nasty}, content=said)])
     for argv in (["show", "tr_1"], ["ls"], ["show", "tr_1", "--json"], ["ls", "--json"], ["export"]):
         assert traces(*argv, "--store", str(path)) == 0
         out = capsys.readouterr().out
@@ -337,7 +327,6 @@ def test_a_trace_cannot_change_the_direction_of_text(code: int, tmp_path: Path, 
         (["tr_hers", "1"], "no trace 'tr_hers'"),
     ],
 )
-@pytest.mark.usefixtures("store")
 def test_feedback_needs_a_trace_and_a_score_from_0_to_1(argv: list[str], said: str, capsys: Capture) -> None:
     assert main(["feedback", *argv]) == 2
     assert capsys.readouterr().err.startswith(f"routewright: {said}")

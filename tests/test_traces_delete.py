@@ -22,7 +22,7 @@ Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
 
-pytestmark = pytest.mark.usefixtures("noon")
+pytestmark = pytest.mark.usefixtures("store")
 
 
 def delete(*argv: str) -> int:
@@ -48,21 +48,12 @@ def answers(monkeypatch: Patch, text: str) -> None:
         (["--everything"], ["tr_newest", "tr_rescued", "tr_sandbox", "tr_failed", "tr_oldest"]),
     ],
 )
-@pytest.mark.usefixtures("store")
 def test_delete_removes_what_is_named_and_says_how_many(argv: list[str], gone: list[str], capsys: Capture) -> None:
     before = listed(capsys)
     assert delete(*argv, "--yes") == 0
     assert capsys.readouterr() == ("", f"{len(gone)} trace{'s' * (len(gone) > 1)} deleted\n")
     assert listed(capsys) == [each for each in before if each not in gone]
     assert listed(capsys, "--account", "anna") == ["tr_hers"]
-
-
-@pytest.mark.parametrize(("argv", "said"), [(["tr_failed"], "1 trace"), (["--until", "1d"], "2 traces")])
-@pytest.mark.usefixtures("store")
-def test_without_a_person_to_ask_delete_needs_yes(argv: list[str], said: str, capsys: Capture) -> None:
-    assert delete(*argv) == 2
-    assert f"routewright: {said} would be deleted; give --yes to have it done" in capsys.readouterr().err
-    assert len(listed(capsys)) == 5
 
 
 @pytest.mark.parametrize(
@@ -73,7 +64,6 @@ def test_without_a_person_to_ask_delete_needs_yes(argv: list[str], said: str, ca
         ("", 130, "nothing is deleted\n", 5),
     ],
 )
-@pytest.mark.usefixtures("store")
 def test_a_person_is_asked_and_only_a_yes_deletes(
     typed: str, code: int, said: str, left: int, monkeypatch: Patch, capsys: Capture
 ) -> None:
@@ -89,13 +79,14 @@ def test_a_person_is_asked_and_only_a_yes_deletes(
     [
         ([], "ID | FILTER: is missing; give an id, a filter, --since or --until; --everything means all"),
         (["--everything", "status=failed"], "--everything: cannot be combined with a selection"),
+        (["tr_failed"], "1 trace would be deleted; give --yes to have it done"),
+        (["--until", "1d"], "2 traces would be deleted; give --yes to have it done"),
         (["tr_nobody"], "no trace 'tr_nobody'"),
         (["tr_nobody", "--yes"], "no trace 'tr_nobody'"),
         (["tr_hers", "--yes"], "no trace 'tr_hers'"),
         (["nonsense=1", "--yes"], "FILTER[0]: unknown key 'nonsense'"),
     ],
 )
-@pytest.mark.usefixtures("store")
 def test_delete_refuses_what_is_left_open(argv: list[str], said: str, capsys: Capture) -> None:
     assert delete(*argv) == 2
     assert capsys.readouterr().err.startswith(f"routewright: {said}")

@@ -25,14 +25,13 @@ ON_POSIX = pytest.mark.skipif(os.name == "nt", reason="files have other rights a
 DRAFTS = ".*.new"
 
 
-pytestmark = pytest.mark.usefixtures("noon")
+pytestmark = pytest.mark.usefixtures("store")
 
 
 def export(*argv: str) -> int:
     return main(["traces", "export", *argv])
 
 
-@pytest.mark.usefixtures("store")
 def test_export_writes_whole_traces_one_a_line(capsys: Capture) -> None:
     assert export("--since", "3h") == 0
     out, err = capsys.readouterr()
@@ -40,7 +39,6 @@ def test_export_writes_whole_traces_one_a_line(capsys: Capture) -> None:
     assert [msgspec.json.decode(line, type=Trace) for line in out.splitlines()] == few()[:3]
 
 
-@pytest.mark.usefixtures("store")
 def test_export_writes_what_a_user_said_of_a_trace_beside_it(capsys: Capture) -> None:
     assert main(["feedback", "tr_failed", "0.5", "so so"]) == 0
     assert export("--output", "out.jsonl") == 0
@@ -63,14 +61,12 @@ def test_export_into_a_file_says_how_many_and_replaces_it_whole(store: Path, cap
     assert {path.name for path in store.parent.iterdir()} <= {"out.jsonl", "traces.db", "traces.db.secret"}
 
 
-@pytest.mark.usefixtures("store")
 def test_export_to_a_place_that_is_not_there_is_refused(capsys: Capture) -> None:
     assert export("--output", "no/such/out.jsonl") == 2
     assert "--output: no/such/out.jsonl cannot be written: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not Path("/dev/null").is_char_device(), reason="there is no such device")
-@pytest.mark.usefixtures("store")
 def test_export_does_not_put_a_file_in_the_place_of_a_device() -> None:
     assert export("--output", "/dev/null") == 0
     assert Path("/dev/null").is_char_device()
@@ -78,7 +74,7 @@ def test_export_does_not_put_a_file_in_the_place_of_a_device() -> None:
 
 def test_export_loses_nothing_to_an_old_encoding(tmp_path: Path) -> None:
     mine = trace("tr_1", metadata={"team": "naïve 日本 😀"})
-    path = record(tmp_path / "traces.db", [mine])
+    path = record(tmp_path / "own.db", [mine])
     command = [sys.executable, "-m", "routewright", "traces", "export", "--store", str(path)]
     environment = {**os.environ, "PYTHONIOENCODING": "cp1252"}
     done = subprocess.run(command, capture_output=True, check=True, timeout=60, env=environment)
@@ -116,7 +112,7 @@ def test_export_never_writes_over_what_stands_beside_the_store(
 
 
 def test_the_file_is_refused_before_the_store_is_opened(tmp_path: Path, capsys: Capture) -> None:
-    path = tmp_path / "traces.db"
+    path = tmp_path / "own.db"
     path.write_text("no store at all")
     assert export("--store", str(path), "--output", str(path)) == 2
     assert "belongs to the store" in capsys.readouterr().err
@@ -126,7 +122,6 @@ def test_the_file_is_refused_before_the_store_is_opened(tmp_path: Path, capsys: 
 
 
 @ON_POSIX
-@pytest.mark.usefixtures("store")
 def test_a_new_file_is_its_owners_alone_and_one_that_is_replaced_keeps_its_rights() -> None:
     before = os.umask(0o022)
     try:
@@ -142,7 +137,6 @@ def test_a_new_file_is_its_owners_alone_and_one_that_is_replaced_keeps_its_right
 
 
 @ON_POSIX
-@pytest.mark.usefixtures("store")
 def test_what_is_called_as_a_draft_may_be_is_left_alone() -> None:
     Path("mine").write_text("precious")
     Path(".out.jsonl.new").symlink_to("mine")
@@ -152,7 +146,6 @@ def test_what_is_called_as_a_draft_may_be_is_left_alone() -> None:
     assert Path(".out.jsonl.new").is_symlink()
 
 
-@pytest.mark.usefixtures("store")
 def test_export_follows_a_link_to_the_file_that_it_replaces() -> None:
     Path("behind").mkdir()
     Path("out.jsonl").symlink_to("behind/out.jsonl")
@@ -163,7 +156,6 @@ def test_export_follows_a_link_to_the_file_that_it_replaces() -> None:
     assert os.listdir("behind") == ["out.jsonl"]
 
 
-@pytest.mark.usefixtures("store")
 def test_export_replaces_a_file_where_a_rename_would_not(monkeypatch: Patch) -> None:
     def rename(source: str, target: str) -> None:
         raise FileExistsError(f"{target} exists, as a rename says on Windows")
@@ -175,7 +167,6 @@ def test_export_replaces_a_file_where_a_rename_would_not(monkeypatch: Patch) -> 
 
 
 @ON_POSIX
-@pytest.mark.usefixtures("store")
 def test_export_writes_into_a_pipe() -> None:
     os.mkfifo("pipe")
     read: list[str] = []
@@ -187,14 +178,12 @@ def test_export_writes_into_a_pipe() -> None:
     assert Path("pipe").is_fifo()
 
 
-@pytest.mark.usefixtures("store")
 def test_a_folder_is_no_file_to_write(capsys: Capture) -> None:
     Path("folder").mkdir()
     assert export("--output", "folder") == 2
     assert "--output: folder cannot be written: Is a directory" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("store")
 def test_an_export_that_fails_half_way_leaves_no_draft_and_the_file_as_it_was(monkeypatch: Patch) -> None:
     Path("out.jsonl").write_text("before")
     monkeypatch.setattr("routewright.cli.traces.json_line", fails_at_last())
@@ -236,7 +225,6 @@ sys.exit(main(["traces", "export", "--store", "traces.db", "--output", "out.json
 
 
 @ON_POSIX
-@pytest.mark.usefixtures("store")
 def test_an_interrupt_leaves_no_draft() -> None:
     process = subprocess.Popen([sys.executable, "-c", SLOW], stdout=subprocess.PIPE)
     with process:

@@ -282,12 +282,7 @@ async def test_a_router_with_deliver_off_sends_nothing(tmp_path: Path) -> None:
     clock = FakeClock()
     storage = SqliteStorage(tmp_path / "s.db", clock=clock)
     new = await Console(storage, clock=clock).create_endpoint("default", URL)
-    settings = Settings(clock=clock, webhooks=WebhookSettings(deliver=False))
-    idle = Router(
-        providers=[ScriptedProvider(_answer, models=[model], clock=clock) for model in (GOOD, SPARE)],
-        storage=storage,
-        settings=settings,
-    )
+    idle = House(storage, clock, deliver=False).router
     await idle.route("stumble", goal="quality")
     await idle.flush()
     await clock.sleep(100.0)

@@ -93,15 +93,18 @@ def test_another_kind_of_file_is_refused_and_unchanged(tmp_path: Path, capsys: C
     assert other.read_bytes() == before
 
 
-def test_json_has_the_error_of_an_undecodable_name(capsys: Capture) -> None:
-    assert traces("ls", "--store", "\udcff.db", "--json") == 2
-    said = "--store: holds bytes that are no text; name a file, as traces.db, or a database, as postgresql://user@host/database"
-    assert json.loads(capsys.readouterr().out)["error"]["message"] == said
-
-
-def test_json_has_the_error(capsys: Capture) -> None:
-    assert traces("ls", "--json", "--store", "none.db") == 2
-    assert json.loads(capsys.readouterr().out)["error"]["code"] == "not_found"
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("none.db", "not_found", "there is no store "),
+        ("\udcff.db", "validation_failed", "--store: holds bytes that are no text; name a file, as traces.db, or a "),
+    ],
+    ids=["missing", "undecodable"],
+)
+def test_json_has_the_error(name: str, code: str, said: str, capsys: Capture) -> None:
+    assert traces("ls", "--store", name, "--json") == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["code"], error["message"][: len(said)]) == (code, said)
 
 
 # route

@@ -30,8 +30,8 @@ async def ask(
     query: bytes = b"",
     leaves: bool = False,
     **scope: Any,
-) -> Told | None:
-    """The answer; None where none was begun. ``leaves``: the client does so before its body has come."""
+) -> Told:
+    """The answer. ``leaves``: the client does so before its body has come."""
     sent = [] if body is None else [(b"content-type", b"application/json")]
     sent += [(name.encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
     come: list[dict[str, Any]] = [] if leaves else [{"type": "http.request", "body": json.dumps(body or {}).encode()}]
@@ -48,8 +48,6 @@ async def ask(
 
     whole = {"type": "http", "method": method, "path": path, "headers": sent, "query_string": query, **scope}
     await app(whole, receive, send)
-    if not given:
-        return None
     head, *pieces = given
     named = {name.decode(): value.decode() for name, value in head["headers"]}
     return Told(head["status"], named, b"".join(piece["body"] for piece in pieces))

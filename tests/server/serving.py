@@ -85,7 +85,10 @@ class Site:
         storage: Storage | None = None,
         environment: Environment | None = None,
         limits: HttpLimits | None = None,
+        keys: Environment = "sandbox",
     ) -> None:
+        """``keys``: of which environment the keys of vendors' clients are."""
+        self.keys = keys
         self.storage = storage or MemoryStorage()
         self.router = router or Router.sandbox(storage=self.storage)
         self.console = Console(self.storage, secret=SECRET)

@@ -19,6 +19,8 @@ from routewright.server.routes import ENDPOINTS
 from .asking import ask
 from .serving import HELLO, Site
 
+pytestmark = pytest.mark.anyio
+
 FIELDS = "time method endpoint status code duration_ms bytes request_id trace_id account key_id environment".split()
 CANARY = "CANARY"
 
@@ -84,7 +86,6 @@ def test_a_stream_is_logged_when_it_ends(lines: Lines) -> None:
     assert lines.last["trace_id"] in answer.text
 
 
-@pytest.mark.anyio
 async def test_a_disconnected_client_is_a_499(lines: Lines) -> None:
     site = logged()
     headers = {"authorization": f"Bearer {site.key(environment='sandbox')}"}
@@ -92,14 +93,12 @@ async def test_a_disconnected_client_is_a_499(lines: Lines) -> None:
     assert (lines.last["status"], lines.last["bytes"]) == (499, 0)
 
 
-@pytest.mark.anyio
 async def test_an_unknown_key_is_logged_without_an_account(lines: Lines) -> None:
     await ask(logged().app, "/v1/models", headers={"authorization": "Bearer sk_live_CANARY"})
     assert (lines.last["status"], lines.last["code"]) == (401, "authentication_failed")
     assert [lines.last[name] for name in ("account", "key_id", "environment", "trace_id")] == [None] * 4
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("endpoint", [*ENDPOINTS, "/nothing"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", f"{CANARY}\r\n{{}}"])
 async def test_no_secret_query_header_or_body_is_logged(lines: Lines, endpoint: str, method: str) -> None:
@@ -116,7 +115,6 @@ async def test_no_secret_query_header_or_body_is_logged(lines: Lines, endpoint: 
     assert {each["endpoint"] for each in lines} <= {endpoint, None}
 
 
-@pytest.mark.anyio
 async def test_no_path_breaks_the_line(lines: Lines) -> None:
     app = logged().app
     for path in ("/\n{}", "/\r", "/\u2028", "/\u0085", "/\x00", '/"', "/\x1b[31m", "/%0a{}", "/v1/traces/\n"):
@@ -125,7 +123,6 @@ async def test_no_path_breaks_the_line(lines: Lines) -> None:
     assert all(each["endpoint"] in (None, "/v1/traces/{trace_id}") for each in lines)
 
 
-@pytest.mark.anyio
 async def test_an_odd_account_name_breaks_no_line_and_shows_no_key(lines: Lines) -> None:
     key = "sk_live_" + "A" * 32
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller(f"é{key}"), observers=[AccessLog()])
@@ -135,7 +132,6 @@ async def test_an_odd_account_name_breaks_no_line_and_shows_no_key(lines: Lines)
     assert key not in lines.text.getvalue()
 
 
-@pytest.mark.anyio
 async def test_the_clients_address_is_logged_on_request(lines: Lines) -> None:
     for site, expected in ((logged(client=True), "192.0.2.7"), (logged(), None)):
         await ask(site.app, "/v1/models", client=("192.0.2.7", 4711))
@@ -144,13 +140,10 @@ async def test_the_clients_address_is_logged_on_request(lines: Lines) -> None:
     assert lines.last["client"] is None
 
 
-@pytest.mark.anyio
 async def test_no_line_is_built_if_the_logger_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AccessLog, "_write", lambda self, told, client: pytest.fail("somebody made a line"))
     monkeypatch.setattr(logging.getLogger("routewright.access"), "level", logging.WARNING)
-    answer = await ask(logged().app, "/v1/models")
-    assert answer is not None
-    assert answer.status == 401
+    assert (await ask(logged().app, "/v1/models")).status == 401
 
 
 def test_a_refused_connection_is_a_line_with_the_same_fields(lines: Lines) -> None:
@@ -168,7 +161,6 @@ def test_the_logger_has_no_handlers_by_default() -> None:
     assert logging.getLogger("routewright.access").handlers == []
 
 
-@pytest.mark.anyio
 async def test_an_address_from_a_proxy_is_cut_to_the_longest_valid_one(lines: Lines) -> None:
     await ask(logged(client=True).app, "/v1/models", client=("a" * 20_000, 1))
     assert lines.last["client"] == "a" * LONGEST_ADDRESS

@@ -24,6 +24,8 @@ from routewright.wire import error_envelope
 from .serving import HELLO
 from .wire import ask, scope_of
 
+pytestmark = pytest.mark.anyio
+
 MODELS = [Model(id=f"gpu/m{n}", quality=0.9 - n / 10, pricing_per_1m=Pricing(1.0, 4.0)) for n in range(4)]
 CHAT = {"model": "gpu/m0", "max_tokens": 100, **HELLO}
 KEYED = Caller("default", key_id="key_1")
@@ -83,7 +85,6 @@ def test_a_caller_with_a_key_sees_no_address_but_the_log_does(address: str, capl
         ("/anthropic/v1/messages", {**CHAT, "stream": True}),
     ],
 )
-@pytest.mark.anyio
 async def test_no_http_error_shows_an_upstream_address(
     address: str, path: str, body: dict[str, Any], caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,7 +99,6 @@ async def test_no_http_error_shows_an_upstream_address(
     assert address in caplog.text
 
 
-@pytest.mark.anyio
 async def test_error_events_show_no_upstream_address(address: str) -> None:
     async with router_at(address) as router, router.stream("Hello", goal="quality") as stream:
         last = [event async for event in stream][-1]

@@ -26,7 +26,7 @@ from routewright.server.metrics import Metrics
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import DeleteResults, PutTrace
 
-from .asking import Told, ask
+from .asking import ask
 from .serving import served
 
 pytestmark = pytest.mark.anyio
@@ -48,12 +48,6 @@ class Store(MemoryStorage):
         return await super().read(account, query)
 
 
-async def asked(app: Any, path: str, method: str = "GET", **scope: Any) -> Told:
-    told = await ask(app, path, method, **scope)
-    assert told is not None
-    return told
-
-
 async def fails() -> None:
     raise StorageUnavailable("no such file: /secret/CANARY.db")
 
@@ -64,7 +58,7 @@ async def breaks() -> None:
 
 async def test_a_process_is_healthy_whatever_its_storage_does() -> None:
     for state in (fails, anyio.sleep_forever):
-        told = await asked(create_admin(Router.sandbox(storage=Store(state))), "/healthz")
+        told = await ask(create_admin(Router.sandbox(storage=Store(state))), "/healthz")
         assert (told.status, told.json) == (200, {"status": "ok"})
         assert told.headers["cache-control"] == "no-store"
 
@@ -72,7 +66,7 @@ async def test_a_process_is_healthy_whatever_its_storage_does() -> None:
 async def test_it_is_ready_if_the_storage_can_be_read(tmp_path: Path) -> None:
     for storage in (MemoryStorage(), SqliteStorage(tmp_path / "traces.db")):
         router = Router.sandbox(storage=storage)
-        told = await asked(create_admin(router), "/readyz")
+        told = await ask(create_admin(router), "/readyz")
         assert (told.status, told.json) == (200, {"status": "ok"})
         await router.aclose()
 
@@ -81,17 +75,17 @@ async def test_it_is_not_ready_once_it_is_closed() -> None:
     router = Router.sandbox()
     admin = create_admin(router)
     await router.aclose()
-    told = await asked(admin, "/readyz")
+    told = await ask(admin, "/readyz")
     assert (told.status, told.json) == (
         503,
         {"status": "unavailable", "problem": "the router is closed", "means": "requests are refused or wait"},
     )
-    assert (await asked(admin, "/healthz")).status == 200
+    assert (await ask(admin, "/healthz")).status == 200
 
 
 @pytest.mark.parametrize(("state", "said"), [(fails, "storage_unavailable"), (breaks, "internal_error")])
 async def test_it_is_not_ready_if_the_storage_fails_and_shows_no_secret(state: Any, said: str) -> None:
-    told = await asked(create_admin(Router.sandbox(storage=Store(state))), "/readyz")
+    told = await ask(create_admin(Router.sandbox(storage=Store(state))), "/readyz")
     assert (told.status, told.json["problem"]) == (503, f"the storage cannot be read: {said}")
     assert b"CANARY" not in told.body
 
@@ -117,42 +111,42 @@ async def test_it_is_not_ready_if_writing_fails_which_is_tried_now_and_then() ->
     clock, storage = FakeClock(0.0), Unwritten(DeleteResults)
     admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)))
     for _ in range(3):
-        told = await asked(admin, "/readyz")
+        told = await ask(admin, "/readyz")
         assert (told.status, told.json["problem"]) == (503, "the storage cannot be written: storage_unavailable")
     assert storage.tried == 1
     storage.kinds = ()
     await clock.sleep(WRITE_EVERY_S)
-    assert (await asked(admin, "/readyz")).status == 200
+    assert (await ask(admin, "/readyz")).status == 200
 
 
 async def test_a_successful_write_is_trusted_for_a_moment() -> None:
     clock, storage = FakeClock(0.0), Unwritten()
     admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)))
-    assert (await asked(admin, "/readyz")).status == 200
+    assert (await ask(admin, "/readyz")).status == 200
     storage.kinds = (DeleteResults,)
-    assert (await asked(admin, "/readyz")).status == 200
+    assert (await ask(admin, "/readyz")).status == 200
     await clock.sleep(WRITE_EVERY_S)
-    assert (await asked(admin, "/readyz")).status == 503
+    assert (await ask(admin, "/readyz")).status == 503
 
 
 async def test_a_storage_of_traces_alone_is_ready() -> None:
     storage = Unwritten(DeleteResults, fault=UnsupportedWrite("DeleteResults"))
-    assert (await asked(create_admin(Router.sandbox(storage=storage)), "/readyz")).status == 200
+    assert (await ask(create_admin(Router.sandbox(storage=storage)), "/readyz")).status == 200
 
 
 async def test_it_is_not_ready_while_traces_cannot_be_written() -> None:
     storage = Unwritten(PutTrace)
     router = Router.sandbox(storage=storage)
     admin = create_admin(router)
-    assert (await asked(admin, "/readyz")).status == 200
+    assert (await ask(admin, "/readyz")).status == 200
     await router.route("Hello")
     with pytest.raises(StorageUnavailable):
         await router.flush()
-    told = await asked(admin, "/readyz")
+    told = await ask(admin, "/readyz")
     assert (told.status, told.json["problem"]) == (503, "the storage cannot be written: traces wait")
     storage.kinds = ()
     await router.flush()
-    assert (await asked(admin, "/readyz")).status == 200
+    assert (await ask(admin, "/readyz")).status == 200
     await router.aclose()
 
 
@@ -164,12 +158,12 @@ async def test_it_is_not_ready_while_another_process_has_the_store_locked(tmp_pa
     admin = create_admin(router, ready_s=0.2)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    told = await asked(admin, "/readyz")
+    told = await ask(admin, "/readyz")
     assert (told.status, told.json["problem"]) == (503, "the storage was not written within 0.2 s")
     other.execute("ROLLBACK")
     other.close()
     for _ in range(100):
-        if (await asked(admin, "/readyz")).status == 200:
+        if (await ask(admin, "/readyz")).status == 200:
             break
     else:
         pytest.fail("it never came to be ready")
@@ -180,7 +174,7 @@ async def test_a_frozen_storage_times_out_by_the_routers_clock() -> None:
     clock = FakeClock(0.0)
     storage = Store(anyio.sleep_forever)
     admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)), ready_s=3)
-    told = await asked(admin, "/readyz")
+    told = await ask(admin, "/readyz")
     assert (told.status, told.json["problem"]) == (503, "the storage was not read within 3 s")
     assert clock.monotonic() == 3.0
 
@@ -190,11 +184,11 @@ async def test_a_stuck_storage_gets_one_query_until_it_answers() -> None:
     storage = Store(freed.wait)
     router = Router.sandbox(storage=storage, settings=Settings(clock=FakeClock(0.0)))
     admin = create_admin(router)
-    assert [(await asked(admin, "/readyz")).status for _ in range(3)] == [503] * 3
+    assert [(await ask(admin, "/readyz")).status for _ in range(3)] == [503] * 3
     assert storage.reads == 1
     freed.set()
     await anyio.lowlevel.checkpoint()
-    assert [(await asked(admin, "/readyz")).status for _ in range(2)] == [200] * 2
+    assert [(await ask(admin, "/readyz")).status for _ in range(2)] == [200] * 2
 
 
 async def test_an_unanswered_query_is_repeated() -> None:
@@ -206,9 +200,9 @@ async def test_an_unanswered_query_is_repeated() -> None:
 
     storage = Store(first_never)
     admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)))
-    assert (await asked(admin, "/readyz")).status == 503
+    assert (await ask(admin, "/readyz")).status == 503
     await clock.sleep(LEFT_S)
-    assert (await asked(admin, "/readyz")).status == 200
+    assert (await ask(admin, "/readyz")).status == 200
     freed.set()
 
 
@@ -227,9 +221,9 @@ async def test_an_earlier_state_is_never_reported_again(monkeypatch: pytest.Monk
         await state["state"]()
 
     admin = create_admin(Router.sandbox(storage=Store(now)))
-    assert (await asked(admin, "/readyz")).status == 503
+    assert (await ask(admin, "/readyz")).status == 503
     state["state"] = anyio.lowlevel.checkpoint
-    assert (await asked(admin, "/readyz")).status == 200
+    assert (await ask(admin, "/readyz")).status == 200
 
 
 async def test_a_storage_that_ignores_cancellation_times_out() -> None:
@@ -240,7 +234,7 @@ async def test_a_storage_that_ignores_cancellation_times_out() -> None:
             await freed.wait()
 
     router = Router.sandbox(storage=Store(deaf), settings=Settings(clock=FakeClock(0.0)))
-    assert (await asked(create_admin(router), "/readyz")).status == 503
+    assert (await ask(create_admin(router), "/readyz")).status == 503
     freed.set()
 
 
@@ -253,7 +247,7 @@ async def test_a_storage_that_blocks_its_thread_times_out() -> None:
     router = Router.sandbox(storage=Store(blocks))
     admin = create_admin(router, ready_s=0.05)
     began = time.monotonic()
-    told = await asked(admin, "/readyz")
+    told = await ask(admin, "/readyz")
     assert (told.status, told.json["problem"]) == (503, "the storage was not read within 0.05 s")
     assert time.monotonic() - began < 5
     freed.set()
@@ -265,7 +259,7 @@ async def test_metrics_have_prometheus_format() -> None:
     admin = create_admin(router)
     await router.route("Hello")
     await router.flush()
-    told = await asked(admin, "/metrics")
+    told = await ask(admin, "/metrics")
     assert told.status == 200
     assert told.headers["content-type"].startswith("text/plain")
     assert b'routewright_calls_total{environment="sandbox"' in told.body
@@ -275,7 +269,7 @@ async def test_given_metrics_are_the_ones_served() -> None:
     router = Router.sandbox()
     metrics = Metrics(router)
     metrics._made["cost"].labels("house/m", "production").inc(42)
-    assert b"} 42.0" in (await asked(create_admin(router, metrics=metrics), "/metrics")).body
+    assert b"} 42.0" in (await ask(create_admin(router, metrics=metrics), "/metrics")).body
 
 
 def test_without_the_extra_metrics_is_404_and_names_it() -> None:
@@ -300,14 +294,14 @@ for path in ("/metrics", "/readyz"):
 
 async def test_unknown_paths_and_methods_are_refused_and_head_is_answered() -> None:
     admin = create_admin(Router.sandbox())
-    told = await asked(admin, "/CANARY")
+    told = await ask(admin, "/CANARY")
     assert (told.status, told.json["error"].count("/")) == (404, 3)
     assert b"CANARY" not in told.body
-    told = await asked(admin, "/healthz", "POST")
+    told = await ask(admin, "/healthz", "POST")
     assert (told.status, told.headers["allow"]) == (405, "GET, HEAD")
-    told = await asked(admin, "/healthz", "HEAD")
+    told = await ask(admin, "/healthz", "HEAD")
     assert (told.status, told.body, told.headers["content-length"]) == (200, b"", "15")
-    assert (await asked(admin, "/admin/healthz", root_path="/admin")).status == 200
+    assert (await ask(admin, "/admin/healthz", root_path="/admin")).status == 200
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 61, "2", True, None])
@@ -345,12 +339,12 @@ async def test_it_serves_but_is_not_ready_until_token_tables_are_loaded() -> Non
     provider = ScriptedProvider(lambda call: "hello", models=[LIVE])
     async with Router(providers=[provider], settings=Settings(tokens=counter)) as router:
         admin = create_admin(router, ready_s=0.05)
-        told = await asked(admin, "/readyz")
+        told = await ask(admin, "/readyz")
         assert (told.status, told.json["problem"]) == (503, "the tables that tokens are counted with are being loaded")
-        assert (await asked(admin, "/healthz")).status == 200
+        assert (await ask(admin, "/healthz")).status == 200
         assert (await router.route("hi")).output == "hello"
         counter.gate.set()
-        while (await asked(admin, "/readyz")).status != 200:  # noqa: ASYNC110
+        while (await ask(admin, "/readyz")).status != 200:  # noqa: ASYNC110
             await anyio.sleep(0.001)
         assert {*counter.loaded} == {"o200k_base"}
 
@@ -390,7 +384,7 @@ async def test_the_lifespan_loads_the_token_tables_at_startup() -> None:
 async def test_token_tables_are_not_loaded_without_models_or_if_turned_off(router: Any) -> None:
     counter = SlowCounter()
     async with router(counter) as made:
-        assert (await asked(create_admin(made), "/readyz")).status == 200
+        assert (await ask(create_admin(made), "/readyz")).status == 200
         assert counter.loaded == []
 
 
@@ -404,7 +398,7 @@ async def test_the_bundled_tables_are_loaded_once() -> None:
 
 async def test_it_is_not_ready_with_invalid_policies() -> None:
     router = Router.sandbox(policies=[Policy(name="p", models=["no/model"])])
-    told = await asked(create_admin(router), "/readyz")
+    told = await ask(create_admin(router), "/readyz")
     assert (told.status, told.json["problem"]) == (503, "it cannot begin: validation_failed")
     await router.aclose()
 
@@ -412,15 +406,15 @@ async def test_it_is_not_ready_with_invalid_policies() -> None:
 async def test_the_application_answers_probes_only_with_health() -> None:
     router = Router.sandbox(storage=Store(fails))
     app = create_app(router, health=True)
-    told = await asked(app, "/healthz")
+    told = await ask(app, "/healthz")
     assert (told.status, told.json, told.headers["cache-control"]) == (200, {"status": "ok"}, "no-store")
-    told = await asked(app, "/readyz")
+    told = await ask(app, "/readyz")
     assert (told.status, told.json["problem"]) == (503, "the storage cannot be read: storage_unavailable")
-    assert (await asked(app, "/llm/healthz", root_path="/llm")).status == 200
-    assert (await asked(app, "/healthz", "HEAD")).body == b""
-    assert (await asked(app, "/metrics")).status == 404
-    assert (await asked(app, "/healthz", "POST")).status == 405
+    assert (await ask(app, "/llm/healthz", root_path="/llm")).status == 200
+    assert (await ask(app, "/healthz", "HEAD")).body == b""
+    assert (await ask(app, "/metrics")).status == 404
+    assert (await ask(app, "/healthz", "POST")).status == 405
     for path in ("/healthz", "/readyz"):
-        told = await asked(create_app(router), path)
+        told = await ask(create_app(router), path)
         assert told.status == 404
         assert "--health, or with --admin-port" in told.json["error"]["message"]

@@ -26,6 +26,8 @@ from routewright.testing import FakeClock
 
 from .wire import Client, ask, scope_of
 
+pytestmark = pytest.mark.anyio
+
 TREES = st.recursive(
     st.none() | st.integers() | st.text(st.sampled_from('a",[]{}:\\é\n'), max_size=6),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.sampled_from('a",\\'), max_size=3), inner),
@@ -62,7 +64,6 @@ def test_values_are_counted_exactly_whatever_strings_contain(tree: object, ascii
     assert _holds_more(body, values_in(tree) - 1)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("path", ["/v1/route", "/v1/decide", "/openai/v1/chat/completions", "/anthropic/v1/messages"])
 @pytest.mark.parametrize(
     "metadata", ["[" + "0," * 300 + "0]", "{" + '"a": 1, ' * 300 + '"b": 1}', "[" + "{}," * 150 + "{}]", "[" * 301]
@@ -74,13 +75,11 @@ async def test_a_body_with_too_many_values_is_413_before_it_is_parsed(path: str,
     assert "the body has more than 300 values" in client.json["error"]["message"]
 
 
-@pytest.mark.anyio
 async def test_commas_and_brackets_in_strings_are_not_counted() -> None:
     client = await ask(app_of(body_values=10), scope_of(), asking('[1, {"a": "\\\\"}], ' * 1_000))
     assert client.status == 200
 
 
-@pytest.mark.anyio
 async def test_a_thousand_long_messages_and_many_tools_are_within_the_limits() -> None:
     schema = {"type": "object", "properties": {f"p{at}": {"type": "string", "enum": ["a", "b"]} for at in range(30)}}
     tools = [{"type": "function", "function": {"name": f"t{at}", "parameters": schema}} for at in range(500)]
@@ -91,7 +90,6 @@ async def test_a_thousand_long_messages_and_many_tools_are_within_the_limits() -
     assert client.status == 200, client.body
 
 
-@pytest.mark.anyio
 async def test_buffered_bytes_are_bounded_until_parsed_or_disconnected() -> None:
     limits = HttpLimits(bodies_bytes=1_000)
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller(), limits=limits)
@@ -109,7 +107,6 @@ async def test_buffered_bytes_are_bounded_until_parsed_or_disconnected() -> None
     assert (slow.status, read.status, again.status) == (499, 200, 200)
 
 
-@pytest.mark.anyio
 async def test_one_account_leaves_room_for_others_and_short_bodies_always_fit() -> None:
     limits = HttpLimits(bodies_bytes=1_700)
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller(account=scope["account"]), limits=limits)
@@ -133,7 +130,6 @@ async def test_one_account_leaves_room_for_others_and_short_bodies_always_fit() 
     assert app._service.bodies.waiting == {}
 
 
-@pytest.mark.anyio
 async def test_long_complete_bodies_waiting_to_be_parsed_are_bounded() -> None:
     long, go_on, read = b" " * 300_000, threading.Event(), list[int]()
     bodies = Bodies(4 * len(long))  # of which one account has half
@@ -170,7 +166,6 @@ async def test_long_complete_bodies_waiting_to_be_parsed_are_bounded() -> None:
     assert (len(read), len(refused)) == (3, 1)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("pieces", "status"), [((LONG[:PART],), 408), ((LONG, LONG), 413)])
 async def test_a_late_or_too_long_body_frees_its_bytes(pieces: tuple[bytes, ...], status: int) -> None:
     app = app_of(bodies_bytes=1_000, body_bytes=UNCOUNTED_BYTES + 1_000)
@@ -180,7 +175,6 @@ async def test_a_late_or_too_long_body_frees_its_bytes(pieces: tuple[bytes, ...]
     assert (first.status, second.status) == (status, 200)
 
 
-@pytest.mark.anyio
 async def test_a_single_body_is_accepted_whatever_the_limit() -> None:
     client = Client(LONG[:PART], LONG[PART:])
     await app_of(bodies_bytes=500)(scope_of(), client.receive, client.send)
@@ -194,7 +188,6 @@ def frozen() -> None:
     gc.freeze()
 
 
-@pytest.mark.anyio
 @pytest.mark.usefixtures("frozen")
 @pytest.mark.parametrize("path", ["/v1/route", "/openai/v1/chat/completions", "/anthropic/v1/messages"])
 @pytest.mark.parametrize("length", [1_000, 400_000])

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,6 +134,12 @@ def failing(
             ask(*way)
 
 
+def errors_of(module: str, broken: str = "InternalServerError") -> dict[str, type[BaseException]]:
+    """The exceptions of an SDK, which have the same names in each."""
+    names = ("AuthenticationError", "NotFoundError", "BadRequestError", "RateLimitError", broken)
+    return {status: getattr(import_module(module), name) for status, name in zip(FAILURES, names, strict=True)}
+
+
 # openai: chat completions and responses.
 
 FUNCTION = {"name": "weather", "description": "Tells the weather.", "parameters": CITY}
@@ -144,18 +151,6 @@ def _openai(at: At, key: str | None = None) -> Any:
     import openai
 
     return openai.OpenAI(base_url=f"{at.url}/v1", api_key=key or at.key, max_retries=0)
-
-
-def _openai_errors() -> dict[str, type[BaseException]]:
-    import openai
-
-    return {
-        "401": openai.AuthenticationError,
-        "404": openai.NotFoundError,
-        "400": openai.BadRequestError,
-        "429": openai.RateLimitError,
-        "502": openai.InternalServerError,
-    }
 
 
 def openai_plain(at: At) -> None:
@@ -190,7 +185,7 @@ def openai_errors(at: At) -> None:
     def ask(key: str, model: str, cap: int) -> None:
         _openai(at, key).chat.completions.create(model=model, messages=HI, max_tokens=cap)
 
-    failing(ask, at, "gpt-4.1", "gpt-4o", _openai_errors())
+    failing(ask, at, "gpt-4.1", "gpt-4o", errors_of("openai"))
 
 
 async def openai_async(at: At) -> None:
@@ -198,7 +193,9 @@ async def openai_async(at: At) -> None:
 
     async with openai.AsyncOpenAI(base_url=f"{at.url}/openai/v1", api_key=at.key) as client:
         said = await client.chat.completions.create(model="gpt-4.1", messages=HI)
-        assert said.choices[0].message.content == SAID
+        pieces = [each async for each in await client.chat.completions.create(model="auto", messages=HI, stream=True)]
+    assert said.choices[0].message.content == SAID
+    assert "".join(each.choices[0].delta.content or "" for each in pieces) == SAID
 
 
 def responses_plain(at: At) -> None:
@@ -231,7 +228,7 @@ def responses_errors(at: At) -> None:
     def ask(key: str, model: str, cap: int) -> None:
         _openai(at, key).responses.create(model=model, input="Hi", max_output_tokens=cap)
 
-    failing(ask, at, "gpt-4.1", "gpt-4o", _openai_errors())
+    failing(ask, at, "gpt-4.1", "gpt-4o", errors_of("openai"))
 
 
 async def responses_async(at: At) -> None:
@@ -252,18 +249,6 @@ def _anthropic(at: At, key: str | None = None) -> Any:
     import anthropic
 
     return anthropic.Anthropic(base_url=f"{at.url}/anthropic", api_key=key or at.key, max_retries=0)
-
-
-def _anthropic_errors() -> dict[str, type[BaseException]]:
-    import anthropic
-
-    return {
-        "401": anthropic.AuthenticationError,
-        "404": anthropic.NotFoundError,
-        "400": anthropic.BadRequestError,
-        "429": anthropic.RateLimitError,
-        "502": anthropic.InternalServerError,
-    }
 
 
 def anthropic_plain(at: At) -> None:
@@ -297,7 +282,7 @@ def anthropic_errors(at: At) -> None:
     def ask(key: str, model: str, cap: int) -> None:
         _anthropic(at, key).messages.create(model=model, max_tokens=cap, messages=HI)
 
-    failing(ask, at, CLAUDE, "claude-haiku-4-5", _anthropic_errors())
+    failing(ask, at, CLAUDE, "claude-haiku-4-5", errors_of("anthropic"))
 
 
 async def anthropic_async(at: At) -> None:
@@ -305,6 +290,8 @@ async def anthropic_async(at: At) -> None:
 
     async with anthropic.AsyncAnthropic(base_url=at.url, api_key=at.key) as client:  # which asks at /v1/messages
         said = await client.messages.create(model=CLAUDE, max_tokens=50, messages=HI)
+        async with client.messages.stream(model=CLAUDE, max_tokens=50, messages=HI) as stream:
+            assert await stream.get_final_text() == SAID
     assert said.content[0].text == SAID  # type: ignore[union-attr]
 
 
@@ -344,7 +331,7 @@ def _langchain_case(kind: str) -> dict[str, Callable[[At], Any]]:
         assert model.invoke("Hi").degrees == 7
 
     def errors(at: At) -> None:
-        known = _anthropic_errors() if kind == "anthropic" else _openai_errors()
+        known = errors_of("anthropic") if kind == "anthropic" else errors_of("openai")
         model, broken = (CLAUDE, "claude-haiku-4-5") if kind == "anthropic" else ("gpt-4.1", "gpt-4o")
         failing(lambda key, name, cap: _langchain(at, kind, key, name, cap).invoke("Hi"), at, model, broken, known)
 
@@ -368,54 +355,39 @@ def _litellm(at: At) -> dict[str, Any]:
     return {"model": "openai/gpt-4.1", "api_base": f"{at.url}/openai/v1", "api_key": at.key, "num_retries": 0}
 
 
-def litellm_plain(at: At) -> None:
+def _completion(at: At, **more: Any) -> Any:
     import litellm
 
-    assert litellm.completion(**_litellm(at), messages=HI).choices[0].message.content == SAID
-    named = {"model": f"anthropic/{CLAUDE}", "api_base": f"{at.url}/anthropic", "api_key": at.key}
-    assert litellm.completion(**named, messages=HI, max_tokens=50).choices[0].message.content == SAID
+    return litellm.completion(**{**_litellm(at), "messages": HI, **more})
+
+
+def litellm_plain(at: At) -> None:
+    assert _completion(at).choices[0].message.content == SAID
+    named = {"model": f"anthropic/{CLAUDE}", "api_base": f"{at.url}/anthropic"}
+    assert _completion(at, **named, max_tokens=50).choices[0].message.content == SAID
 
 
 def litellm_stream(at: At) -> None:
-    import litellm
-
-    pieces = litellm.completion(**_litellm(at), messages=HI, stream=True)
+    pieces = _completion(at, stream=True)
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == SAID
 
 
 def litellm_tools(at: At) -> None:
-    import litellm
-
-    said = litellm.completion(**_litellm(at), messages=HI, tools=CHAT_TOOLS).choices[0].message
+    said = _completion(at, tools=CHAT_TOOLS).choices[0].message
     result = {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "Rain"}
-    after = litellm.completion(**_litellm(at), messages=[*HI, said, result], tools=CHAT_TOOLS)
+    after = _completion(at, messages=[*HI, said, result], tools=CHAT_TOOLS)
     assert after.choices[0].message.content == RAIN
 
 
 def litellm_structured(at: At) -> None:
-    import litellm
-
-    said = litellm.completion(**_litellm(at), messages=HI, response_format=_shape()).choices[0].message.content
-    assert json.loads(said) == WEATHER
+    assert json.loads(_completion(at, response_format=_shape()).choices[0].message.content) == WEATHER
 
 
 def litellm_errors(at: At) -> None:
-    import litellm
-    from litellm import exceptions
-
-    known: dict[str, type[BaseException]] = {
-        "401": exceptions.AuthenticationError,
-        "404": exceptions.NotFoundError,
-        "400": exceptions.BadRequestError,
-        "429": exceptions.RateLimitError,
-        "502": exceptions.BadGatewayError,
-    }
-
     def ask(key: str, model: str, cap: int) -> None:
-        named = {**_litellm(at), "api_key": key, "model": f"openai/{model}"}
-        litellm.completion(**named, messages=HI, max_tokens=cap)
+        _completion(at, api_key=key, model=f"openai/{model}", max_tokens=cap)
 
-    failing(ask, at, "gpt-4.1", "gpt-4o", known)
+    failing(ask, at, "gpt-4.1", "gpt-4o", errors_of("litellm.exceptions", "BadGatewayError"))
 
 
 async def litellm_async(at: At) -> None:
@@ -447,39 +419,38 @@ def _pydantic_models(at: At, key: str | None = None, model: str = "") -> dict[st
     }
 
 
-async def pydantic_plain(at: At) -> None:
+def _pydantic_agents(at: At, **options: Any) -> list[Any]:
     from pydantic_ai import Agent
 
-    for model in _pydantic_models(at).values():
-        assert (await Agent(model).run("Hi")).output == SAID
+    return [Agent(model, **options) for model in _pydantic_models(at).values()]
+
+
+async def pydantic_plain(at: At) -> None:
+    for agent in _pydantic_agents(at):
+        assert (await agent.run("Hi")).output == SAID
 
 
 async def pydantic_stream(at: At) -> None:
-    from pydantic_ai import Agent
-
-    for model in _pydantic_models(at).values():
-        async with Agent(model).run_stream("Hi") as stream:
+    for agent in _pydantic_agents(at):
+        async with agent.run_stream("Hi") as stream:
             assert await stream.get_output() == SAID
 
 
 async def pydantic_tools(at: At) -> None:
-    from pydantic_ai import Agent
-
     async def weather(city: str) -> str:
         assert city == "Oslo"
         return "Rain"
 
-    for model in _pydantic_models(at).values():
-        assert (await Agent(model, tools=[weather]).run("Hi")).output == RAIN
+    for agent in _pydantic_agents(at, tools=[weather]):
+        assert (await agent.run("Hi")).output == RAIN
 
 
 async def pydantic_structured(at: At) -> None:
-    from pydantic_ai import Agent, NativeOutput
+    from pydantic_ai import NativeOutput
 
-    shape = _shape()
-    for model in _pydantic_models(at).values():
-        for kind in (shape, NativeOutput(shape)):
-            assert (await Agent(model, output_type=kind).run("Hi")).output.degrees == 7
+    for kind in (_shape(), NativeOutput(_shape())):
+        for agent in _pydantic_agents(at, output_type=kind):
+            assert (await agent.run("Hi")).output.degrees == 7
 
 
 async def pydantic_errors(at: At) -> None:
@@ -507,10 +478,14 @@ def _agent(at: At, key: str | None = None, **more: Any) -> Any:
     return agents.Agent(name="Bot", instructions="Be brief.", model=model, **more)
 
 
-async def agents_plain(at: At) -> None:
+async def _output(agent: Any) -> Any:
     from agents import Runner
 
-    assert (await Runner.run(_agent(at), "Hi")).final_output == SAID
+    return (await Runner.run(agent, "Hi")).final_output
+
+
+async def agents_plain(at: At) -> None:
+    assert await _output(_agent(at)) == SAID
 
 
 async def agents_stream(at: At) -> None:
@@ -530,7 +505,7 @@ async def agents_tools(at: At) -> None:
         """Tells the weather."""
         return "Rain"
 
-    assert (await Runner.run(_agent(at, tools=[weather]), "Hi")).final_output == RAIN
+    assert await _output(_agent(at, tools=[weather])) == RAIN
     streamed = Runner.run_streamed(_agent(at, tools=[weather]), "Hi")
     async for _ in streamed.stream_events():
         pass
@@ -538,20 +513,15 @@ async def agents_tools(at: At) -> None:
 
 
 async def agents_structured(at: At) -> None:
-    from agents import Runner
-
-    assert (await Runner.run(_agent(at, output_type=_shape()), "Hi")).final_output.city == "Oslo"
+    assert (await _output(_agent(at, output_type=_shape()))).city == "Oslo"
 
 
 async def agents_errors(at: At) -> None:
-    from agents import Runner
-
-    errors = _openai_errors()
-    for status, more in {"401": {"key": "x"}, "404": {"named": "nope"}, "502": {"named": "gpt-4o"}}.items():
+    errors = errors_of("openai")
+    ways = {"401": {"key": "x"}, "404": {"named": "nope"}, "429": {"key": at.spent}, "502": {"named": "gpt-4o"}}
+    for status, way in ways.items():
         with pytest.raises(errors[status]):
-            await Runner.run(_agent(at, **more), "Hi")
-    with pytest.raises(errors["429"]):
-        await Runner.run(_agent(at, at.spent), "Hi")
+            await _output(_agent(at, **way))
 
 
 # curl.

@@ -118,20 +118,25 @@ def test_1_paths_are_prefixed_with_the_version(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["application/json", "application/json; charset=utf-8", "Application/JSON;charset=UTF-8"]
+    ("kind", "code"),
+    [
+        ("application/json", None),
+        ("application/json; charset=utf-8", None),
+        ("Application/JSON;charset=UTF-8", None),
+        ('application/json; Charset="UTF-8"', None),
+        ("application/json; profile=x", None),
+        ("application/json; charset=utf-8; profile=x", None),
+        ("application/json; charset=latin-1", "unsupported_media_type"),
+        ("application/json; Charset=utf-16", "unsupported_media_type"),
+        ("application/json; profile=x; charset=latin-1", "unsupported_media_type"),
+        ("application/jsonx", "unsupported_media_type"),
+        ("application/x-www-form-urlencoded", "unsupported_media_type"),
+        ("text/plain", "unsupported_media_type"),
+    ],
 )
-def test_1_a_request_is_json(place: Place, kind: str) -> None:
-    body = msgspec.json.encode(ask())
-    assert place.live.post("/v1/route", content=body, headers={"Content-Type": kind}).status_code == 200
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1", "application/jsonx"],
-)
-def test_1_any_other_content_type_is_415(place: Place, kind: str) -> None:
-    answer = place.live.post("/v1/route", content=b"{}", headers={"Content-Type": kind})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_media_type")
+def test_1_a_request_is_json_in_utf_8_and_any_other_kind_is_415(place: Place, kind: str, code: str | None) -> None:
+    answer = place.live.post("/v1/route", content=msgspec.json.encode(ask()), headers={"Content-Type": kind})
+    assert (answer.status_code, answer.json().get("error", {}).get("code")) == (415 if code else 200, code)
 
 
 @pytest.mark.parametrize(
@@ -174,20 +179,19 @@ def test_2_1_a_field_is_accepted(place: Place, field: str) -> None:
     assert place.live.post("/v1/route", json={**HELLO, field: ACCEPTED[field]}).status_code == 200
 
 
-@pytest.mark.parametrize("goal", ["cost", "quality", "stability"])
-def test_2_1_goals(place: Place, goal: str) -> None:
-    assert f"goal={goal} " in place.live.post("/v1/route", json=ask(goal=goal)).json()["routing"]["decision_reason"]
+GOALS = [("goal", each) for each in ("cost", "quality", "stability")]
+STRATEGIES = [("strategy", each) for each in ("balanced", "cost-optimized", "quality-first", "latency-optimized")]
+
+
+@pytest.mark.parametrize(("field", "value"), GOALS + STRATEGIES)
+def test_2_1_goals_and_strategies(place: Place, field: str, value: str) -> None:
+    reason = place.live.post("/v1/route", json=ask(**{field: value})).json()["routing"]["decision_reason"]
+    assert re.search(f"{field}={value}[ :]", reason)
 
 
 def test_2_1_the_default_is_cost_under_balanced(place: Place) -> None:
     reason = place.live.post("/v1/route", json=HELLO).json()["routing"]["decision_reason"]
     assert reason.startswith("goal=cost strategy=balanced")
-
-
-@pytest.mark.parametrize("strategy", ["balanced", "cost-optimized", "quality-first", "latency-optimized"])
-def test_2_1_strategies(place: Place, strategy: str) -> None:
-    reason = place.live.post("/v1/route", json=ask(strategy=strategy)).json()["routing"]["decision_reason"]
-    assert f"strategy={strategy}:" in reason
 
 
 def test_2_1_a_policy_overrides_goal_and_strategy(place: Place) -> None:
@@ -418,10 +422,6 @@ def test_4_5_an_invalid_query_is_400(place: Place, query: dict[str, str], code: 
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
 
 
-def test_4_5_a_parameter_is_given_once(place: Place) -> None:
-    assert place.live.get("/v1/traces?limit=1&limit=2").status_code == 400
-
-
 # 4.1: route
 
 
@@ -455,6 +455,7 @@ def test_4_1_two_keys_that_differ_are_400(place: Place) -> None:
 
 def test_4_1_a_stream_consists_of_events(place: Place) -> None:
     answer = place.live.post("/v1/route", json=ask(stream=True))
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     events = [block.split("\n") for block in answer.text.strip().split("\n\n")]
     names = [lines[0].removeprefix("event: ") for lines in events]
     assert names == ["route.started", "output.delta", "output.delta", "route.completed"]
@@ -604,22 +605,15 @@ STATUSES = {
 }
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("row", STATUSES)
-def test_7_a_status(place: Place, row: str) -> None:
+def test_7_a_failure_before_the_content_has_its_status(place: Place, row: str, stream: bool) -> None:
     status, code, kind, request = STATUSES[row]
-    answer = place.live.post("/v1/route", json=request)
+    answer = place.live.post("/v1/route", json={**request, "stream": stream})
     assert answer.status_code == status
     if code:
+        assert answer.headers["content-type"] == "application/json"
         assert (answer.json()["error"]["code"], answer.json()["error"]["type"]) == (code, kind)
-
-
-@pytest.mark.parametrize("row", STATUSES)
-def test_7_a_stream_that_fails_before_its_content_has_the_status(place: Place, row: str) -> None:
-    status, code, _, request = STATUSES[row]
-    answer = place.live.post("/v1/route", json={**request, "stream": True})
-    assert answer.status_code == status
-    if code:
-        assert (answer.headers["content-type"], answer.json()["error"]["code"]) == ("application/json", code)
 
 
 def test_7_402_means_insufficient_balance(place: Place) -> None:

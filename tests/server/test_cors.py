@@ -35,9 +35,7 @@ def app_of(*origins: str) -> Any:
 
 async def asked(app: Any, path: str, method: str = "GET", origin: str | None = None, **more: Any) -> Told:
     headers = {} if origin is None else {"origin": origin}
-    told = await ask(app, path, method, headers=headers | more.pop("headers", {}), **more)
-    assert told is not None
-    return told
+    return await ask(app, path, method, headers=headers | more.pop("headers", {}), **more)
 
 
 def cors_of(told: Told) -> dict[str, str]:

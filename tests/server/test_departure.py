@@ -24,6 +24,8 @@ from routewright.wire import Delta, Finish, Pricing, UpstreamCall, Usage
 
 from .wire import Client, scope_of
 
+pytestmark = pytest.mark.anyio
+
 MODEL = Model(id="one/model", quality=0.5, pricing_per_1m=Pricing(input_usd=1.0, output_usd=2.0), context_window=9_000)
 LONG: list[Line] = [Delta("one "), Pause(8.0), Delta("two "), Pause(8.0), Delta("three"), Usage(3, 3), Finish("stop")]
 LIMITS = HttpLimits(heartbeat_s=15.0, send_s=20.0)
@@ -68,7 +70,6 @@ async def leave_after(seconds: float, house: House, client: Client) -> None:
     client.leave()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_disconnect_cancels_and_settles_the_call(stream: bool) -> None:
     house, client = House(), client_of(stream=stream)
@@ -83,7 +84,6 @@ async def test_a_disconnect_cancels_and_settles_the_call(stream: bool) -> None:
     assert (trace.charged_usd > 0) == stream  # and billed, if he had some of it
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("stream", [False, True])
 async def test_with_an_idempotency_key_it_finishes_and_is_replayed(stream: bool) -> None:
     house = House()
@@ -98,7 +98,6 @@ async def test_with_an_idempotency_key_it_finishes_and_is_replayed(stream: bool)
     assert len(house.provider.calls) == 1
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("key", "stays"), [(None, True), ("k", True), ("k", False)])
 async def test_a_stream_cut_off_by_shutdown_is_not_charged(key: str | None, stays: bool) -> None:
     house = House(LONG, LONG)
@@ -124,7 +123,6 @@ async def test_a_stream_cut_off_by_shutdown_is_not_charged(key: str | None, stay
     assert [trace.charged_usd > 0 for trace in (await house.router.traces.query()).data] == [True, False]
 
 
-@pytest.mark.anyio
 async def test_a_client_that_returns_joins_the_call() -> None:
     house = House()
     first, again = (client_of(stream=True, idempotency_key="k") for _ in "12")
@@ -136,7 +134,6 @@ async def test_a_client_that_returns_joins_the_call() -> None:
     assert (len(house.provider.calls), again.status, again.is_whole) == (1, 200, True)
 
 
-@pytest.mark.anyio
 async def test_the_status_is_held_back_until_there_is_content() -> None:
     house = House([Pause(4.0), *LONG])
     client = client_of(stream=True)
@@ -148,7 +145,6 @@ async def test_the_status_is_held_back_until_there_is_content() -> None:
         assert house.clock.monotonic() == 4.0
 
 
-@pytest.mark.anyio
 async def test_the_status_is_held_back_for_fifteen_seconds_at_most() -> None:
     house = House([Delta(""), *[each for _ in range(4) for each in (Pause(8.0), Delta(""))], *LONG])
     client = client_of(stream=True)
@@ -161,7 +157,6 @@ async def test_the_status_is_held_back_for_fifteen_seconds_at_most() -> None:
     assert b"\n\n: keep-alive\n\n" in client.body
 
 
-@pytest.mark.anyio
 async def test_a_silent_stream_is_kept_open_by_a_comment_every_fifteen_seconds() -> None:
     silence = [each for _ in range(7) for each in (Pause(8.0), Delta(""))]  # signs of life, of which no client is told
     house = House([Delta("one "), *silence, Delta("two"), Usage(3, 2), Finish("stop")])
@@ -171,7 +166,6 @@ async def test_a_silent_stream_is_kept_open_by_a_comment_every_fifteen_seconds()
     assert client.is_whole
 
 
-@pytest.mark.anyio
 async def test_a_fault_after_content_is_an_error_event() -> None:
     house = House([Delta("one "), Pause(1.0), ProviderFault("server")])
     client = client_of(stream=True, fallback={"models": [], "maxRetries": 0, "on_partial": "error"})
@@ -186,7 +180,6 @@ async def test_a_fault_after_content_is_an_error_event() -> None:
     assert b"route.completed" not in client.body
 
 
-@pytest.mark.anyio
 async def test_a_fault_before_content_has_its_status() -> None:
     house = House([Delta("one "), ProviderFault("server")])
     client = client_of(stream=True, fallback={"models": [], "maxRetries": 0, "on_partial": "error"})
@@ -194,7 +187,6 @@ async def test_a_fault_before_content_has_its_status() -> None:
     assert (client.status, client.json["error"]["code"]) == (502, "router.upstream_failed")
 
 
-@pytest.mark.anyio
 async def test_a_slow_reader_pauses_the_model_and_fills_no_memory() -> None:
     house = House([*[Delta("x" * 1_000) for _ in range(10_000)], Usage(3, 9), Finish("stop")])
     client = client_of(stream=True)
@@ -209,7 +201,6 @@ async def test_a_slow_reader_pauses_the_model_and_fills_no_memory() -> None:
     assert client.body.count(b"x" * 1_000) >= 10_000
 
 
-@pytest.mark.anyio
 async def test_a_complete_stream_is_not_reported_as_a_disconnect() -> None:
     told: list[tuple[int, bool]] = []
     house, client = House(), client_of(stream=True)
@@ -223,7 +214,6 @@ async def test_a_complete_stream_is_not_reported_as_a_disconnect() -> None:
     assert told == [(200, False)]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("key", "status"), [(None, "cancelled"), ("k", "completed")])
 @pytest.mark.parametrize("breaks_after", [0, 2])
 async def test_a_disconnect_may_be_noticed_when_sending(
@@ -238,7 +228,6 @@ async def test_a_disconnect_may_be_noticed_when_sending(
     assert caplog.records == []
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("path", ["/v1/decide", "/anthropic/v1/messages/count_tokens"])
 async def test_a_disconnect_ends_decisions_and_token_counts(path: str) -> None:
     counting, go_on = threading.Event(), threading.Event()
@@ -261,7 +250,6 @@ async def test_a_disconnect_ends_decisions_and_token_counts(path: str) -> None:
     assert client.status == 499
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("error", [OSError, RuntimeError, anyio.ClosedResourceError, anyio.EndOfStream])
 async def test_errors_of_sending_to_a_disconnected_client_are_ignored(error: type[Exception]) -> None:
     async def receive() -> dict[str, Any]:
@@ -273,7 +261,6 @@ async def test_errors_of_sending_to_a_disconnected_client_are_ignored(error: typ
     await House().app(scope_of(), receive, send)
 
 
-@pytest.mark.anyio
 async def test_an_undeliverable_plain_answer_is_not_an_error(caplog: pytest.LogCaptureFixture) -> None:
     house, client = House(), client_of()
     client.breaks_after = 0
@@ -282,7 +269,6 @@ async def test_an_undeliverable_plain_answer_is_not_an_error(caplog: pytest.LogC
     assert caplog.records == []
 
 
-@pytest.mark.anyio
 async def test_a_slow_reader_has_no_more_time_than_the_call() -> None:
     house = House([*[Delta("x" * 1_000) for _ in range(1_000)], Usage(3, 9), Finish("stop")])
     client = client_of(stream=True, timeout_ms=2_000)
@@ -298,7 +284,6 @@ async def test_a_slow_reader_has_no_more_time_than_the_call() -> None:
     assert b"RouterTimeoutError" in client.body
 
 
-@pytest.mark.anyio
 async def test_a_client_that_reads_nothing_is_disconnected() -> None:
     many = [Delta("x" * 1_000) for _ in range(1_000)]
     house = House([*many, Usage(3, 9), Finish("stop")])

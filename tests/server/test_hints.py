@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -18,11 +18,13 @@ import routewright
 from routewright import Agent, Console, Policy, Router, TraceStore, ValidationFailed
 from routewright._core.request.problems import in_json, known_places, nearest, no_choice
 from routewright.errors import Problem, RouterError
-from routewright.server import create_app
+from routewright.server import App, create_app
 from routewright.storage import open_storage
 from routewright.wire import Budget, Fallback, Params, RouteRequest
 
-from .asking import Told, ask
+from .asking import ask
+
+pytestmark = pytest.mark.anyio
 
 HI: dict[str, Any] = {"role": "user", "content": "Hi"}
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
@@ -157,6 +159,11 @@ def router() -> Router:
     return Router.sandbox(policies=[Policy(name="p")])
 
 
+@pytest.fixture(scope="module")
+def app(router: Router) -> App:
+    return create_app(router, authenticate=lambda scope: routewright.Caller())
+
+
 def test_every_rule_of_a_request_has_a_hint_in_python_terms(router: Router) -> None:
     refused = 0
     for request in requests():
@@ -171,12 +178,10 @@ def test_every_rule_of_a_request_has_a_hint_in_python_terms(router: Router) -> N
     assert refused > 400
 
 
-@pytest.mark.anyio
-async def test_every_rule_of_a_request_has_a_hint_in_json_terms(router: Router) -> None:
-    app, refused = create_app(router, authenticate=lambda scope: routewright.Caller()), 0
+async def test_every_rule_of_a_request_has_a_hint_in_json_terms(app: App) -> None:
+    refused = 0
     for request in requests():
         told = await ask(app, "/v1/decide", "POST", body=request)
-        assert told is not None
         if told.status == 400:
             refused += 1
             for problem in told.json["error"]["detail"]["problems"]:
@@ -213,14 +218,12 @@ VENDORS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("path", VENDORS)
-async def test_every_rule_of_the_other_apis_has_a_hint_in_json_terms(path: str, router: Router) -> None:
-    app, whole, refused = create_app(router, authenticate=lambda scope: routewright.Caller()), VENDORS[path], 0
+async def test_every_rule_of_the_other_apis_has_a_hint_in_json_terms(path: str, app: App) -> None:
+    whole, refused = VENDORS[path], 0
     for at in places(whole):
         for bad in BAD:
             told = await ask(app, path, "POST", body=changed(whole, at, bad))
-            assert told is not None
             assert told.headers["x-request-id"]
             if told.status != 400:
                 continue
@@ -234,9 +237,7 @@ async def test_every_rule_of_the_other_apis_has_a_hint_in_json_terms(path: str, 
     assert refused > 50
 
 
-@pytest.mark.anyio
-async def test_every_parameter_of_a_query_has_a_hint(router: Router) -> None:
-    app = create_app(router, authenticate=lambda scope: routewright.Caller())
+async def test_every_parameter_of_a_query_has_a_hint(app: App) -> None:
     asked = {
         "/v1/analytics/usage": ("bucket=fortnight", "group_by=colour", "start_date=soon", "bucket=daily", "zzz=1"),
         "/v1/traces": ("limit=0", "limit=x", "from=soon", "filter=zzz=1", "filter=status=done", "filter=cost_usd=x"),
@@ -244,21 +245,17 @@ async def test_every_parameter_of_a_query_has_a_hint(router: Router) -> None:
     for path, queries in asked.items():
         for query in queries:
             told = await ask(app, path, query=query.encode())
-            assert told is not None
             assert told.status == 400
             for problem in told.json["error"]["detail"]["problems"]:
                 check(Problem(**problem), PYTHON)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("query", "allowed"),
     [("bucket=fortnight", "hour, day, week, month"), ("group_by=colour", "model, tenant, workflow")],
 )
-async def test_a_wrong_word_of_a_query_names_the_allowed_ones(query: str, allowed: str, router: Router) -> None:
-    app = create_app(router, authenticate=lambda scope: routewright.Caller())
+async def test_a_wrong_word_of_a_query_names_the_allowed_ones(query: str, allowed: str, app: App) -> None:
     told = await ask(app, "/v1/analytics/usage", query=query.encode())
-    assert told is not None
     assert allowed in told.json["error"]["message"]
 
 
@@ -268,31 +265,19 @@ def test_a_wrong_word_names_the_allowed_ones(place: str) -> None:
     assert all(word in problem.problem for word in allowed)
 
 
-@pytest.mark.anyio
 async def test_other_python_functions_use_python_terms(router: Router) -> None:
     store, console = TraceStore(open_storage("memory:")), Console(open_storage("memory:"))
     wrong: Any = None
     many: Any = "many"
-    fortnight: Any = "fortnight"
     nothing: Any = []
-
-    async def run() -> None:
-        await Agent(router).run("x", max_steps=many)
-
-    async def ask_usage() -> None:
-        await store.usage(bucket=fortnight)
-
-    async def ask_limit() -> None:
-        await store.query(limit=wrong)
-
-    async def ask_plan() -> None:
-        await console.create_account("acme", plan=wrong)
-
-    async def stream() -> None:
-        async with router.stream("x", cache=nothing, params={"temperature": True}):
-            pass
-
-    for door in (run, ask_usage, ask_limit, ask_plan, stream):
+    doors: list[Callable[[], Any]] = [
+        lambda: Agent(router).run("x", max_steps=many),
+        lambda: store.usage(bucket=many),
+        lambda: store.query(limit=wrong),
+        lambda: console.create_account("acme", plan=wrong),
+        lambda: router.stream("x", cache=nothing, params={"temperature": True}),
+    ]
+    for door in doors:
         with pytest.raises(ValidationFailed) as refused:
             await door()
         for problem in refused.value.problems:
@@ -330,16 +315,13 @@ def test_problems_of_a_policy_in_code_name_attributes() -> None:
         Router.sandbox(policies=[Policy(name="p", budget=Budget(-1))]).policies()
 
 
-@pytest.mark.anyio
-async def test_a_budget_refusal_uses_the_callers_terms(router: Router) -> None:
+async def test_a_budget_refusal_uses_the_callers_terms(router: Router, app: App) -> None:
     poor: dict[str, Any] = {"messages": [HI], "models": ["openai/gpt-4.1"], "budget": {"maxCostUsd": 0}}
     with pytest.raises(routewright.BudgetExceeded) as refused:
         router.decide(poor)
     assert "raise budget.max_cost_usd (maxCostUsd in a dict) to 0.0" in refused.value.detail["suggestion"]
     assert "1 asked" in str(refused.value)
-    app = create_app(router, authenticate=lambda scope: routewright.Caller())
     told = await ask(app, "/v1/route", "POST", body=poor)
-    assert isinstance(told, Told)
     for said in (told.json["error"]["message"], told.json["error"]["detail"]["suggestion"]):
         assert "raise budget.maxCostUsd to 0.0" in said
         assert "max_cost_usd" not in said
@@ -453,36 +435,29 @@ def test_a_null_in_a_required_field_means_missing(router: Router) -> None:
         router.decide([{"role": None, "content": "x"}])
 
 
-@pytest.mark.anyio
-async def test_null_means_absent_in_runs_and_vendor_apis(router: Router) -> None:
-    app = create_app(router, authenticate=lambda scope: routewright.Caller())
+async def test_null_means_absent_in_runs_and_vendor_apis(app: App) -> None:
     run = {"task": "x", **dict.fromkeys([*RUN.keys() - {"task"}])}
     told = await ask(app, "/v1/agents/run", "POST", body=run)
-    assert told is not None
     assert told.status == 200, told.body
     for path, whole in VENDORS.items():
         if path != "/v1/agents/run":
             needed = {name: whole[name] for name in ("model", "messages", "max_tokens")}
             told = await ask(app, path, "POST", body=dict.fromkeys(whole) | needed)
-            assert told is not None
             assert told.status == 200, told.body
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("seed", [2**53, 2**53 + 1, -(2**53), 2**60, 10**30])
-async def test_a_seed_that_a_float_would_round_is_refused(seed: int, router: Router) -> None:
+async def test_a_seed_that_a_float_would_round_is_refused(seed: int, router: Router, app: App) -> None:
     given: tuple[Any, ...] = ({"seed": seed}, Params(seed=seed))
     for params in given:
         with pytest.raises(ValidationFailed, match=r"params\.seed: must be a whole number from -9007199254740991"):
             router.decide("hi", params=params)
-    app = create_app(router, authenticate=lambda scope: routewright.Caller())
     bodies = {
         "/v1/decide": {"messages": [HI], "params": {"seed": seed}},
         "/openai/v1/chat/completions": {"model": "auto", "messages": [HI], "seed": seed},
     }
     for path, body in bodies.items():
         told = await ask(app, path, "POST", body=body)
-        assert told is not None
         assert told.status == 400
         assert "9007199254740991, got" in told.json["error"]["message"]
         assert "e+15" not in told.json["error"]["message"]
@@ -498,7 +473,6 @@ def test_the_largest_seed_is_exact(router: Router) -> None:
 # Small truths.
 
 
-@pytest.mark.anyio
 async def test_deprecated_at_is_a_timestamp_whatever_the_catalogue_holds() -> None:
     ends = {
         "v/day": "2027-01-01",
@@ -509,10 +483,8 @@ async def test_deprecated_at_is_a_timestamp_whatever_the_catalogue_holds() -> No
     catalogue = routewright.Catalogue(
         models=[routewright.Model(id=name, deprecated_at=end) for name, end in ends.items()]
     )
-    router = Router.sandbox(catalogue=catalogue)
-    app = create_app(router, authenticate=lambda scope: routewright.Caller())
+    app = create_app(Router.sandbox(catalogue=catalogue), authenticate=lambda scope: routewright.Caller())
     told = await ask(app, "/v1/models")
-    assert told is not None
     found = {model["id"]: model["deprecated_at"] for model in told.json["models"] if model["id"] in ends}
     assert found == {
         "v/day": "2027-01-01T00:00:00Z",
@@ -524,7 +496,6 @@ async def test_deprecated_at_is_a_timestamp_whatever_the_catalogue_holds() -> No
         if model["deprecated_at"] is not None:
             assert datetime.fromisoformat(model["deprecated_at"]).tzinfo is not None
     listed = await ask(app, "/openai/v1/models")
-    assert listed is not None
     assert {each["id"]: each["shutdown_date"] for each in listed.json["data"]}["v/day"] == "2027-01-01T00:00:00Z"
 
 

@@ -26,6 +26,8 @@ from routewright.wire import FallbackDict, ModelSpan
 from .asking import ask
 from .serving import HELLO, Site, bearer
 
+pytestmark = pytest.mark.anyio
+
 ROOT = Path(__file__).parent.parent.parent
 MODELS = ["google/gemini-2.5-pro", "openai/gpt-4.1"]
 Labels = frozenset[tuple[str, str]]
@@ -73,7 +75,6 @@ def test_requests_are_counted_by_template_method_and_status(site: tuple[Site, Me
     assert 0 < (of(found, "http_request_duration_seconds_sum", endpoint="/v1/route") or 0) < 10
 
 
-@pytest.mark.anyio
 async def test_a_disconnected_client_is_a_499(site: tuple[Site, Metrics]) -> None:
     made, metrics = site
     key = made.key(environment="sandbox")
@@ -85,7 +86,6 @@ def lower(key: str) -> list[tuple[str, str]]:
     return [(name.lower(), value) for name, value in bearer(key).items()]
 
 
-@pytest.mark.anyio
 async def test_unknown_paths_share_one_label_and_methods_are_those_of_http(site: tuple[Site, Metrics]) -> None:
     made, metrics = site
     for number in range(50):
@@ -240,7 +240,6 @@ def test_a_failing_observer_is_logged_and_harms_nobody(caplog: pytest.LogCapture
     assert "an observer of requests failed" in caplog.text
 
 
-@pytest.mark.anyio
 async def test_durations_follow_the_routers_clock() -> None:
     clock = FakeClock(100.0)
     router = Router.sandbox(settings=Settings(clock=clock))

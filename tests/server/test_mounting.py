@@ -116,15 +116,3 @@ def test_without_a_lifespan_the_first_request_waits_for_a_servers_models(path: s
             gate.set()
             assert first.result().status_code == 200
         router.blocking.close()
-
-
-@pytest.mark.parametrize("path", ["/llm/v1/models", "/v1/models"])
-def test_behind_a_proxy_with_a_path_prefix(path: str) -> None:
-    site = Site()
-
-    async def proxied(scope: Any, receive: Any, send: Any) -> None:
-        """What a server says that was told of its prefix, whether the proxy cuts it off or not."""
-        await site.app({**scope, "root_path": "/llm"}, receive, send)
-
-    with served(proxied) as url:
-        assert httpx2.get(url + path, headers=bearer(site.key())).status_code == 200

@@ -83,6 +83,10 @@ def said(port: int, *pieces: bytes, most: int = 1 << 20) -> bytes:
         return heard
 
 
+def rest_of(client: socket.socket) -> bytes:
+    return b"".join(iter(lambda: client.recv(65_536), b""))
+
+
 def statuses(heard: bytes) -> list[int]:
     return [int(found) for found in _STATUS.findall(heard)]
 
@@ -305,9 +309,7 @@ def test_an_error_is_never_sent_inside_an_answer(begins: bool) -> None:
         assert app.asked.acquire(timeout=10)
         client.sendall(b"NONSENSE\r\n\r\n")
         app.let_go.set()
-        heard = b""
-        while more := client.recv(65_536):
-            heard += more
+        heard = rest_of(client)
     assert statuses(heard) == [200, 400]
     assert b"\r\n\r\ndoneHTTP/1.1 400" in heard
 
@@ -321,8 +323,7 @@ def test_an_invalid_body_gets_one_answer(begins: bool) -> None:
         client.sendall(b"zz\r\n")
         heard = b"" if begins else client.recv(65_536)
         app.let_go.set()
-        while more := client.recv(65_536):
-            heard += more
+        heard += rest_of(client)
     assert statuses(heard) == ([200] if begins else [400])
 
 
@@ -332,9 +333,7 @@ def test_pipelined_requests_are_bounded() -> None:
         client.sendall((GET + b"\r\n") * 50)
         assert app.asked.acquire(timeout=10)
         app.let_go.set()
-        heard = b""
-        while more := client.recv(65_536):
-            heard += more
+        heard = rest_of(client)
     assert statuses(heard) == [200] * 5 + [400]
 
 
@@ -400,9 +399,7 @@ def test_a_kept_connection_is_answered_once_more_at_shutdown() -> None:
         while not _servers[-1].server_state.is_ending:
             threading.Event().wait(0.01)
         client.sendall(line)
-        heard = b""
-        while more := client.recv(65_536):
-            heard += more
+        heard = rest_of(client)
     assert statuses(heard)[-1] == 200
     assert b"connection: close" in heard
 
@@ -413,7 +410,7 @@ PIECES = [*REFUSED.values(), *TOO_LARGE.values(), GET, POST, b"\r\n", b"\r\n\r\n
 
 @given(st.lists(st.sampled_from(PIECES), max_size=6), st.binary(max_size=20))
 def test_no_input_causes_an_internal_error(sent: list[bytes], more: bytes) -> None:
-    heard = said(_shared_port(), b"".join(sent) + more)
+    heard = said(_running[0], b"".join(sent) + more)
     assert all(status < 500 for status in statuses(heard))
 
 
@@ -425,7 +422,3 @@ def _shared() -> Iterator[None]:
     with listening(Site().app, ConnectionLimits(header_s=0.05, keep_alive_s=0.05, header_bytes=4096)) as port:
         _running.append(port)
         yield
-
-
-def _shared_port() -> int:
-    return _running[0]

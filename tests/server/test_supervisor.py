@@ -312,10 +312,7 @@ def test_each_worker_has_the_next_admin_port() -> None:
         listener.close()
 
 
-ENDING = [("SIGTERM", None), ("SIGINT", 130), ("SIGQUIT", 131)]
-
-
-@pytest.mark.parametrize(("name", "forced"), ENDING)
+@pytest.mark.parametrize(("name", "forced"), [("SIGTERM", None), ("SIGINT", 130), ("SIGQUIT", 131)])
 def test_a_second_ctrl_c_exits_at_once(name: str, forced: int | None) -> None:
     with Signals() as signals:
         signal.raise_signal(signal.SIGTERM)

@@ -26,6 +26,8 @@ from routewright.wire import Goal, Reasoning, RouteRequest
 
 from .wire import ask, scope_of
 
+pytestmark = pytest.mark.anyio
+
 WORDS = Words(PLACES, "GET /models")
 HI = RouteRequest([Message("user", "Hi")])
 KNOWN = {id: id for id in ("openai/gpt-4o", "openai/gpt-4o-mini", "anthropic/claude-x", "mine")}
@@ -105,7 +107,6 @@ DOORS = ["/openai/v1/chat/completions", "/anthropic/v1/messages", "/openai/v1/re
 BODY = {"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "input": "Hi"}
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("path", DOORS)
 async def test_a_reused_key_is_409_even_if_the_difference_is_ignored(path: str) -> None:
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
@@ -115,25 +116,6 @@ async def test_a_reused_key_is_409_even_if_the_difference_is_ignored(path: str) 
     assert (first.status, again.body, other.status) == (200, first.body, 409)
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("path", DOORS)
-async def test_an_idempotency_key_in_the_body_is_refused(path: str) -> None:
-    app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
-    client = await ask(app, scope_of(path=path), {**BODY, "idempotency_key": "k"})
-    assert client.status == 400
-    assert "send it as the header Idempotency-Key" in client.json["error"]["message"]
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("path", DOORS)
-async def test_suggestions_name_the_field_routewright(path: str) -> None:
-    app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
-    client = await ask(app, scope_of(path=path), {**BODY, FIELD: {"budget": {"maxCostUsd": 1e-9}}})
-    assert client.status == 422
-    assert f"raise {FIELD}.budget.maxCostUsd" in client.body.decode()
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("path", DOORS)
 @pytest.mark.parametrize(
     "field", ["budget", "models", "goal", "strategy", "policy_id", "prefer", "fallback", "cache", "timeout_ms"]

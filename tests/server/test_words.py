@@ -105,6 +105,7 @@ DOORS = {
 }
 CASES = [(at, *case) for at, (_, cases) in DOORS.items() for case in cases.values()]
 CASES += [(at, {"routewright": wish}, f"routewright.{place}") for at in DOORS for wish, place in WISHES.values()]
+CASES += [("/anthropic/v1/messages", {"tools": [{"name": "a", "input_schema": {}}] * 2}, "tools[1]")]
 APP = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
 
 pytestmark = pytest.mark.anyio

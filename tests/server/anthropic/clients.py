@@ -31,7 +31,7 @@ def sandbox(answers: Answers | None = None, faults: Faults | None = None, **rest
 def scripted(provider: Provider, **rest: Any) -> Site:
     """A site in production, with a provider of the test's own."""
     storage = MemoryStorage()
-    return Site(Router(providers=[provider], storage=storage, **rest), storage=storage)
+    return Site(Router(providers=[provider], storage=storage, **rest), storage=storage, keys="production")
 
 
 def model(id: str = "test/one", **rest: Any) -> Model:
@@ -49,7 +49,7 @@ def model(id: str = "test/one", **rest: Any) -> Model:
 @contextmanager
 def sdk(site: Site, key: str | None = None, **options: Any) -> Iterator[anthropic.Anthropic]:
     """Serve it, and give the SDK's client of it."""
-    with site.served() as url, client_of(url, key or site.key(environment="sandbox"), **options) as client:
+    with site.served() as url, client_of(url, key or site.key(environment=site.keys), **options) as client:
         yield client
 
 

@@ -105,17 +105,17 @@ def test_a_reused_key_with_another_body_is_a_conflict_without_retry() -> None:
     assert len(provider.calls) == 1
 
 
-def test_a_provider_failure_is_a_server_error() -> None:
-    caught = failure(sandbox(faults={"*": "server"}))
-    assert isinstance(caught, anthropic.InternalServerError)
-    assert (caught.status_code, caught.type) == (502, "api_error")
-    assert caught.error_code == "router.upstream_failed"
-
-
-def test_refused_content_is_permission_denied() -> None:
-    caught = failure(sandbox(faults={"*": "refused"}))
-    assert isinstance(caught, anthropic.PermissionDeniedError)
-    assert caught.error_code == "content_refused"
+@pytest.mark.parametrize(
+    ("fault", "error", "facts"),
+    [
+        ("server", anthropic.InternalServerError, (502, "api_error", "router.upstream_failed")),
+        ("refused", anthropic.PermissionDeniedError, (403, "permission_error", "content_refused")),
+    ],
+)
+def test_a_provider_failure_raises_the_sdks_own_error_class(fault: str, error: type, facts: tuple[Any, ...]) -> None:
+    caught = failure(sandbox(faults={"*": fault}))
+    assert isinstance(caught, error)
+    assert (caught.status_code, caught.type, caught.error_code) == facts
 
 
 def test_a_call_that_takes_too_long_times_out() -> None:
@@ -137,8 +137,7 @@ def test_a_fallback_before_content_only_changes_the_model() -> None:
     provider = ScriptedProvider(
         [ProviderFault("request"), "Hello"], models=[model("test/one"), model("test/two", quality=0.4)]
     )
-    site = scripted(provider)
-    with sdk(site, site.key()) as client:
+    with sdk(scripted(provider)) as client:
         answer = client.messages.with_raw_response.create(**ASKED, stream=True)
         start = next(iter(answer.parse()))
     failed, served = (call.model.id for call in provider.calls)

@@ -18,6 +18,7 @@ from routewright.wire import (
     FileData,
     FilePart,
     Message,
+    Params,
     Reasoning,
     ReasoningBudget,
     RouteRequest,
@@ -39,6 +40,12 @@ def request_of(**fields: Any) -> RouteRequest:
     return reading_of(**fields)[0]
 
 
+def params_of(**fields: Any) -> Params:
+    params = request_of(**fields).params
+    assert params is not None
+    return params
+
+
 def turns_of(*turns: tuple[str, Any]) -> list[Message]:
     return request_of(messages=[{"role": role, "content": content} for role, content in turns]).messages
 
@@ -51,11 +58,9 @@ def refusal(**fields: Any) -> str:
 
 
 def test_sampling_parameters_are_translated() -> None:
-    request = request_of(max_tokens=64, temperature=0.5, top_p=0.9, stop_sequences=["END"], stream=True)
-    assert request.params is not None
-    assert (request.params.max_output_tokens, request.params.temperature, request.params.top_p) == (64, 0.5, 0.9)
-    assert request.params.stop == ["END"]
-    assert request.stream
+    params = params_of(max_tokens=64, temperature=0.5, top_p=0.9, stop_sequences=["END"])
+    assert (params.max_output_tokens, params.temperature, params.top_p, params.stop) == (64, 0.5, 0.9, ["END"])
+    assert request_of(stream=True).stream
 
 
 def test_system_blocks_become_one_message_before_the_others() -> None:
@@ -220,9 +225,7 @@ def test_documents_are_files_or_text() -> None:
 
 @pytest.mark.parametrize(("tier", "ours"), [("auto", "auto"), ("standard_only", "default"), (None, None)])
 def test_service_tiers_are_translated(tier: str | None, ours: str | None) -> None:
-    params = request_of(service_tier=tier).params
-    assert params is not None
-    assert params.service_tier == ours
+    assert params_of(service_tier=tier).service_tier == ours
 
 
 def test_tools_keep_name_description_schema_and_strictness() -> None:
@@ -253,10 +256,9 @@ def test_a_tool_can_be_chosen_by_name() -> None:
 @pytest.mark.parametrize("field", ["output_config", "output_format"])
 def test_a_schema_for_the_answer_is_honoured(field: str) -> None:
     form = {"type": "json_schema", "schema": {"type": "object"}}
-    request = request_of(**{field: {"format": form, "effort": "low"} if field == "output_config" else form})
-    assert request.params is not None
-    assert request.params.response_format is not None
-    assert request.params.response_format["json_schema"]["schema"] == {"type": "object"}
+    found = params_of(**{field: {"format": form, "effort": "low"} if field == "output_config" else form})
+    assert found.response_format is not None
+    assert found.response_format["json_schema"]["schema"] == {"type": "object"}
 
 
 def test_output_config_wins_over_output_format_which_is_listed_as_ignored() -> None:

@@ -174,32 +174,6 @@ def test_a_body_that_is_not_a_strict_json_object_is_refused(body: bytes, said: s
     assert said in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "place"),
-    [
-        ({"temperature": 3}, "temperature"),
-        ({"top_p": 0}, "top_p"),
-        ({"stop_sequences": list("abcde")}, "stop_sequences"),
-        ({"tools": [{**WEATHER, "name": "a b"}]}, "tools[0].name"),
-        ({"tools": [WEATHER, WEATHER]}, "tools[1]"),
-        ({"routewright": {"timeout_ms": 0}}, "routewright.timeout_ms"),
-        ({"routewright": {"models": ["x/y"]}}, "routewright.models[0]"),
-        ({"routewright": {"policy_id": "p"}}, "routewright.policy_id"),
-        ({"model": "policy:p"}, "model"),
-        ({"metadata": {"user_id": "x" * 20_000}}, "metadata"),
-        ({"messages": [{"role": "user", "content": "x"}] * 1_001}, "messages"),
-    ],
-)
-def test_violated_rules_of_the_route_request_name_this_apis_fields(fields: dict[str, Any], place: str) -> None:
-    site = sandbox()
-    with site.client(site.key(environment="sandbox")) as client:
-        answer = client.post(AT, json={**ASKED, **fields})
-    assert answer.status_code == 400
-    (problem,) = answer.json()["error"]["details"]["problems"]
-    assert problem["path"] == place
-    assert answer.json()["error"]["message"].startswith(f"{place}: ")
-
-
 def test_query_parameters_are_ignored() -> None:
     site = sandbox()
     with site.client(site.key(environment="sandbox")) as client:

@@ -34,7 +34,7 @@ NO_RETRY = {"fallback": {"maxRetries": 0, "models": []}}
 def site_of(*providers: Provider) -> Site:
     """A site whose calls are really made, by these providers."""
     storage = MemoryStorage()
-    return Site(Router(providers=providers, storage=storage), storage=storage)
+    return Site(Router(providers=providers, storage=storage), storage=storage, keys="production")
 
 
 def sandbox(answers: Any = None, faults: Any = None) -> Site:
@@ -45,8 +45,8 @@ def sandbox(answers: Any = None, faults: Any = None) -> Site:
 
 @contextmanager
 def sdk(site: Site, key: str | None = None, **settings: Any) -> Iterator[OpenAI]:
-    """The SDK at a site that is served. Without a key it has one to the sandbox. It does not try again."""
-    key = key or site.key(environment="sandbox")
+    """The SDK at a site that is served. Without a key it has one of the site. It does not try again."""
+    key = key or site.key(environment=site.keys)
     with (
         site.served() as url,
         OpenAI(api_key=key, base_url=f"{url}/openai/v1", **{"max_retries": 0, **settings}) as client,
@@ -57,7 +57,7 @@ def sdk(site: Site, key: str | None = None, **settings: Any) -> Iterator[OpenAI]
 @contextmanager
 def raw(site: Site, key: str | None = None) -> Iterator[httpx2.Client]:
     """A plain client at a site that is served."""
-    key = key or site.key(environment="sandbox")
+    key = key or site.key(environment=site.keys)
     with (
         site.served() as url,
         httpx2.Client(base_url=f"{url}/openai/v1", headers=bearer(key), timeout=30) as client,

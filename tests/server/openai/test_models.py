@@ -13,8 +13,7 @@ from .clients import ONE, raw, sdk, site_of
 
 
 def test_every_callable_model_is_listed_and_can_be_called() -> None:
-    site = site_of(ScriptedProvider(["Hello."], models=[ONE]))
-    with sdk(site, site.key()) as client:
+    with sdk(site_of(ScriptedProvider(["Hello."], models=[ONE]))) as client:
         ids = [model.id for model in client.models.list()]
         assert ids == ["auto", "auto:cost", "auto:quality", "auto:stability", "test/one"]
         answer = client.chat.completions.create(model=ids[-1], messages=[{"role": "user", "content": "Hi"}])
@@ -36,8 +35,7 @@ def test_an_unknown_release_day_is_zero() -> None:
         Model(id="test/month", quality=0.5, released_at="2025-04"),
         Model(id="test/never", quality=0.5),
     ]
-    site = site_of(ScriptedProvider([], models=models))
-    with raw(site, site.key()) as client:
+    with raw(site_of(ScriptedProvider([], models=models))) as client:
         made = {each["id"]: each["created"] for each in client.get("/models").json()["data"]}
     assert made["test/month"] == 1743465600
     assert made["test/never"] == 0

@@ -15,7 +15,7 @@ from routewright._core.request.rules import completed
 from routewright.errors import InvalidJson, RouterError, ValidationFailed
 from routewright.server.openai import AS_EVER, ChatCall, envelope
 from routewright.server.vendor_requests import ModelNotFound
-from routewright.wire import Budget
+from routewright.wire import Budget, Params
 
 from .bodies import BODIES
 from .clients import CHAT, TOOL
@@ -85,9 +85,7 @@ def test_a_model_is_an_id_or_leaves_the_choice(model: str, field: str, value: ob
 
 def test_max_tokens_means_max_completion_tokens() -> None:
     for fields in ({"max_tokens": 9}, {"max_tokens": 9, "max_completion_tokens": 9}):
-        params = request(**fields).params
-        assert params is not None
-        assert params.max_output_tokens == 9
+        assert request(**fields).params == Params(max_output_tokens=9)
 
 
 def test_metadata_of_both_fields_is_merged() -> None:
@@ -184,26 +182,14 @@ def test_the_header_of_ignored_fields_is_short_and_one_line() -> None:
         ({"max_completion_tokens": 1.5}, "max_completion_tokens"),
         ({"max_completion_tokens": "7"}, "max_completion_tokens"),
         ({"max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens"),
-        ({"temperature": 3}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
-        ({"top_p": 0}, "top_p"),
         ({"stop": [""]}, "stop[0]"),
         ({"stop": [1]}, "stop[0]"),
         ({"stop": ["a"] * 5}, "stop"),
-        ({"seed": 0.5}, "seed"),
         ({"response_format": "json"}, "response_format"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
-            "response_format.json_schema.schema",
-        ),
-        ({"stream": "yes"}, "stream"),
         ({"stream_options": True}, "stream_options"),
-        ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
         ({"metadata": []}, "metadata"),
-        ({"metadata": {"x": "y" * 20_000}}, "metadata"),
-        ({"routewright": {"metadata": {"x": "y" * 20_000}}}, "routewright.metadata"),
-        ({"n": 2}, "n"),
         ({"n": 0}, "n"),
         ({"n": True}, "n"),
         ({"messages": None}, "messages"),
@@ -211,21 +197,15 @@ def test_the_header_of_ignored_fields_is_short_and_one_line() -> None:
         ({"messages": "Hi"}, "messages"),
         ({"model": None}, "model"),
         ({"model": 5}, "model"),
-        ({"model": ""}, "model"),
         ({"model": "policy:"}, "model"),
         ({"model": "auto:best"}, "model"),
         ({"model": "auto:cost", "routewright": {"goal": "quality"}}, "model"),
         ({"model": "gpt-4.1", "routewright": {"models": ["a/b"]}}, "model"),
-        ({"routewright": 5}, "routewright"),
         ({"routewright": {"goals": "cost"}}, "routewright.goals"),
-        ({"routewright": {"goal": "best"}}, "routewright.goal"),
         ({"routewright": {"models": []}}, "routewright.models"),
         ({"routewright": {"models": ["a/b", "a/b"]}}, "routewright.models[1]"),
         ({"routewright": {"policy_id": ""}}, "routewright.policy_id"),
-        ({"routewright": {"budget": {"maxCostUsd": -1}}}, "routewright.budget.maxCostUsd"),
-        ({"routewright": {"timeout_ms": 0}}, "routewright.timeout_ms"),
         ({"routewright": {"fallback": {"maxRetries": 9}}}, "routewright.fallback.maxRetries"),
-        ({"routewright": {"cache": {"ttl_seconds": 0}}}, "routewright.cache.ttl_seconds"),
     ],
 )
 def test_an_error_names_the_field_that_the_client_wrote(fields: dict[str, Any], path: str) -> None:

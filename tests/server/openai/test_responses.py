@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from routewright import Message, Params, Router
 from routewright._core.request.rules import completed
-from routewright.errors import RouterError, UpstreamFailed, ValidationFailed
+from routewright.errors import UpstreamFailed, ValidationFailed
 from routewright.server.openai import envelope
 from routewright.server.responses import HONOURED, PASSED, REFUSED, ResponseCall, ResponseFrames, response_of
 from routewright.server.vendor_requests import Known, ModelNotFound, packed
@@ -467,10 +467,6 @@ def begun() -> ResponseFrames:
     return frames
 
 
-def ended_by(error: RouterError) -> str:
-    return begun().last_words(error).decode()
-
-
 def _text(text: str) -> OutputDelta:
     return OutputDelta(1, OutputData(text, 1))
 
@@ -539,7 +535,8 @@ def test_a_stream_that_breaks_ends_with_an_error_that_the_sdk_raises() -> None:
 
 
 def test_an_error_is_an_error_event_and_a_failed_response() -> None:
-    error, failed = (json.loads(line[6:]) for line in ended_by(UpstreamFailed("no")).split("\n") if line[:5] == "data:")
+    lines = begun().last_words(UpstreamFailed("no")).decode().split("\n")
+    error, failed = (json.loads(line[6:]) for line in lines if line[:5] == "data:")
     assert (error["type"], error["code"], failed["type"]) == ("error", "router.upstream_failed", "response.failed")
     assert failed["sequence_number"] == error["sequence_number"] + 1
     assert failed["response"]["status"] == "failed"

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from openai import APIError, AsyncOpenAI, InternalServerError
+from openai import APIError, InternalServerError
 
 from routewright import CallableProvider, Delta, Finish
 from routewright.errors import ProviderFault
@@ -82,24 +82,10 @@ def test_usage_is_the_last_chunk_if_requested() -> None:
 
 
 def test_the_sdk_reads_the_stream() -> None:
-    site = scripted(TEXT)
-    with sdk(site, site.key()) as client:
+    with sdk(scripted(TEXT)) as client:
         chunks = list(client.chat.completions.create(model="auto", messages=HI, stream=True))
     assert "".join(each.choices[0].delta.content or "" for each in chunks) == "Hello!"
     assert chunks[-1].choices[0].finish_reason == "stop"
-
-
-def test_the_async_sdk_reads_the_stream() -> None:
-    site = scripted(TEXT)
-
-    async def ask(url: str, key: str) -> str:
-        async with AsyncOpenAI(api_key=key, base_url=f"{url}/openai/v1", max_retries=0) as client:
-            stream = await client.chat.completions.create(model="auto", messages=HI, stream=True)
-            return "".join([each.choices[0].delta.content or "" async for each in stream])
-
-    key = site.key()
-    with site.served() as url:
-        assert anyio.run(ask, url, key) == "Hello!"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -133,8 +119,7 @@ def test_pieces_of_tool_calls_are_sent_once() -> None:
 
 
 def test_the_sdk_assembles_the_tool_calls_of_a_plain_answer() -> None:
-    site = scripted([*CALLS[:2], CALLS[3], CALLS[4]], [*CALLS[:2], CALLS[3], CALLS[4]])
-    with sdk(site, site.key()) as client:
+    with sdk(scripted([*CALLS[:2], CALLS[3], CALLS[4]], [*CALLS[:2], CALLS[3], CALLS[4]])) as client:
         with client.chat.completions.stream(model="auto", messages=HI, tools=[_strict(TOOL)]) as stream:
             streamed = stream.get_final_completion().choices[0].message
         plain = client.chat.completions.create(model="auto", messages=HI, tools=[TOOL]).choices[0].message
@@ -182,8 +167,7 @@ class Breaking:
 
 def test_on_partial_restart_is_refused_since_chunks_cannot_restart() -> None:
     wishes = {"fallback": {"on_partial": "restart"}}
-    site = site_of(ScriptedProvider(["Hello."], models=[ONE]))
-    with raw(site, site.key()) as client:
+    with raw(site_of(ScriptedProvider(["Hello."], models=[ONE]))) as client:
         body = {**CHAT, "stream": True, "model": "auto", "routewright": wishes}
         answer = client.post("/chat/completions", json=body)
         plain = client.post("/chat/completions", json={**body, "stream": False})
@@ -230,8 +214,7 @@ def test_the_sdk_raises_the_error_that_ends_a_stream() -> None:
 
 
 def test_a_failure_before_content_keeps_its_status() -> None:
-    site = scripted(ProviderFault("server"))
-    with sdk(site, site.key()) as client, pytest.raises(InternalServerError) as caught:
+    with sdk(scripted(ProviderFault("server"))) as client, pytest.raises(InternalServerError) as caught:
         client.chat.completions.create(model="auto", messages=HI, stream=True, extra_body=PIECES)
     assert caught.value.status_code == 502
     assert caught.value.code == "router.upstream_failed"
