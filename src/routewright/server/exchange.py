@@ -224,7 +224,7 @@ class _Watch:
     left = False
 
     def ring(self, now: float) -> float:
-        """Start to watch (``Waiting``)."""
+        """Start to watch (``PendingDeadline``)."""
         self.watcher = self.task.get_loop().create_task(self._watch(), context=self.context)
         return inf
 
