@@ -674,6 +674,15 @@ def test_a_broken_pipe_is_141_and_no_message(argv: list[str], monkeypatch: Patch
     assert "Pipe" not in capsys.readouterr().err
 
 
+def test_a_pipe_that_broke_before_the_command_is_141(monkeypatch: Patch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as pipe:
+        pipe.write("not flushed yet")
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert main(["models"]) == 141
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to write to")
 @pytest.mark.parametrize(
     "argv", [["models", "--all"], ["route", "--sandbox", "--json", "hi"], ["route", "--sandbox", "hi"]]
