@@ -485,14 +485,6 @@ def test_without_rich_a_command_names_the_extra(monkeypatch: Patch, capsys: Capt
     assert "pip install 'routewright[cli]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("argv", "code"), [(["serve", "--check"], 0), (["serve", "--check", "--port", "-1"], 2)])
-def test_serve_needs_no_rich(argv: list[str], code: int, tmp_path: Path, monkeypatch: Patch) -> None:
-    for name in ("rich", *(name for name in sys.modules if name.startswith("rich."))):
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.chdir(tmp_path)
-    assert main(argv) == code
-
-
 def test_text_is_never_markup(monkeypatch: Patch, capsys: Capture) -> None:
     sandbox(monkeypatch, faults={"*": "refused"})
     on_terminal(monkeypatch, "stdout", "stderr")
@@ -679,6 +671,15 @@ def test_a_broken_pipe_is_141_and_no_message(argv: list[str], monkeypatch: Patch
     assert "Pipe" not in capsys.readouterr().err
 
 
+def test_a_pipe_that_broke_before_the_command_is_141(monkeypatch: Patch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as pipe:
+        pipe.write("not flushed yet")
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert main(["models"]) == 141
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to write to")
 @pytest.mark.parametrize(
     "argv", [["models", "--all"], ["route", "--sandbox", "--json", "hi"], ["route", "--sandbox", "hi"]]
@@ -715,6 +716,13 @@ def test_a_closed_stream_acts_like_the_null_device(
 def test_it_runs_as_a_module() -> None:
     done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == (f"routewright {__version__}\n", "")
+
+
+@pytest.mark.parametrize(("argv", "code"), [(["serve", "--check"], 0), (["serve", "--check", "--port", "-1"], 2)])
+def test_serve_needs_no_rich(argv: list[str], code: int, tmp_path: Path) -> None:
+    program = f"import sys; sys.modules['rich'] = None; from routewright.cli import main; sys.exit(main({argv}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, timeout=60, cwd=tmp_path)
+    assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
 
 
 def test_help_does_not_load_the_library() -> None:

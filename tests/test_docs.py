@@ -79,6 +79,13 @@ def test_every_scope_and_every_event_is_explained() -> None:
     assert {each.type for each in get_args(PushedEvent)} <= _named("how-to/hooks.md")
 
 
+def test_the_classes_for_own_storages_exist() -> None:
+    source = [path.read_text("utf-8") for path in (ROOT / "src/routewright").rglob("*.py")]
+    classes = {name for text in source for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
+    prose = re.sub("^```.*?^```", "", (ROOT / "docs/how-to/own-storage.md").read_text("utf-8"), flags=re.M | re.S)
+    assert set(re.findall("`([A-Z][A-Za-z]+)", prose)) <= classes
+
+
 def test_the_index_links_to_every_page() -> None:
     index = ROOT / "docs" / "README.md"
     links = {(index.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(index.read_text("utf-8"))}

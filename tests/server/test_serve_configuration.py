@@ -14,6 +14,7 @@ import pytest
 
 from routewright import Console
 from routewright.cli import main
+from routewright.cli.command import parser
 from routewright.cli.serve import FLAGS, started_page
 from routewright.errors import StorageUnavailable
 from routewright.serve import prepare
@@ -92,6 +93,12 @@ def test_every_key_can_be_set_by_a_variable() -> None:
     assert settings.capture is not None
     assert (settings.capture.prompts, settings.capture.answers) == (False, True)
     assert len(VARIABLES) == len(list(keys_of(ServeFile)))
+
+
+@pytest.mark.parametrize(("flags", "logged"), [((), True), (("--access-log",), True), (("--no-access-log",), False)])
+def test_a_flag_turns_the_access_log_off(flags: tuple[str, ...], logged: bool) -> None:
+    given = vars(parser().parse_args(["serve", *flags]))
+    assert planned(**{key: value for key, value in given.items() if key in FLAGS}).access_log is logged
 
 
 @pytest.mark.parametrize("key", ["PRODUCTION_DAYS", "SANDBOX_DAYS"])

@@ -32,6 +32,7 @@ from routewright.serve.supervisor import (
     Worker,
     _shared_metrics,
     listening,
+    set_up,
 )
 from routewright.serve.worker import WorkerServer, fitting
 from routewright.server.http_limits import ConnectionLimits
@@ -310,6 +311,23 @@ def test_each_worker_has_the_next_admin_port() -> None:
         listening(plan, FLAGS)
     for listener in listeners:
         listener.close()
+
+
+def test_log_lines_show_no_api_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    loggers = [logging.getLogger(name) for name in (None, "routewright.access", "uvicorn", "asyncio")]
+    before = [(each, each.level, each.propagate) for each in loggers]
+    for each in loggers[:2]:
+        monkeypatch.setattr(each, "handlers", [])
+    try:
+        set_up("info")
+        logging.getLogger("somebody").info("asked with sk_live_0123456789abcdef")
+    finally:
+        for each, level, propagates in before:
+            each.setLevel(level)
+            each.propagate = propagates
+    said = capsys.readouterr().err
+    assert "INFO" in said
+    assert "0123456789" not in said
 
 
 @pytest.mark.parametrize(("name", "forced"), [("SIGTERM", None), ("SIGINT", 130), ("SIGQUIT", 131)])

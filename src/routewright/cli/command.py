@@ -244,8 +244,8 @@ def run(argv: Sequence[str] | None) -> int:
             options.error("this command needs rich, which is not installed; run: pip install 'routewright[cli]'")
         if logging.lastResort is not None:
             logging.getLogger("routewright").addHandler(logging.lastResort)
-    screen = Screen(as_json=args.json)
     try:
+        screen = Screen(as_json=args.json)  # flushes what was written before
         try:
             if iscoroutinefunction(args.run):
                 import anyio  # not needed by the supervisor of servers

@@ -2,7 +2,7 @@
 
 One thread of each process sends all pending requests, as one script for each account, whose keys share a hash slot. The
 script admits calls by the server's clock. If it refuses, it returns the blocking entries, from which
-``_core/limits/window`` computes the wait.
+``_core/limits`` computes the wait.
 """
 
 from __future__ import annotations

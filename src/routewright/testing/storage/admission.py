@@ -203,6 +203,15 @@ class Windows(AccountsSuite):
         await clock.advance(1.0)
         await till.admit("e", tokens=55)
 
+    @pytest.mark.parametrize("estimate", [0, 10])
+    async def test_more_tokens_than_the_limit_leave_none_remaining(self, till: Till, estimate: int) -> None:
+        await till.open(limits=RateLimits(tokens_per_min=100))
+        await till.admit("c", tokens=estimate)
+        await till.settle("c", tokens=150)
+        assert (await till.limited(tokens=1))["remaining"] == 0
+        await till.put(PutAccount(make_account(limits=RateLimits(tokens_per_min=200))))
+        assert (await till.limited(tokens=51))["remaining"] == 50
+
     # Slots
 
     async def test_a_slot_is_held_while_a_call_runs_and_freed_once(self, till: Till) -> None:

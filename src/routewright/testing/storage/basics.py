@@ -351,6 +351,17 @@ class Selecting(Suite):
 class Deletion(Suite):
     """``DeleteTraces``: removed traces are gone, with their feedback, and are no longer counted."""
 
+    async def test_a_deleted_trace_takes_its_feedback_along_and_may_be_put_again(self, storage: Storage) -> None:
+        one, other = make_trace(1), make_trace(2)
+        feedback = [PutFeedback(trace.id, 1.0, None, 0.0) for trace in (one, other)]
+        await storage.apply("default", [PutTrace(one), PutTrace(other), *feedback])
+        assert await _delete(storage, DeleteTraces(id=one.id)) == 1
+        assert await storage.read("default", FeedbackByTrace(one.id)) is None
+        (written,) = await storage.apply("default", [PutTrace(one, expect="absent")])
+        assert written.created
+        assert await storage.read("default", FeedbackByTrace(one.id)) is None
+        assert await _said(storage, other) == (1.0, None, 0.0)
+
     async def test_an_id_is_deleted_only_if_the_other_conditions_hold(self, storage: Storage) -> None:
         await storage.apply("default", [PutTrace(TRACE)])
         for other in (
