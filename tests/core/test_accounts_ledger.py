@@ -21,21 +21,13 @@ from routewright.testing.storage.samples import (
     NEXT_MONTH,
     PURSES,
     RUN,
-    make_key,
     make_row,
 )
 from routewright.wire import LedgerRow, RunLimit
 
-from .ledgers import Ledger, by_key, one
+from .ledgers import Ledger, by_key, full, one
 
 LONG = RunLimit("r", 10_000)
-
-
-def full() -> Ledger:
-    """One with a limit of 1,000 at every level."""
-    ledger = Ledger(make_key(budget_nanos=1_000, monthly_nanos=1_000), prepaid=True, monthly_nanos=1_000)
-    ledger.credit(1_000)
-    return ledger
 
 
 def lost(nanos: int = 800, run: RunLimit | None = LONG) -> Ledger:
