@@ -472,20 +472,16 @@ def test_all_problems_are_listed_up_to_a_limit() -> None:
     assert len(problems([{"role": "user"}] * 100)) == MAX_PROBLEMS
 
 
-def test_no_error_contains_message_text() -> None:
+def test_no_error_contains_text_or_image_of_a_message() -> None:
     for value in (
         {"messages": "my secret"},
         {"messages": [{"role": "user", "content": {"my secret": 1}}]},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": ["my secret"]}]}]},
         [Message("user", "my secret\ud800")],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:text/html;base64,my secret"}}]}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": "data:image/png;base64,my secret"}]}],
     ):
         assert "secret" not in str(problems(value))
-
-
-@pytest.mark.parametrize("image", [{"url": "data:text/html;base64,my secret"}, "data:image/png;base64,my secret"])
-def test_no_error_contains_image_content(image: Any) -> None:
-    said = problems([{"role": "user", "content": [{"type": "image_url", "image_url": image}]}])
-    assert "secret" not in str(said)
 
 
 def test_a_wrong_value_in_place_of_a_request_is_not_echoed() -> None:
