@@ -18,11 +18,9 @@ from routewright._core.attempts.machine import Attempts, End, Rules, Wait
 from routewright._core.catalogue.prices import usage_nanos
 from routewright._core.routing.budget import Room, own_room
 from routewright._core.routing.decide import decide
-from routewright._core.routing.inputs import RULES
 from routewright._core.routing.plan import Plan
 from routewright.errors import NoCandidates
 from routewright.wire import (
-    DecisionInput,
     FaultKind,
     Finish,
     Model,
@@ -33,26 +31,17 @@ from routewright.wire import (
     Usage,
 )
 
-from .pools import TODAY, board
+from .pools import board
+from .test_decision import model as model_of
+from .test_decision import simple
 
-GIVEN = DecisionInput(
-    catalogue="c", health="h", as_of=TODAY, tokens=TokenBounds(40, 40, 20), rules=RULES, goal="quality"
-)
+GIVEN = simple(goal="quality")
 DEADLINE = 60.0
 LIMITS = ExecutionLimits()
 
 
 def model(name: str, quality: float, **given: object) -> Model:
-    provider = name.partition("/")[0]
-    start = Model(
-        id=name,
-        provider=provider,
-        quality=quality,
-        context_window=100_000,
-        pricing_per_1m=Pricing(1.0, 4.0),
-        ttft_s=1.0,
-    )
-    return replace(start, **given)
+    return model_of(name, **{"quality": quality, "ttft_s": 1.0} | given)
 
 
 POOL = [model("a/one", 0.99), model("b/two", 0.7), model("c/three", 0.4), model("d/four", 0.2)]
