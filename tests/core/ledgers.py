@@ -202,7 +202,6 @@ def full(**terms: Any) -> Ledger:
 
 
 def by_key(key_id: str) -> Caller:
-    """A caller with a key."""
     return Caller("acme", key_id=key_id)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.accounts.ledger import THRESHOLDS, Booked
+from routewright._core.accounts.ledger import THRESHOLDS
 from routewright._core.accounts.payer import End
 from routewright.errors import StorageCorrupt
 from routewright.testing.storage.samples import (
@@ -233,13 +233,10 @@ def test_a_correction_may_cross_a_threshold() -> None:
 # Thresholds
 
 
-def told(booked: Booked) -> list[int]:
-    return [event.data["threshold_percent"] for event in booked.events]
-
-
 def charge(ledger: Ledger, call: str, nanos: int, **given: Any) -> list[int]:
     """The thresholds that a call's settlement tells of."""
-    return told(ledger.settle(call, make_row(call, charge=nanos), **{"event_ids": EVENTS} | given))
+    booked = ledger.settle(call, make_row(call, charge=nanos), **{"event_ids": EVENTS} | given)
+    return [event.data["threshold_percent"] for event in booked.events]
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,6 @@ def test_a_policy_is_found_by_id_and_by_name() -> None:
 
 
 def laid(asked: RouteRequest, policy: Policy) -> RouteRequest:
-    """A request under a published policy."""
     ids = [*(policy.models or ()), *(policy.prefer or ()), *((policy.fallback and policy.fallback.models) or ())]
     (snapshot,) = publish([policy], "2026-11-21", Known([Model(id=each) for each in dict.fromkeys(ids)], {}))
     return under_policy(asked, snapshot)

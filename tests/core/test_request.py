@@ -580,13 +580,10 @@ def test_an_unknown_argument_is_refused_with_the_known_ones() -> None:
     assert "stream" not in hint
 
 
-def test_numpy_numbers_inside_a_dict_become_plain() -> None:
+def test_numpy_numbers_become_plain() -> None:
     made = as_request("Hello", {"budget": {"maxCostUsd": np.float64(0.5), "maxTokens": np.int64(900)}})
     assert made.budget == Budget(0.5, 900)
     assert type(made.budget.max_cost_usd) is float
-
-
-def test_numpy_numbers_become_plain() -> None:
     made = as_request("Hello", {"metadata": {"n": np.int64(5), "x": np.float32(0.5)}, "timeout_ms": np.int64(9)})
     assert made.metadata == {"n": 5, "x": 0.5}
     assert (type(made.metadata["n"]), type(made.timeout_ms)) == (int, float)
