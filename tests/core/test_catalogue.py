@@ -103,10 +103,7 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        (
-            {"pricing_per_1m": Pricing(-1.0, 1.0)},
-            "pricing_per_1m.input_usd: must be a number from 0 to 10000, got -1",
-        ),
+        ({"pricing_per_1m": Pricing(-1.0, 1.0)}, "pricing_per_1m.input_usd: must be a number from 0 to 10000, got -1"),
         ({"pricing_per_1m": Pricing(1.0, 1e7)}, "pricing_per_1m.output_usd: must be a number from 0 to 10000, got 1"),
         ({"pricing_per_1m": Pricing(1.0, math.nan)}, "pricing_per_1m.output_usd: nan is not JSON"),
         (
@@ -335,10 +332,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
             '{"aliases": {"fast": "\\ud800"}}',
             "models.json: aliases.fast: holds an unpaired surrogate, which is not a ch",
         ),
-        (
-            '{"models": [{"id": "a/x", "quality": NaN}]}',
-            "models.json: models[0].quality: NaN is not JSON; write null",
-        ),
+        ('{"models": [{"id": "a/x", "quality": NaN}]}', "models.json: models[0].quality: NaN is not JSON; write null"),
         ("[", "models.json:1: is not JSON: Expecting value at line 1, column 2"),
         ("", "models.json: is empty; write one JSON object"),
         ("5", "models.json: must be a table or object, got something else"),
@@ -421,10 +415,7 @@ def test_policies_come_from_a_file(tmp_path: Path) -> None:
         ("[[policies]]\nname = ' '", r"policies.toml: policies\[0\].name: must be 1 to 200 printable"),
         ("[[policies]]\nname = 'a'\n[[policies]]\nname = 'a'", r"policies.toml: policies\[1\]: 'a' is used twice"),
         ("[[policies]]\nname = 'a'\nmodels = []", r"policies.toml: policies\['a'\].models: must name at least"),
-        (
-            "[[policies]]\nname = 'a'\nregions = ['']",
-            r"policies.toml: policies\[0\].regions\[0\]: must be 1 to 200",
-        ),
+        ("[[policies]]\nname = 'a'\nregions = ['']", r"policies.toml: policies\[0\].regions\[0\]: must be 1 to 200"),
         ("[[policies]]\nname = 'a'\ncache = 5", r"policies\[0\].cache: must be a table or object, got 5; "),
         ("[[policies]]\nname = 'a'\ncache = { mode = 5 }", r"policies\[0\].cache.mode: must be 'semantic' or 'ex"),
         ("[[policies]]\nname = 'a'\ngaol = 'cost'", "did you mean 'goal'"),

@@ -70,14 +70,14 @@ def book_answer(health: Health, at: float, seen: AnswerFigures = ANSWER, row: in
     health.answered(row, at, [entry(at, seen, row)], OUTLOOK)
 
 
-def note(health: Health, observed: Observation) -> None:
-    health.failed(0, observed.at) if observed.seen is None else book_answer(health, *observed)
+def note(health: Health, at: float, seen: AnswerFigures | None) -> None:
+    health.failed(0, at) if seen is None else book_answer(health, at, seen)
 
 
 def health_of(noted: list[Observation]) -> Health:
     health = Health(POOL)
     for observed in noted:
-        note(health, observed)
+        note(health, *observed)
     return health
 
 
@@ -281,7 +281,7 @@ def test_a_figure_is_news_only_beyond_its_step(name: str) -> None:
 def test_published_figures_are_within_a_step_of_current_ones(noted: list[Observation], later: float) -> None:
     health, told = Health(POOL), UNKNOWN
     for each in noted:
-        note(health, each)
+        note(health, *each)
         told = health.publish(each.at, {}).get(0, told)
         assert not is_moved(told, figures_at(health, each.at))
     now = noted[-1].at + max(later, LOOK_EVERY_S)

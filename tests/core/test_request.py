@@ -523,11 +523,7 @@ def test_a_body_that_is_not_json_is_invalid_json() -> None:
         (RouteRequest([]), "messages", "must hold at least one message"),
         (RouteRequest(wrong("Hello")), "messages", "must be a list, got a string"),
         (RouteRequest([wrong(5)]), "messages[0]", "must be a dict, got 5"),
-        (
-            RouteRequest([Message("user", wrong(5))]),
-            "messages[0].content",
-            "must be a string or a list, got a number",
-        ),
+        (RouteRequest([Message("user", wrong(5))]), "messages[0].content", "must be a string or a list, got a number"),
         (RouteRequest([Message(wrong(5), "x")]), "messages[0].role", "must be a string, got 5"),
         (RouteRequest([Message("user", wrong(object()))]), "messages[0].content", "object is not JSON"),
         (RouteRequest([Message("user", wrong(b"x"))]), "messages[0].content", "bytes is not JSON"),
