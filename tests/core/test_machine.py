@@ -490,14 +490,7 @@ def test_an_attempts_usage_is_deducted_from_the_room() -> None:
         ("malformed", {"usage": Usage(40, 10), "touched": True, "final": True}, 80_000, 50),
         ("server", {}, 0, 0),
     ],
-    ids=[
-        "before a break, which is no upper bound",
-        "unknown",
-        "of a billed fault",
-        "beyond the cap",
-        "at the end",
-        "before any answer",
-    ],
+    ids=["broken off", "unknown", "billed fault", "beyond the cap", "at the end", "no answer"],
 )
 def test_usage_is_deducted_as_reported_at_the_end_and_else_as_the_worst_case(
     kind: str, reported: dict[str, Any], nanos: int, tokens: int
