@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import Catalogue, ValidationFailed
-from routewright.contrib.invoices import Compared, ReconciledModel, Reconciliation, Scope, reconciled
+from routewright.contrib.invoices import Compared, Reconciliation, Scope, reconciled
 from routewright.contrib.usage_exports import ExportLine, UsageExport
 from routewright.wire import LedgerSum, Tokens
 
@@ -40,10 +40,6 @@ def compared(
     return reconciled(export, ours, MODELS, {"fast": MINI}, scope)
 
 
-def by_model(found: Reconciliation) -> dict[str, ReconciledModel]:
-    return {each.model: each for each in found.models}
-
-
 # The figures
 
 
@@ -66,7 +62,7 @@ def test_figures_missing_in_the_export_are_not_compared() -> None:
 
 def test_a_model_missing_in_the_export_counts_as_zero() -> None:
     found = compared([line(usd=1.0)], [sums(), sums(MINI, 0.5)])
-    assert by_model(found)[MINI].cost_usd == Compared(0.0, 0.5, -0.5, None)
+    assert {each.model: each for each in found.models}[MINI].cost_usd == Compared(0.0, 0.5, -0.5, None)
 
 
 def test_corrections_count_for_the_model_they_correct() -> None:

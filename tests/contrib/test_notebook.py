@@ -50,6 +50,7 @@ from routewright.wire import (
 from routewright.wire.analytics import time_short
 from routewright.wire.trace import Content
 from tests.core.pools import TODAY, board
+from tests.core.traces import USUAL
 
 TAGS = set("div span style table thead tbody tr th td details summary".split())
 ATTRIBUTES = {
@@ -250,24 +251,11 @@ def attempt(number: int, start_ms: float, duration_ms: float, **more: Any) -> Mo
 
 
 def trace(*found: Span, **more: Any) -> Trace:
-    facts: dict[str, Any] = {
-        "account": "default",
-        "policy_version": "inline@2026-11-22",
-        "goal": "cost",
-        "strategy": "balanced",
-    }
-    start = Trace(
-        **facts,
-        id="tr_1",
-        status="completed",
-        created_at="2026-11-22T09:30:00.000Z",
-        duration_ms=1000,
-        environment="production",
-        spans=list(found),
-    )
-    return replace(start, **more)
+    facts = USUAL | {"account": "default", "policy_version": "inline@2026-11-22", "duration_ms": 1000}
+    return Trace(**(facts | {"spans": list(found)} | more))
 
 
+PLAIN = a_choice("a", [], "", [], {}, None, True)
 CHOSEN = Candidate("a/b", 0.71, 0.5, 0.002, 1.5, 0.9, (0.25, 0.5, 0.75, 1.0))
 
 
@@ -289,30 +277,26 @@ def test_no_answer_injects_html(said: str, word: str, choice: Decision, at: Trac
 def test_text_does_not_change_the_pages_elements(said: str) -> None:
     choice = a_choice(said, [said], said, [replace(CHOSEN, model=said)], {}, 5, False)
     plain = a_choice("a", ["a"], "a", [replace(CHOSEN, model="a")], {}, 5, False)
-    theirs, ours = (
-        Page(answer_html(response(said, said), choice, trace())),
-        Page(answer_html(response("a"), plain, trace())),
-    )
+    theirs = Page(answer_html(response(said, said), choice, trace()))
+    ours = Page(answer_html(response("a"), plain, trace()))
     assert (theirs.tags, theirs.styles("rw-fill")) == (ours.tags, ours.styles("rw-fill"))
 
 
 @given(st.text(st.characters(codec="utf-8", min_codepoint=32), min_size=1))
 def test_the_answer_is_shown_verbatim(said: str) -> None:
     shown = said.replace("\x7f", "\ufffd")
-    assert Page(answer_html(response(said), a_choice("a", [], "", [], {}, None, True), trace())).text.startswith(shown)
+    assert Page(answer_html(response(said), PLAIN, trace())).text.startswith(shown)
 
 
 def test_an_answers_whitespace_is_kept() -> None:
-    html = answer_html(response("a\n\n    b"), a_choice("a", [], "", [], {}, None, True), trace())
+    html = answer_html(response("a\n\n    b"), PLAIN, trace())
     assert ">a\n\n    b<" in html
     assert "white-space:pre-wrap" in html
 
 
 def test_a_long_answer_is_cut_with_a_note() -> None:
-    choice = a_choice("a", [], "", [], {}, None, True)
-    whole, cut = (
-        Page(answer_html(response("x" * n), choice, trace())).text for n in (OUTPUT_SHOWN, OUTPUT_SHOWN + 1200)
-    )
+    lengths = OUTPUT_SHOWN, OUTPUT_SHOWN + 1200
+    whole, cut = (Page(answer_html(response("x" * n), PLAIN, trace())).text for n in lengths)
     assert "x" * OUTPUT_SHOWN in whole
     assert "more character" not in whole
     assert "x" * (OUTPUT_SHOWN + 1) not in cut
@@ -321,7 +305,7 @@ def test_a_long_answer_is_cut_with_a_note() -> None:
 
 def test_tool_calls_are_shown() -> None:
     calls = [ToolCall(str(n), FunctionCall("weather", '{"city":"Bonn"}')) for n in range(CALLS_SHOWN + 2)]
-    text = Page(answer_html(response("", calls=calls), a_choice("a", [], "", [], {}, None, True), trace())).text
+    text = Page(answer_html(response("", calls=calls), PLAIN, trace())).text
     assert text.count('calls weather({"city":"Bonn"})') == CALLS_SHOWN
     assert "and 2 more calls" in text
 

@@ -31,8 +31,6 @@ MODELS = ["google/gemini-2.5-pro", "openai/gpt-4.1"]
 
 
 class Exports:
-    """Everything that was exported."""
-
     def __init__(self, **options: Any) -> None:
         self._kept, self._reader = InMemorySpanExporter(), InMemoryMetricReader()
         self.provider = TracerProvider()
@@ -189,10 +187,7 @@ def test_every_exported_attribute_is_in_the_table() -> None:
 def test_metrics_match_the_attempts() -> None:
     exports = Exports()
     trace = exports.export(faulty_router(), **FALLS_BACK)
-    tokens, durations = (
-        exports.figures["gen_ai.client.token.usage"],
-        exports.figures["gen_ai.client.operation.duration"],
-    )
+    tokens, durations = (exports.figures[f"gen_ai.client.{what}"] for what in ("token.usage", "operation.duration"))
     assert {point.attributes["gen_ai.token.type"]: point.sum for point in tokens} == {
         "input": trace.tokens.input,
         "output": trace.tokens.output,

@@ -58,9 +58,7 @@ class Gate(Protocol):
         """Ask at a time of the monotonic clock. None: it is admitted."""
         ...
 
-    def end(self, call: str, tokens: int | None) -> None:
-        """End a call."""
-        ...
+    def end(self, call: str, tokens: int | None) -> None: ...
 
 
 class Listed:

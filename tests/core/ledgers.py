@@ -10,7 +10,7 @@ from routewright._core.accounts.ledger import Booked, correct, expired_row, sett
 from routewright._core.accounts.payer import End, Hold, Tick, Widened
 from routewright._core.accounts.state import Expired, KeptResult, State, Wait
 from routewright.protocols import Facts
-from routewright.testing.storage.samples import AT, AT_S, make_account, make_ask, make_facts
+from routewright.testing.storage.samples import AT, AT_S, make_account, make_ask, make_facts, make_key
 from routewright.wire import (
     Account,
     Ask,
@@ -193,8 +193,15 @@ class Ledger:
         return [row.kind for _, row in self.paper.rows]
 
 
+def full(**terms: Any) -> Ledger:
+    """One with a limit of 1,000 at every level."""
+    key = make_key(budget_nanos=1_000, monthly_nanos=1_000)
+    ledger = Ledger(key, **{"prepaid": True, "monthly_nanos": 1_000} | terms)
+    ledger.credit(1_000)
+    return ledger
+
+
 def by_key(key_id: str) -> Caller:
-    """A caller with a key."""
     return Caller("acme", key_id=key_id)
 
 

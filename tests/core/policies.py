@@ -10,6 +10,5 @@ from routewright.wire import Policy, PolicySnapshot
 
 
 def publish(policies: Iterable[Policy], today: str, known: Known) -> list[PolicySnapshot]:
-    """Publish each policy under its first version."""
     versions = Versions()
     return [published(each, versions.put(version_asked(each, today))[0]) for each in drawn(policies, known)]

@@ -26,7 +26,7 @@ from routewright._core.account import (
 )
 from routewright.errors import AuthenticationFailed
 from routewright.testing.storage.samples import make_account, make_key
-from routewright.wire import Environment, PlanName, RateLimits
+from routewright.wire import Account, Environment, Key, PlanName, RateLimits
 
 LIVE = new_key("production", bytes(range(RANDOM_BYTES)))
 TEST = new_key("sandbox", bytes(range(RANDOM_BYTES)))
@@ -68,17 +68,13 @@ def test_an_unknown_account_has_no_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "limited"), [({}, False), ({"prepaid": True}, True), ({"monthly_nanos": 0}, True)], ids=str
+    "limited",
+    [make_account(prepaid=True), make_account(monthly_nanos=0), make_key(budget_nanos=0), make_key(monthly_nanos=5)],
 )
-def test_a_balance_or_monthly_limit_requires_a_reservation(terms: dict[str, Any], limited: bool) -> None:
-    assert make_account(**terms).has_limited_money is limited
-
-
-@pytest.mark.parametrize(
-    ("terms", "limited"), [({}, False), ({"budget_nanos": 0}, True), ({"monthly_nanos": 5}, True)], ids=str
-)
-def test_a_key_budget_requires_a_reservation(terms: dict[str, Any], limited: bool) -> None:
-    assert make_key(**terms).has_limited_money is limited
+def test_a_balance_or_a_limit_requires_a_reservation(limited: Account | Key) -> None:
+    assert limited.has_limited_money
+    assert not make_account().has_limited_money
+    assert not make_key().has_limited_money
 
 
 # Keys

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.accounts.ledger import THRESHOLDS, Booked
+from routewright._core.accounts.ledger import THRESHOLDS
 from routewright._core.accounts.payer import End
 from routewright.errors import StorageCorrupt
 from routewright.testing.storage.samples import (
@@ -21,21 +21,13 @@ from routewright.testing.storage.samples import (
     NEXT_MONTH,
     PURSES,
     RUN,
-    make_key,
     make_row,
 )
 from routewright.wire import LedgerRow, RunLimit
 
-from .ledgers import Ledger, by_key, one
+from .ledgers import Ledger, by_key, full, one
 
 LONG = RunLimit("r", 10_000)
-
-
-def full() -> Ledger:
-    """One with a limit of 1,000 at every level."""
-    ledger = Ledger(make_key(budget_nanos=1_000, monthly_nanos=1_000), prepaid=True, monthly_nanos=1_000)
-    ledger.credit(1_000)
-    return ledger
 
 
 def lost(nanos: int = 800, run: RunLimit | None = LONG) -> Ledger:
@@ -241,13 +233,10 @@ def test_a_correction_may_cross_a_threshold() -> None:
 # Thresholds
 
 
-def told(booked: Booked) -> list[int]:
-    return [event.data["threshold_percent"] for event in booked.events]
-
-
 def charge(ledger: Ledger, call: str, nanos: int, **given: Any) -> list[int]:
     """The thresholds that a call's settlement tells of."""
-    return told(ledger.settle(call, make_row(call, charge=nanos), **{"event_ids": EVENTS} | given))
+    booked = ledger.settle(call, make_row(call, charge=nanos), **{"event_ids": EVENTS} | given)
+    return [event.data["threshold_percent"] for event in booked.events]
 
 
 @pytest.mark.parametrize(

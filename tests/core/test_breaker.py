@@ -1,4 +1,4 @@
-"""The circuit breaker: every row of its table, and a reference model over thousands of random histories."""
+"""The circuit breaker: a reference model over thousands of random histories, and what its numbers are."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def play(chance: Random) -> set[str]:
     return seen
 
 
-# --- the table, line by line
+# --- its numbers
 
 
 def opened(retry_after: float | None = None, limits: ExecutionLimits = LIMITS) -> Circuit:
@@ -140,14 +140,6 @@ def test_five_faults_in_a_row_open_it_and_four_do_not() -> None:
     assert circuit.state is State.OPEN
 
 
-def test_a_success_resets_consecutive_faults() -> None:
-    circuit = Circuit(LIMITS)
-    for n in range(3):
-        assert not any(circuit.failed(LATE * n) for _ in range(4))
-        assert not circuit.succeeded(LATE * n, probe=False)
-    assert circuit.state is State.CLOSED
-
-
 @pytest.mark.parametrize(("calls", "faults", "opens"), [(20, 10, True), (20, 9, False), (19, 12, False)])
 def test_half_of_twenty_calls_in_thirty_seconds_open_it(calls: int, faults: int, opens: bool) -> None:
     circuit, now = Circuit(LIMITS), 0.0
@@ -158,13 +150,6 @@ def test_half_of_twenty_calls_in_thirty_seconds_open_it(calls: int, faults: int,
     assert (circuit.state is State.OPEN) is opens
 
 
-def test_calls_older_than_thirty_seconds_do_not_count() -> None:
-    circuit = Circuit(LIMITS)
-    for n in range(19):
-        circuit.failed(0.0) if n % 2 else circuit.succeeded(0.0, probe=False)
-    assert not circuit.failed(30.0)
-
-
 def test_an_open_circuit_admits_one_call_after_ten_seconds() -> None:
     circuit = opened()
     assert not circuit.admits(9.999)
@@ -173,40 +158,8 @@ def test_an_open_circuit_admits_one_call_after_ten_seconds() -> None:
     assert circuit.state is State.HALF_OPEN
 
 
-def test_a_successful_probe_closes_and_resets_the_circuit() -> None:
-    circuit = probing()
-    assert circuit.succeeded(11.0, probe=True)
-    assert (circuit.state, circuit.due) == (State.CLOSED, -inf)
-    assert [circuit.failed(12.0) for _ in range(5)] == [False] * 4 + [True]
-    assert circuit.due == 22.0, "as long as the first time"
-
-
-def test_failed_probes_lengthen_the_open_time_up_to_fifteen_seconds() -> None:
-    circuit, now = probing(), 10.0
-    for _ in range(5):
-        assert circuit.failed(now, probe=True)
-        assert circuit.state is State.OPEN
-        assert circuit.due == now + 15.0
-        now = circuit.due
-        assert circuit.admits(now)
-
-
 def test_the_longest_open_time_limits_the_first() -> None:
     assert opened(limits=ExecutionLimits(open_s=20.0, longest_open_s=5.0)).due == 5.0
-
-
-def test_after_an_abandoned_probe_another_may_start_at_once() -> None:
-    circuit = probing()
-    assert circuit.left(12.0)
-    assert circuit.state is State.OPEN
-    assert circuit.admits(12.0)
-    assert not circuit.admits(12.0)
-
-
-def test_a_lost_probe_is_replaced_after_fifteen_seconds() -> None:
-    circuit = probing()
-    assert not circuit.admits(24.9)
-    assert circuit.admits(25.0)
 
 
 @pytest.mark.parametrize("state", ["open", "half_open"])
@@ -216,15 +169,6 @@ def test_answers_to_earlier_calls_do_not_close_the_circuit(state: str) -> None:
     assert not circuit.succeeded(10.5, probe=False)
     assert not circuit.failed(9.0)
     assert (circuit.state, circuit.due) == before
-
-
-def test_a_forced_call_may_close_the_circuit_before_it_is_due() -> None:
-    circuit = opened()
-    assert not circuit.failed(1.0, probe=True)
-    assert circuit.due == 10.0
-    assert not circuit.left(2.0)
-    assert circuit.succeeded(3.0, probe=True)
-    assert circuit.state is State.CLOSED
 
 
 @pytest.mark.parametrize(("asked_s", "due"), [(None, 10.0), (0.0, 10.0), (3.0, 10.0), (40.0, 40.0), (1e9, 300.0)])
@@ -239,18 +183,6 @@ def test_a_retry_after_too_long_to_wait_for_opens_the_circuit(asked_s: float, du
     assert (circuit.state, circuit.due) == (State.OPEN, due)
     for told in ({"alone": True}, {"retry_after": 0.0, "alone": True}, {"retry_after": asked_s}):
         assert not Circuit(LIMITS).failed(0.0, **told)
-
-
-def test_the_longer_of_two_cooldowns_applies() -> None:
-    circuit = opened()
-    assert circuit.failed(5.0, retry_after=40.0)
-    assert not circuit.failed(6.0, retry_after=3.0)
-    assert circuit.due == 45.0
-    for then in ("fails", "is left"):
-        circuit = probing()
-        assert circuit.failed(11.0, retry_after=200.0), "a call from before it opened"
-        circuit.failed(12.0, probe=True) if then == "fails" else circuit.left(12.0)
-        assert circuit.due == 211.0, then
 
 
 def test_a_decisive_fault_opens_the_circuit_at_once() -> None:
@@ -268,14 +200,14 @@ def circuits() -> Circuits:
     return Circuits(["a", "a", "b"], LIMITS)
 
 
-def break_model(both: Circuits, row: int, now: float = 0.0) -> None:
+def break_model(both: Circuits, row: int, now: float = 0.0) -> Circuits:
     for _ in range(5):
         both.failed(row, now, probe=False)
+    return both
 
 
 def test_a_models_faults_open_only_its_circuit() -> None:
-    both = circuits()
-    break_model(both, A_ONE)
+    both = break_model(circuits(), A_ONE)
     assert both.tripped == {A_ONE}
     assert [both.admits(row, 1.0) for row in range(3)] == [False, True, True]
 
@@ -295,8 +227,7 @@ def test_a_credentials_retry_after_applies_to_all_its_models() -> None:
 
 
 def test_model_and_credential_must_both_admit_a_call() -> None:
-    both = circuits()
-    break_model(both, A_ONE, now=0.0)
+    both = break_model(circuits(), A_ONE)
     both.failed(A_ONE, 5.0, probe=False, credential=True)
     assert both.due(A_ONE) == 15.0
     assert not both.admits(A_ONE, 10.0)
@@ -306,8 +237,7 @@ def test_model_and_credential_must_both_admit_a_call() -> None:
 
 
 def test_a_refused_probe_does_not_use_up_the_other_circuits_probe() -> None:
-    both = circuits()
-    break_model(both, A_ONE)
+    both = break_model(circuits(), A_ONE)
     both.failed(A_TWO, 5.0, probe=False, credential=True)
     assert not both.admits(A_ONE, 12.0)
     assert both.admits(A_TWO, 15.0)
@@ -316,8 +246,7 @@ def test_a_refused_probe_does_not_use_up_the_other_circuits_probe() -> None:
 
 
 def test_a_refused_credential_does_not_count_against_the_probed_model() -> None:
-    both = circuits()
-    break_model(both, A_ONE)
+    both = break_model(circuits(), A_ONE)
     both.failed(A_TWO, 0.0, probe=False, credential=True)
     both.admits(A_ONE, 10.0)
     both.failed(A_ONE, 11.0, probe=True, credential=True)
@@ -329,8 +258,7 @@ def test_a_refused_credential_does_not_count_against_the_probed_model() -> None:
 
 
 def test_a_probe_whose_credential_is_refused_is_over() -> None:
-    both = circuits()
-    break_model(both, A_ONE)
+    both = break_model(circuits(), A_ONE)
     assert both.admits(A_ONE, 10.0)
     assert both.failed(A_ONE, 10.5, probe=True, credential=True)
     assert both.due(A_ONE) == 20.5, "once the credential may be asked, the model may"
@@ -345,16 +273,14 @@ def test_a_successful_probe_admits_all_models_of_the_credential() -> None:
 
 
 def test_a_probed_model_stays_tripped_when_another_circuit_moves() -> None:
-    both = circuits()
-    break_model(both, A_ONE)
+    both = break_model(circuits(), A_ONE)
     assert both.admits(A_ONE, 10.0)
     break_model(both, B_ONE, now=10.5)
     assert both.tripped == {A_ONE, B_ONE}
 
 
 def test_a_late_credential_refusal_starts_no_second_probe() -> None:
-    both = circuits()
-    break_model(both, A_ONE)
+    both = break_model(circuits(), A_ONE)
     assert both.admits(A_ONE, 10.0)
     both.failed(A_ONE, 10.5, probe=False, credential=True)
     assert both.due(A_ONE) == 25.0, "the first is still under way"
@@ -369,18 +295,8 @@ def test_a_models_fault_frees_the_credentials_probe() -> None:
     assert both.admits(A_TWO, 11.0)
 
 
-def test_a_hanging_probe_does_not_lengthen_the_open_time() -> None:
-    circuit = probing(10.0)
-    assert circuit.failed(20.0, probe=True)
-    assert circuit.due == 25.0, "fifteen seconds after it began"
-    again = probing(10.0)
-    assert again.failed(40.0, probe=True)
-    assert again.admits(40.0), "that time is over"
-
-
 def test_an_abandoned_probe_frees_both_circuits() -> None:
-    both = circuits()
-    break_model(both, A_ONE)
+    both = break_model(circuits(), A_ONE)
     both.failed(A_ONE, 0.0, probe=False, credential=True)
     assert both.admits(A_ONE, 10.0)
     assert not both.admits(A_TWO, 10.0)

@@ -26,12 +26,12 @@ from routewright._core.routing.budget import (
 from routewright._core.routing.constraints import PASSES, FitCheck
 from routewright._core.routing.decide import decide, least_nanos, pays_for_any
 from routewright._core.routing.exploration import Exploration
-from routewright._core.routing.inputs import RULES
 from routewright._core.routing.scoring import UNKNOWN_COST, Key
 from routewright.errors import NoCandidates
-from routewright.wire import DecisionInput, Model, Pricing, TokenBounds
+from routewright.wire import Model, Pricing
 
-from .pools import TODAY, board, healths, inputs, pools
+from .pools import board, healths, inputs, pools
+from .test_decision import simple
 
 amounts = st.builds(Amount, st.integers(0, 50), st.integers(0, 50))
 limits = st.none() | st.integers(0, 100)
@@ -121,19 +121,15 @@ def test_a_budget_rounds_down_to_nano_dollars() -> None:
     assert room_of(Budget()) == Room(None, None)
 
 
-GIVEN = DecisionInput(
-    catalogue="c", health="h", as_of=TODAY, tokens=TokenBounds(40, 40, 20), rules=RULES, goal="quality"
-)
+GIVEN = simple(goal="quality")
 
 
 @pytest.mark.parametrize(
     ("own", "room", "left"), [(None, None, None), (None, 5, 5), (5, None, 5), (5, 3, 3), (3, 5, 3), (5, -2, 0)]
 )
 def test_the_smaller_of_two_budgets_applies(own: int | None, room: int | None, left: int | None) -> None:
-    given = DecisionInput(catalogue="c", health="h", as_of=TODAY, tokens=TokenBounds(1, 1, 1), rules=RULES)
     for name, place in (("budget_nanos", 0), ("budget_tokens", 1)):
-        mine = DecisionInput(**{**{f: getattr(given, f) for f in given.__struct_fields__}, name: own})
-        got = within(mine, Room(*(room if place == each else None for each in (0, 1))))
+        got = within(replace(GIVEN, **{name: own}), Room(*(room if place == each else None for each in (0, 1))))
         assert getattr(got, name) == left
 
 

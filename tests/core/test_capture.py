@@ -40,10 +40,6 @@ WORDS = {*"one two three four five six seven eight nine ten eleven twelve thirte
 WORDS |= {*"fourteen fifteen sixteen seventeen".split()}
 
 
-def shouted(text: str) -> str:
-    return text.upper()
-
-
 def hidden(text: str) -> str:
     return "*"
 
@@ -56,7 +52,7 @@ def json_of(content: Content) -> str:
 
 
 def test_every_captured_text_comes_from_the_redactor() -> None:
-    assert kept(shouted, TALK, "eighteen", CALLS) == Content(
+    assert kept(str.upper, TALK, "eighteen", CALLS) == Content(
         messages=[
             Message("system", "ONE"),
             Message("developer", "TWO"),
@@ -84,7 +80,7 @@ def test_the_redactor_is_called_once_for_each_text_and_sees_no_image() -> None:
 @pytest.mark.parametrize("url", ["https://example.com/passport.png", "data:image/png;base64,cGFzc3BvcnQ="])
 def test_an_image_is_replaced_by_a_word(url: str) -> None:
     message = Message("user", [ImagePart(ImageUrl(url, "low"))])
-    for redact in (without_patterns, shouted, hidden):
+    for redact in (without_patterns, str.upper, hidden):
         assert kept(redact, [message], None, None).messages == [Message("user", [TextPart("[image]")])]
 
 
@@ -93,9 +89,9 @@ def test_content_that_is_not_captured_never_reaches_the_redactor() -> None:
         raise AssertionError("it was asked")
 
     assert kept(never, None, None, None) == Content()
-    assert kept(shouted, None, "done", None) == Content(output="DONE")
-    assert kept(shouted, [Message("user", "hi")], None, None) == Content(messages=[Message("user", "HI")])
-    assert kept(shouted, None, "", []) == Content(output=""), "an answer of tool calls alone says nothing"
+    assert kept(str.upper, None, "done", None) == Content(output="DONE")
+    assert kept(str.upper, [Message("user", "hi")], None, None) == Content(messages=[Message("user", "HI")])
+    assert kept(str.upper, None, "", []) == Content(output=""), "an answer of tool calls alone says nothing"
 
 
 def test_the_request_itself_is_unchanged() -> None:
@@ -188,7 +184,7 @@ def test_a_text_the_redactor_fails_on_becomes_a_note(redact: Redactor) -> None:
 @pytest.mark.parametrize("redact", FAILING.values(), ids=list(FAILING))
 def test_other_texts_are_not_affected(redact: Redactor) -> None:
     def at_times(text: str) -> str:
-        return redact(text) if "secret" in text else shouted(text)
+        return redact(text) if "secret" in text else text.upper()
 
     asked = [Message("system", "secret"), Message("user", [TextPart("hi"), TextPart("secret")])]
     content = kept(at_times, asked, "fine", [ToolCall("c1", FunctionCall("look", "secret"))])

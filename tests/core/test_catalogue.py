@@ -103,10 +103,7 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        (
-            {"pricing_per_1m": Pricing(-1.0, 1.0)},
-            "pricing_per_1m.input_usd: must be a number from 0 to 10000, got -1",
-        ),
+        ({"pricing_per_1m": Pricing(-1.0, 1.0)}, "pricing_per_1m.input_usd: must be a number from 0 to 10000, got -1"),
         ({"pricing_per_1m": Pricing(1.0, 1e7)}, "pricing_per_1m.output_usd: must be a number from 0 to 10000, got 1"),
         ({"pricing_per_1m": Pricing(1.0, math.nan)}, "pricing_per_1m.output_usd: nan is not JSON"),
         (
@@ -262,62 +259,30 @@ def test_a_json_file_works_too(tmp_path: Path) -> None:
             "[[models]]\nid = 'acme/x'\nqualty = 0.5",
             r"models.toml: models\[0\].qualty: unknown key; did you mean 'quality'\?",
         ),
-        ("[[models]]\nid = 'a/x'\nquality = 2", r"models\[0\].quality: .*must be a number from 0 to 1, got 2"),
-        ("[[models]]\nid = 'a/x'\n[[models]]\nid = 'a/x'", "'a/x' has two entries"),
         ("[[models", r"models.toml(:\d+)?: is not TOML: .*put texts, and keys with a slash, in quotes; JSON goes into"),
         ("[[models]]\nquality = 0.5", r"models\[0\].id: is missing"),
         ("models = 'x'", "models: must be an array, got 'x'"),
         ("id = 'a/x'", r"models.toml: id: unknown key; it goes into a table: \[\[models\]\]"),
-        ("[[models]]\nid = 'a/x'\nas_of = 2026-11-20", "as_of: unknown key; it goes to the top of the file"),
         (
             "[prices.'openai/gpt-4o']\ninput_usd = 1\noutput_usd = 1\nprice_changes = []",
             "price_changes: unknown key; it goes into 'models'",
         ),
-        ("[[models]]\nid = 'a/x'\npricing_per_1m = 1", "unknown key; it is 'prices' in a file"),
         ("[aliases]\nfast = 'nope'", r"aliases.fast"),
         (
             "[prices.'openai/gpt-4l']\ninput_usd = 1\noutput_usd = 1",
             r"prices\['openai/gpt-4l'\]: unknown model .* mean 'openai/gpt-4",
         ),
         ("disabled = ['openai/gpt-40']", r"models.toml: disabled: unknown model 'openai/gpt-40'; did you mean"),
-        ("[[models]]\nid = 'a/x'\nlike = 'openai/gpt-40'", r"models.toml: models\['a/x'\].like: unknown model"),
-        ("[[models]]\nid = 'a/x'\nquality = true", r"models\[0\].quality: must be a number, got true"),
-        ("[[models]]\nid = 'a/x'\ncontext_window = 2000000000", "whole number from 1 to 100000000, got 2000000000"),
-        (
-            "[[models]]\nid = 'a/x'\nlike = 'a/x'",
-            r"models.toml: models\['a/x'\].like: 'a/x' is defined below it",
-        ),
         (
             "[[models]]\nid = 'a/x'\nlike = 'a/y'\n[[models]]\nid = 'a/y'",
             r"models.toml: models\['a/x'\].like: 'a/y' is defined below it; name a model that is defined above",
         ),
-        (
-            "[[models]]\nid = 'a/x'\nmodalities = []",
-            r"models.toml: models\['a/x'\].modalities: must include 'text', got none",
-        ),
-        ("[[models]]\nid = 'a/x'\nmodalities = ['image']", r"modalities: must include 'text', got 'image'; add"),
-        (
-            "[[models]]\nid = 'a/x'\nregions = ['']",
-            r"models\[0\].regions\[0\]: must be 1 to 200 printable characters, got ''",
-        ),
-        ("[[models]]\nid = 'a/x'\ndisplay_name = '\x85'", r"models\[0\].display_name: must be 1 to 200 printable"),
-        (
-            f"[[models]]\nid = 'a/{'x' * 199}'",
-            r"models.toml: models\[0\].id: must be 1 to 200 printable characters",
-        ),
-        ("[[models]]\nid = 'a/x'\ncontext_window = 0.5", r"context_window: must be a whole number, got 0.5"),
-        ("[[models]]\nid = 'a/x'\nreasoning = 1", r"reasoning: must be true or false, got 1"),
-        ("[[models]]\nid = 'a/x'\nprices = 1", r"prices: must be a table or object, got 1"),
+        (f"[[models]]\nid = 'a/{'x' * 199}'", r"models.toml: models\[0\].id: must be 1 to 200 printable characters"),
         ("[[models]]\nid = 5", r"models\[0\].id: must be a string, got 5"),
-        ("[[models]]\nid = 'a/x'\ndeprecated_at = 5", r"deprecated_at: must be a date or timestamp, got 5"),
         ("[aliases]\n'' = 'a/x'", r"models.toml: aliases\[''\]: must be 1 to 200 printable characters, got ''"),
         (
             "[aliases]\n'openai/gpt-4o' = 'openai/gpt-4o'",
             r"aliases\['openai/gpt-4o'\]: is the id of a model; take another",
-        ),
-        (
-            f"[[models]]\nid = 'a/x'\ncontext_window = {'9' * 5_000}",
-            r"models.toml: holds too long a number; write fewer",
         ),
         ("[prices.'a/x']\ninput_usd = -1\noutput_usd = 1", "must be a number from 0 to 10000, got -1"),
     ],
@@ -325,6 +290,33 @@ def test_a_json_file_works_too(tmp_path: Path) -> None:
 def test_an_error_names_the_file_and_the_key(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ValidationFailed, match=said):
         Catalogue.load(write(tmp_path / "models.toml", text))
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("quality = 2", r"models\[0\].quality: .*must be a number from 0 to 1, got 2"),
+        ("[[models]]\nid = 'a/x'", "'a/x' has two entries"),
+        ("as_of = 2026-11-20", "as_of: unknown key; it goes to the top of the file"),
+        ("pricing_per_1m = 1", "unknown key; it is 'prices' in a file"),
+        ("like = 'openai/gpt-40'", r"models.toml: models\['a/x'\].like: unknown model"),
+        ("quality = true", r"models\[0\].quality: must be a number, got true"),
+        ("context_window = 2000000000", "whole number from 1 to 100000000, got 2000000000"),
+        ("like = 'a/x'", r"models.toml: models\['a/x'\].like: 'a/x' is defined below it"),
+        ("modalities = []", r"models.toml: models\['a/x'\].modalities: must include 'text', got none"),
+        ("modalities = ['image']", r"modalities: must include 'text', got 'image'; add"),
+        ("regions = ['']", r"models\[0\].regions\[0\]: must be 1 to 200 printable characters, got ''"),
+        ("display_name = '\x85'", r"models\[0\].display_name: must be 1 to 200 printable"),
+        ("context_window = 0.5", r"context_window: must be a whole number, got 0.5"),
+        ("reasoning = 1", r"reasoning: must be true or false, got 1"),
+        ("prices = 1", r"prices: must be a table or object, got 1"),
+        ("deprecated_at = 5", r"deprecated_at: must be a date or timestamp, got 5"),
+        (f"context_window = {'9' * 5_000}", r"models.toml: holds too long a number; write fewer"),
+    ],
+)
+def test_an_error_in_a_model_names_the_file_and_the_field(tmp_path: Path, field: str, said: str) -> None:
+    with pytest.raises(ValidationFailed, match=said):
+        Catalogue.load(write(tmp_path / "models.toml", f"[[models]]\nid = 'a/x'\n{field}"))
 
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
@@ -340,10 +332,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
             '{"aliases": {"fast": "\\ud800"}}',
             "models.json: aliases.fast: holds an unpaired surrogate, which is not a ch",
         ),
-        (
-            '{"models": [{"id": "a/x", "quality": NaN}]}',
-            "models.json: models[0].quality: NaN is not JSON; write null",
-        ),
+        ('{"models": [{"id": "a/x", "quality": NaN}]}', "models.json: models[0].quality: NaN is not JSON; write null"),
         ("[", "models.json:1: is not JSON: Expecting value at line 1, column 2"),
         ("", "models.json: is empty; write one JSON object"),
         ("5", "models.json: must be a table or object, got something else"),
@@ -426,10 +415,7 @@ def test_policies_come_from_a_file(tmp_path: Path) -> None:
         ("[[policies]]\nname = ' '", r"policies.toml: policies\[0\].name: must be 1 to 200 printable"),
         ("[[policies]]\nname = 'a'\n[[policies]]\nname = 'a'", r"policies.toml: policies\[1\]: 'a' is used twice"),
         ("[[policies]]\nname = 'a'\nmodels = []", r"policies.toml: policies\['a'\].models: must name at least"),
-        (
-            "[[policies]]\nname = 'a'\nregions = ['']",
-            r"policies.toml: policies\[0\].regions\[0\]: must be 1 to 200",
-        ),
+        ("[[policies]]\nname = 'a'\nregions = ['']", r"policies.toml: policies\[0\].regions\[0\]: must be 1 to 200"),
         ("[[policies]]\nname = 'a'\ncache = 5", r"policies\[0\].cache: must be a table or object, got 5; "),
         ("[[policies]]\nname = 'a'\ncache = { mode = 5 }", r"policies\[0\].cache.mode: must be 'semantic' or 'ex"),
         ("[[policies]]\nname = 'a'\ngaol = 'cost'", "did you mean 'goal'"),

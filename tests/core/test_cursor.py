@@ -149,19 +149,7 @@ def _is_taken(cursor: str) -> bool:
 
 
 ODD: list[Any] = [None, 0, 1.5, True, b"", b"AAAA", bytearray(40), [], ["AAAA"], {}, {"cursor": "A"}, object(), str]
-ODD += [
-    "",
-    "=",
-    "A",
-    "AA",
-    "AAA",
-    "AAAA",
-    "A" * 21,
-    "A" * 22,
-    "A" * 24,
-    "A" * MAX_CURSOR_CHARS,
-    "A" * (MAX_CURSOR_CHARS + 1),
-]
+ODD += ["", "=", *("A" * length for length in (1, 2, 3, 4, 21, 22, 24, MAX_CURSOR_CHARS, MAX_CURSOR_CHARS + 1))]
 ODD += ["é", "\ud800", "\0", "A" * 40 + "é", "日本", "+/+/", "....", "\uff21" * 40, "A" * 1_000_000, "=" * 1_000]
 ODD += [msgspec.json.encode([0, "a"]).decode(), urlsafe_b64encode(bytes(16) + b'[0,"a"]').decode()]
 

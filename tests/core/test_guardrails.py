@@ -102,12 +102,10 @@ def test_each_pattern_finds_exactly_its_samples(frame: str) -> None:
 
 
 def test_each_pattern_ignores_lookalikes() -> None:
-    wrong = [(kind, text) for kind, text in NO for frame in FRAMES[:2] if _finds(kind, frame.format(text))]
+    wrong = [
+        (kind, text) for kind, text in NO for frame in FRAMES[:2] if PATTERNS[kind].over(frame.format(text)).find(0)
+    ]
     assert wrong == []
-
-
-def _finds(kind: PatternKind, text: str) -> bool:
-    return PATTERNS[kind].over(text).find(0) is not None
 
 
 def test_findings_after_json_escapes_are_redacted_and_leave_valid_json() -> None:
@@ -293,18 +291,14 @@ def test_no_part_of_a_finding_is_released_early(full: bool) -> None:
     def hold(before: str, sample: tuple[str, str], after: str, cuts: list[int]) -> None:
         text = f"{before} {sample[1]} {after}"
         for guardrail in (PatternGuardrail(action="block"), DenyList(["nightjar", "example", "no"])):
-            first = next(iter(parts_of(redacting(guardrail, text), len(text))), None)
+            redacting = Ruled("r", guardrail._rules, "redact", ["output"])
+            first = next(iter(parts_of(redacting.check(text, "input"), len(text))), None)
             safe = text if first is None else text[: first.start]
             out, gate = streamed([guardrail], pieces_of(text, cuts))
             assert safe.startswith("".join(out))
             assert (gate.blocked is None) == (first is None)
 
     hold()
-
-
-def redacting(guardrail: Ruled, text: str) -> Verdict:
-    """What the same rules would redact."""
-    return Ruled("r", guardrail._rules, "redact", ["output"]).check(text, "input")
 
 
 @pytest.mark.parametrize("kind", PATTERNS)
@@ -451,15 +445,12 @@ class Fixed:
         return self.said
 
 
-def parted(parts: Any) -> Redact:
-    return Redact(parts)
-
-
 def redaction(start: Any = 0, end: Any = 6, rule: Any = "r", replacement: Any = "#") -> Redact:
     return Redact((Redaction(start, end, rule, replacement),))
 
 
 ODD: Any = None
+parted: Any = Redact
 NO_VERDICTS = [
     None, True, "allow", Allow, Block(ODD), Block("\ud800"), parted(None), parted("canary"), parted(("canary",)),
     redaction(start=6, end=0), redaction(start=None), redaction(end=6.0), redaction(end=float("nan")),
@@ -595,9 +586,7 @@ LINE_KINDS = PatternGuardrail("email", "phone", "card", "iban")
 @given(json_values, st.booleans(), st.sampled_from([None, 2]))
 def test_arguments_are_redacted_in_any_spelling(value: object, ascii_only: bool, indent: int | None) -> None:
     written = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
-    gate = PassageGate([json_passage(written)], [LINE_KINDS], "output")
-    assert gate.next() is None
-    assert said_in(str(gate.passages[0])) == redacted_in(said_in(written))
+    assert said_in(left_in_json(LINE_KINDS, written)) == redacted_in(said_in(written))
 
 
 def said_in(written: str) -> Any:
@@ -619,37 +608,32 @@ def redacted_in(value: Any) -> Any:
         ('"\\u0061\\u006e\\u006ea@example.com"', '"[email]"'),
         ('{"a": "\\ud800 anna@example.com"}', '{"a": "\\ud800 [email]"}'),
         ('{"a": "\\/anna@example.com\\/"}', '{"a": "/[email]/"}'),
+        ('"\\ud835\\udfd2111 1111 1111 1111', '"[card]'),  # a surrogate pair
         ("[" * 100_000, "[" * 100_000),
         ("", ""),
     ],
 )
 def test_escapes_are_resolved_in_arguments_that_are_not_json(arguments: str, left: str) -> None:
-    gate = PassageGate([json_passage(arguments)], [PatternGuardrail("email")], "output")
-    gate.next()
-    assert str(gate.passages[0]) == left
+    assert left_in_json(PatternGuardrail("email", "card"), arguments) == left
+
+
+def left_in_json(guardrail: Ruled, written: str) -> str:
+    gate = PassageGate([json_passage(written)], [guardrail], "output")
+    assert gate.next() is None
+    return str(gate.passages[0])
 
 
 def test_a_finding_across_json_strings_is_removed_from_each() -> None:
-    gate = PassageGate(
-        [json_passage('["project", "nightjar", 7]')], [DenyList(["Project Nightjar"], "redact")], "input"
-    )
-    gate.next()
-    assert str(gate.passages[0]) == '["[redacted]", "", 7]'
+    guardrail = DenyList(["Project Nightjar"], "redact")
+    assert left_in_json(guardrail, '["project", "nightjar", 7]') == '["[redacted]", "", 7]'
 
 
 @pytest.mark.parametrize("frame", ["```json\n{}\n```", "```{}```", "\u00a0{}", "{}\v", "\ufeff{}", '{}, "\1"'])
 @pytest.mark.parametrize("between", ["\\n", "\\t", "\\r\\n", "\\u0020", "\\u00a0"])
 def test_no_escape_hides_a_finding_in_framed_json(frame: str, between: str) -> None:
     text = frame.replace("{}", f'{{"a": "Project{between}Nightjar"}}')
-    gate = PassageGate([json_passage(text)], [DenyList(["Project Nightjar"], "redact")], "output")
-    gate.next()
-    assert str(gate.passages[0]) == frame.replace("{}", '{"a": "[redacted]"}')
-
-
-def test_surrogate_pairs_are_joined_in_text_that_is_not_json() -> None:
-    gate = PassageGate([json_passage('"\\ud835\\udfd2111 1111 1111 1111')], [PatternGuardrail("card")], "output")
-    gate.next()
-    assert str(gate.passages[0]) == '"[card]'
+    left = left_in_json(DenyList(["Project Nightjar"], "redact"), text)
+    assert left == frame.replace("{}", '{"a": "[redacted]"}')
 
 
 def test_plain_text_with_backslashes_is_unchanged() -> None:

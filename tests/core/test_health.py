@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from math import sqrt
 from random import Random
 from typing import Any, NamedTuple
@@ -69,10 +70,14 @@ def book_answer(health: Health, at: float, seen: AnswerFigures = ANSWER, row: in
     health.answered(row, at, [entry(at, seen, row)], OUTLOOK)
 
 
+def note(health: Health, at: float, seen: AnswerFigures | None) -> None:
+    health.failed(0, at) if seen is None else book_answer(health, at, seen)
+
+
 def health_of(noted: list[Observation]) -> Health:
     health = Health(POOL)
-    for at, seen in noted:
-        health.failed(0, at) if seen is None else book_answer(health, at, seen)
+    for observed in noted:
+        note(health, *observed)
     return health
 
 
@@ -88,18 +93,14 @@ ANSWERS = st.builds(
     st.integers(0, 20_000),
 )
 GAPS = st.sampled_from([0.0, 0.3, 60.0, 300.0, 3_600.0, 40_000.0]) | st.floats(0, 1_000)
-HISTORIES = st.lists(st.tuples(GAPS, st.none() | ANSWERS), min_size=1, max_size=40)
+HISTORIES = st.lists(st.tuples(GAPS, st.none() | ANSWERS), min_size=1, max_size=40).map(
+    lambda history: list(map(Observation, accumulate(gap for gap, _ in history), [seen for _, seen in history]))
+)
 
 
 @given(HISTORIES, GAPS)
-def test_running_sums_equal_a_recount_of_all_observations(
-    history: list[tuple[float, AnswerFigures | None]], later: float
-) -> None:
-    now, noted = 50.0, []
-    for gap, seen in history:
-        now += gap
-        noted.append(Observation(now, seen))
-    now += later
+def test_running_sums_equal_a_recount_of_all_observations(noted: list[Observation], later: float) -> None:
+    now = noted[-1].at + later
     found, exact = figures_at(health_of(noted), now), Exact(noted, now)
     assert found.stability == pytest.approx(exact.stability, abs=0.51)
     assert found.output_tokens == pytest.approx(exact.length, abs=0.51)
@@ -237,11 +238,10 @@ def test_sums_survive_decades() -> None:
 
 
 def test_a_busy_model_stays_accurate_over_days() -> None:
-    health, noted = Health(POOL), []
-    for n in range(3_000):
-        noted.append(Observation(n * 60.0, ANSWER if n % 3 else None))
-        health.failed(0, n * 60.0) if noted[-1].seen is None else book_answer(health, n * 60.0)
-    assert figures_at(health, 180_000.0).stability == pytest.approx(Exact(noted, 180_000.0).stability, abs=0.51)
+    noted = [Observation(n * 60.0, ANSWER if n % 3 else None) for n in range(3_000)]
+    assert figures_at(health_of(noted), 180_000.0).stability == pytest.approx(
+        Exact(noted, 180_000.0).stability, abs=0.51
+    )
 
 
 @given(st.lists(ANSWERS, min_size=1, max_size=64))
@@ -278,16 +278,13 @@ def test_a_figure_is_news_only_beyond_its_step(name: str) -> None:
 
 
 @given(HISTORIES, GAPS)
-def test_published_figures_are_within_a_step_of_current_ones(
-    history: list[tuple[float, AnswerFigures | None]], later: float
-) -> None:
-    health, now, told = Health(POOL), 50.0, UNKNOWN
-    for gap, seen in history:
-        now += gap
-        health.failed(0, now) if seen is None else book_answer(health, now, seen)
-        told = health.publish(now, {}).get(0, told)
-        assert not is_moved(told, figures_at(health, now))
-    now += max(later, LOOK_EVERY_S)
+def test_published_figures_are_within_a_step_of_current_ones(noted: list[Observation], later: float) -> None:
+    health, told = Health(POOL), UNKNOWN
+    for each in noted:
+        note(health, *each)
+        told = health.publish(each.at, {}).get(0, told)
+        assert not is_moved(told, figures_at(health, each.at))
+    now = noted[-1].at + max(later, LOOK_EVERY_S)
     told = health.publish(now, {}).get(0, told)
     assert not is_moved(told, figures_at(health, now)), "fading is movement"
 
@@ -304,13 +301,8 @@ def test_small_changes_are_published_once_they_add_up() -> None:
 
 
 @given(HISTORIES)
-def test_fading_between_two_checks_moves_no_figure_by_a_step(
-    history: list[tuple[float, AnswerFigures | None]],
-) -> None:
-    health, now = Health(POOL), 50.0
-    for gap, seen in history:
-        now += gap
-        health.failed(0, now) if seen is None else book_answer(health, now, seen)
+def test_fading_between_two_checks_moves_no_figure_by_a_step(noted: list[Observation]) -> None:
+    health, now = health_of(noted), noted[-1].at
     before, after = figures_at(health, now), figures_at(health, now + LOOK_EVERY_S)
     if before.latency_p95_ms is not None and after.latency_p95_ms is None:
         gone = {"ttft_p95_ms": None, "latency_p50_ms": None, "latency_p95_ms": None}

@@ -96,6 +96,9 @@ def classed(**fields: Any) -> Policy:
     return Policy(name="p", classes=[PolicyClass(match=match, **fields)])
 
 
+NO_COMPARISON = "is not a comparison with a number from 0 to 1; write '>0.7' or '<=0.3'"
+
+
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
@@ -103,20 +106,11 @@ def classed(**fields: Any) -> Policy:
             classed(topic="codes"),
             f".match.topic: unknown topic 'codes'; did you mean 'code'? one of {', '.join(TOPICS)}",
         ),
-        (
-            classed(language="german"),
-            f".match.language: unknown language 'german'; one of {', '.join(LANGUAGES)}",
-        ),
+        (classed(language="german"), f".match.language: unknown language 'german'; one of {', '.join(LANGUAGES)}"),
+        (classed(novelty="new"), f".match.novelty: 'new' {NO_COMPARISON}"),
         *(
-            (
-                classed(difficulty=wrong),
-                f".match.difficulty: {wrong!r} is not a comparison with a number from 0 to 1; write '>0.7' or '<=0.3'",
-            )
+            (classed(difficulty=wrong), f".match.difficulty: {wrong!r} {NO_COMPARISON}")
             for wrong in ("0.7", ">1.5", "=0.7", "> 0.7 ", ">.7", "hard", "")
-        ),
-        (
-            classed(novelty="new"),
-            ".match.novelty: 'new' is not a comparison with a number from 0 to 1; write '>0.7' or '<=0.3'",
         ),
         (
             classed(),

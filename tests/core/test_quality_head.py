@@ -39,13 +39,9 @@ def sample(number: int, model: str, score: float, sketch: tuple[int, ...] = MATH
 
 
 def planted(count: int, rates: dict[str, float], seed: int = 7) -> list[Sample]:
-    rng = Random(seed)
-    names = [*rates]
-    found = []
-    for number in range(count):
-        model = names[number % len(names)]
-        found.append(sample(number, model, float(rng.random() < rates[model])))
-    return found
+    rng, names = Random(seed), [*rates]
+    models = [names[number % len(names)] for number in range(count)]
+    return [sample(number, model, float(rng.random() < rates[model])) for number, model in enumerate(models)]
 
 
 def test_a_planted_difference_between_models_is_found() -> None:
@@ -159,14 +155,13 @@ def told(
 ) -> Trace:
     trace = make_trace(1)
     assert trace.decision_input is not None
-    models: list[ModelSpan] = []
-    for place, (model, error, finish) in enumerate(spans):
-        models.append(
-            ModelSpan(
-                id=place + 1, name=model, start_ms=0.0, model=model, provider=model[0], attempt=place + 1,
-                latency_ms=1.0, error=error, finish_reason=finish,
-            )
-        )  # fmt: skip
+    models = [
+        ModelSpan(
+            id=number, name=model, start_ms=0.0, model=model, provider=model[0], attempt=number, latency_ms=1.0,
+            error=error, finish_reason=finish,
+        )
+        for number, (model, error, finish) in enumerate(spans, 1)
+    ]  # fmt: skip
     decided = replace(trace.decision_input, reading=READING, needs=needs, **given)
     return replace(trace, spans=[*models], selected_model=served, decision_input=decided, cache_hit=False)
 

@@ -177,7 +177,6 @@ def follow(changes: list[str], admitted: str, case: Ruled) -> Ruled:
 
 
 def ruled_otherwise(words: str, admitted: str, case: Ruled) -> Ruled:
-    """Change the policy."""
     policy = case.policy or Policy(name="p")
     match words.split():
         case ["add", name, "to", "models"]:

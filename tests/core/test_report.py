@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any, get_args
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -153,8 +154,7 @@ def test_a_datetime_whose_day_in_utc_has_no_date_is_refused() -> None:
 
 def test_days_in_the_wrong_order_are_refused_with_both() -> None:
     problem = refusal(days_of, "2026-11-23", "2026-11-22", NOW)
-    assert problem.path == "start_date"
-    assert problem.problem == "is 2026-11-23, after 2026-11-22, the end_date"
+    assert (problem.path, problem.problem) == ("start_date", "is 2026-11-23, after 2026-11-22, the end_date")
 
 
 def test_ten_years_are_enough() -> None:
@@ -162,9 +162,8 @@ def test_ten_years_are_enough() -> None:
     longest = last - timedelta(days=MAX_DAYS - 1)
     assert days_of(longest, last, NOW) == days_of(longest, None, NOW) == (longest.isoformat(), "2026-11-22")
     problem = refusal(days_of, longest - timedelta(days=1), last, NOW)
-    assert problem.path == "start_date"
-    assert problem.problem == "is 2016-11-14, 3661 days up to 2026-11-22, the end_date"
-    assert problem.hint == "take at most 3660"
+    said = "is 2016-11-14, 3661 days up to 2026-11-22, the end_date"
+    assert problem == Problem("start_date", said, "take at most 3660")
     assert refusal(days_of, "1999-01-01", None, NOW).hint == "take at most 3660"
 
 
@@ -270,25 +269,11 @@ def test_a_bucket_starts_with_its_hour_day_monday_or_month(bucket: Bucket, start
 def test_counts_of_one_bucket_are_summed() -> None:
     days = [count(f"2026-11-{n}", "a/one", 1, 0, 250_000_000, 500_000_000, 10, 20, 5) for n in range(15, 23)]
     report = by_model(days, "week")
+    sunday: dict[str, Any] = {"requests": 1, "cost_usd": 0.25, "charged_usd": 0.5, "tokens": Tokens(10, 20, 5)}
+    week: dict[str, Any] = {"requests": 7, "cost_usd": 1.75, "charged_usd": 3.5, "tokens": Tokens(70, 140, 35)}
     assert report.data == [
-        UsageRow(
-            bucket_start="2026-11-09T00:00:00Z",
-            group="a/one",
-            requests=1,
-            errors=0,
-            cost_usd=0.25,
-            charged_usd=0.5,
-            tokens=Tokens(10, 20, 5),
-        ),
-        UsageRow(
-            bucket_start="2026-11-16T00:00:00Z",
-            group="a/one",
-            requests=7,
-            errors=0,
-            cost_usd=1.75,
-            charged_usd=3.5,
-            tokens=Tokens(70, 140, 35),
-        ),
+        UsageRow(bucket_start=f"2026-11-{day}T00:00:00Z", group="a/one", errors=0, **summed)
+        for day, summed in (("09", sunday), ("16", week))
     ]
     assert report.totals == UsageTotals(requests=8, cost_usd=2.0, charged_usd=4.0, tokens=Tokens(80, 160, 40))
 
@@ -366,7 +351,7 @@ def test_rows_add_up_to_the_totals_for_any_grouping(
     named: list[UsageCount], unnamed: list[UsageCount], bucket: Bucket
 ) -> None:
     named = [row for row in named if row.group != ""]
-    everything = [UsageCount(row.start, "a/one", *_amounts(row)) for row in [*named, *unnamed]]
+    everything = [msgspec.structs.replace(row, group="a/one") for row in [*named, *unnamed]]
     report = usage_report(GroupedUsage(named, everything), FIRST, LAST, bucket, "tenant")
     assert report.totals == by_model(everything, bucket).totals
     for field in ("requests", "errors"):
@@ -384,18 +369,6 @@ def test_rows_add_up_to_the_totals_for_any_grouping(
     assert len(set(keys)) == len(keys)
 
 
-def _amounts(row: UsageCount) -> tuple[int, ...]:
-    return (
-        row.requests,
-        row.errors,
-        row.cost_nanos,
-        row.charged_nanos,
-        row.input_tokens,
-        row.output_tokens,
-        row.cached_tokens,
-    )
-
-
 # Cache
 
 
@@ -409,15 +382,8 @@ def test_the_cache_report_has_hits_misses_and_savings() -> None:
 def test_each_hit_is_in_one_bucket_of_age_and_the_youngest_are_first() -> None:
     counts = [CacheCount(str(age), n, 0) for n, age in enumerate(reversed(AGES_S), 1)]
     report = cache_report([*counts, CacheCount("older", 9, 0), CacheCount("miss", 50, 0)], FIRST, LAST)
-    assert report.ttl_distribution == [
-        TtlBucket(60.0, 6),
-        TtlBucket(300.0, 5),
-        TtlBucket(900.0, 4),
-        TtlBucket(3_600.0, 3),
-        TtlBucket(21_600.0, 2),
-        TtlBucket(86_400.0, 1),
-        TtlBucket(None, 9),
-    ]
+    expected = {60.0: 6, 300.0: 5, 900.0: 4, 3_600.0: 3, 21_600.0: 2, 86_400.0: 1, None: 9}
+    assert report.ttl_distribution == [TtlBucket(age_s, hits) for age_s, hits in expected.items()]
     assert sum(bucket.hits for bucket in report.ttl_distribution) == report.hits == 30
 
 

@@ -50,18 +50,7 @@ from routewright.wire import (
     Stands,
 )
 
-from .ledgers import Ledger, by_key, one, seen
-
-LEASE_S = 30.0
-
-
-def full(**terms: Any) -> Ledger:
-    """One with a limit of 1,000 at every level."""
-    key = make_key(budget_nanos=1_000, monthly_nanos=1_000)
-    ledger = Ledger(key, **{"prepaid": True, "monthly_nanos": 1_000} | terms)
-    ledger.credit(1_000)
-    return ledger
-
+from .ledgers import LEASE_S, Ledger, by_key, full, one, seen
 
 # Which purses
 

@@ -20,7 +20,7 @@ from routewright._core.attempts.statistics import EPOCH_S, HALF_LIFE_S, added, e
 from routewright._core.routing.forecast import UNKNOWN
 from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 
-from .test_health import ANSWERS, POOL, AnswerFigures, book_answer
+from .test_health import ANSWERS, POOL, AnswerFigures, note
 
 START = 1_795_255_200.0
 """Unix seconds at the monotonic 0."""
@@ -40,10 +40,6 @@ NOTES = st.lists(
     st.builds(Note, st.sampled_from([0.0, 0.4, 2.0, 60.0]), st.integers(0, 2), st.none() | ANSWERS, st.booleans()),
     max_size=30,
 )
-
-
-def note(health: Health, at: float, seen: AnswerFigures | None) -> None:
-    health.failed(0, at) if seen is None else book_answer(health, at, seen)
 
 
 class Store:

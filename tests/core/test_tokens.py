@@ -68,25 +68,9 @@ DEVELOPMENT = {
 
 # Pieces at which a bound could fail: long tokens, tokens over a line break, spaces outside ASCII, unpaired surrogates.
 SHORT = [
-    " ",
-    "\n",
-    "\r\n",
-    "\t",
-    "\xa0",
-    "\u3000",
-    ";\n/",
-    "'s",
-    "a",
-    "A",
-    "é",
-    "的",
-    "0",
-    " the",
-    "😀",
-    "\x00",
-    "\ufdfa",
-    "\ud83d",
-]
+    " ", "\n", "\r\n", "\t", "\xa0", "\u3000", ";\n/", "'s", "a", "A", "é", "的", "0", " the", "😀", "\x00",
+    "\ufdfa", "\ud83d",
+]  # fmt: skip
 LONG = [" สำนักเลขานุการองค์กร", "translatesAutoresizingMaskIntoConstraints", "-" * 112, " " * 128]
 ANY_TEXT = st.one_of(
     st.text(),

@@ -39,7 +39,6 @@ from routewright.wire import (
 
 from .pools import TODAY, board, healths, inputs, pools
 
-MARK = CacheControl("ephemeral")
 USUAL = PromptCache(300.0)
 TOKENS = 8_000
 SYSTEM = Message("system", "You keep a ledger. " * 500)
@@ -152,8 +151,8 @@ def test_one_models_reports_do_not_affect_another() -> None:
     assert found(prefixes, prompt(NEXT))["m/two"] == TOKENS
 
 
-def marked(message: Message, mark: CacheControl | None = MARK) -> Message:
-    return replace(message, content=[TextPart(str(message.content), mark)])
+def marked(message: Message) -> Message:
+    return replace(message, content=[TextPart(str(message.content), CacheControl("ephemeral"))])
 
 
 def test_vendors_with_marks_cache_and_find_marked_prefixes_only() -> None:
@@ -265,12 +264,8 @@ def test_a_warm_prefix_without_savings_changes_no_decision(case: Case) -> None:
     if cold is not None and none is not None:
         assert cold.model == none.model
         assert cold.chain == none.chain
-        assert cold.digest == replace_warm(none).digest
-
-
-def replace_warm(decision: Decision) -> Decision:
-    decision.input = replace(decision.input, warm=())
-    return decision
+        none.input = replace(none.input, warm=())
+        assert cold.digest == none.digest
 
 
 def of(name: str, usd: float, cached: float | None = None) -> Model:
