@@ -215,8 +215,9 @@ def test_documents_are_files_or_text() -> None:
         {"type": "text", "media_type": "text/plain", "data": "Once"},
     ]
     blocks = [{"type": "document", "source": source, "title": "a.pdf"} for source in sources]
-    (message,) = turns_of(("user", blocks))
-    assert message.content == [
+    request, ignored = reading_of(messages=[{"role": "user", "content": blocks}])
+    assert ignored == set()
+    assert request.messages[-1].content == [
         FilePart(FileData("data:application/pdf;base64,JVBERi0=", "a.pdf")),
         FilePart(FileData("https://example.com/a.pdf", "a.pdf")),
         TextPart("Once"),
