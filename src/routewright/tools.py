@@ -217,7 +217,7 @@ def _model_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel],
     try:
         hinted = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
         hints = typing.get_type_hints(hinted, include_extras=True)
-    except Exception as error:
+    except Exception as error:  # annotations are evaluated, so they may raise anything
         problem = f"{name} has annotations that cannot be read: {error}"
         raise ValidationFailed.at("tools", problem, "import what they name") from error
     try:
@@ -240,7 +240,7 @@ def _model_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel],
             name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
         )
         made.model_json_schema()
-    except Exception as error:
+    except Exception as error:  # pydantic and the types themselves raise errors of many kinds
         first = str(error).partition("\n")[0]
         problem = f"{name} has arguments without a JSON schema: {first}"
         raise ValidationFailed.at("tools", problem, "annotate them with plain types") from error

@@ -301,7 +301,7 @@ class Caching:
             return await (part or self._cache_part).ask(self.clock, asking, deadline)
         try:
             return await asking
-        except Exception as error:
+        except Exception as error:  # a custom cache may raise anything; calls go on without it
             _log.warning("the response cache failed: %s", raised_in(error))
             return None
 

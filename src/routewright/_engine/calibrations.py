@@ -133,7 +133,7 @@ class Calibrations:
             try:
                 said = await told
                 told = None if said is None else bool(said)
-            except Exception as error:
+            except Exception as error:  # of a custom comparator: the next one is asked
                 self._log_comparator(error)
                 told = None
             if told is None:
@@ -147,7 +147,7 @@ class Calibrations:
                 told = compare(*texts)
                 if told is not None:
                     return told if isinstance(told, Awaitable) else bool(told)
-            except Exception as error:
+            except Exception as error:  # as above
                 self._log_comparator(error)
         return None
 
@@ -188,7 +188,7 @@ class Calibrations:
         try:
             others, space.heard = await self._learned(space.name, new, space.heard)
             new = []
-        except Exception as error:
+        except Exception as error:  # a custom cache may raise anything; observations are sent again
             _log.warning("the response cache failed: %s", raised_in(error))
         finally:
             with self._guard.lock:

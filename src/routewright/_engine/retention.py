@@ -96,7 +96,7 @@ class Snapshots:
             await self._put(writes)
         except StorageUnavailable:
             raise
-        except Exception as error:
+        except Exception as error:  # of a custom storage, or for one of the writes: the others are tried alone
             if len(writes) > 1:
                 for write in writes:
                     await self._try([write])

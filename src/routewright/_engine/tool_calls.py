@@ -136,7 +136,7 @@ def _encoded(value: Any) -> str:
         return value.encode(errors="replace").decode()  # half a surrogate pair becomes "?"
     try:
         return json.encode(value, enc_hook=_dumped).decode()
-    except Exception:
+    except Exception:  # the result's own methods may raise anything
         raise ToolFailed(f"the result is of type {type(value).__name__}, which JSON cannot hold") from None
 
 

@@ -247,7 +247,7 @@ class TraceLog:
         if self._immediate is not None:
             try:
                 at_once(self._immediate.apply(SYSTEM_ACCOUNT, events))
-            except Exception as error:
+            except Exception as error:  # a custom storage may raise anything
                 _log.warning("events of policies cannot be stored: %s", _text_of(error))
             self._emitted()
             return

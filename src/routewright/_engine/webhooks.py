@@ -87,7 +87,7 @@ async def post(
             status, retry_after_s, error = answer.status, answer.retry_after_s, None
     except (OSError, RouterError) as fault:
         error = str(fault).encode(errors="replace").decode()[:LONGEST_ERROR]
-    except Exception:
+    except Exception:  # a custom transport may raise anything; the attempt has failed
         _log.exception("webhooks: the transport failed")
         error = "internal error"
     took_ms = round((clock.monotonic() - began) * 1000, 3)

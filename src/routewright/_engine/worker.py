@@ -172,7 +172,7 @@ class Detached(Generic[T]):
     async def _run(self) -> None:
         try:
             self._result, self._error = await self._work(), None
-        except Exception as error:
+        except Exception as error:  # raised again for the caller
             self._error = error
         finally:
             self._ended.set()

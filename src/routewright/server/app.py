@@ -139,7 +139,7 @@ class App:
                 for observer in self._observers:
                     try:
                         observer(exchange)
-                    except Exception:
+                    except Exception:  # of the host; the response has been sent
                         _log.exception("an observer of requests failed")
 
     async def _live(self, receive: Receive, send: Send) -> None:
