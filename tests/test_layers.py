@@ -52,7 +52,7 @@ ENGINE_ORDER = (
 PURE = set(
     "__future__ base64 binascii bisect.bisect_left bisect.bisect_right bisect.insort collections.Counter "
     "collections.OrderedDict collections.abc collections.defaultdict collections.deque datetime.UTC datetime.date "
-    "datetime.datetime functools.partial "
+    "datetime.datetime functools.cached_property functools.partial "
     "datetime.time datetime.timedelta decimal difflib enum fnmatch.fnmatchcase functools.lru_cache hashlib.blake2b "
     "hashlib.sha256 heapq.merge heapq.nsmallest ipaddress unicodedata ipaddress "
     "hmac itertools json math msgspec numbers numpy operator re routewright struct sys.float_info typing uuid.UUID "

@@ -10,9 +10,14 @@ are ASCII.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
+from routewright._core.routing.logarithms import IntArray
 from routewright.wire import PatternKind
 
 
@@ -89,7 +94,6 @@ _THIN = "\u00ad\u200b-\u200d\u2060\ufeff"
 _SPACES = " \u00a0\u2007\u2009\u202f"
 _GAP = rf"{_SPACES}{_THIN}\u2010-\u2015\-"
 _LETTERS = "A-Za-z\u00c0-\u024f\u0370-\u03ff\u0400-\u04ff"
-_DIGIT = one(r"\d")
 _FREE = r"(?<![A-Za-z\d])"  # not inside a longer word or number
 
 
@@ -102,46 +106,72 @@ class Found(NamedTuple):
     replacement: str
 
 
-class Pattern:
-    """One kind of finding: a look-behind (``after``), an expression, and a judge of its matches."""
+def _whole(text: str, start: int, end: int) -> int | None:
+    """Accepts every match."""
+    return end
 
-    def __init__(self, rule: str, piece: Piece, after: str, judge: Judge) -> None:
+
+class Pattern:
+    """One kind of finding: a look-behind (``after``), an expression, and a judge of its matches.
+
+    ``anchor`` is the class of its first character. The search skips to a character of that class before it tries the
+    expression, because ``re`` does so many times faster than it tries an expression at every position: ordinary text
+    costs some nanoseconds a character.
+    """
+
+    depth = 0
+    """Characters from the start of a match to its anchor."""
+
+    def __init__(self, rule: str, piece: Piece, after: str, judge: Judge = _whole, *, anchor: str) -> None:
         self.rule = rule
         self.replacement = f"[{rule}]"
         self.longest = piece.longest
         self.judge = judge
-        self._written = after + piece.whole, after + piece.begun
-        self._read: tuple[re.Pattern[str], re.Pattern[str]] | None = None
+        self._expression = _anchored(anchor, 0, after, piece.whole)
+        self._begun = _anchored(anchor, 0, after, piece.begun)
+
+    @cached_property
+    def expression(self) -> re.Pattern[str]:
+        """Finds anchors; group 1 is the match. Compiled at first use, which is slow."""
+        return re.compile(self._expression)
+
+    @cached_property
+    def begun(self) -> re.Pattern[str]:
+        """Finds anchors of matches that more text could complete or extend."""
+        return re.compile(self._begun)
 
     def over(self, text: str) -> PatternSearch:
-        """Search a text. The first search compiles the expressions, which is slow."""
-        if self._read is None:
-            whole, begun = self._written
-            self._read = re.compile(whole), re.compile(begun)
-        return PatternSearch(self, text, *self._read)
+        """Search a text."""
+        return PatternSearch(self, text)
+
+    def find(self, text: str, at: int) -> Found | None:
+        """The first finding at or after a position."""
+        for match in self.expression.finditer(text, at + self.depth):
+            start, end = match.start() - self.depth, self.judge(text, match.start() - self.depth, match.end(1))
+            if end is not None:
+                return Found(start, end, self.rule, self.replacement)
+        return None
 
 
-class PatternSearch(NamedTuple):
+def _anchored(anchor: str, depth: int, after: str, expression: str) -> str:
+    """An expression that finds the anchor, then looks back to where the match starts."""
+    return rf"[{anchor}](?<=(?={after}({expression}))[\s\S]{{{depth + 1}}})"
+
+
+class PatternSearch:
     """A pattern applied to a text."""
 
-    pattern: Pattern
-    text: str
-    whole: re.Pattern[str]
-    begun: re.Pattern[str]
+    def __init__(self, pattern: Pattern, text: str) -> None:
+        self.pattern = pattern
+        self.text = text
 
     def find(self, at: int) -> Found | None:
         """The first finding at or after a position."""
-        while (match := self.whole.search(self.text, at)) is not None:
-            start, end = match.span()
-            last = self.pattern.judge(self.text, start, end)
-            if last is not None:
-                return Found(start, last, self.pattern.rule, self.pattern.replacement)
-            at = start + 1
-        return None
+        return self.pattern.find(self.text, at)
 
     def open_from(self, at: int) -> int:
         """First position at which more text could create or change a finding, else the end of the text."""
-        match = self.begun.search(self.text, max(at, len(self.text) - self.pattern.longest))
+        match = self.pattern.begun.search(self.text, max(at, len(self.text) - self.pattern.longest))
         return len(self.text) if match is None else match.start()
 
 
@@ -152,98 +182,168 @@ _NO_TOP_LEVEL = frozenset("png jpg jpeg gif svg webp avif ico css js ts tsx jsx 
 _AT = either(one("@\uff20\ufe6b"), word(r"\u0040"), word("%40"))
 _DOTS = ".\uff0e\u3002"
 _LABEL = some(rf"{_LETTERS}\d{_THIN}-", 1, 63)
-_EMAIL = run(
-    one(rf"{_LETTERS}\d_+~-"),
-    some(rf"{_LETTERS}\d_+~.'{_THIN}-", 0, 63),
-    _AT,
-    _LABEL,
-    many(run(one(_DOTS), _LABEL), 1, 8),
-)
-_AT_SIGN = re.compile(_AT.whole)
+_DOMAIN = run(_LABEL, many(run(one(_DOTS), _LABEL), 1, 8))
+_LOCAL_FIRST = rf"{_LETTERS}\d_+~-"
+_LOCAL = rf".'{_THIN}{_LOCAL_FIRST}"
+_LOCAL_CHARS = 64
+_EMAIL = run(one(_LOCAL_FIRST), some(_LOCAL, 0, _LOCAL_CHARS - 1), _AT, _DOMAIN)
+_LOCAL_BACKWARDS = re.compile(rf"[{_LOCAL}]*+")
+_LOCAL_START = re.compile(rf"(?<!\\)[{_LOCAL_FIRST}]")
 _LAST_LABELS = re.compile(rf"[{_DOTS}]([^{_DOTS}]+)")
 
 
-def _email_end(text: str, start: int, end: int) -> int | None:
+class EmailPattern(Pattern):
+    """Finds addresses by their @. Starting at the local part, as ``expression`` does, would try 64 characters at every
+    position of a long word, such as base64."""
+
+    def __init__(self) -> None:
+        super().__init__("email", _EMAIL, r"(?<!\\)", anchor=_LOCAL_FIRST)
+        self._expression = _anchored(r"@\uff20\ufe6b\\%", 0, rf"(?<=[{_LOCAL}])", f"{_AT.whole}({_DOMAIN.whole})")
+
+    def find(self, text: str, at: int) -> Found | None:
+        """The first address at or after a position."""
+        for match in self.expression.finditer(text, at):
+            sign, domain = match.start(), match.start(2)
+            backwards = _LOCAL_BACKWARDS.match(text[max(at, sign - _LOCAL_CHARS) : sign][::-1])
+            assert backwards is not None, "it matches any text"
+            local = _LOCAL_START.search(text, sign - backwards.end(), sign)
+            end = None if local is None else _domain_end(text, domain, match.end(2))
+            if local is not None and end is not None:
+                return Found(local.start(), end, self.rule, self.replacement)
+        return None
+
+
+def _domain_end(text: str, start: int, end: int) -> int | None:
     """Cut off what cannot end a domain: a dash, a version number."""
-    sign = _AT_SIGN.search(text, start, end)
-    assert sign is not None, "the pattern has one"
-    for found in reversed([*_LAST_LABELS.finditer(text, sign.end(), end)]):
-        label = found[1].rstrip("-")
+    for label_match in reversed([*_LAST_LABELS.finditer(text, start, end)]):
+        label = label_match[1].rstrip("-")
         if len(label) >= 2 and label[0].isalpha():
-            return None if label.lower() in _NO_TOP_LEVEL else found.start(1) + len(label)
+            return None if label.lower() in _NO_TOP_LEVEL else label_match.start(1) + len(label)
     return None
 
 
 # numbers
 
-_DIGITS = re.compile(r"\d+")
-_UNBROKEN = re.compile(r"[A-Za-z\d]|[.,]\d")
-_BREAK = glance(".,")
+_GAP_CHARS = 2  # most characters between two digits of a number
+_ENDS = r"(?![A-Za-z\d]|[.,]\d)"  # not inside a number or word
 
 
-def _ends(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
-    """Digits of prefixes of a match and their ends, longest first, not ending inside a number or word."""
-    ends, digits = [], ""
-    for group in _DIGITS.finditer(text, start, end):
-        digits += group[0]
-        ends.append((len(digits), group.end()))
-    if not digits.isascii():
-        digits = "".join(str(int(digit)) for digit in digits)
-    for count, last in reversed(ends):
-        if not _UNBROKEN.match(text, last):
-            yield digits[:count], last
+def _digits(gap: str, least: int, most: int) -> Piece:
+    """``least`` to ``most`` digits, as many as end a number, with up to ``_GAP_CHARS`` of ``gap`` before each."""
+    digit = run(maybe(some(gap, 1, _GAP_CHARS)), one(r"\d"))
+    begun = run(many(digit, least, most), glance(".,")).begun
+    return Piece(rf"(?:{digit.whole}){{{least},{most}}}{_ENDS}", begun, digit.longest * most + len(".1"))
 
 
-def _grouped(gap: str, least: int, most: int) -> Piece:
-    """``least`` to ``most`` digits, after the first with up to two characters of ``gap`` before each."""
-    return many(run(maybe(some(gap, 1, 2)), _DIGIT), least, most)
+_CARD_DIGITS = range(13, 20)
+_CARD = run(one(r"^\D0179"), _digits(_GAP, 12, 18))  # personal cards do not start with 0, 1, 7 or 9
+_MANY_DIGITS = re.compile(rf"\d(?:[{_GAP}]{{0,{_GAP_CHARS}}}+\d){{12}}")
+_DOUBLED = np.array([0, 2, 4, 6, 8, 1, 3, 5, 7, 9])
+_LETTER, _POINT, _BETWEEN, _OTHER = range(10, 14)  # kinds of characters besides the digits 0 to 9
 
 
-_CARD = run(one(r"^\D0179"), _grouped(_GAP, 12, 18), _BREAK)  # personal cards do not start with 0, 1, 7 or 9
-_ISSUERS = re.compile(r"[4-6]|3[0-9]|2[2-7]|8[12]")
-_DOUBLED = "0246813579"
+@lru_cache
+def _kinds() -> IntArray:
+    """The kind of every character up to the last digit of Unicode; the rest is ``_OTHER``."""
+    chars = "".join(map(chr, range(0x20000)))
+    kinds = np.full(len(chars), _OTHER)
+    for kind, class_ in ((_LETTER, "[A-Za-z]"), (_POINT, "[.,]"), (_BETWEEN, f"[{_GAP}]")):
+        kinds[[*map(ord, re.findall(class_, chars))]] = kind
+    digits = re.findall(r"\d", chars)
+    kinds[[*map(ord, digits)]] = [*map(int, digits)]
+    return kinds
 
 
-def _card_end(text: str, start: int, end: int) -> int | None:
-    for digits, last in _ends(text, start, end):
-        if len(digits) < 13 or not _ISSUERS.match(digits):
+class CardPattern(Pattern):
+    """Finds card numbers. All that may start anywhere in a text are checked together, as columns: in ``5 5 5 5`` one
+    can start at every digit, and trying 19 digits from each took 15 microseconds a character, which one long request
+    can stop a server with."""
+
+    def __init__(self) -> None:
+        super().__init__("card", _CARD, rf"{_FREE}(?<!\d[.,])", anchor=r"\d")
+
+    def over(self, text: str) -> CardSearch:
+        """Search a text."""
+        return CardSearch(self, text)
+
+
+class CardSearch(PatternSearch):
+    """Card numbers of a text."""
+
+    @cached_property
+    def _cards(self) -> Sequence[tuple[int, int]]:
+        return card_numbers(self.text) if _MANY_DIGITS.search(self.text) else ()
+
+    def find(self, at: int) -> Found | None:
+        """The first card number at or after a position."""
+        place = bisect_left(self._cards, (at, 0))
+        if place == len(self._cards):
             return None
-        doubled = (int(_DOUBLED[int(digit)]) for digit in digits[-2::-2])
-        if (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0:
-            return last
-    return None
+        return Found(*self._cards[place], self.pattern.rule, self.pattern.replacement)
 
 
+def card_numbers(text: str) -> list[tuple[int, int]]:
+    """Start and end of the longest card number that starts at each position, in order. They may overlap."""
+    padded = f"  {text}  "  # so that every character has two neighbours on each side
+    codes = np.frombuffer(padded.encode("utf-32-le", "surrogatepass"), "<u4")
+    kind = _kinds()[np.minimum(codes, len(_kinds()) - 1)]
+    is_digit, is_word, is_point = kind < _LETTER, kind <= _LETTER, kind == _POINT
+    gaps_before = np.cumsum(kind == _BETWEEN)
+
+    places = np.flatnonzero(is_digit)
+    digit, index = kind[places], np.arange(len(places))
+    second = np.append(digit[1:], 0)
+    is_issued = (digit >= 3) & (digit <= 6)
+    is_issued |= (digit == 2) & (second >= 2) & (second <= 7)
+    is_issued |= (digit == 8) & (second >= 1) & (second <= 2)
+    is_first = is_issued & ~(is_word[places - 1] | (is_point[places - 1] & is_digit[places - 2]))
+    is_last = ~(is_word[places + 1] | (is_point[places + 1] & is_digit[places + 2]))
+    between = np.diff(places) - 1
+    breaks = np.flatnonzero((between > _GAP_CHARS) | (np.diff(gaps_before[places]) != between))
+    in_a_row = np.append(breaks, len(places) - 1)[np.searchsorted(breaks, index)] - index + 1
+
+    # check_sums[p][k]: the sum of the first k digits, where those with an index of parity p count once
+    doubled = _DOUBLED[digit]
+    check_sums = [np.append(0, np.cumsum(np.where(index % 2 == parity, digit, doubled))) for parity in (0, 1)]
+    ends = np.zeros(len(places), dtype=np.int64)
+    for length in _CARD_DIGITS:  # ascending: the longest number counts
+        start = np.flatnonzero(is_first & (in_a_row >= length))
+        last = start + length - 1
+        even, odd = (sums[last + 1] - sums[start] for sums in check_sums)
+        is_card = is_last[last] & (np.where(last % 2, odd, even) % 10 == 0)
+        ends[start[is_card]] = places[last[is_card]] + 1
+    hits = np.flatnonzero(ends)
+    return [*zip((places[hits] - 2).tolist(), (ends[hits] - 2).tolist(), strict=True)]
+
+
+_LAST_DIGIT = Piece(rf"\d{_ENDS}", run(one(r"\d"), glance(".,")).begun, len("0.1"))
 _PHONE_GAP = f"{_GAP}./()"
 _BEHIND_NO_NUMBER = rf"{_FREE}(?<!\d[{_GAP}./])"
 _SEPARATOR = one(f"{_GAP}./")
-_WORLDWIDE = run(either(one("+\uff0b"), word("00")), one("1-9"), _grouped(_PHONE_GAP, 6, 14), _BREAK)
 _TRUNK = run(word("0"), one("1-9"))
-_NATIONAL = either(
-    run(word("("), _TRUNK, some(r"\d", 1, 4), word(")"), _grouped(_PHONE_GAP, 4, 9), _BREAK),
-    run(_TRUNK, _grouped(_PHONE_GAP, 7, 10), _BREAK),
+_WORLDWIDE = either(
+    run(one("+\uff0b"), one("1-9"), _digits(_PHONE_GAP, 7, 14)),
+    run(word("00"), one("1-9"), _digits(_PHONE_GAP, 6, 14)),
 )
-_AREA = run(one("2-9"), _DIGIT, _DIGIT)
+_NATIONAL = either(
+    run(word("("), _TRUNK, some(r"\d", 1, 4), word(")"), _digits(_PHONE_GAP, 4, 9)),
+    run(_TRUNK, _digits(_PHONE_GAP, 7, 10)),
+)
+_AREA = run(one("2-9"), one(r"\d"), one(r"\d"))
 _AMERICAN = run(
     maybe(run(word("1"), _SEPARATOR)),
     either(run(word("("), _AREA, word(")"), maybe(_SEPARATOR)), run(_AREA, _SEPARATOR)),
-    *(_DIGIT, _DIGIT, _DIGIT, _SEPARATOR, _DIGIT, _DIGIT, _DIGIT, _DIGIT),
-    _BREAK,
+    *(one(r"\d"), one(r"\d"), one(r"\d"), _SEPARATOR, one(r"\d"), one(r"\d"), one(r"\d"), _LAST_DIGIT),
 )
 _PHONE = either(_WORLDWIDE, _NATIONAL, _AMERICAN)
 _DATE = re.compile(r"\d{2}[./-]\d{2}[./-](?:19|20)\d{2}(?!\d)")
 
 
 def _phone_end(text: str, start: int, end: int) -> int | None:
-    """Without a country code, accept only usual lengths, and no dates."""
-    if text[start] not in "0(" or text.startswith("00", start):
-        return next((last for digits, last in _ends(text, start, end) if len(digits) >= 8), None)
-    if _DATE.match(text, start):
-        return None
-    for digits, last in _ends(text, start, end):
-        if len(digits) in (10, 11) or (len(digits) >= 9 and last - start > len(digits)):
-            return last
-    return None
+    """Without a country code and gaps, accept only usual lengths; and no dates."""
+    if text[start] != "0" or text[start + 1] == "0" or (end - start in (10, 11) and text[start:end].isdecimal()):
+        return end
+    return None if text[start:end].isdecimal() or _DATE.match(text, start) else end
 
 
 _LENGTHS = {  # length of IBANs by country
@@ -267,23 +367,46 @@ _LENGTHS = {  # length of IBANs by country
     33: "RU",
 }
 _LENGTH_OF = {country: length for length, countries in _LENGTHS.items() for country in countries.split()}
-_ALNUM = re.compile(r"[A-Za-z0-9]")
 _IBAN = run(
     either(*(run(*(one(sign + sign.lower()) for sign in country)) for country in sorted(_LENGTH_OF))),
     one("0-9"),
     one("0-9"),
-    many(run(maybe(some(_GAP, 1, 2)), one("A-Za-z0-9")), 11, 29),
+    many(run(maybe(some(_GAP, 1, _GAP_CHARS)), one("A-Za-z0-9")), 11, 29),
     glance(),
 )
+_HEAD_CHARS = len("GB29")  # country and check digits
+
+
+class IbanPattern(Pattern):
+    """Finds candidates by two letters and two digits, before it looks at the country and the length."""
+
+    def __init__(self) -> None:
+        super().__init__("iban", _IBAN, _FREE, _iban_end, anchor="A-Za-z")
+        self._expression = _anchored("0-9", 2, _FREE, "[A-Za-z]{2}[0-9]{2}")
+        self.depth = 2
+
+
+@lru_cache
+def _as_digits() -> dict[int, str | None]:
+    """For ``str.translate``: letters as numbers, and no gaps."""
+    letters = map(chr, (*range(ord("A"), ord("Z") + 1), *range(ord("a"), ord("z") + 1)))
+    gaps = re.findall(f"[{_GAP}]", "".join(map(chr, range(0x10000))))
+    return {**{ord(letter): str(int(letter, 36)) for letter in letters}, **dict.fromkeys(map(ord, gaps))}
+
+
+@lru_cache
+def _iban_body(length: int) -> re.Pattern[str]:
+    sign = rf"[{_GAP}]{{0,{_GAP_CHARS}}}+[A-Za-z0-9]"
+    return re.compile(rf"(?:{sign}){{{length - _HEAD_CHARS}}}(?![A-Za-z0-9])")
 
 
 def _iban_end(text: str, start: int, end: int) -> int | None:
-    length = _LENGTH_OF[text[start : start + 2].upper()]
-    places = [found.start() for found in _ALNUM.finditer(text, start, end)][:length]
-    if len(places) < length or _ALNUM.match(text, places[-1] + 1):
+    length = _LENGTH_OF.get(text[start : start + 2].upper())
+    body = None if length is None else _iban_body(length).match(text, end)
+    if body is None:
         return None
-    number = "".join(text[place] for place in places).upper()
-    return places[-1] + 1 if int("".join(str(int(sign, 36)) for sign in number[4:] + number[:4])) % 97 == 1 else None
+    number = (body[0] + text[start:end]).translate(_as_digits())
+    return body.end() if int(number) % 97 == 1 else None
 
 
 # keys
@@ -297,6 +420,9 @@ def _key(prefixes: str, chars: str, least: int, most: int = 300) -> Piece:
     return run(either(*map(word, prefixes.split())), some(chars, least, most))
 
 
+_SK_KEY = _key("sk-", _WORD_LIKE, 20)
+_SOON_RANDOM = r"(?=sk-(?:[A-Za-z0-9]{0,15}+[_-]{1,40}+){0,10}+[A-Za-z0-9]{16})"
+"""16 letters and digits in a row follow soon: names such as ``sk-learn-pipelines-and-more`` have none."""
 _LINE_BREAK = some(r"\s\\nr", 0, 8)
 _FRAME = some("A-Z0-9 ", 11, 40)
 _PEM_TAIL = many(run(_LINE_BREAK, some(_BASE64, 1, 100)), 0, 3)
@@ -309,7 +435,7 @@ _PEM = run(
     maybe(run(_PEM_TAIL, _LINE_BREAK, word("-----END "), _FRAME, word("-----"))),
 )
 _KEY = either(
-    _key("sk-", _WORD_LIKE, 20),  # OpenAI, Anthropic, DeepSeek, OpenRouter
+    _SK_KEY._replace(whole=_SOON_RANDOM + _SK_KEY.whole),  # OpenAI, Anthropic, DeepSeek, OpenRouter
     _key("sk_live_ sk_test_ rk_live_ rk_test_", _WORD_LIKE, 16),  # Stripe, and ours
     _key("whsec_", f"{_BASE64}_-", 16),
     _key("AIza", _WORD_LIKE, 35),  # Google
@@ -325,23 +451,20 @@ _KEY = either(
     run(word("SG."), some(_WORD_LIKE, 20, 30), word("."), some(_WORD_LIKE, 40, 50)),  # SendGrid
     _PEM,
 )
-_RANDOM = re.compile(r"[A-Za-z0-9]{16}")
 
 
 def _key_end(text: str, start: int, end: int) -> int | None:
     """Exclude names with the same prefix, and public keys."""
-    found = text[start:end]
-    if found.startswith("-----"):
-        return end if "PRIVATE KEY" in found[:60] else None
-    body = _RANDOM.search(found) if found.startswith("sk-") else None
-    is_key = not found.startswith("sk-") or (body is not None and any(sign.isdigit() for sign in found))
-    return end if is_key else None
+    key = text[start:end]
+    if key.startswith("-----"):
+        return end if "PRIVATE KEY" in key[:60] else None
+    return end if not key.startswith("sk-") or any(map(str.isdigit, key)) else None
 
 
 PATTERNS: dict[PatternKind, Pattern] = {
-    "email": Pattern("email", _EMAIL, r"(?<!\\)", _email_end),
-    "phone": Pattern("phone", _PHONE, _BEHIND_NO_NUMBER, _phone_end),
-    "card": Pattern("card", _CARD, rf"{_FREE}(?<!\d[.,])", _card_end),
-    "iban": Pattern("iban", _IBAN, _FREE, _iban_end),
-    "api_key": Pattern("api_key", _KEY, _FREE, _key_end),
+    "email": EmailPattern(),
+    "phone": Pattern("phone", _PHONE, _BEHIND_NO_NUMBER, _phone_end, anchor=r"+\uff0b(0-9"),
+    "card": CardPattern(),
+    "iban": IbanPattern(),
+    "api_key": Pattern("api_key", _KEY, _FREE, _key_end, anchor="srwAyGgxhnpS-"),
 }
