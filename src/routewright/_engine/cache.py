@@ -49,7 +49,7 @@ from routewright.wire import (
 
 from .calibrations import Calibrations, Judge, Learned, Space
 from .context import CancelWatch
-from .guardrail import LARGE_CHARACTERS, GuardrailFailed, Screen
+from .guardrail import GuardrailFailed, Screen
 from .worker import Worker
 
 NEAREST = 6
@@ -464,7 +464,7 @@ async def _fits(entry: CacheEntry, guardrails: Sequence[Guardrail], form: Form |
         return False
     if not guardrails:
         return True
-    screen = Screen(guardrails, as_json=False, aside_from=LARGE_CHARACTERS)
+    screen = Screen(guardrails, as_json=False)
     try:
         await screen.feed(answer.output)
         await screen.end(answer.output, answer.tool_calls or (), Finish(answer.finish_reason))

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from routewright._core.call import Call
 from routewright._core.request.read import prompt_of
 from routewright._core.routing.board import Board, LruCache
+from routewright._core.routing.decide import largest_window
 from routewright._core.routing.inputs import predicted_column, quality_column, quality_spans
 from routewright._core.routing.plan import Plan
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.predict import Predictor
-from routewright._core.tokens.estimate import VOCABULARIES, Vocabulary
+from routewright._core.tokens.estimate import LONG_BYTES, VOCABULARIES, Vocabulary, least_tokens
 from routewright.errors import InternalError, RouterError, RouterTimeoutError
 from routewright.loop import Threads
 from routewright.protocols import Clock, QualityPredictor
@@ -113,7 +114,20 @@ class Counting:
             raise InternalError(f"the quality predictor gave {len(column)} qualities for {len(models)} models")
         call.given = replace(given, quality=column)
 
+    def too_long(self, call: Call, given: DecisionInput) -> DecisionInput | None:
+        """The input, to be decided without counts, if the prompt certainly exceeds the window of every model that the
+        request may use; else None. Counting a prompt of megabytes takes seconds of a processor, which nobody pays for
+        if no model can take it."""
+        window = largest_window(given, call.board)
+        least = least_tokens(call.request, given.tokens, window)
+        return replace(given, tokens=replace(given.tokens, low=least, counted=True)) if least > window else None
+
     def count(self, call: Call, given: DecisionInput, encodings: Sequence[Vocabulary] = VOCABULARIES) -> DecisionInput:
+        if given.tokens.high > LONG_BYTES and (refused := self.too_long(call, given)) is not None:
+            return refused
+        return self._counted(call, given, encodings)
+
+    def _counted(self, call: Call, given: DecisionInput, encodings: Sequence[Vocabulary]) -> DecisionInput:
         try:
             tokens = self._count(call.request, given.tokens, encodings)
         except RouterError:
@@ -131,8 +145,10 @@ class Counting:
         short = characters <= COUNT_INLINE_CHARS and self.loaded.issuperset(encodings)
         if short or self._clock.virtual:
             return self.count(call, given, encodings)
+        if characters > LONG_BYTES and (refused := self.too_long(call, given)) is not None:
+            return refused
         threads = self._threads_of_long if characters > COUNT_LONG_CHARS else self._threads
         with self._clock.deadline(call.deadline):
-            return await threads.run(self.count, call, given, encodings)
+            return await threads.run(self._counted, call, given, encodings)
         said = f"timeout_ms={given.timeout_ms} ran out while the tokens of the prompt were counted"
         raise RouterTimeoutError(f"{said}; raise timeout_ms, or send a shorter prompt")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from math import inf
 
 import anyio.lowlevel
 
@@ -17,7 +16,7 @@ from routewright.wire import Finish
 
 from .classify import CUT_SHORT, TOO_SLOW
 from .context import CancelWatch
-from .guardrail import LARGE_CHARACTERS, GuardrailFailed
+from .guardrail import GuardrailFailed, rest
 from .progress import FAREWELL_S, Blocked, Exchange, Part, Progress
 
 LATE_S = 0.01
@@ -203,6 +202,5 @@ class Execution(Progress):
     def _entered(self, exchange: Exchange) -> bool:
         return exchange.context is not None
 
-    @property
-    def _aside_from(self) -> float:
-        return inf if self.clock.virtual else LARGE_CHARACTERS
+    async def _resting(self) -> None:
+        await rest()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-import anyio.to_thread
+import anyio
+from anyio.lowlevel import RunVar, checkpoint
 
-from routewright._core.guardrails.screen import AnswerGate, Hit, PassageGate
-from routewright._core.guardrails.texts import json_passage
+from routewright._core.guardrails.screen import REST, AnswerGate, Hit, PassageGate
+from routewright._core.guardrails.texts import PIECE_CHARS, Passage
 from routewright._core.request.json_scan import quoted
 from routewright.errors import InternalError
 from routewright.loop import this_loop
@@ -17,10 +18,26 @@ from routewright.wire import Delta, Finish, FunctionCall, ToolCall, ToolDelta
 
 from .context import CancelWatch
 
-LARGE_CHARACTERS = 20_000
-"""Longer texts are checked in a worker thread: they take milliseconds."""
+RESTS = 3
+"""Rounds of the event loop between two pieces of a long text, so that other calls, which take several, get on."""
 
 T = TypeVar("T")
+Resting = Callable[[], Awaitable[None]]
+"""Called between two pieces of a long text."""
+
+_TURN: RunVar[anyio.Semaphore] = RunVar("routewright.guardrails")
+
+
+async def rest() -> None:
+    """Let other tasks go on. One search of a long text continues at a time in an event loop, however many there are:
+    otherwise each round of the loop would take as long as a piece of all of them together."""
+    turn = _TURN.get(None)
+    if turn is None:
+        turn = anyio.Semaphore(1)
+        _TURN.set(turn)
+    async with turn:
+        for _ in range(RESTS):
+            await checkpoint()
 
 
 class GuardrailFailed(InternalError):
@@ -31,14 +48,14 @@ class _CannotWait(BaseException):
     """Thrown into a guardrail that waits in plain code."""
 
 
-async def pass_gate(gate: PassageGate | AnswerGate, *, aside: bool = False) -> None:
-    """Get the verdict of every guardrail; rule-based ones in a worker thread if ``aside``. Raises
-    ``GuardrailFailed``, for any exception of a guardrail but an exit or this task's cancellation."""
+async def pass_gate(gate: PassageGate | AnswerGate, resting: Resting = rest) -> None:
+    """Get the verdict of every guardrail. Raises ``GuardrailFailed``, for any exception of a guardrail but an exit or
+    this task's cancellation."""
     while True:
-        if aside:  # after a cancellation the gate is not used again
-            ask = await anyio.to_thread.run_sync(gate.next, abandon_on_cancel=True)
-        else:
-            ask = gate.next()
+        ask = gate.next()
+        if ask is REST:
+            await resting()
+            continue
         if ask is None:
             return
         watch, named = CancelWatch(), f"the guardrail {quoted(ask.guardrail.name)}"
@@ -82,11 +99,10 @@ class Screen:
     """Checks one streamed answer. Text passes as soon as it is known to be harmless; tool calls and JSON answers once
     they are complete."""
 
-    def __init__(self, guardrails: Sequence[Guardrail], *, as_json: bool, aside_from: float) -> None:
-        """``aside_from``: longer texts, in characters, are checked in a worker thread."""
+    def __init__(self, guardrails: Sequence[Guardrail], *, as_json: bool, resting: Resting = rest) -> None:
         self._guardrails = guardrails
         self._as_json = as_json
-        self._aside_from = aside_from
+        self._resting = resting
         self._gate = AnswerGate(guardrails)
         self._text: list[str] = []
         self._calls: list[ToolCall] = []
@@ -109,11 +125,13 @@ class Screen:
         """Check a piece of the answer's text; returns the text that may be delivered."""
         if self._as_json:
             return ""
-        if len(text) > self._aside_from:
-            await anyio.to_thread.run_sync(self._gate.feed, text, abandon_on_cancel=True)
-        else:
-            self._gate.feed(text)
-        return await self._passed()
+        passed = ""
+        for start in range(0, len(text), PIECE_CHARS):
+            if start > 0:
+                await self._resting()
+            self._gate.feed(text[start : start + PIECE_CHARS])
+            passed += await self._passed()
+        return passed
 
     async def end(self, text: str, calls: Sequence[ToolCall], finish: Finish) -> list[Delta | ToolDelta | Finish]:
         """Check the complete answer, text and calls; returns the parts to deliver, the ``Finish`` last."""
@@ -132,7 +150,7 @@ class Screen:
         return [*parts, finish]
 
     async def _passed(self) -> str:
-        await pass_gate(self._gate)
+        await pass_gate(self._gate, self._resting)
         self.blocked = self._gate.blocked
         text = self._gate.text
         self._text.append(text)
@@ -140,8 +158,8 @@ class Screen:
 
     async def _passage(self, text: str) -> str:
         """Check a complete JSON text; returns it redacted."""
-        gate = PassageGate([json_passage(text)], self._guardrails, "output")
-        await pass_gate(gate, aside=len(text) > self._aside_from)
+        gate = PassageGate([Passage(text, is_json=True)], self._guardrails, "output")
+        await pass_gate(gate, self._resting)
         self._later += gate.hits
         self.blocked = self.blocked or gate.blocked
         return str(gate.passages[0])

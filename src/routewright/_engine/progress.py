@@ -8,7 +8,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from math import inf
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -244,7 +243,7 @@ class Progress(Attempts, kw_only=True):
         if self.guardrails:
             form = None if request.params is None else request.params.response_format
             attempt.screen = Screen(
-                self.guardrails, as_json=form is not None and form.get("type") != "text", aside_from=self._aside_from
+                self.guardrails, as_json=form is not None and form.get("type") != "text", resting=self._resting
             )
         call.attempts = (*call.attempts, attempt)
         params = request.params or _NO_PARAMS
@@ -334,10 +333,8 @@ class Progress(Attempts, kw_only=True):
         exchange.wake(min(self.until, wake_at + took_s))
         return parts
 
-    @property
-    def _aside_from(self) -> float:
-        """Characters above which guardrails run in a worker thread; never, since nothing can be awaited here."""
-        return inf
+    async def _resting(self) -> None:
+        """Let others go on while a long answer is checked; does nothing here, since plain code cannot wait."""
 
     def _unfit(self, attempt: Attempt, form: Form) -> Fault | None:
         """Parse the answer as the requested type. Returns a fault if it does not fit. Tool calls are not parsed."""

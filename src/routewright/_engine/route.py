@@ -23,6 +23,7 @@ from routewright._core.attempts.machine import End, Rules
 from routewright._core.attempts.statistics import values_of
 from routewright._core.call import Call
 from routewright._core.guardrails.screen import RequestGate, guardrails_of, standing
+from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._core.money import PICOS_PER_NANO
 from routewright._core.policy import Laid, by_key, class_of, find_policy, name_of, under_policy
 from routewright._core.request.json_scan import quoted
@@ -75,7 +76,7 @@ from .counting import Counting
 from .discovery import Discovery
 from .execute import Execution
 from .fleet import Fleet
-from .guardrail import LARGE_CHARACTERS, done_now, pass_gate
+from .guardrail import done_now, pass_gate
 from .hedge import HedgedExecution
 from .progress import Progress
 from .record import Records
@@ -383,16 +384,17 @@ class Engine:
         guardrails = standing(self.guardrails(call), "input")
         if not guardrails:
             return
-        gate, large = RequestGate(call.request, guardrails), call.bounds.high > LARGE_CHARACTERS
+        if call.bounds.high > PIECE_CHARS:
+            await self._refuse_too_long(call, plain=plain)
+        gate = RequestGate(call.request, guardrails)
         try:
             if plain:
-                done_now(pass_gate(gate))
+                done_now(pass_gate(gate, partial(self._check_time, call)))
             else:
                 with self._clock.deadline(call.deadline) as limit:
-                    await pass_gate(gate, aside=large and not self._clock.virtual)
+                    await pass_gate(gate)
                 if limit.expired:
-                    said = f"timeout_ms={call.timeout_ms} ran out while a guardrail checked the request"
-                    raise RouterTimeoutError(f"{said}; raise timeout_ms, or use a faster guardrail")
+                    raise _late_guardrail(call)
         except BaseException as error:
             call.request = gate.request
             self.undecided(call, error)
@@ -407,6 +409,26 @@ class Engine:
             call.bounds = bounds_of(call.request)
             if call.prompt is not None and self._warmth is not None:
                 self._warmth.look(call)
+
+    async def _refuse_too_long(self, call: Call, *, plain: bool) -> None:
+        """Raise the decision's refusal of a prompt that no model can take, before guardrails spend time on it. The
+        decision repeats the check, since guardrails may change the prompt."""
+        counting, budget, decision_input = self.counting, call.budget, self.give(call)
+        if counting.too_long(call, decision_input) is not None:
+            try:
+                call.given = (
+                    counting.count(call, decision_input) if plain else await counting.count_aside(call, decision_input)
+                )
+                decide(call.given, call.board, call.laid)
+            except BaseException as error:
+                self.undecided(call, error)
+                raise
+        call.own_given, call.budget = None, budget
+
+    async def _check_time(self, call: Call) -> None:
+        """Raise ``RouterTimeoutError`` past the deadline. Awaits nothing."""
+        if self._clock.monotonic() >= call.deadline:
+            raise _late_guardrail(call)
 
     def guard_now(self, call: Call) -> None:
         """As ``guard``, without awaiting. Raises ``InternalError`` for a guardrail that has to be awaited."""
@@ -732,6 +754,11 @@ class Engine:
             progress.onward = Onward(call.traceparent, call.id, self._traceparent_to)
         self.records.under_way.add(call)
         return progress
+
+
+def _late_guardrail(call: Call) -> RouterTimeoutError:
+    problem = f"timeout_ms={call.timeout_ms} ran out while a guardrail checked the request"
+    return RouterTimeoutError(f"{problem}; raise timeout_ms, or use a faster guardrail")
 
 
 def is_hedged(call: Call) -> bool:

@@ -16,7 +16,7 @@ import anyio
 from routewright._core.guardrails.screen import RequestGate, guardrails_of
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import as_request
-from routewright._engine.guardrail import done_now, pass_gate
+from routewright._engine.guardrail import pass_gate
 from routewright.arguments import RequestLike, checked_policies
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
@@ -206,7 +206,7 @@ class _Stage:
     async def play(self) -> None:
         """Raises ``NotSurvived``."""
         name, gate = self._policy.name, RequestGate(self._request, guardrails_of(self._policy))
-        done_now(pass_gate(gate))
+        await pass_gate(gate)
         if gate.blocked is not None:
             by = f"guardrail {gate.blocked.guardrail!r} blocks the request itself, by its rule {gate.blocked.rule!r}"
             raise NotSurvived(f"policy {name!r} cannot be tried: its {by}; pass another 'request='")

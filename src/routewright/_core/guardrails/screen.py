@@ -4,13 +4,17 @@ Rules match from left to right. Of two matches with the same start the longer on
 it. Matches therefore do not depend on how a stream is split, and ``HoldBack`` releases only text that can no longer
 match. Built-in guardrails are evaluated here. For all others the gates are machines: ``next`` returns the guardrail to
 call and the text, ``take`` receives the verdict.
+
+A long text takes seconds, in which nobody else would be served and no deadline would hold. It is therefore searched in
+pieces: between two of them ``next`` returns ``REST``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from enum import Enum, auto
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +26,7 @@ from routewright.protocols import Guardrail
 from routewright.wire import Allow, Block, GuardrailAction, Policy, Redact, Redaction, RouteRequest, Stage, Verdict
 
 from .detectors import CONTEXT_CHARS, PATTERNS, Found, Pattern, PatternSearch
-from .texts import Passage, Phrases, PhraseSearch, parts_of, passages_of, redacted, with_passages
+from .texts import PIECE_CHARS, Passage, Phrases, PhraseSearch, parts_of, passages_of, redacted, with_passages
 
 STAGES: tuple[Stage, ...] = ("input", "output")
 HELD_PER_LOOK = 64
@@ -58,12 +62,37 @@ class Ruled:
 
     def check(self, text: str, stage: Stage) -> Verdict:
         """Check a complete text. The rules are the same for both stages."""
-        found = found_in([rule.over(text) for rule in self._rules], 0, len(text))
+        findings = list[Found]()
+        for piece in self.pieces(text):
+            findings += piece
+            if piece and self.action == "block":
+                break
+        return self.verdict(findings)
+
+    def pieces(self, text: str) -> Iterator[list[Found]]:
+        """The findings of a complete text, a list for each piece of it."""
+        assert self.holds is not None, "rules have a longest match"
+        length, last = max(PIECE_CHARS, self.holds), 0
+        for start in range(0, len(text), length):
+            end = min(start + length, len(text))
+            offset = max(0, start - CONTEXT_CHARS)
+            window = text[offset : end + self.holds]
+            searches = [rule.over(window) for rule in self._rules]
+            findings = [
+                finding._replace(start=finding.start + offset, end=finding.end + offset)
+                for finding in found_in(searches, max(start, last) - offset, end - offset)
+            ]
+            if findings:
+                last = findings[-1].end
+            yield findings
+
+    def verdict(self, findings: Sequence[Found]) -> Verdict:
+        """The verdict on a text with these findings."""
+        if not findings:
+            return Allow()
         if self.action == "block":
-            first = next(found, None)
-            return Allow() if first is None else Block(first.rule)
-        parts = tuple(Redaction(*each[:2], each.rule, each.replacement) for each in found)
-        return Redact(parts) if parts else Allow()
+            return Block(findings[0].rule)
+        return Redact(tuple(Redaction(start, end, rule, shown) for start, end, rule, shown in findings))
 
     def hold_back(self) -> HoldBack:
         """Start checking a text that arrives in pieces."""
@@ -148,12 +177,16 @@ class Window:
         self.blocked: str | None = None
         self._holds = holds
         self._text = ""
+        self._waiting: list[str] = []  # joined only once: an answer may have a million pieces
         self._cut = 0
 
     def feed(self, text: str) -> str | None:
         """Add a piece; return the window to check, or None if that can wait."""
+        if self._holds is None:
+            self._waiting.append(text)
+            return None
         self._text += text
-        if self._holds is None or len(self._text) <= self._holds:
+        if len(self._text) <= self._holds:
             return None
         cut = len(self._text) - self._holds
         space = max(self._text.rfind(" ", 0, cut), self._text.rfind("\n", 0, cut))
@@ -162,6 +195,8 @@ class Window:
 
     def end(self) -> str | None:
         """End the text; return the window to check."""
+        self._text += "".join(self._waiting)
+        self._waiting.clear()
         self._cut = len(self._text)
         return self._text or None
 
@@ -230,6 +265,17 @@ class GuardrailCall(NamedTuple):
     stage: Stage
 
 
+class Step(Enum):
+    """What a gate needs besides the verdict of a guardrail."""
+
+    REST = auto()
+    """Nothing, but a piece of a long text was searched: let others go on, then call ``next`` again."""
+
+
+Rest = Literal[Step.REST]
+REST: Rest = Step.REST
+
+
 def standing(guardrails: Iterable[Guardrail], stage: Stage) -> list[Guardrail]:
     """Guardrails that apply to a stage."""
     return [guardrail for guardrail in guardrails if stage in guardrail.stages]
@@ -243,9 +289,9 @@ class PassageGate:
         self.blocked: Hit | None = None
         self._counts: Counter[tuple[str, str]] = Counter()
         self._stage: Stage = stage
-        self._asks = self._walk(standing(guardrails, stage))
-        self._ask: GuardrailCall | None = None
-        self._place = 0
+        self._steps = self._walk(standing(guardrails, stage))
+        self._call: GuardrailCall | None = None
+        self._passage: Passage | None = None
 
     @property
     def hits(self) -> list[Hit]:
@@ -253,33 +299,54 @@ class PassageGate:
         found = [Hit(*who, self._stage, "redact", count) for who, count in self._counts.items()]
         return found if self.blocked is None else [*found, self.blocked]
 
-    def next(self) -> GuardrailCall | None:
-        """The next guardrail to call. None: done."""
-        while self._ask is None and self.blocked is None and (ask := next(self._asks, None)) is not None:
-            self._ask = ask
-            if isinstance(ask.guardrail, Ruled):
-                self.take(ask.guardrail.check(ask.text, ask.stage))
-        return self._ask
+    def next(self) -> GuardrailCall | Rest | None:
+        """The next guardrail to call, or ``REST``. None: done."""
+        if self._call is not None:
+            return self._call
+        step = None if self.blocked is not None else next(self._steps, None)
+        if isinstance(step, GuardrailCall):
+            self._call = step
+        return step
 
     def take(self, verdict: object) -> None:
         """Apply the verdict of the guardrail returned by ``next``."""
-        assert self._ask is not None, "next() names the guardrail"
-        (guardrail, text, stage), self._ask = self._ask, None
-        said = checked_verdict(verdict, guardrail.name)
-        if isinstance(said, Block):
-            self.blocked = Hit(guardrail.name, said.rule, stage, "block")
-            return
-        parts = parts_of(said, len(text))
-        if parts:
-            self.passages[self._place] = self.passages[self._place].without(parts)
-            self._counts.update((guardrail.name, part.rule) for part in parts)
+        assert self._call is not None, "next() names the guardrail"
+        (guardrail, text, _), self._call = self._call, None
+        self._apply(guardrail, checked_verdict(verdict, guardrail.name), len(text))
 
-    def _walk(self, guardrails: Sequence[Guardrail]) -> Iterator[GuardrailCall]:
-        for place in range(len(self.passages)):
-            self._place = place
+    def _walk(self, guardrails: Sequence[Guardrail]) -> Iterator[GuardrailCall | Rest]:
+        searched = 0
+        for passage in self.passages:
+            self._passage = passage
+            for _ in passage.read():
+                yield REST
             for guardrail in guardrails:
-                if text := self.passages[place].text:
+                text = passage.text
+                if not text:
+                    continue
+                if not isinstance(guardrail, Ruled):
                     yield GuardrailCall(guardrail, text, self._stage)
+                    continue
+                findings = list[Found]()
+                for piece in guardrail.pieces(text):
+                    findings += piece
+                    searched += min(len(text), PIECE_CHARS)
+                    if searched >= PIECE_CHARS:  # also of many short texts
+                        searched = 0
+                        yield REST
+                self._apply(guardrail, guardrail.verdict(findings), len(text))
+                if self.blocked is not None:
+                    return
+
+    def _apply(self, guardrail: Guardrail, verdict: Verdict, length: int) -> None:
+        assert self._passage is not None, "a passage is being checked"
+        if isinstance(verdict, Block):
+            self.blocked = Hit(guardrail.name, verdict.rule, self._stage, "block")
+            return
+        parts = parts_of(verdict, length)
+        if parts:
+            self._passage.redact(parts)
+            self._counts.update((guardrail.name, part.rule) for part in parts)
 
 
 class RequestGate(PassageGate):

@@ -10,7 +10,7 @@ from operator import itemgetter
 import numpy as np
 from msgspec.structs import replace
 
-from routewright._core.money import nanos
+from routewright._core.money import MOST_TOKENS, nanos
 from routewright._core.policy import Laid
 from routewright._core.tokens.estimate import VOCABULARIES, Vocabulary
 from routewright.errors import NoCandidates
@@ -248,6 +248,16 @@ def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
     keys = itertools.chain(_preferred(given, board, order), _affordable_first(given, order, check))
     found = {pool.measures[pool.measure[key[-1]]].tokenizer for key in keys if check.may_fit(key[-1])}
     return VOCABULARIES[:1] if found == {first} else VOCABULARIES
+
+
+def largest_window(given: DecisionInput, board: Board) -> int:
+    """The largest window of the models that the request may use. Without any, no prompt is too long."""
+    return int(board.pool.windows[_rows(given, board)].max(initial=0)) or MOST_TOKENS
+
+
+def exceeds_windows(given: DecisionInput, board: Board) -> bool:
+    """True if the prompt certainly exceeds the window of every model that the request may use."""
+    return given.tokens.low > largest_window(given, board)
 
 
 def _rows(given: DecisionInput, board: Board) -> IntArray:

@@ -83,6 +83,11 @@ UNBROKEN_CHARACTERS = 1 << 17
 ENCODED_CHARACTERS = 1 << 19
 """A longer text that is not ASCII is not encoded: its bytes are bounded by ``MOST_BYTES`` per character."""
 MOST_BYTES = 4
+LONG_BYTES = 1 << 20
+"""Counting a longer prompt takes seconds, so one that no model can take is recognised without."""
+SURE = 3
+"""A prompt has at least its estimate divided by this. The estimate is mostly within 15 %, and twice as high at worst,
+for digits."""
 
 # The estimate is a sum of weights per byte. One pass removes the frequent lower-case ASCII letters and most UTF-8
 # continuation bytes, and replaces each other byte by its weight. The weights were fitted by least squares to some 2,600
@@ -220,6 +225,23 @@ def bounds_of_text(text: str, around: int) -> TokenBounds:
 def estimate_text(text: str) -> int:
     """Estimate the o200k tokens of a text from its characters; within 15 % on most prose, code and JSON."""
     return estimate(len(text), _utf8(text))
+
+
+def least_tokens(request: RouteRequest, bounds: TokenBounds, window: int) -> int:
+    """The fewest tokens of a prompt, as closely as needed to see that they exceed ``window``. Reads at most all of the
+    text, at a gigabyte a second."""
+    least = bounds.low
+    if bounds.high > LONG_BYTES and least <= window < bounds.estimate:
+        least = max(least, bounds.estimate // SURE)
+        if least <= window:
+            least = max(least, sum(map(_runs, prompt_texts(request))))
+    return least
+
+
+def _runs(text: str) -> int:
+    """Runs of digits and of anything else, at least: no token of a counted vocabulary joins two of them."""
+    is_digit = (np.frombuffer(_utf8(text), np.uint8) - ord("0")).astype(np.uint8) < 10
+    return int(np.count_nonzero(is_digit[1:] != is_digit[:-1]))
 
 
 def text_range(text: str) -> tuple[int, int]:
