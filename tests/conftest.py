@@ -31,7 +31,7 @@ SEAMS = (
     "engine/test_admission*.py engine/test_agent.py engine/test_attempt.py engine/test_cancel*.py "
     "engine/test_chaos*.py "
     "engine/test_counting.py engine/test_deadline.py engine/test_discovery.py engine/test_durability.py "
-    "engine/test_event.py engine/test_failing_parts.py engine/test_hedge.py "
+    "engine/test_event.py engine/test_failing_parts.py engine/test_hedge.py engine/test_long_text.py "
     "engine/test_request_input.py engine/test_route.py engine/test_stream.py engine/test_tool_calls.py "
     "engine/test_trace_log.py engine/test_webhooks.py engine/test_worker.py test_threads.py"
 ).split()

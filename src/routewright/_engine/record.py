@@ -12,11 +12,13 @@ from routewright._core.attempt import Attempt
 from routewright._core.attempts.journal import HITS_WINDOW_S, WINDOW_S
 from routewright._core.attempts.machine import End
 from routewright._core.call import Call
+from routewright._core.routing.decide import exceeds_windows
 from routewright._core.routing.decision import Decision
 from routewright.errors import (
     BlockedByPolicy,
     ContentRefused,
     InternalError,
+    NoCandidates,
     RouterError,
     RouterTimeoutError,
     UpstreamFailed,
@@ -141,7 +143,8 @@ class Records:
                 error = progress.error or failure(call, progress)
         if error is not None:
             error.trace_id, error.request_id, error.cost_nanos = call.id, self._ids("req_"), call.cost_nanos
-        if self._capture is not None:
+        # a redactor need not read a prompt that no model can take
+        if self._capture is not None and not (isinstance(error, NoCandidates) and exceeds_windows(call.given, board)):
             call.captured = self._capture.of(call.request.messages, served)
             call.text_bytes = call.captured.size
         output, tool_calls, reasoning = "", None, None
