@@ -185,8 +185,8 @@ policies = [*cheap, Policy(name="made", min_quality=0.5)]
         (
             "policies.toml",
             '[[policies]]\nname = "a"\n\n[[policies.guardrails]]\naction = "block"\n',
-            "policies.toml: policies['a'].guardrails[0]: has neither 'patterns' nor 'deny'; "
-            "set 'patterns', 'deny' or both",
+            "policies.toml: policies['a'].guardrails[0]: has nothing to look for; "
+            "set 'patterns', 'deny', 'custom', or several of them",
         ),
         (
             "policies.toml",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import starmap
 from typing import get_args
 
+from ._core.guardrails.custom import check_custom, custom_pattern
 from ._core.guardrails.detectors import PATTERNS
 from ._core.guardrails.screen import STAGES, Ruled
 from ._core.guardrails.texts import Phrases
@@ -21,7 +23,11 @@ class PatternGuardrail(Ruled):
         guardrail = PatternGuardrail("email", "card")
         guardrail.check("Write to anna@example.com.", "input")  # Redact: [email]
 
-    The default is all kinds: ``email, phone, card, iban, api_key``."""
+    The default is all kinds: ``email, phone, card, iban, api_key``. ``custom`` has regular expressions of your own, by
+    the name of their finding; each must match in one way only, so that no text can make it slow:
+
+        PatternGuardrail(custom={"ticket": r"\bTICKET-\\d{4,8}\b"}).check("TICKET-1234", "input")  # Redact: [ticket]
+    """
 
     def __init__(
         self,
@@ -29,14 +35,19 @@ class PatternGuardrail(Ruled):
         action: GuardrailAction = "redact",
         stages: Collection[Stage] = STAGES,
         name: str = "patterns",
+        custom: Mapping[str, str] | None = None,
     ) -> None:
-        """Raises ``ValidationFailed`` for an unknown kind, action or stage."""
-        found = _problems(name, action, stages)
+        """Raises ``ValidationFailed`` for an unknown kind, action or stage, and for an expression that could be
+        slow."""
+        problems = _problems(name, action, stages)
         known = get_args(PatternKind)
         if kinds:
-            check_choice("kinds", kinds, known, found)
-        _refuse(found)
-        super().__init__(name, [PATTERNS[kind] for kind in kinds or known], action, stages)
+            check_choice("kinds", kinds, known, problems)
+        if custom is not None:
+            check_custom("custom", custom, problems)
+        _refuse(problems)
+        built_in = [PATTERNS[kind] for kind in kinds or (() if custom else known)]
+        super().__init__(name, [*built_in, *starmap(custom_pattern, (custom or {}).items())], action, stages)
 
 
 class DenyList(Ruled):

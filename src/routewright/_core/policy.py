@@ -34,6 +34,7 @@ from routewright.wire import (
 )
 
 from .catalogue.models import content_id
+from .guardrails.custom import check_custom
 from .model_selector import CAPABLE, Known, allowed, in_order
 from .request.json_scan import quoted
 from .request.problems import Problems, as_attribute, did_you_mean, listed, one_of, shown
@@ -148,12 +149,14 @@ def _check_rules(path: str, policy: PolicyRules, found: Problems) -> None:
 
 
 def _check_guardrail(path: str, guardrail: PolicyGuardrail, found: Problems) -> None:
-    if guardrail.patterns is None and guardrail.deny is None:
-        found.append(Problem(path, "has neither 'patterns' nor 'deny'", "set 'patterns', 'deny' or both"))
+    if guardrail.patterns is None and guardrail.deny is None and guardrail.custom is None:
+        found.append(Problem(path, "has nothing to look for", "set 'patterns', 'deny', 'custom', or several of them"))
     if guardrail.patterns is not None:
         check_choice(f"{path}.patterns", guardrail.patterns, get_args(PatternKind), found)
     if guardrail.deny is not None:
         check_phrases(f"{path}.deny", guardrail.deny, found)
+    if guardrail.custom is not None:
+        check_custom(f"{path}.custom", guardrail.custom, found)
     if guardrail.stages is not None:
         check_choice(f"{path}.stages", guardrail.stages, get_args(Stage), found)
 

@@ -18,7 +18,7 @@ from routewright.wire import Delta, Finish, FunctionCall, ToolCall, ToolDelta
 
 from .context import CancelWatch
 
-RESTS = 3
+RESTS = 8
 """Rounds of the event loop between two pieces of a long text, so that other calls, which take several, get on."""
 
 T = TypeVar("T")

@@ -76,6 +76,8 @@ class PolicyGuardrail(Struct, frozen=True, kw_only=True, omit_defaults=True, for
     """Kinds of data to look for."""
     deny: list[str] | None = None
     """Words and phrases to look for. Case does not matter."""
+    custom: dict[str, str] | None = None
+    """Regular expressions to look for, by the name of their finding."""
     action: GuardrailAction
     """What to do with matches."""
     stages: list[Stage] | None = None

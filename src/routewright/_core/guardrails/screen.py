@@ -25,6 +25,7 @@ from routewright.errors import InternalError
 from routewright.protocols import Guardrail
 from routewright.wire import Allow, Block, GuardrailAction, Policy, Redact, Redaction, RouteRequest, Stage, Verdict
 
+from .custom import custom_pattern
 from .detectors import CONTEXT_CHARS, PATTERNS, Found, Pattern, PatternSearch
 from .texts import PIECE_CHARS, Passage, Phrases, PhraseSearch, parts_of, passages_of, redacted, with_passages
 
@@ -250,8 +251,10 @@ def guardrails_of(policy: Policy) -> tuple[Ruled, ...]:
     made: list[Ruled] = []
     for entry in policy.guardrails or ():
         stages = entry.stages or STAGES
-        if entry.patterns:
-            made.append(Ruled("patterns", [PATTERNS[kind] for kind in entry.patterns], entry.action, stages))
+        if entry.patterns or entry.custom:
+            custom = (custom_pattern(*named) for named in (entry.custom or {}).items())
+            rules = [*(PATTERNS[kind] for kind in entry.patterns or ()), *custom]
+            made.append(Ruled("patterns", rules, entry.action, stages))
         if entry.deny:
             made.append(Ruled("deny_list", [Phrases(entry.deny, "deny_list")], entry.action, stages))
     return tuple(made)

@@ -1,0 +1,182 @@
+"""Regular expressions of a host as patterns. Which are taken, and why not the others?
+
+Python's ``re`` tries every way to match, so one careless expression lets one text stop a server: ``(a+)+b`` takes
+seconds for 30 characters. Only expressions that match in one way are taken: no character can belong to a repeat or to
+what follows it, and no repeat is inside another. Their repeats can then be possessive without changing a match, so the
+time grows with the text alone, and a stream knows what to hold back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from re import _parser  # type: ignore[attr-defined]  # what ``re`` itself parses with
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from routewright._core.request.json_scan import joined
+from routewright._core.request.problems import Problems, shown
+from routewright._core.request.rules import check_text
+from routewright._core.routing.logarithms import BoolArray
+from routewright.errors import Problem
+
+from .detectors import Pattern, Piece, either, glance, many, maybe, one, run
+
+MOST_CHARS = 256
+"""Longest match of a custom pattern."""
+_CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w", "NOT_DIGIT": r"\D", "NOT_SPACE": r"\S", "NOT_WORD": r"\W"}
+_REFUSED = {
+    "MIN_REPEAT": "a lazy repeat; write a greedy one over fewer characters",
+    "POSSESSIVE_REPEAT": "a possessive repeat; write a plain one",
+    "ATOMIC_GROUP": "an atomic group; write a plain one",
+    "ASSERT": "a look-around; only \\b at the start and the end is supported",
+    "ASSERT_NOT": "a look-around; only \\b at the start and the end is supported",
+    "AT": "an anchor; only \\b at the start and the end is supported",
+    "GROUPREF": "a back-reference; write out what it repeats",
+    "GROUPREF_EXISTS": "a condition; write alternatives",
+}
+
+
+class Node(NamedTuple):
+    """A part of an expression."""
+
+    piece: Piece
+    first: tuple[str, ...]
+    """Classes of the characters that it can start with."""
+    may_be_empty: bool = False
+
+
+def custom_pattern(rule: str, expression: str) -> Pattern:
+    """Compile an expression. Raises ``ValueError`` with the reason if it is not taken."""
+    try:
+        parsed = _parser.parse(expression)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    least, most = parsed.getwidth()
+    if parsed.state.flags & ~re.UNICODE.value:
+        raise ValueError("has flags; write out both cases, for example [Aa]")
+    items = [*parsed]
+    after, ending = r"\b" if _is_boundary(items[:1]) else "", _is_boundary(items[1:][-1:])
+    items = items[len(after) // 2 : len(items) - ending]
+    if least == 0:
+        raise ValueError("matches an empty text; make a part of it required")
+    node = _sequence(items, (r"\W",) if ending else (), repeated=False)
+    if most > MOST_CHARS:
+        raise ValueError(f"can match more than {MOST_CHARS} characters; bound its repeats, for example {{1,40}}")
+    piece = node.piece
+    if ending:
+        piece = Piece(rf"{piece.whole}\b", run(piece, glance()).begun, piece.longest + 1)
+    is_listed = not any(class_.startswith("^") for class_ in node.first)
+    return Pattern(rule, piece, after, anchor="".join(node.first) if is_listed else r"\s\S")
+
+
+def check_custom(path: str, custom: object, problems: Problems) -> None:
+    """Report expressions that are not taken."""
+    if not isinstance(custom, Mapping) or not custom:
+        hint = 'for example {"ticket": r"TICKET-\\d{4,8}"}'
+        problems.append(Problem(path, f"must map names to expressions, got {shown(custom)}", hint))
+        return
+    for name, expression in custom.items():
+        if not isinstance(name, str) or not isinstance(expression, str):
+            hint = "write the name and the expression as strings"
+            problems.append(Problem(path, f"has {shown(name)}: {shown(expression)}", hint))
+            continue
+        check_text(path, name, problems)
+        try:
+            custom_pattern(name, expression)
+        except ValueError as error:
+            problem, _, hint = str(error).partition("; ")
+            problems.append(Problem(joined(path, name), problem, hint or "see the documentation of Python's re"))
+
+
+def _is_boundary(items: list[Any]) -> bool:
+    return [(str(kind), str(value)) for kind, value in items] == [("AT", "AT_BOUNDARY")]
+
+
+def _sequence(items: list[Any], follow: tuple[str, ...], *, repeated: bool) -> Node:
+    """A sequence. ``follow``: classes of what can come after it; ``repeated``: it is inside a repeat."""
+    nodes = list[Node]()
+    for item in reversed(items):
+        node = _node(*item, follow=follow, repeated=repeated)
+        follow = (*node.first, *follow) if node.may_be_empty else node.first
+        nodes.insert(0, node)
+    if not nodes:
+        raise ValueError("has an empty alternative or group; use ? after what may be missing")
+    first, may_be_empty = tuple[str, ...](), True
+    for node in nodes:
+        if may_be_empty:
+            first, may_be_empty = first + node.first, node.may_be_empty
+    return Node(run(*[node.piece for node in nodes]), first, may_be_empty)
+
+
+def _node(kind: Any, value: Any, *, follow: tuple[str, ...], repeated: bool) -> Node:
+    match str(kind):
+        case "LITERAL" | "NOT_LITERAL" | "IN" | "ANY":
+            class_ = _class(str(kind), value)
+            return Node(one(class_), (class_,))
+        case "SUBPATTERN":
+            _, added, removed, inner = value
+            if added or removed:
+                raise ValueError("has flags; write out both cases, for example [Aa]")
+            return _sequence([*inner], follow, repeated=repeated)
+        case "BRANCH":
+            branches = [_sequence([*branch], follow, repeated=repeated) for branch in value[1]]
+            starts = [branch.first for branch in branches]
+            if repeated and any(_overlap(starts[i], starts[j]) for i in range(len(starts)) for j in range(i)):
+                raise ValueError("repeats alternatives that start alike, which is ambiguous; let them differ")
+            first = tuple(class_ for start in starts for class_ in start)
+            return Node(either(*[b.piece for b in branches]), first, any(b.may_be_empty for b in branches))
+        case "MAX_REPEAT":
+            return _repeat(*value, follow=follow, repeated=repeated)
+    raise ValueError(f"has {_REFUSED.get(str(kind), f'{kind}, which is not supported')}")
+
+
+def _repeat(least: int, most: int, items: Any, *, follow: tuple[str, ...], repeated: bool) -> Node:
+    if most > 1 and repeated:
+        raise ValueError("has a repeat inside a repeat, which can take for ever; repeat only one of them")
+    inside = _sequence([*items], follow, repeated=repeated or most > 1)
+    if most > 1:  # it may follow itself
+        _sequence([*items], (*inside.first, *follow), repeated=True)
+    if inside.may_be_empty:
+        raise ValueError("repeats what may be empty; make a part of it required")
+    if least < most and _overlap(inside.first, follow):
+        raise ValueError("has a repeat that may take what follows it, which is ambiguous; let what follows differ")
+    piece = maybe(inside.piece) if (least, most) == (0, 1) else many(inside.piece, least, most)
+    if least == 0 and most > 1:
+        piece = maybe(piece._replace(whole=many(inside.piece, 1, most).whole))
+    return Node(piece, inside.first, least == 0)
+
+
+def _class(kind: str, value: Any) -> str:
+    """A class of characters, as inside brackets."""
+    if kind == "ANY":
+        return r"^\n"
+    if kind != "IN":
+        return ("^" if kind == "NOT_LITERAL" else "") + re.escape(chr(value))
+    written = list[str]()
+    for item, detail in value:
+        match str(item):
+            case "NEGATE":
+                written.append("^")
+            case "RANGE":
+                written.append("-".join(re.escape(chr(code)) for code in detail))
+            case "CATEGORY":
+                written.append(_CATEGORIES[str(detail).removeprefix("CATEGORY_")])
+            case _:
+                written.append(re.escape(chr(detail)))
+    return "".join(written)
+
+
+def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
+    return any(bool((_members(one) & _members(other)).any()) for one in first for other in second)
+
+
+@lru_cache(256)
+def _members(class_: str) -> BoolArray:
+    """Which characters a class has: those of the first two planes of Unicode, and one for all others."""
+    chars = "".join(map(chr, range(0x20001)))
+    members = np.zeros(len(chars), dtype=np.bool_)
+    members[[*map(ord, re.findall(f"[{class_}]", chars))]] = True
+    return members

@@ -1,0 +1,160 @@
+"""Custom patterns of a host: what they find, and that no expression is taken that a text could make slow."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright import PatternGuardrail, ValidationFailed
+from routewright._core.guardrails.custom import MOST_CHARS, custom_pattern
+from routewright._core.guardrails.detectors import PATTERNS
+from routewright._core.guardrails.screen import AnswerGate, Ruled, guardrails_of
+from routewright._core.guardrails.texts import parts_of, redacted
+from routewright._core.policy import checked_policy
+from routewright.wire import Policy, PolicyGuardrail, Redact
+
+TAKEN = [
+    r"\bEMP-\d{6}\b",
+    r"[A-Z]{2,3}(?:-\d{1,4})?",
+    r"(?:cat|car){1,5}s",
+    r"(a|b)c{0,3}d",
+    r"(?:\d[ -]?){13,16}",
+    r"(?:-?\d){8,14}",
+    r"PR[0-9]{1,8}(?:[A-Z]{2})?\b",
+    r"[^a-z\n]{1,5}[a-z]",
+    r"a.b",
+    r"[\]\-^a]{1,3}z",
+    r"x(?:ab|cd){0,4}e",
+    r"(?P<name>\w)@\d",
+]
+REFUSED = {
+    r"(a+)+b": "a repeat inside a repeat",
+    r"(?:a{1,9}){1,9}b": "a repeat inside a repeat",
+    r"x(?:-\d{1,4}){0,3}y": "a repeat inside a repeat",
+    r"\d{1,9}\d{4}": "may take what follows it",
+    r"a?a": "may take what follows it",
+    r"\w{1,9}(?:-|_)": "may take what follows it",
+    r"(?:a?b){1,5}a": "may take what follows it",
+    r"\d{1,3}(?:-\d{2})?\b": "may take what follows it",
+    r"(?:cat|)s": "empty alternative",
+    r"(?:ab|a.){1,5}c": "alternatives that start alike",
+    r"(?:ab|[a-c]d){1,5}e": "alternatives that start alike",
+    r"(?:a?){1,3}b": "may take what follows it",
+    r"\d+": "more than 256 characters",
+    rf"a{{1,{MOST_CHARS + 1}}}": "more than 256 characters",
+    r"[a-z]*": "an empty text",
+    r"": "an empty text",
+    r"\b": "an empty text",
+    r"(?i)abc": "has flags",
+    r"a(?i:b)": "has flags",
+    r"ab{1,3}?": "a lazy repeat",
+    r"ab{1,3}+": "a possessive repeat",
+    r"(?>ab)": "an atomic group",
+    r"a(?=b)": "a look-around",
+    r"(?<!a)b": "a look-around",
+    r"^a$": "an anchor",
+    r"a\bb": "an anchor",
+    r"(a)\1": "a back-reference",
+    r"(a)?(?(1)b|c)": "a condition",
+    r"(": "is no regular expression",
+    r"[z-a]": "is no regular expression",
+}
+
+texts = st.lists(
+    st.sampled_from([*"abcdezxX@ -_019]^\n", "EMP-123456", "cars", "cat", "PR12AB", "4111 1111", "é", "中"]),
+    max_size=30,
+).map("".join)
+
+
+def found_by(guardrail: Ruled, text: str) -> list[tuple[int, int]]:
+    verdict = guardrail.check(text, "input")
+    return [(part.start, part.end) for part in verdict.parts] if isinstance(verdict, Redact) else []
+
+
+@pytest.mark.parametrize("expression", TAKEN)
+@given(texts)
+def test_a_custom_pattern_finds_what_re_finds(expression: str, text: str) -> None:
+    found = found_by(PatternGuardrail(custom={"own": expression}), text)
+    assert found == [match.span() for match in re.finditer(expression, text)]
+
+
+@pytest.mark.parametrize("expression", TAKEN)
+@given(texts, st.integers(1, 7))
+def test_a_stream_gives_the_output_of_a_whole_check(expression: str, text: str, size: int) -> None:
+    guardrail = PatternGuardrail(custom={"own": expression})
+    gate, out = AnswerGate([guardrail]), ""
+    for start in range(0, len(text), size):
+        gate.feed(text[start : start + size])
+        out += gate.text
+    gate.end()
+    assert out + gate.text == redacted(text, parts_of(guardrail.check(text, "input"), len(text)))
+
+
+@pytest.mark.parametrize(("expression", "reason"), REFUSED.items())
+def test_an_expression_that_could_be_slow_is_refused_with_the_reason(expression: str, reason: str) -> None:
+    with pytest.raises(ValidationFailed, match=re.escape(reason)):
+        PatternGuardrail(custom={"own": expression})
+
+
+@pytest.mark.parametrize("expression", TAKEN)
+def test_twice_the_text_takes_at_most_twice_the_time(expression: str) -> None:
+    guardrail = PatternGuardrail(custom={"own": expression})
+
+    def seconds(text: str) -> float:
+        began = time.process_time()
+        guardrail.check(text, "input")
+        return time.process_time() - began
+
+    size = 30_000
+    for sign in ("a", "x", "xab", "1", "1 ", "EMP-", "]", "X", "ca"):
+        text = sign * (size // len(sign))
+        once = min(seconds(text) for _ in range(3))
+        assert min(seconds(text + text) for _ in range(3)) < 3 * once + 0.002, sign
+
+
+def test_custom_patterns_stand_beside_the_built_in_ones() -> None:
+    guardrail = PatternGuardrail("email", custom={"ticket": r"\bTICKET-\d{4,8}\b"})
+    text = "anna@example.com asks about TICKET-12345."
+    assert redacted(text, parts_of(guardrail.check(text, "input"), len(text))) == "[email] asks about [ticket]."
+    assert len(PatternGuardrail(custom={"a": "a"})._rules) == 1
+    assert len(PatternGuardrail()._rules) == len(PATTERNS)
+
+
+def test_a_policy_has_custom_patterns() -> None:
+    policy = Policy(name="p", guardrails=[PolicyGuardrail(custom={"ticket": r"T-\d{4}"}, action="redact")])
+    (guardrail,) = guardrails_of(checked_policy(policy, 0))
+    assert found_by(guardrail, "See T-1234.") == [(4, 10)]
+
+
+def test_a_policy_with_a_slow_expression_is_refused() -> None:
+    policy = Policy(name="p", guardrails=[PolicyGuardrail(custom={"own": "(a+)+b"}, action="redact")])
+    with pytest.raises(ValidationFailed) as refused:
+        checked_policy(policy, 0)
+    (problem,) = refused.value.problems
+    assert problem.path.endswith("guardrails[0].custom.own")
+    assert problem.problem == "has a repeat inside a repeat, which can take for ever"
+    assert problem.hint == "repeat only one of them"
+
+
+@pytest.mark.parametrize(
+    ("custom", "said"),
+    [
+        ({}, "custom: must map names to expressions, got an empty"),
+        (["a"], "custom: must map names to expressions"),
+        ({"a": 5}, "custom: has 'a': 5; write the name and the expression as strings"),
+        ({"": "a"}, "custom: must be 1 to 200 printable characters, got ''"),
+    ],
+)
+def test_a_wrong_argument_is_named(custom: object, said: str) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        PatternGuardrail(custom=custom)  # type: ignore[arg-type]
+    assert str(refused.value).startswith(said[:40])
+
+
+def test_a_custom_pattern_is_a_pattern_with_its_name() -> None:
+    pattern = custom_pattern("ticket", r"T-\d{4}")
+    assert (pattern.rule, pattern.replacement, pattern.longest) == ("ticket", "[ticket]", 6)
