@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from routewright import DenyList, PatternGuardrail, ValidationFailed
 from routewright._core.guardrails.detectors import CONTEXT_CHARS, PATTERNS
 from routewright._core.guardrails.screen import (
+    MOST_FOUND,
     REST,
     AnswerGate,
     Hit,
@@ -660,7 +661,7 @@ def test_plain_text_with_backslashes_is_unchanged() -> None:
 
 ADVERSE = [
     "a", "1", "1 ", "4111 ", "41", "a.", "a@", "@", "x@a.", "a@a.a-", "+1", "0", "01 ", "sk-", "sk_live_", "-", "(",
-    "-----BEGIN ", "DE11 ", "DE", "A1", "(0", "415-", ".1", "eyJ", "夜", "ß", "İ", "a b ", " ", "stop ", "\n",
+    "-----BEGIN ", "DE11 ", "AT11 ", "k@9.k@G.5@", "DE", "A1", "(0", "415-", ".1", "eyJ", "夜", "ß", "İ", "a b ", " ", "stop ", "\n",
 ]  # fmt: skip
 EVERYTHING = [PatternGuardrail(), DenyList(DENIED, "redact")]
 
@@ -719,6 +720,11 @@ def test_a_search_rests_after_each_piece(texts: list[str]) -> None:
     characters = sum(len(message.content or "") for message in request.messages)
     assert rests(request, [PatternGuardrail("email")]) >= 0.9 * characters // PIECE_CHARS
     assert rests(RouteRequest([Message("user", "Short.")]), [PatternGuardrail("email")]) == 0
+
+
+def test_a_search_rests_after_many_findings() -> None:
+    request = RouteRequest([Message("user", "a@b.cd " * 4_000)])
+    assert rests(request, [PatternGuardrail("email")]) >= 4_000 // MOST_FOUND
 
 
 @settings(max_examples=10)

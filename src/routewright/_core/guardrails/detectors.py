@@ -119,9 +119,6 @@ class Pattern:
     costs some nanoseconds a character.
     """
 
-    depth = 0
-    """Characters from the start of a match to its anchor."""
-
     def __init__(self, rule: str, piece: Piece, after: str, judge: Judge = _whole, *, anchor: str) -> None:
         self.rule = rule
         self.replacement = f"[{rule}]"
@@ -146,10 +143,10 @@ class Pattern:
 
     def find(self, text: str, at: int) -> Found | None:
         """The first finding at or after a position."""
-        for match in self.expression.finditer(text, at + self.depth):
-            start, end = match.start() - self.depth, self.judge(text, match.start() - self.depth, match.end(1))
+        for match in self.expression.finditer(text, at):
+            end = self.judge(text, match.start(), match.end(1))
             if end is not None:
-                return Found(start, end, self.rule, self.replacement)
+                return Found(match.start(), end, self.rule, self.replacement)
         return None
 
 
@@ -198,7 +195,9 @@ class EmailPattern(Pattern):
 
     def __init__(self) -> None:
         super().__init__("email", _EMAIL, r"(?<!\\)", anchor=_LOCAL_FIRST)
-        self._expression = _anchored(r"@\uff20\ufe6b\\%", 0, rf"(?<=[{_LOCAL}])", f"{_AT.whole}({_DOMAIN.whole})")
+        named = rf"(?={_LABEL.whole}(?:[{_DOTS}]{_LABEL.whole}){{0,7}}?[{_DOTS}][{_LETTERS}])"
+        domain = f"{_AT.whole}{named}({_DOMAIN.whole})"  # without this look-ahead ``a@1.2`` takes microseconds
+        self._expression = _anchored(r"@\uff20\ufe6b\\%", 0, rf"(?<=[{_LOCAL}])", domain)
 
     def find(self, text: str, at: int) -> Found | None:
         """The first address at or after a position."""
@@ -235,10 +234,6 @@ def _digits(gap: str, least: int, most: int) -> Piece:
     return Piece(rf"(?:{digit.whole}){{{least},{most}}}{_ENDS}", begun, digit.longest * most + len(".1"))
 
 
-_CARD_DIGITS = range(13, 20)
-_CARD = run(one(r"^\D0179"), _digits(_GAP, 12, 18))  # personal cards do not start with 0, 1, 7 or 9
-_MANY_DIGITS = re.compile(rf"\d(?:[{_GAP}]{{0,{_GAP_CHARS}}}+\d){{12}}")
-_DOUBLED = np.array([0, 2, 4, 6, 8, 1, 3, 5, 7, 9])
 _LETTER, _POINT, _BETWEEN, _OTHER = range(10, 14)  # kinds of characters besides the digits 0 to 9
 
 
@@ -254,54 +249,79 @@ def _kinds() -> IntArray:
     return kinds
 
 
-class CardPattern(Pattern):
-    """Finds card numbers. All that may start anywhere in a text are checked together, as columns: in ``5 5 5 5`` one
-    can start at every digit, and trying 19 digits from each took 15 microseconds a character, which one long request
-    can stop a server with."""
+Span = tuple[int, int]
 
-    def __init__(self) -> None:
-        super().__init__("card", _CARD, rf"{_FREE}(?<!\d[.,])", anchor=r"\d")
 
-    def over(self, text: str) -> CardSearch:
+class ColumnPattern(Pattern):
+    """Numbers that may start at many places: all that start anywhere in a text are checked together, as columns.
+
+    In ``5 5 5 5`` a card number can start at every digit. Trying 19 digits from each took 15 microseconds a character,
+    which one long request can stop a server with."""
+
+    def __init__(
+        self, rule: str, piece: Piece, after: str, *, anchor: str, hint: str, columns: Callable[[str], list[Span]]
+    ) -> None:
+        """``hint`` is found in every text with a finding; ``columns`` returns the longest finding from each place."""
+        super().__init__(rule, piece, after, anchor=anchor)
+        self._expression = hint
+        self.columns = columns
+
+    def over(self, text: str) -> ColumnSearch:
         """Search a text."""
-        return CardSearch(self, text)
+        return ColumnSearch(self, text)
 
 
-class CardSearch(PatternSearch):
-    """Card numbers of a text."""
+class ColumnSearch(PatternSearch):
+    """A pattern of columns applied to a text."""
+
+    def __init__(self, pattern: ColumnPattern, text: str) -> None:
+        super().__init__(pattern, text)
+        self._columns = pattern.columns
 
     @cached_property
-    def _cards(self) -> Sequence[tuple[int, int]]:
-        return card_numbers(self.text) if _MANY_DIGITS.search(self.text) else ()
+    def _spans(self) -> Sequence[Span]:
+        return self._columns(self.text) if self.pattern.expression.search(self.text) else ()
 
     def find(self, at: int) -> Found | None:
-        """The first card number at or after a position."""
-        place = bisect_left(self._cards, (at, 0))
-        if place == len(self._cards):
+        """The first finding at or after a position."""
+        place = bisect_left(self._spans, (at, 0))
+        if place == len(self._spans):
             return None
-        return Found(*self._cards[place], self.pattern.rule, self.pattern.replacement)
+        return Found(*self._spans[place], self.pattern.rule, self.pattern.replacement)
 
 
-def card_numbers(text: str) -> list[tuple[int, int]]:
-    """Start and end of the longest card number that starts at each position, in order. They may overlap."""
-    padded = f"  {text}  "  # so that every character has two neighbours on each side
-    codes = np.frombuffer(padded.encode("utf-32-le", "surrogatepass"), "<u4")
-    kind = _kinds()[np.minimum(codes, len(_kinds()) - 1)]
-    is_digit, is_word, is_point = kind < _LETTER, kind <= _LETTER, kind == _POINT
-    gaps_before = np.cumsum(kind == _BETWEEN)
+def _characters(text: str) -> tuple[IntArray, IntArray]:
+    """Codes and kinds of the characters, padded so that each has two neighbours on each side."""
+    codes = np.frombuffer(f"  {text}  ".encode("utf-32-le", "surrogatepass"), "<u4").astype(np.int64)
+    return codes, _kinds()[np.minimum(codes, len(_kinds()) - 1)]
 
+
+def _in_a_row(places: IntArray, kinds: IntArray) -> IntArray:
+    """For each place, how many follow with at most ``_GAP_CHARS`` of a gap between two, itself included."""
+    gaps = np.cumsum(kinds == _BETWEEN)[places]
+    between = np.diff(places) - 1
+    breaks = np.flatnonzero((between > _GAP_CHARS) | (np.diff(gaps) != between))
+    index = np.arange(len(places))
+    return np.append(breaks, len(places) - 1)[np.searchsorted(breaks, index)] - index + 1
+
+
+_CARD_DIGITS = range(13, 20)
+_CARD = run(one(r"^\D0179"), _digits(_GAP, 12, 18))  # personal cards do not start with 0, 1, 7 or 9
+_DOUBLED = np.array([0, 2, 4, 6, 8, 1, 3, 5, 7, 9])
+
+
+def _cards(text: str) -> list[Span]:
+    _, kinds = _characters(text)
+    is_digit, is_word, is_point = kinds < _LETTER, kinds <= _LETTER, kinds == _POINT
     places = np.flatnonzero(is_digit)
-    digit, index = kind[places], np.arange(len(places))
+    digit, index, in_a_row = kinds[places], np.arange(len(places)), _in_a_row(places, kinds)
+
     second = np.append(digit[1:], 0)
     is_issued = (digit >= 3) & (digit <= 6)
     is_issued |= (digit == 2) & (second >= 2) & (second <= 7)
     is_issued |= (digit == 8) & (second >= 1) & (second <= 2)
     is_first = is_issued & ~(is_word[places - 1] | (is_point[places - 1] & is_digit[places - 2]))
     is_last = ~(is_word[places + 1] | (is_point[places + 1] & is_digit[places + 2]))
-    between = np.diff(places) - 1
-    breaks = np.flatnonzero((between > _GAP_CHARS) | (np.diff(gaps_before[places]) != between))
-    in_a_row = np.append(breaks, len(places) - 1)[np.searchsorted(breaks, index)] - index + 1
-
     # check_sums[p][k]: the sum of the first k digits, where those with an index of parity p count once
     doubled = _DOUBLED[digit]
     check_sums = [np.append(0, np.cumsum(np.where(index % 2 == parity, digit, doubled))) for parity in (0, 1)]
@@ -312,8 +332,8 @@ def card_numbers(text: str) -> list[tuple[int, int]]:
         even, odd = (sums[last + 1] - sums[start] for sums in check_sums)
         is_card = is_last[last] & (np.where(last % 2, odd, even) % 10 == 0)
         ends[start[is_card]] = places[last[is_card]] + 1
-    hits = np.flatnonzero(ends)
-    return [*zip((places[hits] - 2).tolist(), (ends[hits] - 2).tolist(), strict=True)]
+    cards = np.flatnonzero(ends)
+    return [*zip((places[cards] - 2).tolist(), (ends[cards] - 2).tolist(), strict=True)]
 
 
 _LAST_DIGIT = Piece(rf"\d{_ENDS}", run(one(r"\d"), glance(".,")).begun, len("0.1"))
@@ -375,38 +395,38 @@ _IBAN = run(
     glance(),
 )
 _HEAD_CHARS = len("GB29")  # country and check digits
+_LENGTH_BY_LETTERS = np.zeros((36, 36), dtype=np.int64)
+for _country, _length in _LENGTH_OF.items():
+    _LENGTH_BY_LETTERS[int(_country[0], 36), int(_country[1], 36)] = _length
+_POWERS = np.array([pow(10, exponent, 97) for exponent in range(96)])  # of 10 modulo 97, which repeat from there
 
 
-class IbanPattern(Pattern):
-    """Finds candidates by two letters and two digits, before it looks at the country and the length."""
+def _ibans(text: str) -> list[Span]:
+    codes, kinds = _characters(text)
+    is_word, is_sign = kinds <= _LETTER, (kinds <= _LETTER) & (codes < 128)
+    places = np.flatnonzero(is_sign)
+    is_letter, in_a_row = kinds[places] == _LETTER, _in_a_row(places, kinds)
+    value = np.where(is_letter, (codes[places] | 0x20) - ord("a") + 10, kinds[places])
 
-    def __init__(self) -> None:
-        super().__init__("iban", _IBAN, _FREE, _iban_end, anchor="A-Za-z")
-        self._expression = _anchored("0-9", 2, _FREE, "[A-Za-z]{2}[0-9]{2}")
-        self.depth = 2
+    # decimals[k] and checks[k]: of the first k signs, how many digits they are with letters as two, and the sum of each
+    # divided by 10 for every digit up to its own, modulo 97
+    decimals = np.append(0, np.cumsum(1 + is_letter))
+    checks = np.append(0, np.cumsum(value * _POWERS[-decimals[1:] % 96] % 97))
 
+    def number(start: IntArray, end: IntArray) -> IntArray:
+        remainder: IntArray = (checks[end] - checks[start]) * _POWERS[decimals[end] % 96] % 97
+        return remainder
 
-@lru_cache
-def _as_digits() -> dict[int, str | None]:
-    """For ``str.translate``: letters as numbers, and no gaps."""
-    letters = map(chr, (*range(ord("A"), ord("Z") + 1), *range(ord("a"), ord("z") + 1)))
-    gaps = re.findall(f"[{_GAP}]", "".join(map(chr, range(0x10000))))
-    return {**{ord(letter): str(int(letter, 36)) for letter in letters}, **dict.fromkeys(map(ord, gaps))}
-
-
-@lru_cache
-def _iban_body(length: int) -> re.Pattern[str]:
-    sign = rf"[{_GAP}]{{0,{_GAP_CHARS}}}+[A-Za-z0-9]"
-    return re.compile(rf"(?:{sign}){{{length - _HEAD_CHARS}}}(?![A-Za-z0-9])")
-
-
-def _iban_end(text: str, start: int, end: int) -> int | None:
-    length = _LENGTH_OF.get(text[start : start + 2].upper())
-    body = None if length is None else _iban_body(length).match(text, end)
-    if body is None:
-        return None
-    number = (body[0] + text[start:end]).translate(_as_digits())
-    return body.end() if int(number) % 97 == 1 else None
+    start = np.arange(max(0, len(places) - _HEAD_CHARS + 1))
+    is_head = is_letter[start] & is_letter[start + 1] & ~is_letter[start + 2] & ~is_letter[start + 3]
+    is_head &= (places[start + 3] - places[start] == 3) & ~is_word[places[start] - 1]
+    start = start[is_head]
+    length = _LENGTH_BY_LETTERS[value[start], value[start + 1]]
+    start, length = (column[(length > 0) & (in_a_row[start] >= length)] for column in (start, length))
+    end, body = start + length, start + _HEAD_CHARS
+    rearranged = number(body, end) * _POWERS[(decimals[body] - decimals[start]) % 96] + number(start, body)
+    is_iban = (rearranged % 97 == 1) & ~is_sign[places[end - 1] + 1]
+    return [*zip((places[start[is_iban]] - 2).tolist(), (places[end[is_iban] - 1] - 1).tolist(), strict=True)]
 
 
 # keys
@@ -464,7 +484,21 @@ def _key_end(text: str, start: int, end: int) -> int | None:
 PATTERNS: dict[PatternKind, Pattern] = {
     "email": EmailPattern(),
     "phone": Pattern("phone", _PHONE, _BEHIND_NO_NUMBER, _phone_end, anchor=r"+\uff0b(0-9"),
-    "card": CardPattern(),
-    "iban": IbanPattern(),
+    "card": ColumnPattern(
+        "card",
+        _CARD,
+        rf"{_FREE}(?<!\d[.,])",
+        anchor=r"\d",
+        hint=rf"\d(?:[{_GAP}]{{0,{_GAP_CHARS}}}+\d){{{_CARD_DIGITS[0] - 1}}}",
+        columns=_cards,
+    ),
+    "iban": ColumnPattern(
+        "iban",
+        _IBAN,
+        _FREE,
+        anchor="A-Za-z",
+        hint=_anchored("0-9", 2, rf"{_FREE}(?=[A-Za-z]{{2}}[0-9]{{2}})", _IBAN.whole),
+        columns=_ibans,
+    ),
     "api_key": Pattern("api_key", _KEY, _FREE, _key_end, anchor="srwAyGgxhnpS-"),
 }

@@ -30,6 +30,8 @@ from .detectors import CONTEXT_CHARS, PATTERNS, Found, Pattern, PatternSearch
 from .texts import PIECE_CHARS, Passage, Phrases, PhraseSearch, parts_of, passages_of, redacted, with_passages
 
 STAGES: tuple[Stage, ...] = ("input", "output")
+MOST_FOUND = 512
+"""Findings without a rest: each takes some microseconds."""
 HELD_PER_LOOK = 64
 """Rules search again after one new character per this many held ones, because a search costs time for all held ones."""
 Rule = Pattern | Phrases
@@ -71,7 +73,7 @@ class Ruled:
         return self.verdict(findings)
 
     def pieces(self, text: str) -> Iterator[list[Found]]:
-        """The findings of a complete text, a list for each piece of it."""
+        """The findings of a complete text, in lists: one for each piece of it, and after ``MOST_FOUND`` findings."""
         assert self.holds is not None, "rules have a longest match"
         length, last = max(PIECE_CHARS, self.holds), 0
         for start in range(0, len(text), length):
@@ -79,12 +81,13 @@ class Ruled:
             offset = max(0, start - CONTEXT_CHARS)
             window = text[offset : end + self.holds]
             searches = [rule.over(window) for rule in self._rules]
-            findings = [
-                finding._replace(start=finding.start + offset, end=finding.end + offset)
-                for finding in found_in(searches, max(start, last) - offset, end - offset)
-            ]
-            if findings:
-                last = findings[-1].end
+            findings = list[Found]()
+            for finding in found_in(searches, max(start, last) - offset, end - offset):
+                last = finding.end + offset
+                findings.append(finding._replace(start=finding.start + offset, end=last))
+                if len(findings) == MOST_FOUND:
+                    yield findings
+                    findings = []
             yield findings
 
     def verdict(self, findings: Sequence[Found]) -> Verdict:
@@ -333,7 +336,7 @@ class PassageGate:
                 findings = list[Found]()
                 for piece in guardrail.pieces(text):
                     findings += piece
-                    searched += min(len(text), PIECE_CHARS)
+                    searched += PIECE_CHARS if len(piece) == MOST_FOUND else min(len(text), PIECE_CHARS)
                     if searched >= PIECE_CHARS:  # also of many short texts
                         searched = 0
                         yield REST
