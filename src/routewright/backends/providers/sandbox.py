@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from math import ceil, inf, isfinite
-from typing import Any
+from typing import Any, Literal
 
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean, shown
@@ -62,7 +62,7 @@ class SandboxProvider:
     """
 
     name = "sandbox"
-    fetches_urls = "callers"
+    fetches_urls: bool | Literal["callers"] = "callers"
     """It fetches nothing: ``unsupported`` lists the vendors that would not (``protocols.FetchingProvider``)."""
 
     def __init__(self, models: Sequence[Model], answers: Answers | None = None, faults: Faults | None = None) -> None:
