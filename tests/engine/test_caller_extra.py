@@ -18,7 +18,7 @@ from routewright import (
     Router,
     ValidationFailed,
 )
-from routewright._core.request.rules import CALLER_EXTRA, COST_NOTHING
+from routewright._core.request.rules import CALLER_EXTRA, COST_NOTHING, MAX_PROBLEMS
 from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.testing import ScriptedProvider
 from routewright.wire import Params
@@ -104,7 +104,7 @@ def test_the_owner_cannot_allow_what_the_router_sets(name: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["top_k", 5, [5], None])
-def test_a_list_of_fields_that_is_none_is_refused(wrong: Any) -> None:
+def test_anything_but_a_list_of_names_is_refused(wrong: Any) -> None:
     with pytest.raises(ValidationFailed, match="caller_extra: must be a list of names"):
         provider_of("lab", caller_extra=wrong)
 
@@ -174,6 +174,13 @@ def test_nobody_sets_the_length_of_an_answer_at_any_depth(name: str) -> None:
         ({"a": [1, {"b": [{name: 1}]}]}, f"a[1].b[0].{name}"),
     ):
         assert refused(router, {"vllm": fields}, Caller()) == [f"params.extra.vllm.{path}"]
+
+
+def test_many_caps_in_a_deep_object_are_reported_without_effort() -> None:
+    fields: dict[str, Any] = {f"k{number}": {"n": 1} for number in range(50_000)}
+    for _ in range(40):
+        fields = {"a" * 60: fields}
+    assert len(refused(Router(providers=[provider_of("vllm")]), {"vllm": fields}, Caller())) == MAX_PROBLEMS
 
 
 @pytest.mark.parametrize("data", ["https://10.0.0.7/x.wav", "file:///etc/passwd", "data:audio/wav;base64,AAAA"])

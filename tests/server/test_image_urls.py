@@ -134,7 +134,7 @@ async def test_the_owner_may_have_a_server_fetch_from_the_own_network(server: tu
     assert machine.calls == 3
 
 
-async def test_a_server_without_leave_is_sent_no_url_of_the_owner(server: tuple[str, LocalServer]) -> None:
+async def test_a_server_that_may_not_fetch_is_sent_no_url_of_the_owner(server: tuple[str, LocalServer]) -> None:
     machine = Machine(*server)
     with pytest.raises(NoCandidates, match="send images as data: URLs, or make the provider with fetches_urls=True"):
         await machine.router.route(route_body(machine.model, PUBLIC))

@@ -41,7 +41,7 @@ from .shared_limits import Sharing
 
 T = TypeVar("T")
 FEATURES = get_args(Feature)
-_NOT_FETCHED: dict[object, tuple[Feature, ...]] = {
+_UNSUPPORTED_URLS: dict[object, tuple[Feature, ...]] = {
     False: ("image_url", "file_url", "http_url", "caller_url"),
     True: ("caller_url",),
     "callers": (),
@@ -400,7 +400,7 @@ def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[
     """The models as their providers serve them: without unsupported features, without URLs where none are fetched, and
     in the provider's region, which overrides the catalogue's."""
     particular, regions = dict[int, ParticularProvider](), dict[int, str]()
-    not_fetched = dict[int, tuple[Feature, ...]]()
+    urls = dict[int, tuple[Feature, ...]]()
     for key, each in {id(each): each for each in server.values()}.items():  # once, since checking a protocol is slow
         if isinstance(each, ParticularProvider):
             particular[key] = each
@@ -409,11 +409,11 @@ def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[
         if region is not None and not isinstance(region, str):
             raise ValidationFailed.at("providers", f"{asked} is {shown(region)}", "make it a string, or None")
         regions[key] = region or ""
-        not_fetched[key] = _not_fetched_by(each)
+        urls[key] = _unsupported_urls(each)
     made: list[Model] = []
     for model in models:
         key = id(server.get(model.id))
-        lacking = {*(model.unsupported or ()), *not_fetched.get(key, ())}
+        lacking = {*(model.unsupported or ()), *urls.get(key, ())}
         if key in particular:
             asked = f"unsupported() of {shown(particular[key].name)}"
             said: object = _said(asked, partial(particular[key].unsupported, model))
@@ -421,7 +421,7 @@ def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[
                 hint = f"return some of {', '.join(FEATURES)}"
                 raise ValidationFailed.at("providers", f"{asked} returned {shown(said)}", hint)
             lacking.update(said)
-        if lacking and key in not_fetched:
+        if lacking and key in urls:
             model = replace(model, unsupported=tuple(sorted(lacking)))
         if regions.get(key):
             model = replace(model, availability=replace(model.availability, regions=(regions[key],)))
@@ -429,12 +429,12 @@ def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[
     return made
 
 
-def _not_fetched_by(provider: Provider) -> tuple[Feature, ...]:
-    asked = f"fetches_urls of {shown(provider.name)}"
-    fetches: object = _said(asked, partial(getattr, provider, "fetches_urls", False))
+def _unsupported_urls(provider: Provider) -> tuple[Feature, ...]:
+    what = f"fetches_urls of {shown(provider.name)}"
+    fetches: object = _said(what, partial(getattr, provider, "fetches_urls", False))
     if not isinstance(fetches, bool) and fetches != "callers":
-        raise ValidationFailed.at("providers", f"{asked} is {shown(fetches)}", "make it True, False or 'callers'")
-    return _NOT_FETCHED[fetches]
+        raise ValidationFailed.at("providers", f"{what} is {shown(fetches)}", "make it True, False or 'callers'")
+    return _UNSUPPORTED_URLS[fetches]
 
 
 def _caller_extra(server: Mapping[str, Provider]) -> dict[str, frozenset[str]]:
@@ -443,8 +443,8 @@ def _caller_extra(server: Mapping[str, Provider]) -> dict[str, frozenset[str]]:
     by_vendor, by_name = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
     providers = {id(provider): provider for provider in server.values()}
     for key, provider in providers.items():
-        asked = f"caller_extra of {shown(provider.name)}"
-        names = checked_caller_extra(_said(asked, partial(getattr, provider, "caller_extra", CALLER_EXTRA)), asked)
+        what = f"caller_extra of {shown(provider.name)}"
+        names = checked_caller_extra(_said(what, partial(getattr, provider, "caller_extra", CALLER_EXTRA)), what)
         by_name[provider.name] = names & by_name.get(provider.name, names)
         by_vendor |= {model.partition("/")[0]: names for model, each in server.items() if id(each) == key}
     return by_vendor | by_name

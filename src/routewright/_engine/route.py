@@ -33,7 +33,7 @@ from routewright._core.routing.budget import Room, room_of, within, worst_of_sta
 from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decide import compiled, countable, decide, least_nanos, pays_for_any
 from routewright._core.routing.exploration import Exploration
-from routewright._core.routing.inputs import Defaults, asked_of, asked_of_caller, input_of, with_ids
+from routewright._core.routing.inputs import Defaults, asked_of, caller_requirements, input_of, with_ids
 from routewright._core.routing.logarithms import SIZE_CLASSES, size_class
 from routewright._core.routing.plan import Plan
 from routewright._core.routing.request_options import request_options_of
@@ -311,7 +311,7 @@ class Engine:
         if not is_plain:
             asks = asked_of(request)
             if caller.key_id is not None or read.is_remote:
-                asks = asked_of_caller(asks, read.request, fleet.caller_extra)
+                asks = caller_requirements(asks, read.request, fleet.caller_extra)
             if asks.needs & _HTTP_URL and not fleet.fetches_http:
                 check_https(request.messages)
             board = board.dialled(request_options_of(asks))

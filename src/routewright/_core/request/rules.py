@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain, islice
 from sys import float_info
 from typing import Any, NamedTuple, get_args
 
@@ -65,7 +66,7 @@ _CAPS = frozenset(  # vendor fields that set how long the answer is, or how many
     "n n_cmpl best_of candidateCount candidate_count num_generations num_return_sequences use_beam_search "
     "beam_width".split()
 )
-_SET_BY_US = _CAPS | frozenset(
+_SET_BY_US = frozenset(  # other vendor fields that the router sets
     "model models messages input prompt contents system systemInstruction system_instruction instructions stream "
     "stream_options tools tool_choice toolConfig tool_config functions function_call".split()
 )
@@ -459,9 +460,8 @@ def check_params(params: Params, found: Problems) -> None:
             found.append(Problem("params.reasoning.max_tokens", problem, hint))
     for provider, own in (params.extra or {}).items():
         path, hint = f"params.extra.{provider}", "leave it out; use the request's own fields and 'params'"
-        for place, key in _keys_within(path, own):
-            if key in (_SET_BY_US if key in own else _CAPS):
-                found.append(Problem(place, "is set by the router", hint))
+        places = chain((joined("", key) for key in own if key in _SET_BY_US), _places_of(_CAPS, own))
+        found += [Problem(beneath(path, place), "is set by the router", hint) for place in islice(places, MAX_PROBLEMS)]
 
 
 def check_costs_nothing(params: Params | None) -> None:
@@ -474,15 +474,14 @@ def check_costs_nothing(params: Params | None) -> None:
                 raise ValidationFailed.of(Problem(f"params.extra.{provider}.{key}", problem, hint))
 
 
-def _keys_within(path: str, holder: dict[str, Any]) -> Iterator[tuple[str, str | int]]:
-    """The paths and names of all keys of an object, at any depth."""
-    waiting: list[tuple[str, Any]] = [(path, holder)]
-    for place, value in waiting:
-        items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        for key, inner in items:
-            where = joined(place, key)
-            waiting.append((where, inner))
-            yield where, key
+def _places_of(keys: Collection[str], holder: Any) -> Iterator[str]:
+    """The paths, at any depth, of the keys of an object or array that are among ``keys``."""
+    items = holder.items() if isinstance(holder, dict) else enumerate(holder)
+    for key, inner in items:
+        if key in keys:
+            yield joined("", key)
+        if isinstance(inner, dict | list):  # paths are built from the inside: those of large bodies take no memory
+            yield from (beneath(joined("", key), place) for place in _places_of(keys, inner))
 
 
 def checked_caller_extra(names: object, path: str = "caller_extra") -> frozenset[str]:
@@ -490,8 +489,8 @@ def checked_caller_extra(names: object, path: str = "caller_extra") -> frozenset
     if not isinstance(names, Collection) or isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ValidationFailed.at(path, f"must be a list of names, got {shown(names)}", "write ['top_k']")
     for name in names:
-        first, *inner = name.split(".")
-        if first in _SET_BY_US or not _CAPS.isdisjoint(inner):
+        parts = name.split(".")
+        if parts[0] in _SET_BY_US or not _CAPS.isdisjoint(parts):
             raise ValidationFailed.at(path, f"{quoted(name)} is set by the router", "leave it out")
     return frozenset(names)
 
@@ -523,9 +522,9 @@ def _refused_fields(own: dict[str, Any], allowed: frozenset[str], before: str = 
 
 def check_public_urls(messages: Sequence[Message]) -> None:
     """Raise ``ValidationFailed`` for images and files whose URL is not an ``https://`` URL of a public host."""
-    found = [problem for path, url in _urls_of(messages) if (problem := problem_of_url(path, url)) is not None]
-    if found:
-        raise ValidationFailed.of(*found[:MAX_PROBLEMS])
+    problems = filter(None, (problem_of_url(path, url) for path, url in _urls_of(messages)))
+    if first := [*islice(problems, MAX_PROBLEMS)]:
+        raise ValidationFailed.of(*first)
 
 
 def check_https(messages: Sequence[Message]) -> None:

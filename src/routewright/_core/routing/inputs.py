@@ -57,17 +57,17 @@ def asked_of(request: RouteRequest) -> Requirements:
     return Requirements(needs, None if cap is None else int(cap), wishes, effort, bound, hour)
 
 
-def asked_of_caller(
-    asks: Requirements, request: RouteRequest, caller_extra: Mapping[str, frozenset[str]]
+def caller_requirements(
+    requirements: Requirements, request: RouteRequest, caller_extra: Mapping[str, frozenset[str]]
 ) -> Requirements:
-    """What the request of a caller with a key requires. Raises ``ValidationFailed`` for URLs and vendor fields that
-    such callers may not send. ``request``: as the caller sent it, without a policy's vendor fields."""
+    """Add what only callers with a key require. Raises ``ValidationFailed`` for URLs and vendor fields that they may
+    not send. ``request``: as the caller sent it, without a policy's vendor fields."""
     if request.params is not None and request.params.extra:
         check_caller_extra(request.params.extra, caller_extra)
-    if not asks.needs & _URLS:
-        return asks
+    if not requirements.needs & _URLS:
+        return requirements
     check_public_urls(request.messages)
-    return asks._replace(needs=asks.needs | _CALLER_URL)
+    return requirements._replace(needs=requirements.needs | _CALLER_URL)
 
 
 def with_ids(request: RouteRequest, aliases: Mapping[str, str], known: Mapping[str, int]) -> RouteRequest:

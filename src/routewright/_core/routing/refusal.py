@@ -252,7 +252,7 @@ class Search:
             if not need & _URLS:
                 yield _NO_NEED[need], False
             elif not undone & _URLS & (need - 1):  # the first of the two stands for both
-                yield self._sending_data(row, undone), False
+                yield self._words_for_data(row, undone), False
         if changed.min_quality != given.min_quality:
             yield f"lower min_quality of {by} to {quality_text(changed.min_quality or 0)}", True
         if changed.max_output_tokens != given.max_output_tokens:
@@ -275,7 +275,7 @@ class Search:
                 said = f"raise {BOTH['budget.max_cost_usd']} to {usd_text(cost)}"
             yield f"{said}{f', also in {by},' if also else ''}", also
 
-    def _sending_data(self, row: int, undone: int) -> str:
+    def _words_for_data(self, row: int, undone: int) -> str:
         """The change from URLs to data, or of the provider if it is one that may not fetch them."""
         images, files = undone & Need.IMAGE_URL, undone & Need.FILE_URL
         what = "images and files" if images and files else "images" if images else "files"
