@@ -78,7 +78,7 @@ def _is_public_host(host: str) -> bool:
     name = host.removesuffix(".")
     labels = name.split(".")
     if _NUMBER.fullmatch(labels[-1]):  # resolvers take it for an IPv4 address
-        return is_public(name) and str(ip_address(name)) == name
+        return is_public(name)
     if len(labels) < 2 or len(name) > _NAME_CHARS or f".{name}".endswith(_PRIVATE_ENDINGS):
         return False
     return all(map(_LABEL.fullmatch, labels))
