@@ -133,7 +133,7 @@ _DIALS = {
     "priority": "`priority`",
     "verbosity": "`verbosity`",
     "cache_control": "`cache_control`",
-    "file_url": "documents by address",
+    "file_url": "documents by URL",
 }
 """Features that have a table of their own, with the heads of its columns."""
 _CODE = 100 * "def area(width: float, height: float) -> float:\n    return width * height\n\n\n"
@@ -689,10 +689,17 @@ def host_table() -> str:
     """Hosts that are known by name, with the variables that switch them on."""
     models = [model.provider for model in Catalogue().models]
     rows = [
-        (f"`{host.name}`", _variables(host), _coded(host.regions), _not_taken(host), str(models.count(host.name)))
+        (
+            f"`{host.name}`",
+            _variables(host),
+            _coded(host.regions),
+            _not_taken(host),
+            "*yes*" if host.fetches_urls else "",
+            str(models.count(host.name)),
+        )
         for host in VENDORS
     ]
-    return table(("name", "variable", "regions", "does not take", "models in the catalogue"), rows)
+    return table(("name", "variable", "regions", "does not take", "fetches URLs", "models in the catalogue"), rows)
 
 
 def _variables(host: Endpoint) -> str:
@@ -706,7 +713,7 @@ def _variables(host: Endpoint) -> str:
 def _not_taken(vendor: Endpoint) -> str:
     """What a vendor does not take of any of its models, and what of some."""
     lacking = [unsupported for _, unsupported in _lacking(vendor)]
-    words = [word for word in FEATURES if word not in _DIALS]
+    words = [word for word in FEATURES if word not in _DIALS and word != "http_url"]
     always = [word for word in words if all(word in each for each in lacking)]
     at_times = [word for word in words if word not in always and any(word in each for each in lacking)]
     return "; ".join(filter(None, (_coded(always), f"of some models: {_coded(at_times)}" if at_times else "")))

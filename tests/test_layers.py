@@ -31,8 +31,8 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "request/json_scan trace/ids money catalogue/prices routing/logarithms routing/quality routing/predict sse "
-    "tokens/images tokens/estimate request/problems request/rules structured_output crypto trace/filter "
+    "addresses request/json_scan trace/ids money catalogue/prices routing/logarithms routing/quality routing/predict "
+    "sse tokens/images tokens/estimate request/problems request/rules structured_output crypto trace/filter "
     "analytics/rollup analytics/report write_batch guardrails/detectors guardrails/custom guardrails/texts "
     "request/read catalogue/models model_selector routing/request_options routing/pool routing/forecast "
     "attempts/budgets attempts/statistics attempts/health policy routing/inputs routing/constraints routing/scoring "

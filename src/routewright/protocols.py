@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Seque
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, overload, runtime_checkable
 
 from msgspec import Struct
 
@@ -168,7 +168,9 @@ class Provider(Protocol):
     Optional attributes: ``needs_scope = True`` if the provider cleans up in anyio's shields, which the native
     cancellation of asyncio ignores: its attempts then run in a cancel scope, at some microseconds each.
     ``max_retries``: how often its models are retried if neither request nor policy says. ``refused_keys``: how many of
-    several keys the vendor refused when last used; above 0 its models are shown as degraded."""
+    several keys the vendor refused when last used; above 0 its models are shown as degraded. ``caller_extra``: names of
+    the fields that callers with a key may send it in ``params.extra``; by default those that most hosts ignore or
+    take without a risk."""
 
     @property
     def name(self) -> str:
@@ -191,6 +193,16 @@ class ParticularProvider(Provider, Protocol):
 
     def unsupported(self, model: Model) -> Collection[Feature]:
         """The features that ``model`` does not support. Called once per model."""
+
+
+@runtime_checkable
+class FetchingProvider(Provider, Protocol):
+    """A provider that may be sent URLs of images and files. Requests with URLs are not sent to others."""
+
+    @property
+    def fetches_urls(self) -> bool | Literal["callers"]:
+        """True: URLs in requests of the process itself. ``"callers"``: also those in requests of callers with a key, as
+        is safe if the URLs are fetched outside of the owner's network. False: none."""
 
 
 @runtime_checkable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from types import TracebackType
@@ -16,6 +16,7 @@ from ._core.catalogue.models import resolve_one
 from ._core.request.json_scan import decode
 from ._core.request.problems import shown
 from ._core.request.read import Tags, as_budget, checked_tags, sent_request, tagged
+from ._core.request.rules import CALLER_EXTRA
 from ._core.routing.budget import SharedBudget, room_of
 from ._core.routing.decision import Decision, explain
 from ._core.routing.what_if import PolicyCheck, WhyNot, why_not
@@ -275,6 +276,8 @@ class Router:
         its header; a malformed one is ignored. An ``idempotency_key`` option must equal the one in the request, if both
         are given.
 
+        Images, files and vendor fields are checked as for a caller with a key, even if the caller has none.
+
         Takes some microseconds; call it in a thread for bodies of many kilobytes. Raises ``InvalidJson`` and
         ``ValidationFailed``."""
         parts, held = self._parts, tags_held()
@@ -286,7 +289,8 @@ class Router:
         if parent_held() is not None or "opentelemetry.trace" in sys.modules:
             parent = parent_here(parent)
         sent = None if body is None or made.idempotency_key is None else decode(body)
-        return Prepared(parts.running or parts.engine, Read(made, bounds_of(made), path, parent, sent), caller)
+        read = Read(made, bounds_of(made), path, parent, sent, is_remote=True)
+        return Prepared(parts.running or parts.engine, read, caller)
 
     def steps(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Steps:
         """Choose a model, and leave the upstream calls to you: the result says step by step what to do.
@@ -373,6 +377,11 @@ class Router:
     def model_names(self, *, caller: Caller | None = None) -> Mapping[str, str]:
         """Every name that requests may use, ids and aliases, with the id of its model."""
         return self._parts.fleet(self._as(caller).environment).names
+
+    def caller_extra(self, provider: str, *, caller: Caller | None = None) -> Collection[str]:
+        """Fields that callers with a key may send to a provider in ``params.extra``; a name with a dot is a field
+        inside an object."""
+        return self._parts.fleet(self._as(caller).environment).caller_extra.get(provider, CALLER_EXTRA)
 
     def policies(self) -> list[Policy]:
         """The policies that ``policy_id`` can name."""

@@ -326,7 +326,7 @@ def test_stop_sequences_are_a_list_without_blank_ones() -> None:
 def test_unsupported_features_follow_from_the_version(model: str, lacking: str) -> None:
     features = AnthropicProvider(KEY).unsupported(Model(id=f"anthropic/{model}"))
     wishes = {"flex", "priority", "verbosity"} | (set() if "claude" in model else {"parallel_tool_calls"})
-    assert set(features) == {"seed", "json_object", *lacking.split()} | wishes
+    assert set(features) == {"seed", "json_object", "http_url", *lacking.split()} | wishes
 
 
 def test_requests_with_sampling_or_forced_tools_avoid_the_newest_models() -> None:

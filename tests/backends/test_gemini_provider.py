@@ -425,7 +425,7 @@ def test_the_generation_is_read_from_the_models_name(name: str, generation: tupl
 )
 def test_ignored_parameters_are_constraints(name: str, lacking: set[str]) -> None:
     wishes = {"parallel_tool_calls", "verbosity", "cache_control"}
-    assert set(GeminiProvider(KEY).unsupported(Model(id=f"google/{name}"))) == lacking | wishes
+    assert set(GeminiProvider(KEY).unsupported(Model(id=f"google/{name}"))) == lacking | wishes | {"http_url"}
 
 
 def test_a_model_without_sampling_parameters_is_sent_none() -> None:

@@ -310,6 +310,15 @@ async def test_neither_prompt_nor_key_is_shown(package: StandIn, begun: bool) ->
     assert package.calls[0]["aws_secret_access_key"] == other
 
 
+def test_litellm_is_sent_no_urls_unless_the_owner_allows_it(package: StandIn) -> None:
+    assert made().fetches_urls is False
+    provider = made(fetches_urls="callers", caller_extra=["x"])
+    assert provider.fetches_urls == "callers"
+    assert {"x", "top_k"} <= provider.caller_extra
+    with pytest.raises(ValidationFailed, match="fetches_urls"):
+        made(fetches_urls="all")
+
+
 @pytest.mark.parametrize(
     ("known", "lacking"),
     [

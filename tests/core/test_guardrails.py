@@ -661,7 +661,8 @@ def test_plain_text_with_backslashes_is_unchanged() -> None:
 
 ADVERSE = [
     "a", "1", "1 ", "4111 ", "41", "a.", "a@", "@", "x@a.", "a@a.a-", "+1", "0", "01 ", "sk-", "sk_live_", "-", "(",
-    "-----BEGIN ", "DE11 ", "AT11 ", "k@9.k@G.5@", "DE", "A1", "(0", "415-", ".1", "eyJ", "夜", "ß", "İ", "a b ", " ", "stop ", "\n",
+    "-----BEGIN ", "DE11 ", "AT11 ", "k@9.k@G.5@", "DE", "A1", "(0", "415-", ".1", "eyJ", "夜", "ß", "İ", "a b ",
+    " ", "stop ", "\n",
 ]  # fmt: skip
 EVERYTHING = [PatternGuardrail(), DenyList(DENIED, "redact")]
 

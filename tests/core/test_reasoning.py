@@ -396,7 +396,10 @@ def test_policy_params_are_defaults_for_the_request() -> None:
         ({"verbosity": "loud"}, "params.verbosity"),
         ({"parallel_tool_calls": "no"}, "params.parallel_tool_calls"),
         ({"extra": {"openai": {"max_tokens": 9}}}, "params.extra.openai.max_tokens"),
-        ({"extra": {"google": {"generationConfig": {"candidateCount": 2}}}}, "params.extra.google.candidateCount"),
+        (
+            {"extra": {"google": {"generationConfig": {"candidateCount": 2}}}},
+            "params.extra.google.generationConfig.candidateCount",
+        ),
     ],
 )
 def test_unsupported_combinations_are_refused_with_their_path(params: dict[str, Any], path: str) -> None:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from routewright._core.webhooks.endpoint import check_url, is_loopback, is_public
+from routewright._core.addresses import is_loopback, is_public
+from routewright._core.webhooks.endpoint import check_url
 from routewright.errors import ValidationFailed
 
 # first, last and some within of each block

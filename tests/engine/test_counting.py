@@ -124,7 +124,8 @@ def test_a_prompt_with_an_image_is_counted_in_its_text_alone() -> None:
     sees = replace(TIGHT, id="a/gpt-4o", modalities=("text", "image"), context_window=1_500 + 765)
     image = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
     content = [{"type": "text", "text": LONG}, image]
-    router = Router(providers=[CallableProvider(lambda call: "x", models=[sees])], catalogue=Catalogue(()))
+    provider = CallableProvider(lambda call: "x", models=[sees], fetches_urls="callers")
+    router = Router(providers=[provider], catalogue=Catalogue(()))
     decision = router.decide([{"role": "user", "content": content}])
     assert decision.input.tokens.counted
     assert decision.input.tokens.o200k is not None

@@ -621,7 +621,10 @@ def by_route(turns: list[list[Line]], options: Any) -> Any:
 
 
 def by_steps(turns: list[list[Line]], options: Any) -> Any:
-    providers = [HostedProvider("good", models=[GOOD]), HostedProvider("spare", models=[SPARE])]
+    providers = [
+        HostedProvider("good", models=[GOOD], fetches_urls="callers"),
+        HostedProvider("spare", models=[SPARE], fetches_urls="callers"),
+    ]
     host = Host(providers=providers, catalogue=None, policies=[LENIENT])
     script = played(turns)
 

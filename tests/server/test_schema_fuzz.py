@@ -55,7 +55,9 @@ UNTOLD = re.compile(
     r"|unknown key|is not a term|cannot be compared|is compared with|it is one of|has no value|write true or false"
     r"|the value of .* is|the quotes of|the cursor (is|does)"
     r"|after .*, the (end_date|to)|days up to|over \d+ days|must be a date|YYYY-MM-DD|write a timestamp|a year from 1"
-    r"|is outside|none of|group_by: is|more than 32 terms",
+    r"|is outside|none of|group_by: is|more than 32 terms"
+    r"|is not a public host|is not ASCII|no valid host and port|user information|a control character or a backslash"
+    r"|may not be sent by callers with a key",
     re.DOTALL,
 )
 """What may be refused of a request that the schema allows: no schema can tell."""

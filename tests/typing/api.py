@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import date
 from typing import Any, Literal, TypedDict, assert_never, assert_type
@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from routewright import (
     Answer,
+    AnthropicProvider,
     Budget,
     BudgetExceeded,
     CallableProvider,
@@ -65,7 +66,16 @@ from routewright.contrib.invoices import Reconciliation
 from routewright.contrib.usage_exports import ExportLine, UsageExport, read_usage_export
 from routewright.errors import Problem, RouterTimeoutError
 from routewright.policies import read_policies
-from routewright.protocols import Clock, Coordination, Guardrail, Provider, QualityPredictor, Storage, TokenCounter
+from routewright.protocols import (
+    Clock,
+    Coordination,
+    FetchingProvider,
+    Guardrail,
+    Provider,
+    QualityPredictor,
+    Storage,
+    TokenCounter,
+)
 from routewright.router import BlockingRouter, InputTokens, Prepared, StepCall, StepDone, Steps, StepWait, Subscription
 from routewright.testing import FakeClock, Pause, ScriptedProvider, assert_trace
 from routewright.webhook import SeenEvents, StandardWebhookSigner, WebhookEvent, verify_request
@@ -404,15 +414,23 @@ def what_comes_with_the_library_fits_its_protocols() -> None:
     providers: list[Provider] = [
         OpenAIProvider(name="vllm", base_url="http://127.0.0.1:8000/v1", models=[model]),
         OpenAIProvider(["key", Secret("key")], transport=OwnTransport(), clock=FakeClock()),
+        OpenAIProvider("key", name="vllm", fetches_urls="callers", caller_extra=["guided_choice"]),
         HostedProvider("openai"),
+        HostedProvider("mine", fetches_urls=True),
         SandboxProvider([model]),
         ScriptedProvider([["hi", Pause(1.0), ProviderFault("reset")]], models=[model], clock=FakeClock()),
         CallableProvider(lambda call: "hi", models=[model]),
-        CallableProvider(an_async_function, models=[model]),
+        CallableProvider(an_async_function, models=[model], fetches_urls=False, caller_extra={"top_k"}),
         CallableProvider(an_async_generator, models=[model]),
         OwnProvider(),
     ]
-    Router(providers=providers, storage=storages[0])
+    fetching: list[FetchingProvider] = [
+        OpenAIProvider("key"), AnthropicProvider("key"), HostedProvider("openai"), SandboxProvider([model]),
+        ScriptedProvider([], models=[model]), CallableProvider(lambda call: "hi", models=[model]),
+    ]  # fmt: skip
+    Router(providers=[*providers, *fetching], storage=storages[0])
+    OpenAIProvider("key", fetches_urls="all")  # type: ignore[arg-type]
+    assert_type(Router().caller_extra("vllm"), Collection[str])
     TraceStore(storages[0])
     TraceStore("sqlite:///traces.db", rollup_keys=("team",), clock=FakeClock())
     Settings(durability="committed", retention=Retention(sandbox_days=None), capture=Capture(redactor=str.upper))

@@ -28,18 +28,25 @@ from routewright._core.catalogue.models import (
 )
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import shown
+from routewright._core.request.rules import CALLER_EXTRA, checked_caller_extra
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.constraints import Kind
 from routewright._core.routing.pool import Pool
 from routewright.errors import NoProviders, Problem, ProviderFault, RouterError, ValidationFailed
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, ParticularProvider, Provider
-from routewright.wire import Availability, AvailabilityStatus, Caller, ErrorBurst, Feature, Learned, Model
+from routewright.wire import Availability, AvailabilityStatus, Caller, ErrorBurst, Feature, Learned, Model, Need
 
 from .shared_limits import Sharing
 
 T = TypeVar("T")
 FEATURES = get_args(Feature)
+_UNSUPPORTED_URLS: dict[object, tuple[Feature, ...]] = {
+    False: ("image_url", "file_url", "http_url", "caller_url"),
+    True: ("caller_url",),
+    "callers": (),
+}
+"""Features that a provider lacks, by its ``fetches_urls``."""
 
 DAY_S = 86_400
 PUBLISH_EVERY_S = 0.25
@@ -94,6 +101,10 @@ class Fleet:
         self.scoped = [bool(getattr(provider, "needs_scope", False)) for provider in self.server]
         """For each row, True if its provider is limited by cancel scopes."""
         self.serves = bool(server)
+        abilities = zip(self.pool.able.tolist(), self.server, strict=True)
+        self.fetches_http = any(provider is not None and able & Need.HTTP_URL for able, provider in abilities)
+        """True if a provider supports images by URLs that begin with ``http://``."""
+        self.caller_extra = _caller_extra(server)
         check_aliases(aliases, self.pool.row)
         self.limits = limits
         retries = [getattr(provider, "max_retries", None) for provider in self.server]
@@ -386,9 +397,10 @@ def _overlaid(models: Sequence[Model], said: Sequence[Sequence[Model]]) -> tuple
 
 
 def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[Model]:
-    """The models as their providers serve them: without unsupported features, and in the provider's region, which
-    overrides the catalogue's."""
+    """The models as their providers serve them: without unsupported features, without URLs where none are fetched, and
+    in the provider's region, which overrides the catalogue's."""
     particular, regions = dict[int, ParticularProvider](), dict[int, str]()
+    urls = dict[int, tuple[Feature, ...]]()
     for key, each in {id(each): each for each in server.values()}.items():  # once, since checking a protocol is slow
         if isinstance(each, ParticularProvider):
             particular[key] = each
@@ -397,21 +409,45 @@ def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[
         if region is not None and not isinstance(region, str):
             raise ValidationFailed.at("providers", f"{asked} is {shown(region)}", "make it a string, or None")
         regions[key] = region or ""
+        urls[key] = _unsupported_urls(each)
     made: list[Model] = []
     for model in models:
         key = id(server.get(model.id))
+        lacking = {*(model.unsupported or ()), *urls.get(key, ())}
         if key in particular:
             asked = f"unsupported() of {shown(particular[key].name)}"
             said: object = _said(asked, partial(particular[key].unsupported, model))
             if not isinstance(said, Collection) or isinstance(said, str) or not all(each in FEATURES for each in said):
                 hint = f"return some of {', '.join(FEATURES)}"
                 raise ValidationFailed.at("providers", f"{asked} returned {shown(said)}", hint)
-            if lacking := {*(model.unsupported or ()), *said}:
-                model = replace(model, unsupported=tuple(sorted(lacking)))
+            lacking.update(said)
+        if lacking and key in urls:
+            model = replace(model, unsupported=tuple(sorted(lacking)))
         if regions.get(key):
             model = replace(model, availability=replace(model.availability, regions=(regions[key],)))
         made.append(model)
     return made
+
+
+def _unsupported_urls(provider: Provider) -> tuple[Feature, ...]:
+    what = f"fetches_urls of {shown(provider.name)}"
+    fetches: object = _said(what, partial(getattr, provider, "fetches_urls", False))
+    if not isinstance(fetches, bool) and fetches != "callers":
+        raise ValidationFailed.at("providers", f"{what} is {shown(fetches)}", "make it True, False or 'callers'")
+    return _UNSUPPORTED_URLS[fetches]
+
+
+def _caller_extra(server: Mapping[str, Provider]) -> dict[str, frozenset[str]]:
+    """Vendor fields that callers with a key may send, by the name of the provider that gets them. The sandbox gets
+    those of the vendors whose models it has."""
+    by_vendor, by_name = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
+    providers = {id(provider): provider for provider in server.values()}
+    for key, provider in providers.items():
+        what = f"caller_extra of {shown(provider.name)}"
+        names = checked_caller_extra(_said(what, partial(getattr, provider, "caller_extra", CALLER_EXTRA)), what)
+        by_name[provider.name] = names & by_name.get(provider.name, names)
+        by_vendor |= {model.partition("/")[0]: names for model, each in server.items() if id(each) == key}
+    return by_vendor | by_name
 
 
 def _is_whole(provider: Provider) -> bool:

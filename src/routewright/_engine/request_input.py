@@ -39,6 +39,8 @@ class Read(Struct, frozen=True, gc=False):
     """The original body in plain types, if it came by another vendor's API; None: the request itself."""
     repeats: bool = False
     """The prompt will be sent again with more appended."""
+    is_remote: bool = False
+    """A server received it, so it counts as sent by a caller with a key."""
 
 
 def read_turns(value: object, traceparent: TraceParent | None) -> Read | None:

@@ -28,13 +28,13 @@ from routewright._core.money import PICOS_PER_NANO
 from routewright._core.policy import Laid, by_key, class_of, find_policy, name_of, under_policy
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.read import STREAMED, prompt_of
-from routewright._core.request.rules import check_costs_nothing
+from routewright._core.request.rules import check_costs_nothing, check_https
 from routewright._core.routing.board import LruCache
 from routewright._core.routing.budget import Room, room_of, within, worst_of_start
 from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decide import compiled, countable, decide, least_nanos, pays_for_any
 from routewright._core.routing.exploration import Exploration
-from routewright._core.routing.inputs import Defaults, asked_of, input_of, with_ids
+from routewright._core.routing.inputs import Defaults, asked_of, caller_requirements, input_of, with_ids
 from routewright._core.routing.logarithms import SIZE_CLASSES, size_class
 from routewright._core.routing.plan import Plan
 from routewright._core.routing.request_options import request_options_of
@@ -60,6 +60,7 @@ from routewright.wire import (
     DecisionInput,
     Environment,
     Grant,
+    Need,
     PolicyFallback,
     PolicySnapshot,
     Replay,
@@ -85,6 +86,7 @@ from .storage import storage_faults
 
 P = TypeVar("P", bound=Progress)
 EXPLORATIONS_KEPT = 2_048
+_HTTP_URL = int(Need.HTTP_URL)
 _decode = json.Decoder(RouteResponse).decode
 _TRACELESS = InsufficientBalance, QuotaExhausted, RateLimited, ValidationFailed
 """Refusals that leave no trace (contract 9)."""
@@ -309,6 +311,10 @@ class Engine:
                 is_plain = False
         if not is_plain:
             asks = asked_of(request)
+            if caller.key_id is not None or read.is_remote:
+                asks = caller_requirements(asks, read.request, fleet.caller_extra)
+            if asks.needs & _HTTP_URL and not fleet.fetches_http:
+                check_https(request.messages)
             board = board.dialled(request_options_of(asks))
             if request.budget is not None and request.budget.max_cost_usd is not None:
                 check_costs_nothing(request.params)

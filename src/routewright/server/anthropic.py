@@ -166,9 +166,12 @@ class MessageCall(VendorCall):
         config, thinking = fields.inner("output_config"), fields.inner("thinking")
         self.shows_thought = bool(tools) or (bool(thinking) and thinking.peek("type") != "disabled")
         user, top_k = fields.inner("metadata").get("user_id", str), fields.get("top_k", float)
-        passed: dict[str, Any] = {} if top_k is None else {"top_k": top_k}
+        allowed = self.known.extra(VENDOR)
+        passed: dict[str, Any] = {"top_k": top_k} if top_k is not None and "top_k" in allowed else {}
+        if top_k is not None and not passed:
+            self.ignored.add("top_k")
         self.ignored.extra = {VENDOR: passed}
-        extra = passed | ({} if user is None else {"metadata": {"user_id": user}})
+        extra = passed | ({"metadata": {"user_id": user}} if user is not None and "metadata" in allowed else {})
         hint = "send the longest answer in tokens"
         cap = fields.need("max_tokens", float, hint) if self.capped else fields.get("max_tokens", float)
         return RouteRequest(

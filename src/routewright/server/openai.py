@@ -13,7 +13,6 @@ import msgspec
 
 from routewright._core.request.problems import did_you_mean, listed, shown
 from routewright._core.request.read import converted
-from routewright._core.request.rules import COST_NOTHING
 from routewright._core.trace.ids import milliseconds_of
 from routewright.errors import RouterError, ValidationFailed
 from routewright.router import Prepared
@@ -154,11 +153,12 @@ class OpenAICall(VendorCall):
         if tier is not None and tier not in get_args(ServiceTier):  # of OpenAI's contracts
             self.ignored.add("service_tier")
             tier = None
-        # The rest is passed to the provider: OpenAI's own fields, and for a named model those that cost nothing.
+        # Of the rest, the provider gets the fields that callers may send it: for an unnamed model, OpenAI's own.
         provider, extra = self.provider or VENDOR, dict[str, Any]()
+        allowed = self.known.extra(provider)
         for name, value in fields.rest().items():
-            is_known = name in self.passed or (self.provider and name in COST_NOTHING and name not in self.unanswered)
-            if is_known and provider not in _OTHER_TONGUES:
+            is_meant = name in self.passed or (self.provider and name not in self.unanswered)
+            if is_meant and name in allowed and provider not in _OTHER_TONGUES:
                 extra[name] = value
             else:
                 self.ignored.add(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
@@ -18,6 +18,7 @@ from routewright._core.catalogue.models import model_called, named, undated
 from routewright._core.request.json_scan import beneath, joined, scan
 from routewright._core.request.problems import did_you_mean, hint_for, shown
 from routewright._core.request.read import converted
+from routewright._core.request.rules import CALLER_EXTRA
 from routewright.errors import NotFound, Problem, RouterError, ValidationFailed
 from routewright.wire import (
     Budget,
@@ -146,11 +147,13 @@ class ModelNotFound(NotFound, code="model_not_found"):
 
 
 class Known(NamedTuple):
-    """The models that a caller may name."""
+    """What a caller may name: models, and fields of vendors."""
 
     names: Mapping[str, str]
     """Model ids by id and alias."""
     models: Callable[[], Iterable[Model]]
+    extra: Callable[[str], Collection[str]] = lambda provider: CALLER_EXTRA
+    """The vendor fields that the caller may send to a provider."""
 
     def id_of(self, model: str, vendor: str, listed_at: str) -> str:
         """The known name for a client's model: a name without a vendor is this vendor's, one with a date may mean the
@@ -179,7 +182,9 @@ NOBODY = Known({}, tuple)
 
 def known_to(service: Service, caller: Caller) -> Known:
     """The models that a caller may name."""
-    return Known(service.router.model_names(caller=caller), partial(service.router.models, caller=caller))
+    router = service.router
+    extra = partial(router.caller_extra, caller=caller)
+    return Known(router.model_names(caller=caller), partial(router.models, caller=caller), extra)
 
 
 def chooses(model: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from routewright._core.catalogue.models import models_of
 from routewright.errors import Problem, ProviderFault, ValidationFailed
@@ -31,6 +31,9 @@ class ScriptedProvider:
     A text becomes a complete answer with a usage of one token per word. Pieces are yielded unchanged; no ``Finish`` is
     added. A script may be a function, called with each call. Calls after the script's end fail.
     """
+
+    fetches_urls: bool | Literal["callers"] = "callers"
+    """It fetches nothing, so it may be sent all URLs (``protocols.FetchingProvider``)."""
 
     def __init__(
         self, script: Script, *, models: Sequence[Model] = (), name: str = "", clock: Clock | None = None

@@ -71,6 +71,10 @@ class Need(IntFlag):
     REASONING_BRIEF = 1 << 25
     """Little room for reasoning."""
     REASONING_TOKENS_BRIEF = 1 << 26
+    HTTP_URL = 1 << 27
+    """A URL begins with ``http://``."""
+    CALLER_URL = 1 << 28
+    """A URL was sent by a caller with a key, or over HTTP."""
 
 
 class Images(Struct, frozen=True, omit_defaults=True):

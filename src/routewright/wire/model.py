@@ -14,7 +14,7 @@ Feature = Literal[
     "temperature", "top_p", "stop", "seed", "tool_choice", "image_url", "json_object", "json_schema",
     "file_url", "parallel_tool_calls", "reasoning", "reasoning_none", "reasoning_tokens", "reasoning_tools",
     "reasoning_tool_choice", "reasoning_sampling", "reasoning_brief", "reasoning_tokens_brief",
-    "flex", "priority", "verbosity", "cache_control",
+    "flex", "priority", "verbosity", "cache_control", "http_url", "caller_url",
 ]  # fmt: skip
 """A request feature that not every vendor supports. ``tool_choice``: require a tool call; ``image_url`` and
 ``file_url``: images and files by URL; ``json_object`` and ``json_schema``: kinds of ``response_format``;
@@ -22,8 +22,9 @@ Feature = Literal[
 turned off; ``reasoning_tokens``: a reasoning token limit. Together with an effort or such a limit, ``reasoning_tools``:
 tools; ``reasoning_tool_choice``: a required tool call; ``reasoning_sampling``: a temperature other than 1 or a
 ``top_p`` below 0.95; ``reasoning_brief``: an effort with an output cap of 1,024 tokens or less;
-``reasoning_tokens_brief``: a reasoning limit with such a cap, or below 1,024 tokens. The last four features are
-optional: models without them are not rejected."""
+``reasoning_tokens_brief``: a reasoning limit with such a cap, or below 1,024 tokens. ``flex``, ``priority``,
+``verbosity`` and ``cache_control`` are optional: models without them are not rejected. ``http_url``: images by a URL
+that begins with ``http://``; ``caller_url``: images and files by URL in requests of callers with a key."""
 
 
 class PriceTier(Struct, frozen=True, omit_defaults=True):

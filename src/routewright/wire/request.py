@@ -78,10 +78,10 @@ class TextPart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
 
 class ImageUrl(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An image's URL. It is passed on to the provider and never fetched here."""
+    """An image's URL. It is passed on to providers that may fetch it, and never fetched here."""
 
     url: str
-    """Begins with ``https://``, ``http://`` or ``data:image/``."""
+    """Begins with ``data:image/``, ``https://`` or ``http://``. Callers with a key name public hosts by ``https://``."""
     detail: Literal["auto", "low", "high"] | None = None
     """The resolution at which the model reads the image."""
 
@@ -111,7 +111,7 @@ class AudioPart(
 
 
 class FileData(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A PDF document: its bytes, or a URL that is passed on to the provider and never fetched here."""
+    """A PDF document: its bytes, or a URL that is passed on to providers that may fetch it, and never fetched here."""
 
     file_data: str
     """Begins with ``data:application/pdf;base64,`` or ``https://``."""
@@ -316,7 +316,8 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     verbosity: Verbosity | None = None
     """Length of answers. Ignored and listed likewise where it is not supported."""
     extra: dict[str, dict[str, Any]] | None = None
-    """Vendor-specific fields by provider name, sent unchanged to that provider only."""
+    """Vendor-specific fields by provider name, sent unchanged to that provider only. Callers with a key may send those
+    that are known to be harmless."""
 
 
 class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

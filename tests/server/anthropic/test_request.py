@@ -28,7 +28,7 @@ from routewright.wire import (
 from .clients import ASKED, PIXEL, WEATHER
 
 ROUTER = Router.sandbox()
-KNOWN = Known(ROUTER.model_names(), ROUTER.models)
+KNOWN = Known(ROUTER.model_names(), ROUTER.models, ROUTER.caller_extra)
 
 
 def reading_of(**fields: Any) -> tuple[RouteRequest, set[str]]:

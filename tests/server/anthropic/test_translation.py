@@ -20,7 +20,7 @@ from routewright.wire import RouteRequest, UpstreamCall
 from .bodies import JSON, bodies, broken
 
 ROUTER = Router.sandbox()
-KNOWN = Known(ROUTER.model_names(), ROUTER.models)
+KNOWN = Known(ROUTER.model_names(), ROUTER.models, ROUTER.caller_extra)
 CLAUDE = Model(id="anthropic/claude-sonnet-4-5")
 
 

@@ -54,7 +54,7 @@ from .test_stream import Breaking
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 ROUTER = Router.sandbox()
-KNOWN = Known(ROUTER.model_names(), ROUTER.models)
+KNOWN = Known(ROUTER.model_names(), ROUTER.models, ROUTER.caller_extra)
 WEATHER: dict[str, Any] = {
     "type": "function",
     "name": "get_current_weather",

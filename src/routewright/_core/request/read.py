@@ -78,7 +78,7 @@ _IMAGE, _TOOLS, _JSON, _TEMPERATURE, _TOP_P, _STOP, _SEED = map(int, list(Need)[
 _TOOL_CHOICE, _IMAGE_URL, _JSON_OBJECT, _JSON_SCHEMA, _AUDIO, _FILE, _FILE_URL = map(int, list(Need)[7:14])
 _SERIAL_TOOLS, _REASONING, _NO_REASONING, _REASONING_TOKENS = map(int, list(Need)[14:18])
 _FLEX, _PRIORITY, _VERBOSITY, _CACHE_CONTROL, _REASONING_TOOLS, _REASONING_TOOL_CHOICE = map(int, list(Need)[18:24])
-_REASONING_SAMPLING, _REASONING_BRIEF, _REASONING_TOKENS_BRIEF = map(int, list(Need)[24:])
+_REASONING_SAMPLING, _REASONING_BRIEF, _REASONING_TOKENS_BRIEF, _HTTP_URL = map(int, list(Need)[24:28])
 BRIEF_TOKENS = 1024  # the smallest reasoning budget of some models; their output cap must be larger
 _LEAST_TOP_P = 0.95  # some models refuse a lower top_p while they reason
 _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
@@ -192,7 +192,10 @@ def needs_of(request: RouteRequest) -> int:
     needs = _TOOLS if request.tools else 0
     for part in (part for m in request.messages if type(m.content) is list for part in m.content):
         if isinstance(part, ImagePart):
-            needs |= _IMAGE if part.image_url.url[:5].lower() == "data:" else _IMAGE | _IMAGE_URL
+            scheme = part.image_url.url[:5].lower()
+            needs |= _IMAGE if scheme == "data:" else _IMAGE | _IMAGE_URL
+            if scheme == "http:":
+                needs |= _HTTP_URL
         elif isinstance(part, FilePart):
             needs |= _FILE if part.file.file_data[:5].lower() == "data:" else _FILE | _FILE_URL
         elif isinstance(part, AudioPart):

@@ -4,8 +4,9 @@ Does not check whether models and policies exist."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain, islice
 from sys import float_info
 from typing import Any, NamedTuple, get_args
 
@@ -13,6 +14,7 @@ import msgspec
 from msgspec.json import encode
 from msgspec.structs import fields, replace
 
+from routewright._core.addresses import problem_of_url
 from routewright._core.money import MOST_TOKENS, MOST_USD_PER_1M
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import (
@@ -41,7 +43,7 @@ from routewright.wire import (
     Tool,
 )
 
-from .json_scan import joined, quoted
+from .json_scan import beneath, joined, quoted
 from .problems import EXACT, FORMATS, Problems, did_you_mean, example, hint_for, known_places, listed, no_choice, shown
 
 MAX_MESSAGES = 1_000
@@ -58,18 +60,24 @@ MODEL_ID = re.compile(r"[^/\s\x00-\x1f\x7f]+/[^\s\x00-\x1f\x7f]+")
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 IMAGE_SCHEMES = ("https://", "http://", "data:image/")
 FILE_SCHEMES = ("data:application/pdf;base64,", "https://")
-_CAPS = frozenset(  # vendor fields that cap the answer: set by the router at any depth
-    "max_tokens max_completion_tokens max_output_tokens maxOutputTokens max_new_tokens num_predict n best_of "
-    "candidateCount candidate_count".split()
+_CAPS = frozenset(  # vendor fields that set how long the answer is, or how many there are; at any depth
+    "max_tokens max_completion_tokens max_output_tokens maxOutputTokens max_new_tokens max_tokens_to_sample max_length "
+    "max_gen_len maxTokens maxTokenCount num_predict n_predict min_tokens min_new_tokens min_length ignore_eos "
+    "n n_cmpl best_of candidateCount candidate_count num_generations num_return_sequences use_beam_search "
+    "beam_width".split()
 )
-_SET_BY_US = _CAPS | frozenset(
+_SET_BY_US = frozenset(  # other vendor fields that the router sets
     "model models messages input prompt contents system systemInstruction system_instruction instructions stream "
     "stream_options tools tool_choice toolConfig tool_config functions function_call".split()
 )
 COST_NOTHING = frozenset(  # vendor fields that do not change the cost
     "frequency_penalty keep_alive labels logit_bias logprobs metadata min_p presence_penalty "
-    "prompt_cache_key prompt_cache_retention repetition_penalty safety_identifier safety_settings safetySettings store "
-    "top_a top_k top_logprobs user".split()
+    "prompt_cache_key prompt_cache_retention repeat_penalty repetition_penalty safety_identifier safety_settings "
+    "safetySettings store top_a top_k top_logprobs typical_p user".split()
+)
+CALLER_EXTRA = frozenset(  # vendor fields that callers with a key may send to most hosts: nothing is fetched or capped
+    "frequency_penalty logit_bias logprobs min_p presence_penalty prompt_cache_key repetition_penalty "
+    "safety_identifier top_a top_k top_logprobs user".split()
 )
 
 
@@ -293,6 +301,9 @@ def _check_message(path: str, message: Message, found: Problems) -> None:
                 found.append(Problem(f"{path}.content[{index}].file.file_data", problem, hint))
             elif isinstance(part, AudioPart) and not part.input_audio.data:
                 found.append(_empty(f"{path}.content[{index}].input_audio.data"))
+            elif isinstance(part, AudioPart) and ":" in part.input_audio.data:  # some hosts would fetch an address
+                hint = "send the recording itself as base64, without 'data:' before it"
+                found.append(Problem(f"{path}.content[{index}].input_audio.data", "is not base64", hint))
     if calls is not None:
         if not calls:
             found.append(Problem(f"{path}.tool_calls", "must hold at least one call", "leave it out if there is none"))
@@ -448,10 +459,9 @@ def check_params(params: Params, found: Problems) -> None:
             hint = "reasoning counts as output: raise max_output_tokens"
             found.append(Problem("params.reasoning.max_tokens", problem, hint))
     for provider, own in (params.extra or {}).items():
-        for key in (*own, *(inner for value in own.values() if isinstance(value, dict) for inner in value)):
-            if key in (_SET_BY_US if key in own else _CAPS):
-                hint = "leave it out; use the request's own fields and 'params'"
-                found.append(Problem(f"params.extra.{provider}.{key}", "is set by the router", hint))
+        path, hint = f"params.extra.{provider}", "leave it out; use the request's own fields and 'params'"
+        places = chain((joined("", key) for key in own if key in _SET_BY_US), _places_of(_CAPS, own))
+        found += [Problem(beneath(path, place), "is set by the router", hint) for place in islice(places, MAX_PROBLEMS)]
 
 
 def check_costs_nothing(params: Params | None) -> None:
@@ -462,6 +472,81 @@ def check_costs_nothing(params: Params | None) -> None:
                 hint = f"under a limit on cost only these are allowed: {', '.join(sorted(COST_NOTHING))}"
                 problem = "may add costs that no budget accounts for"
                 raise ValidationFailed.of(Problem(f"params.extra.{provider}.{key}", problem, hint))
+
+
+def _places_of(keys: Collection[str], holder: Any) -> Iterator[str]:
+    """The paths, at any depth, of the keys of an object or array that are among ``keys``."""
+    items = holder.items() if isinstance(holder, dict) else enumerate(holder)
+    for key, inner in items:
+        if key in keys:
+            yield joined("", key)
+        if isinstance(inner, dict | list):  # paths are built from the inside: those of large bodies take no memory
+            yield from (beneath(joined("", key), place) for place in _places_of(keys, inner))
+
+
+def checked_caller_extra(names: object, path: str = "caller_extra") -> frozenset[str]:
+    """The vendor fields that an owner allows to callers with a key. Raises ``ValidationFailed``."""
+    if not isinstance(names, Collection) or isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ValidationFailed.at(path, f"must be a list of names, got {shown(names)}", "write ['top_k']")
+    for name in names:
+        parts = name.split(".")
+        if parts[0] in _SET_BY_US or not _CAPS.isdisjoint(parts):
+            raise ValidationFailed.at(path, f"{quoted(name)} is set by the router", "leave it out")
+    return frozenset(names)
+
+
+def check_caller_extra(extra: Mapping[str, dict[str, Any]], allowed: Mapping[str, frozenset[str]]) -> None:
+    """Raise ``ValidationFailed`` for vendor fields that a caller with a key may not send. ``allowed``: the fields of
+    each provider; a name with a dot allows a key inside an object. Other providers have ``CALLER_EXTRA``."""
+    for provider, own in extra.items():
+        names = allowed.get(provider, CALLER_EXTRA)
+        for name in _refused_fields(own, names):
+            path, problem = joined("params.extra", provider), "may not be sent by callers with a key"
+            known = ", ".join(sorted(names)) or "none"
+            hint = (
+                f"they may send: {known}; the owner of the service allows more with caller_extra of {quoted(provider)}"
+            )
+            raise ValidationFailed.at(beneath(path, name), problem, hint)
+
+
+def _refused_fields(own: dict[str, Any], allowed: frozenset[str], before: str = "") -> Iterator[str]:
+    for key, value in own.items():
+        name = joined(before, key)
+        if name in allowed:
+            continue
+        if isinstance(value, dict) and any(each.startswith(f"{name}.") for each in allowed):
+            yield from _refused_fields(value, allowed, name)
+        else:
+            yield name
+
+
+def check_public_urls(messages: Sequence[Message]) -> None:
+    """Raise ``ValidationFailed`` for images and files whose URL is not an ``https://`` URL of a public host."""
+    problems = filter(None, (problem_of_url(path, url) for path, url in _urls_of(messages)))
+    if first := [*islice(problems, MAX_PROBLEMS)]:
+        raise ValidationFailed.of(*first)
+
+
+def check_https(messages: Sequence[Message]) -> None:
+    """Raise ``ValidationFailed`` for images and files whose URL begins with ``http://``."""
+    hint = "use https://, or send the image as a data: URL"
+    paths = [path for path, url in _urls_of(messages) if url[:7].lower() == "http://"]
+    if paths:
+        problem = "begins with http://, which no model here can fetch"
+        raise ValidationFailed.of(*(Problem(path, problem, hint) for path in paths[:MAX_PROBLEMS]))
+
+
+def _urls_of(messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
+    """The URLs of images and files, with their paths. Images and files sent as ``data:`` have none."""
+    for place, message in enumerate(messages):
+        for index, part in enumerate(message.content if isinstance(message.content, list) else ()):
+            path, url = f"messages[{place}].content[{index}]", "data:"
+            if isinstance(part, ImagePart):
+                path, url = f"{path}.image_url.url", part.image_url.url
+            elif isinstance(part, FilePart):
+                path, url = f"{path}.file.file_data", part.file.file_data
+            if url[:5].lower() != "data:":
+                yield path, url
 
 
 def _check_fields(place: str, value: dict[str, Any], found: Problems) -> None:

@@ -27,7 +27,10 @@ PASSES = len(REASONS)  # the column of a row that fails no constraint
 _COLUMN = {reason: column for column, reason in enumerate(REASONS)}
 _CONTEXT, _BUDGET_TOKENS, _BUDGET_COST = map(REASONS.index, (Reason.CONTEXT, Reason.BUDGET_TOKENS, Reason.BUDGET_COST))
 _NEEDS = (
-    (Need.IMAGE | Need.IMAGE_URL | Need.AUDIO | Need.FILE | Need.FILE_URL, Reason.MODALITY),
+    (
+        Need.IMAGE | Need.IMAGE_URL | Need.AUDIO | Need.FILE | Need.FILE_URL | Need.HTTP_URL | Need.CALLER_URL,
+        Reason.MODALITY,
+    ),
     (Need.TOOLS | Need.TOOL_CHOICE | Need.SERIAL_TOOLS, Reason.TOOLS),
     (Need.JSON | Need.JSON_OBJECT | Need.JSON_SCHEMA, Reason.RESPONSE_FORMAT),
     (Need.TEMPERATURE | Need.TOP_P | Need.STOP | Need.SEED | Need.NO_REASONING | THINKING, Reason.PARAMS),

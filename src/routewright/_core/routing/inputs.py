@@ -12,8 +12,10 @@ from msgspec.structs import astuple, replace
 from routewright._core.catalogue.models import resolve, resolve_within
 from routewright._core.money import budget_nanos
 from routewright._core.request.read import keeps_an_hour, needs_of, wishes_of
+from routewright._core.request.rules import check_caller_extra, check_public_urls
 from routewright.wire import (
     DecisionInput,
+    Need,
     Policy,
     PolicySnapshot,
     Reading,
@@ -29,6 +31,8 @@ from .pool import Pool
 from .predict import LARGEST_CELL, Predictor
 from .quality import MICRO, micro, on_grid
 from .request_options import Requirements
+
+_URLS, _CALLER_URL = int(Need.IMAGE_URL | Need.FILE_URL), int(Need.CALLER_URL)  # flags are slow to combine
 
 RULES = 2  # version of the scoring rules, kept in every ``DecisionInput``: replay needs the same rules
 
@@ -51,6 +55,19 @@ def asked_of(request: RouteRequest) -> Requirements:
     bound = int(reasoning.max_tokens) if isinstance(reasoning, ReasoningBudget) else None
     effort = reasoning if isinstance(reasoning, str) else None
     return Requirements(needs, None if cap is None else int(cap), wishes, effort, bound, hour)
+
+
+def caller_requirements(
+    requirements: Requirements, request: RouteRequest, caller_extra: Mapping[str, frozenset[str]]
+) -> Requirements:
+    """Add what only callers with a key require. Raises ``ValidationFailed`` for URLs and vendor fields that they may
+    not send. ``request``: as the caller sent it, without a policy's vendor fields."""
+    if request.params is not None and request.params.extra:
+        check_caller_extra(request.params.extra, caller_extra)
+    if not requirements.needs & _URLS:
+        return requirements
+    check_public_urls(request.messages)
+    return requirements._replace(needs=requirements.needs | _CALLER_URL)
 
 
 def with_ids(request: RouteRequest, aliases: Mapping[str, str], known: Mapping[str, int]) -> RouteRequest:

@@ -35,16 +35,17 @@ _NO_POLICY = PolicySnapshot("", "", Policy(name=""))
 _FIXED = {Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE}  # no change of the request removes these
 _BUDGET = {Reason.BUDGET_COST, Reason.BUDGET_TOKENS}
 _PARTS_OF_NEEDS = {  # needs that are dropped with another
-    Need.IMAGE: Need.IMAGE_URL,
+    Need.IMAGE: Need.IMAGE_URL | Need.HTTP_URL,
+    Need.IMAGE_URL: Need.HTTP_URL,
     Need.FILE: Need.FILE_URL,
     Need.TOOLS: Need.TOOL_CHOICE | Need.SERIAL_TOOLS | Need.REASONING_TOOLS | Need.REASONING_TOOL_CHOICE,
     Need.TOOL_CHOICE: Need.REASONING_TOOL_CHOICE,
     Need.REASONING: THINKING & ~Need.REASONING,
     Need.JSON: Need.JSON_OBJECT | Need.JSON_SCHEMA,
 }
+_URLS = Need.IMAGE_URL | Need.FILE_URL
 _NO_NEED = {
     Need.IMAGE: "send no images",
-    Need.IMAGE_URL: "send images as data: URLs",
     Need.TOOLS: "declare no tools",
     Need.TOOL_CHOICE: "drop tool_choice",
     Need.JSON: "drop params.response_format",
@@ -54,11 +55,11 @@ _NO_NEED = {
     Need.SEED: "drop params.seed",
     Need.AUDIO: "send no audio",
     Need.FILE: "send no files",
-    Need.FILE_URL: "send files as data: URLs",
     Need.SERIAL_TOOLS: "drop params.parallel_tool_calls",
     Need.REASONING: "drop params.reasoning",
     Need.NO_REASONING: "drop params.reasoning",
     Need.REASONING_TOKENS: "set params.reasoning to an effort instead of max_tokens",
+    Need.HTTP_URL: "use https:// for images",
 }
 _MILLION = 10**6
 _MOST_MS = int(NUMBERS[Policy]["max_latency_ms"].high)
@@ -184,6 +185,8 @@ class Search:
         lost = _without_dependent(given.needs & ~able, ~able)
         if lost & (THINKING & ~Need.REASONING_TOKENS):
             needs &= ~int(Need.REASONING)  # the model excludes some combination with reasoning: give up reasoning
+        if given.needs & ~able & Need.CALLER_URL:
+            needs &= ~int(_URLS)  # nothing is sent by URL then
         if given.needs & ~able & (Need.JSON_OBJECT | Need.JSON_SCHEMA):
             needs &= ~int(Need.JSON)  # one JSON format does not replace the other
         quality = int(pool.quality[row]) if given.own_quality is None else given.own_quality[row]
@@ -244,8 +247,12 @@ class Search:
             dropped = [region for region in given.regions if region not in changed.regions]
             yield f"drop {', '.join(dropped)} from the regions of {by}", True
         undone = given.needs & ~changed.needs
-        for need in Need(_without_dependent(undone, undone)):
-            yield _NO_NEED[need], False
+        undone = _without_dependent(undone, undone)
+        for need in Need(undone & ~int(Need.CALLER_URL)):
+            if not need & _URLS:
+                yield _NO_NEED[need], False
+            elif not undone & _URLS & (need - 1):  # the first of the two stands for both
+                yield self._words_for_data(row, undone), False
         if changed.min_quality != given.min_quality:
             yield f"lower min_quality of {by} to {quality_text(changed.min_quality or 0)}", True
         if changed.max_output_tokens != given.max_output_tokens:
@@ -267,6 +274,15 @@ class Search:
             if cost is not None:
                 said = f"raise {BOTH['budget.max_cost_usd']} to {usd_text(cost)}"
             yield f"{said}{f', also in {by},' if also else ''}", also
+
+    def _words_for_data(self, row: int, undone: int) -> str:
+        """The change from URLs to data, or of the provider if it is one that may not fetch them."""
+        images, files = undone & Need.IMAGE_URL, undone & Need.FILE_URL
+        what = "images and files" if images and files else "images" if images else "files"
+        if int(self.forecast.pool.able[row]) & Need.CALLER_URL:
+            return f"send {what} as data: URLs"
+        value = '"callers"' if self.given.needs & Need.CALLER_URL else "True"
+        return f"send {what} as data: URLs, or make the provider with fetches_urls={value},"
 
     def _present(self, row: int, changed: DecisionInput) -> int:
         """Input tokens that fill a row's window now, without the attachments the change drops."""
@@ -313,11 +329,12 @@ def _without(given: DecisionInput, lost: int) -> DecisionInput:
 
 
 def _without_dependent(needs: int, lost: int) -> int:
-    """``needs`` without those that depend on a lost one, such as ``IMAGE_URL`` on ``IMAGE``."""
+    """``needs`` without those that depend on a lost one, such as ``IMAGE_URL`` on ``IMAGE``, and without ``CALLER_URL``
+    if no URL is left."""
     for whole, part in _PARTS_OF_NEEDS.items():
         if lost & whole:
             needs &= ~int(part)
-    return needs
+    return needs if needs & _URLS else needs & ~int(Need.CALLER_URL)
 
 
 def _fit_window(given: DecisionInput, forecast: Forecast, row: int) -> Iterator[DecisionInput]:

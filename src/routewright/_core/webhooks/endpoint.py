@@ -1,4 +1,4 @@
-"""Webhook endpoints: allowed URLs and addresses, subscriptions, secrets, headers, and sample events.
+"""Webhook endpoints: allowed URLs, subscriptions, secrets, headers, and sample events.
 
 Names are not resolved here; the transport checks the addresses of a name.
 """
@@ -7,31 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import NamedTuple, get_args
 
 from msgspec.structs import replace
 
 from routewright import wire
 from routewright._core.account_fields import told
+from routewright._core.addresses import is_loopback, is_public
 from routewright._core.crypto import seal, unseal
 from routewright._core.request.problems import one_of
 from routewright.errors import ValidationFailed
 from routewright.wire import Endpoint, EventType, SealedSecret, StoredEvent
 
 from .signature import HEADER, MAX_SECRETS, decoded, header_of, headers_of, keys_of, whole
-
-# Special-purpose, multicast and reserved blocks. 168.63.129.16 is the host agent of Azure VMs. The IPv6 blocks are
-# Teredo, ORCHID, documentation, 6to4, AS112 and the former 6bone; everything outside of 2000::/3 is excluded anyway.
-_SPECIAL = (
-    "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 168.63.129.16/32 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 "
-    "192.0.2.0/24 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 192.168.0.0/16 192.175.48.0/24 198.18.0.0/15 "
-    "198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4 "
-    "2001::/23 2001:db8::/32 2002::/16 2620:4f:8000::/48 3ffe::/16 3fff::/20"
-)
-_NOT_PUBLIC = [ip_network(block) for block in _SPECIAL.split()]
-_UNICAST = [ip_network("0.0.0.0/0"), ip_network("2000::/3")]
-_LOOPBACK = [ip_network("127.0.0.0/8"), ip_network("::1/128")]
 
 _WRONG = (
     (r"[\s\S]{2049}", "is too long", "take at most 2,048 characters"),
@@ -43,16 +31,6 @@ _WRONG = (
 _NAME = r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*"
 _PARTS = re.compile(rf"([^:]*)://(\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\]|{_NAME})(?::([0-9]{{1,5}}))?(?:[/?].*)?")
 _ADDRESS = re.compile(r"\[.*|(.*\.)?([0-9]+|0x[0-9a-f]*)")  # every spelling that resolvers take for an address
-
-
-def is_public(address: str) -> bool:
-    """True for an address of the public Internet. False for other text, and for addresses with a scope id."""
-    return "%" not in address and _within(_UNICAST, address) and not _within(_NOT_PUBLIC, address)
-
-
-def is_loopback(address: str) -> bool:
-    """True for a loopback address."""
-    return _within(_LOOPBACK, address)
 
 
 def check_url(url: object, *, allow_loopback: bool) -> None:
@@ -76,14 +54,6 @@ def check_url(url: object, *, allow_loopback: bool) -> None:
         raise ValidationFailed.at("url", "has a port that belongs to another protocol", "take 443, or 1024 and above")
     if parts[1].lower() == "http" and not is_local:
         raise ValidationFailed.at("url", "is plain HTTP", "begin with https://")
-
-
-def _within(networks: list[IPv4Network | IPv6Network], address: str) -> bool:
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return False
-    return any(parsed in network for network in networks)
 
 
 _LETTERS = "01M820F8M1PPDB3PTA889S3Z63"

@@ -37,15 +37,10 @@ from .answer import Function, Piece, Reader, count_of, usage_last
 from .endpoint import Endpoint, check_arguments, wire_name
 from .faults import decoded, ended, fault_in_answer, malformed, written
 from .features import CLAUDE_THINKING, NO_PREFILL, NO_SAMPLING, ONE_OF_TWO, THINKS, claude_of
+from .hosts import ANTHROPIC
 from .http import HttpOptions, HttpProvider
 from .reasoning import Json, asked_of, merged, thinking_of, tier_of, with_extra
 
-ANTHROPIC = Endpoint(
-    name="anthropic",
-    base_url="https://api.anthropic.com",
-    key_variables=("ANTHROPIC_API_KEY",),
-    url_variable="ANTHROPIC_BASE_URL",
-)
 VERSION = "2023-06-01"
 """API version. The next one, 2026-10-21, only differs in not accepting a temperature."""
 DEFAULT_MAX_TOKENS = 4096
@@ -71,8 +66,8 @@ class AnthropicProvider(HttpProvider):
         AnthropicProvider()                                    # key from ANTHROPIC_API_KEY
         AnthropicProvider("your-key", name="mine", base_url="https://llm.example.com", models=[...])
 
-    Keys, ``headers``, ``proxy``, ``verify``, ``timeout`` and ``max_retries`` are those of ``OpenAIProvider``;
-    ``base_url`` may end with ``/v1``. The output cap is 4,096 tokens if neither the call nor the model has one.
+    Keys and the other options are those of ``OpenAIProvider``; ``base_url`` may end with ``/v1``. The output cap is
+    4,096 tokens if neither the call nor the model has one.
     """
 
     _vendor = ANTHROPIC.name
@@ -95,7 +90,7 @@ class AnthropicProvider(HttpProvider):
             if base_url is None:
                 hint = f"pass base_url=..., or leave out the name ({ANTHROPIC.name!r})"
                 raise ValidationFailed.at("name", f"there is no known host {name!r}", hint)
-            endpoint = Endpoint(name=name, base_url=base_url, needs_key=False)
+            endpoint = Endpoint(name=name, base_url=base_url, needs_key=False, caller_extra=ANTHROPIC.caller_extra)
         super().__init__(endpoint, api_key, base_url, **options)
 
     def _address(self, call: UpstreamCall) -> str:

@@ -22,10 +22,13 @@ from msgspec import Struct
 from routewright._core.attempts.faults import hint_of, raised_in
 from routewright._core.catalogue.models import models_of
 from routewright._core.request.problems import shown
+from routewright._core.request.rules import CALLER_EXTRA, checked_caller_extra
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.fork import Guard
 from routewright.loop import Threads
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, UpstreamCall
+
+from .endpoint import Fetches, checked_fetches
 
 Reply = str | Iterable[str | Chunk | None] | AsyncIterable[str | Chunk | None]
 Function = Callable[[UpstreamCall], Reply | Awaitable[Reply]]
@@ -46,10 +49,19 @@ class CallableProvider:
         provider = CallableProvider(answer, models=[Model(id="local/upper", quality=0.2)])
 
     Functions and generators run in worker threads, coroutine functions and async generators on the loop. Exceptions
-    become the fault ``server``, except for ``ProviderFault``. None as a piece is a sign of life.
+    become the fault ``server``, except for ``ProviderFault``. None as a piece is a sign of life. ``fetches_urls`` and
+    ``caller_extra`` are those of ``OpenAIProvider``.
     """
 
-    def __init__(self, function: Function, *, models: Sequence[Model], name: str = "") -> None:
+    def __init__(
+        self,
+        function: Function,
+        *,
+        models: Sequence[Model],
+        name: str = "",
+        fetches_urls: Fetches | None = None,
+        caller_extra: Collection[str] = (),
+    ) -> None:
         self._models = models_of(models)
         if not self._models:
             raise ValidationFailed.at("models", "is empty", "pass at least one Model that the function serves")
@@ -63,6 +75,10 @@ class CallableProvider:
             raise ValidationFailed.at("function", f"does not fit: {error}", hint) from None
         except ValueError:  # some built-in functions have no signature
             pass
+        self.fetches_urls = False if fetches_urls is None else checked_fetches(fetches_urls)
+        """Whether the function fetches URLs (``protocols.FetchingProvider``)."""
+        self.caller_extra = CALLER_EXTRA | checked_caller_extra(caller_extra)
+        """Vendor fields that callers with a key may send (``protocols.Provider``)."""
         self._function = function
         self._waits = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
         self._threads = Threads("a function", THREADS)
@@ -87,12 +103,21 @@ class HostedProvider:
 
         router = Router(providers=[HostedProvider("openai"), HostedProvider("anthropic")])
 
-    Without ``models`` it has those of the catalogue under its name.
+    Without ``models`` it has those of the catalogue under its name. Without ``fetches_urls``, URLs of images and files
+    go only to known vendors that fetch them on their own machines.
     """
 
-    def __init__(self, name: str, *, models: Sequence[Model] = ()) -> None:
+    def __init__(self, name: str, *, models: Sequence[Model] = (), fetches_urls: Fetches | None = None) -> None:
+        from .hosts import ENDPOINTS  # loads the tables of all vendors
+
+        vendor = ENDPOINTS.get(name)
+        default: Fetches = "callers" if vendor is not None and vendor.fetches_urls else False
         self.name = name
         self._models = models_of(models)
+        self.fetches_urls: Fetches = default if fetches_urls is None else checked_fetches(fetches_urls)
+        """Whether the application may send URLs (``protocols.FetchingProvider``)."""
+        self.caller_extra = CALLER_EXTRA if vendor is None else vendor.caller_extra
+        """Vendor fields that callers with a key may send (``protocols.Provider``)."""
 
     def __repr__(self) -> str:
         return f"HostedProvider({self.name!r})"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 from urllib.parse import urlsplit
 
 from routewright._core.request.problems import shown
-from routewright._core.request.rules import check_names
+from routewright._core.request.rules import CALLER_EXTRA, check_names
 from routewright.errors import ValidationFailed
 from routewright.wire import Model
 from routewright.wire.account import Secret
@@ -19,6 +20,11 @@ _URL_CHARS = 200
 _CALL = "/chat/completions"
 _DEPLOYMENTS = "/openai/deployments/"
 _AZURE_VERSION = "api-version="
+
+
+Fetches = bool | Literal["callers"]
+"""Whether a provider may be sent URLs of images and files: never, from the owner of the process, or also from callers
+with a key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +44,12 @@ class Endpoint:
     """Addresses by the region that they keep requests in."""
     needs_key: bool = True
     """False for self-hosted servers, which only need ``url_variable``."""
+    fetches_urls: bool = False
+    """The vendor fetches URLs of images and files itself, on its own machines."""
+    own_domains: tuple[str, ...] = ()
+    """Endings of the vendor's own hosts, besides the hosts of ``base_url`` and ``regions``."""
+    caller_extra: frozenset[str] = CALLER_EXTRA
+    """Vendor fields that callers with a key may send in ``params.extra``."""
 
     @property
     def to_set(self) -> str:
@@ -52,6 +64,22 @@ class Endpoint:
         variables = self.key_variables if self.needs_key else (self.url_variable or "",)
         address = self.base_url or environ.get(self.url_variable or "", "").strip()
         return bool(address) and any(environ.get(variable, "").strip() for variable in variables)
+
+    def is_own(self, url: str) -> bool:
+        """True for an address of the vendor itself, not of a proxy or another server with its API."""
+        host = urlsplit(url).hostname or ""
+        hosts = (urlsplit(each).hostname for each in (self.base_url, *self.regions.values()) if each)
+        return host in hosts or host.endswith(self.own_domains)
+
+
+def checked_fetches(choice: object) -> Fetches:
+    """Check the argument ``fetches_urls``. Raises ``ValidationFailed``."""
+    if isinstance(choice, bool):
+        return choice
+    if choice == "callers":
+        return "callers"
+    hint = "True is for requests of your own, 'callers' also for those of callers with a key"
+    raise ValidationFailed.at("fetches_urls", f"must be True, False or 'callers', got {shown(choice)}", hint)
 
 
 def wire_name(model: Model) -> str:

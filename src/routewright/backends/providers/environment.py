@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .anthropic import ANTHROPIC, AnthropicProvider
+from .anthropic import AnthropicProvider
 from .endpoint import Endpoint
-from .gemini import GOOGLE, GeminiProvider
-from .hosts import HOSTS
+from .gemini import GeminiProvider
+from .hosts import ANTHROPIC, ENDPOINTS, GOOGLE, HOSTS
 from .http import HttpProvider
 from .openai import OpenAIProvider
 
 _OWN = ((ANTHROPIC, AnthropicProvider), (GOOGLE, GeminiProvider))
 """Vendors with their own protocol."""
-VENDORS: tuple[Endpoint, ...] = (ANTHROPIC, GOOGLE, *HOSTS.values())
+VENDORS: tuple[Endpoint, ...] = (*ENDPOINTS.values(),)
 """All vendors that can be configured by variables."""
 
 

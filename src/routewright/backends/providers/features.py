@@ -16,6 +16,9 @@ NEWEST = (99, 0)
 """Version of a model without one in its name."""
 
 
+URLS: tuple[Feature, ...] = ("image_url", "file_url", "http_url", "caller_url")
+"""Features of providers that fetch URLs."""
+
 # --- Claude, by the version in a model's name. From Anthropic's documentation of November 2026.
 
 _CLAUDE = re.compile(r"claude-(?P<family>[a-z]+)?-?(?:(?P<major>\d+)(?:[.-](?P<minor>\d{1,2}))?(?!\d))?")
@@ -107,7 +110,7 @@ def unsupported_at(provider: str, model: Model) -> tuple[Feature, ...]:
     lacking: list[Feature]
     match provider:
         case "anthropic":
-            lacking = ["seed", "json_object", "flex", "priority", "verbosity"]
+            lacking = ["seed", "json_object", "flex", "priority", "verbosity", "http_url"]
             family, version = claude_of(model)
             if model.reasoning:
                 lacking += *thinking_of(CLAUDE_THINKING, model, version).lacking, "reasoning_tool_choice"
@@ -121,11 +124,14 @@ def unsupported_at(provider: str, model: Model) -> tuple[Feature, ...]:
                 lacking.append("tool_choice")
             return tuple(lacking)
         case "google":
-            lacking = ["parallel_tool_calls", "verbosity", "cache_control"]
+            lacking = ["parallel_tool_calls", "verbosity", "cache_control", "http_url"]
             version = generation_of(model)
             if version >= _SAMPLES_ALONE or "gemini-3.5-flash-lite" in wire_name(model):
                 lacking += ["temperature", "top_p"]
             if version < _FETCHES:
                 lacking += ["image_url", "file_url"]
             return (*lacking, *(thinking_of(GEMINI_THINKING, model, version).lacking if model.reasoning else ()))
-    return tuple(sorted(HOSTS[provider].lacking(model))) if provider in HOSTS else ()
+    if provider not in HOSTS:
+        return ()
+    host = HOSTS[provider]
+    return tuple(sorted(host.lacking(model) if host.fetches_urls else host.lacking(model).union(URLS)))

@@ -31,18 +31,13 @@ from routewright.wire import (
 )
 
 from .answer import Function, Piece, Reader, count_of, usage_last
-from .endpoint import Endpoint, wire_name
+from .endpoint import wire_name
 from .faults import decoded, ended, fault_in_answer, malformed, written
 from .features import GEMINI_THINKING, SIGNING, generation_of
+from .hosts import GOOGLE
 from .http import HttpOptions, HttpProvider
 from .reasoning import Json, asked_of, merged, thinking_of, tier_of, with_extra
 
-GOOGLE = Endpoint(
-    name="google",
-    base_url="https://generativelanguage.googleapis.com",
-    key_variables=("GOOGLE_API_KEY", "GEMINI_API_KEY"),  # the first one set counts, as in Google's packages
-    url_variable="GOOGLE_GEMINI_BASE_URL",
-)
 MOST_STOPS = 5
 INSTRUCTIONS = ("system", "developer")
 UNSIGNED = "skip_thought_signature_validator"
@@ -69,7 +64,7 @@ class GeminiProvider(HttpProvider):
         GeminiProvider(["AIza1...", "AIza2..."])        # uses the next key if one is refused or at its limit
 
     System and developer messages go before the conversation. Conversations with tool calls of other models can continue
-    here. Keys, ``headers``, ``proxy``, ``verify``, ``timeout`` and ``max_retries`` are those of ``OpenAIProvider``.
+    here. Keys and the other options are those of ``OpenAIProvider``.
     """
 
     _vendor = GOOGLE.name

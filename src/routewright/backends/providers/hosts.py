@@ -1,4 +1,4 @@
-"""Table of hosts with OpenAI's chat completions API: addresses, key variables and differences.
+"""Table of vendors: addresses, key variables, and differences between hosts with OpenAI's chat completions API.
 
 The facts are from the vendors' public documentation; the comment above a row has the titles of the pages. Where nothing
 is documented, the row uses what no host rejects.
@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from routewright._core.request.rules import CALLER_EXTRA
 from routewright.wire import Feature, Model
 
 from .endpoint import Endpoint, wire_name
 from .reasoning import Thinking, at, thinking_of
 
-DIALS: tuple[Feature, ...] = ("parallel_tool_calls", "flex", "priority", "verbosity", "cache_control", "file_url")
+DIALS: tuple[Feature, ...] = (
+    "parallel_tool_calls", "flex", "priority", "verbosity", "cache_control", "file_url", "http_url",
+)  # fmt: skip
 """Features that a host supports only if its row has them in ``takes``."""
 _LOW_TO_HIGH = "low medium high"
 _TIERS = {word: word for word in ("auto", "default", "flex", "priority")}
@@ -95,6 +98,7 @@ _OPENAI_THINKING = (
     Thinking(models=r"gpt-([6-9]|1\d)", words="low medium high xhigh max", tools=False),
     Thinking(words=_LOW_TO_HIGH),
 )
+_OPENAI_EXTRA = CALLER_EXTRA | {"store", "metadata", "prompt_cache_retention"}
 _NEW_GPT = r"gpt-([5-9]|1\d)(?!\d)"
 _TEMPLATED = Thinking(words=_LOW_TO_HIGH, on=at(_TEMPLATE, True), off=at(_TEMPLATE, False))
 _GPT_OSS = Thinking(models="gpt-oss", words=_LOW_TO_HIGH)
@@ -107,7 +111,8 @@ _TABLE = (
     # Data residency; Reasoning models; Flex processing; Fast mode; Prompt caching; File inputs. Regional addresses cost
     # 10 % more for models released since March 2026.
     Host(
-        name="openai", base_url="https://api.openai.com/v1", key_variables=("OPENAI_API_KEY",),
+        name="openai", fetches_urls=True, caller_extra=_OPENAI_EXTRA,
+        base_url="https://api.openai.com/v1", key_variables=("OPENAI_API_KEY",),
         url_variable="OPENAI_BASE_URL",
         regions={name: f"https://{name}.api.openai.com/v1" for name in ("us", "eu", "au", "in", "jp", "ae")},
         cap_field="max_completion_tokens", developer_role=True, usage_on_request=True,
@@ -124,7 +129,9 @@ _TABLE = (
     # Azure OpenAI v1 API; Content filtering; Flex processing; Priority processing. The name of a deployment replaces
     # the model's.
     Host(
-        name="azure", base_url="", key_variables=("AZURE_OPENAI_API_KEY",), url_variable="AZURE_OPENAI_ENDPOINT",
+        name="azure", fetches_urls=True, caller_extra=_OPENAI_EXTRA,
+        own_domains=(".openai.azure.com", ".services.ai.azure.com", ".cognitiveservices.azure.com"),
+        base_url="", key_variables=("AZURE_OPENAI_API_KEY",), url_variable="AZURE_OPENAI_ENDPOINT",
         url_path="/openai/v1", key_header="api-key", cap_field="max_completion_tokens", developer_role=True,
         usage_on_request=True, unsupported_reasoning=("temperature", "top_p"), thinking=_OPENAI_THINKING,
         takes={"parallel_tool_calls": r"^(?!o\d)", "flex": "", "priority": "", "verbosity": _NEW_GPT}, tiers=_TIERS,
@@ -133,7 +140,8 @@ _TABLE = (
     # Chat completion API reference (unknown fields are rejected; errors of the API: "Tool call id was ... but must be
     # a-z, A-Z, 0-9, with a length of 9", "Unexpected role 'user' after role 'tool'"); Regional inference; Reasoning.
     Host(
-        name="mistral", base_url="https://api.mistral.ai/v1", key_variables=("MISTRAL_API_KEY",),
+        name="mistral", fetches_urls=True,
+        base_url="https://api.mistral.ai/v1", key_variables=("MISTRAL_API_KEY",),
         regions={"eu": "https://api.eu.mistral.ai/v1"}, seed_field="random_seed",
         oddities=("images_in_results", "no_names", "short_ids"),
         thinking=(Thinking(models="magistral"), Thinking(words="high", off=_NO_EFFORT)), thought="content",
@@ -150,7 +158,8 @@ _TABLE = (
     ),
     # OpenAI compatibility (names in messages are rejected); Reasoning; Service tiers.
     Host(
-        name="groq", base_url="https://api.groq.com/openai/v1", key_variables=("GROQ_API_KEY",),
+        name="groq", fetches_urls=True,
+        base_url="https://api.groq.com/openai/v1", key_variables=("GROQ_API_KEY",),
         cap_field="max_completion_tokens", oddities=("no_names",), usage_on_request=True,
         thinking=(
             _GPT_OSS,
@@ -160,7 +169,8 @@ _TABLE = (
     ),
     # Reasoning (stop is rejected); Priority processing; Regional endpoints (10 % more, and the newest models only).
     Host(
-        name="xai", base_url="https://api.x.ai/v1", key_variables=("XAI_API_KEY",),
+        name="xai", fetches_urls=True,
+        base_url="https://api.x.ai/v1", key_variables=("XAI_API_KEY",),
         regions={"us": "https://us.api.x.ai/v1"}, cap_field="max_completion_tokens", usage_on_request=True,
         unsupported_reasoning=("stop",),
         thinking=(
@@ -172,7 +182,8 @@ _TABLE = (
     ),
     # OpenAI compatibility; Reasoning.
     Host(
-        name="togetherai", base_url="https://api.together.ai/v1", key_variables=("TOGETHER_API_KEY",),
+        name="togetherai", fetches_urls=True,
+        base_url="https://api.together.ai/v1", key_variables=("TOGETHER_API_KEY",),
         thinking=(
             _GPT_OSS,
             Thinking(models=r"GLM-5\.3|Kimi-K3", words="low medium high max"),
@@ -182,7 +193,7 @@ _TABLE = (
         thought="reasoning_content",
     ),
     Host(
-        name="deepinfra",
+        name="deepinfra", fetches_urls=True,
         base_url="https://api.deepinfra.com/v1/openai",
         key_variables=("DEEPINFRA_API_KEY", "DEEPINFRA_TOKEN"),
         thinking=(_GPT_OSS, Thinking(words=_LOW_TO_HIGH, off=_NO_EFFORT)),
@@ -197,7 +208,8 @@ _TABLE = (
     # Chat completions (no seed, no tools; error of the API: "After the (optional) system message(s), user or tool
     # message(s) should alternate with assistant message(s)").
     Host(
-        name="perplexity", base_url="https://api.perplexity.ai", key_variables=("PERPLEXITY_API_KEY", "PPLX_API_KEY"),
+        name="perplexity", fetches_urls=True,
+        base_url="https://api.perplexity.ai", key_variables=("PERPLEXITY_API_KEY", "PPLX_API_KEY"),
         oddities=("strict_turns",), unsupported=("seed", "tool_choice"),
         thinking=(Thinking(words="minimal low medium high"),),
     ),
@@ -219,7 +231,8 @@ _TABLE = (
     # to required or object in thinking mode"); Deep thinking; API compatibility upgrades (max_completion_tokens limits
     # reasoning and answer together; for some models, max_tokens limits only the answer); Context cache.
     Host(
-        name="alibaba", base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+        name="alibaba", fetches_urls=True,
+        base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
         key_variables=("DASHSCOPE_API_KEY",),
         regions={
             "intl": "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
@@ -238,7 +251,8 @@ _TABLE = (
     ),
     # Chat completion (only automatic tool choice; no seed); Thinking mode.
     Host(
-        name="zai", base_url="https://api.z.ai/api/paas/v4", key_variables=("ZAI_API_KEY",),
+        name="zai", fetches_urls=True,
+        base_url="https://api.z.ai/api/paas/v4", key_variables=("ZAI_API_KEY",),
         regions={"intl": "https://api.z.ai/api/paas/v4", "cn": "https://open.bigmodel.cn/api/paas/v4"},
         unsupported=("seed", "tool_choice", "json_schema"),
         thinking=(
@@ -250,7 +264,8 @@ _TABLE = (
     ),
     # OpenAI API compatible; Error codes. M2 always reasons.
     Host(
-        name="minimax", base_url="https://api.minimax.io/v1", key_variables=("MINIMAX_API_KEY",),
+        name="minimax", fetches_urls=True,
+        base_url="https://api.minimax.io/v1", key_variables=("MINIMAX_API_KEY",),
         regions={"intl": "https://api.minimax.io/v1", "cn": "https://api.minimaxi.com/v1"},
         cap_field="max_completion_tokens",
         extra_body={"reasoning_split": True},  # else the answer contains the reasoning
@@ -260,18 +275,20 @@ _TABLE = (
     # Using Cohere models via the OpenAI SDK (tool_choice is not listed as supported; the only efforts are none and
     # high).
     Host(
-        name="cohere", base_url="https://api.cohere.ai/compatibility/v1",
+        name="cohere", fetches_urls=True,
+        base_url="https://api.cohere.ai/compatibility/v1",
         key_variables=("COHERE_API_KEY", "CO_API_KEY"), developer_role=True, unsupported=("tool_choice",),
         thinking=(Thinking(words="high", off=_NO_EFFORT),),
     ),
     Host(
-        name="stepfun",
+        name="stepfun", fetches_urls=True,
         base_url="https://api.stepfun.com/v1",
         key_variables=("STEPFUN_API_KEY",),
         thinking=(Thinking(models=r"step-3\.7", words=_LOW_TO_HIGH),),
     ),
     Host(
-        name="xiaomi", base_url="https://api.xiaomimimo.com/v1", key_variables=("XIAOMI_API_KEY", "MIMO_API_KEY"),
+        name="xiaomi", fetches_urls=True,
+        base_url="https://api.xiaomimimo.com/v1", key_variables=("XIAOMI_API_KEY", "MIMO_API_KEY"),
         cap_field="max_completion_tokens", thinking=(Thinking(on=_THINKING, off=_NO_THINKING),),
         thought="reasoning_content", oddities=("audio_as_url",),
     ),
@@ -281,7 +298,8 @@ _TABLE = (
     # Usage accounting (streams always report it); Provider routing; In-region routing; Reasoning tokens; Prompt
     # caching; PDF inputs. Only OpenRouter itself knows which models cannot disable reasoning.
     Host(
-        name="openrouter", base_url="https://openrouter.ai/api/v1", key_variables=("OPENROUTER_API_KEY",),
+        name="openrouter", fetches_urls=True,
+        base_url="https://openrouter.ai/api/v1", key_variables=("OPENROUTER_API_KEY",),
         regions={"eu": "https://eu.openrouter.ai/api/v1", "us": "https://us.openrouter.ai/api/v1"},
         extra_body={"provider": {"require_parameters": True}},  # else some of its hosts ignore unsupported parameters
         thinking=(
@@ -307,13 +325,14 @@ _TABLE = (
     Host(
         name="vllm", base_url="http://127.0.0.1:8000/v1", key_variables=("VLLM_API_KEY",), url_variable="VLLM_BASE_URL",
         needs_key=False, usage_on_request=True, thinking=(_GPT_OSS, _TEMPLATED), thought="reasoning",
-        takes={"parallel_tool_calls": ""},
+        takes={"parallel_tool_calls": "", "http_url": ""},
     ),
     # llama.cpp HTTP server (a tool's name as the choice is treated as "auto").
     Host(
         name="llamacpp", base_url="http://127.0.0.1:8080/v1", key_variables=("LLAMACPP_API_KEY",),
         url_variable="LLAMACPP_BASE_URL", needs_key=False, oddities=("no_tool_by_name",), usage_on_request=True,
-        thinking=(_GPT_OSS, _TEMPLATED), thought="reasoning_content", takes={"parallel_tool_calls": ""},
+        thinking=(_GPT_OSS, _TEMPLATED), thought="reasoning_content",
+        takes={"parallel_tool_calls": "", "http_url": ""}, caller_extra=CALLER_EXTRA | {"repeat_penalty", "typical_p"},
     ),
     # OpenAI compatibility endpoints; Authentication; Tool use (a tool's name is not a valid choice); Structured output
     # (error of the API: "'response_format.type' must be 'json_schema' or 'text'"); Image input (only as data). "none"
@@ -327,3 +346,23 @@ _TABLE = (
 
 HOSTS = {host.name: host for host in _TABLE}
 """All hosts by name."""
+
+# Vendors with their own protocol.
+ANTHROPIC = Endpoint(
+    name="anthropic",
+    base_url="https://api.anthropic.com",
+    key_variables=("ANTHROPIC_API_KEY",),
+    url_variable="ANTHROPIC_BASE_URL",
+    fetches_urls=True,
+    caller_extra=frozenset(("top_k", "metadata")),
+)
+GOOGLE = Endpoint(
+    name="google",
+    base_url="https://generativelanguage.googleapis.com",
+    key_variables=("GOOGLE_API_KEY", "GEMINI_API_KEY"),  # the first one set counts, as in Google's packages
+    url_variable="GOOGLE_GEMINI_BASE_URL",
+    fetches_urls=True,
+    caller_extra=frozenset(f"generationConfig.{name}" for name in ("topK", "presencePenalty", "frequencyPenalty")),
+)
+ENDPOINTS: dict[str, Endpoint] = {ANTHROPIC.name: ANTHROPIC, GOOGLE.name: GOOGLE, **HOSTS}
+"""All vendors by name."""

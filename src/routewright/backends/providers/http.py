@@ -14,6 +14,7 @@ import msgspec
 
 from routewright._core.catalogue.models import models_of
 from routewright._core.request.read import checked_retries, timeout_ms_of
+from routewright._core.request.rules import checked_caller_extra
 from routewright.backends.clock import SystemClock
 from routewright.backends.transport import AutoTransport, Verify
 from routewright.errors import ProviderFault, ValidationFailed
@@ -22,7 +23,7 @@ from routewright.wire import Chunk, FaultKind, Feature, Model, UpstreamCall
 from routewright.wire.account import Secret
 
 from .answer import EVENTS, Reader, read_whole, streamed, whole
-from .endpoint import Endpoint, Redactor, address_of, check_arguments, header_of, keys_of
+from .endpoint import Endpoint, Fetches, Redactor, address_of, check_arguments, checked_fetches, header_of, keys_of
 from .faults import conceal, fault_of_answer, seconds_until, start_of
 from .features import unsupported_at
 
@@ -79,6 +80,8 @@ class HttpOptions(TypedDict, total=False):
     clock: Clock | None
     timeout: float | None
     max_retries: int | None
+    fetches_urls: Fetches | None
+    caller_extra: Collection[str]
 
 
 class HttpProvider(ABC):
@@ -99,6 +102,8 @@ class HttpProvider(ABC):
         clock: Clock | None = None,
         timeout: float | None = None,
         max_retries: int | None = None,
+        fetches_urls: Fetches | None = None,
+        caller_extra: Collection[str] = (),
     ) -> None:
         check_arguments(endpoint.name, base_url, headers)
         if transport is not None and (proxy is not None or verify is not True):
@@ -118,6 +123,11 @@ class HttpProvider(ABC):
         self._timeout_s = None if timeout is None else timeout_ms_of(timeout) / 1000
         self.max_retries = None if max_retries is None else checked_retries(max_retries)
         """Retries of its models (``protocols.Provider``)."""
+        default: Fetches = "callers" if endpoint.fetches_urls and endpoint.is_own(self._url) else False
+        self.fetches_urls: Fetches = default if fetches_urls is None else checked_fetches(fetches_urls)
+        """Whether it may be sent URLs of images and files (``protocols.FetchingProvider``)."""
+        self.caller_extra = endpoint.caller_extra | checked_caller_extra(caller_extra)
+        """Vendor fields that callers with a key may send (``protocols.Provider``)."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r}, base_url={self._url!r})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from importlib import import_module
 from typing import Any, NoReturn, get_args
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from routewright._core.attempts.faults import kind_of_status
 from routewright._core.catalogue.models import models_of
+from routewright._core.request.rules import CALLER_EXTRA, checked_caller_extra
 from routewright.backends.clock import SystemClock
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import Clock
@@ -26,7 +27,7 @@ from routewright.wire import Chunk, FaultKind, Feature, Model, ServiceTier, Upst
 from routewright.wire.account import Secret
 
 from .answer import read_whole
-from .endpoint import Redactor, check_arguments, wire_name
+from .endpoint import Fetches, Redactor, check_arguments, checked_fetches, wire_name
 from .faults import conceal, retry_after, start_of
 from .hosts import DIALS, Host
 from .openai import Completion, request_body
@@ -97,7 +98,8 @@ class LiteLLMProvider:
         LiteLLMProvider("acme", vendor="watsonx", models=[...], options={"project_id": "..."})
 
     ``vendor`` is litellm's name of the provider; by default ``name``. Without ``api_key``, litellm reads keys from the
-    environment. ``options`` are passed to every call.
+    environment. ``options`` are passed to every call. ``fetches_urls`` and ``caller_extra`` are those of
+    ``OpenAIProvider``: by default no URLs are sent, since litellm fetches images for some vendors in this process.
     """
 
     needs_scope = True  # some of its clients use httpcore, which shields its clean-up
@@ -112,6 +114,8 @@ class LiteLLMProvider:
         options: Mapping[str, Any] | None = None,
         environ: Mapping[str, str] | None = None,
         clock: Clock | None = None,
+        fetches_urls: Fetches | None = None,
+        caller_extra: Collection[str] = (),
     ) -> None:
         check_arguments(name)
         if not isinstance(api_key, str | None):
@@ -119,6 +123,10 @@ class LiteLLMProvider:
         self.name = name
         self._vendor = vendor or name
         self._models = models_of(models)
+        self.fetches_urls = False if fetches_urls is None else checked_fetches(fetches_urls)
+        """Whether it may be sent URLs of images and files (``protocols.FetchingProvider``)."""
+        self.caller_extra = CALLER_EXTRA | checked_caller_extra(caller_extra)
+        """Vendor fields that callers with a key may send (``protocols.Provider``)."""
         self._key = Secret(api_key or "")
         self._options = dict(options or {})
         self._clock = SystemClock() if clock is None else clock

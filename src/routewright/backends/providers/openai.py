@@ -79,7 +79,10 @@ class OpenAIProvider(HttpProvider):
     secret like keys. ``proxy`` and ``verify`` are those of ``AutoTransport``; by default the environment's.
     ``timeout``: longest wait in seconds for the next piece of an answer, which may be all of it; then the next model is
     tried. ``max_retries``: how often the Router retries a model of this provider, unless the request or its policy say
-    it. None: the Router's default.
+    it. None: the Router's default. ``fetches_urls``: whether the server may be sent URLs of images and files: True for
+    requests of the process itself, ``"callers"`` also for those of callers with a key. By default only vendors that
+    fetch them on their own machines are sent any. ``caller_extra``: more fields that callers with a key may send in
+    ``params.extra``; a name with a dot is a field inside an object.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from math import ceil, inf, isfinite
-from typing import Any
+from typing import Any, Literal
 
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean, shown
@@ -62,6 +62,8 @@ class SandboxProvider:
     """
 
     name = "sandbox"
+    fetches_urls: bool | Literal["callers"] = "callers"
+    """It fetches nothing: ``unsupported`` lists the vendors that would not (``protocols.FetchingProvider``)."""
 
     def __init__(self, models: Sequence[Model], answers: Answers | None = None, faults: Faults | None = None) -> None:
         self._models = tuple(models)
@@ -93,6 +95,13 @@ class SandboxProvider:
         from .features import unsupported_at  # loads the tables of all vendors, which only calls need
 
         return unsupported_at(model.provider, model)
+
+    @property
+    def caller_extra(self) -> Collection[str]:
+        """Vendor fields that callers with a key may send, of all vendors (``protocols.Provider``)."""
+        from .hosts import ENDPOINTS
+
+        return frozenset().union(*(vendor.caller_extra for vendor in ENDPOINTS.values()))
 
     def open(self, call: UpstreamCall) -> RunningFunction:
         """Start one call (``protocols.Provider``)."""

@@ -15,7 +15,8 @@ from contextlib import closing, suppress
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from routewright._core.webhooks.endpoint import check_url, is_loopback, is_public
+from routewright._core.addresses import is_loopback, is_public
+from routewright._core.webhooks.endpoint import check_url
 from routewright.backends.clock import SystemClock
 from routewright.backends.providers.faults import retry_after
 from routewright.errors import ValidationFailed

@@ -129,11 +129,11 @@ LIMITS: dict[type, Limits] = {
         "name": _SOME,
         WHOLE: _TURN,
     },
-    wire.ImageUrl: {"url": {"pattern": f"^({_any_case('http')}[sS]?://|{_any_case('data:image/')})"}},
+    wire.ImageUrl: {"url": {"pattern": f"^({_any_case('https://')}|{_any_case('data:image/')})"}},
     wire.FileData: {
         "file_data": {"pattern": f"^({_any_case('https://')}|{_any_case('data:application/pdf;base64,')})"}
     },
-    wire.InputAudio: {"data": _SOME},
+    wire.InputAudio: {"data": {"pattern": "^[^:]+$"}},
     wire.ToolCall: {"id": _SOME},
     wire.FunctionCall: {"name": _SOME},
     wire.FunctionName: {"name": _NAME},

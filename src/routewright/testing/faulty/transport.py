@@ -153,6 +153,7 @@ class FaultyProvider(OpenAIProvider):
             transport=self._faulty,
             environ={},
             clock=clock,
+            fetches_urls="callers",  # there is no server
         )
 
     @property

@@ -1,0 +1,234 @@
+"""A server that the owner runs is sent no URL that a caller names, at any door, unless the owner allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from routewright import Caller, Model, Pricing, Router
+from routewright.backends.providers.openai import OpenAIProvider
+from routewright.errors import NoCandidates, ValidationFailed
+from routewright.server import create_app
+from tests.core.url_samples import PRIVATE
+from tests.local_servers import LocalServer
+
+from .anthropic.clients import sdk as anthropic_sdk
+from .openai.clients import sdk, site_of
+from .serving import Site
+from .wire import ask, scope_of
+
+pytestmark = pytest.mark.anyio
+
+KINDS = ("vllm", "llamacpp")
+PUBLIC = "https://example.com/x.png"
+REBINDING = ("https://127.0.0.1.nip.io/x.png", "https://169-254-169-254.sslip.io/latest/meta-data/")
+KEYED = Caller("default", key_id="key_1")
+PYTHON = "python"
+
+
+def route_body(model: str, url: str) -> dict[str, Any]:
+    parts = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": url}}]
+    return {"models": [model], "messages": [{"role": "user", "content": parts}]}
+
+
+def chat_body(model: str, url: str) -> dict[str, Any]:
+    return {"model": model, "messages": route_body(model, url)["messages"]}
+
+
+def response_body(model: str, url: str) -> dict[str, Any]:
+    return {"model": model, "input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]}
+
+
+def message_body(model: str, url: str) -> dict[str, Any]:
+    image = {"type": "image", "source": {"type": "url", "url": url}}
+    return {"model": model, "max_tokens": 50, "messages": [{"role": "user", "content": [image]}]}
+
+
+DOORS = {
+    "/v1/route": route_body,
+    "/openai/v1/chat/completions": chat_body,
+    "/openai/v1/responses": response_body,
+    "/anthropic/v1/messages": message_body,
+    PYTHON: route_body,
+}
+
+
+def model_of(kind: str) -> Model:
+    return Model(
+        id=f"{kind}/vision",
+        quality=0.5,
+        context_window=100_000,
+        modalities=("text", "image", "file", "tool"),
+        pricing_per_1m=Pricing(0.0, 0.0),
+    )
+
+
+class Machine:
+    """A Router before a server that the owner runs, and how often that server was called."""
+
+    def __init__(self, kind: str, server: LocalServer, **options: Any) -> None:
+        self.model = f"{kind}/vision"
+        self.server = server
+        self.provider = OpenAIProvider(name=kind, base_url=server.url, models=[model_of(kind)], environ={}, **options)
+        self.router = Router(providers=[self.provider])
+        self.app = create_app(self.router, authenticate=lambda scope: Caller())
+
+    @property
+    def calls(self) -> int:
+        return self.server.asked("/v1/chat/completions")
+
+    async def ask(self, door: str, url: str) -> int:
+        """The status of a call of a stranger."""
+        body = DOORS[door](self.model, url)
+        if door != PYTHON:
+            return (await ask(self.app, scope_of(path=door), body)).status or 0
+        try:
+            await self.router.route(body, caller=KEYED)
+        except (ValidationFailed, NoCandidates) as error:
+            return error.status
+        return 200
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[tuple[str, LocalServer]]:
+    with LocalServer({}) as running:
+        yield request.param, running
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_no_spelling_of_a_private_address_reaches_a_server(server: tuple[str, LocalServer], door: str) -> None:
+    for fetches in (None, True, "callers"):  # even where the owner allows callers to send URLs
+        machine = Machine(*server, fetches_urls=fetches)
+        for url in PRIVATE:
+            assert await machine.ask(door, url) == 400, url
+        assert machine.calls == 0
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_a_public_address_reaches_a_server_only_if_the_owner_allows_it_to_callers(
+    server: tuple[str, LocalServer], door: str
+) -> None:
+    for fetches, status, calls in ((None, 422, 0), (False, 422, 0), (True, 422, 0), ("callers", 200, 1)):
+        machine = Machine(*server, fetches_urls=fetches)
+        assert await machine.ask(door, PUBLIC) == status
+        assert machine.calls == calls
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_a_public_name_of_a_private_address_does_not_reach_a_server(
+    server: tuple[str, LocalServer], door: str
+) -> None:
+    machine = Machine(*server)
+    for url in REBINDING:
+        assert await machine.ask(door, url) == 422
+    assert machine.calls == 0
+
+
+async def test_the_owner_may_have_a_server_fetch_from_the_own_network(server: tuple[str, LocalServer]) -> None:
+    machine = Machine(*server, fetches_urls=True)
+    for url in ("http://127.0.0.1:9/x.png", "https://nas/x.png", PUBLIC):
+        answer = await machine.router.route(route_body(machine.model, url))
+        assert answer.output == "I am vision"
+    assert machine.calls == 3
+
+
+async def test_a_server_that_may_not_fetch_is_sent_no_url_of_the_owner(server: tuple[str, LocalServer]) -> None:
+    machine = Machine(*server)
+    with pytest.raises(NoCandidates, match="send images as data: URLs, or make the provider with fetches_urls=True"):
+        await machine.router.route(route_body(machine.model, PUBLIC))
+    with pytest.raises(ValidationFailed, match="begins with http://, which no model here can fetch"):
+        await machine.router.route(route_body(machine.model, "http://example.com/x.png"))
+    assert machine.calls == 0
+
+
+async def test_images_sent_as_data_reach_a_server_through_every_door(server: tuple[str, LocalServer]) -> None:
+    machine = Machine(*server)
+    for door in DOORS:
+        assert await machine.ask(door, "data:image/png;base64,iVBORw0KGgo=") == 200, door
+    assert machine.calls == len(DOORS)
+
+
+@pytest.mark.parametrize(
+    ("door", "path"),
+    [
+        ("/v1/route", "messages[0].content[1].image_url.url"),
+        ("/openai/v1/chat/completions", "messages[0].content[1].image_url.url"),
+        ("/openai/v1/responses", "input[0]"),
+        ("/anthropic/v1/messages", "messages[0]"),
+    ],
+)
+async def test_the_refusal_of_a_url_names_its_place_as_the_client_wrote_it(door: str, path: str) -> None:
+    with LocalServer({}) as running:
+        machine = Machine("vllm", running)
+        told = await ask(machine.app, scope_of(path=door), DOORS[door](machine.model, PRIVATE[1]))
+    assert f"{path}: names '169.254.169.254', which is not a public host" in told.body.decode()
+
+
+async def test_documents_are_refused_as_images_are() -> None:
+    with LocalServer({}) as running:
+        machine = Machine("vllm", running, fetches_urls="callers")
+        file = {"type": "file", "file": {"file_data": PRIVATE[1]}}
+        content = {"models": [machine.model], "messages": [{"role": "user", "content": [file]}]}
+        told = await ask(machine.app, scope_of(path="/v1/route"), content)
+        assert told.json["error"]["detail"]["problems"][0]["path"] == "messages[0].content[0].file.file_data"
+        document = {"type": "document", "source": {"type": "url", "url": PRIVATE[1]}}
+        message = {"model": machine.model, "max_tokens": 9, "messages": [{"role": "user", "content": [document]}]}
+        assert (await ask(machine.app, scope_of(path="/anthropic/v1/messages"), message)).status == 400
+    assert machine.calls == 0
+
+
+# Fields of vendors.
+
+
+async def test_fields_that_reach_other_machines_or_lift_a_cap_are_refused(server: tuple[str, LocalServer]) -> None:
+    machine = Machine(*server)
+    kind = server[0]
+    hello = {"models": [machine.model], "messages": [{"role": "user", "content": "Hi"}]}
+    fields: list[dict[str, Any]] = [
+        {"kv_transfer_params": {"remote_host": "10.0.0.7"}}, {"n_predict": -1}, {"bootstrap_host": "10.0.0.7"},
+        {"lora": []}, {"chat_template": "{{ 1 }}"}, {"options": {"num_predict": -1}},
+    ]  # fmt: skip
+    for field in fields:
+        body = {**hello, "params": {"extra": {kind: field}}}
+        assert (await ask(machine.app, scope_of(path="/v1/route"), body)).status == 400, field
+        with pytest.raises(ValidationFailed):
+            await machine.router.route(body, caller=KEYED)
+    assert machine.calls == 0
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with LocalServer({}) as running:
+        yield site_of(OpenAIProvider(name="vllm", base_url=running.url, models=[model_of("vllm")], environ={}))
+
+
+def test_openais_sdk_with_a_key_has_its_usual_fields_passed_and_others_ignored(site: Site) -> None:
+    with sdk(site) as client:
+        answer = client.chat.completions.with_raw_response.create(
+            model="vllm/vision",
+            messages=[{"role": "user", "content": "Hi"}],
+            user="ann",
+            logit_bias={"50256": -100},
+            presence_penalty=0.5,
+            prompt_cache_key="k",
+            prompt_cache_retention="24h",
+            store=True,
+            extra_body={"top_k": 5, "kv_transfer_params": {"remote_host": "10.0.0.7"}, "keep_alive": "5m"},
+        )
+    assert answer.parse().choices[0].message.content == "I am vision"
+    ignored = answer.headers["x-routewright-ignored"]
+    assert ignored == "keep_alive, kv_transfer_params, prompt_cache_retention, store"
+
+
+def test_anthropics_sdk_with_a_key_may_name_its_user_whoever_serves(site: Site) -> None:
+    with anthropic_sdk(site) as client:
+        message = client.messages.create(
+            model="vllm/vision",
+            max_tokens=50,
+            messages=[{"role": "user", "content": "Hi"}],
+            metadata={"user_id": "ann"},
+            extra_body={"top_k": 5},
+        )
+    assert message.content[0].type == "text"
