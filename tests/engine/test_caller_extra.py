@@ -54,7 +54,7 @@ def refused(router: Router, extra: dict[str, Any], caller: Caller = KEYED) -> li
     ("name", "allowed", "others"),
     [
         ("openai", "top_k logit_bias user store metadata prompt_cache_retention", "keep_alive prediction audio"),
-        ("azure", "logprobs store metadata", "data_sources"),
+        ("azure", "store metadata", "data_sources"),
         ("anthropic", "top_k metadata", "min_p user mcp_servers container"),
         ("vllm", "top_k min_p repetition_penalty user", "kv_transfer_params chat_template store typical_p priority"),
         ("llamacpp", "top_k repeat_penalty typical_p", "lora id_slot cache_prompt grammar"),

@@ -12,14 +12,15 @@ from types import ModuleType
 import anyio
 import pytest
 
-from routewright import Console
+from routewright import Console, MemoryStorage
+from routewright.backends.providers.environment import providers_from_environment
 from routewright.cli import main
 from routewright.cli.command import parser
 from routewright.cli.serve import FLAGS, started_page
 from routewright.errors import StorageUnavailable
 from routewright.serve import prepare
 from routewright.serve.config import VARIABLES, ServeFile, Sources, keys_of
-from routewright.serve.parts import opened, settings_of
+from routewright.serve.parts import opened, router_of, settings_of
 from routewright.serve.plan import Begun, Plan, Tls
 from routewright.serve.prepare import plan_of
 from routewright.testing.faulty.server import PEM
@@ -117,6 +118,28 @@ def test_cors_origins_are_validated(refused: Refused) -> None:
     assert (plan.cors_origins, plan.health) == (("https://a.example", "https://b.example"), True)
     said = refused("--cors-origin", "https://a.example/", "--store", "memory:")
     assert "--cors-origin: 'https://a.example/' is not an origin; write scheme and host" in said
+
+
+def test_providers_of_the_environment_may_be_allowed_more(refused: Refused, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("VLLM_BASE_URL", "http://127.0.0.1:1/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    monkeypatch.setenv("ROUTEWRIGHT_FETCHES_URLS", "vllm")
+    monkeypatch.setenv("ROUTEWRIGHT_CALLER_EXTRA", "vllm.guided_choice, openai.web_search_options")
+    plan = planned(environ=dict(os.environ))
+    providers = providers_from_environment(os.environ, fetches_urls=plan.fetches_urls, caller_extra=plan.caller_extra)
+    leave = {each.name: (each.fetches_urls, "guided_choice" in each.caller_extra) for each in providers}
+    assert leave == {"vllm": ("callers", True), "openai": ("callers", False)}
+    router = router_of(plan, MemoryStorage())
+    assert "web_search_options" in router.caller_extra("openai")
+    router.blocking.close()
+    monkeypatch.setenv("ROUTEWRIGHT_FETCHES_URLS", "llamacpp")
+    said = "ROUTEWRIGHT_FETCHES_URLS: 'llamacpp' is no provider of the environment; name one of openai, vllm"
+    assert refused().startswith(said)
+    monkeypatch.setenv("ROUTEWRIGHT_FETCHES_URLS", "vllm")
+    monkeypatch.setenv("ROUTEWRIGHT_CALLER_EXTRA", "vllm")
+    assert refused().startswith("ROUTEWRIGHT_CALLER_EXTRA: 'vllm' names no field; write vllm.FIELD")
+    monkeypatch.setenv("ROUTEWRIGHT_CALLER_EXTRA", "vllm.n_predict")
+    assert "'n_predict' is set by the router" in refused()
 
 
 def test_a_wrong_value_is_refused_by_its_source(refused: Refused, monkeypatch: Patch) -> None:

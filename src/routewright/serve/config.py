@@ -214,6 +214,13 @@ class ServeFile(Strict):
     """File of policies. Changes take effect within two seconds."""
     catalogue: Name | None = None
     """File of models and prices that overlay the bundled ones."""
+    fetches_urls: tuple[Name, ...] = ()
+    """Providers at addresses of your own that may fetch images and files by URL, as `vllm`: only where their network
+    has [nothing to protect](../explanation/security.md). Vendors that fetch on their own machines need no entry."""
+    caller_extra: tuple[Name, ...] = ()
+    """Vendor fields that requests may send besides
+    [the harmless ones](../explanation/security.md#fields-of-one-vendor), each behind its provider, as
+    `vllm.guided_choice`."""
     graceful_timeout_s: Number = 30
     """Seconds that requests may take to end when the server ends or reloads."""
     log_level: LogLevel = "info"

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import anyio.to_thread
 
 from routewright._core.request.problems import one_of, shown
+from routewright.backends.providers.environment import providers_from_environment
 from routewright.catalogue import Catalogue
 from routewright.console import Console
 from routewright.contrib.semconv import Version
@@ -63,7 +64,13 @@ def router_of(plan: Plan, storage: Storage, cache: Cache | None = None) -> Route
     shared = None  # the storage's own
     if plan.coordination != "memory:":
         shared = open_coordination(plan.coordination, processes=plan.processes or plan.workers)
+    providers = None  # those of the environment, without more leave than they have by default
+    if plan.fetches_urls or plan.caller_extra:
+        providers = providers_from_environment(
+            os.environ, fetches_urls=plan.fetches_urls, caller_extra=plan.caller_extra
+        )
     router = Router(
+        providers=providers,
         catalogue=None if plan.catalogue is None else Catalogue.load(plan.catalogue),
         policies=() if plan.policies is None else PolicyFile(plan.policies),
         storage=storage,

@@ -91,6 +91,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
     """``http``, ``connections`` and ``settings`` are tables of the configuration."""
     cors_origins: tuple[str, ...] = ()
+    fetches_urls: tuple[str, ...] = ()
+    caller_extra: tuple[str, ...] = ()
     health: bool = False
 
     def __repr__(self) -> str:

@@ -76,8 +76,8 @@ COST_NOTHING = frozenset(  # vendor fields that do not change the cost
     "safetySettings store top_a top_k top_logprobs typical_p user".split()
 )
 CALLER_EXTRA = frozenset(  # vendor fields that callers with a key may send to most hosts: nothing is fetched or capped
-    "frequency_penalty logit_bias logprobs min_p presence_penalty prompt_cache_key repetition_penalty "
-    "safety_identifier top_a top_k top_logprobs user".split()
+    "frequency_penalty logit_bias min_p presence_penalty prompt_cache_key repetition_penalty safety_identifier "
+    "top_a top_k user".split()
 )
 
 

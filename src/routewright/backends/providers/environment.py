@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from routewright.errors import ValidationFailed
 
 from .anthropic import AnthropicProvider
 from .endpoint import Endpoint
 from .gemini import GeminiProvider
 from .hosts import ANTHROPIC, ENDPOINTS, GOOGLE, HOSTS
-from .http import HttpProvider
+from .http import HttpOptions, HttpProvider
 from .openai import OpenAIProvider
 
 _OWN = ((ANTHROPIC, AnthropicProvider), (GOOGLE, GeminiProvider))
@@ -17,11 +19,35 @@ VENDORS: tuple[Endpoint, ...] = (*ENDPOINTS.values(),)
 """All vendors that can be configured by variables."""
 
 
-def providers_from_environment(environ: Mapping[str, str]) -> list[HttpProvider]:
-    """One provider per vendor whose key is set; for self-hosted servers, whose address is set."""
+def providers_from_environment(
+    environ: Mapping[str, str], *, fetches_urls: Sequence[str] = (), caller_extra: Sequence[str] = ()
+) -> list[HttpProvider]:
+    """One provider per vendor whose key is set; for self-hosted servers, whose address is set.
+
+    ``fetches_urls``: providers that may fetch URLs of callers with a key. ``caller_extra``: fields that such callers
+    may send, as ``provider.field``. Raises ``ValidationFailed`` if there is no such provider."""
+    vendors = {vendor.name: vendor for vendor in VENDORS if vendor.is_set(environ)}
+    fields: dict[str, list[str]] = {name: [] for name in vendors}
+    for argument, entries in (("fetches_urls", fetches_urls), ("caller_extra", caller_extra)):
+        for place, entry in enumerate(entries):
+            name, _, field = entry.partition(".")
+            if name not in vendors:
+                hint = f"name one of {', '.join(vendors)}" if vendors else "set the variables of the provider"
+                raise ValidationFailed.at(f"{argument}[{place}]", f"{name!r} is no provider of the environment", hint)
+            if argument == "caller_extra":
+                if not field:
+                    hint = f"write {name}.FIELD"
+                    raise ValidationFailed.at(f"{argument}[{place}]", f"{entry!r} names no field", hint)
+                fields[name].append(field)
+    options = {
+        name: HttpOptions(
+            environ=environ, fetches_urls="callers" if name in fetches_urls else None, caller_extra=fields[name]
+        )
+        for name in vendors
+    }
     return [
-        *(OpenAIProvider(name=host.name, environ=environ) for host in HOSTS.values() if host.is_set(environ)),
-        *(provider(environ=environ) for vendor, provider in _OWN if vendor.is_set(environ)),
+        *(OpenAIProvider(name=name, **options[name]) for name in HOSTS if name in vendors),
+        *(provider(**options[vendor.name]) for vendor, provider in _OWN if vendor.name in vendors),
     ]
 
 
