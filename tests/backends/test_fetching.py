@@ -156,6 +156,14 @@ def asked(*urls: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": parts}]}
 
 
+def test_a_host_whose_api_takes_no_urls_is_not_advised_to_fetch() -> None:
+    model = Model(id="ollama/sees", quality=0.5, context_window=100_000, modalities=("text", "image"))
+    router = Router(providers=[OpenAIProvider(name="ollama", environ={}, models=[model])])
+    for caller in (OWNER, KEYED):
+        with pytest.raises(NoCandidates, match="send images as data: URLs to admit ollama/sees"):
+            router.decide(asked(IMAGE), models=["ollama/sees"], caller=caller)
+
+
 MAKE, SEND = "or make the provider with fetches_urls=", "send images as data: URLs"
 
 

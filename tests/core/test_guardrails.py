@@ -674,9 +674,9 @@ def seconds(guardrails: Sequence[Ruled], text: str) -> float:
     return time.process_time() - began
 
 
-def test_a_megabyte_of_any_text_is_checked_in_a_second(full: bool) -> None:
+def test_a_megabyte_of_any_text_is_checked_in_seconds(full: bool) -> None:
     size = 1_000_000 if full else 50_000
-    slow = [sign for sign in ADVERSE if seconds(EVERYTHING, (sign * size)[:size]) > 2 * size / 1_000_000]
+    slow = [sign for sign in ADVERSE if seconds(EVERYTHING, (sign * size)[:size]) > 5 * size / 1_000_000]
     assert slow == []
 
 

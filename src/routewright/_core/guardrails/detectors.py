@@ -178,7 +178,8 @@ _NO_TOP_LEVEL = frozenset("png jpg jpeg gif svg webp avif ico css js ts tsx jsx 
 """File extensions: names such as ``icon@2x.png`` are not addresses."""
 _AT = either(one("@\uff20\ufe6b"), word(r"\u0040"), word("%40"))
 _DOTS = ".\uff0e\u3002"
-_LABEL = some(rf"{_LETTERS}\d{_THIN}-", 1, 63)
+_LABEL_CHARS = rf"{_LETTERS}\d{_THIN}-"
+_LABEL = some(_LABEL_CHARS, 1, 63)
 _DOMAIN = run(_LABEL, many(run(one(_DOTS), _LABEL), 1, 8))
 _LOCAL_FIRST = rf"{_LETTERS}\d_+~-"
 _LOCAL = rf".'{_THIN}{_LOCAL_FIRST}"
@@ -195,7 +196,7 @@ class EmailPattern(Pattern):
 
     def __init__(self) -> None:
         super().__init__("email", _EMAIL, r"(?<!\\)", anchor=_LOCAL_FIRST)
-        named = rf"(?={_LABEL.whole}(?:[{_DOTS}]{_LABEL.whole}){{0,7}}?[{_DOTS}][{_LETTERS}])"
+        named = rf"(?={_LABEL.whole}(?:[{_DOTS}]{_LABEL.whole}){{0,7}}?[{_DOTS}][{_LETTERS}][{_LABEL_CHARS}])"
         domain = f"{_AT.whole}{named}({_DOMAIN.whole})"  # without this look-ahead ``a@1.2`` takes microseconds
         self._expression = _anchored(r"@\uff20\ufe6b\\%", 0, rf"(?<=[{_LOCAL}])", domain)
 

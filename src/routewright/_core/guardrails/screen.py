@@ -79,8 +79,7 @@ class Ruled:
         for start in range(0, len(text), length):
             end = min(start + length, len(text))
             offset = max(0, start - CONTEXT_CHARS)
-            window = text[offset : end + self.holds]
-            searches = [rule.over(window) for rule in self._rules]
+            searches = [rule.over(text[offset : end + rule.longest]) for rule in self._rules]
             findings = list[Found]()
             for finding in found_in(searches, max(start, last) - offset, end - offset):
                 last = finding.end + offset
