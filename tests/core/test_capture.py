@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.guardrails.capture import WITHHELD, kept, without_patterns
+from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright.protocols import Redactor
 from routewright.wire import (
     Content,
@@ -110,6 +111,15 @@ def test_the_default_redactor_removes_the_built_in_patterns() -> None:
     assert without_patterns(said) == "[email], [phone], [card], [iban], [api_key], and Anna."
     assert without_patterns("Why is the sky blue?") == "Why is the sky blue?"
     assert without_patterns("") == ""
+
+
+def test_the_default_redactor_rests_between_the_pieces_of_a_long_text() -> None:
+    rests = list[int]()
+    text = "Write to anna@example.com. " * (4 * PIECE_CHARS // 27)
+    assert without_patterns(text, lambda: rests.append(1)).count("[email]") == text.count("@")
+    assert len(rests) >= 3
+    assert without_patterns("anna@example.com", lambda: rests.clear()) == "[email]"
+    assert rests
 
 
 def test_the_default_redactor_covers_arguments_results_and_names() -> None:

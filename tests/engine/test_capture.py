@@ -6,6 +6,7 @@ import gc
 import json
 import pickle
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
@@ -18,7 +19,9 @@ import pytest
 
 from routewright import (
     BudgetExceeded,
+    Caller,
     Capture,
+    Console,
     DenyList,
     Event,
     MemoryStorage,
@@ -35,6 +38,7 @@ from routewright import (
     TraceStore,
 )
 from routewright._core.guardrails.capture import without_patterns
+from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._engine.capture import Captured, Capturing, redacting
 from routewright.backends.clock import SystemClock
 from routewright.errors import BlockedByPolicy, InternalError, UpstreamFailed
@@ -419,7 +423,8 @@ def test_an_interrupt_during_redaction_is_not_a_failure(caplog: pytest.LogCaptur
 
 
 def test_the_built_in_redactor_is_called_directly() -> None:
-    assert Capturing(None, prompts=True, answers=True)._redactor is without_patterns
+    redactor: Any = Capturing(None, prompts=True, answers=True)._redactor
+    assert redactor.func is without_patterns
 
 
 class Words(str):
@@ -529,6 +534,45 @@ async def test_a_slow_redactor_does_not_block_the_background(tmp_path: Path) -> 
         await router.flush()
         for answer in (first, second):
             assert (await router.traces.get(answer.trace_id)).content == STARRED
+
+
+async def test_a_call_with_limits_waits_for_a_redactor_only_until_its_deadline(tmp_path: Path) -> None:
+    storage, redactor = SqliteStorage(tmp_path / "traces.db"), Held()
+    async with Console(storage, secret="s" * 40) as console:
+        await console.create_account("acme", plan="team")
+    async with Router.sandbox(storage=storage, settings=Settings(capture=Capture(redactor=redactor))) as router:
+        began = time.perf_counter()
+        answer = await router.route("one", caller=Caller("acme"), timeout_ms=200)
+        assert time.perf_counter() - began < 1.5, "the redactor takes two seconds"
+        redactor.end.set()
+        await router.flush()
+        traces = router.as_caller(Caller("acme")).traces
+        assert (await traces.get(answer.trace_id)).content == STARRED
+
+
+async def test_long_texts_are_redacted_one_at_a_time(tmp_path: Path) -> None:
+    running, most = 0, list[int]()
+    guard = threading.Lock()
+
+    def redact(text: str) -> str:
+        nonlocal running
+        with guard:
+            running += 1
+            most.append(running)
+        max(range(200_000))  # long enough for another thread to begin
+        with guard:
+            running -= 1
+        return "*"
+
+    captured = [Captured(redact, [Message("user", "a" * (PIECE_CHARS + 1))], None, None) for _ in range(8)]
+
+    async def read(words: Captured) -> None:
+        await redacting(lambda: words.content, [words], SystemClock())
+
+    async with anyio.create_task_group() as group:
+        for words in captured:
+            group.start_soon(read, words)
+    assert (len(most), max(most)) == (8, 1)
 
 
 async def test_cancelling_during_redaction_does_not_wait_for_it() -> None:

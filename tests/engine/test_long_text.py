@@ -169,7 +169,7 @@ async def test_a_second_tenant_is_served_while_twelve_long_requests_are_searched
             answer = await router.route("Short.", caller=Caller("tenant"))
             assert answer.output == "Fine."
             # one piece at a time, whoever else waits for a turn
-            assert guardrail.searched - before <= 10
+            assert guardrail.searched - before <= 30
         group.cancel_scope.cancel()
 
 

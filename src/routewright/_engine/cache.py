@@ -49,7 +49,7 @@ from routewright.wire import (
 
 from .calibrations import Calibrations, Judge, Learned, Space
 from .context import CancelWatch
-from .guardrail import GuardrailFailed, Screen
+from .guardrail import GuardrailFailed, Screen, rest
 from .worker import Worker
 
 NEAREST = 6
@@ -162,7 +162,11 @@ class Caching:
             lookup.offer = found = await self._offer(lookup)
             if found is not None and found.match is not None and self._rng.random() < found.serve:
                 entry = found.match.entry
-        if entry is not None and (guardrails or form is not None) and not await _fits(entry, guardrails, form):
+        if (
+            entry is not None
+            and (guardrails or form is not None)
+            and not await _fits(entry, guardrails, form, self.clock)
+        ):
             entry = lookup.offer = found = None
         now, is_hit, options = clock.time(), entry is not None, lookup.options
         start_ms, spent_ms = (began - call.started_at) * 1000, (clock.monotonic() - began) * 1000
@@ -457,14 +461,14 @@ class Lookup(Struct, eq=False):
                 self.caching.calibrations.compare(self.space, self.caller, self.offer, texts)
 
 
-async def _fits(entry: CacheEntry, guardrails: Sequence[Guardrail], form: Form | None) -> bool:
+async def _fits(entry: CacheEntry, guardrails: Sequence[Guardrail], form: Form | None, clock: Clock) -> bool:
     """True if a cached answer may be served: it has the requested type, and the present guardrails do not change it."""
     answer = entry.answer
     if form is not None and not answer.tool_calls and not isinstance(form.read(answer.output), Fit):
         return False
     if not guardrails:
         return True
-    screen = Screen(guardrails, as_json=False)
+    screen = Screen(guardrails, as_json=False, resting=partial(rest, clock))
     try:
         await screen.feed(answer.output)
         await screen.end(answer.output, answer.tool_calls or (), Finish(answer.finish_reason))

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio.to_thread
 
 from routewright._core.attempt import Attempt
 from routewright._core.guardrails.capture import kept, without_patterns
+from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright.fork import Guard
+from routewright.loop import Threads, this_loop
 from routewright.protocols import Clock, Redactor
 from routewright.wire import Content, Message, ToolCall, text_of
 from routewright.wire.trace import copied
 
+REST_S = 0.001
+"""Between two pieces of a long text. Merely giving way to other tasks is not enough: they wait for threads, such as the
+one of a SQLite file, and a thread waits for the end of a piece each time it needs Python's lock."""
 T = TypeVar("T")
 
+_long_texts = Threads("redacting long texts", 1)  # more would only wait for each other
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +68,7 @@ class Capturing:
     """Captures the texts of calls according to the settings."""
 
     def __init__(self, redactor: Redactor | None, *, prompts: bool, answers: bool) -> None:
-        self._redactor = without_patterns if redactor is None else _logging(redactor)
+        self._redactor = partial(without_patterns, rest=_rest) if redactor is None else _logging(redactor)
         self._prompts = prompts
         self._answers = answers
 
@@ -76,12 +84,21 @@ class Capturing:
 
 async def redacting(make: Callable[[], T], of: Iterable[Captured | None], clock: Clock) -> T:
     """Call ``make``; in a worker thread if a redactor has to run, since that may be slow."""
-    if clock.virtual or all(captured is None or captured.is_redacted for captured in of):
+    sizes = [captured.size for captured in of if captured is not None and not captured.is_redacted]
+    if clock.virtual or not sizes:
         return make()
     try:  # a cancelled caller abandons the thread; its redacted content stays
+        if max(sizes) > PIECE_CHARS:
+            return await _long_texts.run(make)
         return await anyio.to_thread.run_sync(make, abandon_on_cancel=True)
     except RuntimeError:  # no thread can be started: better block the loop than lose a trace
         return make()
+
+
+def _rest() -> None:
+    """In a worker thread, leave Python's lock to others for a moment; they would wait for it after each piece."""
+    if this_loop() is None:
+        time.sleep(REST_S)
 
 
 def _redacted(content: Content) -> Captured:

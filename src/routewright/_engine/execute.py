@@ -203,4 +203,4 @@ class Execution(Progress):
         return exchange.context is not None
 
     async def _resting(self) -> None:
-        await rest()
+        await rest(self.clock)

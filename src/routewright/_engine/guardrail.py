@@ -6,20 +6,18 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import anyio
-from anyio.lowlevel import RunVar, checkpoint
+from anyio.lowlevel import RunVar
 
 from routewright._core.guardrails.screen import REST, AnswerGate, Hit, PassageGate
 from routewright._core.guardrails.texts import PIECE_CHARS, Passage
 from routewright._core.request.json_scan import quoted
 from routewright.errors import InternalError
 from routewright.loop import this_loop
-from routewright.protocols import Guardrail
+from routewright.protocols import Clock, Guardrail
 from routewright.wire import Delta, Finish, FunctionCall, ToolCall, ToolDelta
 
+from .capture import REST_S
 from .context import CancelWatch
-
-RESTS = 8
-"""Rounds of the event loop between two pieces of a long text, so that other calls, which take several, get on."""
 
 T = TypeVar("T")
 Resting = Callable[[], Awaitable[None]]
@@ -28,16 +26,15 @@ Resting = Callable[[], Awaitable[None]]
 _TURN: RunVar[anyio.Semaphore] = RunVar("routewright.guardrails")
 
 
-async def rest() -> None:
-    """Let other tasks go on. One search of a long text continues at a time in an event loop, however many there are:
+async def rest(clock: Clock) -> None:
+    """Let others go on. One search of a long text continues at a time in an event loop, however many there are:
     otherwise each round of the loop would take as long as a piece of all of them together."""
     turn = _TURN.get(None)
     if turn is None:
         turn = anyio.Semaphore(1)
         _TURN.set(turn)
     async with turn:
-        for _ in range(RESTS):
-            await checkpoint()
+        await clock.sleep(0 if clock.virtual else REST_S)
 
 
 class GuardrailFailed(InternalError):
@@ -48,7 +45,7 @@ class _CannotWait(BaseException):
     """Thrown into a guardrail that waits in plain code."""
 
 
-async def pass_gate(gate: PassageGate | AnswerGate, resting: Resting = rest) -> None:
+async def pass_gate(gate: PassageGate | AnswerGate, resting: Resting) -> None:
     """Get the verdict of every guardrail. Raises ``GuardrailFailed``, for any exception of a guardrail but an exit or
     this task's cancellation."""
     while True:
@@ -99,7 +96,7 @@ class Screen:
     """Checks one streamed answer. Text passes as soon as it is known to be harmless; tool calls and JSON answers once
     they are complete."""
 
-    def __init__(self, guardrails: Sequence[Guardrail], *, as_json: bool, resting: Resting = rest) -> None:
+    def __init__(self, guardrails: Sequence[Guardrail], *, as_json: bool, resting: Resting) -> None:
         self._guardrails = guardrails
         self._as_json = as_json
         self._resting = resting

@@ -77,7 +77,7 @@ from .counting import Counting
 from .discovery import Discovery
 from .execute import Execution
 from .fleet import Fleet
-from .guardrail import done_now, pass_gate
+from .guardrail import done_now, pass_gate, rest
 from .hedge import HedgedExecution
 from .progress import Progress
 from .record import Records
@@ -398,7 +398,7 @@ class Engine:
                 done_now(pass_gate(gate, partial(self._check_time, call)))
             else:
                 with self._clock.deadline(call.deadline) as limit:
-                    await pass_gate(gate)
+                    await pass_gate(gate, partial(rest, self._clock))
                 if limit.expired:
                     raise _late_guardrail(call)
         except BaseException as error:

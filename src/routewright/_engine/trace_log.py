@@ -233,6 +233,12 @@ class TraceLog:
                 await pending.tried.wait()
             return
         try:
+            captured = pending.call.captured
+            if captured is not None:  # a redactor may take long: what it does not finish is left to the background
+                with self._clock.deadline(until) as limit:
+                    await redacting(lambda: captured.content, [captured], self._clock)
+                if limit.expired:
+                    return
             await self._settle(pending, pending.facts, until)
             self._fails = False
         except StorageUnavailable as error:

@@ -6,6 +6,7 @@ A case runs its situation with a real Router on virtual time and faulty provider
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
 from random import Random
@@ -16,7 +17,7 @@ import anyio
 from routewright._core.guardrails.screen import RequestGate, guardrails_of
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import as_request
-from routewright._engine.guardrail import pass_gate
+from routewright._engine.guardrail import pass_gate, rest
 from routewright.arguments import RequestLike, checked_policies
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
@@ -206,7 +207,7 @@ class _Stage:
     async def play(self) -> None:
         """Raises ``NotSurvived``."""
         name, gate = self._policy.name, RequestGate(self._request, guardrails_of(self._policy))
-        await pass_gate(gate)
+        await pass_gate(gate, partial(rest, self._clock))
         if gate.blocked is not None:
             by = f"guardrail {gate.blocked.guardrail!r} blocks the request itself, by its rule {gate.blocked.rule!r}"
             raise NotSurvived(f"policy {name!r} cannot be tried: its {by}; pass another 'request='")

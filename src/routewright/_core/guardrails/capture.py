@@ -3,7 +3,7 @@ returns anything but text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -11,7 +11,7 @@ from routewright._core.request.json_scan import is_unicode
 from routewright.protocols import Redactor
 from routewright.wire import AudioPart, Content, FilePart, FunctionCall, ImagePart, Message, Redact, TextPart, ToolCall
 
-from .detectors import PATTERNS
+from .detectors import PATTERNS, Found
 from .screen import STAGES, Ruled
 from .texts import redacted
 
@@ -21,9 +21,16 @@ _NAMED = {ImagePart: "[image]", AudioPart: "[recording]", FilePart: "[file]"}
 _patterns = Ruled("redactor", [*PATTERNS.values()], "redact", STAGES)
 
 
-def without_patterns(text: str) -> str:
-    """The default redactor: removes e-mail addresses, telephone and card numbers, IBANs and API keys."""
-    verdict = _patterns.check(text, "output")
+def without_patterns(text: str, rest: Callable[[], object] | None = None) -> str:
+    """The default redactor: removes e-mail addresses, telephone and card numbers, IBANs and API keys.
+
+    ``rest`` is called between two pieces of a long text."""
+    findings = list[Found]()
+    for number, piece in enumerate(_patterns.pieces(text)):
+        if number > 0 and rest is not None:
+            rest()
+        findings += piece
+    verdict = _patterns.verdict(findings)
     return redacted(text, verdict.parts) if isinstance(verdict, Redact) else text
 
 
