@@ -165,6 +165,7 @@ def test_a_host_whose_api_takes_no_urls_is_not_advised_to_fetch() -> None:
 
 
 MAKE, SEND = "or make the provider with fetches_urls=", "send images as data: URLs"
+OWNER_MAY = 'or have the owner of the service set fetches_urls to "callers", to admit lab/sees'
 
 
 @pytest.mark.parametrize(
@@ -173,9 +174,9 @@ MAKE, SEND = "or make the provider with fetches_urls=", "send images as data: UR
         (False, OWNER, [IMAGE], f"{SEND}, {MAKE}True, to admit lab/sees"),
         (False, OWNER, [FILE], f"send files as data: URLs, {MAKE}True, to admit lab/sees"),
         (False, OWNER, [IMAGE, FILE], f"send images and files as data: URLs, {MAKE}True, to admit lab/sees"),
-        (False, KEYED, [IMAGE], f'{SEND}, {MAKE}"callers", to admit lab/sees'),
-        (True, KEYED, [FILE], f'send files as data: URLs, {MAKE}"callers", to admit lab/sees'),
-        (True, KEYED, [IMAGE, FILE], f'send images and files as data: URLs, {MAKE}"callers", to admit lab/sees'),
+        (False, KEYED, [IMAGE], f"{SEND}, {OWNER_MAY}"),
+        (True, KEYED, [FILE], f"send files as data: URLs, {OWNER_MAY}"),
+        (True, KEYED, [IMAGE, FILE], f"send images and files as data: URLs, {OWNER_MAY}"),
         (True, OWNER, [IMAGE, FILE, "http://nas/x.png"], None),
         ("callers", KEYED, [IMAGE, FILE], None),
         (False, KEYED, [DATA], None),

@@ -21,6 +21,8 @@ TAKEN = [
     r"\bEMP-\d{6}\b",
     r"[A-Z]{2,3}(?:-\d{1,4})?",
     r"(?:cat|car){1,5}s",
+    r"(?:cat|)s",
+    r"(EMP|EMPL)-?\d{2}",
     r"(a|b)c{0,3}d",
     r"(?:\d[ -]?){13,16}",
     r"(?:-?\d){8,14}",
@@ -40,7 +42,6 @@ REFUSED = {
     r"\w{1,9}(?:-|_)": "may take what follows it",
     r"(?:a?b){1,5}a": "may take what follows it",
     r"\d{1,3}(?:-\d{2})?\b": "may take what follows it",
-    r"(?:cat|)s": "empty alternative",
     r"(?:ab|a.){1,5}c": "alternatives that start alike",
     r"(?:ab|[a-c]d){1,5}e": "alternatives that start alike",
     r"(?:a?){1,3}b": "may take what follows it",
@@ -65,7 +66,7 @@ REFUSED = {
 }
 
 texts = st.lists(
-    st.sampled_from([*"abcdezxX@ -_019]^\n", "EMP-123456", "cars", "cat", "PR12AB", "4111 1111", "é", "中"]),
+    st.sampled_from([*"abcdezxX@ -_019]^\n", "EMP-123456", "EMPL-12", "cars", "cat", "PR12AB", "4111 1111", "é", "中"]),
     max_size=30,
 ).map("".join)
 
@@ -136,8 +137,8 @@ def test_a_policy_with_a_slow_expression_is_refused() -> None:
         checked_policy(policy, 0)
     (problem,) = refused.value.problems
     assert problem.path.endswith("guardrails[0].custom.own")
-    assert problem.problem == "has a repeat inside a repeat, which can take for ever"
-    assert problem.hint == "repeat only one of them"
+    assert problem.problem == "has a repeat inside a repeat"
+    assert problem.hint == "write one of them out"
 
 
 @pytest.mark.parametrize(

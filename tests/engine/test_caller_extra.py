@@ -109,6 +109,15 @@ def test_anything_but_a_list_of_names_is_refused(wrong: Any) -> None:
         provider_of("lab", caller_extra=wrong)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("", "'' is not a field"), ("a b", "'a b' is not a field"), ("a.", "'a.' is not a field"), ("vllm.x", "write 'x'")],
+)
+def test_a_name_that_no_field_can_have_is_refused(name: str, said: str) -> None:
+    with pytest.raises(ValidationFailed, match=f"caller_extra: .*{said}"):
+        provider_of("vllm", caller_extra=[name])
+
+
 def test_the_refusal_says_what_may_be_sent_and_how_the_owner_allows_more() -> None:
     with pytest.raises(ValidationFailed) as caught:
         Router(providers=[provider_of("anthropic")]).decide(

@@ -124,10 +124,10 @@ def test_providers_of_the_environment_may_be_allowed_more(refused: Refused, monk
     monkeypatch.setenv("VLLM_BASE_URL", "http://127.0.0.1:1/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
     monkeypatch.setenv("ROUTEWRIGHT_FETCHES_URLS", "vllm")
-    monkeypatch.setenv("ROUTEWRIGHT_CALLER_EXTRA", "vllm.guided_choice, openai.web_search_options")
+    monkeypatch.setenv("ROUTEWRIGHT_CALLER_EXTRA", "vllm.structured_outputs.choice, openai.web_search_options")
     plan = planned(environ=dict(os.environ))
     providers = providers_from_environment(os.environ, fetches_urls=plan.fetches_urls, caller_extra=plan.caller_extra)
-    leave = {each.name: (each.fetches_urls, "guided_choice" in each.caller_extra) for each in providers}
+    leave = {each.name: (each.fetches_urls, "structured_outputs.choice" in each.caller_extra) for each in providers}
     assert leave == {"vllm": ("callers", True), "openai": ("callers", False)}
     router = router_of(plan, MemoryStorage())
     assert "web_search_options" in router.caller_extra("openai")
@@ -138,6 +138,10 @@ def test_providers_of_the_environment_may_be_allowed_more(refused: Refused, monk
     monkeypatch.setenv("ROUTEWRIGHT_FETCHES_URLS", "vllm")
     monkeypatch.setenv("ROUTEWRIGHT_CALLER_EXTRA", "vllm")
     assert refused().startswith("ROUTEWRIGHT_CALLER_EXTRA: 'vllm' names no field; write vllm.FIELD")
+    monkeypatch.setenv("ROUTEWRIGHT_CALLER_EXTRA", "choice")
+    assert refused().endswith(
+        "'choice' is no provider of the environment; write the provider in front, as openai.choice"
+    )
     monkeypatch.setenv("ROUTEWRIGHT_CALLER_EXTRA", "vllm.n_predict")
     assert "'n_predict' is set by the router" in refused()
 

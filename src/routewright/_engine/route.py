@@ -764,7 +764,7 @@ class Engine:
 
 def _late_guardrail(call: Call) -> RouterTimeoutError:
     problem = f"timeout_ms={call.timeout_ms} ran out while a guardrail checked the request"
-    return RouterTimeoutError(f"{problem}; raise timeout_ms, or use a faster guardrail")
+    return RouterTimeoutError(f"{problem}; raise timeout_ms, send a shorter text, or use a faster guardrail")
 
 
 def is_hedged(call: Call) -> bool:

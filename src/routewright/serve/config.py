@@ -220,7 +220,7 @@ class ServeFile(Strict):
     caller_extra: tuple[Name, ...] = ()
     """Vendor fields that requests may send besides
     [the harmless ones](../explanation/security.md#fields-of-one-vendor), each behind its provider, as
-    `vllm.guided_choice`."""
+    `vllm.structured_outputs.choice`."""
     graceful_timeout_s: Number = 30
     """Seconds that requests may take to end when the server ends or reloads."""
     log_level: LogLevel = "info"

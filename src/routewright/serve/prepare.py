@@ -218,6 +218,8 @@ def _facts(plan: Plan, router: Router, config: Path | None) -> dict[str, str]:
         "admin": "" if plan.admin is None else f"http://{plan.admin} for health checks and metrics, without a key",
         "health": "/healthz and /readyz at the address, without a key" if plan.health else "",
         "web pages": ", ".join(plan.cors_origins),
+        "fetch URLs": ", ".join(plan.fetches_urls),
+        "more fields": ", ".join(plan.caller_extra),
         "workers": str(plan.workers),
         "keys": "live and test" if plan.environment is None else f"only {plan.environment}",
         "store": store,

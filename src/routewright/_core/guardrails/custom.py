@@ -56,7 +56,7 @@ def custom_pattern(rule: str, expression: str) -> Pattern:
         raise ValueError(f"is no regular expression: {error}") from None
     least, most = parsed.getwidth()
     if parsed.state.flags & ~re.UNICODE.value:
-        raise ValueError("has flags; write out both cases, for example [Aa]")
+        raise ValueError("has flags, such as (?i); write out what they mean, for example [Aa]")
     items = [*parsed]
     after, ending = r"\b" if _is_boundary(items[:1]) else "", _is_boundary(items[1:][-1:])
     items = items[len(after) // 2 : len(items) - ending]
@@ -119,15 +119,17 @@ def _node(kind: Any, value: Any, *, follow: tuple[str, ...], repeated: bool) -> 
         case "SUBPATTERN":
             _, added, removed, inner = value
             if added or removed:
-                raise ValueError("has flags; write out both cases, for example [Aa]")
+                raise ValueError("has flags, such as (?i); write out what they mean, for example [Aa]")
             return _sequence([*inner], follow, repeated=repeated)
         case "BRANCH":
-            branches = [_sequence([*branch], follow, repeated=repeated) for branch in value[1]]
+            branches = [_sequence([*branch], follow, repeated=repeated) for branch in value[1] if [*branch]]
             starts = [branch.first for branch in branches]
             if repeated and any(_overlap(starts[i], starts[j]) for i in range(len(starts)) for j in range(i)):
                 raise ValueError("repeats alternatives that start alike, which is ambiguous; let them differ")
             first = tuple(class_ for start in starts for class_ in start)
-            return Node(either(*[b.piece for b in branches]), first, any(b.may_be_empty for b in branches))
+            node = Node(either(*[b.piece for b in branches]), first, any(b.may_be_empty for b in branches))
+            # ``re`` itself takes EMP|EMPL as EMP with L or nothing after it
+            return node if len(branches) == len(value[1]) else _optional(node, follow)
         case "MAX_REPEAT":
             return _repeat(*value, follow=follow, repeated=repeated)
     raise ValueError(f"has {_REFUSED.get(str(kind), f'{kind}, which is not supported')}")
@@ -135,18 +137,29 @@ def _node(kind: Any, value: Any, *, follow: tuple[str, ...], repeated: bool) -> 
 
 def _repeat(least: int, most: int, items: Any, *, follow: tuple[str, ...], repeated: bool) -> Node:
     if most > 1 and repeated:
-        raise ValueError("has a repeat inside a repeat, which can take for ever; repeat only one of them")
+        raise ValueError("has a repeat inside a repeat; write one of them out")
     inside = _sequence([*items], follow, repeated=repeated or most > 1)
     if most > 1:  # it may follow itself
         _sequence([*items], (*inside.first, *follow), repeated=True)
     if inside.may_be_empty:
         raise ValueError("repeats what may be empty; make a part of it required")
-    if least < most and _overlap(inside.first, follow):
-        raise ValueError("has a repeat that may take what follows it, which is ambiguous; let what follows differ")
-    piece = maybe(inside.piece) if (least, most) == (0, 1) else many(inside.piece, least, most)
-    if least == 0 and most > 1:
-        piece = maybe(piece._replace(whole=many(inside.piece, 1, most).whole))
-    return Node(piece, inside.first, least == 0)
+    if most == 1:
+        return _optional(inside, follow) if least == 0 else inside
+    if least < most:
+        _check_apart(inside, follow)
+    node = Node(many(inside.piece, max(least, 1), most), inside.first)
+    return node if least > 0 else Node(maybe(node.piece), node.first, may_be_empty=True)
+
+
+def _optional(node: Node, follow: tuple[str, ...]) -> Node:
+    _check_apart(node, follow)
+    return Node(maybe(node.piece), node.first, may_be_empty=True)
+
+
+def _check_apart(node: Node, follow: tuple[str, ...]) -> None:
+    if _overlap(node.first, follow):
+        hint = "write it so that what follows cannot begin with a character of the repeat"
+        raise ValueError(f"has a repeat that may take what follows it, which is ambiguous; {hint}")
 
 
 def _class(kind: str, value: Any) -> str:

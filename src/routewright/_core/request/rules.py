@@ -490,6 +490,8 @@ def checked_caller_extra(names: object, path: str = "caller_extra") -> frozenset
         raise ValidationFailed.at(path, f"must be a list of names, got {shown(names)}", "write ['top_k']")
     for name in names:
         parts = name.split(".")
+        if not all(part and part.isprintable() and " " not in part for part in parts):
+            raise ValidationFailed.at(path, f"{quoted(name)} is not a field", "write ['top_k'], without the provider")
         if parts[0] in _SET_BY_US or not _CAPS.isdisjoint(parts):
             raise ValidationFailed.at(path, f"{quoted(name)} is set by the router", "leave it out")
     return frozenset(names)

@@ -281,8 +281,9 @@ class Search:
         what = "images and files" if images and files else "images" if images else "files"
         if int(self.forecast.pool.able[row]) & Need.CALLER_URL:
             return f"send {what} as data: URLs"
-        value = '"callers"' if self.given.needs & Need.CALLER_URL else "True"
-        return f"send {what} as data: URLs, or make the provider with fetches_urls={value},"
+        if self.given.needs & Need.CALLER_URL:  # who reads this cannot change the provider
+            return f'send {what} as data: URLs, or have the owner of the service set fetches_urls to "callers",'
+        return f"send {what} as data: URLs, or make the provider with fetches_urls=True,"
 
     def _present(self, row: int, changed: DecisionInput) -> int:
         """Input tokens that fill a row's window now, without the attachments the change drops."""

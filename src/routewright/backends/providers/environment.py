@@ -30,9 +30,11 @@ def providers_from_environment(
     fields: dict[str, list[str]] = {name: [] for name in vendors}
     for argument, entries in (("fetches_urls", fetches_urls), ("caller_extra", caller_extra)):
         for place, entry in enumerate(entries):
-            name, _, field = entry.partition(".")
+            name, dot, field = entry.partition(".")
             if name not in vendors:
                 hint = f"name one of {', '.join(vendors)}" if vendors else "set the variables of the provider"
+                if argument == "caller_extra" and not dot and vendors:
+                    hint = f"write the provider in front, as {next(iter(vendors))}.{entry}"
                 raise ValidationFailed.at(f"{argument}[{place}]", f"{name!r} is no provider of the environment", hint)
             if argument == "caller_extra":
                 if not field:

@@ -126,7 +126,11 @@ class HttpProvider(ABC):
         default: Fetches = "callers" if endpoint.fetches_urls and endpoint.is_own(self._url) else False
         self.fetches_urls: Fetches = default if fetches_urls is None else checked_fetches(fetches_urls)
         """Whether it may be sent URLs of images and files (``protocols.FetchingProvider``)."""
-        self.caller_extra = endpoint.caller_extra | checked_caller_extra(caller_extra)
+        for field in (fields := checked_caller_extra(caller_extra)):
+            if field.startswith(f"{self.name}."):
+                hint = f"write {field.removeprefix(f'{self.name}.')!r}"
+                raise ValidationFailed.at("caller_extra", f"{field!r} begins with the provider", hint)
+        self.caller_extra = endpoint.caller_extra | fields
         """Vendor fields that callers with a key may send (``protocols.Provider``)."""
 
     def __repr__(self) -> str:
