@@ -25,6 +25,7 @@ from routewright.backends.providers.hosts import ENDPOINTS, HOSTS
 from routewright.backends.providers.http import HttpProvider
 from routewright.backends.providers.sandbox import SandboxProvider
 from routewright.protocols import FetchingProvider
+from routewright.wire import Feature
 
 OWNER, KEYED = Caller(), Caller("default", key_id="key_1")
 IMAGE, FILE = "https://example.com/x.png", "https://example.com/x.pdf"
@@ -156,12 +157,14 @@ def asked(*urls: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": parts}]}
 
 
-def test_a_host_whose_api_takes_no_urls_is_not_advised_to_fetch() -> None:
-    model = Model(id="ollama/sees", quality=0.5, context_window=100_000, modalities=("text", "image"))
-    router = Router(providers=[OpenAIProvider(name="ollama", environ={}, models=[model])])
-    for caller in (OWNER, KEYED):
-        with pytest.raises(NoCandidates, match="send images as data: URLs to admit ollama/sees"):
-            router.decide(asked(IMAGE), models=["ollama/sees"], caller=caller)
+def test_a_provider_that_may_not_fetch_for_callers_gets_none_of_their_files_either() -> None:
+    class NoImages(CallableProvider):
+        def unsupported(self, model: Model) -> tuple[Feature, ...]:
+            return ("image_url",)
+
+    provider = NoImages(str, models=[SEES], fetches_urls=True)
+    with pytest.raises(NoCandidates):
+        Router(providers=[provider]).decide(asked(FILE), models=[SEES.id], caller=KEYED)
 
 
 MAKE, SEND = "or make the provider with fetches_urls=", "send images as data: URLs"
@@ -171,9 +174,14 @@ OWNER_MAY = 'or have the owner of the service set fetches_urls to "callers", to 
 @pytest.mark.parametrize(
     ("fetches", "caller", "urls", "said"),
     [
-        (False, OWNER, [IMAGE], f"{SEND}, {MAKE}True, to admit lab/sees"),
-        (False, OWNER, [FILE], f"send files as data: URLs, {MAKE}True, to admit lab/sees"),
-        (False, OWNER, [IMAGE, FILE], f"send images and files as data: URLs, {MAKE}True, to admit lab/sees"),
+        (False, OWNER, [IMAGE], f"{SEND}, {MAKE}True if its API takes URLs, to admit lab/sees"),
+        (False, OWNER, [FILE], f"send files as data: URLs, {MAKE}True if its API takes URLs, to admit lab/sees"),
+        (
+            False,
+            OWNER,
+            [IMAGE, FILE],
+            f"send images and files as data: URLs, {MAKE}True if its API takes URLs, to admit lab/sees",
+        ),
         (False, KEYED, [IMAGE], f"{SEND}, {OWNER_MAY}"),
         (True, KEYED, [FILE], f"send files as data: URLs, {OWNER_MAY}"),
         (True, KEYED, [IMAGE, FILE], f"send images and files as data: URLs, {OWNER_MAY}"),

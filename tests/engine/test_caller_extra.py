@@ -111,7 +111,12 @@ def test_anything_but_a_list_of_names_is_refused(wrong: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("", "'' is not a field"), ("a b", "'a b' is not a field"), ("a.", "'a.' is not a field"), ("vllm.x", "write 'x'")],
+    [
+        ("", "'' is not a field"),
+        ("a b", "'a b' is not a field"),
+        ("a.", "'a.' is not a field"),
+        ("vllm.x", "write 'x'"),
+    ],
 )
 def test_a_name_that_no_field_can_have_is_refused(name: str, said: str) -> None:
     with pytest.raises(ValidationFailed, match=f"caller_extra: .*{said}"):

@@ -136,7 +136,7 @@ async def test_the_owner_may_have_a_server_fetch_from_the_own_network(server: tu
 
 async def test_a_server_that_may_not_fetch_is_sent_no_url_of_the_owner(server: tuple[str, LocalServer]) -> None:
     machine = Machine(*server)
-    with pytest.raises(NoCandidates, match="send images as data: URLs, or make the provider with fetches_urls=True"):
+    with pytest.raises(NoCandidates, match="send images as data: URLs, or make the provider with fetches_urls=True if"):
         await machine.router.route(route_body(machine.model, PUBLIC))
     with pytest.raises(ValidationFailed, match="begins with http://, which no model here can fetch"):
         await machine.router.route(route_body(machine.model, "http://example.com/x.png"))

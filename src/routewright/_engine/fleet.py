@@ -421,8 +421,6 @@ def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[
                 hint = f"return some of {', '.join(FEATURES)}"
                 raise ValidationFailed.at("providers", f"{asked} returned {shown(said)}", hint)
             lacking.update(said)
-            if "image_url" in said:  # its API has no URLs at all, so leave to fetch them would not help
-                lacking.discard("caller_url")
         if lacking and key in urls:
             model = replace(model, unsupported=tuple(sorted(lacking)))
         if regions.get(key):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum, auto
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -30,8 +31,10 @@ from .detectors import CONTEXT_CHARS, PATTERNS, Found, Pattern, PatternSearch
 from .texts import PIECE_CHARS, Passage, Phrases, PhraseSearch, parts_of, passages_of, redacted, with_passages
 
 STAGES: tuple[Stage, ...] = ("input", "output")
-MOST_FOUND = 512
+MOST_FINDINGS = 512
 """Findings without a rest: each takes some microseconds."""
+LEAST_SPENT = 512
+"""What a short text counts in characters: a gate takes as long to get to it."""
 HELD_PER_LOOK = 64
 """Rules search again after one new character per this many held ones, because a search costs time for all held ones."""
 Rule = Pattern | Phrases
@@ -65,15 +68,11 @@ class Ruled:
 
     def check(self, text: str, stage: Stage) -> Verdict:
         """Check a complete text. The rules are the same for both stages."""
-        findings = list[Found]()
-        for piece in self.pieces(text):
-            findings += piece
-            if piece and self.action == "block":
-                break
-        return self.verdict(findings)
+        return self.verdict([*chain.from_iterable(self.pieces(text))])
 
     def pieces(self, text: str) -> Iterator[list[Found]]:
-        """The findings of a complete text, in lists: one for each piece of it, and after ``MOST_FOUND`` findings."""
+        """The findings of a complete text, in lists: one for each piece of it, and after ``MOST_FINDINGS``. If it
+        blocks, only the first."""
         assert self.holds is not None, "rules have a longest match"
         length, last = max(PIECE_CHARS, self.holds), 0
         for start in range(0, len(text), length):
@@ -81,10 +80,13 @@ class Ruled:
             offset = max(0, start - CONTEXT_CHARS)
             searches = [rule.over(text[offset : end + rule.longest]) for rule in self._rules]
             findings = list[Found]()
-            for finding in found_in(searches, max(start, last) - offset, end - offset):
+            for finding in findings_in(searches, max(start, last) - offset, end - offset):
                 last = finding.end + offset
                 findings.append(finding._replace(start=finding.start + offset, end=last))
-                if len(findings) == MOST_FOUND:
+                if self.action == "block":
+                    yield findings
+                    return
+                if len(findings) == MOST_FINDINGS:
                     yield findings
                     findings = []
             yield findings
@@ -95,14 +97,19 @@ class Ruled:
             return Allow()
         if self.action == "block":
             return Block(findings[0].rule)
-        return Redact(tuple(Redaction(start, end, rule, shown) for start, end, rule, shown in findings))
+        return Redact(redactions_of(findings))
 
     def hold_back(self) -> HoldBack:
         """Start checking a text that arrives in pieces."""
         return HoldBack(self._rules, self.action)
 
 
-def found_in(searches: Sequence[Search], at: int, until: int) -> Iterator[Found]:
+def redactions_of(findings: Sequence[Found]) -> tuple[Redaction, ...]:
+    """The redactions of findings."""
+    return tuple(Redaction(start, end, rule, replacement) for start, end, rule, replacement in findings)
+
+
+def findings_in(searches: Sequence[Search], at: int, until: int) -> Iterator[Found]:
     """Matches of all rules that start between two positions, in order."""
     nearest = [search.find(at) for search in searches]
     while True:
@@ -155,7 +162,7 @@ class HoldBack:
     def _release(self, searches: Sequence[Search], until: int) -> str:
         """Release the text before ``until``, with matches that start there redacted to their ends."""
         out: list[str] = []
-        for found in found_in(searches, self._at, until):
+        for found in findings_in(searches, self._at, until):
             out.append(self._text[self._at : found.start])
             self._at = found.end
             self.counts[found.rule] += 1
@@ -297,6 +304,8 @@ class PassageGate:
         self._steps = self._walk(standing(guardrails, stage))
         self._call: GuardrailCall | None = None
         self._passage: Passage | None = None
+        self._spent = 0
+        """Characters since the last rest."""
 
     @property
     def hits(self) -> list[Hit]:
@@ -320,28 +329,34 @@ class PassageGate:
         self._apply(guardrail, checked_verdict(verdict, guardrail.name), len(text))
 
     def _walk(self, guardrails: Sequence[Guardrail]) -> Iterator[GuardrailCall | Rest]:
-        searched = 0
         for passage in self.passages:
             self._passage = passage
             for _ in passage.read():
                 yield REST
             for guardrail in guardrails:
                 text = passage.text
-                if not text:
-                    continue
-                if not isinstance(guardrail, Ruled):
+                if text and isinstance(guardrail, Ruled):
+                    yield from self._search(guardrail, passage, text)
+                    if self.blocked is not None:
+                        return
+                elif text:
                     yield GuardrailCall(guardrail, text, self._stage)
-                    continue
-                findings = list[Found]()
-                for piece in guardrail.pieces(text):
-                    findings += piece
-                    searched += PIECE_CHARS if len(piece) == MOST_FOUND else min(len(text), PIECE_CHARS)
-                    if searched >= PIECE_CHARS:  # also of many short texts
-                        searched = 0
-                        yield REST
-                self._apply(guardrail, guardrail.verdict(findings), len(text))
-                if self.blocked is not None:
-                    return
+            for _ in passage.write():
+                yield REST
+
+    def _search(self, guardrail: Ruled, passage: Passage, text: str) -> Iterator[Rest]:
+        for findings in guardrail.pieces(text):
+            if findings and guardrail.action == "block":
+                self.blocked = Hit(guardrail.name, findings[0].rule, self._stage, "block")
+                return
+            passage.redact(redactions_of(findings))
+            self._counts.update((guardrail.name, finding.rule) for finding in findings)
+            is_full = len(findings) == MOST_FINDINGS
+            self._spent += PIECE_CHARS if is_full else max(min(len(text), PIECE_CHARS), LEAST_SPENT)
+            if self._spent >= PIECE_CHARS:
+                self._spent = 0
+                yield REST
+        passage.end_redaction()
 
     def _apply(self, guardrail: Guardrail, verdict: Verdict, length: int) -> None:
         assert self._passage is not None, "a passage is being checked"
@@ -349,9 +364,9 @@ class PassageGate:
             self.blocked = Hit(guardrail.name, verdict.rule, self._stage, "block")
             return
         parts = parts_of(verdict, length)
-        if parts:
-            self._passage.redact(parts)
-            self._counts.update((guardrail.name, part.rule) for part in parts)
+        self._passage.redact(parts)
+        self._passage.end_redaction()
+        self._counts.update((guardrail.name, part.rule) for part in parts)
 
 
 class RequestGate(PassageGate):

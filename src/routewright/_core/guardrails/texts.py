@@ -95,7 +95,8 @@ def _bounds(char: str) -> bool:
 
 
 PIECE_CHARS = 1 << 15
-"""Characters searched without a rest. Ordinary text takes a millisecond or two, the worst less than 20 ms."""
+"""Characters searched without a rest, or as many as the longest match of a guardrail, if that is longer. Ordinary text
+takes a millisecond or two, the worst less than 20 ms."""
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|-?\d[\d.eE+-]*+', re.DOTALL)
 _ESCAPES = re.compile(r"(?:\\(?:u[0-9A-Fa-f]{4}|[\"\\/bfnrt])){1,1000}")
 _SURROGATES = re.compile(r"\\u[dD][89a-fA-F]..")  # valid in JSON, also alone
@@ -134,8 +135,15 @@ class Passage:
         self._parts = [source]
         self._spans = [(0, len(source))]
         """Places of the parts in the source."""
-        self._changed: set[int] = set()
+        self._starts: list[int] | None = [0]
+        """Where the parts start in the text. None: they have moved."""
+        self._written: dict[int, str] = {}
+        """The spelling of changed parts."""
         self._write: Callable[[str], str] = str
+        self._result: str | None = source
+        self._number = 0
+        self._out: list[str] = []  # of the part with this number, up to this place, as redacted
+        self._place = 0
 
     def read(self) -> Iterator[None]:
         """Decode JSON in steps of ``PIECE_CHARS``. Other text stays as it is, but with escapes resolved."""
@@ -148,17 +156,20 @@ class Passage:
             yield from self._read_escapes()
 
     def _read_json(self) -> Iterator[None]:
-        parts, spans, rested = list[str](), list[tuple[int, int]](), 0
+        parts, spans, starts = list[str](), list[tuple[int, int]](), [0]
+        rested = 0
         for token in _TOKEN.finditer(self.source):
             text = token[0]
             if text[0] == '"':
                 text = json.loads(text) if "\\" in text else text[1:-1]
             parts.append(text)
             spans.append(token.span())
+            starts.append(starts[-1] + len(text) + len(_BETWEEN))
             if token.end() - rested >= PIECE_CHARS:
                 rested = token.end()
                 yield
-        self._parts, self._spans, self._write = parts, spans, json.dumps
+        self._parts, self._spans = parts, spans
+        self._starts, self._write = starts, json.dumps
 
     def _read_escapes(self) -> Iterator[None]:
         pieces, end, rested = list[str](), 0, 0
@@ -176,32 +187,57 @@ class Passage:
         return self._parts[0] if len(self._parts) == 1 else _BETWEEN.join(self._parts)
 
     def redact(self, redactions: Sequence[Redaction]) -> None:
-        """Redact parts of the text, in order. A replacement goes into the part where its redaction starts."""
-        lengths = [0, *accumulate(map(len, self._parts))]
-        inside: dict[int, list[Redaction]] = {}
-        for start, end, rule, replacement in map(astuple, redactions):
-            # part n starts after n breaks
-            first = bisect_right(range(len(self._parts)), start, key=lambda n: lengths[n] + n) - 1
-            for number in range(first, len(self._parts)):
-                offset = lengths[number] + number
+        """Redact parts of the text, in order. Further calls go on behind them, until ``end_redaction``. A replacement
+        goes into the part where its redaction starts."""
+        if self._starts is None:
+            lengths = accumulate(map(len, self._parts))
+            self._starts = [0, *(length + number for number, length in enumerate(lengths, 1))]
+        for start, end, _, replacement in map(astuple, redactions):
+            for number in range(max(0, bisect_right(self._starts, start) - 1), len(self._parts)):
+                offset, part = self._starts[number], self._parts[number]
                 if offset >= end:
                     break
-                last = min(end - offset, len(self._parts[number]))
-                if (begin := max(start - offset, 0)) < last:
-                    shown = replacement if start >= offset else ""
-                    inside.setdefault(number, []).append(Redaction(begin, last, rule, shown))
-        for number, own in inside.items():
-            self._parts[number] = redacted(self._parts[number], own)
-        self._changed |= inside.keys()
+                if number != self._number:
+                    self._close_part()
+                    self._number = number
+                begin, last = max(start - offset, 0), min(end - offset, len(part))
+                if begin < last:
+                    self._out += part[self._place : begin], replacement if start >= offset else ""
+                    self._place = last
+
+    def end_redaction(self) -> None:
+        """Make the redacted text that of the passage."""
+        self._close_part()
+        if self._result is None:
+            self._starts = [0] if len(self._parts) == 1 else None
+
+    def _close_part(self) -> None:
+        if self._out:
+            number = self._number
+            part = "".join((*self._out, self._parts[number][self._place :]))
+            self._parts[number], self._written[number] = part, self._write(part)
+            self._result = None
+        self._out, self._place = [], 0
+
+    def write(self) -> Iterator[None]:
+        """Spell the redacted text in the form of the source, in steps."""
+        if self._result is not None:
+            return
+        pieces, at = list[str](), 0
+        for done, number in enumerate(sorted(self._written), 1):
+            start, end = self._spans[number]
+            pieces += self.source[at:start], self._written[number]
+            at = end
+            if done % PIECE_CHARS == 0:
+                yield
+        self._result = "".join((*pieces, self.source[at:]))
 
     def __str__(self) -> str:
         """The text as it is written."""
-        pieces, at = list[str](), 0
-        for number in sorted(self._changed):
-            start, end = self._spans[number]
-            pieces += self.source[at:start], self._write(self._parts[number])
-            at = end
-        return "".join((*pieces, self.source[at:]))
+        for _ in self.write():
+            pass
+        assert self._result is not None, "it was just written"
+        return self._result
 
 
 def _unescaped(escapes: re.Match[str]) -> str:

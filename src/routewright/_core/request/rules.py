@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import reduce
 from itertools import chain, islice
 from sys import float_info
 from typing import Any, NamedTuple, get_args
@@ -69,6 +70,10 @@ _CAPS = frozenset(  # vendor fields that set how long the answer is, or how many
 _SET_BY_US = frozenset(  # other vendor fields that the router sets
     "model models messages input prompt contents system systemInstruction system_instruction instructions stream "
     "stream_options tools tool_choice toolConfig tool_config functions function_call".split()
+)
+_OWN_NAMES = frozenset(  # vendor fields that hold schemas or data
+    "guided_json structured_outputs response_format response_schema responseSchema responseJsonSchema json_schema "
+    "schema properties metadata labels logit_bias".split()
 )
 COST_NOTHING = frozenset(  # vendor fields that do not change the cost
     "frequency_penalty keep_alive labels logit_bias logprobs metadata min_p presence_penalty "
@@ -475,12 +480,16 @@ def check_costs_nothing(params: Params | None) -> None:
 
 
 def _places_of(keys: Collection[str], holder: Any) -> Iterator[str]:
-    """The paths, at any depth, of the keys of an object or array that are among ``keys``."""
+    """The paths, at any depth, of the keys of an object or array that are among ``keys``. The names in schemas and in
+    data are the caller's own: a property may be called ``n``. Paths are built from the inside: those of all places of a
+    large body would take much memory."""
     items = holder.items() if isinstance(holder, dict) else enumerate(holder)
     for key, inner in items:
         if key in keys:
             yield joined("", key)
-        if isinstance(inner, dict | list):  # paths are built from the inside: those of large bodies take no memory
+        if (
+            isinstance(inner, dict | list) and key not in _OWN_NAMES
+        ):  # paths are built from the inside: those of large bodies take no memory
             yield from (beneath(joined("", key), place) for place in _places_of(keys, inner))
 
 
@@ -500,26 +509,29 @@ def checked_caller_extra(names: object, path: str = "caller_extra") -> frozenset
 def check_caller_extra(extra: Mapping[str, dict[str, Any]], allowed: Mapping[str, frozenset[str]]) -> None:
     """Raise ``ValidationFailed`` for vendor fields that a caller with a key may not send. ``allowed``: the fields of
     each provider; a name with a dot allows a key inside an object. Other providers have ``CALLER_EXTRA``."""
+    problems: Problems = []
     for provider, own in extra.items():
         names = allowed.get(provider, CALLER_EXTRA)
-        for name in _refused_fields(own, names):
-            path, problem = joined("params.extra", provider), "may not be sent by callers with a key"
-            known = ", ".join(sorted(names)) or "none"
-            hint = (
-                f"they may send: {known}; the owner of the service allows more with caller_extra of {quoted(provider)}"
-            )
-            raise ValidationFailed.at(beneath(path, name), problem, hint)
+        known = ", ".join(sorted(names)) or "none"
+        hint = f"they may send: {known}; the owner of the service allows more with caller_extra of {quoted(provider)}"
+        for path in _refused_fields(own, {tuple(name.split(".")) for name in names}):
+            place = reduce(joined, path, joined("params.extra", provider))
+            problems.append(Problem(place, "may not be sent by callers with a key", hint))
+    if problems:
+        raise ValidationFailed.of(*problems[:MAX_PROBLEMS])
 
 
-def _refused_fields(own: dict[str, Any], allowed: frozenset[str], before: str = "") -> Iterator[str]:
+def _refused_fields(
+    own: dict[str, Any], allowed: Collection[tuple[str, ...]], before: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
     for key, value in own.items():
-        name = joined(before, key)
-        if name in allowed:
+        path = (*before, key)
+        if path in allowed:
             continue
-        if isinstance(value, dict) and any(each.startswith(f"{name}.") for each in allowed):
-            yield from _refused_fields(value, allowed, name)
+        if isinstance(value, dict) and any(longer[: len(path)] == path for longer in allowed):
+            yield from _refused_fields(value, allowed, path)
         else:
-            yield name
+            yield path
 
 
 def check_public_urls(messages: Sequence[Message]) -> None:
@@ -542,13 +554,15 @@ def _urls_of(messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
     """The URLs of images and files, with their paths. Images and files sent as ``data:`` have none."""
     for place, message in enumerate(messages):
         for index, part in enumerate(message.content if isinstance(message.content, list) else ()):
-            path, url = f"messages[{place}].content[{index}]", "data:"
-            if isinstance(part, ImagePart):
-                path, url = f"{path}.image_url.url", part.image_url.url
-            elif isinstance(part, FilePart):
-                path, url = f"{path}.file.file_data", part.file.file_data
-            if url[:5].lower() != "data:":
-                yield path, url
+            path = f"messages[{place}].content[{index}]"
+            if isinstance(part, ImagePart) and not _is_data(part.image_url.url):
+                yield f"{path}.image_url.url", part.image_url.url
+            elif isinstance(part, FilePart) and not _is_data(part.file.file_data):
+                yield f"{path}.file.file_data", part.file.file_data
+
+
+def _is_data(url: str) -> bool:
+    return url[:5].lower() == "data:"
 
 
 def _check_fields(place: str, value: dict[str, Any], found: Problems) -> None:

@@ -283,7 +283,7 @@ class Search:
             return f"send {what} as data: URLs"
         if self.given.needs & Need.CALLER_URL:  # who reads this cannot change the provider
             return f'send {what} as data: URLs, or have the owner of the service set fetches_urls to "callers",'
-        return f"send {what} as data: URLs, or make the provider with fetches_urls=True,"
+        return f"send {what} as data: URLs, or make the provider with fetches_urls=True if its API takes URLs,"
 
     def _present(self, row: int, changed: DecisionInput) -> int:
         """Input tokens that fill a row's window now, without the attachments the change drops."""

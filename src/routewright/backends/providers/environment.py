@@ -27,20 +27,19 @@ def providers_from_environment(
     ``fetches_urls``: providers that may fetch URLs of callers with a key. ``caller_extra``: fields that such callers
     may send, as ``provider.field``. Raises ``ValidationFailed`` if there is no such provider."""
     vendors = {vendor.name: vendor for vendor in VENDORS if vendor.is_set(environ)}
+    choice = f"name one of {', '.join(vendors)}" if vendors else "set the variables of the provider"
+    for place, name in enumerate(fetches_urls):
+        if name not in vendors:
+            raise ValidationFailed.at(f"fetches_urls[{place}]", f"{name!r} is no provider of the environment", choice)
     fields: dict[str, list[str]] = {name: [] for name in vendors}
-    for argument, entries in (("fetches_urls", fetches_urls), ("caller_extra", caller_extra)):
-        for place, entry in enumerate(entries):
-            name, dot, field = entry.partition(".")
-            if name not in vendors:
-                hint = f"name one of {', '.join(vendors)}" if vendors else "set the variables of the provider"
-                if argument == "caller_extra" and not dot and vendors:
-                    hint = f"write the provider in front, as {next(iter(vendors))}.{entry}"
-                raise ValidationFailed.at(f"{argument}[{place}]", f"{name!r} is no provider of the environment", hint)
-            if argument == "caller_extra":
-                if not field:
-                    hint = f"write {name}.FIELD"
-                    raise ValidationFailed.at(f"{argument}[{place}]", f"{entry!r} names no field", hint)
-                fields[name].append(field)
+    for place, entry in enumerate(caller_extra):
+        name, dot, field = entry.partition(".")
+        if name not in vendors:
+            hint = choice if dot or not vendors else f"write the provider in front, as {next(iter(vendors))}.{entry}"
+            raise ValidationFailed.at(f"caller_extra[{place}]", f"{name!r} is no provider of the environment", hint)
+        if not field:
+            raise ValidationFailed.at(f"caller_extra[{place}]", f"{entry!r} names no field", f"write {name}.FIELD")
+        fields[name].append(field)
     options = {
         name: HttpOptions(
             environ=environ, fetches_urls="callers" if name in fetches_urls else None, caller_extra=fields[name]
