@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routewright import PatternGuardrail, ValidationFailed
@@ -22,6 +22,8 @@ TAKEN = [
     r"[A-Z]{2,3}(?:-\d{1,4})?",
     r"(?:cat|car){1,5}s",
     r"(?:cat|)s",
+    r"\$\d{2}",
+    "A" * 200,
     r"(EMP|EMPL)-?\d{2}",
     r"(a|b)c{0,3}d",
     r"(?:\d[ -]?){13,16}",
@@ -43,6 +45,13 @@ REFUSED = {
     r"(?:a?b){1,5}a": "may take what follows it",
     r"\d{1,3}(?:-\d{2})?\b": "may take what follows it",
     r"(?:ab|a.){1,5}c": "alternatives that start alike",
+    r"(?:\w|a\w)(?:\w|a\w)!": "alternatives that start alike",
+    r"ID(?:\w|A\d)?-\d{4}": "alternatives that start alike",
+    r"(?:a?|b)c": "an alternative that may be empty",
+    r"\$\d{0,3}\b": "another character than a word's",
+    "(?:" * 1_000 + "a" + ")" * 1_000: "too deeply nested",
+    "a\U00030000": "above U+1FFFF",
+    "[a-\U00030005]b": "above U+1FFFF",
     r"(?:ab|[a-c]d){1,5}e": "alternatives that start alike",
     r"(?:a?){1,3}b": "may take what follows it",
     r"\d+": "more than 256 characters",
@@ -95,7 +104,39 @@ def test_a_stream_gives_the_output_of_a_whole_check(expression: str, text: str, 
     assert out + gate.text == redacted(text, parts_of(guardrail.check(text, "input"), len(text)))
 
 
-@pytest.mark.parametrize(("expression", "reason"), REFUSED.items())
+atoms = st.sampled_from(["a", "b", "1", "-", "[ab]", r"\d", r"\w", "[^a]", ".", "é", r"[\w-]", r"\s"])
+expressions = st.recursive(
+    atoms,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=2, max_size=4).map("".join),
+        st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"(?:{'|'.join(parts)})"),
+        st.tuples(inner, st.sampled_from(["?", "{0,2}", "{1,3}", "{2}", "{2,3}"])).map(
+            lambda two: f"(?:{two[0]}){two[1]}"
+        ),
+    ),
+    max_leaves=8,
+)
+boundaries = st.sampled_from(["", r"\b"])
+
+
+@settings(max_examples=500)
+@given(expressions, boundaries, boundaries, st.text("ab1-é \n", max_size=25))
+def test_any_expression_that_is_taken_finds_what_re_finds(body: str, before: str, after: str, text: str) -> None:
+    expression = f"{before}{body}{after}"
+    try:
+        guardrail = PatternGuardrail(custom={"own": expression})
+    except ValidationFailed:
+        return
+    spans = [match.span() for match in re.finditer(expression, text)]
+    assert found_by(guardrail, text) == spans
+    gate = AnswerGate([guardrail])
+    for character in text:
+        gate.feed(character)
+    gate.end()
+    assert sum(hit.count for hit in gate.hits) == len(spans)
+
+
+@pytest.mark.parametrize(("expression", "reason"), REFUSED.items(), ids=range(len(REFUSED)))
 def test_an_expression_that_could_be_slow_is_refused_with_the_reason(expression: str, reason: str) -> None:
     with pytest.raises(ValidationFailed, match=re.escape(reason)):
         PatternGuardrail(custom={"own": expression})

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from msgspec.structs import replace
 
 from routewright import (
     Caller,
@@ -24,6 +25,7 @@ from routewright import (
 )
 from routewright._core.guardrails.detectors import Found
 from routewright._core.guardrails.texts import PIECE_CHARS
+from routewright.backends.tokens import PackedTokenCounter
 from routewright.errors import RouterTimeoutError
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import Redact, Redaction, Stage, Verdict
@@ -60,11 +62,12 @@ class Growing:
         return Redact((Redaction(0, len(text), "grow", TOO_LONG),))
 
 
-class Refusing:
-    """Counts no tokens."""
+class Sparing(PackedTokenCounter):
+    """Counts samples only."""
 
     def count(self, text: str, encoding: str) -> int:
-        raise AssertionError(f"counts {len(text)} characters")
+        assert len(text) < 40_000
+        return super().count(text, encoding)
 
 
 def attacked(clock: FakeClock, guardrail: PatternGuardrail, **settings: Any) -> tuple[Router, ScriptedProvider]:
@@ -106,15 +109,29 @@ async def test_the_decision_checks_the_length_again_after_the_guardrails() -> No
     ids=["digits apart", "prose", "Chinese", "one number"],
 )
 async def test_megabytes_that_no_model_takes_are_refused_without_a_count(text: str) -> None:
-    house = House("Fine.", tokens=Refusing())
+    house = House("Fine.", tokens=Sparing())
     with pytest.raises(NoCandidates, match="2 context"):
         await house.router.route(text)
 
 
-async def test_a_text_of_repeated_spaces_is_not_mistaken_for_a_long_prompt() -> None:
-    router, provider = attacked(FakeClock(), Watched("card"))
-    assert (await router.route(" " * 4_000_000 + "Hello")).output == "Fine."
-    assert len(provider.calls) == 1
+@pytest.mark.parametrize(
+    "text",
+    [
+        ("Chapter one" + "." * 160 + " 12\n") * 6_500,
+        ("\t" * 30 + "1\n") * 34_000,
+        ("—" * 78 + "\nok fine\n") * 13_000,
+        ("id" + "\t" * 60 + "\n") * 18_000,
+        ("*" * 78 + "\n") * 14_000,
+        ("\u00a0" * 40 + "a\n") * 16_000,
+    ],
+    ids=["contents", "cells", "rules", "columns", "stars", "spaces"],
+)
+async def test_a_text_of_many_characters_and_few_tokens_is_taken(text: str) -> None:
+    clock = FakeClock()
+    model = replace(ROOMY, context_window=200_000, tokenizer="o200k_base")
+    provider = ScriptedProvider(lambda call: "Fine.", models=[model], clock=clock)
+    router = Router(providers=[provider], settings=Settings(clock=clock))
+    assert (await router.route(text)).output == "Fine."
 
 
 @pytest.mark.parametrize("form", ["request", "answer"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -15,7 +16,7 @@ from routewright._core.routing.inputs import predicted_column, quality_column, q
 from routewright._core.routing.plan import Plan
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.predict import Predictor
-from routewright._core.tokens.estimate import LONG_BYTES, VOCABULARIES, Vocabulary, least_tokens
+from routewright._core.tokens.estimate import LONG_BYTES, VOCABULARIES, Vocabulary, bounds_of, least_tokens
 from routewright.errors import InternalError, RouterError, RouterTimeoutError
 from routewright.loop import Threads
 from routewright.protocols import Clock, QualityPredictor
@@ -31,6 +32,7 @@ COUNT_LONG_CHARS = 100_000
 COLUMNS_KEPT, SPANS_KEPT = 1_024, 16
 """Cached columns of qualities (one per cell of the predictor's grid) and spans (one per catalogue)."""
 
+T = TypeVar("T")
 CountRequest = Callable[[RouteRequest, TokenBounds, Sequence[Vocabulary]], TokenBounds]
 
 
@@ -115,27 +117,23 @@ class Counting:
         call.given = replace(given, quality=column)
 
     def too_long(self, call: Call, given: DecisionInput) -> DecisionInput | None:
-        """The input, to be decided without counts, if the prompt certainly exceeds the window of every model that the
+        """The input, to be decided without counts, if the prompt by far exceeds the window of every model that the
         request may use; else None. Counting a prompt of megabytes takes seconds of a processor, which nobody pays for
         if no model can take it."""
         window = largest_window(given, call.board)
-        least = least_tokens(call.request, given.tokens, window)
+        least = least_tokens(call.request, given.tokens, window, self._count_sample)
         return replace(given, tokens=replace(given.tokens, low=least, counted=True)) if least > window else None
+
+    async def too_long_aside(self, call: Call, given: DecisionInput) -> DecisionInput | None:
+        """``too_long``, with the sample counted in a thread. Raises ``RouterTimeoutError``."""
+        if given.tokens.high <= LONG_BYTES or self._clock.virtual:
+            return self.too_long(call, given)
+        return await self._aside(self._threads, call, self.too_long, given)
 
     def count(self, call: Call, given: DecisionInput, encodings: Sequence[Vocabulary] = VOCABULARIES) -> DecisionInput:
         if given.tokens.high > LONG_BYTES and (refused := self.too_long(call, given)) is not None:
             return refused
         return self._counted(call, given, encodings)
-
-    def _counted(self, call: Call, given: DecisionInput, encodings: Sequence[Vocabulary]) -> DecisionInput:
-        try:
-            tokens = self._count(call.request, given.tokens, encodings)
-        except RouterError:
-            raise
-        except Exception as error:  # its message may hold the prompt
-            raise InternalError(f"the token counter failed with {type(error).__name__}") from error
-        self.loaded.update(encodings)
-        return replace(given, tokens=tokens)
 
     async def count_aside(
         self, call: Call, given: DecisionInput, encodings: Sequence[Vocabulary] = VOCABULARIES
@@ -145,10 +143,29 @@ class Counting:
         short = characters <= COUNT_INLINE_CHARS and self.loaded.issuperset(encodings)
         if short or self._clock.virtual:
             return self.count(call, given, encodings)
-        if characters > LONG_BYTES and (refused := self.too_long(call, given)) is not None:
+        if characters > LONG_BYTES and (refused := await self.too_long_aside(call, given)) is not None:
             return refused
         threads = self._threads_of_long if characters > COUNT_LONG_CHARS else self._threads
+        return await self._aside(threads, call, self._counted, given, encodings)
+
+    async def _aside(self, threads: Threads, call: Call, work: Callable[..., T], *given: Any) -> T:
         with self._clock.deadline(call.deadline):
-            return await threads.run(self._counted, call, given, encodings)
-        said = f"timeout_ms={given.timeout_ms} ran out while the tokens of the prompt were counted"
+            return await threads.run(work, call, *given)
+        said = f"timeout_ms={call.timeout_ms} ran out while the tokens of the prompt were counted"
         raise RouterTimeoutError(f"{said}; raise timeout_ms, or send a shorter prompt")
+
+    def _counted(self, call: Call, given: DecisionInput, encodings: Sequence[Vocabulary]) -> DecisionInput:
+        tokens = self._tokens(call.request, given.tokens, encodings)
+        self.loaded.update(encodings)
+        return replace(given, tokens=tokens)
+
+    def _count_sample(self, sample: RouteRequest) -> TokenBounds:
+        return self._tokens(sample, bounds_of(sample), VOCABULARIES[:1])
+
+    def _tokens(self, request: RouteRequest, bounds: TokenBounds, encodings: Sequence[Vocabulary]) -> TokenBounds:
+        try:
+            return self._count(request, bounds, encodings)
+        except RouterError:
+            raise
+        except Exception as error:  # its message may hold the prompt
+            raise InternalError(f"the token counter failed with {type(error).__name__}") from error

@@ -363,25 +363,27 @@ class Engine:
 
     def give(self, call: Call) -> DecisionInput:
         if call.plan is None and call.own_given is None:
-            board, counting = call.board, self.counting
             is_own = call.has_lists or call.warm  # others were read by their class
-            if is_own and counting.reads_for(call.request.models, board.pool):
-                counting.read(call)
-            call.given = input_of(
-                call.request,
-                call.bounds,
-                asks=call.asks,
-                pool=board.pool,
-                health=board.forecast.health.id,
-                policy=call.policy,
-                as_of=call.as_of,
-                defaults=self._defaults,
-                work=call.workload,
-                warm=call.warm,
-                reading=call.reading,
-                quality=call.quality,
-            )
+            if is_own and self.counting.reads_for(call.request.models, call.board.pool):
+                self.counting.read(call)
+            call.given = self._input(call)
         return call.given
+
+    def _input(self, call: Call) -> DecisionInput:
+        return input_of(
+            call.request,
+            call.bounds,
+            asks=call.asks,
+            pool=call.board.pool,
+            health=call.board.forecast.health.id,
+            policy=call.policy,
+            as_of=call.as_of,
+            defaults=self._defaults,
+            work=call.workload,
+            warm=call.warm,
+            reading=call.reading,
+            quality=call.quality,
+        )
 
     async def guard(self, call: Call, *, plain: bool = False) -> None:
         """Apply the input guardrails; with ``plain`` none may need awaiting. Raises ``BlockedByPolicy``; the trace is
@@ -419,17 +421,15 @@ class Engine:
     async def _refuse_too_long(self, call: Call, *, plain: bool) -> None:
         """Raise the decision's refusal of a prompt that no model can take, before guardrails spend time on it. The
         decision repeats the check, since guardrails may change the prompt."""
-        counting, budget, decision_input = self.counting, call.budget, self.give(call)
-        if counting.too_long(call, decision_input) is not None:
-            try:
-                call.given = (
-                    counting.count(call, decision_input) if plain else await counting.count_aside(call, decision_input)
-                )
-                decide(call.given, call.board, call.laid)
-            except BaseException as error:
-                self.undecided(call, error)
-                raise
-        call.own_given, call.budget = None, budget
+        given = self._input(call)
+        try:
+            refused = self.counting.too_long(call, given) if plain else await self.counting.too_long_aside(call, given)
+            if refused is not None:
+                call.given = refused
+                decide(refused, call.board, call.laid)
+        except BaseException as error:
+            self.undecided(call, error)
+            raise
 
     async def _check_time(self, call: Call) -> None:
         """Raise ``RouterTimeoutError`` past the deadline. Awaits nothing."""

@@ -9,8 +9,9 @@ time grows with the text alone, and a stream knows what to hold back.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import chain, combinations
 from re import _parser  # type: ignore[attr-defined]  # what ``re`` itself parses with
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ from .detectors import Pattern, Piece, either, glance, many, maybe, one, run
 
 MOST_CHARS = 256
 """Longest match of a custom pattern."""
+PLANES = 0x20000
+"""The characters that a pattern can name: the first two planes of Unicode, which have all categories of ``re``."""
 _CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w", "NOT_DIGIT": r"\D", "NOT_SPACE": r"\S", "NOT_WORD": r"\W"}
 _REFUSED = {
     "MIN_REPEAT": "a lazy repeat; write a greedy one over fewer characters",
@@ -45,14 +48,27 @@ class Node(NamedTuple):
     piece: Piece
     first: tuple[str, ...]
     """Classes of the characters that it can start with."""
+    last: tuple[str, ...]
+    """Classes of those that it can end with."""
     may_be_empty: bool = False
 
 
 def custom_pattern(rule: str, expression: str) -> Pattern:
     """Compile an expression. Raises ``ValueError`` with the reason if it is not taken."""
     try:
+        piece, after, anchor = _checked(expression)
+        pattern = Pattern(rule, piece, after, anchor=anchor)
+        _ = pattern.begun, pattern.expression  # they would be compiled at first use
+    except RecursionError:
+        raise ValueError("is too deeply nested; write it with fewer groups") from None
+    return pattern
+
+
+def _checked(expression: str) -> tuple[Piece, str, str]:
+    """The piece, what is before it, and the class of its first character."""
+    try:
         parsed = _parser.parse(expression)
-    except (re.error, RecursionError, OverflowError) as error:
+    except (re.error, OverflowError) as error:
         raise ValueError(f"is no regular expression: {error}") from None
     least, most = parsed.getwidth()
     if parsed.state.flags & ~re.UNICODE.value:
@@ -67,9 +83,11 @@ def custom_pattern(rule: str, expression: str) -> Pattern:
         raise ValueError(f"can match more than {MOST_CHARS} characters; bound its repeats, for example {{1,40}}")
     piece = node.piece
     if ending:
+        if _overlap(node.last, (r"\W",)):
+            raise ValueError(r"can have another character than a word's before its last \b; leave out that \b")
         piece = Piece(rf"{piece.whole}\b", run(piece, glance()).begun, piece.longest + 1)
     is_listed = not any(class_.startswith("^") for class_ in node.first)
-    return Pattern(rule, piece, after, anchor="".join(node.first) if is_listed else r"\s\S")
+    return piece, after, "".join(node.first) if is_listed else r"\s\S"
 
 
 def check_custom(path: str, custom: object, problems: Problems) -> None:
@@ -104,18 +122,21 @@ def _sequence(items: list[Any], follow: tuple[str, ...], *, repeated: bool) -> N
         nodes.insert(0, node)
     if not nodes:
         raise ValueError("has an empty alternative or group; use ? after what may be missing")
-    first, may_be_empty = tuple[str, ...](), True
-    for node in nodes:
-        if may_be_empty:
-            first, may_be_empty = first + node.first, node.may_be_empty
-    return Node(run(*[node.piece for node in nodes]), first, may_be_empty)
+    required = [place for place, node in enumerate(nodes) if not node.may_be_empty]
+    to_first, from_last = (required[0] + 1, required[-1]) if required else (len(nodes), 0)
+    return Node(
+        run(*[node.piece for node in nodes]),
+        tuple(chain.from_iterable(node.first for node in nodes[:to_first])),
+        tuple(chain.from_iterable(node.last for node in nodes[from_last:])),
+        not required,
+    )
 
 
 def _node(kind: Any, value: Any, *, follow: tuple[str, ...], repeated: bool) -> Node:
     match str(kind):
         case "LITERAL" | "NOT_LITERAL" | "IN" | "ANY":
             class_ = _class(str(kind), value)
-            return Node(one(class_), (class_,))
+            return Node(one(class_), (class_,), (class_,))
         case "SUBPATTERN":
             _, added, removed, inner = value
             if added or removed:
@@ -123,11 +144,12 @@ def _node(kind: Any, value: Any, *, follow: tuple[str, ...], repeated: bool) -> 
             return _sequence([*inner], follow, repeated=repeated)
         case "BRANCH":
             branches = [_sequence([*branch], follow, repeated=repeated) for branch in value[1] if [*branch]]
-            starts = [branch.first for branch in branches]
-            if repeated and any(_overlap(starts[i], starts[j]) for i in range(len(starts)) for j in range(i)):
-                raise ValueError("repeats alternatives that start alike, which is ambiguous; let them differ")
-            first = tuple(class_ for start in starts for class_ in start)
-            node = Node(either(*[b.piece for b in branches]), first, any(b.may_be_empty for b in branches))
+            if any(branch.may_be_empty for branch in branches):
+                raise ValueError("has an alternative that may be empty; use ? after the group instead")
+            if any(_overlap(one.first, other.first) for one, other in combinations(branches, 2)):
+                raise ValueError("has alternatives that start alike, which is ambiguous; write what they share once")
+            pieces, first, last, _ = zip(*branches, strict=True)
+            node = Node(either(*pieces), tuple(chain.from_iterable(first)), tuple(chain.from_iterable(last)))
             # ``re`` itself takes EMP|EMPL as EMP with L or nothing after it
             return node if len(branches) == len(value[1]) else _optional(node, follow)
         case "MAX_REPEAT":
@@ -147,13 +169,13 @@ def _repeat(least: int, most: int, items: Any, *, follow: tuple[str, ...], repea
         return _optional(inside, follow) if least == 0 else inside
     if least < most:
         _check_apart(inside, follow)
-    node = Node(many(inside.piece, max(least, 1), most), inside.first)
-    return node if least > 0 else Node(maybe(node.piece), node.first, may_be_empty=True)
+    node = inside._replace(piece=many(inside.piece, max(least, 1), most))
+    return node if least > 0 else node._replace(piece=maybe(node.piece), may_be_empty=True)
 
 
 def _optional(node: Node, follow: tuple[str, ...]) -> Node:
     _check_apart(node, follow)
-    return Node(maybe(node.piece), node.first, may_be_empty=True)
+    return node._replace(piece=maybe(node.piece), may_be_empty=True)
 
 
 def _check_apart(node: Node, follow: tuple[str, ...]) -> None:
@@ -166,6 +188,9 @@ def _class(kind: str, value: Any) -> str:
     """A class of characters, as inside brackets."""
     if kind == "ANY":
         return r"^\n"
+    codes = [value] if kind != "IN" else [code for item in value for code in _codes(*item)]
+    if max(codes, default=0) >= PLANES:
+        raise ValueError("has a character above U+1FFFF, which is not supported; leave it out")
     if kind != "IN":
         return ("^" if kind == "NOT_LITERAL" else "") + re.escape(chr(value))
     written = list[str]()
@@ -182,6 +207,16 @@ def _class(kind: str, value: Any) -> str:
     return "".join(written)
 
 
+def _codes(item: Any, detail: Any) -> Iterable[int]:
+    """The characters named in a part of a class."""
+    match str(item):
+        case "LITERAL":
+            return (detail,)
+        case "RANGE":
+            return detail  # type: ignore[no-any-return]
+    return ()
+
+
 def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
     return any(bool((_members(one) & _members(other)).any()) for one in first for other in second)
 
@@ -189,7 +224,7 @@ def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
 @lru_cache(256)
 def _members(class_: str) -> BoolArray:
     """Which characters a class has: those of the first two planes of Unicode, and one for all others."""
-    chars = "".join(map(chr, range(0x20001)))
+    chars = "".join(map(chr, range(PLANES + 1)))
     members = np.zeros(len(chars), dtype=np.bool_)
     members[[*map(ord, re.findall(f"[{class_}]", chars))]] = True
     return members

@@ -61,6 +61,9 @@ class Ruled:
         self.stages = frozenset(stages)
         self.holds: int | None = max(rule.longest for rule in rules)
         """Most characters that a stream may hold back. Usually it holds back none."""
+        is_built_in = {*rules} <= {*PATTERNS.values()}
+        self.piece_chars = max(PIECE_CHARS if is_built_in else PIECE_CHARS // 4, self.holds)
+        """Characters searched without a rest. Others' rules may be slower."""
         self._rules = tuple(rules)
 
     def __repr__(self) -> str:
@@ -73,8 +76,7 @@ class Ruled:
     def pieces(self, text: str) -> Iterator[list[Found]]:
         """The findings of a complete text, in lists: one for each piece of it, and after ``MOST_FINDINGS``. If it
         blocks, only the first."""
-        assert self.holds is not None, "rules have a longest match"
-        length, last = max(PIECE_CHARS, self.holds), 0
+        length, last = self.piece_chars, 0
         for start in range(0, len(text), length):
             end = min(start + length, len(text))
             offset = max(0, start - CONTEXT_CHARS)
@@ -351,8 +353,9 @@ class PassageGate:
                 return
             passage.redact(redactions_of(findings))
             self._counts.update((guardrail.name, finding.rule) for finding in findings)
-            is_full = len(findings) == MOST_FINDINGS
-            self._spent += PIECE_CHARS if is_full else max(min(len(text), PIECE_CHARS), LEAST_SPENT)
+            is_full = len(findings) == MOST_FINDINGS or len(text) > guardrail.piece_chars
+            spent = PIECE_CHARS if is_full else len(text) * PIECE_CHARS // guardrail.piece_chars
+            self._spent += max(spent, LEAST_SPENT)
             if self._spent >= PIECE_CHARS:
                 self._spent = 0
                 yield REST
