@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from routewright import (
+    Agent,
     AnthropicProvider,
     CallableProvider,
     Caller,
@@ -152,6 +154,23 @@ def test_a_policys_own_fields_are_not_the_callers() -> None:
     assert router.decide("Hi", policy_id="house", caller=KEYED).model == "vllm/one"
 
 
+@pytest.mark.anyio
+async def test_an_agents_own_fields_are_not_the_callers() -> None:
+    params = {"extra": {"scripted": {"chat_template_kwargs": {"a": 1}}}}
+    model = Model(id="scripted/one", quality=0.5, pricing_per_1m=Pricing(1.0, 1.0))
+    router = Router(providers=[ScriptedProvider(["Done."], models=[model])])
+    answer = await Agent(router.as_caller(KEYED), params=params).run("Do it.")
+    assert answer.output == "Done."
+
+
+def test_vendor_fields_of_callers_have_a_size() -> None:
+    biases = {str(number): 1 for number in range(10_000)}
+    router = Router(providers=[provider_of("vllm")])
+    assert refused(router, {"vllm": {"logit_bias": biases}}) == ["params.extra"]
+    assert refused(router, {"vllm": {"logit_bias": biases}}, Caller()) == []
+    assert refused(router, {"vllm": {"logit_bias": dict(islice(biases.items(), 1_000))}}) == []
+
+
 def test_the_sandbox_takes_what_the_vendors_take() -> None:
     router = Router.sandbox()
     assert refused(router, {"anthropic": {"metadata": {"user_id": "ann"}}, "openai": {"store": False}}) == []
@@ -197,7 +216,9 @@ def test_many_caps_in_a_deep_object_are_reported_without_effort() -> None:
     assert len(refused(Router(providers=[provider_of("vllm")]), {"vllm": fields}, Caller())) == MAX_PROBLEMS
 
 
-@pytest.mark.parametrize("data", ["https://10.0.0.7/x.wav", "file:///etc/passwd", "data:audio/wav;base64,AAAA"])
+@pytest.mark.parametrize(
+    "data", ["https://10.0.0.7/x", "file:///etc/passwd", "data:audio/wav;base64,AAAA", "//10.0.0.7/x"]
+)
 def test_a_recording_is_base64_and_no_address(data: str) -> None:
     part = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
     with pytest.raises(ValidationFailed) as caught:

@@ -39,6 +39,7 @@ from routewright import (
 )
 from routewright._core.guardrails.capture import without_patterns
 from routewright._core.guardrails.texts import PIECE_CHARS
+from routewright._engine import capture
 from routewright._engine.capture import Captured, Capturing, redacting
 from routewright.backends.clock import SystemClock
 from routewright.errors import BlockedByPolicy, InternalError, UpstreamFailed
@@ -550,7 +551,7 @@ async def test_a_call_with_limits_waits_for_a_redactor_only_until_its_deadline(t
         assert (await traces.get(answer.trace_id)).content == STARRED
 
 
-async def test_long_texts_are_redacted_one_at_a_time(tmp_path: Path) -> None:
+async def test_long_texts_are_redacted_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     running, most = 0, list[int]()
     guard = threading.Lock()
 
@@ -564,15 +565,28 @@ async def test_long_texts_are_redacted_one_at_a_time(tmp_path: Path) -> None:
             running -= 1
         return "*"
 
-    captured = [Captured(redact, [Message("user", "a" * (PIECE_CHARS + 1))], None, None) for _ in range(8)]
+    monkeypatch.setattr(capture, "_built_in", redact)
+    await redact_long_texts(redact, 8)
+    assert (len(most), max(most)) == (8, 1)
 
+
+async def test_a_hosts_redactor_waits_for_no_other() -> None:
+    together = threading.Barrier(2)
+
+    def redact(text: str) -> str:
+        together.wait(60)
+        return "*"
+
+    await redact_long_texts(redact, 2)
+
+
+async def redact_long_texts(redact: Callable[[str], str], number: int) -> None:
     async def read(words: Captured) -> None:
-        await redacting(lambda: words.content, [words], SystemClock())
+        assert (await redacting(lambda: words.content, [words], SystemClock())).messages == [Message("user", "*")]
 
     async with anyio.create_task_group() as group:
-        for words in captured:
-            group.start_soon(read, words)
-    assert (len(most), max(most)) == (8, 1)
+        for _ in range(number):
+            group.start_soon(read, Captured(redact, [Message("user", "a" * (PIECE_CHARS + 1))], None, None))
 
 
 async def test_cancelling_during_redaction_does_not_wait_for_it() -> None:

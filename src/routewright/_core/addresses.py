@@ -31,7 +31,8 @@ _NAME_CHARS = 253
 _SHOWN_CHARS = 60
 _PRIVATE_ENDINGS = tuple(  # reserved, or used for the names of private networks
     ".local .internal .localhost .localdomain .lan .home .corp .private .intranet .home.arpa .svc .test .invalid "
-    ".onion".split()
+    ".onion .localhost4 .localhost6 .localdomain4 .localdomain6 .intra .docker .consul .in-addr.arpa .ip6.arpa "
+    ".metadata.goog".split()
 )
 
 

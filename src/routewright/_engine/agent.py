@@ -446,7 +446,7 @@ class Run:
             state.messages = fitted(state.messages, self._window)
             request = self._request_of(run, todo, self._base)
             bounds = bounds_of(request)
-        return Read(request, bounds, repeats=bool(request.tools))
+        return Read(request, bounds, repeats=bool(request.tools), has_own_params=True)
 
     def _request_of(self, run: AgentRun, todo: CallModel, base: RouteRequest) -> RouteRequest:
         state, form = run.state, self._plan.form

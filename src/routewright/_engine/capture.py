@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class Captured:
     """The texts of one call. They are redacted when first read; then the originals are dropped."""
 
-    __slots__ = ("_content", "_guard", "_raw", "size")
+    __slots__ = ("_content", "_guard", "_raw", "is_slow", "size")
 
     def __init__(
         self,
@@ -45,6 +45,8 @@ class Captured:
         self._guard = Guard()
         self.size = sum(map(_size_of, messages or ())) + len(output or "") + _calls_size(tool_calls)
         """Approximate size in bytes."""
+        self.is_slow = redactor is _built_in and self.size > PIECE_CHARS
+        """The built-in redactor keeps a processor busy with it, so that two at a time are no faster."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles and copies hold the redacted content only."""
@@ -68,7 +70,7 @@ class Capturing:
     """Captures the texts of calls according to the settings."""
 
     def __init__(self, redactor: Redactor | None, *, prompts: bool, answers: bool) -> None:
-        self._redactor = partial(without_patterns, rest=_rest) if redactor is None else _logging(redactor)
+        self._redactor = _built_in if redactor is None else _logging(redactor)
         self._prompts = prompts
         self._answers = answers
 
@@ -84,11 +86,11 @@ class Capturing:
 
 async def redacting(make: Callable[[], T], of: Iterable[Captured | None], clock: Clock) -> T:
     """Call ``make``; in a worker thread if a redactor has to run, since that may be slow."""
-    sizes = [captured.size for captured in of if captured is not None and not captured.is_redacted]
-    if clock.virtual or not sizes:
+    left = [captured for captured in of if captured is not None and not captured.is_redacted]
+    if clock.virtual or not left:
         return make()
     try:  # a cancelled caller abandons the thread; its redacted content stays
-        if max(sizes) > PIECE_CHARS:
+        if any(captured.is_slow for captured in left):
             return await _long_texts.run(make)
         return await anyio.to_thread.run_sync(make, abandon_on_cancel=True)
     except RuntimeError:  # no thread can be started: better block the loop than lose a trace
@@ -99,6 +101,9 @@ def _rest() -> None:
     """In a worker thread, leave Python's lock to others for a moment; they would wait for it after each piece."""
     if this_loop() is None:
         time.sleep(REST_S)
+
+
+_built_in: Redactor = partial(without_patterns, rest=_rest)
 
 
 def _redacted(content: Content) -> Captured:

@@ -124,6 +124,8 @@ class Screen:
             return ""
         passed = ""
         for start in range(0, len(text), PIECE_CHARS):
+            if self.blocked is not None:
+                break
             if start > 0:
                 await self._resting()
             self._gate.feed(text[start : start + PIECE_CHARS])

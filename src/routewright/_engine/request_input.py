@@ -41,6 +41,8 @@ class Read(Struct, frozen=True, gc=False):
     """The prompt will be sent again with more appended."""
     is_remote: bool = False
     """A server received it, so it counts as sent by a caller with a key."""
+    has_own_params: bool = False
+    """Its ``params`` are those of the host's agent, not the caller's."""
 
 
 def read_turns(value: object, traceparent: TraceParent | None) -> Read | None:

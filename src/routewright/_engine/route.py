@@ -312,7 +312,8 @@ class Engine:
         if not is_plain:
             asks = asked_of(request)
             if caller.key_id is not None or read.is_remote:
-                asks = caller_requirements(asks, read.request, fleet.caller_extra)
+                extra = None if read.has_own_params else fleet.caller_extra
+                asks = caller_requirements(asks, read.request, extra)
             if asks.needs & _HTTP_URL and not fleet.fetches_http:
                 check_https(request.messages)
             board = board.dialled(request_options_of(asks))

@@ -233,14 +233,8 @@ class TraceLog:
                 await pending.tried.wait()
             return
         try:
-            captured = pending.call.captured
-            if captured is not None:  # a redactor may take long: what it does not finish is left to the background
-                with self._clock.deadline(until) as limit:
-                    await redacting(lambda: captured.content, [captured], self._clock)
-                if limit.expired:
-                    return
-            await self._settle(pending, pending.facts, until)
-            self._fails = False
+            if await self._settle(pending, pending.facts, until):
+                self._fails = False
         except StorageUnavailable as error:
             self._note(error)
         finally:
@@ -410,12 +404,16 @@ class TraceLog:
         if traces:
             await self._write_batch(traces)
 
-    async def _settle(self, pending: Pending, facts: Facts, until: float = inf) -> None:
+    async def _settle(self, pending: Pending, facts: Facts, until: float = inf) -> bool:
         """Settle a call and store its trace. If that is refused, try without the trace, then without detail and within
-        the reserved amount. Raises ``StorageUnavailable``, also after ``until`` on the clock."""
+        the reserved amount. Raises ``StorageUnavailable``, also after ``until`` on the clock. Returns False if a
+        redactor is not done by then."""
         call, grant, fault = pending.call, pending.grant, Exception()
         if call.captured is not None:
-            await redacting(lambda: call.captured.content, [call.captured], self._clock)
+            with self._clock.deadline(until) as limit:
+                await redacting(lambda: call.captured.content, [call.captured], self._clock)
+            if limit.expired:
+                return False
         most = call.cost_nanos if grant is None or not grant.is_limited else grant.nanos
         for shorten in (None, without_trace, partial(bounded, most_nanos=most)):
             part = facts if shorten is None else shorten(facts)
@@ -438,10 +436,11 @@ class TraceLog:
             if part.claim is not facts.claim:
                 _log.warning("the storage refused the bill of call %s: it is booked without detail", call.id)
             self._finish(pending, [each.event for each in found] if found else ())
-            return
+            return True
         self._refuse(fault)
         self._lose_bill(call, _text_of(fault))
         self._finish(pending)
+        return True
 
     async def _write_announced(self) -> None:
         events = self._announced

@@ -1,7 +1,8 @@
 """Finds e-mail addresses, telephone numbers, card numbers, IBANs and API keys in a text, in linear time.
 
 A ``Piece`` is a regular expression together with one for its prefixes, so that a stream knows what to hold back and for
-how long. Every repetition is bounded and possessive, so there is no backtracking.
+how long. Every repetition is bounded, and possessive except for that of the digits of a number, which gives some back
+until the number can end there.
 
 Digits of every script match, full-width ones too, with zero-width characters between them. Letters of keys and IBANs
 are ASCII.
@@ -262,10 +263,19 @@ class ColumnPattern(Pattern):
     def __init__(
         self, rule: str, piece: Piece, after: str, *, anchor: str, hint: str, columns: Callable[[str], list[Span]]
     ) -> None:
-        """``hint`` is found in every text with a finding; ``columns`` returns the longest finding from each place."""
+        """``columns`` returns the longest finding from each place of a text."""
         super().__init__(rule, piece, after, anchor=anchor)
-        self._expression = hint
+        self._hint = hint
         self.columns = columns
+
+    @cached_property
+    def hint(self) -> re.Pattern[str]:
+        """Found in every text with a finding."""
+        return re.compile(self._hint)
+
+    def find(self, text: str, at: int) -> Found | None:
+        """The first finding at or after a position."""
+        return ColumnSearch(self, text).find(at)
 
     def over(self, text: str) -> ColumnSearch:
         """Search a text."""
@@ -277,11 +287,12 @@ class ColumnSearch(PatternSearch):
 
     def __init__(self, pattern: ColumnPattern, text: str) -> None:
         super().__init__(pattern, text)
-        self._columns = pattern.columns
+        self._column_pattern = pattern
 
     @cached_property
     def _spans(self) -> Sequence[Span]:
-        return self._columns(self.text) if self.pattern.expression.search(self.text) else ()
+        pattern = self._column_pattern
+        return pattern.columns(self.text) if pattern.hint.search(self.text) else ()
 
     def find(self, at: int) -> Found | None:
         """The first finding at or after a position."""

@@ -50,6 +50,7 @@ from .problems import EXACT, FORMATS, Problems, did_you_mean, example, hint_for,
 MAX_MESSAGES = 1_000
 MAX_STOPS = 4
 MAX_METADATA_BYTES = 16 * 1024
+MAX_CALLER_EXTRA_BYTES = 64 * 1024  # of the vendor fields of a caller with a key
 MAX_KEY_BYTES = 64
 MAX_NAME_CHARS = 200  # of the name of a provider, model, alias, policy or region
 MAX_PHRASES = 10_000  # in a deny-list, each up to MAX_NAME_CHARS
@@ -306,7 +307,8 @@ def _check_message(path: str, message: Message, found: Problems) -> None:
                 found.append(Problem(f"{path}.content[{index}].file.file_data", problem, hint))
             elif isinstance(part, AudioPart) and not part.input_audio.data:
                 found.append(_empty(f"{path}.content[{index}].input_audio.data"))
-            elif isinstance(part, AudioPart) and ":" in part.input_audio.data:  # some hosts would fetch an address
+            elif isinstance(part, AudioPart) and (":" in part.input_audio.data or "." in part.input_audio.data):
+                # some hosts would fetch an address
                 hint = "send the recording itself as base64, without 'data:' before it"
                 found.append(Problem(f"{path}.content[{index}].input_audio.data", "is not base64", hint))
     if calls is not None:
@@ -487,9 +489,7 @@ def _places_of(keys: Collection[str], holder: Any) -> Iterator[str]:
     for key, inner in items:
         if key in keys:
             yield joined("", key)
-        if (
-            isinstance(inner, dict | list) and key not in _OWN_NAMES
-        ):  # paths are built from the inside: those of large bodies take no memory
+        if isinstance(inner, dict | list) and key not in _OWN_NAMES:
             yield from (beneath(joined("", key), place) for place in _places_of(keys, inner))
 
 
@@ -510,6 +510,9 @@ def check_caller_extra(extra: Mapping[str, dict[str, Any]], allowed: Mapping[str
     """Raise ``ValidationFailed`` for vendor fields that a caller with a key may not send. ``allowed``: the fields of
     each provider; a name with a dot allows a key inside an object. Other providers have ``CALLER_EXTRA``."""
     problems: Problems = []
+    if (size := len(encode(extra))) > MAX_CALLER_EXTRA_BYTES:
+        problem = f"takes {size} bytes as JSON, at most {MAX_CALLER_EXTRA_BYTES} are allowed to callers with a key"
+        raise ValidationFailed.of(Problem("params.extra", problem, "leave out values, for example of logit_bias"))
     for provider, own in extra.items():
         names = allowed.get(provider, CALLER_EXTRA)
         known = ", ".join(sorted(names)) or "none"

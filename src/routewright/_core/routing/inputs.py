@@ -58,11 +58,12 @@ def asked_of(request: RouteRequest) -> Requirements:
 
 
 def caller_requirements(
-    requirements: Requirements, request: RouteRequest, caller_extra: Mapping[str, frozenset[str]]
+    requirements: Requirements, request: RouteRequest, caller_extra: Mapping[str, frozenset[str]] | None
 ) -> Requirements:
     """Add what only callers with a key require. Raises ``ValidationFailed`` for URLs and vendor fields that they may
-    not send. ``request``: as the caller sent it, without a policy's vendor fields."""
-    if request.params is not None and request.params.extra:
+    not send. ``request``: as the caller sent it, without a policy's vendor fields; without ``caller_extra`` they are
+    the host's."""
+    if caller_extra is not None and request.params is not None and request.params.extra:
         check_caller_extra(request.params.extra, caller_extra)
     if not requirements.needs & _URLS:
         return requirements
