@@ -61,9 +61,9 @@ class Ruled:
         self.stages = frozenset(stages)
         self.holds: int | None = max(rule.longest for rule in rules)
         """Most characters that a stream may hold back. Usually it holds back none."""
-        is_built_in = {*rules} <= {*PATTERNS.values()}
-        self.piece_chars = max(PIECE_CHARS if is_built_in else PIECE_CHARS // 4, self.holds)
-        """Characters searched without a rest. Others' rules may be slower."""
+        custom = [rule for rule in rules if isinstance(rule, Pattern) and rule not in PATTERNS.values()]
+        self.piece_chars = max(PIECE_CHARS // 8 if custom else PIECE_CHARS, self.holds)
+        """Characters searched without a rest. A custom pattern may try 256 characters from each."""
         self._rules = tuple(rules)
 
     def __repr__(self) -> str:
