@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import reduce
 from itertools import chain, islice
 from sys import float_info
 from typing import Any, NamedTuple, get_args
@@ -518,7 +517,9 @@ def check_caller_extra(extra: Mapping[str, dict[str, Any]], allowed: Mapping[str
         known = ", ".join(sorted(names)) or "none"
         hint = f"they may send: {known}; the owner of the service allows more with caller_extra of {quoted(provider)}"
         for path in _refused_fields(own, {tuple(name.split(".")) for name in names}):
-            place = reduce(joined, path, joined("params.extra", provider))
+            place = joined("params.extra", provider)
+            for key in path:
+                place = joined(place, key)
             problems.append(Problem(place, "may not be sent by callers with a key", hint))
     if problems:
         raise ValidationFailed.of(*problems[:MAX_PROBLEMS])

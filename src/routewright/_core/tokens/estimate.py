@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from random import Random
 from typing import Any, Literal, NamedTuple
 from zlib import adler32
 
@@ -88,6 +87,7 @@ LONG_BYTES = 1 << 20
 """Counting a longer prompt takes seconds, so one that no model can take is recognised without."""
 SAMPLE_CHARACTERS = 512
 """Length of each of the ``SLICES`` that are counted instead."""
+SCATTER = 2_654_435_761  # 2**32 by the golden ratio: its multiples spread evenly
 SURE = 2
 """How many times the window a prompt must have by its sample, since it is only a sample, of one vocabulary."""
 
@@ -241,8 +241,10 @@ def least_tokens(
     least = max(bounds.low, _runs(text))
     if least > window:
         return least
-    strata, jitter = len(text) // SLICES, Random(len(text))  # evenly spaced places could meet a period of the text
-    starts = (at + jitter.randrange(strata - SAMPLE_CHARACTERS) for at in range(0, strata * SLICES, strata))
+    stratum = len(text) // SLICES
+    # evenly spaced places could all meet the same part of a text that repeats itself
+    offsets = (place * SCATTER % (stratum - SAMPLE_CHARACTERS) for place in range(SLICES))
+    starts = (place * stratum + offset for place, offset in enumerate(offsets))
     sample = "\n".join(text[start : start + SAMPLE_CHARACTERS] for start in starts)
     sampled = RouteRequest(messages=[Message("user", sample)])
     tokens = count(sampled).o200k or 0
