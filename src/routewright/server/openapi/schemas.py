@@ -133,7 +133,7 @@ LIMITS: dict[type, Limits] = {
     wire.FileData: {
         "file_data": {"pattern": f"^({_any_case('https://')}|{_any_case('data:application/pdf;base64,')})"}
     },
-    wire.InputAudio: {"data": {"pattern": "^[^:]+$"}},
+    wire.InputAudio: {"data": {"pattern": "^[^:.]+$"}},
     wire.ToolCall: {"id": _SOME},
     wire.FunctionCall: {"name": _SOME},
     wire.FunctionName: {"name": _NAME},
