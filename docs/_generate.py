@@ -22,6 +22,7 @@ if __name__ == "__main__":  # then only this folder can be imported from
 from docs import _agents, _events, _house
 from docs._blocks import NOON, ROOT, Shown, pages, run
 from docs._http import http_reference
+from docs._openapi import openapi
 from docs._table import table
 from msgspec import Struct
 
@@ -115,6 +116,7 @@ from routewright.wire import (
     UsageTotals,
 )
 
+OPENAPI = ROOT / "src/routewright/server/openapi.json"
 GOALS: tuple[Goal, ...] = get_args(Goal)
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
@@ -862,7 +864,8 @@ def _cut(found: Shown) -> str:
 
 
 def main() -> None:
-    """Renew every page."""
+    """Renew every page, and the OpenAPI document."""
+    OPENAPI.write_bytes(openapi() + b"\n")
     for page in pages():
         page.write_text(with_parts(page.read_text("utf-8")), "utf-8")
         page.write_text(with_output(page.read_text("utf-8"), run(page)), "utf-8")

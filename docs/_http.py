@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
+from docs._openapi import openapi
 from docs._table import WIDTH, json_block, table
 
 from routewright import Router
 from routewright.server.admin import Admin
-from routewright.server.openapi import openapi
 from routewright.server.routes import ENDPOINTS
 
 Schema = dict[str, Any]
@@ -58,7 +57,7 @@ example](errors.md#as-json); its `detail` [depends on the code](errors.md#detail
 
 def http_reference() -> str:
     """Addresses, events, errors, headers and shapes."""
-    document: dict[str, Any] = json.loads(msgspec.json.encode(openapi()))
+    document: dict[str, Any] = json.loads(openapi())
     parts = document["components"]
     operations = [
         (method.upper(), path, operation)

@@ -23,8 +23,8 @@ from routewright.serve.parts import opened, settings_of
 from routewright.serve.plan import CommandOptions, Plan
 from routewright.serve.prepare import begin, plan_of, prepare
 from routewright.server.metrics import Metrics
-from routewright.server.openapi import openapi
 
+from .described import DOCUMENT
 from .serving import Site
 
 SKY = "Why is the sky blue?"
@@ -108,11 +108,10 @@ def test_a_preferred_model_is_served_from_the_cache(site: Site) -> None:
 
 
 def test_the_cache_header_is_documented() -> None:
-    document = openapi()
-    success = document["paths"]["/v1/route"]["post"]["responses"]["200"]
+    success = DOCUMENT["paths"]["/v1/route"]["post"]["responses"]["200"]
     assert "X-Routewright-Cache" in success["headers"]
-    assert "X-Routewright-Cache" in document["components"]["headers"]
-    assert "X-Routewright-Cache" not in document["paths"]["/v1/decide"]["post"]["responses"]["200"]["headers"]
+    assert "X-Routewright-Cache" in DOCUMENT["components"]["headers"]
+    assert "X-Routewright-Cache" not in DOCUMENT["paths"]["/v1/decide"]["post"]["responses"]["200"]["headers"]
 
 
 # the doors for other vendors' clients

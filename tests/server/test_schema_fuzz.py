@@ -11,9 +11,8 @@ from itertools import count
 from typing import Any
 
 import pytest
+from docs._openapi import VENDOR_ROUTES
 from hypothesis import settings
-
-from routewright.server.openapi.document import VENDOR_ROUTES
 
 from .described import DOCUMENT
 from .serving import Site, bearer

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from hashlib import sha256
+from importlib.resources import files
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
@@ -31,10 +35,12 @@ Act = Callable[[Service, Exchange, Caller, Any], Awaitable[None]]
 """Answers an exchange of an authenticated caller with its query parameters."""
 
 _MOST_PARAMETERS = 64
+_MOUNTS = 16
+"""Mount points whose documents are cached."""
 
 
 class Operation(Struct, frozen=True):
-    """A method of a path below ``/v1``. It is called with an exchange; the OpenAPI document is made from it."""
+    """A method of a path below ``/v1``. It is called with an exchange; ``docs/_openapi.py`` describes it."""
 
     act: Act
     """Its docstring is the description."""
@@ -59,8 +65,6 @@ class Operation(Struct, frozen=True):
 
 async def openapi(service: Service, exchange: Exchange) -> None:
     """This interface as an OpenAPI 3.1 document, for everybody."""
-    from .openapi import document_at  # slow to load
-
     parameters(exchange.scope.get("query_string", b""), NoQuery, exchange.limits.query_bytes)
     body, tag = document_at(exchange.scope.get("root_path", ""))
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
@@ -70,6 +74,14 @@ async def openapi(service: Service, exchange: Exchange) -> None:
         await exchange.piece(b"", more=False)
     else:
         await exchange.respond(body, 200, JSON, headers)
+
+
+@lru_cache(_MOUNTS)
+def document_at(root_path: str) -> tuple[bytes, str]:
+    """The document of a server at a mount point, and its ``ETag``."""
+    written = msgspec.json.decode(files("routewright.server").joinpath("openapi.json").read_bytes())
+    body = msgspec.json.encode({**written, "servers": [{"url": quote(root_path.rstrip("/")) or "/"}]})
+    return body, f'"{sha256(body).hexdigest()[:32]}"'
 
 
 def parameters(raw: bytes, shape: type[Q], most_bytes: int) -> Q:

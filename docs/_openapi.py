@@ -1,16 +1,17 @@
-"""``/v1`` as an OpenAPI 3.1 document, generated from the routes, the structs, and their docstrings."""
+"""``/v1`` as an OpenAPI 3.1 document, made from the routes, the structs, and their docstrings.
+
+``_generate.py`` writes it to the file that ``/v1/openapi.json`` serves."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache, lru_cache
-from hashlib import sha256
 from http import HTTPStatus
 from typing import Any, NamedTuple, get_args
-from urllib.parse import quote
 
 import msgspec
+from docs._openapi_examples import ERRORS, EVENTS, OPERATIONS, REQUEST_ID, Shown
+from docs._openapi_schemas import LIMITS, Schema, field_schemas, schemas_of, text_of
 from msgspec import Struct
 from msgspec.structs import fields
 
@@ -21,11 +22,6 @@ from routewright.server import routes
 from routewright.server.routes import ENDPOINTS, Operation, Serve
 from routewright.wire import ErrorEnvelope, RouteRequest, StreamError, error_envelope
 
-from .examples import ERRORS, EVENTS, OPERATIONS, REQUEST_ID, Shown
-from .schemas import LIMITS, Schema, field_schemas, schemas_of, text_of
-
-MOUNTS = 16
-"""Mount points whose documents are cached."""
 VENDOR_ROUTES = {
     path: (method.lower(), serve)
     for path, methods in ENDPOINTS.items()
@@ -103,20 +99,8 @@ NO_REQUESTS = {
 """Errors that answer no request."""
 
 
-def openapi(root_path: str = "") -> dict[str, Any]:
-    """The document of a server at a mount point; a new copy."""
-    return {**msgspec.json.decode(_document()), "servers": [{"url": quote(root_path.rstrip("/")) or "/"}]}
-
-
-@lru_cache(MOUNTS)
-def document_at(root_path: str) -> tuple[bytes, str]:
-    """The encoded document and its ``ETag``."""
-    body = msgspec.json.encode(openapi(root_path))
-    return body, f'"{sha256(body).hexdigest()[:32]}"'
-
-
-@cache
-def _document() -> bytes:
+def openapi() -> bytes:
+    """The document of a server that is mounted at ``/``, encoded."""
     operations = told_operations()
     asked = list(dict.fromkeys(each.body for _, _, each in operations if each.body is not None))
     events = list(dict.fromkeys(event for _, _, each in operations for event in get_args(each.events)))
@@ -139,7 +123,7 @@ def _document() -> bytes:
             "description": "\n\n".join(" ".join(each.split()) for each in _ABOUT.split("\n\n")),
             "license": {"name": "MIT", "identifier": "MIT"},
         },
-        "servers": [],
+        "servers": [{"url": "/"}],
         "security": [{"bearer": []}],
         "paths": paths,
         "components": {
