@@ -84,7 +84,7 @@ def test_a_sandbox_decides_without_a_transport() -> None:
 
 def test_a_supervisor_of_workers_does_not_load_the_library() -> None:
     code = (
-        "import routewright.cli.serve, routewright.cli.command, routewright.serve.supervisor, sys; print(*sys.modules)"
+        "import routewright.cli.serve, routewright.cli.command, routewright.serve.processes, sys; print(*sys.modules)"
     )
     loaded = run(code).split()
     assert [name for name in ("anyio", "numpy", "pydantic", "httptools", "routewright.router") if name in loaded] == []

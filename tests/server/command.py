@@ -37,7 +37,9 @@ class Server:
         self.out, self._err = folder / "out.txt", folder / "err.txt"
         command = [sys.executable, "-m", "routewright", "serve", "--port", "0", *options]
         with self.out.open("w") as out, self._err.open("a") as err:
-            self.process = subprocess.Popen(command, cwd=folder, env=kept | variables, stdout=out, stderr=err)
+            self.process = subprocess.Popen(
+                command, cwd=folder, env=kept | variables, stdout=out, stderr=err, start_new_session=True
+            )
 
     @property
     def log(self) -> str:
@@ -65,7 +67,7 @@ class Server:
     def children(self) -> list[int]:
         """The workers that run, and one that prepares."""
         listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return sorted(int(child) for child in listed)
+        return sorted(int(child) for child in listed if b"spawn_main" in _command_line(child))
 
     def until(self, happened: Callable[[], object]) -> None:
         """Wait for something that its process brings about."""
@@ -99,6 +101,13 @@ class Server:
     def ended(self) -> int:
         """Its exit code."""
         return self.process.wait(PATIENCE_S)
+
+
+def _command_line(process: str) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return b""
 
 
 def _is_configured_by(name: str) -> bool:

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,15 +16,14 @@ import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright.serve.worker import Listener
 from routewright.server.errors import Refusal, Refused
 from routewright.server.http_limits import ConnectionLimits
-from routewright.server.protocol import BoundedProtocol
+from routewright.server.protocol import ENDING, OBSERVERS, BoundedProtocol
 
 from .serving import PATIENCE_S, Site, bearer
 
 LIMITS = ConnectionLimits(header_s=0.3, keep_alive_s=0.6, pipelined=4, header_bytes=4096, headers=20, open=8)
-_servers: list[Listener] = []
+_servers: list[uvicorn.Server] = []
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
@@ -33,7 +33,7 @@ def listening(app: Any, limits: ConnectionLimits = LIMITS, loop: str = "auto") -
     bound = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         app,
-        http=BoundedProtocol,
+        http=partial(BoundedProtocol, limits=limits),  # type: ignore[arg-type]
         loop=loop,
         ws="none",
         log_config=None,
@@ -42,7 +42,7 @@ def listening(app: Any, limits: ConnectionLimits = LIMITS, loop: str = "auto") -
         timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]
         timeout_graceful_shutdown=5,
     )
-    server = Listener(config, limits)
+    server = uvicorn.Server(config)
     _servers.append(server)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
@@ -154,12 +154,12 @@ def test_an_invalid_request_gets_one_answer_and_the_connection_closes(port: int,
 
 def test_observers_are_called_for_refused_clients(port: int) -> None:
     told: list[Refused] = []
-    shared = _servers[-1].server_state
-    shared.observers = [told.append]
+    state = _servers[-1].lifespan.state
+    state[OBSERVERS] = [told.append]
     try:
         heard = said(port, GET.replace(b"/1.1", b"/2.0") + b"\r\n")
     finally:
-        shared.observers = ()
+        del state[OBSERVERS]
     (refused,) = told
     assert refused.refusal is Refusal.VERSION
     assert refused.response == heard
@@ -396,7 +396,7 @@ def test_a_kept_connection_is_answered_once_more_at_shutdown() -> None:
         client.sendall(line)
         assert b"200 OK" in client.recv(65_536)
         _servers[-1].should_exit = True
-        while not _servers[-1].server_state.is_ending:
+        while ENDING not in _servers[-1].lifespan.state:
             threading.Event().wait(0.01)
         client.sendall(line)
         heard = rest_of(client)

@@ -12,9 +12,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, get_args
 
-from msgspec.structs import replace
-
-from routewright.serve.plan import ACCOUNT, Address, Begun, CommandOptions, Plan, Prepared
+from routewright.serve.plan import ACCOUNT, Address, Begun, CommandOptions, Plan
 from routewright.wire import Environment
 
 from .command import OK, Parser, add, refused
@@ -93,7 +91,8 @@ def _run(args: Namespace, screen: Screen) -> int:
     The first start creates a store, an account and its keys, and prints a request to try.
 
     Options are read from the command line, then the environment (ROUTEWRIGHT_PORT, ...), then the file of --config.
-    SIGHUP reloads the file; SIGTERM and Ctrl-C finish running requests, then end the server."""
+    SIGHUP replaces the workers, which read policies, catalogue and certificate anew; SIGTERM and Ctrl-C finish running
+    requests, then end the server."""
     missing = [name for name in ("uvicorn", "httptools") if find_spec(name) is None]
     if missing:
         are = "is" if len(missing) == 1 else "are"
@@ -115,25 +114,12 @@ def _check(asked: CommandOptions, screen: Screen) -> int:
 
 
 def _serve(asked: CommandOptions, screen: Screen) -> int:
-    from routewright.serve.supervisor import Signals, Supervisor, listening, preparing, set_up
+    from routewright.serve.processes import run
 
-    with Signals() as signals:
-        with preparing(asked) as ask:
-            found: Prepared = ask("plan")
-            _warn(found.warnings, screen)
-            plan, listeners = listening(found.plan, FLAGS)
-            if signals.ending:
-                return OK
-            begun: Begun = ask("begin")
-        plan = replace(plan, seed=begun.seed)
-        set_up(plan.log_level)
-        show = partial(screen.text, started_page(plan, begun, found.providers))
-        supervisor = Supervisor(plan, asked, listeners, signals, show)
-        try:
-            return supervisor.run()
-        finally:
-            if begun.keys and not supervisor.has_served:
-                show()  # new keys are shown only once
+    def show(plan: Plan, begun: Begun, providers: Sequence[str]) -> None:
+        screen.text(started_page(plan, begun, providers))
+
+    return run(asked, partial(_warn, screen=screen), show)
 
 
 def _warn(warnings: Sequence[str], screen: Screen) -> None:
@@ -151,8 +137,7 @@ def _page(plan: Plan, begun: Begun, providers: Sequence[str]) -> Iterator[str]:
     workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
     yield f"routewright serves at {_url(plan)} with {workers}"
     if plan.admin is not None:
-        further = "" if plan.workers == 1 else " (each further worker: one port higher)"
-        yield f"health checks and metrics, without a key: http://{_place(plan.admin)}{further}"
+        yield f"health checks and metrics, without a key: http://{_place(plan.admin)}"
     store = shlex.quote(plan.shown_store)
     if begun.keys:
         where = "in memory and ends with the server" if plan.in_memory else store

@@ -1,4 +1,4 @@
-"""The server of ``routewright serve``: configuration, a small supervisor process, and worker processes.
+"""The server of ``routewright serve``: configuration, and the processes that uvicorn supervises.
 
 The supervisor never loads the library. A short-lived process reads the configuration and prepares the store; the
 workers serve."""

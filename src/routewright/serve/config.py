@@ -106,7 +106,7 @@ class AdminEntry(Strict):
     """The listener for health checks and metrics, which need no key."""
 
     port: Port | None = None
-    """The port of the first worker; each further worker takes the next one. Without it there is no listener."""
+    """The port, which all workers share. Without it there is no listener."""
     host: Name = "127.0.0.1"
     """The address to listen at."""
 
@@ -222,7 +222,7 @@ class ServeFile(Strict):
     [the harmless ones](../explanation/security.md#fields-of-one-vendor), each behind its provider, as
     `vllm.structured_outputs.choice`."""
     graceful_timeout_s: Number = 30
-    """Seconds that requests may take to end when the server ends or reloads."""
+    """Seconds that requests may take to end when the server ends or replaces its workers."""
     log_level: LogLevel = "info"
     """The lowest level that is logged."""
     access_log: Switch = True

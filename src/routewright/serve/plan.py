@@ -66,7 +66,6 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     address: Address
     admin: Address | None
-    """Listener of the first worker; each further worker listens one port higher."""
     tls: Tls | None
     environment: Environment | None
     """The only environment whose keys are accepted. None: both."""

@@ -163,15 +163,9 @@ def _check(plan: Plan, file: ServeFile) -> None:
     cached_in = _file_of(plan.cache)
     if cached_in is not None and cached_in == _file_of(plan.store):
         raise ValidationFailed.of(Problem("cache", "is the file of the store", "name another file, as cache.db"))
-    if plan.admin is not None and plan.admin.port:
-        first, last = plan.admin.port, plan.admin.port + workers - 1
-        if last > 65_535:
-            problem = f"is {first}, but {workers} workers need that many consecutive ports"
-            raise ValidationFailed.of(Problem("admin.port", problem, "choose a lower one"))
-        if first <= port <= last:
-            taken = f"is {first}" if first == last else f"is {first}, so workers use {first} to {last}"
-            problem = f"{taken}, but {port} is the port for requests"
-            raise ValidationFailed.of(Problem("admin.port", problem, "choose another one"))
+    if plan.admin is not None and port and plan.admin.port == port:
+        problem = f"is {port}, but that is the port for requests"
+        raise ValidationFailed.of(Problem("admin.port", problem, "choose another one"))
     if plan.semconv is not None and not (find_spec("opentelemetry") and find_spec(_EXPORTER)):
         problem = f"needs {_EXPORTER}, which is not installed"
         raise ValidationFailed.of(Problem("telemetry.otel", problem, "run: pip install 'routewright[otel]'"))

@@ -1,19 +1,18 @@
-"""A worker process: a Router behind uvicorn's server, on the supervisor's sockets."""
+"""The application of a worker process: a Router for requests, and the administrator's listener."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sys
-from collections.abc import Callable
-from contextlib import suppress
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from socket import socket
 from typing import Any
 
 import uvicorn
 from msgspec.structs import replace
-from uvicorn.config import STARTUP_FAILURE
 
 from routewright.console import Console
 from routewright.errors import RouterError
@@ -21,119 +20,127 @@ from routewright.router import Router
 from routewright.server.access_log import AccessLog
 from routewright.server.admin import Admin, create_admin
 from routewright.server.app import App, create_app
+from routewright.server.errors import Refused
+from routewright.server.exchange import Receive, Scope, Send
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
-from routewright.server.protocol import BoundedProtocol, ListenerState
+from routewright.server.protocol import OBSERVERS, BoundedProtocol
 
-from .parts import opened, server_context
+from .parts import opened
 from .plan import Plan
+from .processes import METRICS_FOLDER
 
 LAST_WORDS_S = 2.0
 """How long cancelled requests may take to send their error."""
 OPERATORS = 32
-"""Connections of the administrator, in addition to those of clients."""
+"""Connections of the administrator."""
 OTHER_FILES = 256
-"""Open files kept free for the store, providers and refused clients."""
+"""Open files kept free for the store, providers, the administrator and refused clients."""
 _log = logging.getLogger("routewright.serve")
 
 
-class Listener(uvicorn.Server):
-    """uvicorn's server with shared limits for its connections."""
+class Worker:
+    """An ASGI application. Its lifespan opens the Router, and closes it when requests have ended."""
 
-    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
-        super().__init__(config)
-        self.server_state: ListenerState = ListenerState(limits)
+    def __init__(self, plan: Plan, administration: socket | None) -> None:
+        self._plan, self._administration = plan, administration
+        self._app: App  # from the start of the lifespan
+        self._running: set[asyncio.Task[Any]] = set()
 
-    async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Stop accepting, and let running requests end."""
-        self.server_state.is_ending = True
-        await super().shutdown(sockets)
-        if self.server_state.tasks:
-            await asyncio.wait(self.server_state.tasks, timeout=LAST_WORDS_S)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection. Requests cancelled at shutdown are no error in uvicorn's log."""
+        if scope["type"] == "lifespan":
+            await self._live(scope, receive, send)
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            with suppress(asyncio.CancelledError):
+                await self._app(scope, receive, send)
+        finally:
+            self._running.discard(task)
 
-
-class WorkerServer(Listener):
-    """Serves requests and the administrator as the plan says."""
-
-    def __init__(self, plan: Plan) -> None:
-        tls = plan.tls
-        config = uvicorn.Config(
-            "",
-            interface="asgi3",
-            http=BoundedProtocol,
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=bool(plan.trusted_proxies),
-            forwarded_allow_ips=list(plan.trusted_proxies),
-            root_path=plan.root_path,
-            timeout_keep_alive=plan.connections["keep_alive_s"],
-            timeout_graceful_shutdown=plan.graceful_timeout_s,  # type: ignore[arg-type]  # parts of seconds, too
-            ssl_context_factory=None if tls is None else lambda config, default: server_context(tls),
-        )
-        super().__init__(config, ConnectionLimits(**plan.connections))
-        self._plan = plan
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._admin: Admin | None = None
-
-    async def serve(self, sockets: list[socket] | None = None) -> None:
-        """Serve until SIGTERM. ``sockets``: the one for requests, then the administrator's, if there is one."""
-        assert sockets, "the supervisor opened them"
-        self._loop = asyncio.get_running_loop()
-        self.server_state.limits = fitting(self.server_state.limits)
-        with self.capture_signals():  # outermost, since it ends the process
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        async with AsyncExitStack() as stack:
             try:
-                async with opened(self._plan) as (router, console):
-                    self._assemble(router, console, administered=len(sockets) > 1)
-                    await self._serve(sockets)
+                router, console = await stack.enter_async_context(opened(self._plan))
             except RouterError as error:
-                _log.error("this worker cannot serve: %s", error)
-                sys.exit(STARTUP_FAILURE)
+                await send({"type": "lifespan.startup.failed", "message": f"this worker cannot serve: {error}"})
+                return
+            app, admin, scope["state"][OBSERVERS] = self._applications(router, console)
+            await app.start()
+            if self._administration is not None:
+                await stack.enter_async_context(administered(admin, self._administration, self._plan))
+            self._app = app
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            if self._running:
+                await asyncio.wait(self._running, timeout=LAST_WORDS_S)
+            await app.stop()
+        await send({"type": "lifespan.shutdown.complete"})
 
-    async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Start accepting."""
-        assert sockets
-        await super().startup(sockets[:1])
-        state = self.server_state
-        limits = replace(state.limits, open=state.limits.open + OPERATORS)
-        admin = partial(BoundedProtocol, self.config, state, self.lifespan.state, app=self._admin, limits=limits)
-        self.servers += [await asyncio.get_running_loop().create_server(admin, sock=each) for each in sockets[1:]]
-
-    def answer(self, send: Callable[[bool], object]) -> None:
-        """Report from the event loop whether the worker serves. Called in a thread."""
-        if self._loop is None:
-            send(False)
-        else:
-            self._loop.call_soon_threadsafe(lambda: send(self.started))
-
-    def _assemble(self, router: Router, console: Console, *, administered: bool) -> None:
+    def _applications(self, router: Router, console: Console) -> tuple[App, Admin, Sequence[Callable[[Refused], None]]]:
+        """The applications of clients and of the administrator, and the observers of refused clients."""
         plan, metrics = self._plan, None
         observers: list[Any] = [AccessLog(client=True)] if plan.access_log else []
-        if administered:
+        if self._administration is not None:
+            if METRICS_FOLDER in os.environ:  # may have been removed with other temporary files
+                os.makedirs(os.environ[METRICS_FOLDER], exist_ok=True)
             with suppress(ModuleNotFoundError):  # the extra is missing, as /metrics says
                 from routewright.server.metrics import Metrics
 
                 metrics = Metrics(router)
                 observers.append(metrics)
-            self._admin = create_admin(router, metrics=metrics)
-        self.server_state.observers = [each.refused for each in observers]
-        limits = HttpLimits(**plan.http)
         app = create_app(
             router,
             console,
             environment=plan.environment,
-            limits=limits,
+            limits=HttpLimits(**plan.http),
             observers=observers,
             cors_origins=plan.cors_origins,
             health=plan.health,
         )
-        self.config.app = partial(_serve, app)
+        return app, create_admin(router, metrics=metrics), [each.refused for each in observers]
 
 
-async def _serve(app: App, scope: Any, receive: Any, send: Any) -> None:
-    """Serve a request. Requests cancelled at shutdown are no error in uvicorn's log."""
-    with suppress(asyncio.CancelledError):
-        await app(scope, receive, send)
+class _AdminServer(uvicorn.Server):
+    """A server beside that of requests, which has the signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def administered(admin: Admin, administration: socket, plan: Plan) -> AsyncIterator[None]:
+    """Serve the administrator."""
+    config = uvicorn.Config(
+        admin,
+        interface="asgi3",
+        http=protocol_of(plan, most=OPERATORS),
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+    )
+    server = _AdminServer(config)
+    task = asyncio.create_task(server.serve([administration]))
+    try:
+        yield
+    finally:
+        for each in server.servers:
+            each.close()
+        task.cancel()
+
+
+def protocol_of(plan: Plan, most: int | None = None) -> type[asyncio.Protocol]:
+    """uvicorn's protocol within the plan's limits. ``most``: connections; by default as many as the plan and open files
+    allow."""
+    limits = ConnectionLimits(**plan.connections)
+    limits = fitting(limits) if most is None else replace(limits, open=most)
+    return partial(BoundedProtocol, limits=limits)  # type: ignore[return-value]  # uvicorn only calls it
 
 
 def fitting(limits: ConnectionLimits) -> ConnectionLimits:

@@ -143,22 +143,30 @@ class App:
                         _log.exception("an observer of requests failed")
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Handle the lifespan. Pending traces are written at shutdown."""
+        """Handle the lifespan."""
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                try:
-                    await self._service.router.warm()
-                except RouterError as error:
-                    _log.error("the first requests may fail: %s", error)
+                await self.start()
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
-                try:
-                    await self._service.router.flush()
-                except RouterError as error:
-                    _log.error("some traces were not written at shutdown: %s", error)
+                await self.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+    async def start(self) -> None:
+        """Do what the first requests would wait for. Failures are logged."""
+        try:
+            await self._service.router.warm()
+        except RouterError as error:
+            _log.error("the first requests may fail: %s", error)
+
+    async def stop(self) -> None:
+        """Write pending traces. Failures are logged."""
+        try:
+            await self._service.router.flush()
+        except RouterError as error:
+            _log.error("some traces were not written at shutdown: %s", error)
 
 
 def create_app(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from asyncio import AbstractEventLoop, TimerHandle, Transport
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -16,7 +16,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from .errors import Refusal, Refused, refused
+from .errors import Refusal, refused
 from .http_limits import ConnectionLimits
 
 IDLE_CLOSE_S = 0.5
@@ -33,20 +33,14 @@ _USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 """Linux closes a connection whose peer reads nothing for so long."""
 
 
-class ListenerState(ServerState):
-    """State shared by the connections of one listener."""
-
-    def __init__(self, limits: ConnectionLimits) -> None:
-        super().__init__()
-        self.limits = limits
-        self.is_ending = False
-        """The server shuts down: each connection is closed after its next answer."""
-        self.observers: Sequence[Callable[[Refused], None]] = ()
-        """Called for each refused client. They must be quick."""
+OBSERVERS = "routewright.observers"
+"""Key of the lifespan's state: functions that are called with each ``Refused`` client. They must be quick."""
+ENDING = "routewright.ending"
+"""Key that the lifespan's state has when the server shuts down: each connection is closed after its next answer."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection. ``app`` and ``limits`` override those of the listener."""
+    """One connection."""
 
     def __init__(
         self,
@@ -55,13 +49,10 @@ class BoundedProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: AbstractEventLoop | None = None,
         *,
-        app: Any = None,
-        limits: ConnectionLimits | None = None,
+        limits: ConnectionLimits,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._shared = server_state if isinstance(server_state, ListenerState) else ListenerState(ConnectionLimits())
-        self._limits = limits or self._shared.limits
-        self.app = app or self.app
+        self._limits = limits
         self._timer: TimerHandle | None = None
         self._reason = Refusal.MALFORMED
         """Why one of our callbacks stopped the parser."""
@@ -141,7 +132,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if str(self.scope["path"]).startswith(f"{prefix}{prefix}/"):
                 self.scope["path"] = self.scope["path"][len(prefix) :]
                 self.scope["raw_path"] = (self.scope["raw_path"] or b"")[len(prefix) :]
-        if self._shared.is_ending:
+        if ENDING in self.app_state:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -159,7 +150,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._fed = 0
         if not self._unanswered:  # answered before its body was complete
             self._stop_waiting()
-            wait_s = IDLE_CLOSE_S if self._shared.is_ending else self.timeout_keep_alive
+            wait_s = IDLE_CLOSE_S if ENDING in self.app_state else self.timeout_keep_alive
             self.timeout_keep_alive_task = self.loop.call_later(wait_s, self.timeout_keep_alive_handler)
 
     def on_response_complete(self) -> None:
@@ -183,6 +174,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Close once all received requests are answered; if there are none, a little later."""
+        self.app_state[ENDING] = True
         if self._unanswered:
             self.cycle.keep_alive = False
         elif not (self._in_head and self._fed):
@@ -252,7 +244,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()
         event = refused(refusal, self.client[0] if self.client else None, self.server_state.default_headers)
-        for observer in self._shared.observers:
+        for observer in self.app_state.get(OBSERVERS, ()):
             observer(event)
         self.transport.write(event.response)
         if self.transport.can_write_eof():

@@ -1,0 +1,251 @@
+"""The processes of a server: one that prepares its start, uvicorn's supervisor, and the workers.
+
+The supervisor holds the sockets, so that connections wait while workers are replaced. It never loads the library."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection
+from typing import Any
+
+from msgspec.structs import replace
+from uvicorn.config import STARTUP_FAILURE, Config
+from uvicorn.supervisors.multiprocess import Multiprocess
+
+from routewright._core.account import without_keys
+from routewright.errors import InternalError, Problem, RouterError, ValidationFailed
+
+from .plan import Address, Begun, CommandOptions, Plan, Prepared
+
+SILENT_S = 30
+"""How long a worker may take to answer uvicorn's health check, and the successor of a worker to become ready."""
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_BACKLOG = 2048
+_SPAWN = get_context("spawn")
+_log = logging.getLogger("routewright.serve")
+
+
+def run(
+    asked: CommandOptions, warn: Callable[[Sequence[str]], None], show: Callable[[Plan, Begun, Sequence[str]], None]
+) -> int:
+    """Serve until a signal ends it. Returns the exit code. ``show`` tells where it listens, and new keys, before the
+    workers start. Raises ``RouterError``."""
+    with _held_signals():
+        with preparing(asked) as ask:
+            prepared: Prepared = ask("plan")
+            warn(prepared.warnings)
+            plan, listener, administration = listening(prepared.plan, asked.names)
+            begun: Begun = ask("begin")
+        show(plan, begun, prepared.providers)
+        supervisor = Supervisor(WorkerConfig(replace(plan, seed=begun.seed), administration), [listener])
+    with _shared_metrics(plan):
+        try:
+            supervisor.run()
+        except OSError as error:
+            raise InternalError(f"a worker cannot be started: {error}") from error
+    return int(any(worker.exitcode == STARTUP_FAILURE for worker in supervisor.processes))
+
+
+class WorkerConfig(Config):
+    """uvicorn's configuration of a worker, which is sent to it. ``administration``: the administrator's socket, which
+    all workers share."""
+
+    def __init__(self, plan: Plan, administration: socket.socket | None = None) -> None:
+        self.plan, self.administration = plan, administration
+        super().__init__(
+            "",
+            factory=True,
+            interface="asgi3",
+            lifespan="on",
+            ws="none",
+            workers=plan.workers,
+            access_log=False,
+            server_header=False,
+            proxy_headers=bool(plan.trusted_proxies),
+            forwarded_allow_ips=list(plan.trusted_proxies),
+            root_path=plan.root_path,
+            timeout_keep_alive=plan.connections["keep_alive_s"],
+            timeout_graceful_shutdown=plan.graceful_timeout_s,  # type: ignore[arg-type]  # parts of seconds, too
+            timeout_worker_healthcheck=SILENT_S,
+        )
+
+    def configure_logging(self) -> None:
+        """Configure the logging of this process, a worker or the supervisor."""
+        set_up(self.plan.log_level, access=self.plan.access_log)
+
+    def load(self) -> None:
+        """Load the library. Called in the worker."""
+        from .parts import server_context
+        from .worker import Worker, protocol_of
+
+        if (supervisor := parent_process()) is not None:
+            threading.Thread(target=_end_after, args=(supervisor,), daemon=True).start()
+        plan, tls = self.plan, self.plan.tls
+        self.app = lambda: Worker(plan, self.administration)
+        self.http = protocol_of(plan)
+        if tls is not None:
+            self.ssl_context_factory = lambda config, default: server_context(tls)
+        try:
+            super().load()
+        except RouterError as error:
+            _log.error("this worker cannot serve: %s", error)
+            sys.exit(STARTUP_FAILURE)
+
+
+def _end_after(supervisor: Any) -> None:
+    supervisor.join()
+    signal.raise_signal(signal.SIGTERM)
+
+
+class Supervisor(Multiprocess):
+    """uvicorn's supervisor. It closes the ports before its workers end, and never shares a store in memory."""
+
+    config: WorkerConfig
+
+    def terminate_all(self) -> None:
+        """Close the ports, and let the workers finish their requests."""
+        _log.info("shutting down: finishing running requests")
+        for listener in (*self.sockets, self.config.administration):
+            if listener is not None:
+                listener.close()
+        super().terminate_all()
+
+    def handle_hup(self) -> None:
+        """Replace one worker after another."""
+        if self._may_add("restarted"):
+            super().handle_hup()
+
+    def handle_ttin(self) -> None:
+        """Add a worker."""
+        if self._may_add("added"):
+            super().handle_ttin()
+
+    def _may_add(self, what: str) -> bool:
+        if self.config.plan.in_memory:
+            _log.error("no worker is %s: the in-memory store would be lost; restart the server", what)
+        return not self.config.plan.in_memory
+
+
+class _Keyless(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return without_keys(super().format(record))
+
+
+def set_up(level: str, *, access: bool = False) -> None:
+    """Configure logging of this process: lines on standard error with API keys masked, and with ``access`` requests as
+    JSON on standard output."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Keyless("%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"))
+    root, requests = logging.getLogger(), logging.getLogger("routewright.access")
+    root.handlers[:] = [handler]
+    number = logging.getLevelNamesMapping()[level.upper()]
+    root.setLevel(number)
+    requests.handlers[:] = [logging.StreamHandler(sys.stdout)] if access else []
+    requests.setLevel(logging.INFO if access else logging.CRITICAL)
+    requests.propagate = False
+    if parent_process() is not None and number > logging.DEBUG:  # each step of a worker, even of a sound one
+        logging.getLogger("uvicorn").setLevel(max(number, logging.WARNING))
+
+
+@contextmanager
+def _held_signals() -> Iterator[None]:
+    """Hold back signals: this process gets them at the end, when it has a supervisor, and has shown new keys. Processes
+    that are started in it never get those of the terminal."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # which lets signals through where it starts
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextmanager
+def preparing(asked: CommandOptions) -> Iterator[Callable[[str], Any]]:
+    """Start a process that loads the library. Ask it for the ``plan`` (a ``Prepared``), then to ``begin`` (a
+    ``Begun``). Raises ``RouterError``."""
+    line, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=_prepare, args=(asked, theirs), name="routewright-prepare")
+
+    def ask(what: str) -> Any:
+        try:
+            line.send(what)
+            answer = line.recv()
+        except Exception as error:  # it died, or another version of the library has been installed
+            raise InternalError("the process that reads the configuration failed; see the log above") from error
+        if isinstance(answer, RouterError):
+            raise answer
+        return answer
+
+    try:
+        process.start()
+    except OSError as error:
+        raise InternalError(f"the process that reads the configuration cannot be started: {error}") from error
+    theirs.close()
+    try:
+        yield ask
+    finally:
+        line.close()
+        process.join(5)
+        process.kill()
+        process.join()
+
+
+def _prepare(asked: CommandOptions, line: Connection) -> None:
+    from .prepare import answer
+
+    answer(asked, line)
+
+
+@contextmanager
+def _shared_metrics(plan: Plan) -> Iterator[None]:
+    """Set the folder in which ``prometheus_client`` shares the workers' metrics, unless the operator has set one."""
+    if plan.admin is None or METRICS_FOLDER in os.environ:
+        yield
+        return
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="routewright-metrics-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise InternalError(f"cannot create a folder for the workers' metrics: {error}; set TMPDIR") from error
+    with folder:
+        os.environ[METRICS_FOLDER] = folder.name
+        try:
+            yield
+        finally:
+            del os.environ[METRICS_FOLDER]
+
+
+def listening(plan: Plan, names: Mapping[str, str]) -> tuple[Plan, socket.socket, socket.socket | None]:
+    """Listen for requests and for the administrator. Returns the plan with the actual ports. ``names``: names of flags.
+    Raises ``ValidationFailed``."""
+    listener = listen(plan.address, names["port"])
+    plan = replace(plan, address=replace(plan.address, port=listener.getsockname()[1]))
+    if plan.admin is None:
+        return plan, listener, None
+    administration = listen(plan.admin, names["admin.port"])
+    return replace(plan, admin=replace(plan.admin, port=administration.getsockname()[1])), listener, administration
+
+
+def listen(address: Address, name: str) -> socket.socket:
+    """Listen at an address. ``name``: what errors call it. Raises ``ValidationFailed``."""
+    at = (address.host, address.port)
+    try:
+        (family, *_), *_ = socket.getaddrinfo(*at, type=socket.SOCK_STREAM)
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        listener = socket.create_server(at, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0]
+        said = f"cannot listen at {address.host} port {address.port}: {reason}"
+        raise ValidationFailed.of(Problem(name, said, "choose another port, or stop what uses it")) from error
+    return socket.socket(fileno=listener.detach())  # detects TCP, for which asyncio sets TCP_NODELAY

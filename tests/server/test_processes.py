@@ -1,0 +1,151 @@
+"""The parts of the supervisor and of a worker, without processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import asdict, replace
+from uvicorn.supervisors.multiprocess import Multiprocess
+
+from routewright.cli.serve import FLAGS
+from routewright.errors import ValidationFailed
+from routewright.serve.plan import Address, Plan
+from routewright.serve.processes import (
+    METRICS_FOLDER,
+    Supervisor,
+    WorkerConfig,
+    _held_signals,
+    _shared_metrics,
+    listening,
+    set_up,
+)
+from routewright.serve.worker import fitting
+from routewright.server.http_limits import ConnectionLimits
+
+from .command import free_ports
+from .wire import Client, scope_of
+
+PLAN = Plan(
+    address=Address("127.0.0.1", 8080),
+    admin=None,
+    tls=None,
+    workers=2,
+    root_path="",
+    environment=None,
+    trusted_proxies=(),
+    graceful_timeout_s=5,
+    log_level="info",
+    access_log=False,
+    semconv=None,
+    store="sqlite:///a.db",
+    policies=None,
+    catalogue=None,
+    http={},
+    connections={},
+    settings={},
+)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_workers_share_metrics_in_the_operators_folder_or_a_temporary_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: bool
+) -> None:
+    monkeypatch.delenv(METRICS_FOLDER, raising=False)
+    if given:
+        monkeypatch.setenv(METRICS_FOLDER, str(tmp_path))
+    with _shared_metrics(replace(PLAN, admin=Address("127.0.0.1", 0))):
+        folder = Path(os.environ[METRICS_FOLDER])
+        assert folder.is_dir()
+    assert (folder == tmp_path) == given
+    assert (folder.is_dir(), METRICS_FOLDER in os.environ) == (given, given)
+
+
+def test_all_workers_share_one_admin_port() -> None:
+    first = free_ports(1)
+    asked = replace(PLAN, address=Address("127.0.0.1", 0), admin=Address("127.0.0.1", first))
+    plan, listener, administration = listening(asked, FLAGS)
+    assert administration is not None
+    assert [each.getsockname()[1] for each in (listener, administration)] == [plan.address.port, first]
+    with pytest.raises(ValidationFailed, match=rf"--port: cannot listen at 127.0.0.1 port {plan.address.port}: Addr"):
+        listening(plan, FLAGS)
+    for each in (listener, administration):
+        each.close()
+
+
+@pytest.mark.parametrize("store", ["memory:", "sqlite:///a.db"])
+def test_a_store_in_memory_is_never_shared(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, store: str
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(Multiprocess, "handle_hup", lambda self: done.append("HUP"))
+    monkeypatch.setattr(Multiprocess, "handle_ttin", lambda self: done.append("TTIN"))
+    supervisor = Supervisor.__new__(Supervisor)
+    supervisor.config = cast(Any, SimpleNamespace(plan=replace(PLAN, store=store)))
+    supervisor.handle_hup()
+    supervisor.handle_ttin()
+    assert done == ([] if store == "memory:" else ["HUP", "TTIN"])
+    assert ("the in-memory store would be lost" in caplog.text) == (store == "memory:")
+
+
+def test_signals_wait_until_new_keys_were_shown() -> None:
+    came: list[int] = []
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with _held_signals():
+            signal.raise_signal(signal.SIGTERM)
+            signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+            assert came == []
+        assert came == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_log_lines_show_no_api_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    loggers = [logging.getLogger(name) for name in (None, "routewright.access", "uvicorn", "asyncio")]
+    before = [(each, each.level, each.propagate) for each in loggers]
+    for each in loggers[:2]:
+        monkeypatch.setattr(each, "handlers", [])
+    try:
+        set_up("info")
+        logging.getLogger("somebody").info("asked with sk_live_0123456789abcdef")
+    finally:
+        for each, level, propagates in before:
+            each.setLevel(level)
+            each.propagate = propagates
+    said = capsys.readouterr().err
+    assert "INFO" in said
+    assert "0123456789" not in said
+
+
+@pytest.mark.parametrize(("files", "room"), [(400, 200), (1_024, 768), (20_000, 10_000)])
+def test_connections_are_limited_by_open_files(monkeypatch: pytest.MonkeyPatch, files: int, room: int) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
+    assert fitting(ConnectionLimits()).open == room
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("trusted", "client"), [("127.0.0.1", "192.0.2.7"), ("192.0.2.1", "127.0.0.1")])
+async def test_only_a_trusted_proxy_names_the_client(
+    monkeypatch: pytest.MonkeyPatch, trusted: str, client: str
+) -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["client"][0])
+
+    plan = replace(PLAN, trusted_proxies=(trusted,), connections=asdict(ConnectionLimits()))
+    monkeypatch.setattr(WorkerConfig, "configure_logging", lambda self: None)
+    config = WorkerConfig(plan)
+    config.load()
+    config.loaded_app.app._app = app
+    headers, asking = {"x-forwarded-for": "198.51.100.9, 192.0.2.7"}, Client()
+    await config.loaded_app(scope_of("GET", "/v1/models", headers=headers), asking.receive, asking.send)
+    assert seen == [client]
