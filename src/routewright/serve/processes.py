@@ -26,8 +26,9 @@ from routewright.errors import InternalError, Problem, RouterError, ValidationFa
 
 from .plan import Address, Begun, CommandOptions, Plan, Prepared
 
-SILENT_S = 30
-"""How long a worker may take to answer uvicorn's health check, and the successor of a worker to become ready."""
+SILENT_S = 10
+"""How long a worker may take to answer uvicorn's health check, and at a reload to become ready. uvicorn waits for as
+long if a worker dies while it is asked."""
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _BACKLOG = 2048
 _SPAWN = get_context("spawn")
