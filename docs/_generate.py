@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, get_args
 if __name__ == "__main__":  # then only this folder can be imported from
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from docs import _agents, _events, _house
+from docs import _agents, _doors, _events, _house
 from docs._blocks import NOON, ROOT, Shown, pages, run
 from docs._http import http_reference
 from docs._openapi import openapi
@@ -67,7 +67,7 @@ from routewright.serve.config import (
     TlsEntry,
     table_of,
 )
-from routewright.server import anthropic, openai, responses
+from routewright.server import openai, responses
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.server.metrics import FIGURES
 from routewright.server.routes import NOT_OFFERED
@@ -801,9 +801,9 @@ def not_offered() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "chat-door": lambda: _door_table(VendorCall(openai.HONOURED, openai.PASSED, openai.REFUSED)),
-    "responses-door": lambda: _door_table(VendorCall(responses.HONOURED, responses.PASSED, responses.REFUSED)),
-    "anthropic-door": lambda: _door_table(VendorCall(anthropic.HONOURED, anthropic.PASSED, {})),
+    "chat-door": lambda: _door_table(VendorCall(_doors.OF_COMPLETIONS, openai.PASSED, openai.REFUSED)),
+    "responses-door": lambda: _door_table(VendorCall(_doors.OF_RESPONSES, responses.PASSED, responses.REFUSED)),
+    "anthropic-door": lambda: _door_table(VendorCall(_doors.OF_MESSAGES, _doors.MESSAGES_PASSED, {})),
     "not-offered": not_offered,
     **_agents.PARTS,
     **_events.PARTS,

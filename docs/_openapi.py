@@ -15,10 +15,11 @@ from docs._openapi_schemas import LIMITS, Schema, field_schemas, schemas_of, tex
 from msgspec import Struct
 from msgspec.structs import fields
 
-from routewright import __version__, errors
+from routewright import __version__, errors, wire
 from routewright.docstrings import summary
 from routewright.errors import RouterError
 from routewright.server import routes
+from routewright.server.endpoints import Models
 from routewright.server.routes import ENDPOINTS, Operation, Serve
 from routewright.wire import ErrorEnvelope, RouteRequest, StreamError, error_envelope
 
@@ -99,12 +100,50 @@ NO_REQUESTS = {
 """Errors that answer no request."""
 
 
+class Shapes(NamedTuple):
+    """What an operation takes and answers."""
+
+    answer: Any
+    """Type of a 200's body."""
+    body: type[Struct] | None = None
+    events: Any = None
+    """Type of the events of a streamed 200."""
+    raises: tuple[type[RouterError], ...] = ()
+    """Possible errors, except those of parameters, body, authentication and the server."""
+
+
+_CHOICE = (errors.NoCandidates, errors.BudgetExceeded, errors.RateLimited, errors.RouterTimeoutError)
+"""Errors of a decision; counting tokens takes time."""
+_CALL = (
+    *_CHOICE,
+    *(errors.InsufficientBalance, errors.QuotaExhausted, errors.BlockedByPolicy, errors.ContentRefused),
+    *(errors.IdempotencyKeyReused, errors.UpstreamFailed),
+)
+"""Errors of a call."""
+_CURSORS = (errors.CursorInvalid, errors.CursorExpired)
+SHAPES = {
+    "/v1/route": Shapes(wire.RouteResponse, wire.RouteRequest, wire.RouteEvent, _CALL),
+    "/v1/agents/run": Shapes(wire.AgentResponse, wire.AgentRequest, wire.AgentEvent | wire.StreamError, _CALL),
+    "/v1/decide": Shapes(wire.Decided, wire.RouteRequest, raises=_CHOICE),
+    "/v1/models": Shapes(Models),
+    "/v1/policies": Shapes(list[wire.Policy]),
+    "/v1/traces": Shapes(wire.Page[wire.TraceItem], raises=_CURSORS),
+    "/v1/traces/{trace_id}": Shapes(wire.Trace),
+    "/v1/analytics/usage": Shapes(wire.UsageReport),
+    "/v1/analytics/cache": Shapes(wire.CacheReport),
+    "/v1/analytics/fallback": Shapes(wire.FallbackReport),
+    "/v1/analytics/latency": Shapes(wire.LatencyReport),
+}
+"""By path."""
+
+
 def openapi() -> bytes:
     """The document of a server that is mounted at ``/``, encoded."""
     operations = told_operations()
-    asked = list(dict.fromkeys(each.body for _, _, each in operations if each.body is not None))
-    events = list(dict.fromkeys(event for _, _, each in operations for event in get_args(each.events)))
-    answered = dict.fromkeys([*(each.answer for _, _, each in operations), *map(_data_of, events), ErrorEnvelope])
+    shapes = [SHAPES[path] for path, _, _ in operations]
+    asked = list(dict.fromkeys(each.body for each in shapes if each.body is not None))
+    events = list(dict.fromkeys(event for each in shapes for event in get_args(each.events)))
+    answered = dict.fromkeys([*(each.answer for each in shapes), *map(_data_of, events), ErrorEnvelope])
     schemas = schemas_of(asked, answered)
     by_type = dict(zip([*asked, *answered], schemas.of, strict=True))
     paths: dict[str, Any] = {}
@@ -155,7 +194,8 @@ def told_operations() -> list[Told]:
 
 
 def _described(path: str, operation: Operation, schemas: Mapping[Any, Schema]) -> dict[str, Any]:
-    shown, takes_key = OPERATIONS[path], errors.IdempotencyKeyReused in operation.raises
+    shown, shapes = OPERATIONS[path], SHAPES[path]
+    takes_key = errors.IdempotencyKeyReused in shapes.raises
     scope = operation.scope
     told = _head(path, operation.act.__name__, operation.act, f"The API key needs the scope `{scope}`.", scope)
     parameters = [
@@ -173,15 +213,15 @@ def _described(path: str, operation: Operation, schemas: Mapping[Any, Schema]) -
             each["example"] = shown.parameters[each["name"]]
     if parameters:
         told["parameters"] = parameters
-    kinds = [*_ALWAYS, *operation.raises]
-    if operation.body is not None:
+    kinds = [*_ALWAYS, *shapes.raises]
+    if shapes.body is not None:
         examples = {name: {"value": value} for name, value in shown.asked.items()}
-        content = {"schema": schemas[operation.body], "examples": examples}
+        content = {"schema": schemas[shapes.body], "examples": examples}
         told["requestBody"] = {"required": True, "content": {"application/json": content}}
         kinds += _OF_BODIES
     kinds += [errors.NotFound] if path.endswith("}") else []
     of_call = (*_LIMITED, *(("X-Routewright-Cache",) if path == "/v1/route" else ())) if takes_key else ()
-    success = _success(operation, shown, schemas, headers=_headers(*of_call))
+    success = _success(shapes, shown, schemas, headers=_headers(*of_call))
     return {**told, "responses": {"200": success, **_references(kinds)}}
 
 
@@ -195,15 +235,13 @@ def _head(path: str, id: str, serve: Any, said: str, scope: str) -> dict[str, An
     }
 
 
-def _success(
-    operation: Operation, shown: Shown, schemas: Mapping[Any, Schema], *, headers: dict[str, Any]
-) -> dict[str, Any]:
-    answer = {"schema": schemas[operation.answer], "examples": {"plain": {"value": msgspec.to_builtins(shown.answer)}}}
+def _success(shapes: Shapes, shown: Shown, schemas: Mapping[Any, Schema], *, headers: dict[str, Any]) -> dict[str, Any]:
+    answer = {"schema": schemas[shapes.answer], "examples": {"plain": {"value": msgspec.to_builtins(shown.answer)}}}
     said, content = "The answer.", {"application/json": answer}
-    if operation.events is not None:
-        events = get_args(operation.events)
+    if shapes.events is not None:
+        events = get_args(shapes.events)
         *_, last = (each.event for each in events if each.event.endswith(".completed"))
-        field = next(each for each in ("stream", "stream_steps") if hasattr(operation.body, each))
+        field = next(each for each in ("stream", "stream_steps") if hasattr(shapes.body, each))
         said = f"The answer, or a stream of it. {_STREAM_SAID.format(field=field, last=last)}"
         content["text/event-stream"] = {
             "schema": {"oneOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in events]},

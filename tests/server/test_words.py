@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from docs._doors import OF_COMPLETIONS, OF_MESSAGES, OF_RESPONSES
 
 from routewright import Caller, Router
 from routewright.errors import Problem, RouterError, RouterTimeoutError, ValidationFailed
@@ -141,9 +142,9 @@ async def test_a_wrong_value_is_refused_at_the_clients_field(at: str, fields: di
 
 def test_every_field_has_a_case() -> None:
     assert WISHES.keys() == {*Wishes.__struct_fields__}
-    assert OPENAI.keys() == openai.HONOURED | openai.REFUSED.keys()
-    assert ANTHROPIC.keys() == anthropic.HONOURED
-    assert RESPONSES.keys() == responses.HONOURED
+    assert OPENAI.keys() == OF_COMPLETIONS | openai.REFUSED.keys()
+    assert ANTHROPIC.keys() == OF_MESSAGES
+    assert RESPONSES.keys() == OF_RESPONSES
 
 
 @pytest.mark.parametrize("at", DOORS)

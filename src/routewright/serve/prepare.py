@@ -8,21 +8,18 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from ipaddress import ip_address
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import get_args
-
-import anyio
 
 from routewright._core.request.problems import listed
 from routewright.backends.clock import SystemClock
 from routewright.backends.providers.environment import VENDORS, providers_from_environment
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.console import Console
-from routewright.errors import Problem, RouterError, ValidationFailed
+from routewright.errors import Problem, ValidationFailed
 from routewright.protocols import LocalStorage
 from routewright.root_secret import VARIABLE as SECRET
 from routewright.router import Router
@@ -42,19 +39,6 @@ _EXPORTER = "opentelemetry.sdk"
 _OTHERWISE = {"tls", "admin", "environment", "store", "cache", "coordination"}
 _AS_WRITTEN = {name for name in ServeFile.model_fields if name in Plan.__struct_fields__} - _OTHERWISE
 """Keys that a plan takes from the file unchanged."""
-
-
-def answer(asked: CommandOptions, line: Connection) -> None:
-    """Answer ``plan`` with a ``Prepared`` and then ``begin`` with a ``Begun``, or with a ``RouterError``."""
-    with suppress(EOFError, BrokenPipeError):  # the supervisor ended
-        try:
-            line.recv()
-            prepared = prepare(asked, os.environ)
-            line.send(prepared)
-            line.recv()
-            line.send(anyio.run(begin, prepared.plan))
-        except RouterError as error:
-            line.send(error)
 
 
 def prepare(asked: CommandOptions, environ: Mapping[str, str]) -> Prepared:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
@@ -204,9 +204,19 @@ def preparing(asked: CommandOptions) -> Iterator[Callable[[str], Any]]:
 
 
 def _prepare(asked: CommandOptions, line: Connection) -> None:
-    from .prepare import answer
+    import anyio
 
-    answer(asked, line)
+    from .prepare import begin, prepare
+
+    with suppress(EOFError, BrokenPipeError):  # the supervisor ended
+        try:
+            line.recv()
+            prepared = prepare(asked, os.environ)
+            line.send(prepared)
+            line.recv()
+            line.send(anyio.run(begin, prepared.plan))
+        except RouterError as error:
+            line.send(error)
 
 
 @contextmanager

@@ -14,35 +14,9 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.request.problems import example, shown
 from routewright.errors import AuthenticationFailed, RouterError
-from routewright.wire import (
-    Caller,
-    Effort,
-    FileData,
-    FilePart,
-    FunctionCall,
-    FunctionName,
-    ImagePart,
-    ImageUrl,
-    Message,
-    Model,
-    NamedToolChoice,
-    Params,
-    Part,
-    Reasoning,
-    ReasoningBudget,
-    Role,
-    RouteRequest,
-    RouteResponse,
-    Scope,
-    ServiceTier,
-    TextPart,
-    Tokens,
-    Tool,
-    ToolCall,
-    text_of,
-)
 
 from .endpoints import Service, released
 from .errors import fit
@@ -108,7 +82,7 @@ async def model(service: Service, exchange: Exchange) -> None:
     await exchange.json(_listed(await model_at(service, exchange, MessageCall())))
 
 
-def _listed(model: Model) -> dict[str, Any]:
+def _listed(model: wire.Model) -> dict[str, Any]:
     created = datetime.fromtimestamp(released(model.released_at), UTC)
     return {
         "type": "model",
@@ -122,13 +96,7 @@ def _listed(model: Model) -> dict[str, Any]:
     }
 
 
-HONOURED = frozenset(
-    "model messages system max_tokens temperature top_p stop_sequences stream tools tool_choice thinking output_config "
-    "output_format cache_control service_tier metadata routewright".split()
-)
-PASSED = frozenset(("top_k",))
-"""Fields that are passed unchanged to Anthropic's models; ``metadata.user_id``, too, which is also in the trace."""
-_TIERS: dict[str | None, ServiceTier | None] = {None: None, "auto": "auto", "standard_only": "default"}
+_TIERS: dict[str | None, wire.ServiceTier | None] = {None: None, "auto": "auto", "standard_only": "default"}
 
 
 class MessageCall(VendorCall):
@@ -142,7 +110,7 @@ class MessageCall(VendorCall):
     """The answer has the model's reasoning: it was asked to think, or may need it back after a tool call. Other clients
     expect the text in the first block."""
 
-    async def caller(self, service: Service, exchange: Exchange, scope: Scope = "route") -> Caller:
+    async def caller(self, service: Service, exchange: Exchange, scope: wire.Scope = "route") -> wire.Caller:
         """Authenticate by ``x-api-key`` or ``Authorization``."""
         exchange.headers["request-id"] = exchange.request_id  # expected in every response
         key = (exchange.header(b"x-api-key") or "").strip()
@@ -153,11 +121,11 @@ class MessageCall(VendorCall):
             raise AuthenticationFailed("x-api-key and Authorization have different API keys; send only one")
         return await service.auth.caller(exchange, scope, key=f"Bearer {key}")
 
-    def whole(self, response: RouteResponse) -> dict[str, Any]:
+    def whole(self, response: wire.RouteResponse) -> dict[str, Any]:
         """An answer as a message."""
         return message_of(response, shows_thought=self.shows_thought)
 
-    def read(self, fields: Fields) -> RouteRequest:
+    def read(self, fields: Fields) -> wire.RouteRequest:
         """Make a request from the fields of a body."""
         said = self._said(fields)
         self.turns = [place for place, _ in said]
@@ -174,11 +142,11 @@ class MessageCall(VendorCall):
         extra = passed | ({"metadata": {"user_id": user}} if user is not None and "metadata" in allowed else {})
         hint = "send the longest answer in tokens"
         cap = fields.need("max_tokens", float, hint) if self.capped else fields.get("max_tokens", float)
-        return RouteRequest(
+        return wire.RouteRequest(
             messages=[message for _, message in said],
             tools=tools or None,
             tool_choice=_choice(choice, tools),
-            params=Params(
+            params=wire.Params(
                 temperature=fields.get("temperature", float),
                 top_p=fields.get("top_p", float),
                 max_output_tokens=cap,
@@ -202,8 +170,8 @@ class MessageCall(VendorCall):
         mark = mark_of(fields)
         for number, (place, message) in reversed([*enumerate(said)] if mark else []):
             content = message.content
-            parts: list[Part] = [TextPart(content)] if isinstance(content, str) else content or []
-            if parts and text_of(parts[-1]):
+            parts: list[wire.Part] = [wire.TextPart(content)] if isinstance(content, str) else content or []
+            if parts and wire.text_of(parts[-1]):
                 parts = [*parts[:-1], replace(parts[-1], cache_control=mark)]
                 said[number] = place, replace(message, content=parts)
                 break
@@ -224,7 +192,7 @@ class MessageCall(VendorCall):
         return {"type": kind, "json_schema": {"name": FORM_NAME, "schema": form.need("schema", dict)}}
 
 
-def _reasoning(thinking: Fields, config: Fields) -> Effort | ReasoningBudget | None:
+def _reasoning(thinking: Fields, config: Fields) -> wire.Effort | wire.ReasoningBudget | None:
     """The reasoning effort of ``thinking`` and ``output_config.effort``."""
     effort = config.may_be("effort", _EFFORTS)
     asked = None if effort is None else EFFORTS[effort]
@@ -234,7 +202,7 @@ def _reasoning(thinking: Fields, config: Fields) -> Effort | ReasoningBudget | N
     thinking.forget("display")  # readable reasoning is always sent
     if kind == "enabled":
         hint = "send a number of tokens, or type 'adaptive'"
-        return ReasoningBudget(thinking.need("budget_tokens", float, hint))
+        return wire.ReasoningBudget(thinking.need("budget_tokens", float, hint))
     thinking.forget("budget_tokens")
     return "none" if kind == "disabled" else asked or "high"
 
@@ -251,14 +219,14 @@ FORM_NAME = "answer"
 """Name of the schema, which the route request needs."""
 
 
-def _tool(fields: Fields) -> Tool:
+def _tool(fields: Fields) -> wire.Tool:
     """A tool of the client. Anthropic's own tools are refused: other vendors' models cannot use them, and would answer
     without them."""
     kind = fields.get("type", str) or "custom"
     if kind != "custom":
         hint = "leave it out, or declare your own tool with an input_schema"
         raise fields.wrong("type", f"is {shown(kind)}, a tool that only Anthropic's models know", hint)
-    return Tool(
+    return wire.Tool(
         name=fields.need("name", str),
         description=fields.get("description", str),
         parameters=fields.need("input_schema", dict),
@@ -267,12 +235,12 @@ def _tool(fields: Fields) -> Tool:
     )
 
 
-def _choice(fields: Fields, tools: list[Tool]) -> str | NamedToolChoice | None:
+def _choice(fields: Fields, tools: list[wire.Tool]) -> str | wire.NamedToolChoice | None:
     if not fields:
         return None
     kind = fields.one_of("type", ("auto", "any", "tool", "none"))
     if kind == "tool":
-        return NamedToolChoice(FunctionName(fields.need("name", str, "name the tool")))
+        return wire.NamedToolChoice(wire.FunctionName(fields.need("name", str, "name the tool")))
     if kind == "any" and not tools:
         raise fields.wrong("type", "is 'any', but there are no tools", "declare 'tools'")
     return _CHOICES[kind] if tools or kind == "none" else None
@@ -288,35 +256,37 @@ PDF = "application/pdf"
 FAILED = "The tool failed"
 """Precedes the result of a failed tool, since route requests have no field for it."""
 
-Placed = tuple[str, Message]
+Placed = tuple[str, wire.Message]
 """A message and its path in the body."""
 
 
 class _Turn(Struct):
     """The content of one turn."""
 
-    parts: list[Part] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
+    parts: list[wire.Part] = field(default_factory=list)
+    calls: list[wire.ToolCall] = field(default_factory=list)
     results: list[Placed] = field(default_factory=list)
-    thoughts: list[Reasoning] = field(default_factory=list)
+    thoughts: list[wire.Reasoning] = field(default_factory=list)
 
 
 def _system(given: str | list[Fields] | None) -> list[Placed]:
-    parts: list[Part] = [TextPart(given)] if isinstance(given, str) else _read(given or [], "system", "'system'").parts
-    parts = [part for part in parts if text_of(part)]
+    parts: list[wire.Part] = (
+        [wire.TextPart(given)] if isinstance(given, str) else _read(given or [], "system", "'system'").parts
+    )
+    parts = [part for part in parts if wire.text_of(part)]
     is_marked = any(part.cache_control is not None for part in parts)
-    content = parts if is_marked else "\n\n".join(map(text_of, parts))
-    return [("system", Message("system", content))] if parts else []
+    content = parts if is_marked else "\n\n".join(map(wire.text_of, parts))
+    return [("system", wire.Message("system", content))] if parts else []
 
 
 def _messages(fields: Fields) -> list[Placed]:
     """One turn as messages. Raises ``ValidationFailed``."""
-    role = cast("Role", fields.one_of("role", ("user", "assistant", "system")))
+    role = cast("wire.Role", fields.one_of("role", ("user", "assistant", "system")))
     given = fields.content("content")
     if given is None:
         raise fields.wrong("content", "is missing", "send a string or an array of blocks")
     if isinstance(given, str):
-        return [(fields.path, Message(role, given))]
+        return [(fields.path, wire.Message(role, given))]
     if not given and role != "assistant":
         raise fields.wrong("content", "must hold at least one block", "send a text")
     turn = _read(given, role, f"a message of role {role!r}")
@@ -324,7 +294,7 @@ def _messages(fields: Fields) -> list[Placed]:
         return turn.results  # a turn of reasoning alone is not sent
     foreign = [each for each in turn.thoughts if each.provider != VENDOR]
     thought = joined_thoughts(foreign or turn.thoughts)
-    said = Message(role, content_of(turn.parts), tool_calls=turn.calls or None, reasoning=thought)
+    said = wire.Message(role, content_of(turn.parts), tool_calls=turn.calls or None, reasoning=thought)
     return [*turn.results, (fields.path, said)]
 
 
@@ -346,32 +316,34 @@ def _read(given: list[Fields], role: str, where: str) -> _Turn:
             raise block.wrong("type", f"is {shown(kind)}, which is not supported in {where}", hint)
         match kind:
             case "text":
-                turn.parts.append(TextPart(block.need("text", str), mark_of(block)))
+                turn.parts.append(wire.TextPart(block.need("text", str), mark_of(block)))
                 block.forget("citations")
             case "image":
                 source = block.object("source")
                 url = _address(source, MEDIA, "'base64' or 'url'")
                 if not url[:8].lower().startswith(("https://", "http://", "data:")):
                     raise source.wrong("url", "must begin with https:// or http://", "or send it as base64")
-                turn.parts.append(ImagePart(ImageUrl(url), mark_of(block)))
+                turn.parts.append(wire.ImagePart(wire.ImageUrl(url), mark_of(block)))
             case "document":
                 source, title, mark = block.object("source"), block.get("title", str), mark_of(block)
                 if source.peek("type") == "text":
                     source.forget("type", "media_type")
-                    turn.parts.append(TextPart(source.need("data", str), mark))
+                    turn.parts.append(wire.TextPart(source.need("data", str), mark))
                 else:
                     data = _address(source, (PDF,), "'base64', 'url' or 'text'")
-                    turn.parts.append(FilePart(FileData(data, title), mark))
+                    turn.parts.append(wire.FilePart(wire.FileData(data, title), mark))
             case "tool_use":
                 id, name = block.text("id"), block.text("name")
-                turn.calls.append(ToolCall(id, FunctionCall(name, _encode(block.need("input", dict)).decode())))
+                turn.calls.append(
+                    wire.ToolCall(id, wire.FunctionCall(name, _encode(block.need("input", dict)).decode()))
+                )
             case "tool_result":
                 turn.results.append((block.path, _result(block)))
             case _:  # reasoning: Anthropic's unchanged, others' as packed by us
                 names = ("thinking", "signature") if kind == "thinking" else ("data",)
                 sent = {"type": kind, **{name: block.need(name, str) for name in names}}
-                before = [sum(len(text_of(part)) for part in turn.parts), len(turn.calls)]
-                own = Reasoning(VENDOR, [sent | ({_AT: before} if any(before) else {})])
+                before = [sum(len(wire.text_of(part)) for part in turn.parts), len(turn.calls)]
+                own = wire.Reasoning(VENDOR, [sent | ({_AT: before} if any(before) else {})])
                 turn.thoughts.append(unpacked(sent[names[-1]]) or own)
     return turn
 
@@ -386,21 +358,21 @@ def _address(source: Fields, media: tuple[str, ...], kinds: str) -> str:
     raise source.wrong("type", f"must be {kinds}, got {shown(kind)}", "send the data as base64")
 
 
-def _result(block: Fields) -> Message:
+def _result(block: Fields) -> wire.Message:
     """The message of a ``tool_result``."""
     id, given, mark = block.text("tool_use_id"), block.content("content"), mark_of(block)
-    parts: list[Part] = [TextPart(given)] if isinstance(given, str) else []
+    parts: list[wire.Part] = [wire.TextPart(given)] if isinstance(given, str) else []
     if isinstance(given, list):
         parts = _read(given, "tool", "the result of a tool").parts
     if block.get("is_error", bool):
         match parts:
-            case [TextPart(said), *rest] if said:
-                parts = [TextPart(f"{FAILED}: {said}"), *rest]
+            case [wire.TextPart(said), *rest] if said:
+                parts = [wire.TextPart(f"{FAILED}: {said}"), *rest]
             case _:
-                parts = [TextPart(f"{FAILED}."), *parts]
+                parts = [wire.TextPart(f"{FAILED}."), *parts]
     if mark is not None and parts:
         parts[-1] = replace(parts[-1], cache_control=mark)
-    return Message("tool", content_of(parts) or "", tool_call_id=id)
+    return wire.Message("tool", content_of(parts) or "", tool_call_id=id)
 
 
 UNREAD = "INVALID_JSON"
@@ -414,7 +386,7 @@ _REASONS: dict[str | None, str] = {
 """Any other is ``end_turn``. Most vendors do not report stop sequences."""
 
 
-def message_of(response: RouteResponse, *, shows_thought: bool = False) -> dict[str, Any]:
+def message_of(response: wire.RouteResponse, *, shows_thought: bool = False) -> dict[str, Any]:
     """An answer as a message."""
     text, content, calls = response.output, list[dict[str, Any]](), list[dict[str, Any]]()
     for call in response.tool_calls or ():
@@ -445,7 +417,7 @@ def _without_place(block: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in block.items() if name != _AT}
 
 
-def blocks_of(reasoning: Reasoning) -> list[dict[str, Any]]:
+def blocks_of(reasoning: wire.Reasoning) -> list[dict[str, Any]]:
     """Reasoning as blocks: Anthropic's unchanged, others' packed into the signature."""
     if reasoning.provider == VENDOR:
         return reasoning.items
@@ -469,13 +441,13 @@ def _message(
     }
 
 
-def _stop_reason(response: RouteResponse) -> str:
+def _stop_reason(response: wire.RouteResponse) -> str:
     """The stop reason. Clients expect ``tool_use`` if there are calls, whatever the vendor reports."""
     reason = _REASONS.get(response.finish_reason, "end_turn")
     return "tool_use" if reason == "end_turn" and response.tool_calls else reason
 
 
-def _usage_of(tokens: Tokens) -> dict[str, int]:
+def _usage_of(tokens: wire.Tokens) -> dict[str, int]:
     """Token counts that do not overlap."""
     return {
         "input_tokens": tokens.input - tokens.cached - tokens.written,
@@ -493,11 +465,11 @@ class MessageFrames(BlockFrames):
 
     _vendor_call: MessageCall
 
-    def _thoughts(self, reasoning: Reasoning) -> Iterable[dict[str, Any]]:
+    def _thoughts(self, reasoning: wire.Reasoning) -> Iterable[dict[str, Any]]:
         return map(_without_place, blocks_of(reasoning) if self._vendor_call.shows_thought else ())
 
     def _begun(self) -> Iterator[bytes]:
-        usage = _usage_of(Tokens(self._prepared.tokens.estimate))  # corrected at the end
+        usage = _usage_of(wire.Tokens(self._prepared.tokens.estimate))  # corrected at the end
         yield _event("message_start", message=_message(self.trace_id, self.model, [], None, usage))
 
     def _opened(self, block: Block) -> Iterator[bytes]:
@@ -520,7 +492,7 @@ class MessageFrames(BlockFrames):
     def _ended(self, block: Block) -> Iterator[bytes]:
         yield _event("content_block_stop", index=block.index)
 
-    def _completed(self, response: RouteResponse) -> Iterator[bytes]:
+    def _completed(self, response: wire.RouteResponse) -> Iterator[bytes]:
         delta = {"stop_reason": _stop_reason(response), "stop_sequence": None}
         yield _event("message_delta", delta=delta, usage=_usage_of(response.routing.tokens))
         yield _event("message_stop")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import re
 import weakref
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -121,15 +123,13 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._shared = os.environ.get(SHARED_BY)
         self._made: dict[str, Any] = {}
+        make: dict[str, Callable[..., Any]] = {
+            "counter": Counter,
+            "gauge": partial(Gauge, multiprocess_mode="livesum"),
+            "histogram": partial(Histogram, buckets=_SECONDS),
+        }
         for word, figure in FIGURES.items():
-            given: dict[str, Any] = {"labelnames": figure.labels, "registry": self._registry}
-            match figure.kind:
-                case "counter":
-                    self._made[word] = Counter(figure.name, figure.what, **given)
-                case "gauge":
-                    self._made[word] = Gauge(figure.name, figure.what, multiprocess_mode="livesum", **given)
-                case "histogram":
-                    self._made[word] = Histogram(figure.name, figure.what, buckets=_SECONDS, **given)
+            self._made[word] = make[figure.kind](figure.name, figure.what, figure.labels, registry=self._registry)
         for environment in get_args(Environment):  # opens the file of histograms while its folder exists
             self._made["call_seconds"].labels(environment)
         self._requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
@@ -211,22 +211,13 @@ class Metrics:
         """Update the gauges and counters of the Router's state."""
         router = self._router
         traces, hooks = router.trace_counts, router.hook_counts
-        gauges = {
-            "circuits_open": router.open_circuits,
-            "keys_refused": router.refused_keys,
-            "traces_waiting": traces.waiting,
-            "hooks_waiting": hooks.waiting,
-        }
-        counts = {
-            "traces_refused": traces.refused,
-            "traces_lost": traces.lost,
-            "traces_unbilled": traces.unbilled,
-            "hooks_failed": hooks.failed,
-            "hooks_lost": hooks.lost,
-        }
-        for word, value in gauges.items():
-            self._made[word].set(int(value))
+        counts = {"circuits_open": router.open_circuits, "keys_refused": router.refused_keys}
+        counts |= {f"traces_{name}": getattr(traces, name) for name in ("waiting", "refused", "lost", "unbilled")}
+        counts |= {f"hooks_{name}": getattr(hooks, name) for name in ("waiting", "failed", "lost")}
         for word, count in counts.items():
+            if FIGURES[word].kind == "gauge":
+                self._made[word].set(count)
+                continue
             before = self._told.get(word, 0)
             self._made[word].inc(count - before if count >= before else count)  # a Router counts anew after a fork
             self._told[word] = count

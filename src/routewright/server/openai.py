@@ -11,44 +11,12 @@ from typing import Any, ClassVar, Literal, cast, get_args
 
 import msgspec
 
+from routewright import wire
 from routewright._core.request.problems import did_you_mean, listed, shown
 from routewright._core.request.read import converted
 from routewright._core.trace.ids import milliseconds_of
 from routewright.errors import RouterError, ValidationFailed
 from routewright.router import Prepared
-from routewright.wire import (
-    AudioPart,
-    FileData,
-    FilePart,
-    FunctionCall,
-    FunctionName,
-    FunctionSpec,
-    Goal,
-    ImagePart,
-    ImageUrl,
-    InputAudio,
-    Message,
-    Model,
-    NamedToolChoice,
-    OutputDelta,
-    Params,
-    Part,
-    Reasoning,
-    ReasoningDelta,
-    Role,
-    RouteCompleted,
-    RouteEvent,
-    RouteRequest,
-    RouteResponse,
-    ServiceTier,
-    TextPart,
-    Tokens,
-    Tool,
-    ToolCall,
-    ToolCallDelta,
-    Verbosity,
-    error_envelope,
-)
 
 from .endpoints import Service, released
 from .errors import fit
@@ -136,21 +104,21 @@ class OpenAICall(VendorCall):
         return headers | {f"X-RateLimit-Reset-{resource.title()}": f"{max(0, int(reset) - int(now))}s"}
 
     @abstractmethod
-    def messages(self, fields: Fields) -> list[Message]:
+    def messages(self, fields: Fields) -> list[wire.Message]:
         """The messages."""
 
     @abstractmethod
     def dials(self, fields: Fields) -> dict[str, Any]:
         """Fields of ``Params`` with different names in the two APIs."""
 
-    def read(self, fields: Fields) -> RouteRequest:
+    def read(self, fields: Fields) -> wire.RouteRequest:
         """Make a request from the fields of a body."""
         messages = self.messages(fields)
         choice, tools = self.choice(fields, [self.tool(each) for each in fields.each("tools")])
         metadata, stream, dials = fields.get("metadata", dict), fields.get("stream", bool), self.dials(fields)
         temperature, top_p = fields.get("temperature", float), fields.get("top_p", float)
         parallel, tier = fields.get("parallel_tool_calls", bool), fields.get("service_tier", str)
-        if tier is not None and tier not in get_args(ServiceTier):  # of OpenAI's contracts
+        if tier is not None and tier not in get_args(wire.ServiceTier):  # of OpenAI's contracts
             self.ignored.add("service_tier")
             tier = None
         # Of the rest, the provider gets the fields that callers may send it: for an unnamed model, OpenAI's own.
@@ -164,18 +132,18 @@ class OpenAICall(VendorCall):
                 self.ignored.add(name)
         self.places[f"params.extra.{provider}"] = ""
         self.ignored.extra = {provider: extra}
-        return RouteRequest(
+        return wire.RouteRequest(
             messages=messages,
             tools=tools or None,
             tool_choice=choice,
             metadata=metadata,
             stream=stream or False,
-            params=Params(
+            params=wire.Params(
                 **dials,
                 temperature=temperature,
                 top_p=top_p,
                 parallel_tool_calls=parallel,
-                service_tier=cast("ServiceTier | None", tier),
+                service_tier=cast("wire.ServiceTier | None", tier),
                 extra={provider: extra} if extra else None,
             ),
         )
@@ -184,16 +152,16 @@ class OpenAICall(VendorCall):
         """The fields of a typed object."""
         return fields.object(kind) if self.nests else fields
 
-    def part(self, part: Fields) -> Part:
+    def part(self, part: Fields) -> wire.Part:
         """One part of a message."""
         kind, mark = self.parts[part.one_of("type", self.parts)], mark_of(part)
         if kind in ("text", "refusal"):
             part.forget("annotations", "logprobs")
-            return TextPart(part.need(kind, str, "it must be a string"), mark)
+            return wire.TextPart(part.need(kind, str, "it must be a string"), mark)
         if kind == "input_audio":
             inner = part.object(kind)
             data, format = inner.need("data", str), inner.one_of("format", ("wav", "mp3"))
-            return AudioPart(InputAudio(data, cast('Literal["wav", "mp3"]', format)), mark)
+            return wire.AudioPart(wire.InputAudio(data, cast('Literal["wav", "mp3"]', format)), mark)
         inner = self.inside(part, kind)
         if inner.get("file_id", str) is not None:
             hint = "send the file itself as file_data, data:application/pdf;base64,..."
@@ -201,15 +169,15 @@ class OpenAICall(VendorCall):
         if kind == "file":
             name = "file_data" if inner.peek("file_url") is None else "file_url"
             data = inner.need(name, str, "send the file itself as file_data")
-            return FilePart(FileData(data, inner.get("filename", str)), mark)
+            return wire.FilePart(wire.FileData(data, inner.get("filename", str)), mark)
         url = inner.need("url" if self.nests else kind, str)
         detail = inner.may_be("detail", ("auto", "low", "high", "original"))
         if detail == "original":  # only OpenAI has it
             self.ignored.add("detail")
             detail = None
-        return ImagePart(ImageUrl(url, cast('Literal["auto", "low", "high"] | None', detail)), mark)
+        return wire.ImagePart(wire.ImageUrl(url, cast('Literal["auto", "low", "high"] | None', detail)), mark)
 
-    def tool(self, fields: Fields) -> Tool:
+    def tool(self, fields: Fields) -> wire.Tool:
         """A function of the client. Tools that OpenAI runs are refused, since other vendors' models cannot use them."""
         kind = fields.get("type", str) or "function"
         if kind != "function":
@@ -217,17 +185,19 @@ class OpenAICall(VendorCall):
             raise fields.wrong("type", f"is {shown(kind)}, a tool that only OpenAI runs", hint)
         mark, inner = mark_of(fields), fields.inner("function")
         taken = inner or fields
-        spec = FunctionSpec(
+        spec = wire.FunctionSpec(
             taken.need("name", str),
             taken.get("description", str),
             taken.get("parameters", dict),
             taken.get("strict", bool),
         )
         if inner:
-            return Tool(function=spec, cache_control=mark)
-        return Tool(**msgspec.structs.asdict(spec), cache_control=mark)
+            return wire.Tool(function=spec, cache_control=mark)
+        return wire.Tool(**msgspec.structs.asdict(spec), cache_control=mark)
 
-    def choice(self, fields: Fields, tools: list[Tool]) -> tuple[str | NamedToolChoice | None, list[Tool]]:
+    def choice(
+        self, fields: Fields, tools: list[wire.Tool]
+    ) -> tuple[str | wire.NamedToolChoice | None, list[wire.Tool]]:
         """``tool_choice``, and the tools that it allows."""
         if not isinstance(fields.peek("tool_choice"), dict):
             mode = fields.get("tool_choice", str) if self.nests else fields.may_be("tool_choice", _MODES)
@@ -236,7 +206,7 @@ class OpenAICall(VendorCall):
         kind = choice.one_of("type", ("function", "allowed_tools"))
         inner = self.inside(choice, kind)
         if kind == "function":
-            return NamedToolChoice(FunctionName(inner.text("name"))), tools
+            return wire.NamedToolChoice(wire.FunctionName(inner.text("name"))), tools
         mode, kept = inner.one_of("mode", _MODES[::2]), []
         declared = {tool.function_spec.name: tool for tool in tools}
         for each in inner.each("tools"):
@@ -251,10 +221,6 @@ class OpenAICall(VendorCall):
         return mode, kept
 
 
-HONOURED = frozenset(
-    "model messages max_tokens max_completion_tokens temperature top_p stop seed response_format reasoning_effort "
-    "verbosity tools tool_choice parallel_tool_calls service_tier stream stream_options metadata n routewright".split()
-)
 REFUSED = {
     "functions": ("is no longer supported", "send 'tools' instead"),
     "function_call": ("is no longer supported", "send 'tool_choice' instead"),
@@ -272,7 +238,7 @@ AS_EVER: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "top_logprobs": (0,),
 }
-_ROLES = (*get_args(Role), "function")
+_ROLES = (*get_args(wire.Role), "function")
 _STOPS: Any = str | list[str] | None
 _TEXTS = ("reasoning_content", "reasoning")
 """Fields in which clients send reasoning back as text; ``reasoning_details`` has it as we sent it."""
@@ -293,11 +259,11 @@ class ChatCall(OpenAICall):
     wants_usage = False
     """A stream ends with its usage."""
 
-    def whole(self, response: RouteResponse) -> Item:
+    def whole(self, response: wire.RouteResponse) -> Item:
         """An answer as a chat completion."""
         return completion_of(response)
 
-    def messages(self, fields: Fields) -> list[Message]:
+    def messages(self, fields: Fields) -> list[wire.Message]:
         """The messages."""
         return [self._message(each) for each in fields.each("messages")]
 
@@ -324,10 +290,10 @@ class ChatCall(OpenAICall):
             "seed": fields.get("seed", float),
             "response_format": fields.get("response_format", dict),
             "reasoning": effort and EFFORTS[effort],
-            "verbosity": fields.may_be("verbosity", get_args(Verbosity)),
+            "verbosity": fields.may_be("verbosity", get_args(wire.Verbosity)),
         }
 
-    def _message(self, item: Fields) -> Message:
+    def _message(self, item: Fields) -> wire.Message:
         """One message. Raises ``ValidationFailed`` for the old function calls."""
         role = item.one_of("role", _ROLES)
         if role == "function":
@@ -339,13 +305,15 @@ class ChatCall(OpenAICall):
         if given is None and isinstance(item.peek("refusal"), str):  # the text of a refusal
             given = item.get("refusal", str)
         content = [self.part(each) for each in given] if isinstance(given, list) else given
-        calls: list[ToolCall] = []
+        calls: list[wire.ToolCall] = []
         for call in item.each("tool_calls"):
             call.may_be("type", ("function",))
             id, function = call.need("id", str), call.object("function")
-            calls.append(ToolCall(id, FunctionCall(function.need("name", str), function.need("arguments", str))))
-        return Message(
-            cast("Role", role),
+            calls.append(
+                wire.ToolCall(id, wire.FunctionCall(function.need("name", str), function.need("arguments", str)))
+            )
+        return wire.Message(
+            cast("wire.Role", role),
             content,
             tool_calls=calls or None,
             tool_call_id=item.get("tool_call_id", str),
@@ -353,7 +321,7 @@ class ChatCall(OpenAICall):
             reasoning=self._thought(item) if role == "assistant" else None,
         )
 
-    def _thought(self, item: Fields) -> Reasoning | None:
+    def _thought(self, item: Fields) -> wire.Reasoning | None:
         """The model's reasoning. ``reasoning_details`` may be ours or somebody else's. Plain text is only sent back to
         hosts that need nothing else, so it belongs to the named model."""
         details, provider = item.take("reasoning_details"), self.provider
@@ -366,7 +334,7 @@ class ChatCall(OpenAICall):
             self.ignored.add("reasoning_details")
         for name, text in texts.items():
             if isinstance(text, str) and provider and provider not in (VENDOR, *_OTHER_TONGUES):
-                return Reasoning(provider, [{name: text}], text)
+                return wire.Reasoning(provider, [{name: text}], text)
             if text:
                 self.ignored.add(name)
         return None
@@ -376,7 +344,7 @@ _FINISH: dict[str | None, str] = {"length": "length", "budget": "length", "tool_
 """OpenAI's finish reasons by ours; any other is ``stop``."""
 
 
-def completion_of(response: RouteResponse) -> Item:
+def completion_of(response: wire.RouteResponse) -> Item:
     """An answer as a chat completion."""
     calls = response.tool_calls
     message: Item = {
@@ -398,7 +366,7 @@ def _made(kind: str, trace_id: str, model: str, choices: list[Item]) -> Item:
     return {"id": id, "object": kind, "created": created, "model": model, "choices": choices}
 
 
-def _told_thought(reasoning: Reasoning, place: int = 0) -> Item:
+def _told_thought(reasoning: wire.Reasoning, place: int = 0) -> Item:
     """Reasoning as text, for clients of DeepSeek and others, and as details, which OpenRouter's clients send back."""
     details = {"type": "reasoning.encrypted", "format": "routewright", "index": place, "data": packed(reasoning)}
     return {
@@ -407,13 +375,13 @@ def _told_thought(reasoning: Reasoning, place: int = 0) -> Item:
     }
 
 
-def _finish_of(response: RouteResponse) -> str:
+def _finish_of(response: wire.RouteResponse) -> str:
     """The finish reason. Clients expect ``tool_calls`` if there are any, whatever the host reports."""
     reason = _FINISH.get(response.finish_reason, "stop")
     return "tool_calls" if response.tool_calls and reason == "stop" else reason
 
 
-def _usage_of(tokens: Tokens) -> Item:
+def _usage_of(tokens: wire.Tokens) -> Item:
     return {
         "prompt_tokens": tokens.input,
         "completion_tokens": tokens.output,
@@ -428,7 +396,7 @@ def created_at(trace_id: str) -> int:
     return milliseconds_of(trace_id) // 1000
 
 
-def model_of(model: Model) -> Item:
+def model_of(model: wire.Model) -> Item:
     """A model as OpenAI lists it."""
     return _listed(model.id, model.provider, released(model.released_at), model.deprecated_at)
 
@@ -437,7 +405,7 @@ def _listed(id: str, owned_by: str, created: int = 0, shutdown_date: str | None 
     return {"id": id, "object": "model", "created": created, "owned_by": owned_by, "shutdown_date": shutdown_date}
 
 
-CHOSEN = {name: _listed(name, "routewright") for name in (AUTO, *(f"{AUTO}:{goal}" for goal in get_args(Goal)))}
+CHOSEN = {name: _listed(name, "routewright") for name in (AUTO, *(f"{AUTO}:{goal}" for goal in get_args(wire.Goal)))}
 """Names that leave the choice to the router."""
 
 
@@ -458,21 +426,21 @@ class ChunkFrames(CallFrames):
         self._told: set[tuple[int, str]] = set()
         """Fields sent for each call. Clients concatenate, so none is sent twice."""
 
-    def events(self, event: RouteEvent) -> Iterator[bytes]:
+    def events(self, event: wire.RouteEvent) -> Iterator[bytes]:
         """The chunks of an event."""
         match event:
-            case OutputDelta(data=data):
+            case wire.OutputDelta(data=data):
                 yield self._begin("") + self._chunk({"content": data.text})
-            case ReasoningDelta(data=data):
-                thought = Reasoning(data.provider, data.items, data.text or None)
+            case wire.ReasoningDelta(data=data):
+                thought = wire.Reasoning(data.provider, data.items, data.text or None)
                 yield self._begin("") + self._chunk(_told_thought(thought, self._thoughts))
                 self._thoughts += 1
-            case ToolCallDelta(data=data):
+            case wire.ToolCallDelta(data=data):
                 place = self._places.setdefault(data.index, len(self._places))
                 function = self._once(place, name=data.name) | {"arguments": data.arguments}
                 call = {"index": place, **self._once(place, id=data.call_id, type="function"), "function": function}
                 yield self._begin(None) + self._chunk({"tool_calls": [call]})
-            case RouteCompleted(data=response):
+            case wire.RouteCompleted(data=response):
                 yield self._begin("") + self._chunk({}, _finish_of(response))
                 if self._vendor_call.wants_usage:
                     yield self._framed([], _usage_of(response.routing.tokens))
@@ -519,7 +487,7 @@ def envelope(error: RouterError) -> bytes:
 
 def error_of(error: RouterError) -> Item:
     """An error in OpenAI's format."""
-    ours = error_envelope(error).error
+    ours = wire.error_envelope(error).error
     problems = error.problems if isinstance(error, ValidationFailed) else ()
     more = {"request_id": ours.request_id, "trace_id": ours.trace_id, "detail": ours.detail}
     return {

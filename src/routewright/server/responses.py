@@ -45,10 +45,6 @@ async def responses(service: Service, exchange: Exchange) -> None:
     await answer(service, exchange, ResponseCall(), PATH, ResponseFrames)
 
 
-HONOURED = frozenset(
-    "model input instructions max_output_tokens temperature top_p text reasoning tools tool_choice parallel_tool_calls "
-    "service_tier stream stream_options metadata include routewright".split()
-)
 _STATELESS = "nothing is stored here: send the whole chat as 'input'"
 REFUSED = {
     "previous_response_id": ("names a stored response", _STATELESS),

@@ -7,13 +7,13 @@ from functools import lru_cache
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import parse_qsl, quote
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
-from routewright import errors, wire
+from routewright import errors
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import converted
@@ -22,7 +22,7 @@ from routewright.wire import Caller, Scope
 
 from . import anthropic, endpoints, openai, responses
 from .admin import PROBES
-from .endpoints import DatesQuery, Models, NoQuery, Service, TracesQuery, UsageQuery
+from .endpoints import DatesQuery, NoQuery, Service, TracesQuery, UsageQuery
 from .errors import envelope
 from .exchange import JSON, Exchange
 from .fields import wrong
@@ -40,20 +40,13 @@ _MOUNTS = 16
 
 
 class Operation(Struct, frozen=True):
-    """A method of a path below ``/v1``. It is called with an exchange; ``docs/_openapi.py`` describes it."""
+    """A method of a path below ``/v1``. It is called with an exchange; ``docs/_openapi.py`` has its shapes."""
 
     act: Act
     """Its docstring is the description."""
     scope: Scope
     """Required scope of the API key."""
-    answer: Any
-    """Type of a 200's body."""
     query: type[Struct] = NoQuery
-    body: type[Struct] | None = None
-    events: Any = None
-    """Type of the events of a streamed 200."""
-    raises: tuple[type[RouterError], ...] = ()
-    """Possible errors, except those of parameters, body, authentication and the server."""
 
     async def __call__(self, service: Service, exchange: Exchange) -> None:
         """Answer. Raises ``AuthenticationFailed``, ``PermissionDenied``, ``ValidationFailed`` and what the act does."""
@@ -88,15 +81,14 @@ def parameters(raw: bytes, shape: type[Q], most_bytes: int) -> Q:
     """Read the parameters of a query. Raises ``ValidationFailed`` for unknown and invalid ones."""
     if len(raw) > most_bytes:
         raise wrong("query", f"is {len(raw)} bytes long", f"send at most {most_bytes}")
-    pairs = [pair for pair in raw.split(b"&") if pair]
+    try:
+        pairs = parse_qsl(raw.decode(), keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise wrong("query", "is not percent-encoded UTF-8", "encode it as UTF-8") from None
     if len(pairs) > _MOST_PARAMETERS:
         raise wrong("query", f"has {len(pairs)} parameters", f"send at most {_MOST_PARAMETERS}")
     given: dict[str, Any] = {}
-    for pair in pairs:
-        try:
-            name, _, value = (unquote_to_bytes(part.replace(b"+", b" ")).decode() for part in pair.partition(b"="))
-        except UnicodeDecodeError:
-            raise wrong("query", "is not percent-encoded UTF-8", "encode it as UTF-8") from None
+    for name, value in pairs:
         if name in given:
             raise wrong(quoted(name), "is given twice", "give it once")
         given[name] = value
@@ -114,42 +106,18 @@ def parameters(raw: bytes, shape: type[Q], most_bytes: int) -> Q:
     return converted(given, shape, "")
 
 
-_CHOICE = (errors.NoCandidates, errors.BudgetExceeded, errors.RateLimited, errors.RouterTimeoutError)
-"""Errors of a decision; counting tokens takes time."""
-_CALL = (
-    *_CHOICE,
-    *(errors.InsufficientBalance, errors.QuotaExhausted, errors.BlockedByPolicy, errors.ContentRefused),
-    *(errors.IdempotencyKeyReused, errors.UpstreamFailed),
-)
-"""Errors of a call."""
-_CURSORS = (errors.CursorInvalid, errors.CursorExpired)
 ENDPOINTS: dict[str, dict[str, Serve]] = {
-    "/v1/route": {
-        "POST": Operation(
-            endpoints.route, "route", wire.RouteResponse, body=wire.RouteRequest, events=wire.RouteEvent, raises=_CALL
-        )
-    },
-    "/v1/agents/run": {
-        "POST": Operation(
-            endpoints.run_agent,
-            "agents",
-            wire.AgentResponse,
-            body=wire.AgentRequest,
-            events=wire.AgentEvent | wire.StreamError,
-            raises=_CALL,
-        )
-    },
-    "/v1/decide": {"POST": Operation(endpoints.decide, "route", wire.Decided, body=wire.RouteRequest, raises=_CHOICE)},
-    "/v1/models": {"GET": Operation(endpoints.models, "models:read", Models)},
-    "/v1/policies": {"GET": Operation(endpoints.policies, "policies:read", list[wire.Policy])},
-    "/v1/traces": {
-        "GET": Operation(endpoints.traces, "traces:read", wire.Page[wire.TraceItem], TracesQuery, raises=_CURSORS)
-    },
-    "/v1/traces/{trace_id}": {"GET": Operation(endpoints.trace, "traces:read", wire.Trace)},
-    "/v1/analytics/usage": {"GET": Operation(endpoints.usage, "analytics:read", wire.UsageReport, UsageQuery)},
-    "/v1/analytics/cache": {"GET": Operation(endpoints.cache, "analytics:read", wire.CacheReport, DatesQuery)},
-    "/v1/analytics/fallback": {"GET": Operation(endpoints.fallback, "analytics:read", wire.FallbackReport, DatesQuery)},
-    "/v1/analytics/latency": {"GET": Operation(endpoints.latency, "analytics:read", wire.LatencyReport, DatesQuery)},
+    "/v1/route": {"POST": Operation(endpoints.route, "route")},
+    "/v1/agents/run": {"POST": Operation(endpoints.run_agent, "agents")},
+    "/v1/decide": {"POST": Operation(endpoints.decide, "route")},
+    "/v1/models": {"GET": Operation(endpoints.models, "models:read")},
+    "/v1/policies": {"GET": Operation(endpoints.policies, "policies:read")},
+    "/v1/traces": {"GET": Operation(endpoints.traces, "traces:read", TracesQuery)},
+    "/v1/traces/{trace_id}": {"GET": Operation(endpoints.trace, "traces:read")},
+    "/v1/analytics/usage": {"GET": Operation(endpoints.usage, "analytics:read", UsageQuery)},
+    "/v1/analytics/cache": {"GET": Operation(endpoints.cache, "analytics:read", DatesQuery)},
+    "/v1/analytics/fallback": {"GET": Operation(endpoints.fallback, "analytics:read", DatesQuery)},
+    "/v1/analytics/latency": {"GET": Operation(endpoints.latency, "analytics:read", DatesQuery)},
     "/v1/openapi.json": {"GET": openapi},
     "/v1/chat/completions": {"POST": openai.completions},
     "/v1/responses": {"POST": responses.responses},

@@ -9,6 +9,7 @@ from typing import Any
 
 import openai
 import pytest
+from docs._doors import OF_RESPONSES
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
@@ -18,7 +19,7 @@ from routewright import Message, Params, Router
 from routewright._core.request.rules import completed
 from routewright.errors import UpstreamFailed, ValidationFailed
 from routewright.server.openai import envelope
-from routewright.server.responses import HONOURED, PASSED, REFUSED, ResponseCall, ResponseFrames, response_of
+from routewright.server.responses import PASSED, REFUSED, ResponseCall, ResponseFrames, response_of
 from routewright.server.vendor_requests import Known, ModelNotFound, packed
 from routewright.testing import FakeClock
 from routewright.wire import (
@@ -311,7 +312,7 @@ def test_vendor_fields_go_to_the_named_model_or_to_openai(model: str, extra: Any
     "name", sorted(openai.types.responses.response_create_params.ResponseCreateParamsBase.__annotations__)
 )
 def test_every_field_of_the_sdk_is_honoured_passed_refused_or_listed(name: str) -> None:
-    if name in HONOURED | PASSED:
+    if name in OF_RESPONSES | PASSED:
         return
     value = True if name == "background" else "x"
     if name in REFUSED:
