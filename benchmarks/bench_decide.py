@@ -1,4 +1,4 @@
-"""How long does choosing a model take, by pool, by constraint, with qualities predicted per prompt?"""
+"""How long does choosing a model take, by pool, by constraint, with qualities predicted per request?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from itertools import cycle
 from operator import attrgetter
 from random import Random
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -20,7 +19,6 @@ from routewright._core.routing.decision import Decision, decision_of
 from routewright._core.routing.forecast import Forecast
 from routewright._core.routing.logarithms import size_class
 from routewright._core.routing.plan import OutputPlan, Plan
-from routewright.catalogue import built_in_predictor
 from routewright.wire import DecisionInput, HealthSnapshot, ModelHealth, TokenBounds
 
 from . import data
@@ -29,9 +27,7 @@ from .data import CONSTRAINTS, TODAY, Constraint
 from .floors import full_scan, presorted, rows, wanted
 from .measure import Effort, sample
 from .report import Question, Report
-from .train_predictor import load
 
-READING = Question("read a prompt of 1,000 characters", "150")
 SIZES = (50, 160, 1_000)
 TARGETS = {50: "10 / 25", 1_000: "25 / 60"}
 ANY_MODEL = tuple(each for each in CONSTRAINTS if each != "whitelist")
@@ -160,28 +156,6 @@ def test_of_a_class_that_was_decided(timed: Timed, size: int, budget: int | None
 
     named = "no budget" if budget is None else "a budget of one cent"
     timed(Question(f"the plan of a class, {size:,} models, {named}", "1.5"), "routewright", look_up, cycle([given]))
-
-
-class TestReadAPrompt:
-    """Questions of about 1,000 characters. The floor: a linear model over words and pairs of them."""
-
-    def test_floor(self, timed: Timed) -> None:
-        predictor = built_in_predictor()
-        vocabulary, evidence = predictor._vocabulary, predictor._evidence
-
-        def floor(text: str) -> object:
-            ids, pairs = vocabulary.find(text.lower().encode().split())
-            return np.add.reduce(evidence[ids]) + np.add.reduce(evidence[pairs])
-
-        timed(READING, "floor", floor, cycle(prompts()))
-
-    def test_routewright(self, timed: Timed) -> None:
-        timed(READING, "routewright", built_in_predictor().read, cycle(prompts()))
-
-
-def prompts() -> list[str]:
-    texts = [row["prompt"] for row in load("pair_mmlu")]
-    return [text for text in texts if 900 < len(text) < 1_100][: data.INPUTS]
 
 
 def test_public_door(timed: Timed) -> None:

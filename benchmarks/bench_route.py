@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import cycle, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -16,7 +15,6 @@ from routewright import Answer, CallableProvider, MemoryStorage, Settings, Sqlit
 from routewright.wire import Durability, RouteResponse
 
 from . import data
-from .bench_decide import prompts
 from .conftest import Peer, TimedAsync
 from .data import TODAY
 from .doubles import MODELS, TEXT, DropsAll, DropsAtOnce, Instant, Messages, router_over
@@ -37,8 +35,6 @@ COMMITTED = Question("route(), its trace in SQLite committed before the answer")
 QUIET = Question("route(), twenty calls a second, nothing stored")
 READ = Question("route() and its response read, nothing stored")
 TRACE = Question("memory that a kept trace takes")
-PREDICTED = Question("route(), nothing stored, a prompt of 1,000 characters, predicted", "not + 170")
-NOT_PREDICTED = Question("route(), nothing stored, a prompt of 1,000 characters, not predicted")
 AT_ONCE = {width: Question(f"route(), {width} in flight, nothing stored", "20,000") for width in WIDTHS}
 AT_ONCE_STORED = {width: Question(f"route(), {width} in flight, traces in SQLite") for width in WIDTHS}
 AT_ONCE_COMMITTED = {
@@ -82,13 +78,6 @@ class TestOneAfterAnother:
 
         provider = CallableProvider(answer, models=MODELS)
         timed_async(FUNCTION, "routewright", router_over(provider, DropsAtOnce()).route, chats)
-
-    @pytest.mark.parametrize(("question", "predictor"), [(NOT_PREDICTED, None), (PREDICTED, "built-in")])
-    def test_prompts_read(
-        self, timed_async: TimedAsync, question: Question, predictor: Literal["built-in"] | None
-    ) -> None:
-        router = router_over(Instant(), DropsAtOnce(), Settings(predictor=predictor))
-        timed_async(question, "routewright", router.route, cycle(prompts()))
 
     def test_response_read(self, timed_async: TimedAsync, chats: Iterator[Messages]) -> None:
         router = router_over(Instant(), DropsAtOnce())

@@ -71,7 +71,7 @@ from routewright.server import openai, responses
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.server.metrics import FIGURES
 from routewright.server.routes import NOT_OFFERED
-from routewright.settings import CacheSettings, Learning, WebhookSettings
+from routewright.settings import CacheSettings, WebhookSettings
 from routewright.testing import SCENARIOS, FakeClock
 from routewright.testing.faulty import Play
 from routewright.wire import (
@@ -619,7 +619,6 @@ SETTINGS_PARTS: dict[str, tuple[type[Strict], type]] = {
     "webhooks": (_entry_at("settings.webhooks"), WebhookSettings),
     "retention": (RetentionEntry, RetentionEntry),
     "capture": (CaptureEntry, CaptureEntry),
-    "learning": (_entry_at("settings.learning"), Learning),
 }
 """The tables within ``[settings]``."""
 

@@ -533,12 +533,6 @@ def test_decide_with_a_key_chooses_among_its_models(monkeypatch: Patch, capsys: 
     assert {candidate["model"].split("/")[0] for candidate in json.loads(out)["candidates"]} == {"mistral"}
 
 
-def test_decide_reads_the_prompt_with_a_predictor(capsys: Capture) -> None:
-    for argv, found in (([], False), (["--predictor", "built-in"], True)):
-        assert main(["decide", "--sandbox", "--explain", *argv, "Solve for x: 3x^2 - 5x + 2 = 0"]) == 0
-        assert ("topic math" in capsys.readouterr().out) == found
-
-
 def test_decide_refuses_as_route_would(capsys: Capture) -> None:
     assert main(["decide", "--sandbox", "--max-tokens", "5", "Hello"]) == 3
     out, err = capsys.readouterr()

@@ -24,27 +24,27 @@ FLOORS = [
     (
         "settings storage coordination root_secret guardrail input_file "
         "config policies catalogue output tools arguments authentication "
-        "webhook blocking replay learning trace console ledger cache assembly router policy_loss agent "
+        "webhook blocking replay trace console ledger cache assembly router policy_loss agent "
         "testing"
     ).split(),
     ["contrib", "server", "serve", "cli", "__main__", "__init__"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "addresses request/json_scan trace/ids money catalogue/prices routing/logarithms routing/quality routing/predict "
+    "addresses request/json_scan trace/ids money catalogue/prices routing/logarithms routing/quality "
     "sse tokens/images tokens/estimate request/problems request/rules structured_output crypto trace/filter "
     "analytics/rollup analytics/report write_batch guardrails/detectors guardrails/custom guardrails/texts "
     "request/read catalogue/models model_selector routing/request_options routing/pool routing/forecast "
     "attempts/budgets attempts/statistics attempts/health policy routing/inputs routing/constraints routing/scoring "
-    "routing/exploration routing/plan routing/order routing/board routing/budget routing/refusal routing/decide "
-    "routing/decision routing/what_if routing/quality_head idempotency cache/key cache/answers cache/question "
+    "routing/plan routing/order routing/board routing/budget routing/refusal routing/decide "
+    "routing/decision routing/what_if idempotency cache/key cache/answers cache/question "
     "cache/calibration cache/guards attempts/faults attempts/breaker attempts/journal webhooks/signature "
     "agent/calculator agent/request agent/machine limits guardrails/screen guardrails/capture attempt "
     "attempts/machine trace/spans timestamps account account_fields snapshot_delta webhooks/outbox webhooks/endpoint "
     "accounts/payer accounts/state accounts/ledger statement accounts/wait_queue accounts/books call agent/record"
 ).split()
 ENGINE_ORDER = (
-    "worker context request_input storage readiness retention webhooks capture learning counting answer "
+    "worker context request_input storage readiness retention webhooks capture counting answer "
     "trace_queue hooks trace_log shared_limits admission discovery fleet guardrail calibrations cache tool_calls "
     "classify progress execute hedge prompt_caches record route many steps stream prepared agent"
 ).split()

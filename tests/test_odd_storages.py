@@ -27,9 +27,8 @@ from routewright import (
 )
 from routewright._engine.storage import _declared
 from routewright.errors import InternalError, StorageUnavailable
-from routewright.learning import LearnReport
 from routewright.settings import Retention
-from routewright.wire import Head, HeadFigures, NewKey, Query, Scan, WebhookAnswer
+from routewright.wire import NewKey, Query, Scan, WebhookAnswer
 
 pytestmark = pytest.mark.anyio
 
@@ -143,21 +142,6 @@ def ledger_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
     }
 
 
-REPORT = LearnReport(
-    account="acme",
-    environment="production",
-    samples={},
-    refusal="",
-    head=Head(
-        id="hed_1",
-        made_at=1.0,
-        predictor="prd_1",
-        models={"a/one": (0.5,)},
-        figures=HeadFigures(60, 0.6, 0.5, 0.01),
-    ),
-)
-
-
 def trace_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
     store = TraceStore(place.storage).as_account("acme")
     trace_id = place.trace.id
@@ -180,9 +164,6 @@ def trace_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
         "cache_report": store.cache_report,
         "fallback_report": store.fallback_report,
         "latency_report": store.latency_report,
-        "learn": store.learn,
-        "apply_head": lambda: store.apply_head(REPORT),
-        "revert_head": store.revert_head,
     }
 
 

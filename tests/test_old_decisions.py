@@ -11,8 +11,10 @@ from typing import Any
 
 import anyio
 import msgspec
+import pytest
 
 from routewright import Decision, MemoryStorage, NoCandidates, Router, Settings, Trace
+from routewright.errors import NotFound
 from routewright.testing import FakeClock
 from routewright.wire import SYSTEM_ACCOUNT, DecisionInput, PutSnapshot, Snapshot
 
@@ -104,3 +106,36 @@ def test_old_decisions_replay_bit_for_bit() -> None:
         else:  # models that nobody asked for are no longer counted among the rejected
             case["plan"]["reason"] = asked_alone(case["plan"]["reason"])
         assert list(changes(case, outcome(router, given))) == [], (place, given)
+
+
+def old_decision(**fields: Any) -> tuple[Router, DecisionInput, Any]:
+    """A decision of ours as an earlier build would have stored it, with more ``fields``, and its plan."""
+    router = Router.sandbox(settings=Settings(clock=FakeClock()))
+    decision = router.decide("hi", prefer=["openai/gpt-4.1"])
+    stored = msgspec.to_builtins(decision.input) | fields
+    given = msgspec.msgpack.decode(msgspec.msgpack.encode(stored), type=DecisionInput)
+    return router, given, plan_of(decision)
+
+
+READING = {"predictor": "prd_1", "cell": [1, 0], "difficulty": 0.4, "topic": "math", "novelty": 0.1, "sketch": [3]}
+
+
+def test_a_decision_by_a_predictor_of_the_library_is_read_and_not_replayed() -> None:
+    router, given, _ = old_decision(reading=READING, quality=[500_000] * 160)
+    with pytest.raises(NotFound, match=r"^the decision used a quality predictor that this version lacks, so it cannot"):
+        outcome(router, given)
+
+
+def test_a_decision_that_no_prediction_changed_replays() -> None:
+    router, given, plan = old_decision(propensity=20_000, explored=True)
+    assert outcome(router, given) == {"plan": plan}
+    router, given, plan = old_decision(reading=READING)
+    plan["digest"] = "of the input with its reading"
+    assert outcome(router, given)["plan"] | {"digest": plan["digest"]} == plan
+
+
+def test_a_decision_by_a_hosts_predictor_replays() -> None:
+    router, given, plan = old_decision(quality=[500_000] * 160)
+    found = outcome(router, given)["plan"]
+    assert {each["quality"] for each in found["candidates"]} == {0.5}
+    assert found["digest"] not in (plan["digest"], "")

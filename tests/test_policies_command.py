@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -116,18 +117,18 @@ def test_with_a_key_only_its_models_count(path: Path, capsys: Capture, monkeypat
     assert out.splitlines()[2].split()[0] == "one"
 
 
-def test_classes_are_matched_by_the_built_in_predictor(path: Path, capsys: Capture) -> None:
-    path.write_text(f'{FILE}\n[[policies.classes]]\nmatch = {{ topic = "math" }}\ngoal = "quality"\n')
+def test_classes_are_matched_by_metadata(path: Path, capsys: Capture) -> None:
+    path.write_text(f'{FILE}\n[[policies.classes]]\nmatch.metadata = {{ team = "tax" }}\ngoal = "quality"\n')
     assert check(path) == 0
-    asked = ["--policies", str(path), "--policy", "one", "Solve x^2 = 4 for the integer x."]
-    assert main(["decide", "--sandbox", *asked]) == 0
-    assert "the policy's class 'topic=math'" in capsys.readouterr().out
+    asked = ["--policies", str(path), "--policy", "one", "--metadata", "team=tax", "Hello"]
+    assert main(["decide", "--sandbox", "--explain", *asked]) == 0
+    assert re.search("^class +team=tax$", capsys.readouterr().out, re.MULTILINE)
     assert main(["catalogue", "deprecations", "--policies", str(path)]) in (0, 1)
 
 
 def test_an_unservable_class_fails_for_any_prompt(path: Path, capsys: Capture) -> None:
-    path.write_text(FILE + '\n[[policies.classes]]\nmatch = { topic = "code" }\nmin_quality = 0.999\n')
+    path.write_text(FILE + '\n[[policies.classes]]\nmatch.metadata = { team = "law" }\nmin_quality = 0.999\n')
     assert check(path, "Where is my parcel?") == 3
     out, _ = capsys.readouterr()
-    assert [line.split("  ")[0] for line in out.splitlines()[1:4]] == ["two", "one", "one, topic=code"]
-    assert "one, topic=code: no model fits" in out
+    assert [line.split("  ")[0] for line in out.splitlines()[1:4]] == ["two", "one", "one, team=law"]
+    assert "one, team=law: no model fits" in out

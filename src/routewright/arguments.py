@@ -40,7 +40,6 @@ from .wire import (
     Strategy,
     Tool,
 )
-from .wire.storage import JUDGE
 
 MAX_ACCOUNT_CHARS = 200
 ENVIRONMENTS = get_args(Environment)
@@ -202,8 +201,6 @@ def checked_feedback(
     said: object = comment
     if said is not None and not (isinstance(said, str) and is_unicode(said)):
         raise ValidationFailed.at("comment", f"must be a string of whole characters, got {shown(comment)}", "mend it")
-    if comment == JUDGE:
-        raise ValidationFailed.at("comment", f"is {JUDGE!r}, which is reserved for judges", "use other words")
     trace_id = normalise_trace_id(trace_id)
     return PutFeedback(trace_id, float(score), comment, at, expect="present", environment=environment)
 

@@ -22,7 +22,6 @@ from ._core.attempts.faults import raised_in
 from ._core.cache.answers import NormalisedEquality
 from ._core.model_selector import Known
 from ._core.policy import changes_between, drawn, published, version_asked
-from ._core.request.json_scan import quoted
 from ._core.request.read import checked_retries, timeout_ms_of
 from ._core.routing.inputs import Defaults
 from ._core.tokens.estimate import VOCABULARIES, Vocabulary, count_request
@@ -34,7 +33,6 @@ from ._engine.counting import Counting
 from ._engine.discovery import ALONE_S, FIRST_S, Discovery
 from ._engine.fleet import Fleet, declared
 from ._engine.hooks import Hooks
-from ._engine.learning import Learner
 from ._engine.prompt_caches import Warmth
 from ._engine.readiness import PolicyNames, Readiness
 from ._engine.record import Records
@@ -49,7 +47,7 @@ from .backends.providers.callable import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .cache import Judge
-from .catalogue import Catalogue, built_in_predictor
+from .catalogue import Catalogue
 from .coordination import Hear, coordination_of, listen
 from .errors import RouterClosed, RouterError, ValidationFailed
 from .fork import Guard, importing, renew_in_children
@@ -73,7 +71,7 @@ from .protocols import (
 )
 from .replay import Replays
 from .root_secret import RootSecret
-from .settings import Learning, Settings
+from .settings import Settings
 from .trace import TraceStore
 from .wire import (
     CIRCUIT_TOPIC,
@@ -500,13 +498,8 @@ class Parts:
         settings, ids = self.settings, self.ids
         capture = None if settings.capture is None else settings.capture.started
         warmth = Warmth(self.storage, self.worker) if settings.warm_prefixes else None
-        learner = None if settings.learning is None else self._make_learner(settings.learning)
-        records = Records(self._log, self.hooks, self.worker, ids, settings.clock, capture, warmth, learner)
+        records = Records(self._log, self.hooks, self.worker, ids, settings.clock, capture, warmth)
         self._records = records
-        if settings.predictor == "built-in":
-            counting = Counting(self._counter, None, built_in_predictor, settings.clock, learner)
-        else:
-            counting = Counting(self._counter, settings.predictor, None, settings.clock, learner)
         engine = Engine(
             records=records,
             admissions=Admissions(self.storage, self._log, self.worker, ids, settings.clock, self._defaults.timeout_ms),
@@ -514,7 +507,7 @@ class Parts:
             fleets=self._fleets,
             servers=self.discovery,
             policies=self._publish(),
-            counting=counting,
+            counting=Counting(self._counter, settings.predictor, settings.clock),
             rng=settings.rng,
             decide_again=self.replays.decide,
             caching=lambda: self.caching,
@@ -539,14 +532,6 @@ class Parts:
             self._webhooks.wake()  # with other storages the first event wakes it
         self.running = engine
         return engine
-
-    def _make_learner(self, learning: Learning) -> Learner:
-        grade, clock = None, self.settings.clock
-        if learning.judge is not None:
-            budget_usd, judges = learning.judge_usd_a_day, [learning.judge]
-            grade = Judge(lambda: self.engine, budget_usd, clock, "quality_judge", judges).grade
-        share, keep = learning.judge_share, self._log.feedback
-        return Learner(self.storage, self.worker, clock, self.settings.rng, share, grade, keep)
 
     def _make_fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
         models = self.catalogue.models
@@ -605,10 +590,6 @@ class Parts:
     def _put_in_force(self, policies: Sequence[Policy], fleet: Fleet | None = None) -> list[PolicySnapshot]:
         fleet = self._kept_fleet(self.environment) if fleet is None else fleet
         known = Known(fleet.pool.models, fleet.aliases)
-        for policy in policies if self.settings.predictor != "built-in" else ():
-            if policy.classes:
-                path, hint = f"policies[{quoted(policy.name)}].classes", "take predictor='built-in' in the settings"
-                raise ValidationFailed.at(path, "match by the built-in predictor, which is off", hint)
         found = drawn(policies, known)
         versions = self._versions.of([version_asked(each, fleet.today()) for each in found])
         self._published, self._in_force = [*map(published, found, versions)], policies

@@ -8,11 +8,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, MsgspecError, convert
 
-from ._core.cache.answers import grade_request, judge_request, read_grade, read_judgement
+from ._core.cache.answers import judge_request, read_judgement
 from ._core.cache.calibration import START, Bound
 from ._core.cache.guards import guard, offer
 from ._core.cache.question import gist
@@ -27,7 +27,7 @@ from .errors import RouterError, RouterTimeoutError, UpstreamFailed, ValidationF
 from .protocols import Clock
 from .settings import CacheSettings
 from .storage import open_cache
-from .wire import CacheSelection, CacheStats, Caller, Message
+from .wire import CacheSelection, CacheStats, Caller
 from .wire.plain import Struct
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ _HOME = {
     "StaticEmbedder": "backends.embed",
 }
 
-T = TypeVar("T")
 
 DAY_S = 86_400
 MOST_SHOWN = 100
@@ -273,30 +272,16 @@ class Judge:
         engine: Callable[[], Engine],
         budget_usd: float,
         clock: Clock,
-        name: str = "cache_judge",
-        models: list[str] | None = None,
     ) -> None:
-        """``name`` marks its calls in their metadata. ``models`` may be called; None: any."""
         self._engine = engine
         self._budget_usd = budget_usd
         self._clock = clock
-        self._name = name
         self._told = False
-        self._options = {"metadata": {"routewright": name}, "models": models}
         self._day, self._spent_usd = 0, 0.0
 
     async def compare(self, caller: Caller, question: str, cached: str, live: str) -> bool | None:
         """True if the model says that the cached answer could have replaced the live one. None if it does not say, or
         the budget is spent. Paid by ``caller``."""
-        return await self._ask(caller, partial(judge_request, question, cached, live), read_judgement)
-
-    async def grade(self, caller: Caller, question: str, answer: str) -> float | None:
-        """The quality of an answer, 0 to 1; None as in ``compare``."""
-        return await self._ask(caller, partial(grade_request, question, answer), read_grade)
-
-    async def _ask(
-        self, caller: Caller, messages: Callable[[], list[Message]], read: Callable[[str], T | None]
-    ) -> T | None:
         day = int(self._clock.time() // DAY_S)
         if day != self._day:
             self._day, self._spent_usd = day, 0.0
@@ -306,17 +291,18 @@ class Judge:
         self._spent_usd += left_usd  # reserved, since judgements run side by side
         spent_usd = left_usd
         try:
-            options = {"budget": {"maxCostUsd": left_usd}, **self._options}
-            answer = await self._engine().route(RawRequest(messages(), options), caller)
+            options = {"budget": {"maxCostUsd": left_usd}, "metadata": {"routewright": "cache_judge"}}
+            asked = RawRequest(judge_request(question, cached, live), options)
+            answer = await self._engine().route(asked, caller)
             spent_usd = answer.routing.cost_usd
-            return read(answer.output)
+            return read_judgement(answer.output)
         except (RouterTimeoutError, UpstreamFailed):  # the vendor may bill it all the same
             return None
         except RouterError as error:
             spent_usd = (error.cost_nanos or 0) / 1e9
             if not self._told:
                 self._told = True
-                _log.warning("%s could not call its model (logged once): %s", self._name, error)
+                _log.warning("cache_judge could not call its model (logged once): %s", error)
             return None
         finally:
             if day == self._day:  # otherwise it was taken from yesterday's budget

@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
 from functools import cache
 from importlib.resources import files
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
 
 from routewright.errors import ValidationFailed
 from routewright.wire import Availability, Bill, BillLine, Modality, Model, PriceTier, Pricing, Usage
@@ -32,7 +30,6 @@ from ._core.request.json_scan import quoted
 from ._core.request.problems import did_you_mean, shown
 from ._core.request.read import rebuilt
 from ._core.request.rules import check_names, is_day
-from ._core.routing.predict import Predictor
 
 _O200K = ("openai/", "groq/openai/", "cerebras/gpt-oss")
 """Prefixes of models that use the o200k vocabulary."""
@@ -220,13 +217,6 @@ class _Priors(msgspec.Struct):
 
 class _Corrections(msgspec.Struct):
     pricing_per_1m: dict[str, Pricing]
-
-
-@cache
-def built_in_predictor() -> Predictor:
-    """The predictor that ships with the library."""
-    with np.load(BytesIO(files("routewright.data").joinpath("predictor.npz").read_bytes())) as arrays:
-        return Predictor({name: arrays[name] for name in arrays.files})
 
 
 def _model(row: _Row, prior: _Prior, mended: Pricing | None) -> Model:

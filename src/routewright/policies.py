@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import Literal
 
 import anyio.to_thread
 
@@ -36,11 +35,6 @@ def read_policies(given: str | Path) -> list[Policy]:
     document = read_policy_document(given)
     with document.naming():
         return policies_of(document)
-
-
-def predictor_of(policies: Sequence[Policy]) -> Literal["built-in"] | None:
-    """The predictor that policies with classes need; None without classes."""
-    return "built-in" if any(each.classes for each in policies) else None
 
 
 class PolicyFile:

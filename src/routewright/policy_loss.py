@@ -10,7 +10,6 @@ from msgspec import Struct
 from .backends.clock import SystemClock
 from .catalogue import Catalogue
 from .errors import NoCandidates
-from .policies import predictor_of
 from .router import Router
 from .settings import Settings
 from .wire import Policy
@@ -36,7 +35,7 @@ def policy_losses(
     """The policies that lose their first choice or their last model within some days, in their order."""
     ending = {each.ends for each in catalogue.deprecations(within_days, today=today) if each.days_left > 0}
     days = [today.isoformat(), *sorted(ending)]
-    settings = [Settings(clock=_Noon(day), predictor=predictor_of(policies)) for day in days]
+    settings = [Settings(clock=_Noon(day)) for day in days]
     routers = [Router.sandbox(catalogue=catalogue, policies=policies, settings=each) for each in settings]
     ends = {model.id: (model.deprecated_at or "")[:10] for model in catalogue.models}
     losses = []

@@ -35,6 +35,8 @@ class Replays:
             raise NotFound(
                 f"the decision was made by scoring rules {given.rules}, which this version (rules {RULES}) lacks"
             )
+        if given.reading is not None and given.quality is not None:
+            raise NotFound("the decision used a quality predictor that this version lacks, so it cannot be replayed")
         dials, board = request_options_of(given), None
         for fleet in self._fleets():
             if fleet.pool.snapshot.id == given.catalogue:

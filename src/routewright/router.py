@@ -315,7 +315,6 @@ class Router:
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
         engine = self._parts.engine
         call = engine.make_call(self._read(request, options), self._as(caller))
-        call.explores = False
         call.plan = engine.plan_now(call)
         return Decision(call.plan, call.given, call.board)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import iscoroutinefunction
 from math import inf
 from random import SystemRandom
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from msgspec import Struct, field
 
@@ -34,7 +34,7 @@ MAX_DAYS = 36_500
 _PARTS = {
     "clock": (("virtual", "time", "monotonic", "sleep", "deadline"), "pass SystemClock(), or FakeClock() in tests"),
     "rng": (("random", "getrandbits"), "pass random.Random(seed)"),
-    "predictor": (("predict",), "take 'built-in', None, or pass an object with predict(request, models)"),
+    "predictor": (("predict",), "pass an object with predict(request, models), or None"),
     "tokens": (("count",), "pass an object with count(text, encoding)"),
 }
 """The attributes that each part needs, and the hint for anything else."""
@@ -118,26 +118,6 @@ class Capture(Struct, frozen=True, kw_only=True):
         return Capturing(self.redactor, prompts=self.prompts, answers=self.answers)
 
 
-class Learning(Struct, frozen=True, kw_only=True):
-    """Learn from your own traffic: traces keep a sketch of each prompt (a few numbers), and routing uses the head that
-    ``routewright learn --apply`` fits to them.
-
-    router = Router(settings=Settings(predictor="built-in", learning=Learning(judge="openai/gpt-5-mini")))"""
-
-    judge: str | None = None
-    """Id or alias of a model that grades answers; None: only users' feedback counts."""
-    judge_share: float = 0.01
-    """Share of answers to grade, drawn at random; never in the sandbox."""
-    judge_usd_a_day: float = 1.0
-    """The most that grading may cost a process per day."""
-
-    def __post_init__(self) -> None:
-        judge: object = self.judge
-        if judge is not None and (not isinstance(judge, str) or not judge):
-            raise _refusal("Learning.judge", judge, "name a model, or None")
-        _check_numbers(self, judge_share=1, judge_usd_a_day=inf)
-
-
 class CacheSettings(Struct, frozen=True, kw_only=True):
     """How the response cache finds and checks answers, for requests that use it.
 
@@ -207,8 +187,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     keeps a fixed number instead, unless set."""
     capture: Capture | None = None
     """Keep prompts and answers in traces; None: they are not stored."""
-    learning: Learning | None = None
-    """Learn from your own traffic, with the built-in predictor; None: off."""
     cache: CacheSettings = CacheSettings()
     webhooks: WebhookSettings = WebhookSettings()
     durability: Durability = "buffered"
@@ -229,8 +207,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     clock: Clock = field(default_factory=SystemClock)
     rng: Rng = field(default_factory=SystemRandom)
     """The source of random numbers; ``random.Random(seed)`` makes a run repeatable."""
-    predictor: QualityPredictor | Literal["built-in"] | None = None
-    """Predicts from the prompt how well each model would answer; None: the catalogue's figures for every prompt."""
+    predictor: QualityPredictor | None = None
+    """Predicts how well each model would answer a request; None: the catalogue's figures for every request."""
     tokens: TokenCounter | None = None
     """Counts tokens if bounds do not suffice; None: the bundled vocabularies."""
     preload_tokens: bool = True
@@ -252,15 +230,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         for each in names:
             if not isinstance(each, str) or not each:
                 raise ValidationFailed.at("Settings.traceparent_to", f"names {shown(each)}", hint)
-        if self.learning is not None and self.predictor != "built-in":
-            problem = "learns by the built-in predictor, which is off"
-            raise ValidationFailed.at("Settings.learning", problem, "take predictor='built-in'")
         days: object = self.stale_after_days
         if days is not None and (type(days) is not int or days < 0):
             raise _refusal("Settings.stale_after_days", days, "take a number of days, or None")
         for name, (needed, hint) in _PARTS.items():
             part = getattr(self, name)
-            if (part is None and name in ("predictor", "tokens")) or (name == "predictor" and part == "built-in"):
+            if part is None and name in ("predictor", "tokens"):
                 continue
             if isinstance(part, type | str) or not all(hasattr(part, each) for each in needed):
                 said = f"the class {part.__name__}" if isinstance(part, type) else shown(part)
@@ -273,7 +248,6 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "retention": (Retention | None, "pass Retention(...)"),
     "capture": (Capture | None, "pass Capture(...)"),
     "warm_prefixes": (bool, "take True or False"),
-    "learning": (Learning | None, "pass Learning(...)"),
     "preload_tokens": (bool, "take True or False"),
     "cache": (CacheSettings, "pass CacheSettings(...)"),
 }

@@ -8,11 +8,10 @@ from contextlib import suppress
 from copy import copy
 from datetime import date, datetime
 from functools import cached_property
-from math import inf
 from typing import Any, Self
 
 import msgspec
-from msgspec import UNSET, UnsetType, json
+from msgspec import UNSET, UnsetType
 
 from ._core.analytics.report import (
     GROUP_LIMIT,
@@ -28,7 +27,6 @@ from ._core.analytics.report import (
 from ._core.analytics.rollup import GROUPS
 from ._core.request.problems import shown
 from ._core.request.rules import Range
-from ._core.routing.quality_head import HEADS, heads_in
 from ._core.snapshot_delta import checked_trace
 from ._core.timestamps import span_of
 from ._core.trace.filter import parse_filter, seal, unseal
@@ -39,16 +37,13 @@ from ._engine.worker import Worker
 from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
 from .backends.clock import SystemClock
 from .blocking import Closing, Twin, plain, plain_loop
-from .catalogue import built_in_predictor
 from .errors import NotFound, PreconditionFailed, UnsupportedWrite, ValidationFailed
-from .learning import LearnReport, Lesson
 from .protocols import Clock, Storage
 from .root_secret import RootSecret
 from .settings import Retention, Settings
 from .storage import open_storage
 from .wire import (
     SYSTEM_ACCOUNT,
-    AgentState,
     Bucket,
     CacheCounts,
     CacheReport,
@@ -59,11 +54,9 @@ from .wire import (
     FallbackCounts,
     FallbackReport,
     FeedbackByTrace,
-    Head,
     LatencyCounts,
     LatencyReport,
     Page,
-    PutAgentState,
     PutFeedback,
     PutTrace,
     RollupKeys,
@@ -83,8 +76,6 @@ LIMIT = Range(1, 200, whole=True)
 PIECE = 200
 """Traces per read of an export."""
 DELETE_AT_ONCE = 100
-HEADS_KEPT = 10
-"""Heads kept per account and environment, for ``revert_head``."""
 
 
 class TraceStore(Closing):
@@ -343,48 +334,10 @@ class TraceStore(Closing):
         asked = LatencyCounts(first=first, last=last, environment=check_environment(environment))
         return latency_report(await self._read(account, asked), first, last)
 
-    async def learn(
-        self, *, since: When | None = None, account: str | UnsetType = UNSET, environment: Environment = "production"
-    ) -> LearnReport:
-        """Fit a head to an account's sketched traces. The report says how well it predicts held-out traces, and what it
-        would have changed. Has no effect on routing."""
-        account = self._of(account)
-        lesson = Lesson(self._checked, account, environment, built_in_predictor())
-        await lesson.read(self.export(since=since, account=account, environment=environment))
-        return lesson.report(self._clock.time())
-
-    async def apply_head(self, report: LearnReport) -> None:
-        """Use the head of a report for the account's routing, within 5 s in all Routers with ``Settings.learning``.
-        Raises ``ValidationFailed`` if it does not beat the built-in predictor."""
-        if report.head is None or report.refusal:
-            hint = "collect more feedback, or let models be explored (explore_models in a policy)"
-            raise ValidationFailed.at("report", report.refusal, hint)
-        kept = await self._heads(report.account, report.environment)
-        before = [head for head in kept if head.id != report.head.id]
-        await self._put_heads(report.account, report.environment, (report.head, *before[: HEADS_KEPT - 1]))
-
-    async def revert_head(
-        self, *, account: str | UnsetType = UNSET, environment: Environment = "production"
-    ) -> Head | None:
-        """Return to the previous head. None: there is none, so the built-in predictor is used. Raises ``NotFound``."""
-        account = self._of(account)
-        heads = await self._heads(account, environment)
-        if not heads:
-            raise NotFound(f"{account} has no head in {environment}")
-        await self._put_heads(account, environment, heads[1:])
-        return heads[1] if len(heads) > 1 else None
-
     async def aclose(self) -> None:
         """Close the storage, unless it is a Router's."""
         if self._worker is None:
             await self._storage.aclose()
-
-    async def _heads(self, account: str, environment: Environment) -> tuple[Head, ...]:
-        return heads_in(await self._checked.read(account, AgentState(HEADS, environment=environment)))
-
-    async def _put_heads(self, account: str, environment: Environment, heads: tuple[Head, ...]) -> None:
-        put = PutAgentState(HEADS, environment, json.encode(heads), inf, durability="committed")
-        await self._checked.apply(account, [put])
 
     def _of(self, account: str | UnsetType) -> str:
         return self._account if account is UNSET else check_account("account", account)
@@ -418,6 +371,3 @@ class BlockingTraceStore(Twin[TraceStore]):
     cache_report = plain(TraceStore.cache_report)
     fallback_report = plain(TraceStore.fallback_report)
     latency_report = plain(TraceStore.latency_report)
-    learn = plain(TraceStore.learn)
-    apply_head = plain(TraceStore.apply_head)
-    revert_head = plain(TraceStore.revert_head)

@@ -24,7 +24,7 @@ from routewright._core.routing.quality import level_of, on_grid
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, TokenBounds
 
-from .worlds import TODAY, after_publication, random_health, random_input, random_pool, random_reading, recompiled
+from .worlds import TODAY, after_publication, random_health, random_input, random_pool, recompiled
 
 SIZES = (50, 160, 1_000)
 
@@ -35,8 +35,7 @@ def start(chance: Random, size: int) -> Board:
 
 def key_of(given: DecisionInput, policy: str | None = None) -> tuple[object, ...]:
     size = size_class(given.tokens.estimate)
-    alone, cap = given.reading and given.reading.cell, given.max_output_tokens
-    return policy, given.goal, given.strategy, given.needs, size, cap, given.as_of, given.workload, alone
+    return policy, given.goal, given.strategy, given.needs, size, given.max_output_tokens, given.as_of, given.workload
 
 
 def facts_of(decision: Decision) -> tuple[object, ...]:
@@ -93,7 +92,7 @@ def test_shared_plans_equal_the_full_walk_and_the_replay(size: int, full: bool) 
     for seed in range(10_000 // 40 if full else few):
         chance = Random(seed * 1_000 + size)
         board = start(chance, size)
-        classes = [random_input(chance, board, **random_reading(chance, board)) for _ in range(6)]
+        classes = [random_input(chance, board) for _ in range(6)]
         for _ in range(50 if size < 1_000 else 30):
             given = replace(chance.choice(classes), health=board.health)
             estimate = given.tokens.estimate
@@ -148,7 +147,7 @@ def test_followed_orders_equal_freshly_compiled_ones(size: int, full: bool) -> N
         classes = [random_input(chance, board) for _ in range(4)]
         classes.append(random_input(chance, board, max_latency_ms=15_000))
         classes.append(random_input(chance, board, min_quality=400_000))
-        classes += [random_input(chance, board, min_quality=400_000, **random_reading(chance, board)) for _ in range(2)]
+        classes += [random_input(chance, board, min_quality=400_000) for _ in range(2)]
         for _ in range(12):
             board = after_publication(chance, board)
             fresh = recompiled(board)
@@ -166,10 +165,10 @@ def test_keys_by_row_by_column_and_packed_agree(full: bool) -> None:
     for seed in range(100 if full else 2):
         chance = Random(seed)
         board = after_publication(chance, start(chance, 160), rows=range(0, 160, 3))
-        given = random_input(chance, board, **random_reading(chance, board))
+        given = random_input(chance, board)
         order, forecast = board.order(given), board.forecast
         assert order.keys == [order.ranking.key(forecast, key[-1]) for key in order.keys]
-        own = board.order(replace(given, quality=given.quality or tuple(board.pool.qualities), reading=None))
+        own = board.order(replace(given, quality=tuple(board.pool.qualities)))
         assert isinstance(own, OwnOrder)
         assert list(own.among(board.pool, None)) == order.keys
         some = chance.sample(board.pool.ids, 30)

@@ -23,7 +23,6 @@ from routewright.wire import (
     Need,
     PriceTier,
     Pricing,
-    Reading,
     Strategy,
     TokenBounds,
 )
@@ -96,15 +95,6 @@ def after_publication(
 def recompiled(board: Board) -> Board:
     """The same snapshots, compiled by themselves."""
     return Boards(Pool(board.pool.snapshot, board.pool.as_of)).of(board.forecast.health)
-
-
-def random_reading(chance: Random, board: Board) -> dict[str, Any]:
-    """Half of the time what a reading of the prompt says of every model."""
-    if chance.random() < 0.5:
-        return {}
-    cell = chance.randint(-12, 12), chance.randint(-8, 8)
-    quality = tuple(min(1_000_000, max(0, each + chance.randint(-9, 9) * 30_000)) for each in board.pool.qualities)
-    return {"reading": Reading("prd_1", cell, 0.5, "other", 0.1), "quality": quality}
 
 
 def random_input(chance: Random, board: Board, **given: Any) -> DecisionInput:

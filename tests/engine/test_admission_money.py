@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import anyio
@@ -32,7 +31,7 @@ from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Pause
 from routewright.wire import Ask, Delta, PolicyFallback, Stands, UpstreamCall, Usage
 
-from .test_admission import ACME, ANSWER, CAP, COST, ONE, SPARE, Bank, account
+from .test_admission import ACME, ANSWER, CAP, COST, ONE, Bank, account
 
 pytestmark = pytest.mark.anyio
 LIMIT = 10**9
@@ -215,23 +214,3 @@ async def test_a_vain_wait_for_reserved_money_is_explained_by_sqlite_too(tmp_pat
                     await ask(timeout_ms=timeout_ms)
                 assert refused.value.detail["limit_of"] == "money"
             ends.set()
-
-
-async def test_exploration_stays_within_the_callers_balance() -> None:
-    bank = Bank(terms=[account(monthly_nanos=100 * COST)])
-    bank.router = Router(
-        providers=[
-            ScriptedProvider(lambda _: ANSWER, models=[model], clock=bank.clock)
-            for model in (ONE, replace(SPARE, pricing_per_1m=ONE.pricing_per_1m))
-        ],
-        policies=[Policy(name="new", explore_models=0.2)],
-        storage=bank.storage,
-        settings=Settings(clock=bank.clock, rng=Random(3)),
-    )
-    await bank.open()
-    told = [(await bank.route(policy_id="new")).decision.input for _ in range(60)]
-    limit, spent, reserved = await bank.purse()
-    assert limit is not None
-    assert all(0 < (each.budget_nanos or 0) <= limit for each in told if each.explored)
-    assert any(each.explored for each in told)
-    assert (spent <= limit, reserved) == (True, 0)

@@ -231,7 +231,7 @@ async def test_a_falsy_part_is_still_used() -> None:
         ({"limits": None}, "limits: is None; pass Limits(...)"),
         (
             {"predictor": lambda request: 1},
-            "predictor: is function; take 'built-in', None, or pass an object with predict(request, models)",
+            "predictor: is function; pass an object with predict(request, models), or None",
         ),
         ({"tokens": "o200k_base"}, "tokens: is 'o200k_base'; pass an object with count(text, encoding)"),
     ],

@@ -17,7 +17,6 @@ from openai import OpenAI
 from routewright import MemoryStorage, Router
 from routewright.cli.serve import FLAGS
 from routewright.errors import ValidationFailed
-from routewright.learning import Learning
 from routewright.serve.config import Sources
 from routewright.serve.parts import opened, settings_of
 from routewright.serve.plan import CommandOptions, Plan
@@ -246,15 +245,4 @@ def test_the_judge_can_be_switched_off_in_the_configuration() -> None:
     assert (settings.cache.judge_usd_a_day, settings.cache.low_hit_rate) == (0, 0.5)
     Path("serve.toml").write_text("[settings.cache]\njudge_usd_a_day = -1\n")
     with pytest.raises(ValidationFailed, match="judge_usd_a_day: must be 0 or above"):
-        plan_of(Sources({}, FLAGS, {}, "serve.toml"))
-
-
-@pytest.mark.usefixtures("_here")
-def test_learning_is_turned_on_in_the_configuration() -> None:
-    table = "[settings]\npredictor = 'built-in'\n[settings.learning]\njudge"
-    Path("serve.toml").write_text(f"{table} = 'a/one'\njudge_share = 0.5\n")
-    settings = settings_of(plan_of(Sources({}, FLAGS, {}, "serve.toml")))
-    assert settings.learning == Learning(judge="a/one", judge_share=0.5)
-    Path("serve.toml").write_text(f"{table}_share = 2\n")
-    with pytest.raises(ValidationFailed, match="judge_share: "):
         plan_of(Sources({}, FLAGS, {}, "serve.toml"))

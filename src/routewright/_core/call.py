@@ -25,7 +25,6 @@ from routewright.wire import (
     LedgerRow,
     PolicySnapshot,
     PushedEvent,
-    Reading,
     Reasoning,
     RouteRequest,
     RouteResponse,
@@ -50,7 +49,6 @@ from .policy import Laid
 from .routing.board import Board
 from .routing.budget import Amount, Room, own_room
 from .routing.decision import Decision
-from .routing.exploration import Draw
 from .routing.plan import ID, Plan
 from .routing.request_options import Requirements
 from .routing.scoring import Prompt
@@ -99,14 +97,8 @@ class _Rare(Rare):
     budget: Room | None = None
     own_given: DecisionInput | None = None
     """The decision's input if it differs from the class's. None: ``given`` derives it from the plan's."""
-    reading: Reading | None = None
-    """The predictor's reading of the prompt. None: not read yet, or irrelevant."""
-    quality: tuple[int, ...] | None = None
-    """Qualities predicted by ``reading``, if they differ from the catalogue's."""
-    explores = True
-    """True: the policy may explore. False if only a decision is requested."""
-    draw: Draw | None = None
-    """The model chosen by the policy's exploration."""
+    policy_class = ""
+    """Name of the policy's class that applies."""
     asks_cache = False
     lookup: Any = None
     looked: LookLine | None = None
@@ -186,7 +178,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def given(self) -> DecisionInput:
-        """The decision's input, readings included."""
+        """The decision's input."""
         given, plan, budget = self.own_given, self.plan, self.budget
         if given is not None:
             return given
@@ -201,8 +193,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             timeout_ms=self.timeout_ms,
             budget_nanos=nanos,
             budget_tokens=tokens,
-            reading=self.reading,
-            propensity=0 if self.draw is None else self.draw.propensity,
+            policy_class=self.policy_class,
         )
 
     @given.setter
@@ -385,7 +376,6 @@ class Call(_Rare, Struct, dict=True, eq=False):
             {str(reason): count for reason, count in decision.rejected_counts.items()},
             decision.token_count,
             took_ms,
-            plan.instead_of,
         )
         if plan.is_shared and (known is None or is_plain):
             plan.line = line, is_plain

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import operator
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from msgspec.structs import astuple, replace
 
@@ -28,7 +26,6 @@ from routewright.wire import (
     PolicyVersion,
     PolicyWeights,
     PutPolicyVersion,
-    Reading,
     RouteRequest,
     Stage,
 )
@@ -37,7 +34,7 @@ from .catalogue.models import content_id
 from .guardrails.custom import check_custom
 from .model_selector import CAPABLE, Known, allowed, in_order
 from .request.json_scan import quoted
-from .request.problems import Problems, as_attribute, did_you_mean, listed, one_of, shown
+from .request.problems import Problems, as_attribute, did_you_mean, listed, shown
 from .request.read import rebuilt
 from .request.rules import (
     MAX_PROBLEMS,
@@ -52,12 +49,9 @@ from .request.rules import (
     check_whitelist,
     is_name,
 )
-from .routing.predict import LANGUAGES, TOPICS
 from .trace.ids import ALPHABET
 
 N = TypeVar("N", int, float)
-_COMPARISON = re.compile(r"(<=|>=|<|>) ?(0(?:\.\d+)?|1(?:\.0+)?)", re.ASCII)
-_COMPARES = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 def policy_id(name: str) -> str:
@@ -94,17 +88,9 @@ def checked_policy(policy: object, place: int) -> Policy:
 
 def _check_class(path: str, each: PolicyClass, found: Problems) -> None:
     """Check a class: its conditions and rules."""
-    match = each.match
-    if match == PolicyMatch():
-        hint = "set topic, difficulty, novelty or language; put rules for all prompts into the policy itself"
-        found.append(Problem(f"{path}.match", "matches every prompt", hint))
-    for name, value, known in (("topic", match.topic, TOPICS), ("language", match.language, LANGUAGES)):
-        if value is not None and value not in known:
-            found.append(Problem(f"{path}.match.{name}", f"unknown {name} {quoted(value)}", one_of(value, known)))
-    for name, value in (("difficulty", match.difficulty), ("novelty", match.novelty)):
-        if value is not None and _COMPARISON.fullmatch(value) is None:
-            problem = f"{quoted(value)} is not a comparison with a number from 0 to 1"
-            found.append(Problem(f"{path}.match.{name}", problem, "write '>0.7' or '<=0.3'"))
+    if not each.match.metadata:
+        hint = "set metadata; put rules for all requests into the policy itself"
+        found.append(Problem(f"{path}.match", "matches every request", hint))
     _check_rules(path, each, found)
 
 
@@ -189,25 +175,25 @@ def find_policy(key: str, policies: Mapping[str, PolicySnapshot]) -> PolicySnaps
     return found
 
 
-def class_of(published: PolicySnapshot, reading: Reading) -> tuple[PolicySnapshot, Reading]:
-    """The policy for a prompt: that of the first matching class, whose name goes into the reading."""
+def class_of(published: PolicySnapshot, metadata: Mapping[str, Any]) -> tuple[PolicySnapshot, str]:
+    """The policy for a request with this metadata: that of the first matching class, and the name of the class."""
     for each, made in zip(published.policy.classes or (), published.classes, strict=True):
-        match = each.match
-        if match.topic not in (None, reading.topic) or match.language not in (None, reading.language):
-            continue
-        bounds = ((match.difficulty, reading.difficulty), (match.novelty, reading.novelty))
-        compared = [(_COMPARISON.fullmatch(asked), read) for asked, read in bounds if asked is not None]
-        if all(found is None or _COMPARES[found[1]](read, float(found[2])) for found, read in compared):
-            return made, replace(reading, policy_class=name_of(each))
-    return published, reading
+        if _matches(each.match, metadata):
+            return made, name_of(each)
+    return published, ""
+
+
+def _matches(match: PolicyMatch, metadata: Mapping[str, Any]) -> bool:
+    for key, wanted in match.metadata.items():
+        value = metadata.get(key)
+        if value != wanted or isinstance(value, bool) != isinstance(wanted, bool):  # since True == 1
+            return False
+    return True
 
 
 def name_of(each: PolicyClass) -> str:
     """Name of a class. Default: its conditions."""
-    fields = ((name, getattr(each.match, name)) for name in PolicyMatch.__struct_fields__)
-    return each.name or " ".join(
-        f"{name}{value if value[0] in '<>' else f'={value}'}" for name, value in fields if value
-    )
+    return each.name or " ".join(f"{key}={value}" for key, value in each.match.metadata.items())
 
 
 class Laid(NamedTuple):

@@ -64,7 +64,6 @@ class Prepared:
         """The decision as of now (``Router.decide``), without counting in rate limits. Tokens are counted inline if
         need be; ``await decide()`` counts them in a thread."""
         call = self._engine.make_call(self._read, self.caller)
-        call.explores = False
         call.plan = self._engine.plan_now(call)
         return Decision(call.plan, call.given, call.board)
 
@@ -99,7 +98,6 @@ class Prepared:
     async def _decide(self) -> Decision:
         engine = self._engine
         call = engine.make_call(self._read, self.caller)
-        call.explores = False
         call.plan = await engine.plan(call)
         return Decision(call.plan, call.given, call.board)
 

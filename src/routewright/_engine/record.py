@@ -45,7 +45,6 @@ from .answer import Answer
 from .capture import Captured, Capturing
 from .fleet import Fleet
 from .hooks import Hooks, events_of
-from .learning import Learner
 from .progress import Progress
 from .prompt_caches import Warmth
 from .trace_log import TraceLog
@@ -80,13 +79,11 @@ class Records:
         clock: Clock,
         capture: Capturing | None = None,
         warmth: Warmth | None = None,
-        learner: Learner | None = None,
     ) -> None:
         self.commits = log.commits
         """True if calls wait until their traces are committed."""
         self._capture = capture
         self.warmth = warmth
-        self._learner = learner
         self.log = log
         self._hooks = hooks
         self._ending = Job(worker, self._end_dropped, 0.0)
@@ -162,8 +159,6 @@ class Records:
         lookup = call.lookup
         if call.prompt is not None and self.warmth is not None and served is not None and call.attempts:
             self.warmth.answered(call, served)
-        if self._learner is not None and error is None:
-            self._learner.ended(call, output)
         call.end(error, self.clock.monotonic() if at is None else at)
         evicted = None
         if lookup is not None:

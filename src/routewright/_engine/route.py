@@ -27,13 +27,11 @@ from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._core.money import PICOS_PER_NANO
 from routewright._core.policy import Laid, by_key, class_of, find_policy, name_of, under_policy
 from routewright._core.request.json_scan import quoted
-from routewright._core.request.read import STREAMED, prompt_of
+from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing, check_https
-from routewright._core.routing.board import LruCache
 from routewright._core.routing.budget import Room, room_of, within, worst_of_start
 from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decide import compiled, countable, decide, least_nanos, pays_for_any
-from routewright._core.routing.exploration import Exploration
 from routewright._core.routing.inputs import Defaults, asked_of, caller_requirements, input_of, with_ids
 from routewright._core.routing.logarithms import SIZE_CLASSES, size_class
 from routewright._core.routing.plan import Plan
@@ -85,7 +83,6 @@ from .request_input import RawRequest, Read
 from .storage import storage_faults
 
 P = TypeVar("P", bound=Progress)
-EXPLORATIONS_KEPT = 2_048
 _HTTP_URL = int(Need.HTTP_URL)
 _decode = json.Decoder(RouteResponse).decode
 _TRACELESS = InsufficientBalance, QuotaExhausted, RateLimited, ValidationFailed
@@ -137,8 +134,6 @@ class Engine:
         self._caching = caching
         self._decide_again = decide_again
         self._warmth = records.warmth
-        self._explorations: LruCache[tuple[str, str, Environment], Exploration] = LruCache(EXPLORATIONS_KEPT)
-        """By policy, account and environment. If two threads draw at once, one draw's credit may be lost."""
         self.publish(policies)
 
     @cached_property
@@ -282,7 +277,7 @@ class Engine:
     ) -> Call:
         """Make the call of a checked request, under its policy. ``fleet`` and ``policies`` replace the caller's fleet
         and the published policies."""
-        request, records, policy, laid, reading = read.request, self.records, None, None, None
+        request, records, policy, laid, class_name = read.request, self.records, None, None, ""
         if records.dropped:
             records.keep_dropped()
         started_at = self._clock.monotonic() if hold is None else hold.started_at
@@ -302,7 +297,7 @@ class Engine:
         if request.policy_id is not None:
             policy = find_policy(request.policy_id, policies or self._policy_by_key)
             if policy.classes:
-                policy, reading = class_of(policy, self.counting.built_in.read(prompt_of(request)))
+                policy, class_name = class_of(policy, request.metadata or {})
             laid = Laid(policy, request.models)
             request = under_policy(request, policy)
         asks, is_plain = None, request.params is None and request.tools is None
@@ -352,7 +347,9 @@ class Engine:
         if read.traceparent is not None:
             call.traceparent = read.traceparent
         if policy is not None:
-            call.policy, call.laid, call.reading = policy, laid, reading
+            call.policy, call.laid = policy, laid
+            if class_name:
+                call.policy_class = class_name
         if hold is not None:
             call.hold = hold
         if steps := fleet.workloads.steps:
@@ -364,9 +361,6 @@ class Engine:
 
     def give(self, call: Call) -> DecisionInput:
         if call.plan is None and call.own_given is None:
-            is_own = call.has_lists or call.warm  # others were read by their class
-            if is_own and self.counting.reads_for(call.request.models, call.board.pool):
-                self.counting.read(call)
             call.given = self._input(call)
         return call.given
 
@@ -382,8 +376,7 @@ class Engine:
             defaults=self._defaults,
             work=call.workload,
             warm=call.warm,
-            reading=call.reading,
-            quality=call.quality,
+            policy_class=call.policy_class,
         )
 
     async def guard(self, call: Call, *, plain: bool = False) -> None:
@@ -535,8 +528,6 @@ class Engine:
                     own_nanos, tokens = (None, None) if budget is None else budget
                     call.budget = Room(max(0, left if own_nanos is None else min(own_nanos, left)), tokens)
                 plan = self._class_plan(call)
-                if plan is not None and call.policy is not None:
-                    plan = self._explored(call, plan)
                 call.plan = plan
             if plan is None:
                 if own is None:
@@ -608,77 +599,36 @@ class Engine:
         """The plan, or None if exact token counts are needed. Returning None keeps ``CountTokens`` out of the chain of
         a later refusal."""
         plan = self._class_plan(call)
-        if plan is None:
-            self.give(call)
-            if self.counting.predictor is not None:
-                self.counting.predict(call)
-            try:
-                plan = decide(call.given, call.board, call.laid)
-            except CountTokens:
-                return None
-        return plan if call.policy is None else self._explored(call, plan)
+        if plan is not None:
+            return plan
+        self.give(call)
+        if self.counting.predictor is not None:
+            self.counting.predict(call)
+        try:
+            return decide(call.given, call.board, call.laid)
+        except CountTokens:
+            return None
 
     def _class_plan(self, call: Call) -> Plan | None:
-        """The compiled plan of the request's class, if it covers the call. Requests that list models have no class. If
-        reading the prompt could change the plan, the plan for the class and that reading."""
+        """The compiled plan of the request's class, if it covers the call. Requests that list models have no class, nor
+        have those of a host that predicts qualities."""
         if call.has_lists or call.warm or call.own_given is not None or self.counting.predictor is not None:
             return None
         request, board, bounds, budget = call.request, call.board, call.bounds, call.budget
-        counting, plan, tokens = self.counting, None, bounds.estimate
+        tokens = bounds.estimate
         size = SIZE_CLASSES[tokens] if tokens < len(SIZE_CLASSES) else size_class(tokens)
         retries = None if request.fallback is None else request.fallback.max_retries
         policy, day = call.snapshot_ids[2], call.fleet.day
         key: tuple[Hashable, ...] = (
             policy, request.goal, request.strategy, call.asks, size, retries, day, call.workload,
         )  # fmt: skip
-        if call.quality is None:
-            found = board.lineage.plans[key]
-            is_current = found is not None and found.version == board.version
-            plan = found.value if found is not None and is_current else self._compiled(call, key)
-            if plan is not None and counting.reads and plan.is_swayed is not False:
-                counting.read(call)
-        if call.reading is not None and call.quality is not None:
-            cell = call.reading.cell if counting.learner is None else call.quality
-            plan = self._compiled(call, (*key, call.reading.predictor, cell))
+        found = board.lineage.plans[key]
+        if found is not None and found.version == board.version:
+            plan = found.value
+        else:
+            plan = compiled(board, key, partial(self._input, call))
         nanos, most = (None, None) if budget is None else budget
         return plan if plan is not None and plan.covers(bounds, call.timeout_ms, nanos, most) else None
-
-    def _compiled(self, call: Call, key: Hashable) -> Plan | None:
-        budget, counting = call.budget, self.counting
-        plan = compiled(call.board, key, partial(self.give, call))
-        call.own_given, call.budget = None, budget  # ``give`` must not keep a budget of the class
-        if plan is not None and counting.reads and call.quality is None:
-            plan.is_swayed = counting.is_swayed(plan, call.board)
-        return plan
-
-    def _explored(self, call: Call, plan: Plan) -> Plan | None:
-        """The plan, or, under a policy that explores, sometimes one that tries another of the best models first. None
-        if that needs exact token counts."""
-        policy = None if call.policy is None else call.policy.policy
-        if policy is None or not (call.explores and policy.explore_models) or plan.given.prefer or len(plan.front) < 2:
-            return plan
-        if call.draw is None:
-            whose = policy.id, call.caller.account, call.environment
-            exploration = self._explorations[whose]
-            if exploration is None:
-                exploration = Exploration()
-                self._explorations.put(whose, exploration)
-            best, *others = plan.front
-            front = [best, *[key for key in others if key[3] <= call.timeout_ms]]  # drop models expected to be too slow
-            call.draw = exploration.draw(front, policy.explore_models, self._rng.random())
-        if call.draw.explored:
-            budget, given = call.budget, self.give(call)
-            if budget is not None:  # includes the caller's balance, which is not in the request
-                given = within(given, budget)
-            prefer, propensity = (plan.ids[call.draw.key[-1]],), call.draw.propensity
-            call.given = replace(given, prefer=prefer, propensity=propensity, explored=True)
-            try:
-                return decide(call.given, call.board, call.laid)
-            except CountTokens:  # the drawn model was not bounded before
-                return None
-        if call.own_given is not None:
-            call.given = replace(call.given, propensity=call.draw.propensity)
-        return plan
 
     async def _plan_within(self, call: Call, own: DecisionInput, left: int | None) -> Plan | None:
         """Decide by a call's own input within the money that is left. None if that is too little. A refusal that has
@@ -722,8 +672,7 @@ class Engine:
         return found
 
     def counted(self, call: Call) -> DecisionInput:
-        """The decision's input, with the prompt read and tokens counted."""
-        self._class_plan(call)  # reads the prompt if that may change the plan
+        """The decision's input, with tokens counted."""
         self.give(call)
         self.counting.predict(call)
         return self.counting.count(call, call.given)

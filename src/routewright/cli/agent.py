@@ -35,7 +35,7 @@ from .command import (
     names,
     refused,
 )
-from .route import add_predictor, keep, pair, prompt_of, router_of
+from .route import keep, pair, prompt_of, router_of
 from .show import Line, Screen, dollars, facts
 from .store import add_place, existing_store, named_store
 
@@ -70,7 +70,6 @@ def add_agent(command: Parser) -> None:
     add(models, "--sandbox", "canned answers: no key, no network, nobody is billed", action="store_true")
     add_catalogue_file(models)
     add(models, "--policies FILE", "policies in a TOML, JSON or Python file")
-    add_predictor(models)
     add_json(command, "one JSON object: the response, or the error")
     add_place(command, writes=True)
 

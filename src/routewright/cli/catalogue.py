@@ -33,10 +33,9 @@ from routewright.contrib.proposals import (
     with_proposal,
 )
 from routewright.input_file import read
-from routewright.policies import predictor_of, read_policies
+from routewright.policies import read_policies
 from routewright.policy_loss import policy_losses
 from routewright.router import Router
-from routewright.settings import Settings
 from routewright.wire import Model
 
 from .command import NOBODY_FITS, OK, Parser, add, add_catalogue_file, add_json, names, refused
@@ -320,11 +319,10 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
     document = read_policy_document(args.policy_file)
     with document.naming():
         policies, catalogue = policies_of(document), _catalogue(args)
-        settings = Settings(predictor=predictor_of(policies))
-        router = (Router.sandbox if args.sandbox else Router)(catalogue=catalogue, policies=policies, settings=settings)
+        router = (Router.sandbox if args.sandbox else Router)(catalogue=catalogue, policies=policies)
         if all(model.availability.status == "unavailable" for model in router.models()):
             screen.note("no provider is configured: checked against the whole catalogue")
-            router = Router.sandbox(catalogue=catalogue, policies=policies, settings=settings)
+            router = Router.sandbox(catalogue=catalogue, policies=policies)
         router.policies()  # raises ValidationFailed for selectors that match no model
     found = router.check_policies(request)
     notes = []

@@ -73,7 +73,6 @@ examples:
   routewright traces ls --store traces.db "status=failed" --since 2h
   routewright analytics usage --store traces.db --start-date 2026-11-01 --bucket week
   routewright cache explain --cache cache.db "Why is the sky blue?"
-  routewright learn --store traces.db --apply
   routewright ledger reconcile openai_costs.json --store traces.db
   KEY=$(routewright keys create acme --name website --store traces.db)
   routewright webhooks create acme https://hooks.example.com/in --store traces.db
@@ -91,7 +90,6 @@ _COMMANDS = {
     "analytics": ("analytics", "report usage, latency, fallbacks and cache hits of a store"),
     "cache": ("cache", "count, explain and remove answers in a response cache"),
     "feedback": ("traces", "rate an answer"),
-    "learn": ("analytics", "learn the quality of models from an account's traffic"),
     "ledger": ("ledger", "list, reconcile and correct costs and charges"),
     "accounts": ("accounts", "create accounts, change their plans, limits and credit"),
     "keys": ("accounts", "create, list, change and revoke the keys of an account"),

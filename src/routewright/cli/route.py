@@ -19,11 +19,11 @@ from routewright._core.money import usd_text
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean
 from routewright._core.request.read import decode_request
-from routewright._core.routing.decision import Decision, reading_text
+from routewright._core.routing.decision import Decision
 from routewright.assembly import stale
 from routewright.catalogue import Catalogue
 from routewright.errors import InvalidJson, NoCandidates, NoProviders, RouterError
-from routewright.policies import PolicyFile, predictor_of, read_policies
+from routewright.policies import PolicyFile
 from routewright.protocols import Cache, Storage
 from routewright.router import Router
 from routewright.settings import Settings, WebhookSettings
@@ -49,7 +49,7 @@ from routewright.wire import (
 )
 from routewright.wire.analytics import time_short
 
-from .command import Parser, TakesArguments, add, add_catalogue_file, add_json, in_words, names, refused
+from .command import Parser, add, add_catalogue_file, add_json, in_words, names, refused
 from .show import LIST_PRICE, USUAL_TIME, Block, Line, Row, Screen, Table, aligned, dollars, facts, picked, tokens
 from .spans import candidate_table, trace_page
 from .store import add_place, named_store
@@ -114,11 +114,6 @@ def add_prompt(command: Parser) -> None:
     add(asked, "--metadata KEY=VALUE", "a tag for the trace; may be repeated", action="append", type=pair, default=[])
 
 
-def add_predictor(to: TakesArguments) -> None:
-    """Add ``--predictor``."""
-    add(to, "--predictor", "built-in: prompts are read (default: if the policies have classes)", choices=["built-in"])
-
-
 def add_request(command: Parser) -> None:
     """Add the options for the request and for the choice of models."""
     add_prompt(command)
@@ -140,7 +135,6 @@ def add_request(command: Parser) -> None:
     add(pool, "--sandbox", "canned answers: no key, no network, nobody is billed", action="store_true")
     add_catalogue_file(pool)
     add(pool, "--policies FILE", "policies that --policy can name: TOML, JSON or Python")
-    add_predictor(pool)
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -245,8 +239,7 @@ def router_of(args: Namespace, *, sandbox: bool, storage: Storage | None = None,
     """Create the Router that the options describe."""
     catalogue = None if args.catalogue is None else Catalogue.load(args.catalogue)
     policies = () if args.policies is None else PolicyFile(args.policies)  # its errors include file and line
-    predictor = args.predictor or (None if args.policies is None else predictor_of(read_policies(args.policies)))
-    settings = Settings(webhooks=WebhookSettings(deliver=False), predictor=predictor)  # long-running processes deliver
+    settings = Settings(webhooks=WebhookSettings(deliver=False))  # long-running processes deliver
     make = Router.sandbox if sandbox else Router
     return make(catalogue=catalogue, policies=policies, storage=storage, cache=cache, settings=settings)
 
@@ -386,7 +379,7 @@ def _decision_page(decision: Decision) -> list[Block]:
         "input": f"{size.best} tokens, counted" if size.counted else f"about {size.best} tokens; {bounds}",
         "est. cost": "of an answer of the model's usual length; a call costs what it uses",
         "limits": ", ".join(limit for limit, holds in limits.items() if holds),
-        "prompt": reading_text(decision.reading, decision.instead_of),
+        "class": decision.policy_class or "",
         "rejected": "" if rejected else "none",
         "digest": decision.digest,
     }

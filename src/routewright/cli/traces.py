@@ -15,7 +15,6 @@ import msgspec
 from routewright._core.account_fields import told
 from routewright._core.money import usd_text
 from routewright._core.request.json_scan import quoted
-from routewright._core.routing.decision import reading_text
 from routewright._core.timestamps import timestamp
 from routewright.errors import NotFound, StorageCorrupt
 from routewright.trace import TraceStore
@@ -203,8 +202,7 @@ def _page(trace: Trace, feedback: PutFeedback | None) -> Iterator[Block]:
         most_first = sorted(decision.rejected.items(), key=lambda each: -each[1])
         given = trace.decision_input
         said = {
-            "prompt": reading_text(decision.reading, decision.instead_of),
-            "explored": "another of the best few was tried first" if given is not None and given.explored else "",
+            "class": "" if given is None else given.policy_class,
             "rejected": ", ".join(f"{count:,} by {reason}" for reason, count in most_first),
         }
         if any(said.values()):

@@ -23,7 +23,7 @@ from routewright.contrib.semconv import Version
 from routewright.errors import Problem, ValidationFailed
 from routewright.input_file import read
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
-from routewright.settings import CacheSettings, Learning, Limits, Settings, WebhookSettings
+from routewright.settings import CacheSettings, Limits, Settings, WebhookSettings
 from routewright.wire import Durability, Environment
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -80,9 +80,6 @@ CachingEntry = entry_of(
     without=("embedder", "comparators"),
     judge_usd_a_day=(Amount, CacheSettings().judge_usd_a_day),
     low_hit_rate=(Share, CacheSettings().low_hit_rate),
-)
-LearningEntry = entry_of(
-    Learning, judge_share=(Share, Learning().judge_share), judge_usd_a_day=(Amount, Learning().judge_usd_a_day)
 )
 WebhooksEntry = entry_of(
     WebhookSettings,
@@ -155,8 +152,6 @@ class SettingsEntry(Strict):
     preload_tokens: Switch = Settings().preload_tokens
     """Load the tables that tokens are counted with before a worker is ready: 75 to 110 MB each. Without, the first
     count holds up all its requests for a quarter of a second."""
-    predictor: Literal["built-in", "none"] = "none"
-    """`built-in`: read prompts, for the quality that each model may have in its answer."""
     warm_prefixes: Switch = Settings().warm_prefixes
     """Price the part of a prompt that is expected in a vendor's cache by the price for that."""
     stale_after_days: Whole | Literal["never"] = Settings().stale_after_days or "never"
@@ -165,8 +160,6 @@ class SettingsEntry(Strict):
     """See below."""
     capture: CaptureEntry | None = None
     """See below."""
-    learning: LearningEntry | None = None  # type: ignore[valid-type]
-    """See below. Without the table nothing is learned from prompts."""
     cache: CachingEntry = CachingEntry()  # type: ignore[valid-type]
     """See below."""
     webhooks: WebhooksEntry = WebhooksEntry()  # type: ignore[valid-type]

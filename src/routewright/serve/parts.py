@@ -18,7 +18,6 @@ from routewright.catalogue import Catalogue
 from routewright.console import Console
 from routewright.contrib.semconv import Version
 from routewright.errors import Problem, StorageUnavailable, ValidationFailed
-from routewright.learning import Learning
 from routewright.policies import PolicyFile
 from routewright.protocols import Cache, LocalStorage, Storage
 from routewright.router import Router
@@ -39,9 +38,8 @@ def settings_of(plan: Plan) -> Settings:
     """The Router's settings. Raises ``ValidationFailed``."""
     given = dict(plan.settings)
     most, stale_after = given.pop("default_max_output_tokens"), given.pop("stale_after_days")
-    predictor: Literal["built-in", "none"] = given.pop("predictor")
-    retention, capture, learning, cache, webhooks, execution = (
-        given.pop(each) for each in ("retention", "capture", "learning", "cache", "webhooks", "execution")
+    retention, capture, cache, webhooks, execution = (
+        given.pop(each) for each in ("retention", "capture", "cache", "webhooks", "execution")
     )
     if retention is not None:
         retention = Retention(**{name: None if days == "forever" else days for name, days in retention.items()})
@@ -50,10 +48,8 @@ def settings_of(plan: Plan) -> Settings:
         execution=ExecutionLimits(**execution),
         retention=retention,
         capture=None if capture is None else Capture(**capture),
-        learning=None if learning is None else Learning(**learning),
         cache=CacheSettings(**cache),
         webhooks=WebhookSettings(**webhooks),
-        predictor=None if predictor == "none" else predictor,
         stale_after_days=None if stale_after == "never" else stale_after,
         **given,
     )

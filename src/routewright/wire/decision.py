@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntFlag, StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from .model import Model
 from .plain import Struct
@@ -114,27 +114,6 @@ class TokenBounds(Struct, frozen=True, omit_defaults=True, gc=False):
         return self.estimate if self.o200k is None or self.images else self.o200k
 
 
-class Reading(Struct, frozen=True, omit_defaults=True):
-    """The built-in predictor's view of a prompt. It contains no text."""
-
-    predictor: str
-    """Id of the predictor's weights."""
-    cell: tuple[int, ...]
-    """Position on the predictor's grid, which determines the predicted quality of all models. All zeros: no
-    prediction."""
-    difficulty: float
-    """0 to 1; 0.5 is average."""
-    topic: str
-    novelty: float
-    """0 to 1: distance from the predictor's training data. At 1 the catalogue's qualities are used."""
-    language: str = ""
-    """ISO 639-1; empty if unknown."""
-    policy_class: str = ""
-    """Matching class of the policy, if any."""
-    sketch: tuple[int, ...] = ()
-    """Numbers from -127 to 127 from which heads learn from your traffic. Stored only if that is enabled."""
-
-
 class WarmPrefix(Struct, frozen=True):
     """The start of a prompt that a vendor is expected to have cached."""
 
@@ -175,7 +154,7 @@ class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     max_latency_ms: int | None = None
     """Models with a longer expected time to the complete answer are rejected."""
     quality: tuple[int, ...] | None = None
-    """Quality per catalogue row in millionths, if it differs from the catalogue's."""
+    """Quality per catalogue row in millionths, from a ``QualityPredictor``. None: the catalogue's."""
     assignment: str = ""
     """Key that makes a policy's random choices stable for this caller."""
     rules: int
@@ -190,22 +169,14 @@ class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """Limit on reasoning tokens, instead of an effort."""
     hour_cache: bool = False
     """True: cache marks ask for one hour, which may cost more."""
-    reading: Reading | None = None
-    """Set if ``quality`` comes from the built-in predictor."""
+    reading: dict[str, Any] | None = None
+    """Only in stored decisions of the builds that predicted ``quality`` themselves. These cannot be replayed."""
     workload: tuple[int, int] | None = None
     """How much longer answers of this workload are, and how much slower, in quarter octaves."""
     warm: tuple[WarmPrefix, ...] = ()
     """Prompt prefixes expected to cost less because a vendor has them cached."""
-    propensity: int = 0
-    """For a policy with exploration: probability, in millionths, that the first model was chosen."""
-    explored: bool = False
-    """True: the first of ``prefer`` was chosen for exploration."""
-
-    @property
-    def own_quality(self) -> tuple[int, ...] | None:
-        """Qualities from a custom predictor, which a policy's ``min_quality`` applies to. It does not apply to those of
-        the built-in predictor, because policy authors know the catalogue's qualities."""
-        return None if self.reading is not None else self.quality
+    policy_class: str = ""
+    """Name of the class of ``policy`` that applied, if any."""
 
 
 class CatalogueSnapshot(Struct, frozen=True, tag="catalogue", tag_field="kind"):
@@ -315,7 +286,5 @@ class Decided(Struct, frozen=True, kw_only=True):
     """Every other model, with the first reason for its rejection."""
     digest: str
     """Equal digests mean equal decisions."""
-    reading: Reading | None = None
-    """The predictor's reading of the prompt. Null: it could not change the choice."""
-    instead_of: str | None = None
-    """The model that would have been chosen without the reading, if different."""
+    policy_class: str | None = None
+    """Name of the policy's class that applied. Null: none did."""

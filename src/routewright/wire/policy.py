@@ -88,16 +88,10 @@ Capability = Literal["image", "tools", "json", "reasoning"]
 
 
 class PolicyMatch(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Conditions on the built-in predictor's reading of a prompt. All must hold."""
+    """Conditions on a request. All must hold."""
 
-    topic: str | None = None
-    """Topic of the prompt: ``code``, ``math`` ..."""
-    difficulty: str | None = None
-    """How difficult the prompt is, as a comparison with a number from 0 to 1: ``>0.7``, ``<=0.3``."""
-    novelty: str | None = None
-    """A comparison likewise: how unfamiliar the prompt is to the predictor, ``>0.9``."""
-    language: str | None = None
-    """Language of the prompt as ISO 639-1: ``de``."""
+    metadata: dict[str, str | int | float | bool]
+    """Values that the request's metadata must have."""
 
 
 class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -136,18 +130,15 @@ class PolicyRules(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     """Time limit for the whole call."""
     guardrails: list[PolicyGuardrail] | None = None
     """Guardrails, applied in order; each sees the text as redacted by the previous ones."""
-    explore_models: float | None = None
-    """Share of requests, up to 0.2, that try another good model first, to learn from your traffic. The expected cost of
-    the policy's requests rises by at most this share."""
 
 
 class PolicyClass(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Rules for matching prompts. Fields that are set override the policy's."""
+    """Rules for matching requests. Fields that are set override the policy's."""
 
     match: PolicyMatch
-    """Prompts that the class applies to."""
+    """Requests that the class applies to."""
     name: str = ""
-    """Name in ``explain``. Default: its conditions."""
+    """Name in traces and ``explain``. Default: its conditions."""
 
 
 class Policy(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -160,7 +151,7 @@ class Policy(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_
     created_at: str | None = None
     """RFC 3339. Default: the time when this content was first stored."""
     classes: list[PolicyClass] | None = None
-    """Rules for particular prompts. The first class that matches applies."""
+    """Rules for particular requests. The first class that matches applies."""
 
 
 class Learned(Struct, frozen=True, omit_defaults=True):
@@ -214,32 +205,3 @@ class LearnedSince(Struct, frozen=True, tag=True):
 
     fleet: str
     epoch: int
-
-
-class HeadFigures(Struct, frozen=True):
-    """Accuracy of a head on held-out traces, compared with the built-in predictor alone."""
-
-    traces: int
-    shipped_log_loss: float
-    log_loss: float
-    gain_error: float
-    """Standard error of ``gain``, over traces."""
-
-    @property
-    def gain(self) -> float:
-        """Reduction of the log-loss by the head."""
-        return self.shipped_log_loss - self.log_loss
-
-
-class Head(Struct, frozen=True, kw_only=True):
-    """Corrections of the built-in predictor, fitted to an account's traffic."""
-
-    id: str
-    """Derived from the content. ``Reading.predictor`` names it after a ``+``."""
-    made_at: float
-    """Unix seconds."""
-    predictor: str
-    """Id of the weights that it corrects; it is not used with others."""
-    models: dict[str, tuple[float, ...]]
-    """Per model an offset, then a weight per number of a sketch, in logits."""
-    figures: HeadFigures

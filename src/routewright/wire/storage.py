@@ -75,9 +75,6 @@ class PutTrace(Struct, frozen=True, tag=True):
     durability: Durability = "buffered"
 
 
-JUDGE = "judge"  # comment of feedback from a judge
-
-
 class PutFeedback(Struct, frozen=True, tag=True):
     """Create or replace a user's rating of an answer, 0 to 1."""
 

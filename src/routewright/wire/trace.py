@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from .account import Environment
-from .decision import Candidate, DecisionInput, Reading
+from .decision import Candidate, DecisionInput
 from .plain import Struct
 from .policy import GuardrailAction, Stage
 from .request import Message, ToolCall
@@ -55,10 +55,6 @@ class DecisionSpan(_Span, frozen=True, tag="decision"):
     """Digest of the decision; a replay has the same digest."""
     token_count: Literal["bounds", "estimated", "exact"] = "bounds"
     """How precisely input tokens are known in the chosen model's vocabulary."""
-    reading: Reading | None = None
-    """The predictor's reading of the prompt, if it could change the choice."""
-    instead_of: str | None = None
-    """The model that would have been chosen without the reading, if different."""
 
 
 class CacheSpan(_Span, frozen=True, tag="cache"):

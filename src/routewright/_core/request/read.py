@@ -33,7 +33,6 @@ from routewright.wire import (
     ReasoningBudget,
     Role,
     RouteRequest,
-    TextPart,
     Tool,
 )
 
@@ -174,17 +173,6 @@ def as_budget(value: Budget | Mapping[str, Any]) -> Budget:
     if found:
         raise ValidationFailed.of(*(map(as_attribute, found) if isinstance(value, Budget) else found))
     return budget
-
-
-def prompt_of(request: RouteRequest) -> str:
-    """The text of the last user message; empty if there is none."""
-    for message in reversed(request.messages):
-        if message.role == "user":
-            content = message.content or ""
-            if isinstance(content, str):
-                return content
-            return "\n".join([part.text for part in content if isinstance(part, TextPart)])
-    return ""
 
 
 def needs_of(request: RouteRequest) -> int:

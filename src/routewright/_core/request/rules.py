@@ -123,8 +123,10 @@ _TOKENS = Range(1, MOST_TOKENS, whole=True)
 _USD_PER_1M = Range(0, MOST_USD_PER_1M)
 
 _POLICY = {
-    "min_quality": _SHARE, "max_latency_ms": _TIMEOUT, "timeout_ms": _TIMEOUT, "explore_models": Range(0, 0.2),
-}  # fmt: skip
+    "min_quality": _SHARE,
+    "max_latency_ms": _TIMEOUT,
+    "timeout_ms": _TIMEOUT,
+}
 NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
     RouteRequest: {"timeout_ms": _TIMEOUT},
     AgentRequest: {

@@ -29,10 +29,8 @@ DIALLED_KEPT = 16  # sets of dials whose pools are cached
 
 OrderKey = tuple[
     tuple[int, int, int, int], int, int | None, Workload, int, str, tuple[str, ...], bool, int | None, int | None,
-    tuple[int, ...] | None,
 ]  # fmt: skip
-"""A ``RequestClass``, a ``Kind`` and a ``Bar`` in one flat tuple, which hashes faster, and the qualities predicted from
-the prompt."""
+"""A ``RequestClass``, a ``Kind`` and a ``Bar`` in one flat tuple, which hashes faster."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -219,9 +217,9 @@ class Board:
             given.weights or WEIGHTS[given.strategy][given.goal],
             size_class(given.tokens.estimate), None if cap is None else size_class(cap), given.workload or USUAL,
             given.needs, given.as_of, given.regions, given.models is not None,
-            given.min_quality, given.max_latency_ms, None if given.reading is None else given.quality,
+            given.min_quality, given.max_latency_ms,
         )  # fmt: skip
-        own = given.own_quality
+        own = given.quality
         found = self.lineage.orders[key] if own is None else None
         if found is not None and found.version == self.version:
             return found.value
@@ -238,7 +236,7 @@ class Board:
                     self._columns[cls] = Columns(self.forecast, cls), {}
                 columns, legs = self._columns[cls]
                 return OwnOrder(Ranking(cls), columns, self.forecast, eligible, bar, own, legs)
-            order = Order.compiled(Ranking(cls, key[10]), self.forecast, eligible, bar)
+            order = Order.compiled(Ranking(cls), self.forecast, eligible, bar)
         if found is None or found.version < self.version:
             self.lineage.orders.put(key, Dated(self.version, order))
         return order

@@ -76,12 +76,6 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
         plan.passed_over = tuple((model, reasons[pool.row[model]]) for model in missed)
     elif given.models is None and not closed and check.fits_all():
         plan.counts = order.eligible.counts
-    if given.reading is not None and given.quality is not None:
-        try:
-            blind = decide(replace(given, reading=None, quality=None), board).legs[0].id
-        except CountTokens:  # its order differs
-            return plan
-        plan.instead_of = blind if blind != plan.legs[0].id else ""
     return plan
 
 
@@ -173,7 +167,7 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
     except NoCandidates:
         return None
     lists = given.models is not None or given.fallback is not None
-    own = given.own_quality is not None or (lists and given.policy is None) or given.prefer
+    own = given.quality is not None or (lists and given.policy is None) or given.prefer
     if plan.legs[0].row in forecast.open or own:
         return None  # a probe, or a client's free choice
     keys = [*order.among(pool, given.models)]

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import astuple
 
 from routewright._core.money import usd
-from routewright.wire import Candidate, Decided, DecisionInput, Reading, Reason, Rejection
+from routewright.wire import Candidate, Decided, DecisionInput, Reason, Rejection
 from routewright.wire.analytics import usd_short
 from routewright.wire.plain import PlainData
 
@@ -144,8 +144,6 @@ class Decision(PlainData):
         warm = next((each.tokens for each in given.warm if each.model == model), None)
         cost += "" if warm is None else f" with {warm} tokens in a cache"
         preferred = ", which is preferred," if model in given.prefer else ""
-        if given.explored and model == given.prefer[0]:
-            preferred = ", which is explored,"
         sentence = (
             f"{aim}: {model}{preferred} scored {-score / SCORE:.2f} "
             f"(quality {-quality / MICRO:.2f}, {cost}, p50 {late_ms / 1000:.1f} s)"
@@ -187,14 +185,9 @@ class Decision(PlainData):
         return self._output
 
     @property
-    def reading(self) -> Reading | None:
-        """What the predictor read in the prompt; None if the prompt was not read."""
-        return self.input.reading
-
-    @property
-    def instead_of(self) -> str | None:
-        """The model that would have been chosen without the reading, if it differs."""
-        return self._plan.instead_of or None
+    def policy_class(self) -> str | None:
+        """Name of the policy's class that applied; None if none did."""
+        return self.input.policy_class or None
 
     def _shown(self) -> list[Candidate]:
         if self._best is None:
@@ -247,20 +240,6 @@ def digest_of(given: DecisionInput, models: list[str], output: OutputPlan, score
     return blake2b(msgspec.json.encode([every_field, [*models, *output, score]]), digest_size=16).hexdigest()
 
 
-def reading_text(reading: Reading | None, instead_of: str | None) -> str:
-    """The reading of the prompt and its effect, in words; empty if it was not read."""
-    if reading is None:
-        return ""
-    said = f"topic {reading.topic}, difficulty {reading.difficulty:.2f}, novelty {reading.novelty:.2f}"
-    if reading.language:
-        said += f", language {reading.language}"
-    if reading.policy_class:
-        said += f"; the policy's class {reading.policy_class!r}"
-    if head := reading.predictor.partition("+")[2]:
-        said += f"; qualities moved by {head}"
-    return f"{said}; without reading it: {instead_of}" if instead_of else said
-
-
 def explain(decision: Decision) -> str:
     """A decision as a table of about twenty lines of plain text."""
     shown, chain = decision.candidates[:SHOWN], decision.chain
@@ -287,8 +266,8 @@ def explain(decision: Decision) -> str:
     work = zip(phrases, decision.input.workload or (), strict=False)
     if said := [how.format(2 ** (step / 4)) for how, step in work if step]:
         lines.append(f"this workload's answers {' and '.join(said)}")
-    if read := reading_text(decision.reading, decision.instead_of):
-        lines.append(f"prompt: {read}")
+    if decision.policy_class:
+        lines.append(f"the policy's class: {decision.policy_class}")
     if decision.output_cap is not None:
         after = "" if decision.fallback_affordable else "; the budget pays for no fallback after it"
         lines.append(f"output cap: {decision.output_cap} tokens{after}")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import product
 from typing import Any, NamedTuple
 
-import numpy as np
 from msgspec.structs import astuple, replace
 
 from routewright._core.catalogue.models import resolve, resolve_within
@@ -18,7 +16,6 @@ from routewright.wire import (
     Need,
     Policy,
     PolicySnapshot,
-    Reading,
     ReasoningBudget,
     RouteRequest,
     TokenBounds,
@@ -26,10 +23,8 @@ from routewright.wire import (
 )
 
 from .forecast import Workload
-from .logarithms import IntArray
 from .pool import Pool
-from .predict import LARGEST_CELL, Predictor
-from .quality import MICRO, micro, on_grid
+from .quality import micro
 from .request_options import Requirements
 
 _URLS, _CALLER_URL = int(Need.IMAGE_URL | Need.FILE_URL), int(Need.CALLER_URL)  # flags are slow to combine
@@ -97,11 +92,11 @@ def input_of(
     defaults: Defaults,
     work: Workload | None = None,
     warm: tuple[WarmPrefix, ...] = (),
-    reading: Reading | None = None,
-    quality: tuple[int, ...] | None = None,
+    policy_class: str = "",
 ) -> DecisionInput:
     """Build the input from a checked request with model ids and its policy applied. ``asks``: from ``asked_of``; None
-    for plain text. ``warm``: prefixes expected in vendors' caches. ``quality``: predicted from the ``reading``."""
+    for plain text. ``warm``: prefixes expected in vendors' caches. ``policy_class``:
+    name of the class that ``policy`` is of."""
     budget, fallback = request.budget, request.fallback
     chain = None if fallback is None else fallback.models
     retries = None if fallback is None else fallback.max_retries
@@ -126,8 +121,7 @@ def input_of(
         prefer=tuple(request.prefer or ()),
         workload=work,
         warm=warm,
-        reading=reading,
-        quality=quality,
+        policy_class=policy_class,
         **({} if asks is None else asks._asdict()),
         **({} if policy is None else _own_rules(policy.policy)),
     )
@@ -147,22 +141,3 @@ def _own_rules(policy: Policy) -> dict[str, Any]:
 def quality_column(qualities: Iterable[float]) -> tuple[int, ...]:
     """A predictor's qualities in millionths; NaN becomes 0."""
     return tuple(0 if quality != quality else micro(float(quality)) for quality in qualities)
-
-
-def predicted_column(predictor: Predictor, cell: tuple[int, ...], pool: Pool) -> IntArray:
-    """The built-in predictor's qualities for a cell, in millionths. Shape (n,). It gets priors rounded to the grid:
-    models on the same step move alike and keep the order of their priors."""
-    steps = on_grid(pool.quality)
-    models = [replace(model, quality=step / MICRO) for model, step in zip(pool.models, steps.tolist(), strict=True)]
-    column = predictor.column(cell, models)
-    if column is None:
-        return pool.quality
-    moved: IntArray = np.array(column, dtype=np.int64)
-    ordered = np.clip(moved + (pool.quality - steps) // 100, 0, MICRO)
-    return np.where(on_grid(ordered) == on_grid(moved), ordered, moved)
-
-
-def quality_spans(predictor: Predictor, pool: Pool) -> list[tuple[int, ...]]:
-    """Per model, the grid steps of its prior and of its quality at the corners of the predictor's grid."""
-    ends = [predicted_column(predictor, cell, pool) for cell in product(*[(-most, most) for most in LARGEST_CELL])]
-    return [*map(tuple, (on_grid(np.array([pool.quality, *ends])) // 100).T.tolist())]

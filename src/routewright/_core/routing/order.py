@@ -19,10 +19,10 @@ from .scoring import Columns, Key, Ranking
 
 
 class Order:
-    """The order shared by all requests of a class and reading."""
+    """The order shared by all requests of a class."""
 
     _quality: Sequence[int] | None = None
-    """The request's own qualities. Without them a policy's floor applies to the catalogue's, whatever the reading."""
+    """The request's own qualities, which a policy's floor then applies to. None: the catalogue's."""
 
     def __init__(
         self,
@@ -50,10 +50,8 @@ class Order:
         pool, columns = forecast.pool, Columns(forecast, ranking.cls)
         if bar != NO_BAR:
             eligible = eligible.above(bar, pool.quality, columns.latency_ms)
-        predicted = ranking.predicted
-        quality = pool.quality if predicted is None else np.array(predicted, dtype=np.int64)
-        (rows, scores), qualities = columns.ranked(quality), quality.tolist()
-        keys = [columns.key(row, scores[row], qualities[row]) for row in rows[eligible.passed[rows]].tolist()]
+        rows, scores = columns.ranked(pool.quality)
+        keys = [columns.key(row, scores[row], pool.qualities[row]) for row in rows[eligible.passed[rows]].tolist()]
         of, one_provider = {key[-1]: key for key in keys}, _is_one(pool, (key[-1] for key in keys))
         return cls(ranking, eligible, bar, keys, of, one_provider=one_provider, legs={})
 
@@ -103,13 +101,6 @@ class Order:
         if floor is not None and (self._quality or forecast.pool.qualities)[row] < floor:
             return False
         return ceiling is None or self.key(forecast, row)[3] <= ceiling
-
-    def is_swayed(self, spans: Sequence[tuple[int, ...]]) -> bool:
-        """True if a reading of the prompt (``quality_spans``) could change which row is best."""
-        weight = self.ranking.cls.weights.quality
-        rest = {row: -key[0] - weight * spans[row][0] for row, key in self.of.items()}
-        surely = max([score + weight * min(spans[row]) for row, score in rest.items()], default=0)
-        return len({spans[row] for row, score in rest.items() if score + weight * max(spans[row]) >= surely}) > 1
 
     def legs(self, forecast: Forecast, rows: Iterable[int]) -> tuple[Leg, ...]:
         """The legs of some rows, in their order."""

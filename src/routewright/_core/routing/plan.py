@@ -106,7 +106,7 @@ class Plan:
 
     __slots__ = (
         "ample_counts", "ample_output", "best", "costs", "counts", "failed", "flat_to", "front", "given", "ids",
-        "instead_of", "is_shared", "is_swayed", "legs", "line", "max_high", "max_latency_ms", "p90", "passed_over",
+        "is_shared", "legs", "line", "max_high", "max_latency_ms", "p90", "passed_over",
         "reached", "told", "walked", "watched", "worst_held", "worst_input", "worst_output",
     )  # fmt: skip
 
@@ -138,10 +138,6 @@ class Plan:
         self.told: tuple[Mapping[Reason, int] | None, str] | None = None
         """Cached rejection counts and reason text, shared by calls with the same counts."""
         self.best: list[Candidate] | None = None  # cached candidates of all covered calls
-        self.is_swayed: bool | None = None
-        """Whether a reading of the prompt could change the plan. None until known; prompts are read meanwhile."""
-        self.instead_of = ""
-        """The model chosen by the catalogue's qualities alone, if a reading changed the choice."""
         self.line: tuple[Any, bool] | None = None
         """The ``ChoiceLine`` of one call; its candidates hold for all covered calls. True: all of it holds for covered
         calls without a budget."""

@@ -189,7 +189,7 @@ class Search:
             needs &= ~int(_URLS)  # nothing is sent by URL then
         if given.needs & ~able & (Need.JSON_OBJECT | Need.JSON_SCHEMA):
             needs &= ~int(Need.JSON)  # one JSON format does not replace the other
-        quality = int(pool.quality[row]) if given.own_quality is None else given.own_quality[row]
+        quality = int(pool.quality[row]) if given.quality is None else given.quality[row]
         changed = replace(
             given,
             models=models,

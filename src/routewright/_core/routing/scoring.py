@@ -84,16 +84,12 @@ class RequestClass(NamedTuple):
 
 
 class Ranking:
-    """Computes row keys for one class of request. ``predicted``: qualities in millionths, instead of the pool's."""
+    """Computes row keys for one class of request."""
 
-    __slots__ = ("_cap", "_levels", "_size", "_weights", "cls", "predicted")
+    __slots__ = ("_cap", "_size", "_weights", "cls")
 
-    def __init__(self, cls: RequestClass, predicted: tuple[int, ...] | None = None) -> None:
+    def __init__(self, cls: RequestClass) -> None:
         self.cls = cls
-        self.predicted = predicted
-        self._levels: list[int] | None = None
-        if predicted is not None:
-            self._levels = (on_grid(np.array(predicted, dtype=np.int64)) // 100).tolist()
         self._weights = cls.weights
         self._size = class_size(cls.input_size)
         self._cap = cls.cap
@@ -114,10 +110,9 @@ class Ranking:
             cost = _utility(nanos, _DEAR, _CHEAP)
         late_ms, stability = forecast.expected_ms(row, cap, work), forecast.stability[row]
         by_quality, by_cost, by_latency, by_stability = self._weights
-        levels, qualities = self._levels or pool.levels, self.predicted or pool.qualities
-        score = by_quality * levels[row] + by_cost * cost
+        score = by_quality * pool.levels[row] + by_cost * cost
         score += by_latency * _utility(late_ms, _SLOW, _QUICK) + by_stability * _steadiness(stability)
-        return -score, -qualities[row], nanos, late_ms, -stability, pool.id_ranks[row], row
+        return -score, -pool.qualities[row], nanos, late_ms, -stability, pool.id_ranks[row], row
 
     def warmed(self, key: Key, forecast: Forecast, cached: int, tokens: int) -> Key:
         """The key with the cost lowered for ``cached`` of ``tokens`` input tokens in the vendor's cache."""

@@ -97,8 +97,6 @@ class ChoiceLine(Struct, array_like=True, gc=False):
     rejected: dict[str, int]
     token_count: Any
     took_ms: float
-    instead_of: str = ""
-    """The model that would have been chosen without a reading, if different."""
 
 
 class LookLine(Struct, array_like=True, gc=False):
@@ -223,8 +221,6 @@ def spans_of(line: CallLine) -> list[Span]:
                 rejected=line.choice.rejected.copy(),  # calls may share the line
                 digest=digest_of(line.given, line.choice.models, output, line.choice.score),
                 token_count=line.choice.token_count,
-                reading=line.given.reading,
-                instead_of=line.choice.instead_of or None,
             )
         )
     spans += _guardrail_spans(len(spans), line.hits, 0.0, None)
