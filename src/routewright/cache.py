@@ -267,12 +267,7 @@ def _reason(near: list[NearEntry], bound: Bound, requests: int) -> str:
 class Judge:
     """Has a model judge answers, within a daily budget over all callers."""
 
-    def __init__(
-        self,
-        engine: Callable[[], Engine],
-        budget_usd: float,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, engine: Callable[[], Engine], budget_usd: float, clock: Clock) -> None:
         self._engine = engine
         self._budget_usd = budget_usd
         self._clock = clock
@@ -292,8 +287,8 @@ class Judge:
         spent_usd = left_usd
         try:
             options = {"budget": {"maxCostUsd": left_usd}, "metadata": {"routewright": "cache_judge"}}
-            asked = RawRequest(judge_request(question, cached, live), options)
-            answer = await self._engine().route(asked, caller)
+            request = RawRequest(judge_request(question, cached, live), options)
+            answer = await self._engine().route(request, caller)
             spent_usd = answer.routing.cost_usd
             return read_judgement(answer.output)
         except (RouterTimeoutError, UpstreamFailed):  # the vendor may bill it all the same

@@ -38,8 +38,8 @@ def published(policy: Policy) -> PolicySnapshot:
 def test_the_first_matching_class_overrides_the_policy(
     metadata: dict[str, Any], name: str, models: tuple[str, ...]
 ) -> None:
-    made, told = class_of(published(POLICY), metadata)
-    assert (told, made.models) == (name, models)
+    made, class_name = class_of(published(POLICY), metadata)
+    assert (class_name, made.models) == (name, models)
     assert made.policy.min_quality == 0.3
     assert (made.policy.name, made.version) == ("p", "p@2026-11-21")
 

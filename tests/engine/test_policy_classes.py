@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from routewright import CallableProvider, Caller, Catalogue, Model, Pricing, Router
+from routewright import CallableProvider, Catalogue, Model, Pricing, Router
 from routewright.wire import Policy, PolicyClass, PolicyGuardrail, PolicyMatch, UpstreamCall
 
 pytestmark = pytest.mark.anyio
@@ -40,8 +40,8 @@ async def test_a_class_of_a_policy_has_its_own_rules_and_its_name_is_seen() -> N
             assert trace.policy_id == desk.policies()[0].id
             assert trace.decision_input is not None
             assert trace.decision_input.policy_class == (name or "")
-            for told in (desk.explain(each), desk.explain(trace)):
-                assert [line for line in told.splitlines() if "class" in line] == (
+            for text in (desk.explain(each), desk.explain(trace)):
+                assert [line for line in text.splitlines() if "class" in line] == (
                     [f"the policy's class: {name}"] if name else []
                 )
             assert desk.replay(trace).digest == each.decision.digest
@@ -51,6 +51,6 @@ async def test_a_class_has_its_own_guardrails() -> None:
     strict = PolicyClass(match=GOLD, guardrails=[PolicyGuardrail(deny=["secret"], action="redact")])
     async with router(strict) as desk:
         for tier, hits in (("tin", 0), ("gold", 1)):
-            asked = await desk.route("a secret", policy_id="p", metadata={"tier": tier}, caller=Caller())
-            trace = await desk.trace(asked.trace_id)
+            reply = await desk.route("a secret", policy_id="p", metadata={"tier": tier})
+            trace = await desk.trace(reply.trace_id)
             assert [span.type for span in trace.spans].count("guardrail") == hits

@@ -184,9 +184,9 @@ def class_of(published: PolicySnapshot, metadata: Mapping[str, Any]) -> tuple[Po
 
 
 def _matches(match: PolicyMatch, metadata: Mapping[str, Any]) -> bool:
-    for key, wanted in match.metadata.items():
-        value = metadata.get(key)
-        if value != wanted or isinstance(value, bool) != isinstance(wanted, bool):  # since True == 1
+    for key, value in match.metadata.items():
+        tag = metadata.get(key)
+        if tag != value or isinstance(tag, bool) != isinstance(value, bool):  # since True == 1
             return False
     return True
 
