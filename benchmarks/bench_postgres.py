@@ -16,13 +16,13 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 from tests.fault_proxy import FaultProxy
+from tests.servers import HOST, NotInstalled, PostgresServer, at_port
 
 from routewright import SqliteStorage
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connection import Address
 from routewright.backends.storage.postgres.schema import create
 from routewright.protocols import Storage
-from routewright.testing.servers import HOST, NotInstalled, PostgresServer, at_port
 from routewright.wire import Account, PutAccount, PutKey
 
 from .accounts import AT, CALLER, KEY, WIDE, open_account

@@ -13,12 +13,12 @@ from itertools import cycle
 
 import psycopg
 import pytest
+from tests.servers import NotInstalled, PostgresServer
 
 from routewright import TraceStore
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connection import Address
 from routewright.backends.storage.postgres.schema import create
-from routewright.testing.servers import NotInstalled, PostgresServer
 
 from .bench_trace_query import FILTERS
 from .conftest import TimedAsync

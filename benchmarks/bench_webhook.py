@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 from msgspec.structs import replace
+from tests.contracts.storage.samples import make_event
 
 from routewright import MemoryStorage, SqliteStorage, WebhookSigner
 from routewright._core.crypto import derive, seal
@@ -20,7 +21,6 @@ from routewright.backends.clock import SystemClock
 from routewright.backends.transport.webhooks import AiohttpWebhooks
 from routewright.loop import at_once
 from routewright.protocols import Storage
-from routewright.testing.storage.samples import make_event
 from routewright.webhook import StandardWebhookSigner
 from routewright.wire import Deliveries, Endpoint, PutEndpoint, PutEvent, SealedSecret
 

@@ -13,10 +13,10 @@ import tempfile
 from pathlib import Path
 
 import psycopg
+from tests.servers import PostgresServer
 
 from routewright.backends.storage.postgres.connection import Address
 from routewright.backends.storage.postgres.schema import create
-from routewright.testing.servers import PostgresServer
 
 from .bench_postgres import bare, everything, limited
 from .crowd import Calling, crowd

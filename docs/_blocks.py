@@ -31,12 +31,12 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import anyio
+from tests.servers import NotInstalled, find
 
 from routewright import Catalogue
 from routewright.backends.clock import SystemClock
 from routewright.backends.providers.hosts import HOSTS
 from routewright.cli import main
-from routewright.testing.servers import NotInstalled, find
 
 ROOT = Path(__file__).parent.parent
 NOON = datetime.fromisoformat(f"{Catalogue().as_of}T12:00:00+00:00").timestamp()

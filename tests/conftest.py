@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from routewright.testing import FakeClock
-from routewright.testing.servers import PostgresServer, RedisServer
 
 from .recorded import NOON, at_noon, few, record
+from .servers import PostgresServer, RedisServer, need
 
 pytest_plugins = ["routewright.testing.plugin", "pytester"]
 ROOT = Path(__file__).parent
@@ -152,6 +152,22 @@ def store(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same file, which the environment names."""
     monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
     return recorded
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """PostgreSQL without syncs. Each test should use a new ``database()``."""
+    need("postgres")
+    with PostgresServer(durable=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """Redis without persistence."""
+    need("redis-server")
+    with RedisServer() as server:
+        yield server
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import Literal, Self
 
-from routewright.testing.servers import HOST, free_port
+from tests.servers import HOST, free_port
 
 Side = Literal["client", "server"]
 

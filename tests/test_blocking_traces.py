@@ -11,8 +11,8 @@ import pytest
 
 from routewright import Retention, Router, SqliteStorage, TraceStore
 from routewright.errors import NotFound
-from routewright.testing.storage import make_trace
 from routewright.trace import BlockingTraceStore
+from tests.contracts.storage import make_trace
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -13,8 +13,8 @@ from routewright import Router
 from routewright.cli import main
 from routewright.cli.show import Screen
 from routewright.storage import open_cache
-from routewright.testing.servers import RedisServer
 from routewright.wire import Caller
+from tests.servers import RedisServer
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

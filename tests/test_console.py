@@ -33,9 +33,9 @@ from routewright.console import BlockingConsole
 from routewright.errors import AuthenticationFailed, InternalError, NotFound, StorageUnavailable
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
-from routewright.testing.storage import make_trace
-from routewright.testing.storage.samples import make_row
 from routewright.wire import SYSTEM_ACCOUNT, Account, Events, LedgerRow, LedgerRows
+from tests.contracts.storage import make_trace
+from tests.contracts.storage.samples import make_row
 
 from .billing import book, hold
 from .offices import START, Watched, bearer, holds

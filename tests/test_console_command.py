@@ -18,8 +18,8 @@ from routewright import Console, RateLimits, SqliteStorage
 from routewright.cli import main
 from routewright.errors import AuthenticationFailed
 from routewright.root_secret import secret_path
-from routewright.testing.storage.samples import make_row
 from routewright.wire import Caller
+from tests.contracts.storage.samples import make_row
 
 from .billing import book, hold
 from .test_console_changes import Interrupted

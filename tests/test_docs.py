@@ -80,7 +80,8 @@ def test_every_scope_and_every_event_is_explained() -> None:
 
 
 def test_the_classes_for_own_storages_exist() -> None:
-    source = [path.read_text("utf-8") for path in (ROOT / "src/routewright").rglob("*.py")]
+    roots = ROOT / "src/routewright", ROOT / "tests/contracts"
+    source = [path.read_text("utf-8") for root in roots for path in root.rglob("*.py")]
     classes = {name for text in source for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
     prose = re.sub("^```.*?^```", "", (ROOT / "docs/how-to/own-storage.md").read_text("utf-8"), flags=re.M | re.S)
     assert set(re.findall("`([A-Z][A-Za-z]+)", prose)) <= classes

@@ -30,8 +30,6 @@ from routewright.errors import NotFound, PreconditionFailed, StorageUnavailable
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.testing.provider import Turn
-from routewright.testing.storage import make_trace
-from routewright.testing.storage.samples import model_span
 from routewright.wire import (
     Correct,
     DeleteTraces,
@@ -46,6 +44,8 @@ from routewright.wire import (
     Write,
     Written,
 )
+from tests.contracts.storage import make_trace
+from tests.contracts.storage.samples import model_span
 
 from .billing import (
     BROKEN,

@@ -20,8 +20,7 @@ from redis import TimeoutError as RedisSilent
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from routewright.testing import plugin
-from routewright.testing.servers import HOST, NotInstalled, PgBouncer, PostgresServer, RedisServer, at_port
+from tests.servers import HOST, NotInstalled, PgBouncer, PostgresServer, RedisServer, at_port, need
 
 from .fault_proxy import FaultProxy
 
@@ -163,7 +162,7 @@ def test_a_replica_follows_and_is_promoted(durable: PostgresServer) -> None:
 def test_clients_of_pgbouncer_share_a_connection_from_one_transaction_to_the_next(
     which: str, request: pytest.FixtureRequest
 ) -> None:
-    plugin.need("pgbouncer")
+    need("pgbouncer")
     server: PostgresServer = request.getfixturevalue(which)
     with PgBouncer(server, default_pool_size=1) as bouncer:
         url = at_port(server.database(), bouncer.port)
@@ -226,7 +225,7 @@ def test_a_server_that_does_not_start_says_why_and_leaves_nothing(redis_server: 
 def test_a_server_ends_with_the_process_that_started_it(redis_server: RedisServer) -> None:
     code = """
 import os
-from routewright.testing.servers import RedisServer
+from tests.servers import RedisServer
 server = RedisServer().__enter__()
 print(server.folder, server.port, flush=True)
 os.kill(os.getpid(), 9)
@@ -243,10 +242,10 @@ def test_where_a_program_is_missing_tests_are_skipped_or_fail(monkeypatch: pytes
         RedisServer()
     monkeypatch.delenv("TEST_SERVERS", raising=False)
     with pytest.raises(pytest.skip.Exception, match=said):
-        plugin.need("redis-server")
+        need("redis-server")
     monkeypatch.setenv("TEST_SERVERS", "required")
     with pytest.raises(pytest.fail.Exception, match=said):
-        plugin.need("redis-server")
+        need("redis-server")
 
 
 def test_a_proxy_counts_connections_and_round_trips(proxy: FaultProxy, redis_server: RedisServer) -> None:

@@ -18,9 +18,9 @@ from msgspec.structs import fields, replace
 from routewright import MemoryStorage
 from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage
-from routewright.testing.storage import AccountsContract, BooksContract, StorageContract
-from routewright.testing.storage.samples import full_trace
 from routewright.wire import DeleteTraces, FeedbackByTrace, PutFeedback, PutTrace, Trace, TraceById, Write, Written
+from tests.contracts.storage import AccountsContract, BooksContract, StorageContract
+from tests.contracts.storage.samples import full_trace
 
 pytestmark = pytest.mark.anyio
 suite = StorageContract()

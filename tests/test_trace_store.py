@@ -32,8 +32,6 @@ from routewright.errors import (
 from routewright.protocols import Storage
 from routewright.settings import Retention
 from routewright.testing import FakeClock
-from routewright.testing.storage import make_trace
-from routewright.testing.storage.samples import newest_first, random_trace, spans_of_each_kind
 from routewright.trace import TraceStore
 from routewright.wire import (
     Bucket,
@@ -47,6 +45,8 @@ from routewright.wire import (
     TraceItem,
     UsageCounts,
 )
+from tests.contracts.storage import make_trace
+from tests.contracts.storage.samples import newest_first, random_trace, spans_of_each_kind
 
 pytestmark = pytest.mark.anyio
 

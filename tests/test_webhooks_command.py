@@ -18,9 +18,9 @@ import pytest
 from routewright import Console, SqliteStorage, WebhookSigner
 from routewright._core.webhooks.outbox import body_of
 from routewright.cli import main
-from routewright.testing.servers import free_port
-from routewright.testing.storage.samples import make_event
 from routewright.wire import ClaimDeliveries, DeliveryAttempt, EndAttempt, PutEvent
+from tests.contracts.storage.samples import make_event
+from tests.servers import free_port
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

@@ -1,6 +1,6 @@
 """Protocols for everything a program may plug in. Any object that fits will do; inheriting is not needed.
 
-The docstrings state what an implementation must guarantee. The contract suites in ``routewright.testing`` check it."""
+The docstrings state what an implementation must guarantee. The contract suites in ``tests/contracts`` check it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,6 @@ from routewright.errors import (
     RouterTimeoutError,
     StorageUnavailable,
 )
-from routewright.testing.storage.samples import Draft, all_pages, make_facts, make_row, make_trace
 from routewright.wire import (
     Ask,
     Caller,
@@ -51,6 +50,7 @@ from routewright.wire import (
     TraceItems,
     UsageCounts,
 )
+from tests.contracts.storage.samples import Draft, all_pages, make_facts, make_row, make_trace
 
 PR_SET_PDEATHSIG = 1
 TIMES = 20.0

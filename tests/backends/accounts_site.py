@@ -16,8 +16,8 @@ from routewright.backends.storage.sqlite.connection import connect
 from routewright.backends.storage.sqlite.transaction import AccountTransaction
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.testing import FakeClock
-from routewright.testing.storage.samples import AT_S, Till
 from routewright.wire import WINDOW_S
+from tests.contracts.storage.samples import AT_S, Till
 
 LEASE_S = 30.0
 

@@ -19,8 +19,8 @@ from routewright.backends.storage.tables.rollups import roll
 from routewright.backends.storage.tables.traces import STORED, Stored
 from routewright.errors import RouterError
 from routewright.protocols import Storage
-from routewright.testing.storage import make_trace
 from routewright.wire import PutTrace, Trace, TraceById, TraceItems
+from tests.contracts.storage import make_trace
 
 Table = dict[tuple[Any, ...], Any]
 

@@ -16,8 +16,8 @@ from routewright.backends.storage.sqlite.schema import prepare
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.protocols import LimitingStorage
 from routewright.testing import FakeClock
-from routewright.testing.storage.samples import AT, AT_S, Till, make_account, make_key
 from routewright.wire import AddCredit, PutAccount, PutKey, Stands
+from tests.contracts.storage.samples import AT, AT_S, Till, make_account, make_key
 
 T = TypeVar("T")
 LEASE_S = 30.0

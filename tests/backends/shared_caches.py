@@ -11,8 +11,8 @@ import pytest
 from routewright.backends.cache.memory import OBSERVATIONS
 from routewright.backends.cache.postgres import PostgresCache
 from routewright.backends.cache.sqlite import SqliteCache
-from routewright.testing.cache import NORTH, PARTITION, key_of, make_entry
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, Observation
+from tests.contracts.cache import NORTH, PARTITION, key_of, make_entry
 
 SharedCache = SqliteCache | PostgresCache
 ALL = CacheSelection(account="acme")

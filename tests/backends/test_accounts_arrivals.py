@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from routewright.errors import RateLimited
-from routewright.testing.storage.samples import make_account, make_key
 from routewright.wire import Ask, Caller, Grant, PutAccount, PutKey, RateLimits, Write
+from tests.contracts.storage.samples import make_account, make_key
 from tests.core.arrivals import ARRIVALS, FIRST, Arrivals, Crowd, limits_of, told
 
 from .places import LONG_S, Place, at_once

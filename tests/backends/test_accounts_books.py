@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from routewright.errors import PreconditionFailed
-from routewright.testing.storage.samples import AT, Till, make_row
 from routewright.wire import AddCredit, Correct, RunLimit
+from tests.contracts.storage.samples import AT, Till, make_row
 
 from .places import KINDS, LEASE_S, Place, at_once, tills_of
 

@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from routewright.backends.storage.memory import accounts as memory
 from routewright.errors import IdempotencyKeyReused, RouterTimeoutError
 from routewright.protocols import Accounts, LimitingStorage
-from routewright.testing.storage.samples import DAY_S, make_ask, make_facts, make_row
 from routewright.wire import Caller, Claim, DeleteResults, Environment, Grant, LedgerRows, Replay
+from tests.contracts.storage.samples import DAY_S, make_ask, make_facts, make_row
 
 from .places import KINDS, LEASE_S, Place, at_once, tills_of
 

@@ -15,12 +15,12 @@ from routewright.backends.storage.memory import MemoryStorage
 from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.errors import RateLimited
 from routewright.testing import FakeClock
-from routewright.testing.storage import AccountsContract
-from routewright.testing.storage.admission import AccountsSuite, Budgets, Windows
-from routewright.testing.storage.owners import Owners
-from routewright.testing.storage.samples import Till
-from routewright.testing.storage.settlement import Accounting, Histories, Idempotency, Settling
 from routewright.wire import Ask, Caller, Claim
+from tests.contracts.storage import AccountsContract
+from tests.contracts.storage.admission import AccountsSuite, Budgets, Windows
+from tests.contracts.storage.owners import Owners
+from tests.contracts.storage.samples import Till
+from tests.contracts.storage.settlement import Accounting, Histories, Idempotency, Settling
 
 from .accounts_site import desk_of
 from .places import empty_store

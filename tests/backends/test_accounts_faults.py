@@ -27,17 +27,6 @@ from routewright.backends.storage.sqlite.transaction import AccountTransaction
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.errors import InternalError, RouterError, RouterTimeoutError, StorageFull, StorageUnavailable
 from routewright.testing import FakeClock
-from routewright.testing.storage.samples import (
-    AT_S,
-    MONTH,
-    RUN,
-    Draft,
-    Till,
-    make_account,
-    make_facts,
-    make_row,
-    make_trace,
-)
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     HealthSnapshot,
@@ -47,6 +36,17 @@ from routewright.wire import (
     Replay,
     Short,
     SnapshotById,
+)
+from tests.contracts.storage.samples import (
+    AT_S,
+    MONTH,
+    RUN,
+    Draft,
+    Till,
+    make_account,
+    make_facts,
+    make_row,
+    make_trace,
 )
 
 from .watched import Failing, Watched

@@ -18,7 +18,6 @@ from routewright.backends.storage.sqlite.log import Log
 from routewright.backends.storage.sqlite.sync import Sync
 from routewright.backends.storage.sqlite.transaction import AccountTransaction
 from routewright.errors import RateLimited, RouterError, StorageCorrupt, StorageUnavailable
-from routewright.testing.storage.samples import AT, AT_S, EVENTS, MONTH, RUN, Draft, Till, make_row, make_trace
 from routewright.wire import (
     AddCredit,
     DeleteResults,
@@ -31,6 +30,7 @@ from routewright.wire import (
     RunLimit,
     TraceById,
 )
+from tests.contracts.storage.samples import AT, AT_S, EVENTS, MONTH, RUN, Draft, Till, make_row, make_trace
 
 from .accounts_site import LEASE_S, Machine, Site, desk_of
 
@@ -191,7 +191,7 @@ def make_limited(**limits: Any) -> Any:
 
 
 def make_terms(**given: Any) -> Any:
-    from routewright.testing.storage.samples import make_account
+    from tests.contracts.storage.samples import make_account
 
     return make_account(prepaid=True, monthly_nanos=1_000, **given)
 

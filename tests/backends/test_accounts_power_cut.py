@@ -20,8 +20,8 @@ from routewright.backends.storage.sqlite import background as keeper
 from routewright.backends.storage.sqlite.connection import Connection, connect
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.errors import StorageCorrupt
-from routewright.testing.storage.samples import AT, MONTH, Draft, Till, make_key, make_trace
 from routewright.wire import Claim, LedgerRow, Replay, TraceById
+from tests.contracts.storage.samples import AT, MONTH, Draft, Till, make_key, make_trace
 
 from .contents import assert_sound
 from .power import Disk, Files, fill

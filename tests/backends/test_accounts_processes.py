@@ -30,8 +30,8 @@ from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.errors import StorageUnavailable
 from routewright.protocols import Storage
-from routewright.testing.storage.samples import AT, MONTH, Till, make_account, make_key
 from routewright.wire import WINDOW_S, Account, AddCredit, PutAccount, RateLimits, Stands, UsageCounts
+from tests.contracts.storage.samples import AT, MONTH, Till, make_account, make_key
 
 from .accounts_child import DAY, KEYS, LEASE_S, TIMES, Fast, Orders, Told
 from .accounts_site import Audit

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from routewright._core.accounts.ledger import key_of, total
-from routewright.testing.storage.samples import AT, AT_S, NEXT_MONTH, NEXT_MONTH_S, Till, all_pages, make_row
 from routewright.wire import AddCredit, Correct, Grant, LedgerRow, LedgerRows, LedgerSums, RunLimit
+from tests.contracts.storage.samples import AT, AT_S, NEXT_MONTH, NEXT_MONTH_S, Till, all_pages, make_row
 
 from .places import KINDS, LEASE_S, Place, at_once, tills_of
 

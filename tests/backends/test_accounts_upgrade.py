@@ -22,8 +22,8 @@ from routewright.backends.storage.sqlite.upkeep import check, upgrade
 from routewright.backends.storage.sqlite.writer import Request
 from routewright.errors import AuthenticationFailed, StorageVersion
 from routewright.testing import FakeClock
-from routewright.testing.storage.samples import Till, make_facts, make_row
 from routewright.wire import Caller, Claim, Grant, Replay, RunLimit, Stands
+from tests.contracts.storage.samples import Till, make_facts, make_row
 
 pytestmark = pytest.mark.anyio
 

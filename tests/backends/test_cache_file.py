@@ -19,8 +19,8 @@ import pytest
 from routewright.backends.cache.search import AT_ONCE, Vectors
 from routewright.backends.cache.sqlite import SqliteCache
 from routewright.errors import StorageCorrupt, ValidationFailed
-from routewright.testing.cache import NORTH, PARTITION, key_of, make_entry
 from routewright.wire import CachedAnswer, CacheEntry, CacheMatch, CacheSelection, Observation
+from tests.contracts.cache import NORTH, PARTITION, key_of, make_entry
 
 from .processes import running
 from .shared_caches import ALL, SharedContract, get, near, put
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 WRITES = """
 import os, sys, time, anyio
 from routewright.backends.cache.sqlite import SqliteCache
-from routewright.testing.cache import make_entry
+from tests.contracts.cache import make_entry
 from routewright.wire import CachedAnswer
 
 async def main(path, first):
@@ -45,7 +45,7 @@ anyio.run(main, *sys.argv[1:])
 LOOKS = """
 import time
 from routewright.backends.cache.sqlite import SqliteCache
-from routewright.testing.cache import PARTITION, key_of, make_entry
+from tests.contracts.cache import PARTITION, key_of, make_entry
 from routewright.wire import CacheSelection
 
 async def main(path):

@@ -29,11 +29,11 @@ from routewright.errors import ValidationFailed
 from routewright.protocols import Cache
 from routewright.storage import open_cache
 from routewright.testing import FakeClock
-from routewright.testing.cache import OTHER, PARTITION, CacheContract, Subject, key_of, make_entry
 from routewright.testing.clock import START
-from routewright.testing.servers import PostgresServer, RedisServer
-from routewright.testing.threads import run_in_threads
 from routewright.wire import CachedAnswer, CacheEntry, CacheSelection
+from tests.contracts.cache import OTHER, PARTITION, CacheContract, Subject, key_of, make_entry
+from tests.contracts.storage.threads import run_in_threads
+from tests.servers import PostgresServer, RedisServer
 
 from .databases import empty_store
 

@@ -11,9 +11,9 @@ from routewright.backends.coordination.memory import MemoryCoordination
 from routewright.backends.coordination.redis import RedisCoordination
 from routewright.errors import StorageUnavailable
 from routewright.testing import FakeClock
-from routewright.testing.coordination import FIRST, SECOND, CoordinationContract
-from routewright.testing.servers import RedisServer
 from routewright.wire import Notice
+from tests.contracts.coordination import FIRST, SECOND, CoordinationContract
+from tests.servers import RedisServer
 
 
 class TestMemoryCoordination(CoordinationContract):

@@ -13,8 +13,8 @@ from routewright import Budget, Console, Router, open_storage
 from routewright.backends.storage.postgres.connection import Address
 from routewright.backends.storage.postgres.schema import check, create
 from routewright.cli import main
-from routewright.testing.servers import PostgresServer
 from routewright.wire import Ask, Caller
+from tests.servers import PostgresServer
 
 from .databases import new_schema
 from .test_postgres_schema import ROOT, run

@@ -22,10 +22,9 @@ from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connection import Address
 from routewright.backends.storage.postgres.schema import create
 from routewright.errors import StorageUnavailable, StorageVersion
-from routewright.testing.cache import NORTH, PARTITION, key_of, make_entry
-from routewright.testing.plugin import need
-from routewright.testing.servers import PostgresServer
 from routewright.wire import CachedAnswer, CacheEntry, CacheMatch, CacheSelection, Observation
+from tests.contracts.cache import NORTH, PARTITION, key_of, make_entry
+from tests.servers import PostgresServer, need
 
 from .shared_caches import ALL, SharedContract, get, near, put
 

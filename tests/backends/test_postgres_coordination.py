@@ -18,10 +18,9 @@ from routewright.backends.storage.postgres.schema import create
 from routewright.backends.storage.postgres.upkeep import _ANNOUNCE, PostgresCoordination
 from routewright.errors import StorageUnavailable
 from routewright.testing import FakeClock
-from routewright.testing.coordination import FIRST, SECOND, CoordinationContract
-from routewright.testing.plugin import need
-from routewright.testing.servers import PostgresServer
 from routewright.wire import Notice
+from tests.contracts.coordination import FIRST, SECOND, CoordinationContract
+from tests.servers import PostgresServer, need
 
 pytestmark = pytest.mark.anyio
 SAYS = """

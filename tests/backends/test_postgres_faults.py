@@ -21,9 +21,6 @@ from routewright.backends.storage.postgres.connection import AGAIN_S, PATIENCE_S
 from routewright.backends.storage.postgres.request_queue import LOOK_S, Ending, PendingAsk, Queues
 from routewright.errors import InternalError, RateLimited, StorageUnavailable
 from routewright.testing import FakeClock
-from routewright.testing.plugin import need
-from routewright.testing.servers import HOST, PgBouncer, PostgresServer, at_port
-from routewright.testing.storage.samples import PURSES, Till, make_ask, make_facts, make_row, make_trace
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Caller,
@@ -39,7 +36,9 @@ from routewright.wire import (
     TraceItems,
     UsageCounts,
 )
+from tests.contracts.storage.samples import PURSES, Till, make_ask, make_facts, make_row, make_trace
 from tests.fault_proxy import FaultProxy
+from tests.servers import HOST, PgBouncer, PostgresServer, at_port, need
 
 from .databases import empty_store, new_store
 from .processes import run
@@ -440,7 +439,7 @@ async def test_the_servers_clock_counts_if_a_machines_is_an_hour_off(url: str) -
 def test_a_forked_child_inherits_no_holds_and_does_not_touch_the_parents_connection(url: str) -> None:
     script = """
         from routewright.backends.storage.postgres import PostgresStorage
-        from routewright.testing.storage.samples import Till, make_row
+        from tests.contracts.storage.samples import Till, make_row
 
         storage = PostgresStorage(sys.argv[1])
         till = Till(storage)

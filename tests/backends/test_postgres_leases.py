@@ -11,9 +11,9 @@ import pytest
 
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.errors import RateLimited
-from routewright.testing.servers import PostgresServer
-from routewright.testing.storage.samples import Till, make_row
 from routewright.wire import RateLimits
+from tests.contracts.storage.samples import Till, make_row
+from tests.servers import PostgresServer
 
 from .databases import new_store
 

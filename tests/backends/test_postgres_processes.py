@@ -18,9 +18,9 @@ import psycopg
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connection import Address
 from routewright.backends.storage.postgres.schema import create
-from routewright.testing.servers import PostgresServer
-from routewright.testing.storage.samples import AT, MONTH
 from routewright.wire import WINDOW_S, RateLimits, Stands, UsageCounts
+from tests.contracts.storage.samples import AT, MONTH
+from tests.servers import PostgresServer
 
 from .accounts_child import DAY, KEYS
 from .test_accounts_processes import LEASE, SLOTS, Crew, Patron, set_up

@@ -18,7 +18,7 @@ from routewright.backends.storage.postgres.connection import Address
 from routewright.backends.storage.postgres.schema import create, upgrade
 from routewright.cli import main
 from routewright.errors import RouterError, StorageCorrupt, StorageUnavailable, StorageVersion, ValidationFailed
-from routewright.testing.servers import PostgresServer
+from tests.servers import PostgresServer
 
 from .databases import new_schema
 

@@ -22,7 +22,6 @@ from routewright.backends.storage.sqlite import background as keeper
 from routewright.backends.storage.sqlite import sync
 from routewright.backends.storage.sqlite.connection import connect as own_connect
 from routewright.errors import PreconditionFailed, StorageUnavailable
-from routewright.testing.storage.samples import ROLLUP_KEYS, decision_input, make_trace, random_trace
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     DeleteTraces,
@@ -39,6 +38,7 @@ from routewright.wire import (
     Traces,
     Write,
 )
+from tests.contracts.storage.samples import ROLLUP_KEYS, decision_input, make_trace, random_trace
 
 from .contents import assert_sound
 from .power import Disk, Event, Files, Name, Sync, SyncNames, fill

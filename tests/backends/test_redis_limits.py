@@ -20,9 +20,9 @@ from redis import Redis
 from routewright.backends.coordination import redis as module
 from routewright.backends.coordination.redis import UNITS, RedisCoordination
 from routewright.errors import InternalError, RateLimited, StorageUnavailable, ValidationFailed
-from routewright.testing.servers import RedisServer
-from routewright.testing.threads import Meet, run_in_threads
 from routewright.wire import RateLimits, Taken, Takes
+from tests.contracts.storage.threads import Meet, run_in_threads
+from tests.servers import RedisServer
 
 from .redis_child import KEY_REQUESTS, LEASE_S, PATIENCE_S, REQUESTS, SLOTS, TOKENS, WINDOW_S, takes, until_taken
 

@@ -21,11 +21,11 @@ from routewright.backends.coordination.redis import RedisCoordination
 from routewright.backends.redis import Server
 from routewright.errors import RouterError, StorageUnavailable, ValidationFailed
 from routewright.storage import open_cache, open_coordination
-from routewright.testing.cache import key_of, make_entry
-from routewright.testing.servers import HOST, RedisServer, at_port, find, free_port
-from routewright.testing.servers import Server as Started
 from routewright.wire import CacheSelection, Notice, RateLimits, Takes
+from tests.contracts.cache import key_of, make_entry
 from tests.fault_proxy import FaultProxy
+from tests.servers import HOST, RedisServer, at_port, find, free_port
+from tests.servers import Server as Started
 
 from .redis_child import until_taken
 

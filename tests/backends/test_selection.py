@@ -11,8 +11,8 @@ import pytest
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.errors import UnsupportedWrite
-from routewright.testing.storage import make_trace
 from routewright.wire import DeleteTraces, PutTrace, Term, TraceItems, Traces
+from tests.contracts.storage import make_trace
 
 pytestmark = pytest.mark.anyio
 

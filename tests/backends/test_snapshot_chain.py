@@ -12,7 +12,6 @@ from routewright import SqliteStorage
 from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
-from routewright.testing.storage.samples import DAY_S, FOR_EVER, NOW, decision_input, make_trace
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     DeleteTraces,
@@ -23,6 +22,7 @@ from routewright.wire import (
     Snapshot,
     SnapshotById,
 )
+from tests.contracts.storage.samples import DAY_S, FOR_EVER, NOW, decision_input, make_trace
 
 pytestmark = pytest.mark.anyio
 

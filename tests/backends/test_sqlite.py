@@ -35,7 +35,6 @@ from routewright.errors import (
 )
 from routewright.protocols import LocalStorage, Storage
 from routewright.testing import FakeClock
-from routewright.testing.storage import make_trace
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     AddLearned,
@@ -58,6 +57,7 @@ from routewright.wire import (
     UsageCounts,
     Write,
 )
+from tests.contracts.storage import make_trace
 
 from .processes import run, running
 from .test_snapshot_chain import health_chain

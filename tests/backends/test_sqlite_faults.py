@@ -27,8 +27,6 @@ from routewright.errors import (
 )
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
-from routewright.testing.storage import make_trace
-from routewright.testing.storage.samples import spans_of_each_kind
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     DeleteTraces,
@@ -43,6 +41,8 @@ from routewright.wire import (
     UsageCounts,
     Write,
 )
+from tests.contracts.storage import make_trace
+from tests.contracts.storage.samples import spans_of_each_kind
 
 from .contents import assert_sound, refusal_of
 from .processes import run, running

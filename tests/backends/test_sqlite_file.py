@@ -25,9 +25,9 @@ from routewright.errors import (
     StorageVersion,
     ValidationFailed,
 )
-from routewright.testing.storage import make_trace
-from routewright.testing.storage.samples import AT, make_account, make_key, spans_of_each_kind
 from routewright.wire import DeleteTraces, PutAccount, PutKey, PutTrace, RevokeKey, TraceById, TraceItems, Traces
+from tests.contracts.storage import make_trace
+from tests.contracts.storage.samples import AT, make_account, make_key, spans_of_each_kind
 
 from .contents import assert_sound, refusal_of
 

@@ -22,9 +22,6 @@ from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.errors import PreconditionFailed, ValidationFailed
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
-from routewright.testing.storage import BooksContract, StorageContract, make_trace
-from routewright.testing.storage.samples import make_account
-from routewright.testing.storage.walk import walk
 from routewright.trace import TraceStore
 from routewright.wire import (
     SYSTEM_ACCOUNT,
@@ -53,6 +50,9 @@ from routewright.wire import (
     Traces,
     UsageCounts,
 )
+from tests.contracts.storage import BooksContract, StorageContract, make_trace
+from tests.contracts.storage.samples import make_account
+from tests.contracts.storage.walk import walk
 
 from .places import empty_store
 from .statements import Statements

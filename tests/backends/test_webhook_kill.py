@@ -20,8 +20,8 @@ import pytest
 
 from routewright import SqliteStorage, WebhookSigner
 from routewright._core.crypto import seal
-from routewright.testing.storage.samples import make_event
 from routewright.wire import Deliveries, Endpoint, PutEndpoint, PutEvent, SealedSecret
+from tests.contracts.storage.samples import make_event
 
 from .webhook_child import KEY, LEASE_S
 

@@ -11,8 +11,8 @@ from random import Random
 from typing import Protocol
 
 from routewright.errors import RateLimited
-from routewright.testing.storage.samples import AT_S, DAY_S, make_ask
 from routewright.wire import Ask, Caller, RateLimits
+from tests.contracts.storage.samples import AT_S, DAY_S, make_ask
 
 Arrivals = Callable[[int, Random], Iterator[float]]
 WINDOW_S = 60

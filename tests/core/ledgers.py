@@ -10,7 +10,6 @@ from routewright._core.accounts.ledger import Booked, correct, expired_row, sett
 from routewright._core.accounts.payer import End, Hold, Tick, Widened
 from routewright._core.accounts.state import Expired, KeptResult, State, Wait
 from routewright.protocols import Facts
-from routewright.testing.storage.samples import AT, AT_S, make_account, make_ask, make_facts, make_key
 from routewright.wire import (
     Account,
     Ask,
@@ -25,6 +24,7 @@ from routewright.wire import (
     Short,
     Stands,
 )
+from tests.contracts.storage.samples import AT, AT_S, make_account, make_ask, make_facts, make_key
 
 LEASE_S = 30.0
 

@@ -25,8 +25,8 @@ from routewright._core.account import (
     without_keys,
 )
 from routewright.errors import AuthenticationFailed
-from routewright.testing.storage.samples import make_account, make_key
 from routewright.wire import Account, Environment, Key, PlanName, RateLimits
+from tests.contracts.storage.samples import make_account, make_key
 
 LIVE = new_key("production", bytes(range(RANDOM_BYTES)))
 TEST = new_key("sandbox", bytes(range(RANDOM_BYTES)))

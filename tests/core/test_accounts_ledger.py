@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from routewright._core.accounts.ledger import THRESHOLDS
 from routewright._core.accounts.payer import End
 from routewright.errors import StorageCorrupt
-from routewright.testing.storage.samples import (
+from routewright.wire import LedgerRow, RunLimit
+from tests.contracts.storage.samples import (
     AT,
     BIG,
     EVENTS,
@@ -23,7 +24,6 @@ from routewright.testing.storage.samples import (
     RUN,
     make_row,
 )
-from routewright.wire import LedgerRow, RunLimit
 
 from .ledgers import Ledger, by_key, full, one
 

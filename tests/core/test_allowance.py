@@ -10,8 +10,8 @@ from routewright._core.account import headers_of, limits_of, refusal
 from routewright._core.accounts.payer import held_by_others, takes_of
 from routewright._core.limits import Window, denied
 from routewright.errors import RateLimited
-from routewright.testing.storage.samples import make_account
 from routewright.wire import Denied, Purse, RateLimits, Take, WindowState
+from tests.contracts.storage.samples import make_account
 
 NOW = 1_800_000_000.0
 LIMITS = ("requests_per_min", "tokens_per_min", "concurrency")

@@ -9,8 +9,8 @@ import pytest
 
 from routewright._core.accounts.payer import End, Hold
 from routewright.errors import RateLimited
-from routewright.testing.storage.samples import make_key
 from routewright.wire import Ask, Caller, RateLimits
+from tests.contracts.storage.samples import make_key
 
 from .arrivals import ARRIVALS, FIRST, Arrivals, Crowd, limits_of, told
 from .ledgers import LEASE_S, Ledger

@@ -14,7 +14,6 @@ from routewright._core.accounts.books import INCIDENTS, WEEK_S, Books, forgotten
 from routewright._core.accounts.ledger import added, key_of, sum_of
 from routewright._core.accounts.state import KEPT_S, Expired, KeptResult
 from routewright._core.timestamps import timestamp
-from routewright.testing.storage.samples import AT, make_row
 from routewright.wire import (
     DeleteResults,
     Events,
@@ -29,6 +28,7 @@ from routewright.wire import (
     StoredEvent,
     Tokens,
 )
+from tests.contracts.storage.samples import AT, make_row
 
 NOW = 1_795_478_400.0
 EMPTY = LedgerSum("2026-11-21", "a", "a/one", "attempt", 0, Tokens(), 0, 0, 0, 0, 0)

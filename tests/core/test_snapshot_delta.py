@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from routewright._core.analytics.rollup import Rollups
 from routewright._core.snapshot_delta import checked_trace
 from routewright.errors import ValidationFailed
-from routewright.testing.storage import make_trace
-from routewright.testing.storage.samples import decision_span, model_span, spans_of_each_kind
 from routewright.wire import CacheSpan, Span, Tokens, Trace
+from tests.contracts.storage import make_trace
+from tests.contracts.storage.samples import decision_span, model_span, spans_of_each_kind
 
 FULL = make_trace(
     1,

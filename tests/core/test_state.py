@@ -20,20 +20,6 @@ from routewright.errors import (
     RouterError,
     RouterTimeoutError,
 )
-from routewright.testing.storage.accounts_model import ACCOUNTS, REFUSALS, RUNS, Chance, NaiveAccounts, Outcome
-from routewright.testing.storage.samples import (
-    AT,
-    AT_S,
-    BIG,
-    MONTH,
-    NEXT_MONTH_S,
-    PURSES,
-    RUN,
-    make_account,
-    make_ask,
-    make_key,
-    make_row,
-)
 from routewright.wire import (
     AddCredit,
     Ask,
@@ -48,6 +34,20 @@ from routewright.wire import (
     RunLimit,
     Short,
     Stands,
+)
+from tests.contracts.storage.accounts_model import ACCOUNTS, REFUSALS, RUNS, Chance, NaiveAccounts, Outcome
+from tests.contracts.storage.samples import (
+    AT,
+    AT_S,
+    BIG,
+    MONTH,
+    NEXT_MONTH_S,
+    PURSES,
+    RUN,
+    make_account,
+    make_ask,
+    make_key,
+    make_row,
 )
 
 from .ledgers import LEASE_S, Ledger, by_key, full, one, seen

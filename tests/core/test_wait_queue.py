@@ -14,8 +14,8 @@ from routewright._core.accounts.payer import Hold
 from routewright._core.accounts.state import Wait, scope_of
 from routewright._core.accounts.wait_queue import MOST_TRIED, WaitQueue
 from routewright.errors import RateLimited
-from routewright.testing.storage.samples import MONTH, RUN, make_ask, make_row
 from routewright.wire import Ask, Caller, Grant, Replay, Short
+from tests.contracts.storage.samples import MONTH, RUN, make_ask, make_row
 
 from .ledgers import Ledger, one
 

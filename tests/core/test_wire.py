@@ -8,8 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from routewright.testing.storage import make_trace
-from routewright.testing.storage.outbox import ENDPOINT
 from routewright.wire import (
     Account,
     AddCredit,
@@ -102,6 +100,8 @@ from routewright.wire import (
     UsageCounts,
     Write,
 )
+from tests.contracts.storage import make_trace
+from tests.contracts.storage.outbox import ENDPOINT
 
 SPANS: list[Span] = [
     DecisionSpan(

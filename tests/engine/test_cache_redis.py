@@ -13,8 +13,8 @@ from benchmarks.doubles import MODELS
 from routewright import CallableProvider, Catalogue, Router, UpstreamCall
 from routewright.backends.cache.redis import RedisCache
 from routewright.errors import RouterError
-from routewright.testing.servers import RedisServer
 from routewright.wire import CacheEntry
+from tests.servers import RedisServer
 
 pytestmark = pytest.mark.anyio
 Answer = Callable[[UpstreamCall], Awaitable[str]]

@@ -10,9 +10,9 @@ import pytest
 
 from routewright import Console, Router, open_storage
 from routewright.errors import StorageUnavailable
-from routewright.testing.servers import PostgresServer
 from routewright.wire import Caller
 from tests.backends.databases import new_store
+from tests.servers import PostgresServer
 
 ROOT = "r" * 64
 

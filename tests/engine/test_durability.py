@@ -29,7 +29,6 @@ from routewright._engine.retention import EVERY_S, KEPT_S
 from routewright.errors import NotFound, StorageUnavailable
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.clock import START
-from routewright.testing.storage import make_trace
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Durability,
@@ -40,6 +39,7 @@ from routewright.wire import (
     Write,
     Written,
 )
+from tests.contracts.storage import make_trace
 
 from .support import said, to_close, traces_in
 from .test_trace_log import Waits

@@ -308,7 +308,7 @@ class TracesAlone:
         return await self.kept.read(account, query)
 
 
-NAMES_THE_SUITE = r"has no `accounts`, .* routewright\.testing\.storage\.AccountsContract$"
+NAMES_THE_SUITE = r"has no `accounts`, .* AccountsContract of tests/contracts$"
 
 
 @pytest.mark.parametrize("knows", [True, False])

@@ -13,8 +13,8 @@ from routewright._engine.retention import EVERY_S
 from routewright.errors import StorageUnavailable
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
-from routewright.testing.storage import make_trace
 from routewright.wire import PutTrace
+from tests.contracts.storage import make_trace
 
 from .support import to_close, traces_in
 

@@ -19,9 +19,9 @@ from routewright.backends.storage.postgres import PostgresStorage
 from routewright.errors import RouterError
 from routewright.protocols import Coordination, Storage
 from routewright.settings import ExecutionLimits
-from routewright.testing.servers import PostgresServer, RedisServer
 from routewright.wire import CIRCUIT_TOPIC, Notice
 from tests.backends.databases import empty_store
+from tests.servers import PostgresServer, RedisServer
 
 pytestmark = pytest.mark.anyio
 MODEL = MODELS[0].id

@@ -13,12 +13,12 @@ from routewright.backends.storage.memory import MemoryStorage
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.protocols import CountingCoordination
 from routewright.testing import FakeClock
-from routewright.testing.servers import PostgresServer, RedisServer
-from routewright.testing.storage import AccountsContract, AccountsWalk, accounts_model
-from routewright.testing.storage.admission import Budgets, Windows
-from routewright.testing.storage.samples import Till
 from routewright.wire import Ask
 from tests.backends.databases import empty_store
+from tests.contracts.storage import AccountsContract, AccountsWalk, accounts_model
+from tests.contracts.storage.admission import Budgets, Windows
+from tests.contracts.storage.samples import Till
+from tests.servers import PostgresServer, RedisServer
 
 
 class Limited:

@@ -17,10 +17,10 @@ from routewright.backends.coordination.redis import RedisCoordination
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.errors import RateLimited
 from routewright.testing import FakeClock
-from routewright.testing.servers import RedisServer
-from routewright.testing.storage import make_ask, make_facts
-from routewright.testing.storage.samples import make_account
 from routewright.wire import Grant, PutAccount, RateLimits, Taken, Takes
+from tests.contracts.storage import make_ask, make_facts
+from tests.contracts.storage.samples import make_account
+from tests.servers import RedisServer
 
 pytestmark = pytest.mark.anyio
 LIMIT, PROCESSES, MOST_S = 40, 4, 0.5

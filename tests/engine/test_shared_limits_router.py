@@ -22,8 +22,8 @@ from routewright import (
 )
 from routewright.backends.coordination.redis import RedisCoordination
 from routewright.protocols import Storage
-from routewright.testing.servers import RedisServer
 from routewright.wire import Caller, RateLimits
+from tests.servers import RedisServer
 
 pytestmark = pytest.mark.anyio
 ACME = Caller("acme")

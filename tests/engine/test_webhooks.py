@@ -20,7 +20,6 @@ from routewright._core.webhooks.endpoint import rotated
 from routewright._engine.webhooks import IN_FLIGHT, LEASE_S, Dispatcher
 from routewright.errors import InternalError, SignatureError, StorageUnavailable
 from routewright.testing import FakeClock
-from routewright.testing.storage.samples import make_event
 from routewright.webhook import StandardWebhookSigner
 from routewright.wire import (
     SYSTEM_ACCOUNT,
@@ -35,6 +34,7 @@ from routewright.wire import (
     SealedSecret,
     WebhookAnswer,
 )
+from tests.contracts.storage.samples import make_event
 
 from .support import on_one_loop
 

@@ -17,7 +17,7 @@ from routewright.cli.serve import FLAGS
 from routewright.errors import StorageUnavailable
 from routewright.serve.config import Sources
 from routewright.serve.prepare import begin, plan_of
-from routewright.testing.servers import PostgresServer, RedisServer
+from tests.servers import PostgresServer, RedisServer
 
 from .command import Server, serving
 

@@ -135,8 +135,8 @@ def no_accounts() -> InternalError:
     """The error of an operation that needs a storage with ``accounts``."""
     return InternalError(
         "this storage has no `accounts`, so it serves no accounts or keys of a Console, idempotency keys or agent "
-        "runs: use MemoryStorage or SqliteStorage, or give yours `accounts` that pass "
-        "routewright.testing.storage.AccountsContract"
+        "runs: use MemoryStorage or SqliteStorage, or give yours `accounts` that pass the AccountsContract of "
+        "tests/contracts"
     )
 
 

@@ -1,7 +1,7 @@
-"""Test support: doubles, faults, and a contract suite per protocol.
+"""Test support: doubles and faults.
 
-The contract suites need pytest and are in separate modules, such as ``routewright.testing.storage``. The parts of
-faults are in ``routewright.testing.faulty``; ``routewright.testing.plugin`` is an opt-in pytest plug-in."""
+The parts of faults are in ``routewright.testing.faulty``. ``routewright.testing.plugin`` is an opt-in pytest plug-in.
+"""
 
 from .clock import FakeClock
 from .faulty import SCENARIOS, FaultyProvider, FaultyServer, FaultyTransport, Scenario

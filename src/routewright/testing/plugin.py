@@ -12,8 +12,7 @@ the directory where pytest was started, then in pytest's root directory.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
 
@@ -21,7 +20,6 @@ import pytest
 
 from routewright.errors import Problem, ValidationFailed
 
-from .servers import NotInstalled, PostgresServer, RedisServer, find
 from .survival import SituationCase, situations
 
 _MARKER = "routewright(policies, policy=None, *, catalogue=None, request='Hello')"
@@ -54,30 +52,6 @@ def situation(request: pytest.FixtureRequest) -> SituationCase:
     if isinstance(given, SituationCase):
         return given
     pytest.fail(given, pytrace=False)
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """PostgreSQL without syncs. Each test should use a new ``database()``."""
-    need("postgres")
-    with PostgresServer(durable=False) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
-    """Redis without persistence."""
-    need("redis-server")
-    with RedisServer() as server:
-        yield server
-
-
-def need(program: str) -> None:
-    """Skip the test if a program is missing, or fail it if the environment requires servers."""
-    try:
-        find(program)
-    except NotInstalled as missing:
-        (pytest.fail if os.environ.get("TEST_SERVERS") == "required" else pytest.skip)(str(missing))
 
 
 def _cases(marker: pytest.Mark, test: pytest.Item) -> Sequence[SituationCase | str]:

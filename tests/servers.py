@@ -21,6 +21,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import pytest
+
 HOST = "127.0.0.1"
 PATIENCE_S = 30.0
 Auth = Literal["trust", "scram-sha-256"]
@@ -221,6 +223,14 @@ def find(program: str) -> str:
     if found is None:
         raise NotInstalled(f"{program} is not installed: apt install {program.replace('postgres', 'postgresql')}")
     return found
+
+
+def need(program: str) -> None:
+    """Skip the test if a program is missing, or fail it if the environment requires servers."""
+    try:
+        find(program)
+    except NotInstalled as missing:
+        (pytest.fail if os.environ.get("TEST_SERVERS") == "required" else pytest.skip)(str(missing))
 
 
 @cache

@@ -19,7 +19,6 @@ from routewright._core.timestamps import timestamp
 from routewright._core.trace.filter import selects
 from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage
-from routewright.testing.threads import Meet, run_in_threads
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     DeleteTraces,
@@ -51,6 +50,7 @@ from .samples import (
     newest_first,
     random_trace,
 )
+from .threads import Meet, run_in_threads
 
 ENVIRONMENTS: tuple[Environment, ...] = ("production", "sandbox")
 IDS = tuple(make_trace(number).id for number in range(8))

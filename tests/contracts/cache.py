@@ -12,7 +12,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from routewright.protocols import Cache
-from routewright.testing.clock import FakeClock
+from routewright.testing import FakeClock
 from routewright.wire import CachedAnswer, CacheEntry, CacheSelection, FunctionCall, ToolCall
 
 PARTITION, OTHER = b"partition-------", b"other-partition-"

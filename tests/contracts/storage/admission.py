@@ -16,8 +16,7 @@ from msgspec.structs import asdict, replace
 from routewright.errors import AuthenticationFailed, RateLimited, RouterTimeoutError
 from routewright.fork import Guard
 from routewright.protocols import LimitingStorage
-from routewright.testing.clock import FakeClock
-from routewright.testing.threads import Meet, run_in_threads
+from routewright.testing import FakeClock
 from routewright.wire import Grant, PutAccount, RateLimits, Replay, RevokeKey, RunLimit, Short, WindowState
 
 from .samples import (
@@ -35,6 +34,7 @@ from .samples import (
     make_key,
     make_row,
 )
+from .threads import Meet, run_in_threads
 
 A_MOMENT_S = 0.001
 THREADS, ROUNDS, LIMIT, MOST = 8, 40, 100, 3

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from routewright.protocols import Coordination
-from routewright.testing.clock import FakeClock
+from routewright.testing import FakeClock
 from routewright.wire import Heard, Notice
 
 FIRST, SECOND = Notice("revoked", "key_1"), Notice("policies", "")

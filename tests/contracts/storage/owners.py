@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from routewright._core.attempts.statistics import EPOCH_S, added, epoch_at
 from routewright.errors import AuthenticationFailed, IdempotencyKeyReused, UnsupportedWrite
 from routewright.protocols import Storage
-from routewright.testing.clock import FakeClock
+from routewright.testing import FakeClock
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     AddCredit,

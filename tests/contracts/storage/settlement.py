@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from routewright._core.accounts.ledger import key_of, sum_of, together
 from routewright.errors import IdempotencyKeyReused, PreconditionFailed
-from routewright.testing.clock import FakeClock
+from routewright.testing import FakeClock
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     AddCredit,

@@ -18,7 +18,7 @@ from routewright._core.accounts.state import KEPT_S
 from routewright._core.timestamps import timestamp
 from routewright.errors import AuthenticationFailed, IdempotencyKeyReused, RateLimited, RouterError, RouterTimeoutError
 from routewright.protocols import Accounts, Facts, LimitingStorage
-from routewright.testing.clock import FakeClock
+from routewright.testing import FakeClock
 from routewright.wire import (
     Account,
     AddCredit,
