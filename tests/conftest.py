@@ -28,7 +28,7 @@ SEAMS = (
     "backends/test_discovery.py backends/test_embedders.py "
     "backends/test_faults.py backends/test_http_provider.py backends/test_proxies.py backends/test_storage.py "
     "backends/test_transport.py "
-    "engine/test_admission*.py engine/test_agent.py engine/test_attempt.py engine/test_cancel*.py "
+    "engine/test_admission*.py engine/test_settlement.py engine/test_agent.py engine/test_attempt.py engine/test_cancel*.py "
     "engine/test_chaos*.py "
     "engine/test_counting.py engine/test_deadline.py engine/test_discovery.py engine/test_durability.py "
     "engine/test_event.py engine/test_failing_parts.py engine/test_hedge.py engine/test_long_text.py "

@@ -38,7 +38,7 @@ from routewright.wire import (
     UsageCounts,
 )
 
-from .test_admission import ONE, SPARE, account, key
+from .bank import ONE, SPARE, account, key
 
 SLOTS = 4
 KINDS = ("answer", "no usage", "late usage", "half", "fault", "refused", "silent", "long", "overrun")

@@ -1,9 +1,7 @@
-"""How much money is reserved for a call, for how many models, and the error if it is not enough."""
+"""How much money is reserved for a call, or for all calls of an agent run, and the error if it is not enough."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -16,7 +14,6 @@ from msgspec.structs import replace
 from routewright import (
     BudgetExceeded,
     CallableProvider,
-    MemoryStorage,
     Policy,
     Pricing,
     ProviderFault,
@@ -25,15 +22,29 @@ from routewright import (
     Settings,
     SqliteStorage,
 )
-from routewright._core.timestamps import timestamp
-from routewright.errors import QuotaExhausted, UpstreamFailed
+from routewright._engine.request_input import RawRequest
+from routewright.errors import (
+    QuotaExhausted,
+    UpstreamFailed,
+)
+from routewright.protocols import Facts
 from routewright.testing import ScriptedProvider
-from routewright.testing.provider import Pause
-from routewright.wire import Ask, Delta, PolicyFallback, Stands, UpstreamCall, Usage
+from routewright.testing.provider import Line, Pause
+from routewright.wire import (
+    Delta,
+    Finish,
+    PolicyFallback,
+    RateLimits,
+    RunLimit,
+    Stands,
+    UpstreamCall,
+    Usage,
+)
 
-from .test_admission import ACME, ANSWER, CAP, COST, ONE, Bank, account
+from .bank import ACME, ANSWER, CAP, COST, ONE, Bank, account
 
 pytestmark = pytest.mark.anyio
+
 LIMIT = 10**9
 SLOW = [Pause(5.0), *ANSWER]
 
@@ -89,102 +100,6 @@ async def test_a_refusal_by_the_requests_own_budget_does_not_blame_the_account(
     assert await bank.purse() == (500, 0, 0)
 
 
-class Line:
-    """Calls of one account that has room for one large call at a time, and what became of them, in their order."""
-
-    def __init__(self, bank: Bank) -> None:
-        self.bank = bank
-        self.ended: list[str] = []
-
-    async def call(self, name: str, tokens: int) -> None:
-        await self.bank.route(name, params={"max_output_tokens": tokens})
-        self.ended.append(name)
-
-    async def run(self, calls: Sequence[tuple[str, int]]) -> None:
-        async with anyio.create_task_group() as group:
-            for name, tokens in calls:
-                group.start_soon(self.call, name, tokens)
-                await self.bank.clock.sleep(0.1)
-
-    @property
-    def asked(self) -> list[Any]:
-        """Of whom a provider was asked."""
-        return [call.messages[0].content for call in self.bank.good.calls]
-
-
-LARGE, SMALL = 700, 50
-
-
-async def line(*script: Any) -> Line:
-    return Line(await Bank(*script, terms=[account(monthly_nanos=4_200_000)]).open())
-
-
-async def test_calls_waiting_for_money_are_served_in_order() -> None:
-    waiting, names = await line(*[SLOW] * 5), ["a", "b", "c", "d", "e"]
-    await waiting.run([(name, LARGE) for name in names])
-    assert waiting.asked == waiting.ended == names
-    assert await waiting.bank.purse() == (4_200_000, 5 * COST, 0)
-
-
-async def test_a_small_call_does_not_overtake_one_waiting_for_the_same_money() -> None:
-    waiting = await line(*[SLOW] * 3)
-    async with anyio.create_task_group() as group:
-        group.start_soon(waiting.run, [("runs", LARGE), ("waits", LARGE), ("small", SMALL)])
-        await waiting.bank.clock.sleep(4.9)
-        assert waiting.asked == ["runs"]
-    assert sorted(waiting.asked[1:]) == ["small", "waits"], "at one time, since there is room for both"
-
-
-async def test_a_small_call_does_not_wait_if_no_other_waits() -> None:
-    waiting = await line(SLOW, ANSWER)
-    await waiting.run([("runs", LARGE), ("small", SMALL)])
-    assert waiting.ended == ["small", "runs"]
-
-
-async def test_a_call_that_leaves_the_queue_lets_later_ones_move_up() -> None:
-    waiting = await line(SLOW, ANSWER, ANSWER)
-
-    async def leaves() -> None:
-        with waiting.bank.clock.deadline(waiting.bank.clock.monotonic() + 1.0):
-            await waiting.call("leaves", LARGE)
-
-    async with anyio.create_task_group() as group:
-        for call in (partial(waiting.call, "runs", LARGE), leaves, partial(waiting.call, "stays", LARGE)):
-            group.start_soon(call)
-            await waiting.bank.clock.sleep(0.1)
-    assert waiting.ended == ["runs", "stays"]
-
-
-async def test_a_queued_call_waits_until_its_deadline_and_is_not_admitted_later() -> None:
-    waiting = await line(SLOW, SLOW)
-    clock = waiting.bank.clock
-    async with anyio.create_task_group() as group:
-        for name in ("runs", "waits"):
-            group.start_soon(waiting.call, name, LARGE)
-            await clock.sleep(0.1)
-        began = clock.monotonic()
-        with pytest.raises(RateLimited) as refused:
-            await waiting.bank.route("small", params={"max_output_tokens": SMALL}, timeout_ms=1_000)
-        assert refused.value.detail["level"] == "month"
-        assert clock.monotonic() - began == pytest.approx(1.0)
-    assert waiting.asked == ["runs", "waits"]
-
-
-def test_steps_never_wait_for_reserved_money() -> None:
-    storage, provider, at = MemoryStorage(), ScriptedProvider([], models=[ONE]), timestamp(time.time())
-    anyio.run(storage.apply, "acme", [account(monthly_nanos=600_000)])
-    anyio.run(storage.accounts.admit, Ask(id="tr_other", caller=ACME, at=time.time(), lasts_s=60.0, nanos=500_000))
-    router = Router(providers=[provider], storage=storage)
-    began = time.monotonic()
-    with pytest.raises(RateLimited) as refused:
-        router.steps("hi", caller=ACME, params=CAP, timeout_ms=10_000)
-    assert refused.value.detail["level"] == "month"
-    assert time.monotonic() - began < 5.0
-    router.blocking.close()
-    (month,) = (each for each in anyio.run(storage.read, "acme", Stands(at)).purses if each.level == "month")
-    assert (month.spent_nanos, month.reserved_nanos) == (0, 500_000)
-
-
 async def test_a_fallback_widens_the_reservation_up_to_the_requests_budget() -> None:
     broken: list[Any] = [Delta("half an"), Usage(100, 10), ProviderFault("auth")]
     for budget, fallbacks in {0.0012: 0, 0.0013: 1}.items():
@@ -214,3 +129,127 @@ async def test_a_vain_wait_for_reserved_money_is_explained_by_sqlite_too(tmp_pat
                     await ask(timeout_ms=timeout_ms)
                 assert refused.value.detail["limit_of"] == "money"
             ends.set()
+
+
+# Agent runs
+
+
+SILENT: list[Line] = [Delta("an answer"), Finish("stop")]
+"""The provider does not say what was used."""
+WORST = 100 * 4_000
+"""Of a call that may write 100 tokens, less than that, since it is read, too."""
+RUN = RunLimit("tr_run", 1_000_000)
+
+
+async def call(bank: Bank, run: RunLimit | None = RUN, tokens: int = 100, **options: Any) -> Any:
+    asked = RawRequest("hi", {"params": {"max_output_tokens": tokens}, **options})
+    return await bank.router._parts.engine.route(asked, ACME, run)
+
+
+async def counted(bank: Bank, run: RunLimit = RUN) -> tuple[int, int]:
+    """What the run has spent, and what is reserved of it."""
+    found = await bank.storage.read("acme", Stands(bank.month, None, run))
+    (purse,) = [each for each in found.purses if each.level == "agent_run"]
+    return purse.spent_nanos, purse.reserved_nanos
+
+
+async def test_a_run_is_limited_even_if_its_account_was_cached_before() -> None:
+    bank = await Bank(ANSWER, terms=[account()]).open()
+    await bank.route()
+    with pytest.raises(QuotaExhausted) as refused:
+        await call(bank, RunLimit("tr_run", COST))
+    assert refused.value.detail["level"] == "agent_run"
+    assert len(bank.good.calls) == 1
+
+
+async def test_a_run_limits_only_its_own_calls() -> None:
+    bank = await Bank(*[ANSWER] * 3, terms=[account()]).open()
+    with pytest.raises(QuotaExhausted):
+        await call(bank, RunLimit("tr_poor", COST))
+    await call(bank, None)
+    await call(bank, RUN)
+    assert await counted(bank) == (COST, 0)
+
+
+async def test_a_run_limits_the_calls_of_an_unknown_account() -> None:
+    bank = await Bank(ANSWER, ANSWER).open()
+    await bank.route()
+    await call(bank)
+    assert await counted(bank) == (COST, 0)
+    with pytest.raises(QuotaExhausted):
+        await call(bank, tokens=250)
+    assert len(bank.good.calls) == 2
+
+
+async def test_unknown_usage_counts_at_its_maximum_in_the_run_and_is_charged_as_estimated() -> None:
+    bank = await Bank(SILENT, terms=[account(monthly_nanos=10**9)]).open()
+    await call(bank)
+    (row,) = await bank.rows()
+    assert await bank.purse() == (10**9, row.charge_nanos, 0)
+    assert row.charge_nanos < WORST < (await counted(bank))[0]
+
+
+async def test_a_call_of_a_run_that_waited_in_vain_names_the_other_calls() -> None:
+    bank = await Bank([Pause(5.0), *ANSWER], terms=[account()]).open()
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(call, bank, tokens=150))
+        await bank.clock.sleep(0.1)
+        with pytest.raises(RateLimited) as refused:
+            await call(bank, tokens=150, timeout_ms=1_000)
+        assert refused.value.detail["level"] == "agent_run"
+    assert await counted(bank) == (COST, 0)
+
+
+async def test_the_bill_of_a_call_names_its_run_and_the_most_that_it_can_have_cost() -> None:
+    bank = await Bank(SILENT, terms=[account()]).open()
+    storage = bank.behind()
+    await call(bank)
+    (bill,) = storage.of(Facts)
+    assert bill.run == RUN
+    assert bill.run_nanos > WORST > bill.rows[0].cost_nanos
+
+
+async def test_the_calls_of_an_agent_run_stay_within_its_budget() -> None:
+    run = RunLimit("tr_run", 1_000_000)
+    broken: list[Line] = [Delta("half an"), ProviderFault("auth")]
+    bank = await Bank(broken, [Pause(1.0), *ANSWER], ANSWER, terms=[account(monthly_nanos=10**9)]).open()
+    engine = bank.router._parts.engine
+
+    async def call() -> Any:
+        return await engine.route(RawRequest("hi", {"params": CAP}), ACME, run)
+
+    with pytest.raises(UpstreamFailed):
+        await call()
+    found = await bank.storage.read("acme", Stands(bank.month, None, run))
+    worst = found.purses[0].spent_nanos
+    assert worst > 100 * 4_000, "it broke off, so that it may have cost all that it could"
+    assert found.purses[-1].spent_nanos == 0, "and the account is charged nothing for it"
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await bank.clock.sleep(0.1)
+        began = bank.clock.monotonic()
+        with pytest.raises(QuotaExhausted) as caught:
+            await call()
+        assert caught.value.detail["level"] == "agent_run"
+        assert bank.clock.monotonic() - began == pytest.approx(0.9, abs=0.01), "it waits for what the other holds"
+    found = await bank.storage.read("acme", Stands(bank.month, None, run))
+    assert (found.purses[0].spent_nanos, found.purses[0].reserved_nanos) == (worst + COST, 0)
+    assert await bank.purse() == (10**9, COST, 0)
+
+
+async def test_calls_of_an_agent_run_take_no_slot_and_wait_for_rate_limits() -> None:
+    limits = RateLimits(concurrency=1, requests_per_min=2)
+    bank = await Bank(*[[Pause(1.0), *ANSWER]] * 3, terms=[account(limits=limits)]).open()
+    engine, run, began = bank.router._parts.engine, RunLimit("tr_run", 10**9), bank.clock.monotonic()
+
+    async def call(timeout_ms: int) -> float:
+        await engine.route(RawRequest("hi", {"params": CAP, "timeout_ms": timeout_ms}), ACME, run)
+        return bank.clock.monotonic() - began
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call, 60_000)
+        assert await call(60_000) == pytest.approx(1.0, abs=0.01), "at once, beside the other"
+        with pytest.raises(RateLimited, match="2 requests a minute"):
+            await call(10_000)
+        assert bank.clock.monotonic() - began == pytest.approx(1.0, abs=0.01), "its time does not reach so far"
+        assert await call(90_000) == pytest.approx(61.0, abs=0.01)

@@ -53,9 +53,9 @@ from routewright.wire import (
     Usage,
 )
 
+from .bank import ACME, ANSWER, CAP, COST, Bank, account
 from .support import GOOD as PLAIN
 from .support import SPARE
-from .test_admission import ACME, ANSWER, CAP, COST, Bank, account
 from .test_cancel_everywhere import CancelAt
 
 pytestmark = pytest.mark.anyio

@@ -1,20 +1,25 @@
-"""Admission cancelled at every await, in any state of the storage: nothing stays reserved."""
+"""Calls cancelled at every await, in any state of the storage: nothing stays reserved."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from routewright import MemoryStorage, ProviderFault, Router, Settings
+from routewright._engine.request_input import RawRequest
+from routewright._engine.steps import HostedProgress, begin
+from routewright.errors import UpstreamFailed
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Pause
 from routewright.wire import Caller, LedgerRows, PutAccount, RateLimits, Stands
 
+from .bank import ACME, ANSWER, CAP, ONE, SPARE, account
 from .behind import Behind
-from .test_admission import ACME, ANSWER, CAP, ONE, SPARE, account
 from .test_cancel_everywhere import CancelAt
 
 pytestmark = pytest.mark.anyio
@@ -125,3 +130,81 @@ async def cancelled(
 async def other(router: Router) -> None:
     answer = await router.route("another", caller=Caller("acme"), params=CAP)
     assert answer.output == "an answer"
+
+
+# Streams that are not closed, and hosted calls
+
+
+Call = Callable[[Router], Awaitable[None]]
+
+
+async def bare(router: Router) -> None:
+    async for _ in router.stream("hi", caller=ACME, params=CAP, goal="quality", idempotency_key="k"):
+        pass
+
+
+async def text(router: Router) -> None:
+    with suppress(UpstreamFailed):  # text cannot be taken back
+        async for _ in router.stream("hi", caller=ACME, params=CAP, goal="quality", idempotency_key="k").text():
+            pass
+
+
+async def lingering(router: Router) -> None:
+    """Waits for something else between two pieces: cancelled there, the stream is dropped."""
+    async for _ in router.stream("hi", caller=ACME, params=CAP, goal="quality", idempotency_key="k"):
+        await anyio.lowlevel.checkpoint()
+
+
+async def closed(router: Router) -> None:
+    """Read by one task, and closed by another before its end."""
+    stream = router.stream("hi", caller=ACME, params=CAP, goal="quality", idempotency_key="k")
+
+    async def read() -> None:
+        async for _ in stream:
+            pass
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        await router._parts.settings.clock.sleep(0.3)
+        await stream.aclose()
+
+
+async def hosted(router: Router) -> None:
+    """What ``Steps`` do, where what they wait for may be cancelled."""
+    engine, read = router._parts.engine, RawRequest("hi", {"params": CAP, "idempotency_key": "k"}).read()
+    hold = engine.admissions.begin(read, ACME)
+    assert hold is not None, "its caller is limited"
+    begun = await begin(engine, read, hold, router._parts.hosted("production"))
+    assert isinstance(begun, HostedProgress)
+    begun.advance()
+    begun.feed([chunk for chunk in ANSWER if not isinstance(chunk, str)])  # type: ignore[misc]
+    call = begun.call
+    engine.records.conclude(call, begun)
+    await engine.leave(call, hold)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("call", [bare, text, lingering, closed])
+async def test_cancelled_at_any_await_an_unclosed_stream_holds_nothing(call: Call, scene: str) -> None:
+    assert await awaits(call, scene) > 1
+
+
+async def test_cancelled_at_any_await_steps_hold_nothing() -> None:
+    assert await awaits(hosted, "an answer") > 1
+
+
+@pytest.mark.parametrize("call", [bare, hosted])
+async def test_cancelled_at_any_time_nothing_stays_taken(call: Call, full: bool) -> None:
+    steps, step_s = 0, step_of(full) / 2  # these calls wait less
+    while await cancelled(call, "an answer", 10**9, after_s=steps * step_s):
+        steps += 1
+    assert steps > (5 if full else 1)
+
+
+async def awaits(call: Call, scene: str) -> int:
+    """Cancel a call at each of its awaits; says how many there were."""
+    at, waited = 0, 1
+    while waited >= at:
+        at += 1
+        waited = await cancelled(call, scene, at)
+    return at

@@ -13,8 +13,8 @@ from routewright.errors import StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.wire import Events, LedgerRows, PutAccount, PutAgentState, Stands, Tool
 
+from .bank import account
 from .behind import Behind
-from .test_admission import account
 from .test_agent import asks, calls_of, router
 from .test_cancel_everywhere import CancelAt
 

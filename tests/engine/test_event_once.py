@@ -10,7 +10,7 @@ from routewright.protocols import Storage
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import SYSTEM_ACCOUNT, Delta, ErrorBurst, Events, Finish, StoredEvent
 
-from .test_admission import ONE, SPARE
+from .bank import ONE, SPARE
 
 pytestmark = pytest.mark.anyio
 

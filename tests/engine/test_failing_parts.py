@@ -16,8 +16,8 @@ from routewright.protocols import Facts
 from routewright.testing import ScriptedProvider
 from routewright.wire import Ask, Caller, PutAccount, PutTrace, UpstreamCall
 
+from .bank import ANSWER, COST, ONE, Bank, account
 from .behind import Behind, Look, Widen
-from .test_admission import ANSWER, COST, ONE, Bank, account
 
 pytestmark = pytest.mark.anyio
 HIDDEN = "redis://:password@host"

@@ -17,7 +17,7 @@ from routewright.errors import QuotaExhausted
 from routewright.testing import ScriptedProvider
 from routewright.wire import Delta, Finish, PolicyFallback, PriceTier, Usage
 
-from .test_admission import ACME, Bank, account
+from .bank import ACME, Bank, account
 
 CODE = "def area(width: float, height: float) -> float:\n    return width * height  # of a rectangle\n\n"
 CHINESE = "今天天气很好，我们去公园散步，然后一起吃晚饭。"

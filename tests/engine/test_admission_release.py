@@ -1,26 +1,51 @@
-"""Reservations that cannot be released at once are released later, whatever fails in between."""
+"""What calls hold is released: at once, later if a part fails, and when the Router closes."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from routewright import DenyList, MemoryStorage, ProviderFault, RateLimited, Router, Settings
-from routewright.errors import BlockedByPolicy, QuotaExhausted, RouterTimeoutError, UpstreamFailed
+from routewright import (
+    DenyList,
+    MemoryStorage,
+    ProviderFault,
+    RateLimited,
+    Router,
+    RouterError,
+    Settings,
+    SqliteStorage,
+)
+from routewright.errors import BlockedByPolicy, IdempotencyKeyReused, QuotaExhausted, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Facts, Guardrail
 from routewright.testing import FakeClock
 from routewright.testing.provider import Line, Pause
-from routewright.wire import Allow, Ask, Delta, Finish, PutTrace, RateLimits, Stage, TraceById, Usage
+from routewright.wire import (
+    Allow,
+    Ask,
+    Claim,
+    Delta,
+    Finish,
+    Grant,
+    LedgerRows,
+    OutputDelta,
+    RateLimits,
+    Stage,
+    Stands,
+    TraceById,
+    Usage,
+)
 
-from .test_admission import ACME, ANSWER, CAP, COST, Bank, account
+from .bank import ACME, ANSWER, CAP, COST, Bank, account
 
 pytestmark = pytest.mark.anyio
+
 LIMIT = 10**9
 OTHER: list[Line] = [Delta("another answer"), Usage(100, 50), Finish("stop")]
 
@@ -36,16 +61,6 @@ async def test_the_key_of_a_refused_call_is_free_at_once_and_the_request_counts(
     await bank.clock.sleep(60.0)
     await bank.storage.apply("acme", [account(monthly_nanos=10**9)])
     assert (await bank.route("another request", idempotency_key="k")).output == "an answer"
-
-
-@pytest.mark.parametrize("error", [OSError("driver"), asyncio.CancelledError()])
-async def test_a_slot_is_free_even_if_settling_its_call_fails_oddly(error: BaseException) -> None:
-    bank = await Bank(ANSWER, ANSWER, terms=[account(limits=RateLimits(concurrency=1))]).open()
-    bank.behind().refuse(Facts, error=error, times=1)
-    assert (await bank.route()).output == "an answer"
-    await bank.clock.sleep(0.1)
-    assert (await bank.route()).output == "an answer"
-    assert await bank.charged() == 2 * COST
 
 
 async def plain(router: Router) -> None:
@@ -119,23 +134,6 @@ async def test_an_unanswered_admission_is_released() -> None:
     assert await bank.purse() == (500_000, COST, 0)
 
 
-async def test_a_call_whose_trace_is_refused_is_billed_and_holds_nothing() -> None:
-    bank = await Bank([Pause(5.0), *ANSWER], terms=[account(monthly_nanos=10**9)]).open()
-
-    def refuse(thing: Any) -> None:
-        if isinstance(thing, PutTrace) or (isinstance(thing, Facts) and thing.trace is not None):
-            raise ValueError("odd")
-
-    bank.behind().before = refuse
-    async with anyio.create_task_group() as group:
-        for _ in range(2):
-            group.start_soon(partial(bank.route, idempotency_key="k"))
-    assert [answer.output for answer in bank.answers] == ["an answer"] * 2
-    assert bank.clock.monotonic() == pytest.approx(5.0)
-    assert await bank.purse() == (10**9, COST, 0)
-    assert bank.router.trace_counts.refused == 1
-
-
 @pytest.mark.parametrize("pause_s", [0.0, 50.0])
 @pytest.mark.parametrize("behind", [False, True])
 async def test_one_key_is_billed_once_even_if_another_call_took_it_over(pause_s: float, behind: bool) -> None:
@@ -207,3 +205,134 @@ async def test_a_call_joining_one_that_cannot_be_settled_waits_until_its_deadlin
     await bank.clock.sleep(5.0)
     assert (await bank.route(idempotency_key="k", timeout_ms=2_000)).output == "an answer"
     assert await bank.purse() == (LIMIT, COST, 0)
+
+
+async def test_a_dropped_stream_releases_its_money_without_another_call() -> None:
+    bank = Bank([Delta("some words"), Pause(100.0)], terms=[account(monthly_nanos=10**9)])
+    bank.behind()
+    await bank.open()
+    stream = bank.router.stream("hi", caller=ACME, params=CAP)
+    while not isinstance(await anext(stream), OutputDelta):
+        pass
+    assert (await bank.purse())[2] > 0
+    del stream
+    await bank.clock.sleep(1.0)
+    (row,) = await bank.rows()
+    assert await bank.purse() == (10**9, row.charge_nanos, 0)
+
+
+# Calls that are running when the Router closes
+
+
+SLOTS = 2
+SLOW: list[Line] = [Delta("an answer"), Usage(100, 50), Pause(5.0), *ANSWER[2:]]
+kinds = pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
+BREAKS: list[Line] = [Pause(5.0), ProviderFault("auth")]
+
+
+def storage_of(kind: str, bank: Bank, folder: Path) -> Any:
+    match kind:
+        case "memory":
+            return bank.storage
+        case "slow":
+            storage = bank.behind()
+            storage.takes_s = 0.01
+            return storage
+    bank.storage = SqliteStorage(folder / "calls.db", clock=bank.clock)  # type: ignore[assignment]
+    return bank.storage
+
+
+async def opened(kind: str, folder: Path, *script: Any) -> Bank:
+    bank = Bank(*script, terms=[account(monthly_nanos=LIMIT, limits=RateLimits(concurrency=SLOTS))])
+    bank.use(storage_of(kind, bank, folder))
+    return await bank.open()
+
+
+async def left(bank: Bank) -> tuple[int, int, bool, bool]:
+    """What is spent and reserved, and whether the key is taken and a slot held."""
+    found = await bank.storage.read("acme", Stands(bank.month))
+    (month,) = [purse for purse in found.purses if purse.level == "month"]
+    claimed, holds, grants = False, False, []
+    for number in range(SLOTS):
+        claim = Claim("k", "another") if number == 0 else None
+        ask = Ask(id=f"tr_{number}", caller=ACME, at=bank.clock.time(), lasts_s=1.0, claim=claim)
+        try:
+            grants.append(await bank.storage.accounts.admit(ask))
+        except RateLimited:
+            holds = True
+        except IdempotencyKeyReused:  # it has its answer, or runs
+            claimed = True
+    for grant in grants:
+        assert isinstance(grant, Grant)
+        bank.storage.accounts.release(grant)
+    return month.spent_nanos, month.reserved_nanos, claimed, holds
+
+
+@kinds
+async def test_a_call_that_ends_after_the_close_is_billed_once(kind: str, tmp_path: Path) -> None:
+    bank = await opened(kind, tmp_path, SLOW)
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(bank.route, idempotency_key="k"))
+        await bank.clock.sleep(1.0)
+        await bank.router.aclose()
+        assert bank.clock.monotonic() <= 3.0, "two seconds after closing began"
+    (answer,) = bank.answers
+    assert answer.output == "an answer"
+    assert bank.clock.monotonic() < 6.0, "nothing is waited for that nobody does"
+    assert await left(bank) == (COST, 0, True, False)
+    rows = await bank.storage.scan("acme", LedgerRows(), after=None, limit=10)
+    assert [(row.request_id, row.charge_nanos) for row in rows] == [(answer.trace_id, COST)]
+
+
+@kinds
+async def test_a_call_that_fails_after_the_close_holds_nothing(kind: str, tmp_path: Path) -> None:
+    bank = await opened(kind, tmp_path, BREAKS)
+
+    async def call() -> None:
+        with pytest.raises(RouterError):
+            await bank.route(idempotency_key="k")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await bank.clock.sleep(1.0)
+        await bank.router.aclose()
+    assert await left(bank) == (0, 0, False, False)
+
+
+@kinds
+async def test_a_call_cancelled_after_the_close_holds_nothing(kind: str, tmp_path: Path) -> None:
+    bank = await opened(kind, tmp_path, SLOW)
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(bank.route, idempotency_key="k"))
+        await bank.clock.sleep(1.0)
+        await bank.router.aclose()
+        group.cancel_scope.cancel()
+    assert await left(bank) == (0, 0, False, False)
+    (row,) = await bank.storage.scan("acme", LedgerRows(), after=None, limit=10)
+    assert (row.kind, row.cost_nanos) == ("attempt", COST), "its cost is in the ledger"
+
+
+@kinds
+async def test_a_stream_left_after_the_close_is_billed_for_its_output(kind: str, tmp_path: Path) -> None:
+    bank = await opened(kind, tmp_path, SLOW)
+    async with bank.router.stream("hi", caller=ACME, params=CAP, idempotency_key="k") as stream:
+        while not isinstance(await anext(stream), OutputDelta):
+            pass
+        await bank.router.aclose()
+    (row,) = await bank.storage.scan("acme", LedgerRows(), after=None, limit=10)
+    assert row.charge_nanos > 0
+    assert await left(bank) == (row.charge_nanos, 0, False, False)
+
+
+@pytest.mark.parametrize("kind", ["slow", "sqlite"])
+async def test_a_call_waiting_for_money_at_the_close_holds_nothing(kind: str, tmp_path: Path) -> None:
+    bank = await opened(kind, tmp_path, SLOW)
+    await bank.storage.apply("acme", [account(monthly_nanos=600_000)])
+    async with anyio.create_task_group() as group:
+        group.start_soon(bank.route)
+        await bank.clock.sleep(1.0)
+        group.start_soon(partial(bank.route, idempotency_key="k"))
+        await bank.clock.sleep(1.0)
+        await bank.router.aclose()
+        group.cancel_scope.cancel()
+    assert await left(bank) == (0, 0, False, False)

@@ -1,28 +1,57 @@
-"""A call's pending writes survive any storage error, and storage results are validated before use."""
+"""A call's last writes are booked or reported, whatever the storage does. Nothing waits for ever."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from msgspec.structs import replace
 
-from routewright import Console, MemoryStorage, Pricing, ProviderFault, SqliteStorage
+from routewright import Pricing, ProviderFault, RouterError, SqliteStorage
 from routewright._core.money import MOST_TOKENS
-from routewright.errors import InternalError, StorageUnavailable, UnsupportedWrite, UpstreamFailed
+from routewright._engine import trace_queue
+from routewright.errors import (
+    InternalError,
+    QuotaExhausted,
+    RouterTimeoutError,
+    StorageUnavailable,
+    UnsupportedWrite,
+    UpstreamFailed,
+)
 from routewright.protocols import Facts
 from routewright.testing import ScriptedProvider
-from routewright.wire import Ask, Replay, Stands, Tokens, UpstreamCall, Usage
+from routewright.testing.provider import Pause
+from routewright.wire import (
+    Ask,
+    Caller,
+    OutputDelta,
+    Purse,
+    PutAccount,
+    PutEvent,
+    RateLimits,
+    Replay,
+    Short,
+    Stands,
+    Tokens,
+    TraceById,
+    UpstreamCall,
+    Usage,
+    Write,
+)
 
+from .bank import ACME, ANSWER, CAP, COST, ONE, Bank, account
 from .behind import NOTHING, Behind, Look, Widen
 from .support import traces_in
-from .test_admission import ACME, ANSWER, COST, ONE, Bank, account
 
 pytestmark = pytest.mark.anyio
+
 LIMIT = 10**9
 ODD = [ValueError("odd"), KeyError("odd"), InternalError("odd"), asyncio.CancelledError("odd")]
 
@@ -51,6 +80,7 @@ async def odd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[O
 @pytest.mark.parametrize("error", ODD, ids=lambda error: type(error).__name__)
 async def test_a_settlement_refused_once_is_booked_and_its_answer_kept(odd: Odd, error: BaseException) -> None:
     bank, storage = await odd()
+    await bank.storage.apply("acme", [account(monthly_nanos=LIMIT, limits=RateLimits(concurrency=1))])
     storage.refuse(Facts, error=error, times=1)
     answer = await bank.route(idempotency_key="k")
     assert answer.output == "an answer"
@@ -58,6 +88,7 @@ async def test_a_settlement_refused_once_is_booked_and_its_answer_kept(odd: Odd,
     assert await bank.purse() == (LIMIT, COST, 0)
     assert (await bank.route(idempotency_key="k")).trace_id == answer.trace_id
     assert len(bank.good.calls) == 1
+    assert (await bank.route()).output == "an answer", "its slot is free"
 
 
 async def test_a_delayed_settlement_keeps_its_hold_and_is_booked_in_full(odd: Odd) -> None:
@@ -287,73 +318,242 @@ async def test_a_booked_settlement_is_never_booked_twice(odd: Odd) -> None:
     assert bank.router.trace_counts.waiting == 0
 
 
-class TracesAlone:
-    """A storage without ``accounts`` that keeps all else, or knows nothing of accounts."""
+# The same of one storage that is not immediate
 
-    def __init__(self, *, knows_accounts: bool = True) -> None:
-        self.kept = MemoryStorage()
-        self._knows_accounts = knows_accounts
-        self.looks = 0
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("accounts", "keep"):
-            raise AttributeError(name)
-        return getattr(self.kept, name)
-
-    async def read(self, account: str, query: Any) -> Any:
-        if isinstance(query, Stands):
-            self.looks += 1
-            if not self._knows_accounts:
-                raise UnsupportedWrite("no query Stands")
-        return await self.kept.read(account, query)
+TERMS = [account(monthly_nanos=LIMIT)]
+SLOW = [Pause(5.0), *ANSWER]
 
 
-NAMES_THE_SUITE = r"has no `accounts`, .* AccountsContract of tests/contracts$"
+async def opened(*script: Any, terms: Sequence[Write] = (), **options: Any) -> tuple[Bank, Behind]:
+    bank = await Bank(*script, terms=terms or TERMS, **options).open()
+    return bank, bank.behind()
 
 
-@pytest.mark.parametrize("knows", [True, False])
-async def test_a_storage_without_accounts_serves_callers_without_limits_only(knows: bool) -> None:
-    bank, storage = Bank(*[ANSWER] * 3), TracesAlone(knows_accounts=knows)
-    bank.use(storage)
-    assert (await bank.router.route("hi", budget={"maxCostUsd": 1.0})).output == "an answer"
-    assert storage.looks == 0
-    assert (await bank.route()).output == "an answer"
-    assert (await bank.route()).output == "an answer"
-    prepared = bank.router.prepare({"messages": [{"role": "user", "content": "hi"}]}, caller=ACME)
-    assert (await prepared.count_tokens()).model == ONE.id
-    assert storage.looks == 1
-    for needs in ({"idempotency_key": "k"}, {"caller": replace(ACME, key_id=f"key_{'0' * 26}")}):
-        with pytest.raises(InternalError, match=NAMES_THE_SUITE):
-            await bank.route(**needs)
+async def began(bank: Bank) -> Any:
+    """A stream that has brought its first words."""
+    stream = bank.router.stream("hi", caller=ACME, params=CAP)
+    async for event in stream:
+        if isinstance(event, OutputDelta):
+            break
+    return stream
+
+
+# --- after the close
+
+
+async def test_a_stream_dropped_after_the_close_is_logged_as_lost(caplog: pytest.LogCaptureFixture) -> None:
+    bank, _ = await opened(ANSWER)
+    stream = await began(bank)
     await bank.router.aclose()
+    with caplog.at_level(logging.ERROR):
+        del stream
+    assert "money is lost: call tr_" in caplog.text
+    assert "of account acme" in caplog.text
+    assert bank.router.trace_counts.unbilled == 1
 
 
-async def test_an_account_in_a_storage_without_accounts_is_refused_instead_of_served_without_limits() -> None:
-    bank, storage = Bank(), TracesAlone()
-    await storage.kept.apply("acme", [account(plan="free")])
-    bank.use(storage)
-    prepared = bank.router.prepare({"messages": [{"role": "user", "content": "hi"}]}, caller=ACME)
-    for call in (bank.route, bank.route, prepared.count_tokens):
-        with pytest.raises(InternalError, match=NAMES_THE_SUITE):
-            await call()
+async def test_a_stream_dropped_after_the_close_is_billed_by_an_immediate_storage() -> None:
+    bank = await Bank(ANSWER, terms=TERMS).open()
+    stream = await began(bank)
     await bank.router.aclose()
+    del stream
+    _, spent, reserved = await bank.purse()
+    assert (spent > 0, reserved) == (True, 0)
 
 
-async def test_an_account_created_later_is_noticed() -> None:
-    bank, storage = Bank(*[ANSWER] * 2), TracesAlone()
-    bank.use(storage)
-    assert (await bank.route()).output == "an answer"
-    await storage.kept.apply("acme", [account(plan="free")])
-    await bank.clock.advance(3.0)
-    with pytest.raises(InternalError, match=NAMES_THE_SUITE):
+async def test_a_bill_that_cannot_be_written_after_the_close_is_logged_as_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bank, storage = await opened(SLOW)
+    async with anyio.create_task_group() as group:
+        group.start_soon(bank.route)
+        await bank.clock.sleep(1.0)
+        await bank.router.aclose()
+        storage.away = (Facts,)
+    assert "money is lost: call tr_" in caplog.text
+    assert (bank.router.trace_counts.unbilled, bank.router.trace_counts.waiting) == (1, 0)
+
+
+async def test_after_the_close_a_hanging_storage_delays_no_answer_past_its_deadline() -> None:
+    bank, storage = await opened(SLOW)
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(bank.route, timeout_ms=10_000))
+        await bank.clock.sleep(1.0)
+        await bank.router.aclose()
+        storage.still = (Facts,)
+    assert bank.clock.monotonic() < 11.0
+
+
+async def test_a_call_that_times_out_after_the_close_is_billed() -> None:
+    bank, storage = await opened(SLOW)
+
+    async def call() -> None:
+        with pytest.raises(RouterTimeoutError):
+            await bank.route(timeout_ms=2_000)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await bank.clock.sleep(1.0)
+        await bank.router.aclose()
+        storage.takes_s = 0.1
+    (row,) = await bank.rows()
+    assert row.cost_range_nanos is not None
+    assert (await bank.purse())[2] == 0
+    assert bank.router.trace_counts.unbilled == 0
+
+
+async def test_a_call_waiting_for_a_key_goes_on_when_its_bill_is_given_up_at_the_close() -> None:
+    bank, storage = await opened([Pause(1.0), *ANSWER], ANSWER)
+    storage.away = (Facts,)
+    took: list[float] = []
+
+    async def call() -> None:
+        with pytest.raises(RouterError):
+            await bank.route(idempotency_key="k", timeout_ms=60_000)
+        took.append(bank.clock.monotonic())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(bank.route, idempotency_key="k", timeout_ms=3_000))
+        await bank.clock.sleep(0.5)
+        group.start_soon(call)
+        await bank.clock.sleep(5.0)
+        await bank.router.aclose()
+        storage.away = ()
+    assert took[0] < 10.0
+
+
+# --- what is kept of a call goes on, whatever fails
+
+
+async def test_a_dropped_call_releases_its_hold_even_if_its_trace_is_refused() -> None:
+    bank = await Bank(ANSWER, terms=TERMS).open()
+    stream = await began(bank)
+    records = bank.router._parts.engine.records
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise IndexError("while it is concluded")
+
+    setattr(records, "conclude", fails)  # noqa: B010
+    del stream
+    with pytest.raises(IndexError):
+        records.keep_dropped()
+    await bank.clock.sleep(1.0)
+    assert (await bank.purse())[2] == 0
+
+
+async def test_a_storage_without_events_still_books_bills_and_keeps_traces() -> None:
+    bank, storage = await opened([ProviderFault("auth")], spare=[ANSWER, ANSWER])
+    storage.refuse(PutEvent, error=UnsupportedWrite("no events here"))
+    with pytest.raises(RouterError):
+        await bank.router.route("hi", budget={"maxCostUsd": 1e-9})  # of nobody, with an event
+    await bank.router.flush()
+    answer = await bank.route()
+    assert answer.routing.selected_model == "spare/two"
+    _, spent, reserved = await bank.purse()
+    assert (spent, reserved) == (2 * COST, 0)
+    found = await bank.storage.read("acme", TraceById(answer.trace_id, "production"))
+    assert found is not None
+
+
+@pytest.mark.parametrize("fault", ["odd", "away", "still"])
+async def test_an_answer_is_replayed_even_if_its_trace_cannot_be_read(fault: str) -> None:
+    bank, storage = await opened(ANSWER)
+    first = await bank.route(idempotency_key="k")
+    if fault == "still":
+        storage.still = (TraceById,)
+    else:
+        storage.refuse(TraceById, error=OSError("driver") if fault == "odd" else StorageUnavailable("away"))
+    began_at = bank.clock.monotonic()
+    again = await bank.route(idempotency_key="k")
+    assert (again.output, again.trace_id) == (first.output, first.trace_id)
+    assert bank.clock.monotonic() - began_at < 1.0
+
+
+@pytest.mark.parametrize("error", [OSError("driver"), StorageUnavailable("away")])
+async def test_callers_without_an_account_are_served_whatever_the_storage_raises(error: Exception) -> None:
+    bank, storage = await opened(ANSWER, ANSWER)
+    await bank.route(caller=Caller("guest"))
+    storage.refuse(Look, error=error)
+    storage.forgets = True
+    await bank.clock.sleep(5.0)
+    assert (await bank.route(caller=Caller("guest"))).output == "an answer"
+
+
+# --- what waits has an end
+
+
+async def test_no_call_is_admitted_while_the_settlement_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_queue, "QUEUE", 3)
+    bank, storage = await opened(*[ANSWER] * 6, terms=[account()])
+    storage.away = (Facts,)
+    for _ in range(3):
         await bank.route()
-    await bank.router.aclose()
+    with pytest.raises(StorageUnavailable, match="too many calls wait"):
+        await bank.route()
+    storage.away = ()
+    await bank.router.flush()
+    assert (await bank.route()).output == "an answer"
 
 
-async def test_a_console_refuses_limits_that_the_storage_cannot_enforce() -> None:
-    storage = TracesAlone()
-    await storage.kept.apply("acme", [account()])
-    console = Console(storage, secret="s" * 32)
-    for made in (console.create_account("umbra"), console.create_key("acme", name="x")):
-        with pytest.raises(InternalError, match=NAMES_THE_SUITE):
-            await made
+async def test_a_storage_that_contradicts_itself_is_asked_a_bounded_number_of_times() -> None:
+    bank, storage = await opened(ANSWER)
+    full = Short(Purse("month", f"month:{bank.month[:7]}", LIMIT), waits=False)
+    storage.before = lambda thing: full if isinstance(thing, Ask) and thing.nanos else None
+    with pytest.raises(RouterError):
+        await bank.route()
+    assert len(storage.asked) < 20
+
+
+# --- a part that never answers
+
+
+async def test_a_hanging_settlement_is_retried_and_delays_no_others_for_long() -> None:
+    bank, storage = await opened(*[ANSWER] * 9)
+    await bank.storage.apply("other", [PutAccount(replace(account(monthly_nanos=LIMIT).account, name="other"))])
+
+    async def hang(thing: object) -> None:
+        if isinstance(thing, Facts):
+            storage.before = lambda _: None
+            await bank.clock.sleep(100_000)
+
+    storage.before = hang
+    await bank.route(timeout_ms=2_000)
+    began_at, took = bank.clock.monotonic(), []
+    for _ in range(5):
+        before = bank.clock.monotonic()
+        await bank.route(caller=Caller("other"))
+        took.append(bank.clock.monotonic() - before)
+    assert sum(took) < 11.0, "the first waits until the other is given up"
+    assert bank.clock.monotonic() - began_at < 11.0
+    await bank.clock.sleep(5.0)
+    assert await bank.purse() == (LIMIT, COST, 0)
+    assert bank.router.trace_counts.waiting == 0
+
+
+async def test_the_late_answer_of_a_slow_storage_about_an_account_is_used() -> None:
+    bank, storage = await opened(*[ANSWER] * 9)
+    guest = Caller("guest")
+    await bank.route(caller=guest)
+    await bank.storage.apply("guest", [PutAccount(replace(account(monthly_nanos=1).account, name="guest"))])
+    storage.before, storage.forgets = (lambda _: bank.clock.sleep(0.4)), True
+    await bank.clock.sleep(3.0)
+    await bank.route(caller=guest)
+    await bank.clock.sleep(0.5)
+    with pytest.raises(QuotaExhausted):
+        await bank.route(caller=guest)
+
+
+# --- a month
+
+
+async def test_a_call_belongs_to_the_month_of_its_admission() -> None:
+    bank = await Bank(SLOW, terms=TERMS).open()
+    ends = datetime(2026, 2, 1, tzinfo=UTC).timestamp() - bank.clock.time()
+    await bank.clock.sleep(ends - 1.0)
+    await bank.route()
+    assert bank.month.startswith("2026-02")
+    for month, spent in (("2026-01", COST), ("2026-02", 0)):
+        found = await bank.storage.read("acme", Stands(f"{month}-15T00:00:00.000Z"))
+        assert found.purses[-1].spent_nanos == spent
+    (row,) = await bank.rows()
+    assert row.at.startswith("2026-01")
