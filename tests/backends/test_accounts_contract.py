@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from math import inf
 from pathlib import Path
+from random import Random
 
 import anyio
 import anyio.lowlevel
@@ -13,17 +14,19 @@ import pytest
 from routewright._core.accounts import wait_queue
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.backends.storage.sqlite import SqliteStorage
+from routewright.backends.storage.sqlite.upkeep import check
 from routewright.errors import RateLimited
+from routewright.protocols import LimitingStorage
 from routewright.testing import FakeClock
 from routewright.wire import Ask, Caller, Claim
-from tests.contracts.storage import AccountsContract
+from tests.contracts.storage import AccountsContract, AccountsWalk
 from tests.contracts.storage.admission import AccountsSuite, Budgets, Windows
 from tests.contracts.storage.owners import Owners
-from tests.contracts.storage.samples import Till
+from tests.contracts.storage.samples import AT_S, DAY_S, Till
 from tests.contracts.storage.settlement import Accounting, Histories, Idempotency, Settling
 
 from .accounts_site import desk_of
-from .places import empty_store
+from .places import KINDS, Place, at_once, empty_store, tills_of
 
 
 class TestMemoryAccounts(AccountsContract):
@@ -102,3 +105,33 @@ class TestSqliteAccountsInThreads(InFile, Windows, Budgets, Settling, Idempotenc
                     await anyio.lowlevel.checkpoint()
                 await clock.advance(self.lease_s + 1.0)
         assert (await second.purses())["account"] == (0, 500)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_long_random_histories_match_the_model(kind: str, tmp_path: Path) -> None:
+    async def walk(seed: int) -> None:
+        clock, path = FakeClock(AT_S, autojump=False), tmp_path / f"{seed}.db"
+        storages: list[LimitingStorage] = [MemoryStorage(clock=clock)]
+        if kind == "sqlite":
+            storages = [SqliteStorage(path, clock=clock) for _ in range(2)]
+        await AccountsWalk(storages[0], clock, Random(seed), other=(*storages, None)[1]).go(500)
+        for storage in storages:
+            await storage.aclose()
+        assert kind == "memory" or check(path).problems == []
+
+    for seed in range(1_000):
+        anyio.run(walk, seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sweep_removes_expired_answers_after_the_clock_was_set_back(kind: str, tmp_path: Path) -> None:
+    place = Place(kind, tmp_path / "traces.db")
+    till = tills_of(place, "acme")[0]
+    for key, step_s in (("first", 0.0), ("second", -DAY_S)):
+        place.clock.step_s = step_s
+        at_once(till.admit(key, same=key))
+        at_once(till.settle(key, result=b"answer"))
+    now = place.clock.time() + DAY_S
+    assert [at_once(till.storage.sweep(each)) for each in (now - 1.0, now, now + DAY_S)] == [0, 1, 1]
+    place.close()

@@ -39,9 +39,7 @@ from tests.contracts.storage.accounts_model import ACCOUNTS, REFUSALS, RUNS, Cha
 from tests.contracts.storage.samples import (
     AT,
     AT_S,
-    BIG,
     MONTH,
-    NEXT_MONTH_S,
     PURSES,
     RUN,
     make_account,
@@ -62,41 +60,6 @@ def test_a_call_is_paid_from_key_account_and_month_in_order() -> None:
     ]  # fmt: skip
     assert purses_of(None, None, "2026-11") == {}
     assert [level_of(name) for name in PURSES] == ["agent_run", "key", "key", "account", "month"]
-
-
-@pytest.mark.parametrize("short", PURSES)
-def test_it_is_held_at_all_levels_or_at_none(short: str) -> None:
-    ledger = full(limits=RateLimits(requests_per_min=1))
-    ledger.paper.charges.append((("acme", short), 500))
-    refused = ledger.short("c", 501, caller=by_key("k"), run=RUN, claim=one())
-    assert (refused.purse.name, refused.purse.spent_nanos, refused.waits) == (short, 500, False)
-    assert {reserved for _, reserved in ledger.purses(run=RUN).values()} == {0}
-    ledger.hold("c", 500, caller=by_key("k"), run=RUN, claim=one())
-    assert {reserved for _, reserved in ledger.purses(run=RUN).values()} == {500}
-
-
-def test_without_a_limit_nothing_is_reserved_and_all_is_counted() -> None:
-    ledger = Ledger(make_key())
-    hold = ledger.hold("c", BIG, caller=by_key("k"))
-    assert (hold.nanos, hold.purses) == (0, ("key:k", "key:k:2026-11", "account", MONTH))
-    ledger.settle("c", make_row(charge=7))
-    assert ledger.purses() == dict.fromkeys(hold.purses, (7, 0))
-
-
-def test_a_call_belongs_to_the_month_it_arrived_in() -> None:
-    ledger = full()
-    assert ledger.hold("c", 5).purses == ("account", MONTH)
-    assert ledger.hold("d", 5, at=NEXT_MONTH_S).purses == ("account", "month:2026-12")
-    assert ledger.hold("e", 5).purses == ("account", MONTH), "asked in turn"
-
-
-def test_keys_of_the_same_name_in_two_accounts_are_separate() -> None:
-    ledger = Ledger(make_key(limits=RateLimits(requests_per_min=1)))
-    ledger.paper.keys["other", "k"] = make_key(account="other", limits=RateLimits(requests_per_min=1))
-    for account in ("acme", "other"):
-        ledger.hold(account, caller=Caller(account, key_id="k"))
-        with pytest.raises(RateLimited):
-            ledger.ask("c", caller=Caller(account, key_id="k"))
 
 
 # Others that wait

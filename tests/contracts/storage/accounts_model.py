@@ -30,6 +30,7 @@ from routewright.wire import (
     Grant,
     Key,
     LedgerRow,
+    LedgerRows,
     PutAccount,
     PutKey,
     RateLimits,
@@ -366,12 +367,27 @@ class Chance:
 
 
 class AccountsWalk:
-    """A random walk over calls and terms of several accounts, comparing a storage with the model."""
+    """A random walk over calls and terms of several accounts, comparing a storage with the model.
 
-    def __init__(self, storage: LimitingStorage, clock: FakeClock, rng: Random) -> None:
-        self.storage, self.accounts, self.clock, self.rng = storage, storage.accounts, clock, rng
+    ``other`` is the storage as a second process opens it. Either process asks and settles. A process that makes no call
+    for a lease loses what its calls hold, and may settle them late.
+    """
+
+    def __init__(
+        self,
+        storage: LimitingStorage,
+        clock: FakeClock,
+        rng: Random,
+        *,
+        other: LimitingStorage | None = None,
+        lease_s: float = 30.0,
+    ) -> None:
+        self.processes = [storage] if other is None else [storage, other]
+        self.clock, self.rng, self.lease_s = clock, rng, lease_s
         self.model, self.chance = NaiveAccounts(), Chance(rng)
         self.grants: dict[str, Grant] = {}
+        self.owners: dict[str, int] = {}
+        """The process of each call."""
         self.said: list[Facts] = []
         self._steps: tuple[Callable[[], Awaitable[None]], ...] = (
             *(*(self.ask,) * 6, *(self.settle,) * 3, self.settle_again, self.release, self.widen),
@@ -382,14 +398,18 @@ class AccountsWalk:
         """Take some steps. Raises ``AssertionError`` if storage and model differ."""
         for account in ACCOUNTS:
             await self._apply(account, PutAccount(make_account(name=account)))
+        await self.processes[0].apply("watch", [PutAccount(make_account(name="watch", monthly_nanos=1_000))])
         for _ in range(steps):
             await self.rng.choice(self._steps)()
             await self._check()
+        for account in ACCOUNTS:
+            await self._check_rows(account)
 
     async def ask(self) -> None:
         ask = self.chance.ask(self.model)
+        process = self.owners.setdefault(ask.id, self.rng.randrange(len(self.processes)))
         expected = self.model.outcome(ask)
-        found = await outcome_of(self.accounts, ask)
+        found = await outcome_of(self.processes[process].accounts, ask)
         assert found[0] == expected, f"{ask} was answered with {found}, and {expected} by the model"
         if isinstance(found[1], Grant):
             self.model.admit(ask)
@@ -409,8 +429,10 @@ class AccountsWalk:
         running = self.model.running()
         if running:
             held, tokens = self.rng.choice(running), self.rng.choice((None, 0, 3))
+            owner = self._of(held.ask.id)
             for _ in range(self.rng.randint(1, 2)):
-                self.accounts.release(self.grants[held.ask.id], tokens)
+                owner.accounts.release(self.grants[held.ask.id], tokens)
+            await owner.read("watch", Stands(AT))  # a release takes effect before what its process asks next
             self.model.end(held, tokens)
 
     async def widen(self) -> None:
@@ -419,7 +441,7 @@ class AccountsWalk:
             held, nanos = self.rng.choice(running), self.rng.randrange(100)
             asked = replace(held.ask, nanos=nanos)
             expected = self.model.outcome(asked) == "admitted"
-            assert await self.accounts.widen(self.grants[held.ask.id], nanos) is expected
+            assert await self._of(held.ask.id).accounts.widen(self.grants[held.ask.id], nanos) is expected
             if expected:
                 self.model.admit(asked)
 
@@ -428,22 +450,44 @@ class AccountsWalk:
         await self._apply(account, write)
 
     async def wait(self) -> None:
-        await self.clock.advance(self.chance.pause())
+        seconds = self.chance.pause()
+        await self.clock.advance(seconds)
         self.model.now = self.clock.monotonic()
+        survivor = self.rng.randrange(len(self.processes))
+        await self._touch(survivor)  # first: what the others hold is over if that was a lease
+        if seconds > self.lease_s:
+            for held in self.model.running():
+                if self.owners[held.ask.id] != survivor:
+                    self.model.lose(held)
+                    self.said.append(self.chance.facts(held.ask))
+        for process in range(len(self.processes)):
+            await self._touch(process)
+
+    async def _touch(self, process: int) -> None:
+        """Make a call of another account, which shows that the process lives."""
+        accounts = self.processes[process].accounts
+        grant = await accounts.admit(make_ask("touch", 1, caller=Caller("watch"), at=self.model.time))
+        assert isinstance(grant, Grant)
+        accounts.release(grant)
+        await self.processes[process].read("watch", Stands(AT))
+
+    def _of(self, call: str) -> LimitingStorage:
+        """The process of a call."""
+        return self.processes[self.owners[call]]
 
     async def _apply(self, account: str, write: Change) -> None:
-        await self.storage.apply(account, [write])
+        await self.rng.choice(self.processes).apply(account, [write])
         self.model.change(account, write)
 
     async def _settle(self, facts: Facts) -> None:
-        await self.accounts.settle(self.grants.get(facts.id), facts)
+        await self._of(facts.id).accounts.settle(self.grants.get(facts.id), facts)
         self.model.settle(facts)
         self.said.append(facts)
 
     async def _check(self) -> None:
         """Check that one caller's purses equal the model's."""
         caller, run, at = self.chance.caller(), self.rng.choice(RUNS), timestamp(self.model.time)
-        standing = await self.storage.read(caller.account, Stands(at, caller.key_id, run))
+        standing = await self.rng.choice(self.processes).read(caller.account, Stands(at, caller.key_id, run))
         limits = self.model.purses(replace(caller, environment="production"), at[:7], run)
         for purse in standing.purses:
             found = purse.limit_nanos, purse.spent_nanos, purse.reserved_nanos
@@ -452,6 +496,21 @@ class AccountsWalk:
                 name
             )
         assert limits == {}, "a purse is missing"
+
+    async def _check_rows(self, account: str) -> None:
+        """Check that the ledger has each row of the model once, and an expired one of each call that is lost."""
+        rows = await self.processes[0].scan(account, LedgerRows(), after=None, limit=10_000)
+        expected = [
+            (call, attempt, row.charge_nanos, row.cost_nanos)
+            for (of, call, attempt), row in self.model.rows.items()
+            if of == account
+        ]
+        attempts = [
+            (row.request_id, row.attempt, row.charge_nanos, row.cost_nanos) for row in rows if row.kind == "attempt"
+        ]
+        assert sorted(attempts) == sorted(expected)
+        expired = {row.request_id: row.cost_range_nanos for row in rows if row.kind == "expired"}
+        assert expired == {call: (0, nanos) for call, (of, nanos, _) in self.model.lost.items() if of == account}
 
 
 async def outcome_of(accounts: Accounts, ask: Ask) -> tuple[Outcome, object]:

@@ -64,6 +64,8 @@ from .samples import (
 DAY_S = 24 * 3600.0
 ANSWER = b'\x00{"output":"\xff"}'
 BOTH: tuple[Environment, ...] = ("production", "sandbox")
+ALIKE_CALLS = ("c", "c/", "c/1", "c/1/1", "c/-1", "c1", "c1/1", "c-1", "cU", "c\0", "c\0/1", "c😀", "c😀/0")
+"""Ids that must not be taken for each other."""
 DAYS = (("2026-11-19", "2026-11-21"), ("2026-11-20", "2026-11-20"), ("2026-11-22", "2026-11-21"))
 
 
@@ -330,7 +332,7 @@ class Accounting(AccountsSuite):
     """Booked rows can be read in pages and in sums."""
 
     async def test_every_row_comes_back_as_it_was(self, till: Till) -> None:
-        texts = [*(text for text in ODD_TEXTS if len(text) <= 200), "n" * 200, ""]
+        texts = [*(text for text in ODD_TEXTS if len(text) <= 200), *ALIKE_CALLS, "n" * 200, ""]
         rows = [
             LedgerRow(
                 request_id=text, attempt=number, at=AT, key_id=text, model=text, provider=text,
@@ -355,6 +357,18 @@ class Accounting(AccountsSuite):
             for limit in (1, 7, 1_000):
                 assert await all_pages(till.storage, "acme", query, key_of, limit) == fits
         assert await till.storage.scan("acme", LedgerRows(), after=None, limit=0) == []
+
+    async def test_pages_visit_each_row_once_while_others_come(self, till: Till) -> None:
+        rng, seen, after = Random(1), list[str](), None
+        before = {key_of(row) for row in await _book(till, rng, 30)}
+        while page := await till.storage.scan("acme", LedgerRows(), after=after, limit=rng.randint(2, 5)):
+            seen += map(key_of, page)
+            after = seen[-1]
+            await till.settle(
+                f"new {after}", make_row(f"new {after}", at=f"2026-11-{rng.choice((19, 20, 21))}T12:00:00.000Z")
+            )
+        assert seen == sorted(set(seen), reverse=True)
+        assert before <= {*seen}
 
     async def test_sums_add_up_the_rows_by_day_provider_model_and_kind(self, till: Till) -> None:
         names = ("acme", "other", "default")
@@ -395,7 +409,10 @@ class Histories(AccountsSuite):
 
     @pytest.mark.parametrize("seed", range(5))
     async def test_a_random_history_matches_the_model(self, till: Till, clock: FakeClock, seed: int) -> None:
-        await AccountsWalk(till.limiting, clock, Random(seed)).go(300)
+        other = self.other(clock)
+        await AccountsWalk(till.limiting, clock, Random(seed), other=other, lease_s=self.lease_s).go(300)
+        if other is not None:
+            await other.aclose()
 
 
 async def _answer(till: Till, key: str) -> None:
