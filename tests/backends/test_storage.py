@@ -11,8 +11,6 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.analytics.rollup import counted_of
@@ -21,7 +19,6 @@ from routewright.backends.storage.memory.accounts import VALUES
 from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.errors import PreconditionFailed, ValidationFailed
 from routewright.protocols import Storage
-from routewright.testing import FakeClock
 from routewright.trace import TraceStore
 from routewright.wire import (
     SYSTEM_ACCOUNT,
@@ -88,21 +85,6 @@ async def test_usage_groups_and_totals_come_from_one_statement(tmp_path: Path) -
 
 
 # Two accounts, at any length
-
-
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_any_writes_of_two_accounts_stay_separate(kind: str, tmp_path: Path, full: bool) -> None:
-    files = iter(range(10**9))
-
-    @settings(max_examples=1_000 if full else 3, suppress_health_check=list(HealthCheck))
-    @given(st.randoms(use_true_random=False))
-    def check(rng: Random) -> None:
-        path = tmp_path / f"{next(files)}.db"
-        storage: Storage = MemoryStorage() if kind == "memory" else SqliteStorage(path, clock=FakeClock())
-        anyio.run(_walk, storage, rng, 30 if full else 20)
-        path.unlink(missing_ok=True)
-
-    check()
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])

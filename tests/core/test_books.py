@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +14,6 @@ from routewright._core.accounts.ledger import added, key_of, sum_of
 from routewright._core.accounts.state import KEPT_S, Expired, KeptResult
 from routewright._core.timestamps import timestamp
 from routewright.wire import (
-    DeleteResults,
     Events,
     Incident,
     Incidents,
@@ -104,15 +102,6 @@ def test_a_sweep_removes_old_answers_events_and_marks() -> None:
     assert set(kept._told) == {"o2"}
 
 
-def test_an_answer_is_kept_until_its_time_and_deleted_by_environment() -> None:
-    kept = Books(9)
-    keep(kept, b"i")
-    assert kept.kept(b"i", NOW + KEPT_S - 0.001) == KeptResult("f", "c", b"x")
-    assert kept.kept(b"i", NOW + KEPT_S) is None
-    assert [kept.put(DeleteResults(of)).count for of in ("sandbox", "production", None)] == [0, 1, 0]
-    assert kept.kept(b"i", NOW) is None
-
-
 # Events
 
 
@@ -160,25 +149,3 @@ def test_subtracting_every_row_leaves_an_empty_sum(rows: list[LedgerRow]) -> Non
 @given(st.lists(ROWS, max_size=8, unique_by=lambda each: (each.request_id, each.attempt)))
 def test_rows_have_distinct_keys(rows: list[LedgerRow]) -> None:
     assert len({key_of(each) for each in rows}) == len(rows)
-
-
-def test_sums_are_ordered_by_day_provider_model_and_kind() -> None:
-    kept = Books(9)
-    made: list[dict[str, Any]] = [
-        {"at": "2026-11-22T00:00:00.000Z"},
-        {"model": "a/two"},
-        {"provider": "0"},
-        {"kind": "correction"},
-        {},
-        {"at": "2026-11-20T23:59:59.999Z"},
-    ]
-    for place, facts in enumerate(made):
-        kept.book(make_row(attempt=place, charge=1, **facts))
-    told = kept.answer(LedgerSums("2026-11-21", "2026-11-22"))
-    assert [(each.day[-2:], each.provider, each.model, each.kind) for each in told] == [
-        ("21", "0", "a/one", "attempt"),
-        ("21", "a", "a/one", "attempt"),
-        ("21", "a", "a/one", "correction"),
-        ("21", "a", "a/two", "attempt"),
-        ("22", "a", "a/one", "attempt"),
-    ]

@@ -96,20 +96,6 @@ def test_a_failing_try_loses_no_waiting_call() -> None:
     assert queue.again() == ["b", "c"]
 
 
-def test_freed_money_goes_to_waiting_calls_in_order() -> None:
-    queue = Queue()
-    queue.ask("first", 1_000)
-    for call, nanos in (("a", 600), ("b", 300), ("c", 200), ("d", 50)):
-        assert isinstance(queue.ask(call, nanos), Wait)
-    queue.ledger.release("first")
-    assert queue.again() == ["a", "b"]
-    assert queue.tried == ["a", "b", "c"], "d stands behind c, though there is room for it"
-    assert len(queue.waiting) == 2
-    queue.ledger.release("b")
-    assert queue.again() == ["c", "d"]
-    assert (len(queue.waiting), queue.ledger.state.queued) == (0, {})
-
-
 def test_a_waiting_call_is_not_tried_until_something_is_freed() -> None:
     queue = Queue(monthly_nanos=500)
     queue.ask("month", 450)
@@ -153,55 +139,6 @@ def test_two_calls_that_wait_for_each_others_purses_do_not_deadlock(order: tuple
     queue.ledger.release("first")
     assert {*queue.again()} == {"a", "b"}
     assert queue.ledger.state.freed == {}
-
-
-def test_a_call_that_leaves_lets_the_next_ones_continue() -> None:
-    queue = Queue()
-    queue.ask("first", 500)
-    queue.ask("large", 600)
-    queue.ask("small", 100)
-    queue.leave("large")
-    assert queue.again() == ["small"]
-    queue.leave("large")
-    assert (queue.tried, len(queue.waiting), queue.ledger.state.freed) == (["small"], 0, {})
-
-
-def test_calls_that_wait_for_a_key_get_its_answer_or_the_first_continues() -> None:
-    queue = Queue()
-    queue.ask("first", 0, claim=one())
-    for number in range(5):
-        queue.ask(f"c{number}", 0, claim=one())
-    assert [*queue.ledger.state.queued] == [KEY]
-    queue.ledger.release("first")
-    ((call, found),) = queue.found()
-    assert (call, isinstance(found, Grant), queue.asked[call].takes) == ("c0", True, True)
-    queue.ledger.settle("c0", claim=one(), result=b"x")
-    assert queue.found() == [(f"c{number}", Replay(b"x")) for number in range(1, 5)]
-
-
-def test_a_call_that_waits_for_money_spent_meanwhile_is_refused() -> None:
-    queue = Queue()
-    queue.ask("first", 1_000)
-    queue.ask("a", 300)
-    queue.ledger.settle("first", make_row("first", charge=900))
-    ((_, found),) = queue.found()
-    assert isinstance(found, Short)
-    assert not found.waits
-
-
-def test_a_call_that_may_not_wait_or_times_out_gets_the_current_answer() -> None:
-    queue = Queue()
-    queue.ask("first", 1_000)
-    refused = queue.ask("a", 300, waits_s=0.0)
-    assert isinstance(refused, Short)
-    assert (refused.waits, len(queue.waiting)) == (True, 0)
-    queue.ask("b", 300)
-    queue.ask("c", 200)
-    queue.ledger.settle("first", make_row("first", charge=900))
-    queue.waiting.give_up(queue.asked["c"], queue.ledger.time)
-    ((call, found),) = queue.taken()
-    assert (call, isinstance(found, Short) and found.waits) == ("c", False), "it was spent meanwhile"
-    assert len(queue.waiting) == 1
 
 
 def test_a_call_is_refused_if_the_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:

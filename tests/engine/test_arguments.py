@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from typing import Any
 
-import anyio.to_thread
 import numpy as np
 import pytest
 
@@ -25,13 +23,12 @@ from routewright import (
     RouteRequest,
     RouterError,
     Settings,
-    Trace,
     TraceStore,
     ValidationFailed,
 )
 from routewright.backends.coordination.memory import MemoryCoordination
 from routewright.backends.transport import AutoTransport
-from routewright.errors import InternalError, NotFound, StorageUnavailable
+from routewright.errors import InternalError, NotFound
 from routewright.policies import read_policies
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import UpstreamCall
@@ -430,53 +427,6 @@ async def test_a_trace_store_takes_a_storage_and_traces() -> None:
     assert said == "storage: type is not a storage; pass SqliteStorage(path), MemoryStorage() or open_storage(url)"
     with pytest.raises(ValidationFailed, match="trace: 5 is not a Trace; "):
         await TraceStore(MemoryStorage()).record(wrong(5))
-
-
-class Faulty:
-    """A storage that gives, or raises, one thing for whatever it is asked."""
-
-    def __init__(self, given: Any) -> None:
-        self._given = given
-
-    async def _give(self, *args: Any, **rest: Any) -> Any:
-        if isinstance(self._given, Exception):
-            raise self._given
-        return self._given
-
-    apply = read = scan = sweep = aclose = _give
-
-
-async def test_the_exception_of_a_storage_is_shown_by_its_class_only() -> None:
-    storage, trace_id = Faulty(KeyError("canary")), "tr_" + "0" * 26
-    router, store = Router.sandbox(storage=storage), TraceStore(storage)
-    record = partial(store.record, await a_trace())
-    for ask in (
-        partial(router.trace, trace_id),
-        partial(router.feedback, trace_id, 1),
-        partial(store.get, trace_id),
-        store.query,
-        record,
-    ):
-        with pytest.raises(InternalError, match=r"^the storage failed with KeyError$"):
-            await ask()
-    decision = Router.sandbox(catalogue=Catalogue([MINE])).decide("hi")
-    with pytest.raises(InternalError, match=r"^the storage failed with KeyError$"):
-        await anyio.to_thread.run_sync(router.replay, decision)
-    router = Router.sandbox(storage=Faulty(StorageUnavailable("later")))
-    with pytest.raises(StorageUnavailable, match="later"):
-        await router.trace(trace_id)
-
-
-async def test_a_wrong_result_of_a_storage_is_shown_by_its_class() -> None:
-    storage, trace_id = Faulty("canary"), "tr_" + "0" * 26
-    said = r"^(the storage gave str in the place of a trace|Faulty\.read must return Trace or None, got str)$"
-    for ask in (Router.sandbox(storage=storage).trace, TraceStore(storage).get):
-        with pytest.raises(InternalError, match=said):
-            await ask(trace_id)
-
-
-async def a_trace() -> Trace:
-    return (await Router.sandbox().route("hi")).trace
 
 
 class Predicts:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from routewright import Answer, Event, RouterError, Trace
 from routewright._core.attempts.faults import FAULTS
+from routewright.errors import UpstreamFailed
 from routewright.testing import SCENARIOS
 from routewright.wire import FallbackSpan, FallbackTriggered, ModelSpan, OutputDelta, RouteEvent, RouteFallback
 
@@ -245,3 +247,28 @@ async def test_without_retries_and_fallbacks_there_is_one_attempt(name: str, way
 
 def test_the_matrix_holds_every_cell() -> None:
     assert set(NAMES) == set(SCENARIOS)
+
+
+@pytest.mark.parametrize("way", ["plain", "events"])
+@pytest.mark.parametrize("window", [200_000, 100_000, 9_000, None])
+async def test_a_prompt_too_long_for_one_model_goes_to_another_that_can_hold_it(way: Way, window: int | None) -> None:
+    pair = Pair("context_overflow", models=[MODELS[0], replace(MODELS[1], context_window=window)])
+    met = await meet(pair, way)
+    assert met.answer is not None
+    assert (met.answer.output, met.answer.routing.selected_model, met.took_s) == (ANSWER, SPARE, 0.0)
+
+
+@pytest.mark.parametrize("way", ["plain", "events"])
+async def test_a_prompt_too_long_for_every_model_fails_with_a_hint(way: Way) -> None:
+    pair = Pair("context_overflow", "context_overflow")
+    met = await meet(pair, way)
+    assert "shorten the input" in str(met.error)
+    assert (len(pair.good.calls), len(pair.spare.calls)) == (1, 1)
+
+
+@pytest.mark.parametrize("way", ["plain", "events"])
+async def test_if_everything_is_down_the_error_lists_every_attempt_at_once(way: Way) -> None:
+    met = await meet(Pair("unavailable", "unavailable"), way)
+    assert isinstance(met.error, UpstreamFailed)
+    assert [entry["model"] for entry in met.error.detail["attempts"]] == [GOOD, GOOD, SPARE, SPARE]
+    assert met.took_s <= 0.6
