@@ -239,16 +239,6 @@ async def test_the_traces_of_a_router_are_there_at_once() -> None:
     assert [trace.id async for trace in router.traces.export(filter="metadata.team=search")] == [answer.trace_id]
 
 
-async def test_queued_traces_are_shown_to_their_own_account_only() -> None:
-    router, *_ = sandbox(durability="buffered")
-    answer = await router.route("hi", caller=Caller("anna"))
-    assert (await router.traces.get(answer.trace_id, account="anna", environment="sandbox")).account == "anna"
-    for elsewhere in ({"account": "other"}, {"account": "anna", "environment": "production"}):
-        with pytest.raises(Exception, match="no trace"):
-            await router.traces.get(answer.trace_id, **elsewhere)  # type: ignore[arg-type]
-    await router.aclose()
-
-
 async def test_usage_is_counted_by_the_metadata_that_settings_name() -> None:
     router = Router.sandbox(settings=Settings(rollup_keys=("team",)))
     for team in ("search", "search", "ads"):

@@ -85,22 +85,6 @@ async def test_callers_without_an_account_wait_briefly_for_a_hanging_storage_and
         await bank.route(caller=Caller("open"))
 
 
-async def test_a_paid_answer_is_returned_and_its_reservation_stays_until_it_is_settled() -> None:
-    bank, storage = await failing()
-    storage.away = (Facts,)
-    began = bank.clock.monotonic()
-    assert (await bank.route(idempotency_key="k")).output == "an answer"
-    assert bank.clock.monotonic() - began < 1.0
-    _, spent, reserved = await bank.purse()
-    assert spent == 0
-    assert reserved > COST
-    storage.away = ()
-    await bank.clock.sleep(60.0)
-    assert await bank.purse() == (10**9, COST, 0)
-    again = await bank.route(idempotency_key="k")
-    assert (again.output, len(bank.good.calls)) == ("an answer", 1)
-
-
 @pytest.mark.parametrize(("slow_s", "within_s"), [(0.0, 5.1), (7.0, 60.0)])
 async def test_queued_writes_follow_soon_after_a_hanging_storage_recovers(slow_s: float, within_s: float) -> None:
     bank, storage = await failing()

@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright import Answer, BudgetExceeded, Event, Model, Policy, ProviderFault, Router, Settings, Trace
+from routewright import Answer, Event, Model, Policy, ProviderFault, Router, Settings, Trace
 from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, ScriptedCall
@@ -450,29 +450,6 @@ def test_an_exit_passes_through_a_race_on_asyncio(who: str) -> None:
 
 
 # --- who has none
-
-
-async def test_without_observations_there_is_no_hedge() -> None:
-    track = await Track(after(3.0), after(0.5)).ready(seen=0)
-    assert (await plain(track)).routing.selected_model == GOOD.id
-    assert track.called == [1, 0]
-
-
-async def test_without_a_policy_that_asks_for_it_there_is_no_hedge() -> None:
-    track = await Track(after(3.0), after(0.5)).ready()
-    assert (await track.router.route("hi", goal="quality")).routing.selected_model == GOOD.id
-    assert track.called == [1, 0]
-
-
-@pytest.mark.parametrize(("times", "hedged"), [(3.5, True), (1.5, False)])
-async def test_a_budget_for_one_model_only_allows_no_hedge(times: float, hedged: bool) -> None:
-    track = await Track(after(3.0), after(0.5)).ready()
-    once = 1_000 * 4 / 1e6
-    answer = await plain(track, budget={"maxCostUsd": once * times}, params={"max_output_tokens": 1_000})
-    assert (track.called[1] == 1) is hedged
-    assert answer.routing.selected_model == (SPARE.id if hedged else GOOD.id)
-    with pytest.raises(BudgetExceeded):
-        await plain(track, budget={"maxCostUsd": once * 0.5}, params={"max_output_tokens": 1_000})
 
 
 async def test_a_hedge_can_be_the_probe_of_its_circuit() -> None:

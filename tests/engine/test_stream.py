@@ -78,36 +78,6 @@ async def test_tool_calls_stream_in_pieces() -> None:
     ]
 
 
-async def test_a_fault_before_content_falls_back_and_says_so() -> None:
-    house = House([ProviderFault("auth")], [ANSWER])
-    events = await events_of(house)
-    fallback = events[1]
-    assert isinstance(fallback, RouteFallback)
-    assert (fallback.data.from_model, fallback.data.to_model, fallback.data.restart) == ("good/one", "spare/two", False)
-    assert isinstance(events[-1], RouteCompleted)
-    assert events[-1].data.fallback_model == "spare/two"
-
-
-async def test_a_fault_after_content_restarts_and_voids_what_was_sent() -> None:
-    house = House([said(Delta("half an"), ProviderFault("reset"))], [ANSWER])
-    events = await events_of(house, fallback={"maxRetries": 0})
-    assert [event.event for event in events] == [
-        "route.started", "output.delta", "route.fallback", "output.delta", "output.delta", "route.completed",
-    ]  # fmt: skip
-    fallback, last = events[2], events[-1]
-    assert isinstance(fallback, RouteFallback)
-    assert fallback.data.restart
-    assert isinstance(last, RouteCompleted)
-    assert last.data.output == "Blue light."
-    assert [event.data.attempt for event in events if isinstance(event, OutputDelta)] == [1, 2, 2]
-
-
-async def test_a_restart_on_the_same_model_says_so_too() -> None:
-    house = House([said(Delta("half"), ProviderFault("reset")), ANSWER])
-    fallbacks = [event.data for event in await events_of(house) if isinstance(event, RouteFallback)]
-    assert [(f.from_model, f.to_model, f.restart) for f in fallbacks] == [("good/one", "good/one", True)]
-
-
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("options", [{}, {"fallback": {"on_partial": "restart"}}], ids=["by default", "on request"])
 async def test_text_never_restarts_since_it_cannot_say_so_and_the_error_has_a_hint(options: Any, late: bool) -> None:

@@ -511,31 +511,6 @@ async def test_a_storage_that_fails_at_once_never_fails_a_call(caplog: pytest.Lo
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-async def test_closing_waits_for_calls_then_closes_providers_and_last_the_storage() -> None:
-    order: list[str] = []
-
-    async def slow(account: str, writes: Sequence[Write]) -> None:
-        await house.clock.sleep(0.5)
-        order.append(account)
-
-    class Last(Waits):
-        async def aclose(self) -> None:
-            order.append("storage")
-
-    storage = Last(slow)
-    house = House([said(Delta("x"), Finish("stop"))], storage=storage)
-
-    async def close() -> None:
-        order.append("provider")
-
-    house.good.aclose = close  # type: ignore[method-assign]
-    answer = await house.router.route("hi", goal="quality")
-    await house.clock.sleep(0.1)  # the background is writing
-    await house.router.aclose()
-    assert order == ["_system", "default", "provider", "storage"]
-    assert await storage.ids() == [answer.trace_id]
-
-
 async def test_closing_ends_within_two_seconds_whatever_hangs_and_logs_losses_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

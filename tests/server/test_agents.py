@@ -592,27 +592,6 @@ async def test_concurrent_requests_with_one_key_are_one_run(how: How) -> None:
     await house.check_nothing_is_held()
 
 
-async def test_an_answer_is_kept_for_a_day() -> None:
-    house = await House([says("one"), says("two")]).open()
-    first = await house.run(PLAIN_KEY)
-    await house.clock.sleep(24 * 3600 - 1)
-    assert (await house.run(PLAIN_KEY)).body == first.body
-    await house.clock.sleep(2)
-    assert (await house.run(PLAIN_KEY)).body["output"] == "two"
-
-
-async def test_accounts_and_environments_have_separate_idempotency_keys() -> None:
-    house = await House([says("one"), says("two")]).open()
-    await house.console.create_account("other", plan="unlimited")
-    other = await house.console.create_key("other", name="test")
-    first = await house.run(PLAIN_KEY)
-    again = await house.run(PLAIN_KEY, {"Authorization": f"Bearer {other.secret.reveal()}"})
-    sandbox = await house.run(PLAIN_KEY, await house.key(environment="sandbox"))
-    assert (first.body["output"], again.body["output"]) == ("one", "two")
-    assert sandbox.body["trace_id"] not in (first.body["trace_id"], again.body["trace_id"])
-    assert len(house.provider.calls) == 2
-
-
 # The sandbox
 
 
