@@ -130,12 +130,6 @@ async def test_a_slot_granted_without_redis_is_released_without_it(office: Offic
             office.accounts.release(grant)
 
 
-async def test_a_limit_of_zero_admits_nothing_while_redis_is_down(office: Office, redis: RedisServer) -> None:
-    await office.open(requests_per_min=0)
-    with gone(redis):
-        assert await office.ask() is None
-
-
 TOO_SMALL: list[tuple[dict[str, int], str]] = [
     ({"requests_per_min": 3}, "3 requests a minute"),
     ({"tokens_per_min": 3}, "3 tokens a minute"),

@@ -66,16 +66,6 @@ async def test_a_disconnect_ends_a_run_and_releases_what_it_held(
     assert (await house.purses())["month"] == (10**9, CALL_NANOS * (steps > 0), 0)
 
 
-@without_key
-@moments
-async def test_a_disconnect_releases_the_only_slot(how: How, after_s: float) -> None:
-    house = await opened(*[says("another")] * 2)
-    await house.client(how).ask_and_leave(after_s)
-    again = await house.run(how)
-    assert (again.status, again.body["status"]) == (200, "completed")
-    assert [run["status"] for run in await house.runs()] == ["completed", "cancelled"]
-
-
 @with_key
 @moments
 @storages

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
 import pytest
 
 from routewright import RateLimits
 
-from .runs import CALL_NANOS, HOWS, PLAIN, House, How, Outcome, asks, says, slowly
+from .runs import CALL_NANOS, HOWS, PLAIN, House, How, asks, says
 
 pytestmark = pytest.mark.anyio
 hows = pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
@@ -42,40 +41,6 @@ async def test_a_run_that_uses_up_the_budget_ends_budget_exceeded(how: How, name
     await house.check_nothing_is_held()
 
 
-@pytest.mark.parametrize("name", TERMS)
-async def test_concurrent_runs_never_cross_a_limit(name: str) -> None:
-    of_account, of_key = TERMS[name]
-    factor = 4
-    house = House(lambda _: slowly(asks("wait", {})), **{term: value * factor for term, value in of_account.items()})
-    await house.open(**{term: value * factor for term, value in of_key.items()})
-    (key,) = await house.console.keys("acme")
-    limit = round(WORST_USD * factor * 1e9)
-    found, seen = list[Outcome](), 0
-
-    async def run(number: int) -> None:
-        await house.clock.sleep(number * 0.7)
-        found.append(await house.run(HOWS["streamed" if number % 2 else "plain"], max_steps=1_000))
-
-    async with anyio.create_task_group() as group:
-        for number in range(10):
-            group.start_soon(run, number)
-        while len(found) < 10:
-            await house.clock.sleep(0.5)
-            purses = (await house.purses(key.id)).values()
-            tightest = [spent + held for most, spent, held in purses if most is not None]
-            assert tightest
-            assert max(tightest) <= limit
-            seen = max(seen, *tightest)
-    assert seen > limit / 2, "money was never short"
-    told = {(each.status, each.body.get("status")) for each in found}
-    assert told <= {(200, "budget_exceeded"), (200, "failed"), (402, None), (429, None)}
-    assert (200, "budget_exceeded") in told
-    charged = sum(row.charge_nanos for row in await house.rows())
-    costs = sum(each.body["summary"]["total_cost_usd"] for each in found if each.status == 200)
-    assert charged == round(costs * 1e9)
-    await house.check_nothing_is_held()
-
-
 async def test_a_runs_budget_holds_within_its_accounts() -> None:
     house = await House(lambda _: asks("add", {"a": 1, "b": 1}), monthly_limit_usd=0.01).open()
     body = (await house.run(max_steps=1_000, total_budget_usd=WORST_USD)).body
@@ -83,26 +48,6 @@ async def test_a_runs_budget_holds_within_its_accounts() -> None:
     assert "the agent run has" in body["error"]["message"]
     assert body["summary"]["total_cost_usd"] <= WORST_USD
     assert (await house.run(max_steps=2)).body["marker"] == "max_steps_reached"
-
-
-@hows
-async def test_a_run_holds_one_slot_and_its_calls_none(how: How) -> None:
-    limits = RateLimits(concurrency=1)
-    house = await House([slowly(asks("wait", {})), slowly(says("done")), says("next")], limits=limits).open()
-    found = list[Outcome]()
-
-    async def run() -> None:
-        found.append(await house.run(how))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(run)
-        for _ in range(5):
-            await house.clock.sleep(4.0)
-            assert len(house.storage.accounts.state.holds) in (1, 2)  # the run's, and one of its call
-            assert (await house.run(PLAIN, task="other")).status == 429
-    assert found[0].body["output"] == "done"
-    assert (await house.run(PLAIN, task="other")).body["output"] == "next"
-    await house.check_nothing_is_held()
 
 
 @hows
@@ -129,14 +74,3 @@ async def test_a_replay_counts_against_no_window() -> None:
     for _ in range(10):
         assert (await house.run(HOWS["plain with a key"])).status == 200
     assert (await house.run()).status == 200
-
-
-@hows
-@pytest.mark.parametrize("limits", [RateLimits(requests_per_min=4), RateLimits(tokens_per_min=1_000)], ids=repr)
-async def test_calls_of_a_run_wait_for_room_in_the_windows(how: How, limits: RateLimits) -> None:
-    script = [asks("add", {"a": 1, "b": 1})] * 9 + [says("done")]
-    house = await House(script, limits=limits).open()
-    told = await house.run(how, max_steps=100)
-    assert (told.status, told.body["status"], told.body["output"]) == (200, "completed", "done")
-    assert house.clock.monotonic() >= 60.0
-    await house.check_nothing_is_held()

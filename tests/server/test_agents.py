@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, NamedTuple
 
@@ -571,25 +570,6 @@ async def test_a_refused_run_is_not_kept_under_its_key(how: How) -> None:
     assert (await house.run(how)).status == 402
     await house.console.credit("acme", 1.0)
     assert (await house.run(how)).body["output"] == "well"
-
-
-@pytest.mark.parametrize("how", [PLAIN_KEY, STREAMED_KEY], ids=["plain", "streamed"])
-async def test_concurrent_requests_with_one_key_are_one_run(how: How) -> None:
-    house = await House([slowly(asks("wait", {})), slowly(says("done"))], monthly_limit_usd=1.0).open()
-    found: list[Outcome] = []
-
-    async def run(after_s: float) -> None:
-        await house.clock.sleep(after_s)
-        found.append(await house.run(how))
-
-    async with anyio.create_task_group() as group:
-        for place in range(10):
-            group.start_soon(run, place * 2.0)
-    assert {told.status for told in found} == {200}
-    assert len({json.dumps(told.body) for told in found}) == 1
-    assert len(house.provider.calls) == len(await house.rows()) == 2
-    assert len(await house.ends()) == 1
-    await house.check_nothing_is_held()
 
 
 # The sandbox
