@@ -12,7 +12,7 @@ import pytest
 from routewright import Retention, Router, SqliteStorage, TraceStore
 from routewright.errors import NotFound
 from routewright.trace import BlockingTraceStore
-from tests.contracts.storage import make_trace
+from tests.contracts.storage.samples import make_trace
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -34,8 +34,7 @@ from routewright.errors import AuthenticationFailed, InternalError, NotFound, St
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.wire import SYSTEM_ACCOUNT, Account, Events, LedgerRow, LedgerRows
-from tests.contracts.storage import make_trace
-from tests.contracts.storage.samples import make_row
+from tests.contracts.storage.samples import make_row, make_trace
 
 from .billing import book, hold
 from .offices import START, Watched, bearer, holds

@@ -44,8 +44,7 @@ from routewright.wire import (
     Write,
     Written,
 )
-from tests.contracts.storage import make_trace
-from tests.contracts.storage.samples import model_span
+from tests.contracts.storage.samples import make_trace, model_span
 
 from .billing import (
     BROKEN,

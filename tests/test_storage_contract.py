@@ -19,8 +19,8 @@ from routewright import MemoryStorage
 from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage
 from routewright.wire import DeleteTraces, FeedbackByTrace, PutFeedback, PutTrace, Trace, TraceById, Write, Written
-from tests.contracts.storage import AccountsContract, BooksContract, StorageContract
 from tests.contracts.storage.samples import full_trace
+from tests.contracts.storage.suites import AccountsContract, BooksContract, StorageContract
 
 pytestmark = pytest.mark.anyio
 suite = StorageContract()

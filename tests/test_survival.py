@@ -14,7 +14,7 @@ from routewright import Budget, Catalogue, Fallback, Message, Policy, RouteReque
 from routewright.testing import SITUATIONS, NotSurvived, situations
 from routewright.testing.survival import calls_of
 from routewright.wire import PolicyFallback, PolicyGuardrail
-from tests.contracts.storage import make_trace
+from tests.contracts.storage.samples import make_trace
 
 Run = Callable[..., list[str]]
 CUT = ("stream_cut", "stream_stalled", "malformed_chunk", "missing_end", "cut_not_continued", "usage_after_fallback")

@@ -44,8 +44,7 @@ from routewright.wire import (
     TraceItem,
     UsageCounts,
 )
-from tests.contracts.storage import make_trace
-from tests.contracts.storage.samples import newest_first, random_trace, spans_of_each_kind
+from tests.contracts.storage.samples import make_trace, newest_first, random_trace, spans_of_each_kind
 
 pytestmark = pytest.mark.anyio
 

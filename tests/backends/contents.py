@@ -20,7 +20,7 @@ from routewright.backends.storage.tables.traces import STORED, Stored
 from routewright.errors import RouterError
 from routewright.protocols import Storage
 from routewright.wire import PutTrace, Trace, TraceById, TraceItems
-from tests.contracts.storage import make_trace
+from tests.contracts.storage.samples import make_trace
 
 Table = dict[tuple[Any, ...], Any]
 

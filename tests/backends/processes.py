@@ -13,7 +13,7 @@ PREAMBLE = """
     from contextlib import aclosing
     from pathlib import Path
     from routewright.backends.storage.sqlite import SqliteStorage
-    from tests.contracts.storage import make_trace
+    from tests.contracts.storage.samples import make_trace
     from routewright.wire import *
 
     def heard():

@@ -19,11 +19,12 @@ from routewright.errors import RateLimited
 from routewright.protocols import LimitingStorage
 from routewright.testing import FakeClock
 from routewright.wire import Ask, Caller, Claim
-from tests.contracts.storage import AccountsContract, AccountsWalk
+from tests.contracts.storage.accounts_model import AccountsWalk
 from tests.contracts.storage.admission import AccountsSuite, Budgets, Windows
 from tests.contracts.storage.owners import Owners
 from tests.contracts.storage.samples import AT_S, DAY_S, Till
 from tests.contracts.storage.settlement import Accounting, Histories, Idempotency, Settling
+from tests.contracts.storage.suites import AccountsContract
 
 from .accounts_site import desk_of
 from .places import KINDS, Place, at_once, empty_store, tills_of

@@ -21,9 +21,9 @@ from routewright.backends.storage.tables.traces import COLUMNS
 from routewright.backends.storage.tables.upkeep import old_traces, remove_old
 from routewright.testing import FakeClock
 from routewright.wire import SYSTEM_ACCOUNT, PutAccount, PutKey, PutTrace, SetRetention
-from tests.contracts.storage import AccountsContract, BooksContract, StorageContract
 from tests.contracts.storage.admission import AccountsSuite
 from tests.contracts.storage.samples import Till, make_account, make_key, make_trace
+from tests.contracts.storage.suites import AccountsContract, BooksContract, StorageContract
 from tests.contracts.storage.walk import walk
 from tests.servers import PostgresServer
 

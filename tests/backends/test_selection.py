@@ -12,7 +12,7 @@ from routewright.backends.storage.memory import MemoryStorage
 from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.errors import UnsupportedWrite
 from routewright.wire import DeleteTraces, PutTrace, Term, TraceItems, Traces
-from tests.contracts.storage import make_trace
+from tests.contracts.storage.samples import make_trace
 
 pytestmark = pytest.mark.anyio
 

@@ -57,7 +57,7 @@ from routewright.wire import (
     UsageCounts,
     Write,
 )
-from tests.contracts.storage import make_trace
+from tests.contracts.storage.samples import make_trace
 
 from .processes import run, running
 from .test_snapshot_chain import health_chain

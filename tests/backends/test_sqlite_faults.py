@@ -41,8 +41,7 @@ from routewright.wire import (
     UsageCounts,
     Write,
 )
-from tests.contracts.storage import make_trace
-from tests.contracts.storage.samples import spans_of_each_kind
+from tests.contracts.storage.samples import make_trace, spans_of_each_kind
 
 from .contents import assert_sound, refusal_of
 from .processes import run, running

@@ -26,8 +26,7 @@ from routewright.errors import (
     ValidationFailed,
 )
 from routewright.wire import DeleteTraces, PutAccount, PutKey, PutTrace, RevokeKey, TraceById, TraceItems, Traces
-from tests.contracts.storage import make_trace
-from tests.contracts.storage.samples import AT, make_account, make_key, spans_of_each_kind
+from tests.contracts.storage.samples import AT, make_account, make_key, make_trace, spans_of_each_kind
 
 from .contents import assert_sound, refusal_of
 

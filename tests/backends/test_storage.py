@@ -47,8 +47,8 @@ from routewright.wire import (
     Traces,
     UsageCounts,
 )
-from tests.contracts.storage import BooksContract, StorageContract, make_trace
-from tests.contracts.storage.samples import make_account
+from tests.contracts.storage.samples import make_account, make_trace
+from tests.contracts.storage.suites import BooksContract, StorageContract
 from tests.contracts.storage.walk import walk
 
 from .places import empty_store

@@ -11,8 +11,7 @@ from routewright import Usage
 from routewright._core.statement import Truth, attempt_in, began_at, corrected, correction
 from routewright.errors import NotFound
 from routewright.wire import LedgerRow, ModelSpan, Tokens, Trace
-from tests.contracts.storage import make_trace
-from tests.contracts.storage.samples import decision_span
+from tests.contracts.storage.samples import decision_span, make_trace
 
 AT = "2026-11-21T00:00:01.500Z"
 

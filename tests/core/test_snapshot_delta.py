@@ -15,8 +15,7 @@ from routewright._core.analytics.rollup import Rollups
 from routewright._core.snapshot_delta import checked_trace
 from routewright.errors import ValidationFailed
 from routewright.wire import CacheSpan, Span, Tokens, Trace
-from tests.contracts.storage import make_trace
-from tests.contracts.storage.samples import decision_span, model_span, spans_of_each_kind
+from tests.contracts.storage.samples import decision_span, make_trace, model_span, spans_of_each_kind
 
 FULL = make_trace(
     1,

@@ -100,8 +100,8 @@ from routewright.wire import (
     UsageCounts,
     Write,
 )
-from tests.contracts.storage import make_trace
 from tests.contracts.storage.outbox import ENDPOINT
+from tests.contracts.storage.samples import make_trace
 
 SPANS: list[Span] = [
     DecisionSpan(

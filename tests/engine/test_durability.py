@@ -39,7 +39,7 @@ from routewright.wire import (
     Write,
     Written,
 )
-from tests.contracts.storage import make_trace
+from tests.contracts.storage.samples import make_trace
 
 from .support import said, to_close, traces_in
 from .test_trace_log import Waits

@@ -14,7 +14,7 @@ from routewright.errors import StorageUnavailable
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.wire import PutTrace
-from tests.contracts.storage import make_trace
+from tests.contracts.storage.samples import make_trace
 
 from .support import to_close, traces_in
 

@@ -15,9 +15,11 @@ from routewright.protocols import CountingCoordination
 from routewright.testing import FakeClock
 from routewright.wire import Ask
 from tests.backends.databases import empty_store
-from tests.contracts.storage import AccountsContract, AccountsWalk, accounts_model
+from tests.contracts.storage import accounts_model
+from tests.contracts.storage.accounts_model import AccountsWalk
 from tests.contracts.storage.admission import Budgets, Windows
 from tests.contracts.storage.samples import Till
+from tests.contracts.storage.suites import AccountsContract
 from tests.servers import PostgresServer, RedisServer
 
 

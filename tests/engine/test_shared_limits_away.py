@@ -18,8 +18,7 @@ from routewright.backends.storage.memory import MemoryStorage
 from routewright.errors import RateLimited
 from routewright.testing import FakeClock
 from routewright.wire import Grant, PutAccount, RateLimits, Taken, Takes
-from tests.contracts.storage import make_ask, make_facts
-from tests.contracts.storage.samples import make_account
+from tests.contracts.storage.samples import make_account, make_ask, make_facts
 from tests.servers import RedisServer
 
 pytestmark = pytest.mark.anyio

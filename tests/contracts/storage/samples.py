@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any, get_args
 
-import pytest
 from msgspec.structs import replace
 
 from routewright._core.analytics.rollup import Rollups, counted_of
@@ -415,10 +414,14 @@ class Till:
 
     async def limited(self, call: str = "refused", nanos: int = 0, **given: Any) -> dict[str, Any]:
         """Ask for a call that must be refused by a rate limit; returns the error's detail."""
-        with pytest.raises(RateLimited) as refused:
-            await self.ask(call, nanos, **given)
-        assert refused.value.detail is not None, "a refusal says which limit it is: routewright.errors.RateLimited"
-        return refused.value.detail
+        try:
+            found = await self.ask(call, nanos, **given)
+        except RateLimited as refused:
+            detail = refused.detail
+        else:
+            raise AssertionError(f"{call} was not refused by a rate limit, but answered with {found}")
+        assert detail is not None, "a refusal says which limit it is: routewright.errors.RateLimited"
+        return detail
 
     async def settle(
         self, call: str = "c", *rows: LedgerRow, key: str | None = None, **given: Any
