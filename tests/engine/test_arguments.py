@@ -188,7 +188,6 @@ def test_an_invalid_part_of_a_router_gets_a_hint() -> None:
     assert refusal(lambda: Router.sandbox(faults=wrong(5)).decide("hi")) == (
         "faults: 5 is not a dict; map model ids, or '*', to kinds of fault"
     )
-    assert refusal(lambda: Router(settings=wrong({}))) == "settings: a dict is not Settings; pass Settings(...)"
     assert refusal(lambda: Router.sandbox(faults=wrong([])).decide("hi")) == (
         "faults: a list is not a dict; map model ids, or '*', to kinds of fault"
     )
