@@ -28,7 +28,6 @@ NAMES = {
     "routewright.tools": "FunctionTool",
     "routewright.protocols": ("Tool ToolContext ToolFailed SearchBackend SearchResult CodeSandbox Executed"),
     "routewright.backends.tools.mcp": "McpTools",
-    "routewright.backends.tools.subprocess_sandbox": "SubprocessSandbox",
     "routewright.backends.tools.monty_sandbox": "MontySandbox",
     "routewright.backends.tools.search": "SearxngSearch BraveSearch TavilySearch",
 }

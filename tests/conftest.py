@@ -43,7 +43,7 @@ SERVERS = (
 """Tests that start servers of their own."""
 REAL_TIME = (
     "backends/test_cache_file.py backends/test_kill.py backends/test_accounts_processes.py "
-    "backends/test_code_sandbox.py engine/test_agent_chaos.py engine/test_chaos_tcp.py "
+    "engine/test_agent_chaos.py engine/test_chaos_tcp.py "
     "backends/test_webhook_kill.py server/test_webhook_workers.py engine/test_paying_processes.py "
     "engine/test_worker.py server/test_agent_workers.py server/test_protocol.py "
     "server/test_serve.py server/test_workers.py test_revocation.py test_servers.py "

@@ -175,7 +175,7 @@ def test_a_function_of_a_module_in_the_folder_is_a_tool(capsys: Capture) -> None
             ["--tool", "mytools:order_statu"],
             "--tool: 'mytools' has no function 'order_statu'; did you mean 'order_status'?",
         ),
-        (["--tool", "code_exec"], "--tool: code_exec needs a sandbox; give --code monty or --code subprocess"),
+        (["--tool", "code_exec"], "--tool: code_exec needs a sandbox; give --code monty"),
         (["--search", "nowhere"], "--search: "),
         (["--max-steps", "0"], "--max-steps: must be"),
     ],

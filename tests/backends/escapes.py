@@ -1,37 +1,34 @@
 """Named programs that try to escape a code sandbox, and a host environment that detects it.
 
-A program prints ``WON``, which is ``ESCAPED``, if an attempt succeeds. ``FOLDER``, ``PORT``, ``ABSTRACT`` and ``HOST``
+They run in Python and in interpreters that lack most of its modules. A program prints ``WON``, which is ``ESCAPED``, if
+an attempt succeeds. ``FOLDER``, ``PORT``, ``ABSTRACT`` and ``HOST``
 are replaced by a folder, a port, an abstract socket and the host's process id.
 """
 
 from __future__ import annotations
 
-import ast
 import os
-import platform
 import socket
 import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from routewright.backends.tools.subprocess_sandbox import RUNNER
-
 SECRET = "canary-5f1e77"
 
 PREAMBLE = """
 WON = 'ESC' + 'APED'
-import ctypes, mmap, os, resource, signal, socket, sys, threading, time
-libc = ctypes.CDLL(None, use_errno=True)
-def raw(number, *arguments):
-    return libc.syscall(ctypes.c_long(number), *arguments)
+import os, sys, time
+try:
+    import ctypes, resource, signal, socket, threading
+except ImportError:
+    pass
 def attempt(call, *arguments):
     try:
         result = call(*arguments)
     except Exception as error:
         print(type(error).__name__, error)
     else:
-        failed = isinstance(result, int) and not isinstance(result, bool) and result < 0
-        print(os.strerror(ctypes.get_errno()) if failed else f"{WON} {result}")
+        print(f"{WON} {result}")
 """
 
 FILES = {
@@ -75,7 +72,6 @@ for name in ("mem", "kmsg", "vda", "sda", "shm/escaped", "tty", "ptmx", "kvm", "
     attempt(open, f"/dev/{name}", "r+b", 0)
 """,
     "fifo": 'attempt(os.mkfifo, "FOLDER/escaped"); attempt(os.mkfifo, "fifo")',
-    "handles": 'attempt(raw, 303, -100, b"/", bytes(128), bytes(8), 0); attempt(raw, 304, -100, bytes(128), 0)',
     "chroot": 'os.mkdir("a"); attempt(os.chroot, "a"); os.chdir("../" * 30); attempt(open, "etc/passwd")',
     "path_descriptor": 'attempt(lambda: os.open("etc/passwd", os.O_RDONLY, dir_fd=os.open("/", os.O_PATH)))',
     "set_uid_file": 'open("a", "w").close(); os.chmod("a", 0o4755); attempt(os.execv, "a", ["a"])',
@@ -150,27 +146,22 @@ for each in gc.get_objects():
 """,
     "environment": """
 print(os.environ)
-pointer = ctypes.POINTER(ctypes.c_char_p).in_dll(libc, "environ")
+pointer = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
 index = 0
 while pointer and pointer[index]:
     print(pointer[index])
     index += 1
 """,
     "null_pointer": "ctypes.string_at(0)",
+    "ptrace": "libc = ctypes.CDLL(None)\nfor pid in (0, 1, HOST): attempt(libc.ptrace, 16 if pid else 0, pid, 0, 0)",
     "forged_code": "f = lambda: 0\nf.__code__ = f.__code__.replace(co_code=bytes([100, 255]) * 50)\nf()",
     "deep_recursion": "sys.setrecursionlimit(10**9)\ndef f(): [f() for _ in (1,)]\nf()",
     "set_user": "attempt(os.setuid, 0); attempt(os.setgid, 0); attempt(os.setgroups, [0])",
-    "capabilities": 'attempt(libc.capset, b"\\x22\\x05\\x08\\x20" + bytes(4), b"\\xff" * 24)',
     "priorities": "attempt(os.nice, -10); attempt(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(10))",
 }
 
 PROCESSES = {
     "fork": "attempt(os.fork)",
-    "vfork": "attempt(raw, 58)",
-    "raw_fork": "attempt(raw, 57)",
-    "clone": "attempt(raw, 56, 17, 0, 0, 0, 0)",
-    "clone_namespaces": "attempt(raw, 56, 0x10000000 | 17, 0, 0, 0, 0)",
-    "clone3": "attempt(raw, 435, bytes(88), 88)",
     "exec": 'attempt(os.execv, sys.executable, ["python", "-c", f"print({WON!r})"])',
     "exec_shell": 'attempt(os.execv, "/bin/sh", ["sh", "-c", f"echo {WON}"])',
     "exec_library": "attempt(os.execve, os.__file__, ['x'], {})",
@@ -210,9 +201,8 @@ for _ in range(2):
     except OSError as error:
         print(error)
 """,
-    "memfd": 'attempt(os.memfd_create, "x"); attempt(raw, 319, b"x", 0); attempt(raw, 447, 0)',
-    "exec_memfd": 'attempt(raw, 322, 1, b"", 0, 0, 0x1000)',
-    "no_death_signal": "print(libc.prctl(1, 0, 0, 0, 0))\nwhile True: time.sleep(60)",
+    "memfd": 'attempt(os.memfd_create, "x")',
+    "no_death_signal": "print(ctypes.CDLL(None).prctl(1, 0, 0, 0, 0))\nwhile True: time.sleep(60)",
 }
 
 SIGNALS = {
@@ -235,60 +225,8 @@ for number in range(1, 65):
         except OSError as error: print(error)
 print("done")
 """,
-    "thread_signal": "attempt(raw, 234, HOST, HOST, 0); attempt(raw, 200, HOST, 0)",
-    "pidfd": "attempt(raw, 434, HOST, 0); attempt(raw, 434, 1, 0); attempt(raw, 424, 0, 0, 0, 0)",
-    "steal_descriptor": "attempt(raw, 438, 0, 0, 0)",
     "owner_signal": "import fcntl; attempt(fcntl.fcntl, 1, fcntl.F_SETOWN, HOST)",
     "terminal": "import fcntl; attempt(fcntl.ioctl, 0, 0x5412, b'x')",
-}
-
-CALLS = {
-    "ptrace": "for pid in (0, 1, HOST): attempt(libc.ptrace, 16 if pid else 0, pid, 0, 0)",
-    "read_memory": "attempt(raw, 310, HOST, 0, 0, 0, 0, 0); attempt(raw, 310, 1, 0, 0, 0, 0, 0)",
-    "write_memory": "attempt(raw, 311, HOST, 0, 0, 0, 0, 0)",
-    "compare": "attempt(raw, 312, 1, 2, 0, 0, 0)",
-    "mount": 'for kind in (b"tmpfs", b"proc", b"sysfs"): attempt(libc.mount, b"none", b"/tmp", kind, 0, 0)',
-    "remount": 'attempt(libc.mount, b"none", b"/", 0, 32 | 4096, 0)',
-    "umount": 'attempt(libc.umount2, b"/tmp", 2)',
-    "pivot_root": 'attempt(raw, 155, b"/tmp", b"/tmp")',
-    "new_mounts": 'attempt(raw, 428, -100, b"/", 1); attempt(raw, 430, b"tmpfs", 0)',
-    "unshare": "attempt(libc.unshare, 0x10000000); attempt(libc.unshare, 0x40000000); attempt(libc.unshare, 0x20000)",
-    "setns": "attempt(libc.setns, 0, 0)",
-    "bpf": "attempt(raw, 321, 0, bytes(128), 128)",
-    "perf": "attempt(raw, 298, bytes(128), 0, -1, -1, 0)",
-    "keys": 'attempt(raw, 248, b"user", b"a", b"b", 1, -3); attempt(raw, 250, 0, -3, 0)',
-    "requested_key": 'attempt(raw, 249, b"user", b"a", 0, 0)',
-    "io_uring": "attempt(raw, 425, 1, bytes(256)); attempt(raw, 426, 0, 0, 0, 0, 0); attempt(raw, 427, 0, 0, 0, 0)",
-    "aio": "attempt(raw, 206, 1, bytes(8))",
-    "userfaultfd": "attempt(raw, 323, 1)",
-    "kexec": "attempt(raw, 246, 0, 0, 0, 0); attempt(raw, 320, -1, -1, 0, 0, 0)",
-    "reboot": "attempt(libc.reboot, 0)",
-    "modules": 'attempt(raw, 175, 0, 0, b""); attempt(raw, 313, 0, b"", 0); attempt(raw, 176, b"no_such_module", 0)',
-    "swap": 'attempt(raw, 167, b"/no", 0); attempt(raw, 163, 0); attempt(raw, 179, 0, 0, 0, 0)',
-    "kernel_log": "attempt(raw, 103, 10, 0, 0)",
-    "clocks": "attempt(time.clock_settime, time.CLOCK_REALTIME, time.time()); attempt(raw, 159, bytes(256))",
-    "host_name": 'attempt(socket.sethostname, "escaped"); attempt(raw, 171, b"x", 1)',
-    "ports": "attempt(raw, 172, 3); attempt(raw, 173, 0, 8, 1); attempt(raw, 154, 0, bytes(16), 16)",
-    "personality": "attempt(raw, 135, 0x0040000)",
-    "fanotify": "attempt(raw, 300, 0, 0)",
-    "inotify": "attempt(libc.inotify_init); attempt(libc.inotify_init1, 0)",
-    "sysv_shared_memory": "attempt(libc.shmget, 0x5F1E77, 4096, 0o1666)",
-    "sysv_semaphores": "attempt(libc.semget, 0x5F1E77, 1, 0o1666)",
-    "sysv_messages": "attempt(libc.msgget, 0x5F1E77, 0o1666)",
-    "posix_messages": 'attempt(raw, 240, b"escaped", 66, 0o666, 0)',
-    "posix_shared_memory": 'attempt(libc.shm_open, b"/escaped", os.O_CREAT | os.O_RDWR, 0o666)',
-    "splice": "attempt(raw, 278, 1, 0, 0, 0); attempt(raw, 275, 0, 0, 1, 0, 1, 0); attempt(raw, 276, 0, 1, 1, 0)",
-    "numa": "attempt(raw, 237, 0, 0, 0, 0, 0, 0); attempt(raw, 238, 0, 0, 0); attempt(raw, 279, HOST, 0, 0, 0, 0, 0)",
-    "locked_memory": "attempt(raw, 151, 1); attempt(raw, 149, 0, 0)",
-    "unknown_calls": "for number in range(462, 1000):\n    if raw(number, 0, 0, 0, 0, 0, 0) >= 0: print(WON, number)",
-    "x32_call": "raw(0x40000000 + 39); print(WON)",
-    "i386_call": """
-page = mmap.mmap(-1, 4096, prot=7)
-page.write(b"\\xb8\\x14\\x00\\x00\\x00\\xcd\\x80\\xc3")  # mov eax, 20; int 0x80; ret
-address = ctypes.addressof(ctypes.c_char.from_buffer(page))
-print(ctypes.CFUNCTYPE(ctypes.c_int)(address)(), WON)
-""",
-    "lift_filter": "print(libc.prctl(38, 0, 0, 0, 0), libc.prctl(22, 0, 0, 0, 0)); attempt(os.fork)",
 }
 
 NETWORK = {
@@ -301,7 +239,6 @@ NETWORK = {
     "vsock": "attempt(socket.socket, socket.AF_VSOCK, socket.SOCK_STREAM)",
     "crypto_socket": "attempt(socket.socket, socket.AF_ALG, socket.SOCK_SEQPACKET, 0)",
     "bluetooth": "attempt(socket.socket, 31, socket.SOCK_RAW, 1)",
-    "all_families": "for family in range(50): attempt(socket.socket, family, 1); attempt(raw, 41, family, 2, 0)",
     "unix_socket": 'attempt(lambda: socket.socket(socket.AF_UNIX).connect("FOLDER/socket"))',
     "abstract_socket": 'attempt(lambda: socket.socket(socket.AF_UNIX).connect("\\0ABSTRACT"))',
     "socket_pair": """
@@ -329,48 +266,32 @@ for name in dir(resource):
 """,
     "limits_of_host": "attempt(resource.prlimit, HOST, resource.RLIMIT_NOFILE, (1, 1))",
     "limits_of_supervisor": "attempt(resource.prlimit, 1, resource.RLIMIT_CPU, (0, 0))",
-    "open_files": "files = []\nfor _ in range(500): attempt(lambda: files.append(os.dup(1)) or -(len(files) < 100))",
+    "open_files": "files = [os.dup(1) for _ in range(500)]\nprint(WON)",
     "core_dump": "os.abort()",
 }
 
 GREEDY = {
-    "endless_loop": ("while True: pass", "timeout"),
-    "sleep": ("time.sleep(600)", "timeout"),
+    "endless_loop": "while True: pass",
+    "sleep": "time.sleep(600)",
     "ignored_signals": (
         "for number in range(1, 65):\n    try: signal.signal(number, signal.SIG_IGN)\n"
-        "    except (OSError, ValueError): pass\nwhile True: pass",
-        "timeout",
+        "    except (OSError, ValueError): pass\nwhile True: pass"
     ),
-    "loop_at_exit": ("import atexit; atexit.register(time.sleep, 600)", "timeout"),
-    "thread_left": ("threading.Thread(target=time.sleep, args=(600,)).start()", "timeout"),
-    "slow_pattern": ("import re; re.match(r'(a+)+$', 'a' * 60 + 'b')", "timeout"),
-    "huge_power": ("print(len(str(9 ** 9 ** 9)))", "timeout"),
-    "closed_streams": ("os.close(0); os.close(1); os.close(2); time.sleep(600)", "timeout"),
-    "flood": ("while True: print('x' * 1000)", "output"),
-    "flood_of_errors": ("while True: os.write(2, b'x' * 100_000)", "output"),
-    "flood_in_one": ("print('x' * 10_000_000)", "output"),
-    "memory": ("x = bytearray(2**30)", "memory"),
-    "memory_in_steps": ("x = []\nwhile True: x.append(bytes(2**22))", "memory"),
-    "memory_of_list": ("x = [0]\nwhile True: x += x", "memory"),
-    "memory_of_text": ("x = 'ab'\nwhile True: x += x", "memory"),
+    "loop_at_exit": "import atexit; atexit.register(time.sleep, 600)",
+    "thread_left": "threading.Thread(target=time.sleep, args=(600,)).start()",
+    "slow_pattern": "import re; re.match(r'(a+)+$', 'a' * 60 + 'b')",
+    "huge_power": "print(len(str(9 ** 9 ** 9)))",
+    "closed_streams": "os.close(0); os.close(1); os.close(2); time.sleep(600)",
+    "flood": "while True: print('x' * 1000)",
+    "flood_of_errors": "while True: os.write(2, b'x' * 100_000)",
+    "flood_in_one": "print('x' * 10_000_000)",
+    "memory": "x = bytearray(2**30)",
+    "memory_in_steps": "x = []\nwhile True: x.append(bytes(2**22))",
+    "memory_of_list": "x = [0]\nwhile True: x += x",
+    "memory_of_text": "x = 'ab'\nwhile True: x += x",
 }
-"""Programs with the reason that ends them."""
-ENDLESS = {"deep_recursion", "no_death_signal"}
-"""Escapes that end by the time-out only."""
-
-
-def _only_attempts(code: str) -> bool:
-    calls = [each.value for each in ast.parse(code).body if isinstance(each, ast.Expr)]
-    names = [ast.unparse(call.func) for call in calls if isinstance(call, ast.Call)]
-    return names == ["attempt"] * len(ast.parse(code).body)
-
-
-ESCAPES = FILES | PROCFS | PYTHON | PROCESSES | SIGNALS | CALLS | NETWORK | LIMITS
-if platform.machine() != "x86_64":  # the numbers of system calls are those of x86_64
-    ESCAPES = {name: code for name, code in ESCAPES.items() if "raw(" not in code and "raw," not in code}
-    ESCAPES.pop("i386_call", None)
-TOGETHER = [name for name, code in ESCAPES.items() if _only_attempts(code)]
-"""Escapes that can run one after the other in one program."""
+"""Programs that would never end, or take everything."""
+ESCAPES = FILES | PROCFS | PYTHON | PROCESSES | SIGNALS | NETWORK | LIMITS | GREEDY
 
 
 class Outside:
@@ -407,7 +328,7 @@ class Outside:
         return [f"{name}: {old} -> {state[name]}" for name, old in self._state.items() if state[name] != old]
 
     def survivors(self) -> set[str]:
-        """The sandbox's processes that are new."""
+        """Children of this process that are new."""
         return processes() - self._processes
 
     def _bound(self, family: int, kind: int, address: tuple[str, int] | str) -> socket.socket:
@@ -431,19 +352,16 @@ class Outside:
             "library": (Path(os.__file__).stat().st_mtime_ns, Path(os.__file__).stat().st_mode),
             "beside": sorted(name for name in os.listdir(Path(os.__file__).parent) if name != "__pycache__"),
             "roots": [name for name in ("escaped", "x") if os.path.exists(f"/{name}")],
-            "shared memory": [name for name in os.listdir("/dev/shm") if "escaped" in name],
-            "sysv": [Path(f"/proc/sysvipc/{kind}").read_text().count(str(0x5F1E77)) for kind in ("shm", "sem", "msg")],
-            "host name": socket.gethostname(),
-            "mounts": Path("/proc/self/mounts").read_text(),
             "folders": os.listdir(tempfile.gettempdir()),
         }
 
 
 def processes() -> set[str]:
-    """The sandbox's processes on this machine, by number. Those that it forks keep the command line."""
-    found = set()
+    """The children of this process, by number."""
+    children = set()
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):
-            if os.fsencode(RUNNER) in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.add(pid)
-    return found
+            parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == os.getpid():
+                children.add(pid)
+    return children

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import anyio
@@ -18,14 +20,23 @@ SANDBOX = MontySandbox(memory_bytes=64 * 2**20, output_bytes=1_000)
 
 
 async def test_no_escape_reaches_the_host(outside: Outside) -> None:
+    assert len(ESCAPES) >= 60
     for name, code in ESCAPES.items():
-        # the preamble imports what this interpreter lacks: what is left of each program is tried without it
-        body = outside.fill_in(code).split("\n")
-        for program in (outside.fill_in(code), "\n".join(["WON = 'ESC' + 'APED'", "import os, sys", *body[-40:]])):
-            done = await SANDBOX.execute(program, 0.5)
-            assert "ESCAPED" not in done.output, name
-            assert SECRET not in done.output, name
+        done = await SANDBOX.execute(outside.fill_in(code), 0.3)
+        assert "ESCAPED" not in done.output, name
+        assert SECRET not in done.output, name
     assert outside.changes() == []
+    assert outside.survivors() == set()
+
+
+async def test_an_attempt_that_succeeds_would_be_noticed(outside: Outside) -> None:
+    assert "ESCAPED 1" in (await SANDBOX.execute(outside.fill_in("attempt(len, 'x')"), TIMEOUT_S)).output
+
+
+@pytest.mark.parametrize("name", ["passwd", "secret", "tcp", "unix_socket", "fork", "root_listing", "environment"])
+def test_the_programs_escape_from_an_interpreter_with_a_way_to_the_host(name: str, outside: Outside) -> None:
+    ran = subprocess.run([sys.executable, "-c", outside.fill_in(ESCAPES[name])], capture_output=True, text=True)
+    assert "ESCAPED" in ran.stdout or SECRET in ran.stdout
 
 
 @pytest.mark.parametrize(

@@ -350,6 +350,12 @@ async def test_validated_arguments_are_not_validated_again() -> None:
         await tool.run({}, context)
 
 
+async def test_code_is_refused_without_a_sandbox() -> None:
+    context = ToolContext(run_id="r", step=1, caller=Caller("acme"), deadline=0.0)
+    with pytest.raises(ToolFailed, match=r"^code_exec is off: the agent was given no code sandbox$"):
+        await CodeExec(None, lambda: 0.0).run({"code": "print(1)"}, context)
+
+
 @pytest.mark.parametrize("tool", [Calculator, WebSearch, CodeExec])
 def test_the_schema_of_a_built_in_tool_is_closed_and_described(tool: Any) -> None:
     schema: Mapping[str, Any] = tool.spec.parameters

@@ -57,7 +57,7 @@ def add_agent(command: Parser) -> None:
     add(asked, "--metadata KEY=VALUE", "a tag for the traces; may be repeated", action="append", type=pair, default=[])
     tools = command.add_argument_group("the tools")
     add(tools, "--tool NAME", "calculator, or module:function; may be repeated", action="append", default=[])
-    add(tools, "--code", "code_exec, which runs programs in this sandbox", choices=("monty", "subprocess"))
+    add(tools, "--code", "code_exec, which runs programs in this sandbox", choices=("monty",))
     add(tools, "--search URL", "web_search, which asks the SearXNG server there")
     limits = command.add_argument_group("limits")
     add(limits, "--max-steps N", "the most model and tool calls (default: 8)", type=int, default=8)
@@ -193,7 +193,7 @@ def _tools(args: Namespace) -> list[Any]:
     """The tools the options name. Refuses tools that would reject every call."""
     named = dict.fromkeys(args.tool)
     if "code_exec" in named and args.code is None:
-        raise refused("--tool", "code_exec needs a sandbox", "give --code monty or --code subprocess")
+        raise refused("--tool", "code_exec needs a sandbox", "give --code monty")
     if "web_search" in named and args.search is None and not args.sandbox:
         raise refused("--tool", "web_search needs a search engine", "give --search with the URL of a SearXNG server")
     if args.code is not None:
@@ -231,18 +231,13 @@ def _tool(name: str) -> Any:
 
 def _sandbox(name: str | None) -> CodeSandbox | None:
     """The sandbox of ``--code``. Raises ``ValidationFailed`` if it is not installed."""
-    try:
-        if name == "monty":
-            from routewright.backends.tools.monty_sandbox import MontySandbox
-
-            return MontySandbox()
-    except ModuleNotFoundError as error:
-        raise refused("--code", str(error), "or take another sandbox") from error
     if name is None:
         return None
-    from routewright.backends.tools.subprocess_sandbox import SubprocessSandbox
-
-    return SubprocessSandbox()
+    try:
+        from routewright.backends.tools.monty_sandbox import MontySandbox
+    except ModuleNotFoundError as error:
+        raise refused("--code", str(error), "or run the agent without it") from error
+    return MontySandbox()
 
 
 def _search(url: str) -> SearxngSearch:

@@ -30,7 +30,7 @@ class MontySandbox:
     A program has no files, network, processes, environment or third-party packages, and only a few modules of the
     standard library, such as ``math``, ``json``, ``re`` and ``datetime``. ``sleep`` returns at once. It runs in a
     process of its own, which starts in some milliseconds, on Linux, macOS and Windows alike. Programs that need more
-    of Python need ``SubprocessSandbox``.
+    of Python need a ``CodeSandbox`` of the host.
     """
 
     def __init__(self, *, memory_bytes: int = 256 * 2**20, output_bytes: int = 64 * 2**10) -> None:
