@@ -52,9 +52,7 @@ from routewright.config import (
     WeightsEntry,
     entry_of,
 )
-from routewright.contrib.invoices import Compared, ReconciledModel, Reconciliation, UnmatchedName
 from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS
-from routewright.contrib.usage_exports import ALIASES, FORMS, ExportLine, Form, UsageExport
 from routewright.docstrings import field_docs, prose, summary
 from routewright.serve.config import (
     VARIABLES,
@@ -83,7 +81,6 @@ from routewright.wire import (
     Caller,
     Content,
     Credit,
-    CreditLine,
     FallbackCandidate,
     FallbackReport,
     Goal,
@@ -103,14 +100,10 @@ from routewright.wire import (
     PolicyWeights,
     Purse,
     Span,
-    Statement,
-    StatementLine,
-    StatementTotals,
     Strategy,
     Trace,
     TraceItem,
     TtlBucket,
-    UncertainLine,
     UsageReport,
     UsageRow,
     UsageTotals,
@@ -186,8 +179,6 @@ FURTHER_NAMES = {
     "routewright.backends.providers.http": "HttpRequest",
     "routewright.blocking": "BlockingPrepared BlockingStream",
     "routewright.console": "BlockingConsole",
-    "routewright.contrib.invoices": "Reconciliation",
-    "routewright.contrib.usage_exports": "ExportLine UsageExport read_usage_export",
     "routewright.ledger": "BlockingLedger",
     "routewright.policies": "PolicyFile read_policies",
     "routewright.router": (
@@ -198,7 +189,7 @@ FURTHER_NAMES = {
     "routewright.wire": (
         "Account AccountStanding Allow Bill Block CacheOpts CacheReport Content Credit FallbackReport Incident Key "
         "KeyStanding LatencyReport LedgerRow LedgerSum NewKey Page PolicyFallback PolicyGuardrail PolicyWeights "
-        "PriceChange PriceTier Purse Redact Redaction Statement ToolDelta TraceItem UsageReport"
+        "PriceChange PriceTier Purse Redact Redaction ToolDelta TraceItem UsageReport"
     ),
     "routewright.wire.account": "Secret",
 }
@@ -228,26 +219,8 @@ REPORTS: tuple[type[Struct], ...] = (
 )
 """The shapes of analytics."""
 
-LEDGER: tuple[type[Struct], ...] = (
-    LedgerRow,
-    LedgerSum,
-    Statement,
-    StatementLine,
-    CreditLine,
-    UncertainLine,
-    StatementTotals,
-)
+LEDGER: tuple[type[Struct], ...] = (LedgerRow, LedgerSum)
 """The shapes of the ledger."""
-
-BILLS: tuple[type[Struct], ...] = (
-    Reconciliation,
-    ReconciledModel,
-    Compared,
-    UnmatchedName,
-    UsageExport,
-    ExportLine,
-)
-"""Those of what is held against it."""
 
 ACCOUNTS: tuple[type[Struct], ...] = (
     Caller,
@@ -449,7 +422,7 @@ def analytics_tables() -> str:
 
 
 def ledger_tables() -> str:
-    """What the ledger holds, and statements of it."""
+    """What the ledger holds."""
     return _nested_tables(LEDGER)
 
 
@@ -475,11 +448,6 @@ def _in_both(path: str, kind: type[Struct]) -> str:
     dollars = f"{path.removesuffix('nanos')}usd"
     same = path.endswith("_nanos") and hasattr(kind, dollars.rpartition(".")[2])
     return f"`{path}`, `{dollars.rpartition('.')[2]}`" if same else f"`{path}`"
-
-
-def bill_tables() -> str:
-    """What a provider's export is read into, and how it compares."""
-    return _nested_tables(BILLS)
 
 
 def _nested_tables(kinds: tuple[type[Struct], ...]) -> str:
@@ -509,22 +477,6 @@ def _nested(kind: type[Struct], inner: dict[str, type[Struct]], at: str) -> list
         if held is not None:
             rows += _nested(held, inner, f"{at}{field}." if of == held.__name__ else f"{at}{field}[].")
     return rows
-
-
-def export_table() -> str:
-    """By what keys a row of an export is known, and what stands in it where."""
-    head = ("from", "known by", "day", "model", "requests", "input", "of it cached", "output", "cost")
-    return table(head, [(form.shape, *map(_coded, _keys_of(form))) for form in FORMS])
-
-
-def _keys_of(form: Form) -> tuple[tuple[str, ...], ...]:
-    counts = form.requests, form.input_tokens, form.cached_tokens, form.output_tokens
-    return form.signs, form.day, form.model, *counts, form.cost
-
-
-def alias_table() -> str:
-    """What columns of a table may be called."""
-    return table(("for", "any of"), [(what.replace("_", " "), _coded(words)) for what, words in ALIASES.items()])
 
 
 def _rows(kind: type[Struct]) -> list[tuple[str, ...]]:
@@ -807,15 +759,12 @@ PARTS: dict[str, Callable[[], str]] = {
     **_agents.PARTS,
     **_events.PARTS,
     "accounts": account_tables,
-    "aliases": alias_table,
     "analytics": analytics_tables,
-    "bills": bill_tables,
     "cells": cell_table,
     "dials": dial_table,
     "endings": ending_table,
     "errors": error_table,
     "exits": exit_table,
-    "exports": export_table,
     "faults": fault_table,
     "figures": figure_table,
     "filter-keys": filter_table,

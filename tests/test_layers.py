@@ -41,7 +41,7 @@ CORE_ORDER = (
     "cache/calibration cache/guards attempts/faults attempts/breaker attempts/journal webhooks/signature "
     "agent/calculator agent/request agent/machine limits guardrails/screen guardrails/capture attempt "
     "attempts/machine trace/spans timestamps account account_fields snapshot_delta webhooks/outbox webhooks/endpoint "
-    "accounts/payer accounts/state accounts/ledger statement accounts/wait_queue accounts/books call agent/record"
+    "accounts/payer accounts/state accounts/ledger accounts/wait_queue accounts/books call agent/record"
 ).split()
 ENGINE_ORDER = (
     "worker context request_input storage readiness retention webhooks capture counting answer "
@@ -67,8 +67,7 @@ PRIVATE = re.compile(r"_(?!_|replace$|asdict$|fields$).*")
 UPWARD = {
     ("_core/routing/decision", "contrib.notebook"), ("_engine/answer", "contrib.notebook"),
     ("wire/request", "_core.request.problems"), ("wire/request", "_core.request.read"),
-    ("wire/trace", "contrib.notebook"), ("ledger", "contrib.invoices"),
-    ("ledger", "contrib.usage_exports"),
+    ("wire/trace", "contrib.notebook"),
 }  # fmt: skip
 """What methods import when they are called: nobody else needs it."""
 OWN_TIMEOUTS = {"fail_after", "move_on_after", "fail_at", "move_on_at", "wait_for", "timeout_at"}

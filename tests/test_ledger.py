@@ -1,26 +1,30 @@
-"""``Ledger``: its rows, sums and statements, and how it is opened."""
+"""``Ledger``: its rows and sums, and how it is opened."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator
 from datetime import date, datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import anyio
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from routewright import Caller, Ledger, MemoryStorage, ValidationFailed
-from routewright.errors import InternalError, NotFound, UnsupportedWrite
+from routewright import Ledger, MemoryStorage, ValidationFailed
+from routewright.errors import InternalError, UnsupportedWrite
 from routewright.ledger import PIECE, BlockingLedger
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
+from routewright.testing.provider import Turn
 from routewright.wire import (
-    SYSTEM_ACCOUNT,
-    AddCredit,
+    Delta,
+    Finish,
     LedgerRow,
-    LedgerSum,
-    LedgerSumsOfAll,
     Tokens,
 )
 
@@ -32,7 +36,6 @@ from .billing import (
     SILENT,
     TOLD,
     Firm,
-    account,
     book,
     check_identity,
     hold,
@@ -162,84 +165,25 @@ async def test_invalid_days_are_refused(firm: Firm, days: tuple[Any, Any], said:
         await firm.ledger.sums(*days)
 
 
-async def test_sums_of_all_accounts_are_by_day_model_and_kind(firm: Firm) -> None:
+async def test_sums_are_by_day_model_and_kind(firm: Firm) -> None:
     at = "2026-11-20T10:00:00.000Z"
-    await book(firm.storage, "acme", row(1, at, 10), row(2, "2026-11-21T10:00:00.000Z", 20))
-    await book(firm.storage, "other", row(3, at, 30, model="b/two", provider="b"), row(4, at, 40))
-    await book(firm.storage, "third", row(5, at, -5, attempt=-1, kind="correction"))
-    asked = LedgerSumsOfAll("2026-11-20", "2026-11-20")
-    found: list[LedgerSum] = await firm.storage.read(SYSTEM_ACCOUNT, asked)
-    assert [(each.day, each.model, each.kind, each.rows, each.charge_nanos) for each in found] == [
+    await book(firm.storage, "acme", row(1, at, 10), row(2, "2026-11-21T10:00:00.000Z", 20), row(4, at, 40))
+    await book(firm.storage, "acme", row(3, at, 30, model="b/two", provider="b"))
+    await book(firm.storage, "acme", row(1, at, -5, attempt=-1, kind="correction"))  # of an earlier version
+    sums = await firm.ledger.sums("2026-11-20", "2026-11-20")
+    assert [(each.day, each.model, each.kind, each.rows, each.charge_nanos) for each in sums] == [
         ("2026-11-20", "a/one", "attempt", 2, 50),
         ("2026-11-20", "a/one", "correction", 1, -5),
         ("2026-11-20", "b/two", "attempt", 1, 30),
     ]
-    assert await firm.storage.read("acme", asked) == [], "one account sees nothing of the others"
-
-
-async def test_sums_of_all_include_calls_whose_traces_are_unread(firm: Firm) -> None:
-    await firm.set_up()
-    await firm.call()
-    await firm.call(Caller("other"))
-    (found,) = await firm.storage.read(SYSTEM_ACCOUNT, LedgerSumsOfAll("2026-11-21", "2026-11-21"))
-    assert (found.rows, found.cost_nanos) == (2, 2 * COST)
-
-
-# Statements
-
-
-async def test_a_statement_covers_the_present_month_by_default(firm: Firm, clock: FakeClock) -> None:
-    await firm.set_up()
-    await firm.call()
-    told = await firm.ledger.statement()
-    assert (told.account, told.month, told.by) == ("acme", "2026-11", "model")
-    assert [(line.model, line.rows, line.charged_nanos) for line in told.charges] == [("good/one", 1, COST)]
-    skip_days(clock, 10)
-    assert (await firm.ledger.statement()).charges == []
-    assert await firm.ledger.statement("2026-11") == told
-
-
-async def test_a_month_opens_with_the_balance_the_last_one_closed_with(firm: Firm, clock: FakeClock) -> None:
-    await firm.set_up(10**9, prepaid=True)
-    for day in range(0, 30, 10):
-        for _ in range(day // 10 + 1):
-            await firm.call()
-        skip_days(clock, 10)
-    await firm.storage.apply("acme", [AddCredit("cr_2", 5 * 10**8, "2026-12-05T00:00:00.000Z")])
-    november, december, january = [await firm.ledger.statement(month) for month in ("2026-11", "2026-12", "2027-01")]
-    assert (november.opening_nanos, november.closing_nanos) == (0, 10**9 - COST)
-    assert (december.opening_nanos, december.closing_nanos) == (10**9 - COST, 15 * 10**8 - 6 * COST)
-    assert january.opening_nanos == january.closing_nanos == 15 * 10**8 - 6 * COST
-    assert (await firm.purses())["account"] == 6 * COST
-
-
-async def test_charges_before_the_account_existed_do_not_reduce_its_balance(firm: Firm) -> None:
-    created = "2026-11-10T12:00:00.000Z"
-    times = ("2026-10-31T00:00:00.000Z", "2026-11-10T11:59:59.999Z")
-    await book(firm.storage, "acme", *(row(number, at, 100) for number, at in enumerate(times)))
-    await firm.storage.apply("acme", [account(prepaid=True, created_at=created), AddCredit("cr_1", 1_000, created)])
-    await book(firm.storage, "acme", row(8, created, 30))
-    told = await firm.ledger.statement("2026-11")
-    assert told.closing_nanos == 1_000 - 30
-    assert told.opening_nanos is not None
-    assert told.opening_nanos + told.totals.credited_nanos - told.totals.charged_nanos == told.closing_nanos
-    assert (await firm.purses())["account"] == 30
-    assert (await firm.ledger.statement("2026-12")).opening_nanos == 970
-
-
-async def test_an_account_that_is_not_prepaid_has_no_balance(firm: Firm) -> None:
-    assert (await firm.ledger.statement(account="nobody")).opening_nanos is None
-    await firm.set_up(1_000)
-    told = await firm.ledger.statement()
-    assert (told.opening_nanos, told.closing_nanos, told.totals.credited_nanos) == (None, None, 1_000)
 
 
 async def test_uncharged_cost_is_listed_as_cost(storage: Storage, clock: FakeClock) -> None:
     firm = await Firm(storage, clock, [BROKEN, FAILS], [FAILS, FAILS]).set_up()
     trace = await firm.call()
     assert trace.status == "failed"
-    (line,) = (await firm.ledger.statement()).charges
-    assert (line.cost_nanos, line.charged_nanos) == (COST, 0)
+    (found,) = await firm.ledger.sums()
+    assert (found.cost_nanos, found.charge_nanos) == (COST, 0)
     await firm.close()
 
 
@@ -250,18 +194,9 @@ async def test_an_expired_reservation_is_an_uncertain_cost(firm: Firm, clock: Fa
     await clock.sleep(60)
     await firm.call()
     await firm.storage.sweep(clock.time())
-    told = await firm.ledger.statement()
-    assert [(line.model, line.least_nanos, line.most_nanos) for line in told.uncertain] == [("", 0, 5_000)]
-    assert told.closing_nanos == 10**6 - COST
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [({"month": "2026-13"}, "^month: is '2026-13'; write YYYY-MM$"), ({"by": "week"}, "^by: is 'week'; one of model")],
-)
-async def test_invalid_arguments_of_a_statement_are_refused(firm: Firm, asked: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationFailed, match=said):
-        await firm.ledger.statement(**asked)
+    (expired,) = [each for each in await firm.ledger.sums() if each.kind == "expired"]
+    assert (expired.model, expired.charge_nanos, expired.least_nanos, expired.most_nanos) == ("", 0, 0, 5_000)
+    assert (await firm.purses())["account"] == COST
 
 
 async def test_ledger_traces_and_analytics_agree_after_calls_of_all_kinds(storage: Storage, clock: FakeClock) -> None:
@@ -271,6 +206,38 @@ async def test_ledger_traces_and_analytics_agree_after_calls_of_all_kinds(storag
         await firm.call()
         skip_days(clock, 3)
     await check_identity(firm)
+    await firm.close()
+
+
+TURNS: tuple[Turn, ...] = (TOLD, SILENT, BROKEN, FAILS, [Delta("cut")], [Delta("x" * 50), Finish("stop")])
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_after_any_history_all_books_agree_to_the_nano_dollar(kind: str, tmp_path: Path, full: bool) -> None:
+    number = iter(range(10**9))
+
+    @settings(max_examples=1_000 if full else 6, suppress_health_check=list(HealthCheck))
+    @given(st.randoms(use_true_random=False))
+    def check(rng: Random) -> None:
+        folder = tmp_path / str(next(number))
+        folder.mkdir()
+        anyio.run(partial(_history, kind, folder, rng), backend=rng.choice(("asyncio", "trio")))
+
+    check()
+
+
+async def _history(kind: str, folder: Path, rng: Random) -> None:
+    clock = FakeClock(NOON)
+    skip_days(clock, rng.choice((0, 9.5 - 0.1 / (24 * 3600))))  # a tenth of a second before December
+    storage = make_storage(kind, folder, clock)
+    firm = Firm(storage, clock, lambda _: rng.choice(TURNS), lambda _: rng.choice(TURNS))
+    await firm.set_up(10**11, prepaid=rng.random() < 0.5)
+    for _ in range(rng.randrange(2, 10)):
+        await firm.call()
+        skip_days(clock, rng.choice((0, 0.4, 9)))
+    await check_identity(firm)
+    standing = await firm.purses()
+    assert standing["account"] == sum([row.charge_nanos async for row in firm.ledger.rows()])
     await firm.close()
 
 
@@ -291,9 +258,8 @@ async def test_a_storage_without_a_ledger_says_so_and_a_broken_one_only_its_erro
         async def read(self, account: str, query: Any) -> Any:
             raise raised
 
-    for asked in (Ledger(Odd()).sums(), Ledger(Odd()).statement("2026-11")):
-        with pytest.raises(error, match=said):
-            await asked
+    with pytest.raises(error, match=said):
+        await Ledger(Odd()).sums()
 
 
 # Without await
@@ -317,8 +283,5 @@ def test_the_blocking_twin_does_the_same(kind: str, tmp_path: Path) -> None:
     with ledger.as_account("acme").blocking as acme:
         assert [each.request_id for each in acme.rows(since="2026-11-20")] == ["tr_0002", "tr_0001"]
         assert [each.charge_nanos for each in acme.sums("2026-11-20", "2026-11-20")] == [14]
-        assert acme.statement("2026-11", by="day").totals.charged_nanos == 14
         assert acme.sums("2026-11-20", "2026-11-20", account="other") == []
-        with pytest.raises(NotFound):
-            acme.correct("tr_0001", 1, cost_usd=1.0)
     assert list(ledger.blocking.rows()) == []

@@ -35,7 +35,6 @@ pytestmark = pytest.mark.anyio
 GARBAGE = [5, "garbage", [None], {}, {"a": 1}, True, b"x", [[]], (1, 2), object()]
 """What no query and no write is answered with."""
 DOORS = ("read", "scan", "apply")
-EXPORT = '[{"date": "2026-11-20", "model": "mine/one", "cost_usd": 1}]'
 
 
 class Odd:
@@ -64,10 +63,9 @@ class Place(NamedTuple):
     trace: Trace
     incident_id: str
     endpoint_id: str
-    export: Path
 
 
-async def place_in(folder: Path) -> Place:
+async def place_in() -> Place:
     storage: Any = Odd()
     console = Console(storage, secret="s" * 44, recheck_s=0)
     await console.create_account("acme", plan="pro", prepaid=True, monthly_limit_usd=5)
@@ -81,8 +79,7 @@ async def place_in(folder: Path) -> Place:
     answer = await router.route("hi", caller=caller, params={"max_output_tokens": 50})
     trace = await router.trace(answer.trace_id, caller=caller)
     await router.flush()
-    (folder / "export.json").write_text(EXPORT)
-    return Place(storage, new, trace, incident.id, endpoint.id, folder / "export.json")
+    return Place(storage, new, trace, incident.id, endpoint.id)
 
 
 class NoTransport:
@@ -136,9 +133,6 @@ def ledger_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
     return {
         "rows": rows,
         "sums": ledger.sums,
-        "statement": ledger.statement,
-        "reconcile": lambda: ledger.reconcile(place.export),
-        "correct": lambda: ledger.correct(place.trace.id, 1, cost_usd=0.5),
     }
 
 
@@ -203,7 +197,7 @@ async def met(place: Place, call: Callable[[], Awaitable[object]], door: str, th
 @pytest.mark.parametrize("door", DOORS)
 @KINDS
 async def test_a_wrong_result_is_an_error_that_names_the_storage(kind: type, door: str, tmp_path: Path) -> None:
-    place = await place_in(tmp_path)
+    place = await place_in()
     for name, call in CALLS[kind](place).items():
         for thing in [*GARBAGE, None, []]:
             error = await met(place, call, door, thing)
@@ -214,7 +208,7 @@ async def test_a_wrong_result_is_an_error_that_names_the_storage(kind: type, doo
 
 @KINDS
 async def test_every_method_notices_a_wrong_result(kind: type, tmp_path: Path) -> None:
-    place = await place_in(tmp_path)
+    place = await place_in()
     found: dict[str, set[str]] = {}
     for name, call in CALLS[kind](place).items():
         found[name] = {door for door in DOORS for thing in GARBAGE if await met(place, call, door, thing)}
@@ -223,7 +217,7 @@ async def test_every_method_notices_a_wrong_result(kind: type, tmp_path: Path) -
 
 @KINDS
 async def test_an_error_of_the_storage_is_named_by_its_type_alone(kind: type, tmp_path: Path) -> None:
-    place = await place_in(tmp_path)
+    place = await place_in()
     for name, call in CALLS[kind](place).items():
         for door in DOORS:
             error = await met(place, call, door, ValueError("canary"))
@@ -237,7 +231,7 @@ async def test_every_method_is_tested(kind: type, tmp_path: Path) -> None:
         for name, method in inspect.getmembers(kind, inspect.isfunction)
         if not name.startswith("_") and (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method))
     }
-    assert asks - {"aclose", "rotate_secret", "deliver"} == set(CALLS[kind](await place_in(tmp_path)))
+    assert asks - {"aclose", "rotate_secret", "deliver"} == set(CALLS[kind](await place_in()))
 
 
 def test_every_query_has_a_declared_result() -> None:

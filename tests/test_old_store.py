@@ -159,7 +159,6 @@ async def contents(firm: Firm) -> dict[str, Any]:
             "latency": await traces.latency_report(FIRST, LAST),
             "rows": [row async for row in ledger.rows()],
             "sums": await ledger.sums(FIRST, LAST),
-            "statement": await ledger.statement("2026-11", by="day"),
         }
         if name != "default":
             found[name] |= {"standing": await firm.console.standing(name), "keys": await firm.console.keys(name)}
@@ -233,12 +232,8 @@ async def test_an_upgraded_store_reads_as_recorded_except_for_ended_reservations
         standing, key = found["acme"]["standing"], found["acme"]["standing"]["keys"][0]
         for purse in (standing["balance"], standing["month"], key["total"], key["month"], *found["run"]["purses"][1:3]):
             assert purse.pop("reserved_nanos") == held
-    for found, held in ((before, 0), (now, HELD)):
-        totals, uncertain = found["acme"]["statement"]["totals"], found["acme"]["statement"]["uncertain"]
-        for each in (totals, *(each for each in uncertain if not each["model"])):
-            each["most_nanos"] -= held
-            assert round(each.pop("most_usd") * 1e9) == each["most_nanos"] + held
-        uncertain.sort(key=lambda each: each["model"])
+    for name in ACCOUNTS:
+        del before[name]["statement"]
     assert list(changes(before, now)) == []
 
 
@@ -371,7 +366,6 @@ async def test_the_firm_continues_in_the_old_store(firm: Firm, expected: Any) ->
     await firm.router.flush()
     rows = [row async for row in firm.ledger.as_account("acme").rows(trace_id=answer.trace_id)]
     assert len(rows) == 1
-    assert await firm.ledger.correct(answer.trace_id, 1, cost_usd=0.5, account="acme") is not None
     new = await firm.console.create_key("acme", name="new")
     assert (await firm.caller(new.secret.reveal())).key_id == new.key.id
     assert len(await firm.console.keys("acme")) == len(expected["contents"]["acme"]["keys"]) + 1
@@ -379,7 +373,7 @@ async def test_the_firm_continues_in_the_old_store(firm: Firm, expected: Any) ->
 
 @pytest.mark.parametrize(
     "command",
-    ["store check", "store backup copy.db", "traces ls --account acme", "ledger statement --account acme",
+    ["store check", "store backup copy.db", "traces ls --account acme", "ledger rows --account acme",
      "analytics usage --account corp", "accounts ls", "keys ls acme", "incidents ls"],
 )  # fmt: skip
 def test_commands_run_on_the_upgraded_store(

@@ -30,7 +30,7 @@ from routewright import (
 )
 from routewright.agent import AgentAnswer
 from routewright.router import PolicyCheck, WhyNot
-from routewright.wire import CacheReport, FallbackReport, LatencyReport, Page, Statement, TraceItem, UsageReport
+from routewright.wire import CacheReport, FallbackReport, LatencyReport, Page, TraceItem, UsageReport
 from routewright.wire.plain import PlainData, Struct
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
@@ -190,7 +190,7 @@ def app_of(router: Router, results: dict[str, Any]) -> FastAPI:
         return Both(answer=answer, traces=[answer.trace])
 
     @app.get("/events")
-    def events() -> list[Event | Statement | WhyNot]:
+    def events() -> list[Event | TraceItem | WhyNot]:
         return []
 
     @app.get("/wrong")

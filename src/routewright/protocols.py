@@ -56,7 +56,6 @@ from .wire import (
     LedgerRows,
     LedgerSum,
     LedgerSums,
-    LedgerSumsOfAll,
     Left,
     Model,
     Notice,
@@ -452,8 +451,6 @@ class Storage(Protocol):
     async def read(self, account: str, query: Stands) -> Standing: ...
     @overload
     async def read(self, account: str, query: LedgerSums) -> list[LedgerSum]: ...
-    @overload
-    async def read(self, account: str, query: LedgerSumsOfAll) -> list[LedgerSum]: ...
     @overload
     async def read(self, account: str, query: KeyByDigest) -> Key | None: ...
     @overload

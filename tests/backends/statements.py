@@ -29,7 +29,6 @@ NAMED = {
     *(
         read.ACCOUNTS,
         read.BY_DIGEST,
-        read.SUMS_OF_ALL,
         write.HOLDER,
         webhooks.DUE,
         webhooks.NEXT,
@@ -41,7 +40,7 @@ NAMED = {
         webhooks.EVENT,
     ),
 }
-"""What looks at all accounts, and says so: the list of accounts, the sums of all, the check of a file, the sweep, and
+"""What looks at all accounts, and says so: the list of accounts, the check of a file, the sweep, and
 the look-up of a key by its digest."""
 
 _TABLE = re.compile(rf"\b(?:FROM|JOIN|UPDATE)\s+(?:{'|'.join(OF_ACCOUNTS)})\b(?!\s+SET\b.*\bON CONFLICT\b)")

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from routewright._core.accounts.ledger import Booked, correct, expired_row, settle
+from routewright._core.accounts.ledger import Booked, expired_row, settle
 from routewright._core.accounts.payer import End, Hold, Tick, Widened
 from routewright._core.accounts.state import Expired, KeptResult, State, Wait
 from routewright.protocols import Facts
@@ -15,7 +15,6 @@ from routewright.wire import (
     Ask,
     Caller,
     Claim,
-    Correct,
     Key,
     LedgerRow,
     Purse,
@@ -131,12 +130,6 @@ class Ledger:
         if booked.keeps is not None:
             claim, _, until, kept = booked.keeps
             self.paper.answers[claim] = kept, until
-        self.write(Tick(ends=[booked.end]))
-        return booked
-
-    def correct(self, row: LedgerRow, **given: Any) -> Booked:
-        booked = correct(self.state, self.paper, "acme", Correct(row=row, after=0, **given))
-        self.paper.rows += [("acme", each) for each in booked.rows]
         self.write(Tick(ends=[booked.end]))
         return booked
 

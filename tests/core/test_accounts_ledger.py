@@ -107,25 +107,6 @@ def test_an_expired_call_whose_key_is_free_again_keeps_its_answer() -> None:
     assert ledger.settle("lost", make_row("lost", charge=5), claim=one(), result=b"x").keeps
 
 
-# Corrections
-
-
-def test_a_correction_changes_the_sums_and_ends_no_hold() -> None:
-    ledger = lost()
-    ledger.settle("c", make_row(charge=100, key_id="k"), caller=by_key("k"))
-    ledger.hold("runs", 10)
-    for call in ("c", "lost", "runs"):
-        wrong = make_row(call, attempt=-1, charge=-30, kind="correction", key_id="k")
-        assert [len(ledger.correct(wrong).rows) for _ in range(2)] == [1, 0]
-    assert ledger.purses() == {"key:k": (10, 0), "key:k:2026-11": (10, 0), "account": (10, 10), MONTH: (10, 10)}
-    assert "expired" in ledger.kinds()
-
-
-def test_a_correction_may_cross_a_threshold() -> None:
-    booked = full().correct(make_row(attempt=-1, charge=800, kind="correction"), event_ids=EVENTS)
-    assert [event.id for event in booked.events] == ["evt_1", "evt_2"]
-
-
 # Thresholds
 
 

@@ -62,8 +62,6 @@ from routewright.backends.coordination.memory import MemoryCoordination
 from routewright.backends.providers.callable import HostedProvider
 from routewright.backends.providers.http import HttpRequest
 from routewright.blocking import BlockingPrepared, BlockingStream
-from routewright.contrib.invoices import Reconciliation
-from routewright.contrib.usage_exports import ExportLine, UsageExport, read_usage_export
 from routewright.errors import Problem, RouterTimeoutError
 from routewright.policies import read_policies
 from routewright.protocols import (
@@ -117,7 +115,6 @@ from routewright.wire import (
     RouteFallback,
     RouteStarted,
     Stage,
-    Statement,
     StreamError,
     ToolCallDelta,
     TraceItem,
@@ -587,21 +584,8 @@ async def a_ledger(storage: Storage, day: date) -> None:
     async for row in ledger.rows(since=day, until="2026-11-22", trace_id="tr_1"):
         assert_type(row, LedgerRow)
     assert_type(await ledger.sums(day, "2026-11-22"), list[LedgerSum])
-    statement: Statement = await ledger.statement("2026-11", by="day", account="other")
-    await ledger.statement(by="week")  # type: ignore[arg-type]
-    assert_type(statement.closing_nanos, int | None)
-    assert_type(await ledger.correct("tr_1", 1, cost_usd=0.5, usage=Usage(1, 1), note="why"), LedgerRow | None)
-    await ledger.correct("tr_1")  # type: ignore[call-arg]
-    export: UsageExport = read_usage_export("usage.json")
-    lines: tuple[ExportLine, ...] = export.lines
-    found: Reconciliation = await ledger.reconcile(export, first=day, tolerance=0, catalogue=Catalogue())
-    assert_type(found.models[0].cost_usd.drift, float | None)
     with Ledger("sqlite:///calls.db").blocking as plain:
-        assert_type(plain.statement(), Statement)
         assert_type([*plain.rows(account="acme")], list[LedgerRow])
-        assert_type(plain.reconcile("usage.csv", provider="openai").agrees, bool)
-        plain.correct("tr_1", 1, cost=0.5)  # type: ignore[call-arg]
-    print(lines)
 
 
 async def accounts(header: str | None) -> None:

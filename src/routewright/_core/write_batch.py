@@ -12,7 +12,6 @@ from routewright.wire import (
     AddCredit,
     AddLearned,
     ClaimDeliveries,
-    Correct,
     DeleteTraces,
     EndAttempt,
     Endpoint,
@@ -41,8 +40,8 @@ _OF_TRACES = (PutTrace, PutFeedback, PutSnapshot, DeleteTraces, SetRetention)
 _KNOWN: tuple[type[Write], ...] = get_args(Write)
 
 Booked = Callable[[Write], object]
-"""What a write replaces: the stored account, key, endpoint or incident; for a correction the number of the call's rows;
-for credit the total so far. None: nothing, or credit that was already given."""
+"""What a write replaces: the stored account, key, endpoint or incident; for credit the total so far. None: nothing, or
+credit that was already given."""
 Holder = Callable[[str], tuple[str, str] | None]  # account and id of the key with a digest
 
 
@@ -70,7 +69,7 @@ def check_batch(
     booked: Booked | None = None,
 ) -> None:
     """Check the expectations of every write, including earlier writes of the batch. ``traces`` (with environment) and
-    ``snapshots`` are those that exist. ``booked`` returns stored accounts, keys, incidents, corrections and credit;
+    ``snapshots`` are those that exist. ``booked`` returns stored accounts, keys, incidents and credit;
     without it these kinds are unknown.
 
     Raises ``PreconditionFailed``, also for a trace id of the other environment, and ``UnsupportedWrite`` for an unknown
@@ -112,11 +111,6 @@ def check_batch(
                     if abs(nanos) > MOST_CREDIT:
                         most = f"no more than ${usd_text(MOST_CREDIT)} is kept"
                         raise PreconditionFailed(f"credit would come to ${usd_text(nanos)}, and {most}", index=index)
-            case Correct(row=row) if booked is not None:
-                if booked(write) != write.after:
-                    raise PreconditionFailed(
-                        f"the rows of {row.request_id} have changed since they were read", index=index
-                    )
             case _ if not isinstance(write, _KNOWN):
                 raise UnsupportedWrite(f"{storage} knows no write {kind}")
 

@@ -73,7 +73,7 @@ examples:
   routewright traces ls --store traces.db "status=failed" --since 2h
   routewright analytics usage --store traces.db --start-date 2026-11-01 --bucket week
   routewright cache explain --cache cache.db "Why is the sky blue?"
-  routewright ledger reconcile openai_costs.json --store traces.db
+  routewright ledger rows --store traces.db --since 2h
   KEY=$(routewright keys create acme --name website --store traces.db)
   routewright webhooks create acme https://hooks.example.com/in --store traces.db
   routewright serve --port 8080 --store routewright.db"""
@@ -90,7 +90,7 @@ _COMMANDS = {
     "analytics": ("analytics", "report usage, latency, fallbacks and cache hits of a store"),
     "cache": ("cache", "count, explain and remove answers in a response cache"),
     "feedback": ("traces", "rate an answer"),
-    "ledger": ("ledger", "list, reconcile and correct costs and charges"),
+    "ledger": ("ledger", "list costs and charges"),
     "accounts": ("accounts", "create accounts, change their plans, limits and credit"),
     "keys": ("accounts", "create, list, change and revoke the keys of an account"),
     "incidents": ("accounts", "open and resolve incidents that affect many callers"),
@@ -130,17 +130,13 @@ _ARGUMENTS = {
     "Retention.production_days": "--production-days",
     "Retention.sandbox_days": "--sandbox-days",
     "trace_id": "ID",
-    "usage": "--input, --output",
 }
 """Arguments of the library with other names on the command line."""
 _HINTS = {
-    "0.01 is 1 %": "as 1%",
     "bucket=day": "--bucket day",
     "change_account() changes its terms": "'routewright accounts change' changes its terms",
     "pass force=True to": "pass --force to",
     "or pass a datetime with a time zone": "or how long ago, as 30m, 2h, 7d",
-    "pass cost_usd, too": "give --cost, too",
-    "pass one of them, or both": "give it, or --input and --output, or all of them",
     "pass RateLimits(requests_per_min=..., ...)": "give at least one of them",
     "Settings(rollup_keys=...)": "the setting rollup_keys",
 }

@@ -168,7 +168,7 @@ class Known(NamedTuple):
         of, name = model.split("/", 1) if "/" in model else (vendor, model)
         if f"{of}/{undated(name)}" in self.names:  # cheaper than the search below
             return f"{of}/{undated(name)}"
-        meant = model_called(name, [map(named, self.models())], of, {})
+        meant = model_called(name, map(named, self.models()), of)
         if meant is not None:
             return meant
         hint = did_you_mean(model, self.names) or did_you_mean(f"{vendor}/{model}", self.names)

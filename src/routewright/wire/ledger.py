@@ -1,4 +1,4 @@
-"""Ledger rows, balances, reservations and statements (contract 7). Amounts are in nano-dollars. *Cost* is paid to the
+"""Ledger rows, balances and reservations (contract 7). Amounts are in nano-dollars. *Cost* is paid to the
 provider, *charge* is billed to the account."""
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ class LedgerRow(Struct, frozen=True, kw_only=True, gc=False):
     request_id: str
     """Trace id of the call, or id of the credit."""
     attempt: int
-    """1, 2 ... within the call; 0 for rows without an attempt; -1, -2 ... for corrections."""
+    """1, 2 ... within the call; 0 for rows without an attempt; -1, -2 ... in rows of kind ``correction``."""
     kind: RowKind = "attempt"
     """``attempt``: a call of one model. ``expired``: a reservation whose process is gone, so its true cost is unknown.
-    ``credit``: money added. ``correction``: the error of another row."""
+    ``credit``: money added. ``correction``: the change of an earlier row's
+    amounts, in stores of earlier versions."""
     at: str
     """RFC 3339, UTC, milliseconds: admission of the call. All its attempts are charged to that month."""
     key_id: str | None = None
@@ -118,18 +119,6 @@ class AddCredit(Struct, frozen=True, tag=True):
     durability: Durability = "committed"
 
 
-class Correct(Struct, frozen=True, kw_only=True, tag=True):
-    """Book a correction of a call and charge it to the call's month. Fails the batch with ``PreconditionFailed`` if the
-    call's rows have changed since they were read."""
-
-    row: LedgerRow
-    after: int
-    """Number of rows that the call has."""
-    event_ids: tuple[str, ...] = ()
-    """Three ids, for events of monthly thresholds that it crosses."""
-    durability: Durability = "committed"
-
-
 class Stands(Struct, frozen=True, tag=True):
     """The ``Standing`` of the account, of one of its keys, and of an agent run."""
 
@@ -141,13 +130,6 @@ class Stands(Struct, frozen=True, tag=True):
 
 class LedgerSums(Struct, frozen=True, tag=True):
     """``LedgerSum`` records of a range of days ``YYYY-MM-DD``, both ends included."""
-
-    first: str
-    last: str
-
-
-class LedgerSumsOfAll(Struct, frozen=True, tag=True):
-    """The same over all accounts, to compare with providers' bills. Queried under ``SYSTEM_ACCOUNT``."""
 
     first: str
     last: str
@@ -223,89 +205,3 @@ class Credit(Struct, frozen=True):
     def balance_usd(self) -> float | None:
         """``balance_nanos`` in dollars."""
         return in_usd(self.balance_nanos)
-
-
-StatementBy = Literal["model", "day"]
-
-
-class StatementLine(Struct, frozen=True, kw_only=True):
-    """Charges for one model."""
-
-    day: str | None
-    """``YYYY-MM-DD``. None: the whole month."""
-    provider: str
-    model: str
-    rows: int
-    """Number of attempts, or of corrections."""
-    tokens: Tokens
-    """For corrections, this and all amounts are changes."""
-    cost_nanos: int
-    """Paid to the provider."""
-    cost_usd: float
-    charged_nanos: int
-    """Billed to the account."""
-    charged_usd: float
-
-
-class CreditLine(Struct, frozen=True, kw_only=True):
-    """Credit added or withdrawn on one day."""
-
-    day: str
-    rows: int
-    credited_nanos: int
-    credited_usd: float
-
-
-class UncertainLine(Struct, frozen=True, kw_only=True):
-    """Range of the cost of a model's calls, if the provider did not report all usage."""
-
-    provider: str
-    model: str
-    """Empty: calls of any model whose process ended before they did."""
-    least_nanos: int
-    least_usd: float
-    most_nanos: int
-    most_usd: float
-
-
-class StatementTotals(Struct, frozen=True, kw_only=True):
-    """Totals of all lines, corrections included."""
-
-    attempts: int
-    corrections: int
-    tokens: Tokens
-    cost_nanos: int
-    cost_usd: float
-    charged_nanos: int
-    charged_usd: float
-    corrected_nanos: int
-    """Part of ``charged_nanos`` that comes from corrections."""
-    corrected_usd: float
-    credited_nanos: int
-    credited_usd: float
-    least_nanos: int
-    """Lowest possible ``cost_nanos``, if providers did not report all usage."""
-    least_usd: float
-    most_nanos: int
-    most_usd: float
-
-
-class Statement(Struct, frozen=True, kw_only=True):
-    """Charges of an account in a calendar month (UTC). ``opening + credited - charged = closing``, exactly."""
-
-    account: str
-    month: str
-    """``YYYY-MM``."""
-    by: StatementBy
-    opening_nanos: int | None
-    """Balance at the start of the month. None: not prepaid."""
-    opening_usd: float | None
-    charges: list[StatementLine]
-    """Largest charge first; if by day, in order of days."""
-    corrections: list[StatementLine]
-    """Listed in the month of the corrected calls, whenever they were made."""
-    credits: list[CreditLine]
-    uncertain: list[UncertainLine]
-    totals: StatementTotals
-    closing_nanos: int | None
-    closing_usd: float | None

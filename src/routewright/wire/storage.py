@@ -13,7 +13,7 @@ from .account import AllAccounts, Durability, Environment, Expect, KeyByDigest, 
 from .agent import AgentState, PutAgentState
 from .decision import Snapshot
 from .events import Incidents, PutEvent, PutIncident, StoredEvent
-from .ledger import AddCredit, Correct, LedgerRow, LedgerRows, LedgerSums, LedgerSumsOfAll, Stands
+from .ledger import AddCredit, LedgerRow, LedgerRows, LedgerSums, Stands
 from .policy import AddLearned, LearnedSince
 from .trace import Trace
 from .webhook import (
@@ -165,7 +165,6 @@ Write = (
     | PutKey
     | RevokeKey
     | AddCredit
-    | Correct
     | DeleteResults
     | PutIncident
     | PutEvent
@@ -321,7 +320,6 @@ Query = (
     | LatencyCounts
     | Stands
     | LedgerSums
-    | LedgerSumsOfAll
     | KeyByDigest
     | Keys
     | AllAccounts

@@ -17,7 +17,6 @@ from routewright.wire import (
     Account,
     AddCredit,
     AgentState,
-    Correct,
     DeleteResults,
     Environment,
     Events,
@@ -48,7 +47,7 @@ INCIDENTS = 100  # the newest are kept
 WEEK_S = 7 * 24 * 3600.0  # how long events, and the times of their ``once`` keys, are kept
 BOOKED = PutAccount | PutKey | RevokeKey | DeleteResults | PutIncident | PutEvent | PutAgentState
 """Writes that ``Books.put`` accepts."""
-MONEY = PutAccount | PutKey | RevokeKey | AddCredit | Correct  # writes that change limits or money of callers
+MONEY = PutAccount | PutKey | RevokeKey | AddCredit  # writes that change limits or money of callers
 
 
 class Books:

@@ -1,5 +1,5 @@
-"""Settlement and ledger rules: rows that a call books, corrections, sums of rows, and the reduced settlement for a
-storage that refuses the full one (spec 5, contract 7)."""
+"""Settlement and ledger rules: rows that a call books, sums of rows, and the reduced settlement for a storage that
+refuses the full one (spec 5, contract 7)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from routewright.protocols import Facts
 from routewright.wire import (
     Account,
     AddCredit,
-    Caller,
-    Correct,
     Environment,
     LedgerRow,
     LedgerSum,
@@ -31,7 +29,6 @@ from .payer import MONTH, RUN, End, Hold, purses_of
 from .state import KEPT_S, Expired, KeptResult, State, StoredAccounts, scope_of
 
 K = TypeVar("K")
-NOTHING = LedgerSum("", "", "", "attempt", 0, Tokens(), 0, 0, 0, 0, 0)
 
 
 def sum_of(row: LedgerRow, sign: int = 1) -> LedgerSum:
@@ -58,14 +55,6 @@ def added(there: LedgerSum, more: LedgerSum) -> LedgerSum:
     )
 
 
-def total(sums: Iterable[LedgerSum]) -> LedgerSum:
-    """Sum of all sums."""
-    found = NOTHING
-    for each in sums:
-        found = added(found, each)
-    return found
-
-
 def grouped(sums: Iterable[LedgerSum], name: Callable[[LedgerSum], K]) -> dict[K, LedgerSum]:
     """One sum per key; ``name`` returns the key."""
     found: dict[K, LedgerSum] = {}
@@ -73,12 +62,6 @@ def grouped(sums: Iterable[LedgerSum], name: Callable[[LedgerSum], K]) -> dict[K
         key = name(each)
         found[key] = added(found[key], each) if key in found else each
     return found
-
-
-def together(sums: Iterable[LedgerSum]) -> list[LedgerSum]:
-    """One sum per day, provider, model and kind, in that order."""
-    found = grouped(sums, lambda each: (each.day, each.provider, each.model, each.kind))
-    return [each for _, each in sorted(found.items())]
 
 
 def key_of(row: LedgerRow) -> str:
@@ -180,19 +163,6 @@ def charged(
     return rows, charge, run_nanos
 
 
-def correct(state: State, shelf: Shelf, account: str, write: Correct) -> Booked:
-    """Book a correction of a call. An ``expired`` row of the call stays."""
-    row, end = write.row, End("", None)
-    if row.attempt in shelf.attempts(account, row.request_id):
-        return Booked(end, (), (), None, False, [])
-    facts = Facts(row.request_id, Caller(account, key_id=row.key_id), row.at, event_ids=write.event_ids)
-    end.account, end.purses, end.charge = account, _payers(shelf, facts), row.charge_nanos
-    payer = state.account(account) if end.charge else None
-    state.end(end)
-    events = [] if payer is None else _crossed(state, shelf, facts, payer, end.purses)
-    return Booked(end, (row,), end.purses, None, False, events)
-
-
 def before(shelf: Shelf, account: str, write: object) -> object:
     """Current state of what a money write changes (``write_batch.Booked``)."""
     match write:
@@ -202,8 +172,6 @@ def before(shelf: Shelf, account: str, write: object) -> object:
             return shelf.key(account, key.id)
         case AddCredit(id):
             return None if 0 in shelf.attempts(account, id) else shelf.sums(account, "account")[1]
-        case Correct(row=row):
-            return len(shelf.attempts(account, row.request_id))
     return None
 
 

@@ -308,17 +308,8 @@ def named(model: Model) -> Named:
     return Named(model.id, model.provider, model.provider_model_id, model.display_name)
 
 
-def named_by_id(model_id: str) -> Named:
-    """The names of a model that is not in the catalogue."""
-    provider, _, name = model_id.partition("/")
-    return Named(model_id, provider, name, name)
-
-
-def model_called(
-    name: str, groups: Sequence[Iterable[Named]], provider: str | None, aliases: Mapping[str, str]
-) -> str | None:
-    """The id of the model with a provider's name; None if none or several match. Searches the groups in order, then the
-    aliases. ``provider`` restricts the search; None for all."""
+def model_called(name: str, models: Iterable[Named], provider: str) -> str | None:
+    """The id of the provider's model with a name of its own; None if none or several match."""
     sought = name.removeprefix(_PREFIX)
     plain, bare = undated(sought), _bare(sought)
     matchers: tuple[Callable[[Named], bool], ...] = (
@@ -328,14 +319,12 @@ def model_called(
         # the display name, ignoring case and punctuation
         lambda model: bare != "" and bare in (_bare(model.display_name), _bare(model.wire_name)),
     )
-    there = [[each for each in group if provider in (None, each.provider)] for group in groups]
-    for known in there:
-        for fits in matchers:
-            found = {each.id for each in known if fits(each)}
-            if found:
-                return found.pop() if len(found) == 1 else None
-    meant = aliases.get(name)
-    return meant if any(each.id == meant for known in there for each in known) else None
+    theirs = [each for each in models if each.provider == provider]
+    for fits in matchers:
+        ids = {each.id for each in theirs if fits(each)}
+        if ids:
+            return ids.pop() if len(ids) == 1 else None
+    return None
 
 
 def undated(name: str) -> str:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from routewright._core.accounts.books import BOOKED, MONEY
-from routewright._core.accounts.ledger import before, together
+from routewright._core.accounts.ledger import before
 from routewright._core.analytics.rollup import Rollups
 from routewright._core.attempts.statistics import added
 from routewright._core.policy import Versions
@@ -33,7 +33,6 @@ from routewright.wire import (
     CacheCounts,
     Caller,
     ClaimDeliveries,
-    Correct,
     CurrentRetention,
     DeleteEndpoint,
     DeleteResults,
@@ -51,9 +50,7 @@ from routewright.wire import (
     LearnedModel,
     LearnedSince,
     LedgerRows,
-    LedgerSum,
     LedgerSums,
-    LedgerSumsOfAll,
     PolicyVersions,
     PutAccount,
     PutEndpoint,
@@ -262,12 +259,6 @@ class MemoryStorage:
                 case LedgerSums():
                     self._counted(kept)
                     return kept.books.answer(query)
-                case LedgerSumsOfAll(first, last):
-                    sums: list[LedgerSum] = []
-                    for each in self._everything() if account == SYSTEM_ACCOUNT else ():
-                        self._counted(each)
-                        sums += each.books.answer(LedgerSums(first, last))
-                    return together(sums)
                 case Stands():
                     return self.accounts.state.standing(account, query)
                 case Endpoints():
@@ -370,7 +361,7 @@ class MemoryStorage:
                     del self._digests[last.digest]
                 self._digests[key.digest] = key.account, key.id
                 return self.accounts.change(account, write)
-            case PutAccount() | RevokeKey() | AddCredit() | Correct():
+            case PutAccount() | RevokeKey() | AddCredit():
                 return self.accounts.change(account, write)
             case DeleteResults(environment):
                 self._outbox.delete(account, environment)

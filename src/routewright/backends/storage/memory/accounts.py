@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from routewright._core.account import is_compromised
 from routewright._core.accounts.books import MONEY, Books
-from routewright._core.accounts.ledger import correct, expired_row, settle
+from routewright._core.accounts.ledger import expired_row, settle
 from routewright._core.accounts.payer import RUN, End, Hold
 from routewright._core.accounts.state import Expired, KeptResult, PurseName, State, Wait
 from routewright._core.accounts.wait_queue import WaitQueue
@@ -27,7 +27,6 @@ from routewright.wire import (
     AddCredit,
     Ask,
     Caller,
-    Correct,
     Environment,
     Grant,
     Key,
@@ -289,13 +288,6 @@ class MemoryAccounts:
                 written = Written(books.book(row))
                 if written.created:
                     self._granted[account] = self._granted.get(account, 0) + nanos
-            case Correct():
-                booked = correct(self.state, self, account, write)
-                for row in booked.rows:
-                    books.book(row)
-                for event in booked.events:
-                    books.emit(event)
-                written = Written(bool(booked.rows), events=tuple(booked.events))
             case PutAccount() | PutKey() | RevokeKey():
                 written = books.put(write)
         self.state.forget(account)

@@ -1,7 +1,7 @@
 """Accounts by the rules of ``_core/accounts`` in a transaction, and the storage's access to its database.
 
 ``tick`` (accounts.sql) does the frequent cases in one step. The others are done here: calls whose hold has expired,
-replaced traces, crossed thresholds, terms, credit and corrections.
+replaced traces, crossed thresholds, terms and credit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from routewright.errors import InternalError, RouterError
 from routewright.protocols import Clock, Facts
 from routewright.wire import (
     AddCredit,
-    Correct,
     Environment,
     Purse,
     RateLimits,
@@ -182,12 +181,6 @@ class AccountTransaction:
         credited = self.shelf.credit(account, given)
         self._flush()
         return credited
-
-    def correct(self, account: str, write: Correct) -> Written:
-        """Book a correction."""
-        booked = self.shelf.correct(account, write)
-        self._flush()
-        return Written(bool(booked.rows), events=tuple(booked.events))
 
     def _load(self, where: str, *given: Any) -> bool:
         """Load holds. True if there are any."""

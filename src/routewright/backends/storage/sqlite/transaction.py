@@ -22,7 +22,7 @@ from routewright.backends.storage.tables.ledger import TableShelf
 from routewright.backends.storage.tables.traces import TraceRows, add_traces
 from routewright.errors import RouterError
 from routewright.protocols import Clock, Facts
-from routewright.wire import AddCredit, Correct, Grant, Snapshot, Written
+from routewright.wire import AddCredit, Grant, Snapshot
 
 from .connection import Connection
 from .log import Log
@@ -250,10 +250,3 @@ class AccountTransaction:
             return False
         self.changed(account)
         return True
-
-    def correct(self, account: str, write: Correct) -> Written:
-        """Book a correction."""
-        booked = self.shelf.correct(account, write)
-        if booked.rows:
-            self._tick.ends.append(booked.end)
-        return Written(bool(booked.rows), events=tuple(booked.events))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from routewright._core.accounts.ledger import Booked, correct, expired_row, settle
+from routewright._core.accounts.ledger import Booked, expired_row, settle
 from routewright._core.accounts.payer import Hold
 from routewright._core.accounts.state import Expired, KeptResult, State, Wait
 from routewright.errors import StorageCorrupt
@@ -20,7 +20,6 @@ from routewright.wire import (
     Account,
     AddCredit,
     Ask,
-    Correct,
     Environment,
     Incident,
     Key,
@@ -292,15 +291,6 @@ class TableShelf:
         self.book(account, [row], ("account",))
         insert(self.connection, _CHARGE, [(account, "account", 0, given.nanos, 0, None)])
         return True
-
-    def correct(self, account: str, write: Correct) -> Booked:
-        """Book a correction."""
-        booked = correct(self.state, self, account, write)
-        if booked.rows:
-            self.book(account, booked.rows, booked.purses)
-            self.emit(booked.events)
-            self.flush_rows()  # the next correction counts them
-        return booked
 
     def book(self, account: str, rows: Sequence[LedgerRow], purses: tuple[str, ...]) -> None:
         """Add new ledger rows."""

@@ -40,7 +40,6 @@ from routewright.wire import (
     LedgerRows,
     LedgerSum,
     LedgerSums,
-    LedgerSumsOfAll,
     PolicyVersion,
     PolicyVersions,
     PutFeedback,
@@ -138,8 +137,6 @@ _LEDGER_SUMS = f"""
 SELECT substr(at, 1, 10) AS day, provider, model, kind, count(*), {_HALVES} FROM ledger
 WHERE account = ? AND at >= ? AND at < ? GROUP BY day, provider, model, kind ORDER BY day, provider, model, kind
 """
-SUMS_OF_ALL = _LEDGER_SUMS.replace("account = ? AND ", "")
-"""This looks at all rows of all accounts, for reconciling a month."""
 _AFTER_ANY = "U"
 """Sorts after the ``T`` in timestamps of a day, and after every digit."""
 
@@ -185,8 +182,6 @@ def answer(account: str, query: Query, connection: Statements) -> Any:
             return [LatencyCount(*key, summed(parts[key])) for key in sorted(parts)]
         case LedgerSums(first, last):
             return [_sum_of(row) for row in rows(_LEDGER_SUMS, account, first, last + _AFTER_ANY)]
-        case LedgerSumsOfAll(first, last):
-            return [_sum_of(row) for row in rows(SUMS_OF_ALL, first, last + _AFTER_ANY)] if is_system else []
         case KeyByDigest(digests):
             held = (rows(BY_DIGEST, digest) for digest in digests) if is_system else ()
             return next((key_of(each[0][0]) for each in held if each), None)

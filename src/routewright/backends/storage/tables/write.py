@@ -22,7 +22,6 @@ from routewright.wire import (
     AddCredit,
     AddLearned,
     Caller,
-    Correct,
     DeleteResults,
     DeleteTraces,
     Environment,
@@ -121,9 +120,6 @@ class AccountTransaction(Protocol):
 
     def credit(self, account: str, given: AddCredit) -> bool:
         """Add to a balance. False: already done."""
-
-    def correct(self, account: str, write: Correct) -> Written:
-        """Book a correction."""
 
     def settle(self, facts: Facts) -> object:
         """Book a call."""
@@ -259,8 +255,6 @@ def _write(
             return Written(created=True)
         case AddCredit():
             return Written(transaction.credit(account, write))
-        case Correct():
-            return transaction.correct(account, write)
         case DeleteResults(environment):
             asked: Sequence[Environment] = ("production", "sandbox") if environment is None else (environment,)
             count = shelf.delete_results(account, asked)
