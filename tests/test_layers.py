@@ -65,9 +65,7 @@ BUILT_IN = {"open", "print", "input", "breakpoint", "eval", "exec", "__import__"
 PRIVATE = re.compile(r"_(?!_|replace$|asdict$|fields$).*")
 """Attributes that are no business of others; those of named tuples are."""
 UPWARD = {
-    ("_core/routing/decision", "contrib.notebook"), ("_engine/answer", "contrib.notebook"),
     ("wire/request", "_core.request.problems"), ("wire/request", "_core.request.read"),
-    ("wire/trace", "contrib.notebook"),
 }  # fmt: skip
 """What methods import when they are called: nobody else needs it."""
 OWN_TIMEOUTS = {"fail_after", "move_on_after", "fail_at", "move_on_at", "wait_for", "timeout_at"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from html import unescape
 from typing import Annotated, Any
 
 import msgspec
@@ -11,6 +13,8 @@ import pytest
 from fastapi import Body, FastAPI
 from fastapi.exceptions import ResponseValidationError
 from fastapi.responses import JSONResponse
+from hypothesis import given
+from hypothesis import strategies as st
 from openapi_spec_validator import validate
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.testclient import TestClient
@@ -30,8 +34,8 @@ from routewright import (
 )
 from routewright.agent import AgentAnswer
 from routewright.router import PolicyCheck, WhyNot
-from routewright.wire import CacheReport, FallbackReport, LatencyReport, Page, TraceItem, UsageReport
-from routewright.wire.plain import PlainData, Struct
+from routewright.wire import CacheReport, Content, FallbackReport, LatencyReport, Message, Page, TraceItem, UsageReport
+from routewright.wire.plain import PlainData, Struct, preformatted
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
 
@@ -96,6 +100,37 @@ def test_a_decision_holds_candidates_and_rejections(results: dict[str, PlainData
     assert told["candidates"][0]["model"] == decision.model
     assert len(told["rejected"]) == len(decision.rejected)
     assert told["reason"] == decision.reason
+
+
+# Notebooks
+
+
+@given(st.text() | st.sampled_from(["</pre><script>alert(1)</script>", "&lt;", "a\n\n    b", "\ud800"]))
+def test_a_text_of_a_notebook_is_escaped_and_complete(text: str) -> None:
+    html = preformatted(text)
+    inside = html.removeprefix("<pre>").removesuffix("</pre>")
+    assert len(inside) == len(html) - len("<pre></pre>")
+    assert not {*"<>\"'"} & {*inside}
+    assert unescape(inside) == re.sub("[\ud800-\udfff]", "?", text)
+
+
+def test_a_notebook_shows_answers_reasons_and_traces(results: dict[str, PlainData]) -> None:
+    answer = results["answer"]
+    assert isinstance(answer, Answer)
+    assert answer._repr_html_() == preformatted(answer.output)
+    assert answer.decision._repr_html_() == preformatted(answer.decision.reason)
+    assert answer.trace._repr_html_() == preformatted(answer.trace.to_json(indent=2))
+
+
+def test_a_notebook_shows_no_prompt_and_no_captured_content() -> None:
+    prompt, faults = "canary-of-the-prompt", {"openai/gpt-4.1": "server"}
+    router = Router.sandbox(faults=faults, answers={prompt: "fine"})
+    answer = router.blocking.route(prompt, models=["openai/gpt-4.1", "openai/gpt-4o"], goal="quality")
+    content = Content(messages=[Message(role="user", content=prompt)], output="canary-of-the-answer")
+    trace = msgspec.structs.replace(answer.trace, content=content)
+    for html in (answer._repr_html_(), answer.decision._repr_html_(), trace._repr_html_()):
+        assert "canary" not in html
+    router.blocking.close()
 
 
 def shapes(kind: type[Struct] = Struct) -> Iterator[type[Struct]]:

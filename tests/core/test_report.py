@@ -40,6 +40,7 @@ from routewright.wire import (
     UsageRow,
     UsageTotals,
 )
+from routewright.wire.analytics import time_short
 
 NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC).timestamp()
 FIRST, LAST = "2026-11-16", "2026-11-22"
@@ -454,3 +455,8 @@ def test_the_latency_report_has_quantiles_with_the_most_requests_first() -> None
 
 def test_without_latencies_there_are_no_rows() -> None:
     assert latency_report([], FIRST, LAST).data == []
+
+
+def test_times_are_milliseconds_below_a_second() -> None:
+    times = [time_short(ms) for ms in (0, 0.249, 9.94, 9.96, 812.4, 999.6, 1000, 15_000.2, 3_600_000)]
+    assert times == ["0 ms", "0.2 ms", "9.9 ms", "10 ms", "812 ms", "1.0 s", "1.0 s", "15.0 s", "3,600.0 s"]

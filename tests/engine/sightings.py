@@ -65,7 +65,7 @@ class Watch(logging.Handler):
             self.seen.append(where)
 
     def look_at(self, where: str, thing: object, words: Sequence[str] | None = None) -> None:
-        """Look at what an object shows of itself to whoever prints or logs it, or keeps its page of a notebook."""
+        """Look at what an object shows of itself to whoever prints or logs it, or keeps a notebook."""
         for how, shown in _shown(thing):
             self.look_for(f"{where}: {how} of {type(thing).__name__}", shown, words)
 

@@ -35,7 +35,7 @@ from routewright.wire import (
     WindowState,
     WindowUsage,
 )
-from routewright.wire.plain import PlainData
+from routewright.wire.plain import PlainData, preformatted
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # with a default, so that plain ``Answer`` works
@@ -113,10 +113,8 @@ class Answer(PlainData, Generic[T_co]):
         return f"<Answer {self.trace_id} from {self.routing.selected_model}, {len(self.output)} characters>"
 
     def _repr_html_(self) -> str:
-        """For notebooks; shows the text, too."""
-        from routewright.contrib.notebook import answer_html  # which nothing else needs
-
-        return answer_html(self.response, self.decision, self.trace)
+        """What notebooks show."""
+        return preformatted(self.output or repr(self))
 
     @property
     def _plain(self) -> RouteResponse:

@@ -1,1 +1,1 @@
-"""Additions built on the public surface: price lists, notebook pages, OpenTelemetry."""
+"""Additions built on the public surface: price lists, OpenTelemetry."""

@@ -1,4 +1,4 @@
-"""Analytics reports, and formatting of amounts, times and counts. Billing uses the ledger's nano-dollars instead."""
+"""Analytics reports, and formatting of amounts and times. Billing uses the ledger's nano-dollars instead."""
 
 from __future__ import annotations
 
@@ -23,30 +23,11 @@ def usd_short(dollars: float) -> str:
     return f"${dollars:.2g}" if dollars >= 0.0001 or not dollars else f"${Decimal(f'{dollars:.2g}'):f}"
 
 
-def usd_between(dollars: float, between: tuple[float, float] | None) -> str:
-    """Format a cost, with its range if it was estimated."""
-    if between is None:
-        return usd_short(dollars)
-    low, high = map(usd_short, between)
-    return f"{usd_short(dollars)} ({low} to {high})"
-
-
 def time_short(ms: float) -> str:
     """Format a duration: milliseconds below a second, else seconds."""
     if ms >= 999.5:
         return f"{ms / 1000:,.1f} s"
     return f"{ms:.0f} ms" if ms >= 9.95 or not ms else f"{ms:.1f} ms"
-
-
-def counted(count: int, one: str) -> str:
-    """Format a count with its noun: ``1 span``, ``1,200 spans``."""
-    return f"{count:,} {one}" if count == 1 else f"{count:,} {one}s"
-
-
-def tokens_short(tokens: Tokens) -> str:
-    """Format token usage: ``10 tokens in (4 cached), 23 out``."""
-    cached = f" ({tokens.cached:,} cached)" if tokens.cached else ""
-    return f"{counted(tokens.input, 'token')} in{cached}, {tokens.output:,} out"
 
 
 Bucket = Literal["hour", "day", "week", "month"]

@@ -1,9 +1,10 @@
-"""Results as dicts and JSON, and the hooks for pydantic and FastAPI. Never imports pydantic: its hooks run only in
-programs that have loaded it."""
+"""Results as dicts, JSON and HTML, and the hooks for pydantic and FastAPI. Never imports pydantic: its hooks run only
+in programs that have loaded it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from html import escape
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -99,6 +100,11 @@ class Struct(PlainData, msgspec.Struct, frozen=True):
             if field.name in docs:
                 resolved["properties"][field.encode_name]["description"] = prose(docs[field.name])
         return json_schema
+
+
+def preformatted(text: str) -> str:
+    """A text as HTML, for notebooks. Surrogates become question marks, since they have no UTF-8."""
+    return f"<pre>{escape(text.encode(errors='replace').decode())}</pre>"
 
 
 def _name(kind: Any) -> str:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from .account import Environment
 from .decision import Candidate, DecisionInput
-from .plain import Struct
+from .plain import Struct, preformatted
 from .policy import GuardrailAction, Stage
 from .request import Message, ToolCall
 from .response import Tokens
@@ -258,10 +258,8 @@ class Trace(TraceItem, frozen=True, kw_only=True):
         return TraceItem(**{name: getattr(self, name) for name in TraceItem.__struct_fields__})
 
     def _repr_html_(self) -> str:
-        """HTML for notebooks."""
-        from routewright.contrib.notebook import trace_html  # used only here
-
-        return trace_html(self)
+        """What notebooks show: all but the content, since they store what they show."""
+        return preformatted(replace(self, content=None).to_json(indent=2))
 
     def copy(self) -> Trace:
         """A copy that shares no list or dict with this trace."""

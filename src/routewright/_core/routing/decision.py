@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 from routewright._core.money import usd
 from routewright.wire import Candidate, Decided, DecisionInput, Reason, Rejection
 from routewright.wire.analytics import usd_short
-from routewright.wire.plain import PlainData
+from routewright.wire.plain import PlainData, preformatted
 
 from .board import Board
 from .budget import own_room, plan_output
@@ -63,10 +63,8 @@ class Decision(PlainData):
         return f"<Decision {self.model}, then {', '.join(self.chain) or 'nothing'}>"
 
     def _repr_html_(self) -> str:
-        """The table that notebooks show."""
-        from routewright.contrib.notebook import decision_html  # which nothing else needs
-
-        return decision_html(self)
+        """What notebooks show."""
+        return preformatted(self.reason)
 
     @property
     def _plain(self) -> Decided:
