@@ -41,7 +41,8 @@ CORE_ORDER = (
     "cache/calibration cache/guards attempts/faults attempts/breaker attempts/journal webhooks/signature "
     "agent/calculator agent/request agent/machine limits guardrails/screen guardrails/capture attempt "
     "attempts/machine trace/spans timestamps account account_fields snapshot_delta webhooks/outbox webhooks/endpoint "
-    "accounts/payer accounts/state accounts/ledger accounts/wait_queue accounts/books call agent/record"
+    "accounts/payer accounts/state accounts/ledger accounts/wait_queue accounts/books call agent/record "
+    "catalogue/price_list"
 ).split()
 ENGINE_ORDER = (
     "worker context request_input storage readiness retention webhooks capture counting answer "

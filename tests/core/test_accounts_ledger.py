@@ -16,7 +16,6 @@ from routewright.wire import LedgerRow, RunLimit
 from tests.contracts.storage.samples import (
     AT,
     EVENTS,
-    MONTH,
     NEXT_MONTH,
     PURSES,
     RUN,

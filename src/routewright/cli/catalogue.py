@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from routewright._core.catalogue.models import resolve_one
+from routewright._core.catalogue.price_list import Listed, read_price_list, updates_of, with_updates
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.problems import listed as in_quotes
-from routewright._core.request.rules import is_day
 from routewright._core.routing.what_if import PolicyCheck
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
 from routewright.config import policies_of, read_catalogue, read_policy_document
-from routewright.contrib.price_lists import PriceList, provider_of, read_price_list
-from routewright.contrib.proposals import (
-    ENDS,
-    Proposal,
-    Wish,
-    is_ours,
-    named_prices,
-    overlay_text,
-    propose,
-    with_proposal,
-)
-from routewright.input_file import read
+from routewright.input_file import Document, json_document, read
 from routewright.policies import read_policies
 from routewright.policy_loss import policy_losses
 from routewright.router import Router
-from routewright.wire import Model
+from routewright.wire import Model, PriceTier, Pricing
 
 from .command import NOBODY_FITS, OK, Parser, add, add_catalogue_file, add_json, names, refused
 from .route import CHOICE, add_prompt, request_of
@@ -44,24 +33,19 @@ from .show import Block, Line, Row, Screen, Style, Table, dollars, facts, replac
 from .store import is_same
 
 _NAMED = 10
-"""The most lines shown of one kind."""
-_SUSPECT = 5
-"""Price changes by this factor, up or down, are marked: price lists contain power-of-ten mistakes."""
+"""The most problems shown."""
 
 
 def add_catalogue(command: Parser) -> None:
     """Add the subcommands of ``catalogue``."""
     take = command.command("import FILE", _import)
     add(take, "file FILE", "the price list")
-    add(take, "--output FILE", "the TOML file to write (default: that of --catalogue, else models.toml)")
+    add(take, "--output FILE", "the JSON file to write (default: that of --catalogue, else models.json)")
     only = "only prices of these providers; the list's own names settle contradictions"
     add(take, "--provider NAME,...", only, action="extend", type=names)
-    add(take, "--starts DATE", "the prices hold from this day on (default: now, in the place of today's)")
-    add(take, "--as-of DATE", "the day of the list's facts (default: today)")
     more = "also new models whose ids match, as mistral/*; may be repeated"
     add(take, "--add GLOB", more, action="append", default=[])
     add(take, "--dry-run", "only show what would change", action="store_true")
-    add(take, "--force", "overwrite a file that would lose its comments and layout", action="store_true")
     ends = command.command("deprecations", _deprecations)
     add(ends, "--within DAYS", "only what ends within so many days", type=int)
     add(ends, "--policies FILE", "policies to ask what they lose, TOML or JSON")
@@ -83,53 +67,68 @@ def _today() -> date:
 def _import(args: Namespace, screen: Screen) -> None:
     """Import prices from somebody else's price list.
 
-    FILE is a JSON file like litellm's price map or models.dev's api.json, or a models.dev folder. Changes
-    are shown line by line, then written to a catalogue file. What the list does not mention stays as it is."""
-    output = Path(args.output or args.catalogue or "models.toml")
-    starts, as_of = _checked_day("--starts", args.starts), _checked_day("--as-of", args.as_of)
-    wish = Wish(_today().isoformat(), tuple(args.add), frozenset(args.provider or ()), starts)
+    FILE is a JSON file like litellm's price map or models.dev's api.json. The models whose prices or ends differ are
+    written to a catalogue file. What the list does not mention stays as it is."""
+    output, today = Path(args.output or args.catalogue or "models.json"), _today().isoformat()
     content = _content(args, output)
     base = args.catalogue or (output if output.exists() else None)
-    catalogue = Catalogue() if base is None else Catalogue.load(base)
-    listed = read_price_list(args.file)
-    # refuse providers and globs that match nothing in the list
-    known = {name for row in listed.rows for name in (row.source, provider_of(row.source))}
-    for name in sorted(wish.providers - known):
+    catalogue, document = Catalogue() if base is None else Catalogue.load(base), read(args.file)
+    with document.naming():
+        listed, problems = read_price_list(document.content)
+    chosen = _chosen(args, listed)
+    updates, refusals = updates_of(catalogue.models, chosen, today, add=args.add)
+    problems += refusals
+    # a partial import does not update the date of the other models
+    text = _text(with_updates(content, updates, today if args.provider is None else None))
+    writes = text != _text(with_updates(content, (), None)) and not args.dry_run
+    if writes:
+        _check(json_document(output, text))
+        with replacing(output, 0o666) as file:
+            file.write(text)
+    new = [model.id for before, model in updates if before is None]
+    changed = [model.id for before, model in updates if before is not None]
+    told = {"changed": changed, "new": new, "problems": [problem._asdict() for problem in problems]}
+    use = f"written to {output}: use it as --catalogue {output}, or Catalogue.load({str(output)!r})"
+    screen.report(
+        told | {"written": str(output) if writes else None},
+        *(Line(f"{model}  changed") for model in changed),
+        *(Line(f"{model}  new", "good") for model in new),
+        *(Line(str(problem), "bad") for problem in problems[:_NAMED]),
+        *([Line(f"and {len(problems) - _NAMED} more; --json lists all", "dim")] if len(problems) > _NAMED else ()),
+        note=use if writes else "nothing is written",
+    )
+
+
+def _chosen(args: Namespace, listed: list[Listed]) -> list[Listed]:
+    """The rows of the asked providers. Refuses providers and globs that match nothing in the list."""
+    wanted, known = frozenset(args.provider or ()), {name for row in listed for name in row.names}
+    for name in sorted(wanted - known):
         hint = did_you_mean(name, known) or f"it has {in_quotes(sorted(known))}"
         raise refused("--provider", f"{quoted(name)} is not in the list", hint)
-    ids = {row.model.id for row in listed.rows}
-    for glob in wish.add:
+    ids = {row.model.id for row in listed}
+    for glob in args.add:
         if not any(fnmatchcase(each, glob) for each in ids):
             hint = did_you_mean(glob, ids) or "write a glob over ids, such as 'openai/*'"
             raise refused("--add", f"{quoted(glob)} picks no model of the list", hint)
-    proposal = propose(catalogue.models, listed, wish)
-    if not args.json:
-        screen.show(*_proposal_page(listed, proposal))
-    if as_of is None and args.provider is None:  # a partial import does not update the date of the other models
-        as_of = _today().isoformat()
-    text = overlay_text(with_proposal(content, proposal, as_of))
-    writes = text != overlay_text(content) and not args.dry_run
-    if writes:
-        with replacing(output, 0o666) as file:
-            file.write(text)
-            file.flush()
-            Catalogue.load(file.name)  # check that the written file can be loaded
-    use = f"written to {output}: use it as --catalogue {output}, or Catalogue.load({str(output)!r})"
-    note = use if writes else "nothing is written"
-    screen.report(_proposal_json(listed, proposal, str(output) if writes else None), note=note)
+    return [row for row in listed if not wanted or not wanted.isdisjoint(row.names)]
 
 
-def _checked_day(option: str, text: str | None) -> str | None:
-    if text is not None and not is_day(text):
-        raise refused(option, f"must be a date, got {shown(text)}", "write YYYY-MM-DD")
-    return text
+def _text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, indent=2, default=lambda day: day.isoformat()) + "\n"
+
+
+def _check(document: Document) -> None:
+    """Raise ``ValidationFailed`` for the content of a catalogue file that could not be loaded."""
+    with document.naming():
+        rows, aliases, _ = read_catalogue(document, known=[model.id for model in Catalogue().models])
+        Catalogue().overlaid(rows, aliases=aliases)
 
 
 def _content(args: Namespace, output: Path) -> dict[str, Any]:
     """The current content of the output file, or else of the file of ``--catalogue``. Raises ``ValidationFailed``."""
-    if output.suffix.lower() != ".toml":
-        hint = "give --output models.toml"
-        raise refused("--output", f"{shown(str(output))} is no TOML file, which is written", hint)
+    if output.suffix.lower() != ".json":
+        hint = "give --output models.json"
+        raise refused("--output", f"{shown(str(output))} is no JSON file, which is written", hint)
     named = None if args.catalogue is None else Path(args.catalogue)
     if output.exists() and named is not None and not is_same(output, named):
         hint = "leave out --catalogue to write over it, or name a new file"
@@ -138,78 +137,9 @@ def _content(args: Namespace, output: Path) -> dict[str, Any]:
     if source is None:
         return {}
     document = read(source)
-    with document.naming():
-        read_catalogue(document, known=[model.id for model in Catalogue().models])
-    content = document.content
-    assert isinstance(content, dict)
-    if source == output and not args.force and not args.dry_run and not is_ours(source, content):
-        problem = "was written by hand: its comments and layout would be lost"
-        raise refused(str(source), problem, "give --force, or another --output")
-    return content
-
-
-def _proposal_json(listed: PriceList, proposal: Proposal, written: str | None) -> dict[str, Any]:
-    return {
-        "shape": listed.shape,
-        "changes": [change._asdict() for change in proposal.changes],
-        "added": proposal.added,
-        "kept": proposal.kept,
-        "contradictions": [each._asdict() for each in proposal.contradictions],
-        "unread": [problem._asdict() for problem in (*listed.unread, *proposal.refused)],
-        "left_out": listed.left_out,
-        "counts": {
-            "changed": len(proposal.updates) - len(proposal.added),
-            "added": len(proposal.added),
-            "same": proposal.same,
-            "unknown": proposal.unknown,
-        },
-        "written": written,
-    }
-
-
-def _proposal_page(listed: PriceList, proposal: Proposal) -> Iterator[Block]:
-    """The changes a price list would make, line by line, and the entries that cannot be imported."""
-    yield Line(f"a price list of {listed.shape}'s shape", "dim")
-    lines = []
-    for model, changes in groupby(proposal.changes, key=lambda change: change.model):
-        name = model
-        for change in changes:
-            unit = "" if change.what == ENDS else "$/1M"
-            mark = f"{change.factor:.3g} times" if change.factor >= _SUSPECT else ""
-            figures = f"{_value(change.before)} -> {_value(change.after)}"
-            lines.append(Row((name, change.what, figures, unit, mark), "bad" if mark else "plain"))
-            name = ""
-        lines += [Row(("", what, "stays", "", ""), "dim") for what in proposal.kept.get(model, ())]
-    yield Table(lines)
-    yield from (Line(f"{model}  new", "good") for model in proposal.added)
-    for each in proposal.contradictions[:_NAMED]:
-        rows = ", ".join(place.strip("[]") for place in each.places)
-        sources = " or ".join(dict.fromkeys(each.sources))
-        said = f"{each.model}: its rows ({rows}) differ in {', '.join(each.what)}, so none is taken"
-        yield Line(f"{said}; choose with --provider {sources}", "bad")
-    yield from _and_more(len(proposal.contradictions))
-    unread = (*proposal.refused, *listed.unread)
-    yield from (Line(str(problem), "bad") for problem in unread[:_NAMED])
-    yield from _and_more(len(unread))
-    counts = {
-        "changed": len(proposal.updates) - len(proposal.added),
-        "new": len(proposal.added),
-        "as they are": proposal.same,
-        "contradictory": len(proposal.contradictions),
-        "unread": len(unread),
-    }
-    yield from (Line(), Line(f"models: {', '.join(f'{count} {what}' for what, count in counts.items())}"))
-    most = sorted(listed.left_out.items(), key=lambda each: (-each[1], each[0]))
-    kinds = [f"{count} {kind}" for kind, count in most[:4]]
-    rest = sum(count for _, count in most[4:])
-    kinds += [f"{rest} others"] if rest else []
-    more = f"not asked for: {proposal.unknown} other models; no chat models: {', '.join(kinds) or 'none'}"
-    yield Line(more, "dim")
-
-
-def _and_more(count: int) -> Iterator[Line]:
-    if count > _NAMED:
-        yield Line(f"and {count - _NAMED} more; --json lists all", "dim")
+    _check(document)
+    assert isinstance(document.content, dict)
+    return document.content
 
 
 def _value(value: float | str | None) -> str:
@@ -284,10 +214,23 @@ def _model_page(model: Model, today: str) -> Iterator[Block]:
     prices |= {change.starts: change.pricing_per_1m for change in model.price_changes or ()}
     now = max(day for day in prices if day <= today)
     for day, pricing in prices.items():
-        usd = named_prices(pricing)
+        usd = _named_prices(pricing)
         since, note = f" from {day}" if day else "", ", today's" if day == now and len(prices) > 1 else ""
         yield Line(f"prices{since}{note}:{'' if usd else ' unknown'}")
         yield Table([Row((f"  {what}", _value(each), "$/1M")) for what, each in usd.items()], right=frozenset({1}))
+
+
+def _named_prices(pricing: Pricing | None) -> dict[str, float]:
+    """Every price by what people call it: ``input``, ``cached input above 200k``."""
+    named: dict[str, float] = {}
+    for prices in () if pricing is None else (pricing, *pricing.tiers):
+        above = prices.above_tokens if isinstance(prices, PriceTier) else 0
+        for field in prices.__struct_fields__:
+            value = getattr(prices, field)
+            if field.endswith("_usd") and value is not None:
+                name = field.removesuffix("_usd").replace("_", " ")
+                named[f"{name} above {above:,}" if above else name] = value
+    return named
 
 
 def _tokens(count: int | None) -> str:

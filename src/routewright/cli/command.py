@@ -68,7 +68,7 @@ examples:
   routewright agent --tool calculator --max-cost 0.05 "What is 17.5 % of 2,340?"
   routewright decide --strategy latency-optimized --provider openai,anthropic "Hello"
   routewright models --modality image --provider google
-  routewright catalogue import model_prices.json --output models.toml
+  routewright catalogue import model_prices.json --output models.json
   routewright policies check policies.toml
   routewright traces ls --store traces.db "status=failed" --since 2h
   routewright analytics usage --store traces.db --start-date 2026-11-01 --bucket week

@@ -1,1 +1,1 @@
-"""Additions built on the public surface: price lists, OpenTelemetry."""
+"""Additions built on the public surface: OpenTelemetry."""
