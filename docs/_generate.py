@@ -705,22 +705,15 @@ def figure_table() -> str:
 
 
 def attribute_table() -> str:
-    """What spans and figures of OpenTelemetry are told with, by version."""
-    rows = [(each.on, _versions(each.v1_36, each.v1_44), each.what) for each in ATTRIBUTES.values()]
+    """What spans and figures of OpenTelemetry are told with."""
+    rows = [(each.on, _code(each.name), each.what) for each in ATTRIBUTES.values()]
     return table(("of", "name", "meaning"), rows)
 
 
 def histogram_table() -> str:
     """The figures of OpenTelemetry."""
-    rows = [(_versions(each.v1_36, each.v1_44), f"`{each.unit}`", each.what) for each in HISTOGRAMS.values()]
+    rows = [(_code(each.name), f"`{each.unit}`", each.what) for each in HISTOGRAMS.values()]
     return table(("name", "unit", "meaning"), rows)
-
-
-def _versions(old: str | None, new: str | None) -> str:
-    """A name in two versions of the conventions."""
-    if old == new or new is None:
-        return _code(old or "")
-    return f"{_code(new)}, only 1.44" if old is None else f"{_code(old)}, in 1.44 {_code(new)}"
 
 
 class VendorCall(NamedTuple):

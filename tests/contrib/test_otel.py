@@ -18,10 +18,10 @@ from opentelemetry.semconv._incubating.attributes import error_attributes, gen_a
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from opentelemetry.trace import SpanKind, StatusCode
 
-from routewright import Caller, Capture, DenyList, Router, Settings, ValidationFailed
+from routewright import Caller, Capture, DenyList, Router, Settings
 from routewright._core.trace.ids import span_id_of
 from routewright.contrib.otel import OpenTelemetry
-from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS, names_of
+from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS
 from routewright.errors import UpstreamFailed
 from routewright.wire import ModelSpan, Trace
 
@@ -132,17 +132,13 @@ def test_a_guardrail_event_never_contains_the_text() -> None:
     assert dict(event.attributes or {})["routewright.action"] == "redact"
 
 
-@pytest.mark.parametrize(
-    ("version", "provider", "told"),
-    [("1.36", "gen_ai.system", False), ("1.44", "gen_ai.provider.name", True)],
-)
-def test_each_version_has_its_own_names(version: Any, provider: str, told: bool) -> None:
-    exports = Exports(semconv=version)
+def test_names_are_those_of_the_conventions() -> None:
+    exports = Exports()
     trace = exports.export(Router.sandbox(), models=MODELS[1:])
     span = attributes(exports.spans["chat gpt-4.1"])
     expected = {
         "gen_ai.operation.name": "chat",
-        provider: "sandbox",
+        "gen_ai.provider.name": "sandbox",
         "gen_ai.request.model": "gpt-4.1",
         "gen_ai.response.model": "gpt-4.1",
         "gen_ai.usage.input_tokens": trace.tokens.input,
@@ -150,30 +146,25 @@ def test_each_version_has_its_own_names(version: Any, provider: str, told: bool)
         "gen_ai.response.finish_reasons": ("stop",),
     }
     assert {name: span.get(name) for name in expected} == expected
-    assert len({"gen_ai.system", "gen_ai.provider.name"} & {*span}) == 1
-    assert ("gen_ai.usage.cache_read.input_tokens" in span) is told
-    assert ("gen_ai.response.time_to_first_chunk" in span) is told
+    assert {"gen_ai.usage.cache_read.input_tokens", "gen_ai.response.time_to_first_chunk"} <= {*span}
 
 
-@pytest.mark.parametrize(
-    ("version", "ours", "theirs"),
-    [("1.36", "google", "gcp.gemini"), ("1.44", "xai", "x_ai"), ("1.36", "xai", "xai"), ("1.44", "vllm", "vllm")],
-)
-def test_provider_names_follow_the_version(version: Any, ours: str, theirs: str) -> None:
-    exports, trace = Exports(semconv=version), Router.sandbox().blocking.route("hi", models=MODELS[1:]).trace
+@pytest.mark.parametrize(("ours", "theirs"), [("google", "gcp.gemini"), ("xai", "x_ai"), ("vllm", "vllm")])
+def test_provider_names_follow_the_conventions(ours: str, theirs: str) -> None:
+    exports, trace = Exports(), Router.sandbox().blocking.route("hi", models=MODELS[1:]).trace
     spans = [replace(span, provider=ours) if isinstance(span, ModelSpan) else span for span in trace.spans]
     exports.telemetry.tell(replace(trace, spans=spans))
     assert theirs in attributes(exports.spans["chat gpt-4.1"]).values()
 
 
-def test_every_name_of_the_latest_version_is_in_the_conventions() -> None:
+def test_every_name_is_in_the_conventions() -> None:
     constants = {
         value
         for module in (gen_ai_attributes, gen_ai_metrics, error_attributes)
         for value in vars(module).values()
         if isinstance(value, str)
     }
-    told = {*names_of(ATTRIBUTES, "1.44").values(), *names_of(HISTOGRAMS, "1.44").values()}
+    told = {row.name for row in (*ATTRIBUTES.values(), *HISTOGRAMS.values())}
     assert {name for name in told if not name.startswith("routewright.")} <= constants
 
 
@@ -181,7 +172,7 @@ def test_every_exported_attribute_is_in_the_table() -> None:
     exports = Exports(account=True, content=True)
     exports.export(faulty_router(settings=Settings(capture=Capture())), **FALLS_BACK)
     seen = {name for span in exports.spans.values() for name in attributes(span)}
-    assert seen <= {*names_of(ATTRIBUTES, "1.44").values()}
+    assert seen <= {row.name for row in ATTRIBUTES.values()}
 
 
 def test_metrics_match_the_attempts() -> None:
@@ -245,11 +236,10 @@ def test_other_spans_keep_random_ids() -> None:
 
 
 def test_prompt_and_account_are_not_exported_by_default() -> None:
-    for options in ({}, {"semconv": "1.36"}):
-        exports = Exports(**options)
-        router = Router.sandbox(settings=Settings(capture=Capture())).as_caller(Caller("CANARY-account"))
-        exports.export(router)
-        assert "CANARY" not in "".join(span.to_json() for span in exports.spans.values()) + str(exports.figures)
+    exports = Exports()
+    router = Router.sandbox(settings=Settings(capture=Capture())).as_caller(Caller("CANARY-account"))
+    exports.export(router)
+    assert "CANARY" not in "".join(span.to_json() for span in exports.spans.values()) + str(exports.figures)
 
 
 def test_content_is_exported_if_captured_and_requested() -> None:
@@ -268,13 +258,6 @@ def test_the_account_is_exported_if_requested() -> None:
     assert (whole["routewright.account"], whole["routewright.key_id"]) == ("acme", "key_1")
 
 
-def test_invalid_arguments_are_refused() -> None:
-    with pytest.raises(ValidationFailed, match=r"semconv: is '1\.0'.*take one of 1\.36, 1\.44"):
-        OpenTelemetry(semconv="1.0")  # type: ignore[arg-type]
-    with pytest.raises(ValidationFailed, match=r"content: version 1\.36 has no attributes.*semconv='1\.44'"):
-        OpenTelemetry(semconv="1.36", content=True)
-
-
 def test_a_missing_extra_is_named_in_one_sentence() -> None:
     code = "import sys; sys.modules['opentelemetry'] = None; import routewright.contrib.otel"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -291,27 +274,25 @@ def test_a_router_alone_imports_neither_opentelemetry_nor_the_pages() -> None:
 
 
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-OPT_IN, LATEST = "OTEL_SEMCONV_STABILITY_OPT_IN", "gen_ai_latest_experimental"
 
 
 @pytest.mark.parametrize(
-    ("value", "opt_in", "capture", "leaves"),
+    ("value", "capture", "leaves"),
     [
-        ("SPAN_ONLY", "", Capture(), {"input", "output"}),
-        ("span_and_event", LATEST, Capture(), {"input", "output"}),
-        ("true", "", Capture(), {"input", "output"}),
-        ("EVENT_ONLY", LATEST, Capture(), set()),
-        ("NO_CONTENT", "", Capture(), set()),
-        ("false", LATEST, Capture(), set()),
-        ("SPAN_ONLY", "", Capture(prompts=False), {"output"}),
-        ("SPAN_ONLY", LATEST, None, set()),
+        ("SPAN_ONLY", Capture(), {"input", "output"}),
+        ("span_and_event", Capture(), {"input", "output"}),
+        ("true", Capture(), {"input", "output"}),
+        ("EVENT_ONLY", Capture(), set()),
+        ("NO_CONTENT", Capture(), set()),
+        ("false", Capture(), set()),
+        ("SPAN_ONLY", Capture(prompts=False), {"output"}),
+        ("SPAN_ONLY", None, set()),
     ],
 )
 def test_content_is_exported_if_variable_and_capture_allow_it(
-    value: str, opt_in: str, capture: Capture | None, leaves: set[str], monkeypatch: pytest.MonkeyPatch
+    value: str, capture: Capture | None, leaves: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CAPTURE, value)
-    monkeypatch.setenv(OPT_IN, opt_in)
     exports = Exports()
     exports.export(Router.sandbox(settings=Settings(capture=capture)), models=MODELS[1:])
     told = attributes(exports.spans["chat gpt-4.1"])
@@ -323,14 +304,3 @@ def test_the_argument_overrides_the_variable(monkeypatch: pytest.MonkeyPatch) ->
     exports = Exports(content=False)
     exports.export(Router.sandbox(settings=Settings(capture=Capture())), models=MODELS[1:])
     assert "gen_ai.input.messages" not in attributes(exports.spans["chat gpt-4.1"])
-
-
-@pytest.mark.parametrize(("options", "name"), [({"semconv": "1.36"}, "gen_ai.system"), ({}, "gen_ai.provider.name")])
-def test_the_latest_conventions_apply_unless_the_argument_names_a_version(
-    options: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(OPT_IN, f"http,{LATEST}")
-    exports = Exports(**options)
-    exports.export(Router.sandbox(), models=MODELS[1:])
-    names = attributes(exports.spans["chat gpt-4.1"])
-    assert [each for each in ("gen_ai.system", "gen_ai.provider.name") if each in names] == [name]

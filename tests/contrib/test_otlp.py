@@ -23,7 +23,7 @@ for environ in json.loads(sys.argv[1]):
     before = dict(os.environ)
     os.environ.update(environ)
     router = Router.sandbox()
-    stop = export(router, "1.44")
+    stop = export(router)
     router.blocking.route("CANARY prompt", models=["openai/gpt-4.1"])
     router.blocking.close()
     stop()

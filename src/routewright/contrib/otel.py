@@ -10,14 +10,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, assert_never, get_args
+from typing import Any, assert_never
 
 import msgspec
 
 from routewright import Router
-from routewright._core.request.problems import shown
 from routewright._core.trace.ids import parse_traceparent, span_id_of
-from routewright.errors import ValidationFailed
 from routewright.router import Subscription
 from routewright.wire import (
     CacheSpan,
@@ -42,8 +40,6 @@ from .semconv import (
     HISTOGRAMS,
     OPERATION,
     PROVIDERS,
-    Version,
-    names_of,
 )
 
 try:
@@ -72,39 +68,29 @@ class OpenTelemetry:
         telemetry = OpenTelemetry()
         telemetry.watch(router)
 
-    Without ``tracer_provider`` it uses the program's own; metrics need a ``meter_provider``. ``semconv``: the version
-    of the semantic conventions, ``1.36`` or ``1.44``, the one that ``gen_ai_latest_experimental`` in
-    ``OTEL_SEMCONV_STABILITY_OPT_IN`` asks for. ``account=True`` adds account and key to the spans of calls,
-    ``content=True`` prompts and answers, as far as ``Settings.capture`` keeps them. ``content=None``: as
-    ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` says, which is no unless it is ``SPAN_ONLY``,
-    ``SPAN_AND_EVENT`` or ``true``."""
+    Without ``tracer_provider`` it uses the program's own; metrics need a ``meter_provider``. ``account=True`` adds
+    account and key to the spans of calls, ``content=True`` prompts and answers, as far as ``Settings.capture`` keeps
+    them. ``content=None``: as ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` says, which is no unless it is
+    ``SPAN_ONLY``, ``SPAN_AND_EVENT`` or ``true``."""
 
     def __init__(
         self,
         tracer_provider: trace.TracerProvider | None = None,
         meter_provider: metrics.MeterProvider | None = None,
         *,
-        semconv: Version = "1.44",
         account: bool = False,
         content: bool | None = None,
     ) -> None:
-        versions = get_args(Version)
-        if semconv not in versions:
-            raise ValidationFailed.at("semconv", f"is {shown(semconv)}", f"take one of {', '.join(versions)}")
-        if content and "prompt" not in names_of(ATTRIBUTES, semconv):
-            said = f"version {semconv} has no attributes for messages"
-            raise ValidationFailed.at("content", said, f"pass semconv={versions[-1]!r}")
         self._provider = tracer_provider
-        self._named = names_of(ATTRIBUTES, semconv)
-        self._providers = PROVIDERS[semconv]
         self._histograms: dict[str, metrics.Histogram] = {}
         if meter_provider is not None:
             meter = meter_provider.get_meter(SCOPE)
-            for word, name in names_of(HISTOGRAMS, semconv).items():
-                row = HISTOGRAMS[word]
-                self._histograms[word] = meter.create_histogram(
-                    name, row.unit, row.what, explicit_bucket_boundaries_advisory=row.bounds
+            self._histograms = {
+                word: meter.create_histogram(
+                    row.name, row.unit, row.what, explicit_bucket_boundaries_advisory=row.bounds
                 )
+                for word, row in HISTOGRAMS.items()
+            }
         self._account = account
         wanted = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
         self._content = wanted.upper() in _ON_SPANS if content is None else content
@@ -129,7 +115,7 @@ class OpenTelemetry:
         belong to."""
         began = (datetime.fromisoformat(call.created_at) - _EPOCH) // timedelta(milliseconds=1) * _MS
         with _as_span(span_id_of(call.id)):
-            told = self._attributes(self._of_call(call))
+            told = _attributes(self._of_call(call))
             whole = self._tracer.start_span(CALL, _parent(call), SpanKind.INTERNAL, told, start_time=began)
         around, attempts = trace.set_span_in_context(whole, Context()), dict[int, Span]()
         for span in call.spans:
@@ -148,10 +134,10 @@ class OpenTelemetry:
                     self._child(CACHE, around, {"hit": span.hit}, start, span.duration_ms)
                 case FallbackSpan():
                     told = {"from": span.from_model, "to": span.to_model, "reason": span.reason}
-                    about.add_event(FALLBACK, self._attributes(told), start)
+                    about.add_event(FALLBACK, _attributes(told), start)
                 case GuardrailSpan():
                     told = {"guardrail": span.name, "rule": span.rule, "stage": span.stage, "action": span.action}
-                    about.add_event(GUARDRAIL, self._attributes(told), start)
+                    about.add_event(GUARDRAIL, _attributes(told), start)
                 case StepSpan() | SubTraceSpan() | ToolSpan():
                     self._child(f"{span.type} {span.name}", around, {}, start, span.duration_ms)
                 case _:
@@ -162,7 +148,7 @@ class OpenTelemetry:
         _end(whole, began + round(call.duration_ms * _MS), call.error)
 
     def _child(self, name: str, around: Context, told: Mapping[str, Any], start: int, duration_ms: float) -> None:
-        span = self._tracer.start_span(name, around, SpanKind.INTERNAL, self._attributes(told), start_time=start)
+        span = self._tracer.start_span(name, around, SpanKind.INTERNAL, _attributes(told), start_time=start)
         span.end(start + round(duration_ms * _MS))
 
     def _attempt(self, call: Trace, span: ModelSpan, around: Context, start: int) -> Span:
@@ -185,7 +171,7 @@ class OpenTelemetry:
                 told |= _words(call.content, span)
         name = f"{OPERATION} {told['request_model']}"
         with _as_span(span_id_of(call.id, span.attempt)):
-            return self._tracer.start_span(name, around, SpanKind.CLIENT, self._attributes(told), start_time=start)
+            return self._tracer.start_span(name, around, SpanKind.CLIENT, _attributes(told), start_time=start)
 
     def _count(self, span: ModelSpan) -> None:
         figures: list[tuple[str, float, dict[str, Any]]] = [("duration", span.duration_ms / 1000, {})]
@@ -196,12 +182,7 @@ class OpenTelemetry:
             figures.append(("tokens", span.tokens.output, {"token_type": "output"}))
         for word, figure, more in figures:
             if word in self._histograms:
-                self._histograms[word].record(figure, self._attributes(self._of_model(span) | more))
-
-    def _attributes(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        """Rename attributes for the version; drops unknown values and those without a name."""
-        named = self._named
-        return {named[word]: value for word, value in told.items() if value is not None and word in named}
+                self._histograms[word].record(figure, _attributes(self._of_model(span) | more))
 
     def _of_call(self, call: Trace) -> dict[str, Any]:
         told = {
@@ -222,11 +203,16 @@ class OpenTelemetry:
         model = span.model.partition("/")[2] or span.model
         return {
             "operation": OPERATION,
-            "provider": self._providers.get(span.provider, span.provider),
+            "provider": PROVIDERS.get(span.provider, span.provider),
             "request_model": model,
             "response_model": model if span.status == "ok" else None,
             "error": None if span.error is None else str(span.error),
         }
+
+
+def _attributes(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename attributes; drops unknown values."""
+    return {ATTRIBUTES[word].name: value for word, value in told.items() if value is not None}
 
 
 class _GivenIds(IdGenerator):

@@ -1,44 +1,37 @@
-"""OpenTelemetry names of the parts of a call: one table with a column per version of the semantic conventions.
+"""OpenTelemetry names of the parts of a call.
 
-The names for generative AI still change; a rename is a cell here. Many tools read version ``1.36``; ``1.44`` is the
-last one with these names, before they moved to a separate repository."""
+The names of generative AI are those of version 1.44 of the semantic conventions, the last one before they moved to a
+separate repository. They still change; a rename is a cell here."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-
-Version = Literal["1.36", "1.44"]
-Place = Literal["call", "decision", "cache", "model", "fallback", "guardrail", "metrics"]
+from typing import NamedTuple
 
 
 class Name(NamedTuple):
-    """An attribute's name in each version; None: that version has none."""
+    """An attribute."""
 
     on: str
-    """The spans, events and metrics that have it."""
-    v1_36: str | None
-    v1_44: str | None
+    """The spans, events and metrics that have the attribute."""
+    name: str
     what: str
 
 
 class Histogram(NamedTuple):
-    """A metric's name in each version."""
+    """A metric."""
 
-    v1_36: str | None
-    v1_44: str | None
+    name: str
     unit: str
     bounds: tuple[float, ...]
     what: str
 
 
 def _own(on: str, word: str, what: str) -> Name:
-    name = f"routewright.{word}"
-    return Name(on, name, name, what)
+    return Name(on, f"routewright.{word}", what)
 
 
-def _ai(on: str, word: str, what: str, *, old: str | None = "") -> Name:
-    name = f"gen_ai.{word}"
-    return Name(on, name if old == "" else old, name, what)
+def _ai(on: str, word: str, what: str) -> Name:
+    return Name(on, f"gen_ai.{word}", what)
 
 
 CALL, DECISION, CACHE, FALLBACK, GUARDRAIL = (
@@ -73,21 +66,19 @@ ATTRIBUTES: dict[str, Name] = {
     "rule": _own("guardrail", "rule", "which of its rules found something"),
     "stage": _own("guardrail", "stage", "`input` or `output`"),
     "action": _own("guardrail", "action", "`redact` or `block`"),
-    "error": Name(
-        "call, model, metrics", "error.type", "error.type", "the error's code; of an attempt the fault's kind"
-    ),
+    "error": Name("call, model, metrics", "error.type", "the error's code; of an attempt the fault's kind"),
     "operation": _ai("model, metrics", "operation.name", "`chat`"),
-    "provider": _ai("model, metrics", "provider.name", "who was asked", old="gen_ai.system"),
+    "provider": _ai("model, metrics", "provider.name", "who was asked"),
     "request_model": _ai("model, metrics", "request.model", "the model as its provider has it"),
     "response_model": _ai("model, metrics", "response.model", "of an answer: the model that was asked for it"),
     "input": _ai("model", "usage.input_tokens", "cached ones too"),
     "output": _ai("model", "usage.output_tokens", "thought too"),
-    "cached": _ai("model", "usage.cache_read.input_tokens", "of the input, those from a vendor's cache", old=None),
+    "cached": _ai("model", "usage.cache_read.input_tokens", "of the input, those from a vendor's cache"),
     "finish": _ai("model", "response.finish_reasons", ""),
-    "first": _ai("model", "response.time_to_first_chunk", "seconds until the first of an answer came", old=None),
+    "first": _ai("model", "response.time_to_first_chunk", "seconds until the first of an answer came"),
     "token_type": _ai("metrics", "token.type", "`input` or `output`"),
-    "prompt": _ai("model", "input.messages", "only with `content=True`, as JSON", old=None),
-    "answer": _ai("model", "output.messages", "only with `content=True`, as JSON", old=None),
+    "prompt": _ai("model", "input.messages", "only with `content=True`, as JSON"),
+    "answer": _ai("model", "output.messages", "only with `content=True`, as JSON"),
 }
 """By internal short names."""
 
@@ -95,26 +86,12 @@ _TOKENS = tuple(float(4**power) for power in range(14))
 _SECONDS = tuple(0.01 * 2**power for power in range(14))
 
 HISTOGRAMS: dict[str, Histogram] = {
-    "tokens": Histogram(
-        "gen_ai.client.token.usage", "gen_ai.client.token.usage", "{token}", _TOKENS, "tokens of an attempt, by type"
-    ),
-    "duration": Histogram(
-        "gen_ai.client.operation.duration", "gen_ai.client.operation.duration", "s", _SECONDS, "of an attempt"
-    ),
+    "tokens": Histogram("gen_ai.client.token.usage", "{token}", _TOKENS, "tokens of an attempt, by type"),
+    "duration": Histogram("gen_ai.client.operation.duration", "s", _SECONDS, "of an attempt"),
     "first": Histogram(
-        None, "gen_ai.client.operation.time_to_first_chunk", "s", _SECONDS, "until the first of an answer came"
+        "gen_ai.client.operation.time_to_first_chunk", "s", _SECONDS, "until the first of an answer came"
     ),
 }
 
-PROVIDERS: dict[str, dict[str, str]] = {
-    "1.36": {"azure": "azure.ai.openai", "google": "gcp.gemini", "mistral": "mistral_ai"},
-    "1.44": {"azure": "azure.ai.openai", "google": "gcp.gemini", "mistral": "mistral_ai", "xai": "x_ai"},
-}
+PROVIDERS = {"azure": "azure.ai.openai", "google": "gcp.gemini", "mistral": "mistral_ai", "xai": "x_ai"}
 """Providers with another name in the conventions."""
-
-
-def names_of(table: dict[str, Name] | dict[str, Histogram], version: str) -> dict[str, str]:
-    """The names in a version, by internal short name; without those that it lacks."""
-    column = f"v{version.replace('.', '_')}"
-    named = {word: getattr(row, column) for word, row in table.items()}
-    return {word: name for word, name in named.items() if name is not None}

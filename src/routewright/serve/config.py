@@ -19,7 +19,6 @@ from routewright._core.request.problems import did_you_mean
 from routewright._core.request.rules import Range
 from routewright._core.webhooks.outbox import MAX_ATTEMPTS
 from routewright.config import STRICT, Name, Strict, Switch, entry_of, shaped, within
-from routewright.contrib.semconv import Version
 from routewright.errors import Problem, ValidationFailed
 from routewright.input_file import read
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
@@ -114,8 +113,6 @@ class TelemetryEntry(Strict):
 
     otel: Switch = False
     """Export them. It needs the extra `otel`."""
-    semconv: Version = "1.44"
-    """The version of the semantic conventions."""
 
 
 class RetentionEntry(Strict):

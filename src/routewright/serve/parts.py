@@ -16,7 +16,6 @@ from routewright._core.request.problems import one_of, shown
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.catalogue import Catalogue
 from routewright.console import Console
-from routewright.contrib.semconv import Version
 from routewright.errors import Problem, StorageUnavailable, ValidationFailed
 from routewright.policies import PolicyFile
 from routewright.protocols import Cache, LocalStorage, Storage
@@ -92,7 +91,7 @@ async def opened(plan: Plan) -> AsyncIterator[tuple[Router, Console]]:
         await storage.apply(name, [PutAccount(plan.seed.account, expect="absent")])
         await storage.apply(name, [PutKey(key, expect="absent") for key in plan.seed.keys])
     router = router_of(plan, storage, open_cache(plan.cache))
-    stop_export = None if plan.semconv is None else export(router, plan.semconv)
+    stop_export = export(router) if plan.otel else None
     secret = None if plan.seed is None else plan.seed.secret
     try:
         console = Console(storage, secret=secret)
@@ -122,7 +121,7 @@ def exporter(signal: Literal["traces", "metrics"]) -> Callable[[], Any] | None:
     return made
 
 
-def export(router: Router, semconv: Version) -> Callable[[], None]:
+def export(router: Router) -> Callable[[], None]:
     """Export spans and metrics of a Router's calls by OTLP, as OpenTelemetry's variables say. Call the result once the
     Router is closed: it sends the rest."""
     from opentelemetry.sdk.metrics import MeterProvider
@@ -139,7 +138,7 @@ def export(router: Router, semconv: Version) -> Callable[[], None]:
         spans.add_span_processor(BatchSpanProcessor(made()))
     readers = [] if (made := exporter("metrics")) is None else [PeriodicExportingMetricReader(made())]
     metrics = MeterProvider(readers, resource, shutdown_on_exit=False)
-    OpenTelemetry(spans, metrics, semconv=semconv).watch(router)
+    OpenTelemetry(spans, metrics).watch(router)
 
     def stop() -> None:
         spans.shutdown()

@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from routewright.contrib.semconv import Version
 from routewright.wire import Account, Environment, Key
 from routewright.wire.account import without_password
 
@@ -69,8 +68,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     tls: Tls | None
     environment: Environment | None
     """The only environment whose keys are accepted. None: both."""
-    semconv: Version | None
-    """The semantic conventions of exported spans; None: no export."""
+    otel: bool
+    """Export spans and metrics."""
     store: str
     """URL."""
     cache: str = "memory:"

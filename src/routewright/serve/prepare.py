@@ -80,7 +80,7 @@ def plan_of(sources: Sources) -> Plan:
             admin=None if file.admin.port is None else Address(file.admin.host, file.admin.port),
             tls=tls,
             environment=None if file.environment == "both" else file.environment,
-            semconv=file.telemetry.semconv if file.telemetry.otel else None,
+            otel=file.telemetry.otel,
             store=_url("store", file.store, open_storage),
             cache=_url("cache", file.cache, open_cache),
             coordination=_url("coordination", file.coordination, open_coordination),
@@ -150,10 +150,10 @@ def _check(plan: Plan, file: ServeFile) -> None:
     if plan.admin is not None and port and plan.admin.port == port:
         problem = f"is {port}, but that is the port for requests"
         raise ValidationFailed.of(Problem("admin.port", problem, "choose another one"))
-    if plan.semconv is not None and not (find_spec("opentelemetry") and find_spec(_EXPORTER)):
+    if plan.otel and not (find_spec("opentelemetry") and find_spec(_EXPORTER)):
         problem = f"needs {_EXPORTER}, which is not installed"
         raise ValidationFailed.of(Problem("telemetry.otel", problem, "run: pip install 'routewright[otel]'"))
-    if plan.semconv is not None:
+    if plan.otel:
         exporter("traces"), exporter("metrics")
     checked_origins(plan.cors_origins, "cors_origins")
     with _renamed("HttpLimits", "http"), _renamed("ConnectionLimits", "connections"):
