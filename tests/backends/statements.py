@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from routewright.backends.storage.sqlite import upkeep
-from routewright.backends.storage.sqlite.schema import MIGRATIONS
+from routewright.backends.storage.sqlite.schema import MIGRATIONS, TABLES
 from routewright.backends.storage.tables import check, ledger, read, traces, webhooks, write
 from routewright.backends.storage.tables import upkeep as sweep
 from routewright.backends.storage.tables.rollups import _GROUPED, _LAST
@@ -20,7 +20,7 @@ OF_ACCOUNTS = (
 """Tables whose rows belong to accounts."""
 CHECKED = {sql for sql in vars(check).values() if isinstance(sql, str) and sql.startswith("SELECT")}
 SWEPT = {value for value in vars(sweep).values() if isinstance(value, str)}
-MADE = {statement for script in MIGRATIONS for statement in script.split(";\n")}
+MADE = {statement for script in (TABLES, *MIGRATIONS) for statement in script.split(";\n")}
 """What makes a store's tables, and brings an older one's into them."""
 NAMED = {
     *MADE,

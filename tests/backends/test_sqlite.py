@@ -653,15 +653,7 @@ def id_in(path: Path) -> bytes | None:
         return schema.id_of(connection)
 
 
-def without_id(path: Path) -> None:
-    """Make it as one of a version that gave none."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("DELETE FROM setting WHERE name = 'id'")
-
-
-async def test_a_store_keeps_its_id_and_one_without_an_id_gets_one(
-    path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+async def test_a_store_keeps_its_id(path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("other") / "s.db"
     ids = set()
     for each in (path, other):
@@ -673,7 +665,6 @@ async def test_a_store_keeps_its_id_and_one_without_an_id_gets_one(
         ids.add(id_in(each))
     assert len(ids) == 2
     assert None not in ids
-    without_id(path)
     async with aclosing(SqliteStorage(path)) as storage:
         assert await numbers(storage) == [1]
         content = await anyio.Path(other).read_bytes()
@@ -686,20 +677,6 @@ def test_a_store_gets_its_id_in_the_transaction_that_creates_it(path: Path) -> N
     with closing(sqlite3.connect(path)) as connection:
         schema.migrate(connection, 0)
         assert schema.id_of(connection) is not None
-
-
-async def test_a_store_without_an_id_is_read_while_another_process_writes(path: Path) -> None:
-    async with aclosing(SqliteStorage(path)) as storage:
-        await storage.apply("default", [PutTrace(make_trace(1))])
-    without_id(path)
-    async with aclosing(SqliteStorage(path, busy_s=0.05)) as storage:
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            assert await numbers(storage) == [1]
-    assert id_in(path) is None
-    async with aclosing(SqliteStorage(path)) as storage:
-        assert await numbers(storage) == [1]
-    assert id_in(path) is not None
 
 
 async def test_a_store_removed_while_closed_starts_empty(path: Path) -> None:

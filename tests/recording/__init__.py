@@ -1,1 +1,1 @@
-"""Scripts that wrote ``tests/data/old_store`` and ``tests/data/decisions`` with version 0.1.0. Tests never run them."""
+"""The script that wrote ``tests/data/decisions`` with version 0.1.0. Tests never run it."""

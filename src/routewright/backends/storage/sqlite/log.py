@@ -166,11 +166,6 @@ class Log:
             self._copy_at = now + max(FOLD_S, SHARE * (time.perf_counter() - began))
 
 
-def begin(connection: Connection, at: float, windows: dict[str, tuple[list[float], list[int], list[int]]]) -> None:
-    """Start the log of a new file at a time, with the present windows."""
-    connection.execute(_PUT_FOLD, (0, _encode((at, [], windows, []))))
-
-
 def boot_name() -> str:
     """Id of the present boot; empty if unknown."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:

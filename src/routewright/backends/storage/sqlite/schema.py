@@ -1,6 +1,6 @@
-"""The tables of a store, as a list of migrations. Published migrations never change.
+"""The tables of a store, and the migrations from its oldest supported version. Published migrations never change.
 
-``PRAGMA user_version`` counts the migrations of a file. A file with more than are known here is refused unchanged.
+``PRAGMA user_version`` is the version of a file. A file of a newer version is refused unchanged.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
-from routewright._core.accounts.state import scope_of
 from routewright.errors import StorageCorrupt, StorageUnavailable, StorageVersion
-from routewright.wire import Caller
 
 from .connection import Connection, pragma
 from .sync import is_transient
@@ -20,7 +18,7 @@ from .sync import is_transient
 APPLICATION_ID = 0x72777274
 """``rwrt``: marks a file as a store of routewright."""
 
-FIRST = """
+TABLES = """
 CREATE TABLE trace (
     n INTEGER PRIMARY KEY,
     account TEXT NOT NULL,
@@ -40,10 +38,7 @@ CREATE TABLE trace (
     compromised INTEGER NOT NULL,
     cost_usd REAL NOT NULL,
     duration_ms REAL NOT NULL,
-    key_id TEXT,
-    body BLOB NOT NULL,   -- wire.Trace as JSON, but for its content
-    rollup_keys TEXT,     -- what usage was counted by, as JSON; NULL: by nothing else than always
-    content BLOB          -- wire.Content as JSON: last, so that who does not ask for it does not read it
+    key_id TEXT
 );
 CREATE UNIQUE INDEX trace_by_id ON trace (account, id);
 CREATE INDEX trace_by_time ON trace (
@@ -155,31 +150,12 @@ CREATE TABLE purse (
     account TEXT NOT NULL,
     name TEXT NOT NULL,
     spent INTEGER NOT NULL,     -- nano-dollars, as all money
-    reserved INTEGER NOT NULL,  -- what the account's holds in it come to
     granted INTEGER NOT NULL,   -- what credit comes to
     told INTEGER NOT NULL,      -- the highest threshold that was told of
-    at TEXT,              -- when it was last used; NULL: it is never forgotten
+    at TEXT,                    -- when it was last used; NULL: it is never forgotten
     PRIMARY KEY (account, name)
 ) WITHOUT ROWID;
 CREATE INDEX purse_old ON purse (at) WHERE at IS NOT NULL;
-
-CREATE TABLE hold (
-    account TEXT NOT NULL,
-    id TEXT NOT NULL,     -- of the call that it is held for
-    nanos INTEGER NOT NULL,
-    purses TEXT NOT NULL, -- their names, as JSON
-    owner TEXT NOT NULL,
-    at TEXT NOT NULL,
-    key_id TEXT,
-    PRIMARY KEY (account, id)
-) WITHOUT ROWID;
-
-CREATE TABLE owner (
-    n INTEGER PRIMARY KEY,      -- the greatest is of the one who spoke last
-    name TEXT NOT NULL UNIQUE,
-    until REAL NOT NULL,  -- of the clock that all processes share
-    lease_s REAL NOT NULL
-);
 
 CREATE TABLE ledger (
     account TEXT NOT NULL,
@@ -205,18 +181,11 @@ CREATE TABLE ledger (
 CREATE UNIQUE INDEX ledger_by_name ON ledger (account, name);
 
 CREATE TABLE claim (
-    n INTEGER PRIMARY KEY,
     account TEXT NOT NULL,
-    environment TEXT NOT NULL,
-    key TEXT NOT NULL,
-    fingerprint TEXT NOT NULL,
-    call TEXT NOT NULL,
-    owner TEXT NOT NULL,
-    until REAL NOT NULL,  -- Unix seconds: from then on its result, or it itself, may be forgotten
-    result BLOB           -- NULL: it runs
-);
-CREATE UNIQUE INDEX claim_by_key ON claim (account, environment, key);
-CREATE INDEX claim_old ON claim (until);
+    claim BLOB NOT NULL,    -- hash of account, environment and idempotency key
+    n INTEGER NOT NULL,     -- of its row in kept
+    PRIMARY KEY (account, claim)
+) WITHOUT ROWID;
 
 CREATE TABLE event (
     n INTEGER PRIMARY KEY,
@@ -242,9 +211,7 @@ CREATE TABLE incident (
     started_at TEXT NOT NULL,
     body BLOB NOT NULL    -- wire.Incident as JSON
 ) WITHOUT ROWID;
-"""
 
-SECOND = """
 CREATE TABLE policy_version (
     content TEXT PRIMARY KEY,
     name TEXT NOT NULL,
@@ -252,11 +219,6 @@ CREATE TABLE policy_version (
     created_at TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX policy_version_by_name ON policy_version (name);
-INSERT OR IGNORE INTO policy_version (content, name, label, created_at)  -- labels that version 0.1 gave stay taken
-SELECT
-    id, json_extract(said, '$.policy.name'), json_extract(said, '$.version'),
-    json_extract(said, '$.policy.created_at')
-FROM (SELECT id, CAST(body AS TEXT) AS said FROM snapshot WHERE id GLOB 'pos_*' AND body IS NOT NULL);
 
 CREATE TABLE learned (
     fleet TEXT NOT NULL,
@@ -272,38 +234,6 @@ CREATE TABLE body (
     content BLOB,           -- wire.Content as JSON
     rollup_keys TEXT        -- what usage was counted by, as JSON; NULL: by nothing else than always
 );
-INSERT INTO body (n, trace, content, rollup_keys) SELECT n, body, content, rollup_keys FROM trace;
-CREATE TABLE narrow (
-    n INTEGER PRIMARY KEY,
-    account TEXT NOT NULL,
-    created_at TEXT NOT NULL,
-    id TEXT NOT NULL,
-    environment TEXT NOT NULL,
-    status TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    model TEXT NOT NULL,
-    provider TEXT NOT NULL,
-    policy_id TEXT NOT NULL,
-    goal TEXT NOT NULL,
-    strategy TEXT NOT NULL,
-    error TEXT NOT NULL,
-    cache_hit INTEGER NOT NULL,
-    fallback_used INTEGER NOT NULL,
-    compromised INTEGER NOT NULL,
-    cost_usd REAL NOT NULL,
-    duration_ms REAL NOT NULL,
-    key_id TEXT
-);
-INSERT INTO narrow SELECT n, account, created_at, id, environment, status, kind, model, provider, policy_id, goal,
-    strategy, error, cache_hit, fallback_used, compromised, cost_usd, duration_ms, key_id FROM trace;
-DROP TABLE trace;
-ALTER TABLE narrow RENAME TO trace;
-CREATE UNIQUE INDEX trace_by_id ON trace (account, id);
-CREATE INDEX trace_by_time ON trace (
-    account, created_at, id, environment, status, kind, model, provider, policy_id, goal, strategy, error, cache_hit,
-    fallback_used, compromised, cost_usd, duration_ms, key_id
-);
-CREATE INDEX trace_by_status ON trace (account, status, created_at, id) WHERE status <> 'completed';
 
 CREATE TABLE uncounted (
     n INTEGER PRIMARY KEY,
@@ -325,43 +255,19 @@ CREATE TABLE tick (
     format INTEGER NOT NULL,
     ops BLOB NOT NULL       -- _core.accounts.state.Tick as MessagePack
 );
+
 CREATE TABLE fold (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     n INTEGER NOT NULL,     -- the last tick that is in it
     at REAL NOT NULL,
     body BLOB NOT NULL      -- State.dump() as MessagePack
 );
+
 CREATE TABLE boot (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     name TEXT NOT NULL,     -- of the machine's start that the clock belongs to
     ahead REAL NOT NULL     -- seconds by which the log is ahead of that clock
 );
-
-UPDATE purse SET spent = spent + (
-    SELECT sum(hold.nanos) FROM hold, json_each(hold.purses) AS name
-    WHERE hold.account = purse.account AND name.value = purse.name
-) WHERE name LIKE 'run:%' AND reserved > 0;
-CREATE TABLE money (
-    account TEXT NOT NULL,
-    name TEXT NOT NULL,
-    spent INTEGER NOT NULL,     -- nano-dollars, as all money
-    granted INTEGER NOT NULL,   -- what credit comes to
-    told INTEGER NOT NULL,      -- the highest threshold that was told of
-    at TEXT,                    -- when it was last used; NULL: it is never forgotten
-    PRIMARY KEY (account, name)
-) WITHOUT ROWID;
-INSERT INTO money SELECT account, name, spent, granted, told, at FROM purse;
-DROP TABLE purse;
-ALTER TABLE money RENAME TO purse;
-CREATE INDEX purse_old ON purse (at) WHERE at IS NOT NULL;
-INSERT INTO ledger (
-    account, at, name, kind, key_id, provider, model, input, output, cached, cost, charge, credit, least, most, overrun,
-    note, purses
-) SELECT account, at, id || '/0', 'expired', key_id, '', '', 0, 0, 0, 0, 0, 0, 0, nanos, 0,
-    'its process ended before it did', purses FROM hold WHERE nanos > 0
-ON CONFLICT DO UPDATE SET most = most + excluded.most;
-DROP TABLE hold;
-DROP TABLE owner;
 
 CREATE TABLE kept (
     n INTEGER PRIMARY KEY,
@@ -373,17 +279,6 @@ CREATE TABLE kept (
     until REAL NOT NULL,    -- Unix seconds
     result BLOB NOT NULL
 );
-INSERT INTO kept (account, claim, environment, fingerprint, call, until, result)
-SELECT account, claim_of(account, environment, key), environment, fingerprint, call, until, result FROM claim
-WHERE result IS NOT NULL ORDER BY until;
-DROP TABLE claim;
-CREATE TABLE claim (
-    account TEXT NOT NULL,
-    claim BLOB NOT NULL,    -- hash of account, environment and idempotency key
-    n INTEGER NOT NULL,     -- of its row in kept
-    PRIMARY KEY (account, claim)
-) WITHOUT ROWID;
-INSERT INTO claim SELECT account, claim, n FROM kept;
 
 CREATE TABLE agent_state (
     account TEXT NOT NULL,
@@ -406,6 +301,7 @@ CREATE TABLE endpoint (
 ) WITHOUT ROWID;
 CREATE INDEX endpoint_due ON endpoint (due, id) WHERE due IS NOT NULL;
 CREATE INDEX endpoint_turn ON endpoint (turn);
+
 CREATE TABLE subscription (  -- of endpoints that are not disabled
     type TEXT NOT NULL,     -- of events
     account TEXT NOT NULL,
@@ -413,6 +309,7 @@ CREATE TABLE subscription (  -- of endpoints that are not disabled
     endpoint TEXT NOT NULL,
     PRIMARY KEY (type, endpoint)
 ) WITHOUT ROWID;
+
 CREATE TABLE delivery (
     endpoint TEXT NOT NULL,
     event TEXT NOT NULL,
@@ -447,14 +344,20 @@ CREATE TRIGGER delivery_gone AFTER DELETE ON delivery WHEN OLD.due IS NOT NULL B
     ) WHERE id = OLD.endpoint; END;
 """
 
-MIGRATIONS: tuple[str, ...] = (FIRST, SECOND)
-"""Migration n upgrades a file from version n (from 0) to the next."""
-VERSION = len(MIGRATIONS)
+OLDEST = 2
+"""Version of a file with these tables only."""
+MIGRATIONS: tuple[str, ...] = ()
+"""Migration n upgrades a file from version ``OLDEST`` + n to the next."""
 
 _PAGE_BYTES = 4096
 """Traces take two to three kilobytes."""
 _ID = "SELECT body FROM setting WHERE name = 'id'"
 _GIVE_ID = "INSERT OR IGNORE INTO setting (name, body) VALUES ('id', ?)"
+
+
+def latest() -> int:
+    """The version of stores that this program creates."""
+    return OLDEST + len(MIGRATIONS)
 
 
 def prepare(connection: Connection, path: Path) -> None:
@@ -477,17 +380,14 @@ def prepare(connection: Connection, path: Path) -> None:
     except sqlite3.Error as error:
         if is_transient(error):
             raise
-    if id_of(connection) is None:  # from a version without ids
-        with suppress(sqlite3.Error):  # not writable now: tried again later
-            _give_id(connection)
 
 
 def check_version(connection: Connection, path: Path) -> None:
     """Raises ``StorageVersion`` for a file of another version, and ``StorageCorrupt`` if it is not a store."""
     version = known_version(connection, path)
-    if version < len(MIGRATIONS):
+    if version < latest():
         raise StorageVersion(
-            f"{path} is of version {version}, this routewright needs {len(MIGRATIONS)}: stop what uses it, "
+            f"{path} is of version {version}, this routewright needs {latest()}: stop what uses it, "
             f"then run 'routewright store upgrade {path}', which makes a backup first"
         )
 
@@ -500,18 +400,21 @@ def version_of(connection: Connection, path: Path) -> int:
 
 
 def known_version(connection: Connection, path: Path) -> int:
-    """As ``version_of``. Raises ``StorageVersion`` if a newer routewright made the store."""
+    """As ``version_of``. Raises ``StorageVersion`` if the store is too old, or a newer routewright made it."""
     version = version_of(connection, path)
-    if version > len(MIGRATIONS):
+    if version > latest():
         raise StorageVersion(
-            f"{path} is of version {version}, and this routewright knows versions up to {len(MIGRATIONS)}: "
-            "install a newer one"
+            f"{path} is of version {version}, and this routewright knows versions up to {latest()}: install a newer one"
+        )
+    if version < OLDEST:
+        raise StorageVersion(
+            f"{path} is of version {version}, and the oldest version that can be upgraded is {OLDEST}: start a new one"
         )
     return version
 
 
 def id_of(connection: Connection) -> bytes | None:
-    """The unique id of a store, which only its copies share. None: it has none yet, or the file is not a store."""
+    """The unique id of a store, which only its copies share. None: the file is not a store."""
     if pragma(connection, "application_id") != APPLICATION_ID:
         return None
     row = connection.execute(_ID).fetchone()
@@ -519,14 +422,13 @@ def id_of(connection: Connection) -> bytes | None:
 
 
 def migrate(connection: Connection, first: int) -> None:
-    """Upgrade a store from version ``first`` to the present one, in the caller's transaction."""
-    connection.create_function("claim_of", 3, lambda account, of, key: scope_of(Caller(account, of), key))
-    for script in MIGRATIONS[first:]:
+    """Upgrade a store from version ``first`` (0: a new file) to the present one, in the caller's transaction."""
+    for script in (TABLES, *MIGRATIONS)[first and first - OLDEST + 1 :]:
         for statement in script.split(";\n"):
             connection.execute(statement)
-    _give_id(connection)
+    connection.execute(_GIVE_ID, (os.urandom(16),)).fetchall()
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    connection.execute(f"PRAGMA user_version = {latest()}")
 
 
 def _is_new(connection: Connection) -> bool:
@@ -538,7 +440,3 @@ def _use_log(connection: Connection, path: Path) -> None:
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise StorageUnavailable(f"{path}: its file system cannot share memory between processes: take a local disk")
-
-
-def _give_id(connection: Connection) -> None:
-    connection.execute(_GIVE_ID, (os.urandom(16),)).fetchall()

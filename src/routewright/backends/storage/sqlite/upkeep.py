@@ -15,18 +15,13 @@ from routewright.backends.storage.tables.check import LIVE_DIGESTS, SHOWN, Check
 from routewright.errors import NotFound, StorageCorrupt, StorageUnavailable, ValidationFailed
 
 from .connection import connect, make_file
-from .log import begin
-from .schema import MIGRATIONS, known_version, migrate, version_of
+from .schema import known_version, latest, migrate, version_of
 from .sync import fault_of, is_damage, is_transient, translated
 
 BUSY_MS = 5_000
 """How long to wait for the locks of other processes."""
 
 _BODIES = "SELECT trace.n, trace.id, body.trace, body.content FROM trace LEFT JOIN body USING (n)"
-_ENTRIES = """
-SELECT name, at, entry.requests, entry.tokens FROM party JOIN entry ON entry.party = party.id AND n >= first
-ORDER BY party, n
-"""
 _TYPES = {"purse": ("name", "spent, granted, told"), "ledger": ("name", "cost, charge, credit")}
 """Tables with money: the column that names a row, and the columns of integers."""
 MISTAKEN = {
@@ -107,7 +102,7 @@ def check(path: Path) -> Check:
             connection.execute("BEGIN")  # all reads see one snapshot
             said = connection.execute(f"PRAGMA integrity_check({SHOWN})").fetchall()
             problems += [problem for (problem,) in said if problem != "ok"]
-            if version == len(MIGRATIONS) and not problems:
+            if version == latest() and not problems:
                 problems += islice(problems_of(connection.execute, _BODIES, MISTAKEN), SHOWN)
             traces = connection.execute("SELECT count(*) FROM trace").fetchone()[0]
         except sqlite3.Error as error:
@@ -133,7 +128,7 @@ def upgrade(path: Path) -> Path | None:
     _check_there(path)
     with translated(path), closing(connect(str(path))) as connection:
         version = known_version(connection, path)
-        if version == len(MIGRATIONS):
+        if version == latest():
             return None
         ends = ("", *(f".{number}" for number in range(2, 1_000)))  # failed upgrades leave their backups
         names = (path.with_name(f"{path.name}.version-{version}{end}") for end in ends)
@@ -143,31 +138,11 @@ def upgrade(path: Path) -> Path | None:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # its checkpoints would skip the lock of background.py
         connection.execute("PRAGMA secure_delete = ON")  # else dropped tables leave prompts in free pages
-        limits = path.with_name(f"{path.name}.limits")
         connection.execute("BEGIN EXCLUSIVE")
         if version_of(connection, path) == version:
             migrate(connection, version)
-            with suppress(sqlite3.Error):  # the file of limits is damaged or missing: windows begin empty
-                _carry_windows(connection, limits)
         connection.execute("COMMIT")
-        for left in (limits, *(limits.with_name(limits.name + end) for end in ("-wal", "-shm"))):
-            with suppress(OSError):
-                left.unlink()
         return kept
-
-
-def _carry_windows(connection: sqlite3.Connection, limits: Path) -> None:
-    """Import the admissions of the last minute from the separate file of version 1."""
-    with closing(connect(str(limits))) as old:
-        rows = old.execute(_ENTRIES).fetchall()
-    windows: dict[str, tuple[list[float], list[int], list[int]]] = {}
-    for name, at, requests, tokens in rows:
-        times, counts, sums = windows.setdefault(name, ([], [], []))
-        times.append(at)
-        counts.append(requests)
-        sums.append(tokens)
-    if rows:
-        begin(connection, max(at for _, at, _, _ in rows), windows)
 
 
 def _check_there(path: Path) -> None:

@@ -24,7 +24,7 @@ from routewright.wire import Durability, Replay
 from .background import BackgroundWork
 from .connection import Connection
 from .connections import Connections
-from .schema import VERSION, check_version
+from .schema import check_version, latest
 from .sync import Sync, fault_of, is_of_the_file, is_transient
 from .transaction import ASK, SETTLE, WRITE, AccountTransaction, PendingAsk
 
@@ -310,7 +310,7 @@ class Writer:
             connection.execute(f"PRAGMA busy_timeout = {int(min(self._connections.busy_s, LOOK_AT_LOCK_S) * 1000)}")
         transaction = self.transaction
         self._begin(connection, by_order)
-        if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:  # upgraded in the meantime
+        if connection.execute("PRAGMA user_version").fetchone()[0] != latest():  # upgraded in the meantime
             check_version(connection, self._connections.path)
         transaction.open(connection)
         asking: list[PendingAsk] = []
