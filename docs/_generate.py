@@ -38,7 +38,8 @@ from routewright._core.trace.filter import COMPARE, FLAGS, METADATA, TEXTS
 from routewright._core.trace.filter import NUMBERS as NUMBERS_OF_FILTERS
 from routewright.arguments import RequestLike
 from routewright.backends.providers.endpoint import Endpoint
-from routewright.backends.providers.environment import VENDORS, providers_from_environment
+from routewright.backends.providers.environment import providers_from_environment
+from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.cli.command import EXIT_CODES
 from routewright.cli.serve import FLAGS as FLAGS_OF_SERVE
 from routewright.config import (
@@ -650,7 +651,7 @@ def host_table() -> str:
             "*yes*" if host.fetches_urls else "",
             str(models.count(host.name)),
         )
-        for host in VENDORS
+        for host in ENDPOINTS.values()
     ]
     return table(("name", "variable", "regions", "does not take", "fetches URLs", "models in the catalogue"), rows)
 
@@ -684,7 +685,7 @@ def _lacking(vendor: Endpoint) -> list[tuple[Model, Collection[str]]]:
 
 def dial_table() -> str:
     """Which dials each vendor takes."""
-    rows = [(f"`{vendor.name}`", *(_takes(_lacking(vendor), dial) for dial in _DIALS)) for vendor in VENDORS]
+    rows = [(f"`{vendor.name}`", *(_takes(_lacking(vendor), dial) for dial in _DIALS)) for vendor in ENDPOINTS.values()]
     return table(("vendor", *_DIALS.values()), rows)
 
 

@@ -20,7 +20,7 @@ import anyio
 import pytest
 
 from routewright import ProviderFault, Router, RouteRequest, RouterError, UpstreamCall, __version__
-from routewright.backends.providers.environment import VENDORS
+from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.backends.providers.sandbox import last_user_text
 from routewright.cli import main
 from routewright.cli.command import EXIT_CODES, exit_code, parser
@@ -40,7 +40,7 @@ Patch = pytest.MonkeyPatch
 
 @pytest.fixture(autouse=True)
 def _no_keys(monkeypatch: Patch) -> None:
-    for host in VENDORS:
+    for host in ENDPOINTS.values():
         for name in (*host.key_variables, host.url_variable):
             if name is not None:
                 monkeypatch.delenv(name, raising=False)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from routewright.backends.providers.environment import VENDORS
+from routewright.backends.providers.hosts import ENDPOINTS
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
@@ -24,7 +24,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    for host in VENDORS:
+    for host in ENDPOINTS.values():
         for variable in (*host.key_variables, host.url_variable or ""):
             monkeypatch.delenv(variable, raising=False)
 

@@ -19,8 +19,9 @@ from routewright import (
     Router,
     ValidationFailed,
 )
+from routewright._core.request.rules import URLS
 from routewright.backends.providers.callable import HostedProvider
-from routewright.backends.providers.features import URLS, unsupported_at
+from routewright.backends.providers.features import unsupported_at
 from routewright.backends.providers.hosts import ENDPOINTS, HOSTS
 from routewright.backends.providers.http import HttpProvider
 from routewright.backends.providers.sandbox import SandboxProvider

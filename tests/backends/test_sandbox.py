@@ -16,8 +16,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from routewright import Router
-from routewright.backends.providers.environment import VENDORS, providers_from_environment
-from routewright.backends.providers.features import URLS
+from routewright._core.request.rules import URLS
+from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.backends.providers.sandbox import MOST_CHARACTERS, MOST_DEPTH, MOST_VALUES, SandboxProvider, example_of
 from routewright.catalogue import Catalogue
@@ -206,7 +206,7 @@ def test_the_sandbox_has_the_unsupported_features_of_each_vendor() -> None:
     models = Catalogue().models
     environ = {
         name: "https://llm.example.com" if name == each.url_variable else "key"
-        for each in VENDORS
+        for each in ENDPOINTS.values()
         for name in (*each.key_variables, each.url_variable)
         if name is not None
     }

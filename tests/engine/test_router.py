@@ -27,7 +27,7 @@ from routewright import (
     UpstreamCall,
     ValidationFailed,
 )
-from routewright.backends.providers.environment import VENDORS
+from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.errors import NoProviders, NotFound, RouterTimeoutError, UpstreamFailed
 from routewright.wire import Availability, Budget, DecisionSpan, Delta, Finish, PolicyFallback, Usage
 
@@ -330,7 +330,7 @@ def test_providers_come_from_the_environment_where_none_are_given(monkeypatch: p
 
 
 def forget_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for vendor in VENDORS:
+    for vendor in ENDPOINTS.values():
         for variable in (*vendor.key_variables, vendor.url_variable or ""):
             monkeypatch.delenv(variable, raising=False)
 

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from routewright.backends.providers.environment import VENDORS
+from routewright.backends.providers.hosts import ENDPOINTS
 
 PATIENCE_S = 30.0
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
@@ -111,7 +111,7 @@ def _command_line(process: str) -> bytes:
 
 
 def _is_configured_by(name: str) -> bool:
-    vendors = {each for host in VENDORS for each in (*host.key_variables, host.url_variable)}
+    vendors = {each for host in ENDPOINTS.values() for each in (*host.key_variables, host.url_variable)}
     return name.startswith("ROUTEWRIGHT_") or name in vendors
 
 

@@ -28,7 +28,7 @@ from routewright._core.catalogue.models import (
 )
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import shown
-from routewright._core.request.rules import CALLER_EXTRA, checked_caller_extra
+from routewright._core.request.rules import CALLER_EXTRA, URLS, checked_caller_extra
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.constraints import Kind
 from routewright._core.routing.pool import Pool
@@ -42,7 +42,7 @@ from .shared_limits import Sharing
 T = TypeVar("T")
 FEATURES = get_args(Feature)
 _UNSUPPORTED_URLS: dict[object, tuple[Feature, ...]] = {
-    False: ("image_url", "file_url", "http_url", "caller_url"),
+    False: URLS,
     True: ("caller_url",),
     "callers": (),
 }

@@ -16,7 +16,8 @@ from typing import get_args
 
 from routewright._core.request.problems import listed
 from routewright.backends.clock import SystemClock
-from routewright.backends.providers.environment import VENDORS, providers_from_environment
+from routewright.backends.providers.environment import providers_from_environment
+from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.console import Console
 from routewright.errors import Problem, ValidationFailed
@@ -58,7 +59,7 @@ def prepare(asked: CommandOptions, environ: Mapping[str, str]) -> Prepared:
     found = {provider.name for provider in providers_from_environment(environ)}
     variables = (
         next(name for name in (*vendor.key_variables, vendor.url_variable or "") if environ.get(name, "").strip())
-        for vendor in VENDORS
+        for vendor in ENDPOINTS.values()
         if vendor.name in found
     )
     return Prepared(plan, facts, tuple(warnings), tuple(variables))

@@ -23,6 +23,7 @@ from routewright.wire import (
     Budget,
     CacheOpts,
     Fallback,
+    Feature,
     FilePart,
     Goal,
     ImagePart,
@@ -492,6 +493,10 @@ def _places_of(keys: Collection[str], holder: Any) -> Iterator[str]:
             yield joined("", key)
         if isinstance(inner, dict | list) and key not in _OWN_NAMES:
             yield from (beneath(joined("", key), place) for place in _places_of(keys, inner))
+
+
+URLS: tuple[Feature, ...] = ("image_url", "file_url", "http_url", "caller_url")
+"""Features of providers that fetch URLs."""
 
 
 def checked_caller_extra(names: object, path: str = "caller_extra") -> frozenset[str]:

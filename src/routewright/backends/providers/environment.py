@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from routewright.errors import ValidationFailed
 
 from .anthropic import AnthropicProvider
-from .endpoint import Endpoint
 from .gemini import GeminiProvider
 from .hosts import ANTHROPIC, ENDPOINTS, GOOGLE, HOSTS
 from .http import HttpOptions, HttpProvider
@@ -15,8 +14,6 @@ from .openai import OpenAIProvider
 
 _OWN = ((ANTHROPIC, AnthropicProvider), (GOOGLE, GeminiProvider))
 """Vendors with their own protocol."""
-VENDORS: tuple[Endpoint, ...] = (*ENDPOINTS.values(),)
-"""All vendors that can be configured by variables."""
 
 
 def providers_from_environment(
@@ -26,7 +23,7 @@ def providers_from_environment(
 
     ``fetches_urls``: providers that may fetch URLs of callers with a key. ``caller_extra``: fields that such callers
     may send, as ``provider.field``. Raises ``ValidationFailed`` if there is no such provider."""
-    vendors = {vendor.name: vendor for vendor in VENDORS if vendor.is_set(environ)}
+    vendors = {vendor.name: vendor for vendor in ENDPOINTS.values() if vendor.is_set(environ)}
     choice = f"name one of {', '.join(vendors)}" if vendors else "set the variables of the provider"
     for place, name in enumerate(fetches_urls):
         if name not in vendors:
@@ -54,4 +51,4 @@ def providers_from_environment(
 
 def variables_to_set() -> dict[str, str]:
     """The variables that each vendor requires, by its name."""
-    return {vendor.name: vendor.to_set for vendor in VENDORS}
+    return {vendor.name: vendor.to_set for vendor in ENDPOINTS.values()}

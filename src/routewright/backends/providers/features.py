@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from routewright._core.request.read import BRIEF_TOKENS
+from routewright._core.request.rules import URLS
 from routewright.wire import Feature, Model
 
 from .endpoint import wire_name
@@ -14,10 +15,6 @@ from .reasoning import Thinking, at, thinking_of
 
 NEWEST = (99, 0)
 """Version of a model without one in its name."""
-
-
-URLS: tuple[Feature, ...] = ("image_url", "file_url", "http_url", "caller_url")
-"""Features of providers that fetch URLs."""
 
 # --- Claude, by the version in a model's name. From Anthropic's documentation of November 2026.
 
