@@ -50,7 +50,7 @@ from .cache import Judge
 from .catalogue import Catalogue
 from .coordination import Hear, coordination_of, listen
 from .errors import RouterClosed, RouterError, ValidationFailed
-from .fork import Guard, importing, renew_in_children
+from .fork import Guard, importing
 from .guardrail import checked_guardrails
 from .identity import Ids
 from .loop import Signal, at_once, this_loop
@@ -158,9 +158,11 @@ class Parts:
                 start=weakref.WeakMethod(self.worker.start_daemon),
                 max_attempts=settings.webhooks.max_attempts,
             )
+            self.worker.renewals.add(self._webhooks)
         accounts: Accounts | None = getattr(self.storage, "accounts", None)
         if accounts is not None and isinstance(coordination, CountingCoordination):
             accounts = SharedLimits(accounts, coordination, settings.clock)
+            self.worker.renewals.add(accounts)
         self._log = TraceLog(
             self.storage,
             self.worker,
@@ -187,7 +189,7 @@ class Parts:
         self._closed = False
         self._freed = Signal()
         if self._policy_file is not None:
-            renew_in_children(self)
+            self.worker.renewals.add(self)
 
     def renew(self) -> None:
         """Start as at first use: a forked child does not watch the policy file yet."""
@@ -555,6 +557,7 @@ class Parts:
             sharing=sharing,
             problems=self.discovery.problems,
         )
+        self.worker.renewals.add(fleet)
         coordination = self._coordination
         if coordination is not None:
 

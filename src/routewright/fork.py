@@ -6,9 +6,11 @@ import os
 import threading
 from contextlib import suppress
 from typing import Protocol
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 LONGEST_IMPORT_S = 10.0
+count = 0
+"""Forks since the first process imported this module: the number of the present one."""
 
 
 class Renewed(Protocol):
@@ -37,6 +39,25 @@ def renew_in_children(thing: Renewed) -> None:
 def quiet_at_fork(thing: Quiet) -> None:
     """Call ``thing.quiet()`` before each fork, and ``thing.resume()`` after it in both processes."""
     _quiet.add(thing)
+
+
+class Renewals:
+    """The parts of one owner that children renew, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._parts: list[ref[Renewed]] = []
+        renew_in_children(self)
+
+    def add(self, part: Renewed) -> None:
+        """Call ``part.renew()`` now, and in each child that is forked while the part lives."""
+        part.renew()
+        self._parts = [*(each for each in self._parts if each() is not None), ref(part)]
+
+    def renew(self) -> None:
+        """Renew the parts that live."""
+        for each in self._parts:
+            if (part := each()) is not None:
+                part.renew()
 
 
 class Guard:
@@ -82,6 +103,8 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
+    global count
+    count += 1
     for thing in list(_renewed):
         thing.renew()
     _resume()

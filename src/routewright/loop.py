@@ -15,7 +15,8 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from .fork import Guard, renew_in_children
+from . import fork
+from .fork import Guard
 
 if sys.version_info >= (3, 12):
     from asyncio import current_task
@@ -162,42 +163,40 @@ def _wake(replies: Sequence[Reply[Any]]) -> None:
 
 
 class Mutex:
-    """A lock for the tasks of all loops and threads. It is free again when the loop of its holder was closed."""
+    """A lock for the tasks of all loops and threads. It is free again when the loop of its holder was closed, and in
+    forked children."""
 
     def __init__(self) -> None:
         self._guard = Guard()
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """Free it: its holder runs in the parent."""
-        self._holder: tuple[object | None, Signal] | None = None
+        self._holder: tuple[int, object | None, Signal] | None = None
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
         """Wait for the lock, and hold it."""
-        mine = this_loop(), Signal()
+        mine = fork.count, this_loop(), Signal()
         while self._holder is not mine:
             with self._guard.lock:
                 self.free_lost()
                 holder = self._holder = self._holder or mine
             if holder is not mine:
-                await holder[1].wait()
+                await holder[2].wait()
         try:
             yield
         finally:
             self._free(mine)
 
     def free_lost(self) -> None:
-        """Free it if the loop of its holder is closed."""
+        """Free it if its holder runs in the parent process, or the holder's loop is closed."""
         holder = self._holder
-        if holder is not None and is_closed(holder[0]):
+        if holder is not None and (holder[0] != fork.count or is_closed(holder[1])):
             self._free(holder)
 
-    def _free(self, holder: tuple[object | None, Signal]) -> None:
+    def _free(self, holder: tuple[int, object | None, Signal]) -> None:
         with self._guard.lock:
             if self._holder is holder:
                 self._holder = None
-        holder[1].set()
+        if holder[0] == fork.count:  # the waiters of another process are not here
+            holder[2].set()
 
 
 def at_once(waiting: Coroutine[Any, Any, T]) -> T:

@@ -27,7 +27,6 @@ from routewright.errors import (
     RouterError,
     StorageUnavailable,
 )
-from routewright.fork import renew_in_children
 from routewright.identity import Ids
 from routewright.protocols import Accounts, Clock, Facts, ImmediateStorage, Storage
 from routewright.wire import (
@@ -79,7 +78,7 @@ class Admissions:
         self._worker = worker
         self._open: OrderedDict[tuple[str, str | None], float] = OrderedDict()
         """Callers known to have no account, and until when that holds without asking."""
-        renew_in_children(self)
+        worker.renewals.add(self)
 
     def renew(self) -> None:
         """After a fork: older grants are the parent's."""

@@ -29,7 +29,7 @@ from routewright._core.routing.plan import NamedLeg
 from routewright._core.structured_output import Fit, Form
 from routewright._core.trace.spans import LookLine
 from routewright.errors import RouterClosed
-from routewright.fork import Guard, renew_in_children
+from routewright.fork import Guard
 from routewright.loop import Signal, at_once
 from routewright.protocols import AnswerComparator, Cache, Clock, Embedder, Guardrail, Rng
 from routewright.wire import (
@@ -137,10 +137,11 @@ class Caching:
         learned: Learned | None = getattr(cache, "learned", None)
         self.calibrations = Calibrations(learned, comparators, judge, clock, rng, worker)
         self.guard = Guard()
-        renew_in_children(self)
+        worker.renewals.add(self)
 
     def renew(self) -> None:
         """Forget running calls: after a fork they are the parent's."""
+        self.calibrations.renew()
         self._flights: dict[bytes, Lookup] = {}
         """Misses whose answers are being made, by request key."""
         self._overtaken: set[Lookup] = set()

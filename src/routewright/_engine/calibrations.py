@@ -19,7 +19,7 @@ from routewright._core.attempts.faults import raised_in
 from routewright._core.cache.calibration import LEARNED, Bound, Calibration
 from routewright._core.cache.guards import Offer, offer
 from routewright.errors import RouterClosed
-from routewright.fork import Guard, renew_in_children
+from routewright.fork import Guard
 from routewright.protocols import AnswerComparator, Clock, Rng
 from routewright.wire import CacheMatch, Caller, Observation
 
@@ -78,7 +78,7 @@ class Calibrations:
         self._worker = worker
         self._log_again_at = 0.0
         self._guard = Guard()
-        renew_in_children(self)
+        self.renew()
 
     def renew(self) -> None:
         """Start empty: after a fork unshared observations are the parent's."""

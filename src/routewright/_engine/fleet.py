@@ -33,7 +33,7 @@ from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.constraints import Kind
 from routewright._core.routing.pool import Pool
 from routewright.errors import NoProviders, Problem, ProviderFault, RouterError, ValidationFailed
-from routewright.fork import Guard, renew_in_children
+from routewright.fork import Guard
 from routewright.protocols import Clock, ParticularProvider, Provider
 from routewright.wire import Availability, AvailabilityStatus, Caller, ErrorBurst, Feature, Learned, Model, Need
 
@@ -126,7 +126,7 @@ class Fleet:
         self.boards = Boards(self.pool, aliases, variables)
         self._board = self.boards.of(health_snapshot({}))
         """The published state, replaced as a whole. A call keeps the one it started with."""
-        renew_in_children(self)
+        self.renew()
 
     def renew(self) -> None:
         """After a fork: a publication that was running is over, and unshared observations are the parent's."""

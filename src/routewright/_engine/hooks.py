@@ -20,7 +20,7 @@ from routewright._core.agent.record import Recorded
 from routewright._core.request.problems import shown
 from routewright._core.timestamps import timestamp
 from routewright.errors import ValidationFailed
-from routewright.fork import Guard, renew_in_children
+from routewright.fork import Guard
 from routewright.identity import Ids
 from routewright.loop import Signal, is_cancelled
 from routewright.protocols import Clock
@@ -131,7 +131,7 @@ class Hooks:
         self._on_event: tuple[Subscription, ...] = ()
         self.any = False
         self._job = Job(worker, self._deliver, DELAY_S)
-        renew_in_children(self)
+        worker.renewals.add(self)
 
     def renew(self) -> None:
         """Start with an empty queue: after a fork the parent delivers what was queued. The hooks stay."""

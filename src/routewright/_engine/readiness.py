@@ -15,7 +15,6 @@ import anyio
 
 from routewright._core.policy import Versions, own_version
 from routewright.errors import InternalError, RouterError, StorageUnavailable, UnsupportedWrite
-from routewright.fork import renew_in_children
 from routewright.loop import at_once
 from routewright.protocols import Clock, Storage
 from routewright.wire import (
@@ -45,7 +44,7 @@ class Readiness:
         self._is_stuck = is_stuck
         self._worker = worker
         self._clock = clock
-        renew_in_children(self)
+        worker.renewals.add(self)
 
     def renew(self) -> None:
         """Start anew: after a fork a running probe is the parent's."""

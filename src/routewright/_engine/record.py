@@ -23,7 +23,6 @@ from routewright.errors import (
     RouterTimeoutError,
     UpstreamFailed,
 )
-from routewright.fork import renew_in_children
 from routewright.identity import Ids
 from routewright.loop import Signal
 from routewright.protocols import Clock
@@ -89,7 +88,7 @@ class Records:
         self._ending = Job(worker, self._end_dropped, 0.0)
         self._ids = ids
         self.clock = clock
-        renew_in_children(self)
+        worker.renewals.add(self)
 
     def renew(self) -> None:
         """Start empty: calls that began before a fork are recorded by the parent."""

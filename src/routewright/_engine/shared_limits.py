@@ -14,7 +14,7 @@ from routewright._core.accounts.payer import check_key, parties_of, refused
 from routewright._core.attempts.statistics import EPOCH_S, plus
 from routewright._core.limits import Window
 from routewright.errors import RateLimited, RouterError, UnsupportedWrite
-from routewright.fork import Guard, renew_in_children
+from routewright.fork import Guard
 from routewright.loop import at_once
 from routewright.protocols import Accounts, Clock, CountingCoordination, Facts, LocalStorage
 from routewright.wire import (
@@ -111,7 +111,7 @@ class SharedLimits:
         self._clock = clock
         self.left, self.look, self.widen = accounts.left, accounts.look, accounts.widen
         self._guard = Guard()
-        renew_in_children(self)
+        self.renew()
 
     def renew(self) -> None:
         """Start with nothing held: after a fork that is the parent's."""

@@ -28,7 +28,7 @@ from routewright.errors import (
     StorageUnavailable,
     UnsupportedWrite,
 )
-from routewright.fork import Guard, renew_in_children
+from routewright.fork import Guard
 from routewright.loop import Mutex, Signal, at_once, is_cancelled
 from routewright.protocols import Accounts, Clock, Facts, ImmediateStorage, Storage
 from routewright.wire import (
@@ -140,10 +140,11 @@ class TraceLog:
         self._keeps_all = True
         """False once the storage has refused anything but traces."""
         self._guard = Guard()
-        renew_in_children(self)
+        worker.renewals.add(self)
 
     def renew(self) -> None:
         """Start empty: after a fork the parent writes what was queued."""
+        self.queue.renew()
         self._announced: list[PutEvent] = []
         self._refused = self._lost = self._unbilled = self._raised = 0
         self._last_fault: Exception | None = None

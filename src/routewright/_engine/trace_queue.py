@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from routewright._core.agent.record import Recorded
 from routewright.errors import StorageUnavailable
-from routewright.fork import Guard, renew_in_children
+from routewright.fork import Guard
 from routewright.loop import Signal
 from routewright.protocols import Clock, Facts, Storage
 from routewright.wire import (
@@ -66,7 +66,7 @@ class Queue:
         self.is_closed = False
         """Accepts only calls to settle."""
         self._guard = Guard()
-        renew_in_children(self)
+        self.renew()
         with _registering.lock:
             _queues.add(self)
 

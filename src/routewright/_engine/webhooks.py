@@ -19,7 +19,7 @@ from routewright._core.timestamps import timestamp
 from routewright._core.webhooks.endpoint import headers_for, opened
 from routewright._core.webhooks.outbox import ATTEMPT_S, DELAYS_S, MAX_ATTEMPTS, after_attempt, body_of
 from routewright.errors import RouterClosed, RouterError, StorageUnavailable, UnsupportedWrite
-from routewright.fork import Guard, renew_in_children
+from routewright.fork import Guard
 from routewright.loop import Signal
 from routewright.protocols import Clock, ImmediateStorage, Storage, WebhookTransport
 from routewright.wire import (
@@ -123,7 +123,7 @@ class Dispatcher:
         self._starting = Guard()
         self.is_stopping = False
         """No more deliveries are claimed."""
-        renew_in_children(self)
+        self.renew()
         with _registering.lock:
             _dispatchers.add(self)
 

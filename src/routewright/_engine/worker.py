@@ -11,7 +11,6 @@ import atexit
 import concurrent.futures
 import contextvars
 import logging
-import os
 import sys
 import threading
 import time
@@ -25,8 +24,9 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 import anyio
 import anyio.to_thread
 
+from routewright import fork
 from routewright.errors import RouterClosed
-from routewright.fork import Guard, importing
+from routewright.fork import Guard, Renewals, importing
 from routewright.loop import Signal, is_cancelled, is_closed, this_loop
 from routewright.protocols import Clock
 
@@ -51,6 +51,8 @@ class Worker:
     ``close`` would stay alive."""
 
     def __init__(self, clock: Clock) -> None:
+        self.renewals = Renewals()
+        """State of the Worker's owner that a forked child makes anew."""
         self._clock = clock
         self._home: _Thread | _CallersLoop | None = None
         self._on_drop: weakref.finalize[..., Worker] | None = None
@@ -78,10 +80,10 @@ class Worker:
         """The thread or loop for work in this process; started, with its daemons, if need be. Raises
         ``RouterClosed``."""
         home = self._home
-        if home is not None and home.forks == _forks:
+        if home is not None and home.forks == fork.count:
             return home
         with _moving.lock:
-            if self._home is None or self._home.forks != _forks:
+            if self._home is None or self._home.forks != fork.count:
                 if self._closed:
                     raise RouterClosed(CLOSED)
                 if self._clock.virtual:
@@ -97,7 +99,7 @@ class Worker:
     def check_blocking(self) -> None:
         """Raise ``RuntimeError`` if blocking until the background has ended would deadlock."""
         home = self._home
-        if isinstance(home, _Thread) and home.forks == _forks:
+        if isinstance(home, _Thread) and home.forks == fork.count:
             home.check_blocking()
         elif self._clock.virtual:
             _check_no_loop("use aclose")
@@ -117,7 +119,7 @@ class Worker:
     def _leave(self) -> _Thread | _CallersLoop | None:
         with _moving.lock:
             self._closed = True
-            return self._home if self._home is not None and self._home.forks == _forks else None
+            return self._home if self._home is not None and self._home.forks == fork.count else None
 
 
 class Job:
@@ -135,7 +137,7 @@ class Job:
 
     def poke(self) -> bool:
         """Request a run, from any thread; nearly free while one is due. False: the Worker is closed."""
-        if self.due_since != _forks:
+        if self.due_since != fork.count:
             try:
                 home = self._worker.home()
                 self.due_since = home.due_since  # before submitting, since the run resets it
@@ -182,7 +184,7 @@ class _Thread:
     """A daemon thread with an event loop. It does not refer to its Worker, so that the Worker can be collected."""
 
     def __init__(self, clock: Clock, daemons: list[Call]) -> None:
-        self.forks = self.due_since = _forks
+        self.forks = self.due_since = fork.count
         self._tasks = _Tasks(clock)
         self._loop = asyncio.new_event_loop()
         self._has_ended = False
@@ -240,7 +242,7 @@ class _Thread:
 
     def begin_close(self, timeout: float) -> None:
         """Ask the thread to end. Takes no lock, since the garbage collector calls it, too."""
-        if self.forks == _forks:
+        if self.forks == fork.count:
             with suppress(RuntimeError):  # ended
                 self._loop.call_soon_threadsafe(self._tasks.begin_close, timeout)
 
@@ -283,7 +285,7 @@ class _CallersLoop:
     """Runs work in the event loop that requests it. Work requested outside of any loop starts in the next one."""
 
     def __init__(self, clock: Clock, daemons: list[Call]) -> None:
-        self.forks, self.due_since = _forks, NEVER  # a loop may end before a due job has run
+        self.forks, self.due_since = fork.count, NEVER  # a loop may end before a due job has run
         self._clock = clock
         self._daemons = daemons
         self._tasks_by_loop: weakref.WeakKeyDictionary[Any, _Tasks] = weakref.WeakKeyDictionary()
@@ -469,7 +471,7 @@ def _check_no_loop(advice: str) -> None:
 
 
 def _close_all() -> None:
-    threads = [thread for thread in _threads if thread.forks == _forks]
+    threads = [thread for thread in _threads if thread.forks == fork.count]
     for thread in threads:
         thread.begin_close(CLOSE_S - 2 * GRACE_S)
     end = time.monotonic() + CLOSE_S
@@ -477,14 +479,6 @@ def _close_all() -> None:
         thread.join(max(0.0, end - time.monotonic()))
 
 
-def _after_fork() -> None:
-    global _forks  # the parent's threads are not here
-    _forks += 1
-
-
-_forks = 0  # identifies this process among those forked from the one that imported the module
 _moving = Guard()
 _threads: weakref.WeakSet[_Thread] = weakref.WeakSet()
 atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

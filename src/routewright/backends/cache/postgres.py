@@ -12,7 +12,7 @@ from routewright._core.cache.key import is_tagged
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.postgres.connection import Database, array_of
 from routewright.backends.storage.postgres.schema import Store
-from routewright.fork import Guard, renew_in_children
+from routewright.fork import Guard
 from routewright.protocols import Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 
@@ -75,7 +75,7 @@ class PostgresCache:
         self._server = Database(Store(url), "answers in PostgreSQL", 8, inline=inline)
         self._searches = Database(Store(url), "searches in PostgreSQL", 1, inline=inline)
         self._guard = Guard()
-        renew_in_children(self)
+        self._server.renewals.add(self)
 
     def __repr__(self) -> str:
         return f"PostgresCache({self._server!r})"

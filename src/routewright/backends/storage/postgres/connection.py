@@ -26,7 +26,7 @@ from routewright.errors import (
     StorageVersion,
     ValidationFailed,
 )
-from routewright.fork import renew_in_children
+from routewright.fork import Renewals
 from routewright.loop import Threads
 
 try:
@@ -192,7 +192,8 @@ class Database:
         self.address = address
         self._threads = Threads(kind, most)
         self._inline = inline
-        renew_in_children(self)
+        self.renewals = Renewals()
+        self.renewals.add(self)
 
     def __repr__(self) -> str:
         return repr(str(self.address))

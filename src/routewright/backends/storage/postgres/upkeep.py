@@ -28,7 +28,7 @@ from routewright.backends.storage.tables.upkeep import (
     remove_snapshots,
 )
 from routewright.errors import RouterError
-from routewright.fork import Guard, renew_in_children
+from routewright.fork import Guard
 from routewright.protocols import Clock
 from routewright.wire import Heard, Notice
 
@@ -97,7 +97,7 @@ class BackgroundWork:
         self._clock = clock
         self._inline = inline
         self._guard = Guard()
-        renew_in_children(self)
+        self.renew()
 
     def renew(self) -> None:
         """Start without work."""

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from routewright._core.accounts.state import Wait, scope_of
 from routewright._core.timestamps import timestamp
 from routewright.errors import RouterError, StorageUnavailable
-from routewright.fork import Guard, renew_in_children
+from routewright.fork import Guard
 from routewright.loop import Reply, give
 from routewright.protocols import Clock
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit
@@ -67,7 +67,7 @@ class Writer:
         self._lease_s = lease_s
         self._inline = inline
         self._guard = Guard()
-        renew_in_children(self)
+        server.database.renewals.add(self)
 
     def renew(self) -> None:
         """Start without holds: the parent's calls continue there."""

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from routewright.backends.storage.tables.rollups import roll
 from routewright.errors import RouterError
-from routewright.fork import Guard, renew_in_children
+from routewright.fork import Guard
 
 from .connection import Connection
 from .connections import Connections
@@ -62,7 +62,7 @@ class BackgroundWork:
         self._connections = connections
         self._inline = inline
         self._guard = Guard()
-        renew_in_children(self)
+        connections.renewals.add(self)
 
     def renew(self) -> None:
         """Start without work."""

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from routewright._core.analytics.rollup import merged
 from routewright.errors import StorageUnavailable
-from routewright.fork import Guard, quiet_at_fork, renew_in_children
+from routewright.fork import Guard, Renewals, quiet_at_fork
 
 from .connection import Connect, Connection, identity_of, make_file, pragma
 from .schema import id_of, prepare
@@ -82,7 +82,8 @@ class Connections:
         """Identity of the open file, also after a fork. None: none was opened."""
         self._id: bytes | None = None
         """The store's id, which tells it from another file with the same name or inode."""
-        renew_in_children(self)
+        self.renewals = Renewals()
+        self.renewals.add(self)
         quiet_at_fork(self)
 
     def renew(self) -> None:

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from routewright.errors import InternalError, RouterError, StorageUnavailable
-from routewright.fork import Guard, renew_in_children
+from routewright.fork import Guard
 from routewright.loop import Reply, give
 from routewright.wire import Durability, Replay
 
@@ -91,7 +91,7 @@ class Writer:
         self._keeper = keeper
         self._inline = inline
         self._guard = Guard()
-        renew_in_children(self)
+        connections.renewals.add(self)
 
     def renew(self) -> None:
         """Reset all state. After a fork, the queued requests belong to the parent."""
