@@ -22,7 +22,7 @@ from ._engine.storage import GuardedStorage
 from ._engine.tool_calls import Approve, shown_text
 from .errors import NotFound, ValidationFailed
 from .fork import importing
-from .protocols import CodeSandbox, SearchBackend, Tool, ToolContext, ToolFailed
+from .protocols import BaseTool, CodeSandbox, SearchBackend, Tool, ToolContext, ToolFailed, options_of
 from .wire import (
     AgentEvent,
     AgentRequest,
@@ -378,7 +378,7 @@ class Agent:
         return Plan(
             tools=tools,
             client_tools=client,
-            unapproved=[name for name, tool in tools.items() if waits and getattr(tool, "needs_approval", False)],
+            unapproved=[name for name, tool in tools.items() if waits and options_of(tool, BaseTool).needs_approval],
             system=self._system,
             approve=self._approve,
             form=self._form,

@@ -56,7 +56,8 @@ from .identity import Ids
 from .loop import Signal, at_once, this_loop
 from .policies import PolicyFile, Reload, watch
 from .protocols import (
-    Accounts,
+    BaseStorage,
+    BaseTokenCounter,
     Cache,
     Coordination,
     CountingCoordination,
@@ -68,6 +69,7 @@ from .protocols import (
     Provider,
     Storage,
     TokenCounter,
+    options_of,
 )
 from .replay import Replays
 from .root_secret import RootSecret
@@ -159,7 +161,8 @@ class Parts:
                 max_attempts=settings.webhooks.max_attempts,
             )
             self.worker.renewals.add(self._webhooks)
-        accounts: Accounts | None = getattr(self.storage, "accounts", None)
+        own = options_of(self.storage, BaseStorage)
+        accounts = own.accounts
         if accounts is not None and isinstance(coordination, CountingCoordination):
             accounts = SharedLimits(accounts, coordination, settings.clock)
             self.worker.renewals.add(accounts)
@@ -172,7 +175,7 @@ class Parts:
             accounts=accounts,
             emitted=partial(wake, self.storage),
         )
-        self._coordination: Coordination | None = coordination or getattr(self.storage, "coordination", None)
+        self._coordination = coordination or own.coordination
         self._cache = cache
         self._records: Records | None = None
         self._given = providers
@@ -237,10 +240,8 @@ class Parts:
         if not engine.counting.loaded.issuperset(needed):
 
             def load() -> None:
-                load_table: Callable[[str], object] | None = getattr(self._token_counter, "load", None)
-                if load_table is not None:
-                    for encoding in needed:
-                        load_table(encoding)
+                for encoding in needed:
+                    options_of(self._token_counter, BaseTokenCounter).load(encoding)
 
             await anyio.to_thread.run_sync(load, abandon_on_cancel=True)
             engine.counting.loaded.update(needed)

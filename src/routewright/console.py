@@ -51,7 +51,7 @@ from .blocking import Closing, Twin, plain
 from .coordination import RECHECK_S
 from .errors import NotFound, PreconditionFailed, Problem, StorageUnavailable, UnsupportedWrite, ValidationFailed
 from .identity import Ids
-from .protocols import Clock, Storage, WebhookTransport
+from .protocols import BaseStorage, Clock, Storage, WebhookTransport, options_of
 from .root_secret import RootSecret
 from .settings import WebhookSettings
 from .storage import open_storage
@@ -524,7 +524,7 @@ class Console(Closing):
         return timestamp(self._clock.time())
 
     def _check_accounts(self) -> None:
-        if getattr(self._storage, "accounts", None) is None:
+        if options_of(self._storage, BaseStorage).accounts is None:
             raise no_accounts()
 
     def _sealed(self, secret: Secret) -> str:

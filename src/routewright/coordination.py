@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, WeakMethod
 
 from .backends.coordination.memory import MemoryCoordination
 from .fork import Guard
-from .protocols import Clock, Coordination, Storage
+from .protocols import BaseStorage, Clock, Coordination, Storage, options_of
 from .wire import CIRCUIT_TOPIC
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ _shared: Companions[dict[Clock | None, MemoryCoordination]] = Companions()
 
 def coordination_of(storage: Storage, clock: Clock) -> Coordination:
     """The default coordination of a storage: its own, or one that all its users share in this process."""
-    own: Coordination | None = getattr(storage, "coordination", None)
+    own = options_of(storage, BaseStorage).coordination
     if own is not None:
         return own
     name = clock if clock.virtual else None

@@ -312,6 +312,9 @@ class ProviderFault(Exception):
     addresses, shown over HTTP and to callers with a key. ``hint``: how to fix it, if a retry does not help. ``retry``:
     the provider's own word on whether to retry the model; None: as the kind says."""
 
+    public = hint = ""
+    retry: bool | None = None
+
     def __init__(
         self,
         kind: str,

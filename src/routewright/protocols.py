@@ -1,14 +1,15 @@
-"""Protocols for everything a program may plug in. Any object that fits will do; inheriting is not needed.
+"""Protocols for everything a program may plug in. Any object that fits will do; inheriting is not needed. The optional
+attributes are those of the classes named ``Base...``, with their defaults.
 
 The docstrings state what an implementation must guarantee. The contract suites in ``tests/contracts`` check it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, TypeVar, cast, overload, runtime_checkable
 
 from msgspec import Struct
 
@@ -59,6 +60,7 @@ from .wire import (
     Left,
     Model,
     Notice,
+    Observation,
     PolicyVersion,
     PolicyVersions,
     PutEvent,
@@ -162,14 +164,7 @@ class Provider(Protocol):
     it if known. Under a budget, a call that is cut off after its context was entered, or whose fault says ``answered``,
     counts with the most it can cost; a fault on entry costs nothing. The context may be entered and left in different
     tasks, so it must not keep a cancel scope or task group open over a ``yield``. Leaving it early frees the
-    connection.
-
-    Optional attributes: ``needs_scope = True`` if the provider cleans up in anyio's shields, which the native
-    cancellation of asyncio ignores: its attempts then run in a cancel scope, at some microseconds each.
-    ``max_retries``: how often its models are retried if neither request nor policy says. ``refused_keys``: how many of
-    several keys the vendor refused when last used; above 0 its models are shown as degraded. ``caller_extra``: names of
-    the fields that callers with a key may send it in ``params.extra``; by default those that most hosts ignore or
-    take without a risk."""
+    connection. ``BaseProvider`` has the optional attributes."""
 
     @property
     def name(self) -> str:
@@ -184,6 +179,35 @@ class Provider(Protocol):
 
     async def aclose(self) -> None:
         """Free resources. Safe to call twice."""
+
+
+class BaseProvider:
+    """What a provider may leave out."""
+
+    needs_scope: bool = False
+    """True if it cleans up in anyio's shields, which the native cancellation of asyncio ignores: its attempts then run
+    in a cancel scope, at some microseconds each."""
+    whole: bool = False
+    """True if it cannot stream."""
+    max_retries: int | None = None
+    """How often its models are retried if neither request nor policy says."""
+    region: str | None = None
+    """The region that serves all its calls, as policies name it (``RegionalProvider``)."""
+    fetches_urls: bool | Literal["callers"] = False
+    """Whether it may be sent URLs of images and files (``FetchingProvider``)."""
+    caller_extra: Collection[str] | None = None
+    """Names of the fields that callers with a key may send it in ``params.extra``. None: those that most hosts ignore
+    or take without a risk."""
+
+    @property
+    def refused_keys(self) -> int:
+        """How many of several keys the vendor refused when last used; above 0 its models are shown as degraded."""
+        return 0
+
+    @property
+    def discovers(self) -> bool:
+        """True if its server lists its models (``DiscoveringProvider``)."""
+        return False
 
 
 @runtime_checkable
@@ -288,15 +312,7 @@ class Cache(Protocol):
     """Stores and finds answers (contract 6); the engine decides whether to serve them.
 
     Safe to use from any event loop and thread. It never returns an expired or removed entry. An error counts as a miss;
-    no call fails because of its cache. Optional attributes:
-
-    - ``waits = False``: ``get`` and ``put`` never wait, and are called without a time limit.
-    - ``exact = True``: there is no similarity search.
-    - ``is_starting``: True while searches are slow because it starts; it is then not paused for being slow.
-    - ``async learned(space: str, new: Sequence[Observation], after: int) -> tuple[Sequence[Observation], int]``: shares
-      observations between processes. Adds the new ones; returns those of other users since ``after``, and their end.
-    - ``async lead(key: bytes, seconds: float) -> bool``: True for the first process to ask, until ``seconds`` pass or
-      it asks with 0. That process makes the call, and the others wait for its answer."""
+    no call fails because of its cache. ``BaseCache`` has the optional attributes."""
 
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
         """The entry of exactly this request, without its embedding. ``now`` in Unix seconds."""
@@ -316,6 +332,26 @@ class Cache(Protocol):
 
     async def aclose(self) -> None:
         """Free resources. Safe to call twice."""
+
+
+class BaseCache:
+    """What a cache may leave out."""
+
+    waits: bool = True
+    """False if ``get`` and ``put`` never wait: they are called without a time limit."""
+    exact: bool = False
+    """True if there is no similarity search."""
+    learned: Callable[[str, Sequence[Observation], int], Awaitable[tuple[Sequence[Observation], int]]] | None = None
+    """``async learned(space, new, after)`` shares observations between processes. Adds the new ones; returns those of
+    other users since ``after``, and their end."""
+    lead: Callable[[bytes, float], Awaitable[bool]] | None = None
+    """``async lead(key, seconds)``: True for the first process to ask, until ``seconds`` pass or it asks with 0. That
+    process makes the call, and the others wait for its answer."""
+
+    @property
+    def is_starting(self) -> bool:
+        """True while searches are slow because it starts; it is then not paused for being slow."""
+        return False
 
 
 @runtime_checkable
@@ -350,12 +386,19 @@ class Redactor(Protocol):
 
 
 class TokenCounter(Protocol):
-    """Counts tokens of the vocabularies ``o200k_base`` and ``cl100k_base``, in any thread. A counter that starts slowly
-    may have ``load(encoding)``, called in a thread before a server is ready."""
+    """Counts tokens of the vocabularies ``o200k_base`` and ``cl100k_base``, in any thread. ``BaseTokenCounter`` has
+    the optional method."""
 
     def count(self, text: str, encoding: str) -> int:
         """Exact number of tokens of ``text``, with special tokens taken as plain text. A number that a text of this
         length cannot have is replaced by the nearest possible one."""
+
+
+class BaseTokenCounter:
+    """What a token counter may leave out."""
+
+    def load(self, encoding: str) -> object:
+        """Prepare for a vocabulary; called in a thread before a server is ready."""
 
 
 class WebhookTransport(Protocol):
@@ -419,8 +462,7 @@ class Storage(Protocol):
     Safe to call from any event loop and thread. After ``apply`` returns, every ``read`` sees its writes. Stored traces
     do not change with the objects passed or returned. Roll-ups change together with their traces. No account sees data
     of another. Every method raises ``UnsupportedWrite`` for an unknown kind, and ``StorageUnavailable`` for a failure
-    that may pass. A storage that carries notices between processes has a ``coordination``, the default of all who use
-    the storage."""
+    that may pass. ``BaseStorage`` has the optional attributes."""
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none, in order. Raises ``PreconditionFailed`` if a write's expectation does not hold."""
@@ -487,6 +529,22 @@ class Storage(Protocol):
 
     async def aclose(self) -> None:
         """Free resources. Safe to call twice."""
+
+
+class BaseStorage:
+    """What a storage may leave out."""
+
+    accounts: Accounts | None = None
+    """Limits, budgets and idempotency keys (``LimitingStorage``)."""
+    coordination: Coordination | None = None
+    """Carries notices between processes, for all who use the storage."""
+    takes_drafts: bool = False
+    """True if ``PutTrace`` may have a ``TraceDraft``, whose trace is then never built."""
+
+    @property
+    def has_endpoints(self) -> bool:
+        """False if no endpoint of webhooks is registered."""
+        return True
 
 
 class TraceDraft(Protocol):
@@ -656,11 +714,7 @@ class ToolFailed(Exception):
 
 @runtime_checkable
 class Tool(Protocol):
-    """A tool of an agent. Safe to run many times at once.
-
-    Optional attributes: ``needs_approval``, True if ``Agent(approve=)`` must approve each call (without it, the call is
-    left to the client); ``validated(arguments)``, in place of the check against the schema: it returns the arguments
-    for ``approve`` and ``run``, or raises ``ToolFailed``."""
+    """A tool of an agent. Safe to run many times at once. ``BaseTool`` has the optional attributes."""
 
     @property
     def spec(self) -> FunctionSpec:
@@ -669,6 +723,21 @@ class Tool(Protocol):
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """The result: a text or a JSON value. The arguments fit the schema. Raises ``ToolFailed``; cancelled when the
         step's time is up."""
+
+
+class BaseTool:
+    """What a tool may leave out."""
+
+    needs_approval: bool = False
+    """True if ``Agent(approve=)`` must approve each call; without it, the call is left to the client."""
+    validated: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    """``validated(arguments)``, in place of the check against the schema: it returns the arguments for ``approve`` and
+    ``run``, or raises ``ToolFailed``."""
+
+    @property
+    def in_thread(self) -> Literal["waiting", "running"] | None:
+        """The state of its thread after a cancelled ``run`` of this task."""
+        return None
 
 
 @runtime_checkable
@@ -707,3 +776,24 @@ class CodeSandbox(Protocol):
 
     async def aclose(self) -> None:
         """Free resources."""
+
+
+Base = TypeVar("Base")
+
+
+class _Filled:
+    """The optional attributes of an object that does not inherit them."""
+
+    __slots__ = ("_defaults", "_part")
+
+    def __init__(self, part: object, defaults: object) -> None:
+        self._part, self._defaults = part, defaults
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name, getattr(self._defaults, name))
+
+
+def options_of(part: object, base: type[Base]) -> Base:
+    """The optional attributes of what a program plugs in: its own, and those of ``base`` where it has none."""
+    filled: Any = part if isinstance(part, base) else _Filled(part, base())
+    return cast("Base", filled)

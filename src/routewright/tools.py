@@ -17,7 +17,7 @@ from ._core.request.problems import shown
 from ._core.request.rules import FUNCTION_NAME
 from .errors import ValidationFailed
 from .loop import Threads, Work
-from .protocols import CodeSandbox, SearchBackend, SearchResult, Tool, ToolContext, ToolFailed
+from .protocols import BaseTool, CodeSandbox, SearchBackend, SearchResult, Tool, ToolContext, ToolFailed
 from .wire import FunctionSpec
 from .wire import Tool as Declaration
 
@@ -32,7 +32,7 @@ _work: ContextVar[Work | None] = ContextVar("work", default=None)
 """The last plain function of a task."""
 
 
-class FunctionTool:
+class FunctionTool(BaseTool):
     """A Python function as a tool. Its signature makes the schema, its docstring the description.
 
         def weather(city: str, days: int = 1) -> str:

@@ -31,7 +31,7 @@ from routewright._core.trace.spans import LookLine
 from routewright.errors import RouterClosed
 from routewright.fork import Guard
 from routewright.loop import Signal, at_once
-from routewright.protocols import AnswerComparator, Cache, Clock, Embedder, Guardrail, Rng
+from routewright.protocols import AnswerComparator, BaseCache, Cache, Clock, Embedder, Guardrail, Rng, options_of
 from routewright.wire import (
     CachedAnswer,
     CacheEntry,
@@ -47,7 +47,7 @@ from routewright.wire import (
     Trace,
 )
 
-from .calibrations import Calibrations, Judge, Learned, Space
+from .calibrations import Calibrations, Judge, Space
 from .context import CancelWatch
 from .guardrail import GuardrailFailed, Screen, rest
 from .worker import Worker
@@ -130,12 +130,11 @@ class Caching:
         self.clock = clock
         self._rng = rng
         self._worker = worker
-        self._waits = getattr(cache, "waits", True)
-        self._lead: Any = getattr(cache, "lead", None)
-        self._is_exact = getattr(cache, "exact", False)
+        self._own = options_of(cache, BaseCache)
+        self._waits, self._is_exact = self._own.waits, self._own.exact
+        self._lead: Any = self._own.lead
         self._low_hits = LowHits(evicted_below)
-        learned: Learned | None = getattr(cache, "learned", None)
-        self.calibrations = Calibrations(learned, comparators, judge, clock, rng, worker)
+        self.calibrations = Calibrations(self._own.learned, comparators, judge, clock, rng, worker)
         self.guard = Guard()
         worker.renewals.add(self)
 
@@ -147,8 +146,7 @@ class Caching:
         self._overtaken: set[Lookup] = set()
         """Misses that took too long; no new call waits for them."""
         self._cache_part, self._embedder_part = Part("response cache", CACHE_S), Part("embedder", EMBED_S)
-        is_starting = partial(getattr, self.cache, "is_starting", False)
-        self._search_part = Part("search of the response cache", CACHE_S, is_starting)
+        self._search_part = Part("search of the response cache", CACHE_S, lambda: self._own.is_starting)
 
     async def look(
         self, call: Call, guardrails: Sequence[Guardrail] = (), form: Form | None = None, *, plain: bool = False

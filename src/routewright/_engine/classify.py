@@ -65,13 +65,12 @@ def fault_of(error: BaseException) -> Fault | None:
     if not isinstance(error, ProviderFault):
         return None
     try:
-        said, public, hint = str(error), getattr(error, "public", ""), getattr(error, "hint", "")
+        said, public = str(error), error.public
         if public and error.message:
             public = said.replace(error.message, public)
         told = Fault(_kind(error.kind), said, bool(error.answered), _seconds(error.retry_after))
-        retry = getattr(error, "retry", None)
-        retry = retry if isinstance(retry, bool) else None
-        return told._replace(retry=retry, public=str(public), hint=str(hint), cause=error.__cause__)
+        retry = error.retry if isinstance(error.retry, bool) else None
+        return told._replace(retry=retry, public=str(public), hint=str(error.hint), cause=error.__cause__)
     except Exception:  # a subclass may not call the constructor, or fail in ``__str__``
         return None
 

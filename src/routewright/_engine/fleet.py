@@ -34,7 +34,7 @@ from routewright._core.routing.constraints import Kind
 from routewright._core.routing.pool import Pool
 from routewright.errors import NoProviders, Problem, ProviderFault, RouterError, ValidationFailed
 from routewright.fork import Guard
-from routewright.protocols import Clock, ParticularProvider, Provider
+from routewright.protocols import BaseProvider, Clock, ParticularProvider, Provider, options_of
 from routewright.wire import Availability, AvailabilityStatus, Caller, ErrorBurst, Feature, Learned, Model, Need
 
 from .shared_limits import Sharing
@@ -98,7 +98,8 @@ class Fleet:
         self.server: list[Provider | None] = [server.get(model) for model in self.pool.ids]
         """The provider of each row of the pool."""
         self.is_whole = [provider is not None and _is_whole(provider) for provider in self.server]
-        self.scoped = [bool(getattr(provider, "needs_scope", False)) for provider in self.server]
+        own = [options_of(provider, BaseProvider) for provider in self.server]
+        self.scoped = [bool(provider.needs_scope) for provider in own]
         """For each row, True if its provider is limited by cancel scopes."""
         self.serves = bool(server)
         abilities = zip(self.pool.able.tolist(), self.server, strict=True)
@@ -107,7 +108,7 @@ class Fleet:
         self.caller_extra = _caller_extra(server)
         check_aliases(aliases, self.pool.row)
         self.limits = limits
-        retries = [getattr(provider, "max_retries", None) for provider in self.server]
+        retries = [provider.max_retries for provider in own]
         self.rules = Rules(limits, retries=retries if any(each is not None for each in retries) else None)
         """The default rules for attempts."""
         self.health = Health(self.pool) if sharing is None else SharedHealth(self.pool)
@@ -176,7 +177,7 @@ class Fleet:
         """Every model of the catalogue with its present status. Walks over the whole pool."""
         board = self._settled()
         called = board.boards.eligible(Kind(0, self.today(), (), named=True)).passed
-        short_of_keys = [row for row, each in enumerate(self.server) if getattr(each, "refused_keys", 0)]
+        short_of_keys = [row for row, each in enumerate(self.server) if options_of(each, BaseProvider).refused_keys]
         stability, shaky, found = board.forecast.stability, {*board.forecast.open, *short_of_keys}, list[Model]()
         for row, model in enumerate(board.pool.models):
             said = model.availability
@@ -195,7 +196,7 @@ class Fleet:
     @property
     def refused_keys(self) -> int:
         """Number of keys refused by their vendors."""
-        return sum(getattr(each, "refused_keys", 0) for each in self.providers)
+        return sum(options_of(each, BaseProvider).refused_keys for each in self.providers)
 
     @cached_property
     def names(self) -> Mapping[str, str]:
@@ -405,7 +406,7 @@ def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[
         if isinstance(each, ParticularProvider):
             particular[key] = each
         asked = f"region of {shown(each.name)}"
-        region: object = _said(asked, partial(getattr, each, "region", None))
+        region: object = _said(asked, partial(_region, each))
         if region is not None and not isinstance(region, str):
             raise ValidationFailed.at("providers", f"{asked} is {shown(region)}", "make it a string, or None")
         regions[key] = region or ""
@@ -429,9 +430,17 @@ def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[
     return made
 
 
+def _region(provider: Provider) -> object:
+    return options_of(provider, BaseProvider).region
+
+
+def _extra(provider: Provider) -> object:
+    return options_of(provider, BaseProvider).caller_extra
+
+
 def _unsupported_urls(provider: Provider) -> tuple[Feature, ...]:
     what = f"fetches_urls of {shown(provider.name)}"
-    fetches: object = _said(what, partial(getattr, provider, "fetches_urls", False))
+    fetches: object = _said(what, lambda: options_of(provider, BaseProvider).fetches_urls)
     if not isinstance(fetches, bool) and fetches != "callers":
         raise ValidationFailed.at("providers", f"{what} is {shown(fetches)}", "make it True, False or 'callers'")
     return _UNSUPPORTED_URLS[fetches]
@@ -444,14 +453,15 @@ def _caller_extra(server: Mapping[str, Provider]) -> dict[str, frozenset[str]]:
     providers = {id(provider): provider for provider in server.values()}
     for key, provider in providers.items():
         what = f"caller_extra of {shown(provider.name)}"
-        names = checked_caller_extra(_said(what, partial(getattr, provider, "caller_extra", CALLER_EXTRA)), what)
+        extra = _said(what, partial(_extra, provider))
+        names = CALLER_EXTRA if extra is None else checked_caller_extra(extra, what)
         by_name[provider.name] = names & by_name.get(provider.name, names)
         by_vendor |= {model.partition("/")[0]: names for model, each in server.items() if id(each) == key}
     return by_vendor | by_name
 
 
 def _is_whole(provider: Provider) -> bool:
-    return _said(f"whole of {shown(provider.name)}", lambda: bool(getattr(provider, "whole", False)))
+    return _said(f"whole of {shown(provider.name)}", lambda: bool(options_of(provider, BaseProvider).whole))
 
 
 def _said(asked: str, ask: Callable[[], T]) -> T:
@@ -472,7 +482,7 @@ def _declared_by(provider: Provider, known: Sequence[Model]) -> tuple[Model, ...
     if isinstance(said, Sequence) and not isinstance(said, str):
         listed: Sequence[Model] = said
         declared = _said(asked, lambda: tuple(listed))
-        if getattr(provider, "discovers", False):
+        if options_of(provider, BaseProvider).discovers:
             return under_catalogue(declared, known)
         return declared
     if isinstance(said, Coroutine):

@@ -14,7 +14,7 @@ from routewright._core.agent.machine import Observation, arguments_shown
 from routewright._core.agent.request import misfits
 from routewright._core.request.json_scan import is_shallow
 from routewright._core.request.problems import did_you_mean
-from routewright.protocols import Clock, Tool, ToolContext, ToolFailed
+from routewright.protocols import BaseTool, Clock, Tool, ToolContext, ToolFailed, options_of
 from routewright.wire import Step, ToolCall
 
 Approve = Callable[[str, dict[str, Any]], bool | Awaitable[bool]]
@@ -54,7 +54,7 @@ async def run_tool(
         with clock.deadline(context.deadline) as limit:
             result = await tool.run(arguments, context)
         if limit.expired:
-            in_thread: str = getattr(tool, "in_thread", None) or ""
+            in_thread = options_of(tool, BaseTool).in_thread or ""
             still_running = in_thread == "running"
             raise ToolFailed(f"timed out after {timeout_s * 1000:.0f} ms{_IN_THREAD.get(in_thread, '')}")
         raw = _encoded(result)
@@ -107,7 +107,7 @@ def _checked(tools: Mapping[str, Tool], call: ToolCall) -> tuple[Tool, dict[str,
         arguments = _object(raw)
     except (MsgspecError, RecursionError):
         raise ToolFailed("the arguments are not one JSON object") from None
-    validated = getattr(tool, "validated", None)
+    validated = options_of(tool, BaseTool).validated
     if validated is not None:
         return tool, validated(arguments)
     if wrong := misfits(arguments, tool.spec.parameters):

@@ -30,7 +30,7 @@ from routewright.errors import (
 )
 from routewright.fork import Guard
 from routewright.loop import Mutex, Signal, at_once, is_cancelled
-from routewright.protocols import Accounts, Clock, Facts, ImmediateStorage, Storage
+from routewright.protocols import Accounts, BaseStorage, Clock, Facts, ImmediateStorage, Storage, options_of
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Caller,
@@ -119,7 +119,8 @@ class TraceLog:
     ) -> None:
         """``emitted`` is called when events have been stored. ``accounts`` replaces the storage's."""
         self._storage = storage
-        self.accounts: Accounts | None = accounts or getattr(storage, "accounts", None)
+        self._takes_drafts = options_of(storage, BaseStorage).takes_drafts
+        self.accounts: Accounts | None = accounts or options_of(storage, BaseStorage).accounts
         self._immediate = storage if isinstance(storage, ImmediateStorage) else None
         self._hooks = hooks
         self._emitted = emitted
@@ -499,7 +500,7 @@ class TraceLog:
 
     async def _traces_of(self, batch: Sequence[Pending]) -> list[Write]:
         """Write operations for traces; made in a worker thread if a redactor has to run."""
-        calls, takes_drafts = [each.call for each in batch], getattr(self._storage, "takes_drafts", False)
+        calls, takes_drafts = [each.call for each in batch], self._takes_drafts
 
         def make() -> list[Write]:
             durability, made = self.durability, list[Write]()

@@ -21,7 +21,7 @@ from routewright._core.webhooks.outbox import ATTEMPT_S, DELAYS_S, MAX_ATTEMPTS,
 from routewright.errors import RouterClosed, RouterError, StorageUnavailable, UnsupportedWrite
 from routewright.fork import Guard
 from routewright.loop import Signal
-from routewright.protocols import Clock, ImmediateStorage, Storage, WebhookTransport
+from routewright.protocols import BaseStorage, Clock, ImmediateStorage, Storage, WebhookTransport, options_of
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     ClaimDeliveries,
@@ -112,6 +112,7 @@ class Dispatcher:
         live root secret. ``start`` returns a function that starts ``run`` in the background, once there may be
         something to deliver; without it the caller awaits ``run``."""
         self.storage = storage
+        self._own = options_of(storage, BaseStorage)
         self._guarded = GuardedStorage(storage)
         self._make_transport = transport
         self._keys = keys
@@ -147,7 +148,7 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Look for deliveries now. From any thread; nearly free while no endpoint is registered."""
-        if self._start is not None and getattr(self.storage, "has_endpoints", True):
+        if self._start is not None and self._own.has_endpoints:
             self._begin()
         self._woken.set()
 

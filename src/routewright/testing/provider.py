@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from routewright._core.catalogue.models import models_of
 from routewright.errors import Problem, ProviderFault, ValidationFailed
-from routewright.protocols import Clock
+from routewright.protocols import BaseProvider, Clock
 from routewright.wire import Chunk, Delta, Finish, Model, UpstreamCall, Usage
 
 
@@ -23,7 +23,7 @@ Turn = str | ProviderFault | Sequence[Line]
 Script = Iterable[Turn] | Callable[[UpstreamCall], Turn]
 
 
-class ScriptedProvider:
+class ScriptedProvider(BaseProvider):
     """Answers calls from a script; ``calls`` records them.
 
         provider = ScriptedProvider(["Hello", ProviderFault("server")], models=[Model(id="test/one", quality=0.5)])

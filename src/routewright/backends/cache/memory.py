@@ -16,7 +16,7 @@ from routewright.backends.clock import SystemClock
 from routewright.errors import ValidationFailed
 from routewright.fork import Guard, renew_in_children
 from routewright.loop import Threads
-from routewright.protocols import Clock, Vector
+from routewright.protocols import BaseCache, Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats
 
 from .search import Vectors, unpacked, vector_of
@@ -80,7 +80,7 @@ ROUNDS = 10
 """Most searches for one question. A search that finds expired entries drops them and is repeated."""
 
 
-class MemoryCache:
+class MemoryCache(BaseCache):
     """Caches answers for all Routers, event loops and threads of one process.
 
         router = Router(cache=MemoryCache(max_bytes=64_000_000))

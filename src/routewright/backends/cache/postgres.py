@@ -13,7 +13,7 @@ from routewright.backends.clock import SystemClock
 from routewright.backends.storage.postgres.connection import Database, array_of
 from routewright.backends.storage.postgres.schema import Store
 from routewright.fork import Guard
-from routewright.protocols import Clock, Vector
+from routewright.protocols import BaseCache, Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 
 from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, check_bounds, entry_of, narrowed, row_of
@@ -54,7 +54,7 @@ WITH led AS (
 _END = "WITH ended AS (DELETE FROM cache_lead WHERE key = $1 AND token = $2 RETURNING key) SELECT count(*) FROM ended"
 
 
-class PostgresCache:
+class PostgresCache(BaseCache):
     """Caches answers in a PostgreSQL database, prepared with ``routewright store create``.
 
         router = Router(cache=PostgresCache("postgresql://routewright@db.example/routewright"))

@@ -10,7 +10,7 @@ from typing import Any
 from routewright._core.cache.key import selects
 from routewright.backends.clock import SystemClock
 from routewright.backends.redis import Server
-from routewright.protocols import Clock, Vector
+from routewright.protocols import BaseCache, Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats
 
 from .memory import body_of, entry_of
@@ -19,7 +19,7 @@ ENTRY, LEAD, PAGE = "rw:answer:", "rw:lead:", 500
 _END = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
 
 
-class RedisCache:
+class RedisCache(BaseCache):
     """Caches answers in Redis or Valkey, for identical requests only.
 
         router = Router(cache=RedisCache("redis://redis.internal"))

@@ -20,7 +20,7 @@ from routewright.backends.storage.sqlite.sync import fault_of, is_transient
 from routewright.errors import StorageCorrupt, ValidationFailed
 from routewright.fork import Guard, quiet_at_fork
 from routewright.loop import Threads
-from routewright.protocols import Clock, Vector
+from routewright.protocols import BaseCache, Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 
 from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, check_bounds, entry_of, narrowed, row_of
@@ -145,7 +145,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.commit()
 
 
-class SqliteCache:
+class SqliteCache(BaseCache):
     """Caches answers in a file, which is created at first use.
 
         router = Router(cache=SqliteCache("cache.db", max_bytes=1_000_000_000))

@@ -26,6 +26,7 @@ from routewright._core.request.rules import CALLER_EXTRA, checked_caller_extra
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.fork import Guard
 from routewright.loop import Threads
+from routewright.protocols import BaseProvider
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, UpstreamCall
 
 from .endpoint import Fetches, checked_fetches
@@ -40,7 +41,7 @@ _END: Any = object()
 _HINT = "return text, or an iterable of text and chunks"
 
 
-class CallableProvider:
+class CallableProvider(BaseProvider):
     """Serves models with a function of the call that returns text, or an iterable of text and chunks.
 
         async def answer(call):
@@ -98,7 +99,7 @@ class CallableProvider:
         """Nothing to release."""
 
 
-class HostedProvider:
+class HostedProvider(BaseProvider):
     """Declares models that the application calls itself, with ``Router.steps``. Needs no key and sends nothing.
 
         router = Router(providers=[HostedProvider("openai"), HostedProvider("anthropic")])

@@ -18,7 +18,7 @@ from routewright._core.request.rules import checked_caller_extra
 from routewright.backends.clock import SystemClock
 from routewright.backends.transport import AutoTransport, Verify
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.protocols import Clock, Response, Transport
+from routewright.protocols import BaseProvider, Clock, Response, Transport
 from routewright.wire import Chunk, FaultKind, Feature, Model, UpstreamCall
 from routewright.wire.account import Secret
 
@@ -84,7 +84,7 @@ class HttpOptions(TypedDict, total=False):
     caller_extra: Collection[str]
 
 
-class HttpProvider(ABC):
+class HttpProvider(BaseProvider, ABC):
     """Serves models over HTTP. One subclass for each protocol."""
 
     def __init__(
@@ -130,7 +130,7 @@ class HttpProvider(ABC):
             if field.startswith(f"{self.name}."):
                 hint = f"write {field.removeprefix(f'{self.name}.')!r}"
                 raise ValidationFailed.at("caller_extra", f"{field!r} begins with the provider", hint)
-        self.caller_extra = endpoint.caller_extra | fields
+        self.caller_extra: frozenset[str] = endpoint.caller_extra | fields
         """Vendor fields that callers with a key may send (``protocols.Provider``)."""
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ from routewright._core.catalogue.models import models_of
 from routewright._core.request.rules import CALLER_EXTRA, checked_caller_extra
 from routewright.backends.clock import SystemClock
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.protocols import Clock
+from routewright.protocols import BaseProvider, Clock
 from routewright.wire import Chunk, FaultKind, Feature, Model, ServiceTier, UpstreamCall
 from routewright.wire.account import Secret
 
@@ -91,7 +91,7 @@ _SECRETS = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 _SHORTEST_S = 0.001
 
 
-class LiteLLMProvider:
+class LiteLLMProvider(BaseProvider):
     """Calls models through ``litellm.acompletion``.
 
         LiteLLMProvider("amazon-bedrock", vendor="bedrock")          # the catalogue's models of that name

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from routewright._core.request.problems import shown
 from routewright.backends.providers.endpoint import Endpoint, address_of, header_of
 from routewright.errors import ValidationFailed
-from routewright.protocols import ToolContext, ToolFailed
+from routewright.protocols import BaseTool, ToolContext, ToolFailed
 from routewright.wire import FunctionSpec
 from routewright.wire.account import Secret
 
@@ -112,7 +112,7 @@ class McpTools:
             await connection.close()
 
 
-class McpTool:
+class McpTool(BaseTool):
     """One tool of an MCP server (``protocols.Tool``)."""
 
     def __init__(self, spec: FunctionSpec, connection: Connection, needs_approval: bool) -> None:

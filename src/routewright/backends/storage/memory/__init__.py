@@ -23,7 +23,7 @@ from routewright.backends.clock import SystemClock
 from routewright.errors import UnsupportedWrite, ValidationFailed
 from routewright.fork import Guard
 from routewright.loop import at_once
-from routewright.protocols import Clock, Facts, TraceDraft
+from routewright.protocols import BaseStorage, Clock, Facts, TraceDraft
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     AddCredit,
@@ -101,7 +101,7 @@ _Ready = (
 )
 
 
-class MemoryStorage:
+class MemoryStorage(BaseStorage):
     """A storage that is lost with the process. It keeps the ``newest`` rows of each kind for each account, and rows in
     use.
 
@@ -139,7 +139,7 @@ class MemoryStorage:
         self._learned: OrderedDict[tuple[str, str], LearnedModel] = OrderedDict()
         self._named: dict[str, int] = {}
         """Number of traces that name a health snapshot."""
-        self.accounts = MemoryAccounts(self, newest)
+        self.accounts: MemoryAccounts = MemoryAccounts(self, newest)
         """Limits, budgets and idempotency keys (``protocols.Accounts``)."""
 
     def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:

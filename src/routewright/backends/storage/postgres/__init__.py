@@ -17,7 +17,7 @@ from routewright.backends.storage.tables.ledger import KNOWN_S
 from routewright.backends.storage.tables.read import DAY_S, answer, page, trace_by_id
 from routewright.backends.storage.tables.traces import rows_of_draft
 from routewright.errors import RouterError, StorageUnavailable, ValidationFailed
-from routewright.protocols import Clock, Facts
+from routewright.protocols import BaseStorage, Clock, Facts
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Ask,
@@ -51,7 +51,7 @@ from .upkeep import BackgroundWork, PostgresCoordination, count, sweep
 from .writer import Writer
 
 
-class PostgresStorage:
+class PostgresStorage(BaseStorage):
     """A storage in a PostgreSQL database (14 or later), created with ``routewright store create``.
 
         router = Router(storage=PostgresStorage("postgresql://routewright@db.example/routewright"))
@@ -76,11 +76,10 @@ class PostgresStorage:
         self._keeper = BackgroundWork(self._at_length, self._clock, inline=inline)
         self._database.renewals.add(self._keeper)
         self._writer = Writer(self._server, self._clock, lease_s, inline=inline)
-        self.accounts = PostgresAccounts(self._writer, self._keeper, self._clock, inline=inline)
+        self.accounts: PostgresAccounts = PostgresAccounts(self._writer, self._keeper, self._clock, inline=inline)
         """Limits, budgets and idempotency keys (``protocols.Accounts``)."""
         self.takes_drafts = True
-        """``PutTrace`` may have a ``TraceDraft``, whose trace is then never built."""
-        self.coordination = PostgresCoordination(self._database, clock=self._clock)
+        self.coordination: PostgresCoordination = PostgresCoordination(self._database, clock=self._clock)
         """News for all who use the database (``protocols.Coordination``)."""
 
     def __repr__(self) -> str:

@@ -31,7 +31,7 @@ from routewright.backends.storage.tables.upkeep import (
 from routewright.backends.storage.tables.write import Writes, put_event
 from routewright.errors import RouterError, StorageCorrupt, ValidationFailed
 from routewright.loop import Threads
-from routewright.protocols import Clock, Facts
+from routewright.protocols import BaseStorage, Clock, Facts
 from routewright.wire import (
     AgentState,
     Ask,
@@ -78,7 +78,7 @@ _QUICK = (TraceById, FeedbackByTrace, SnapshotById, CurrentRetention, KeyByDiges
 """Queries that read a few pages: a thread would take longer."""
 
 
-class SqliteStorage:
+class SqliteStorage(BaseStorage):
     """A storage in a file, which is created at first use.
 
         router = Router(storage=SqliteStorage("traces.db"))
@@ -114,10 +114,9 @@ class SqliteStorage:
             self._connections, partial(AccountTransaction, self.path, clock, lease_s), self._keeper, inline=self._inline
         )
         self._writes = Writes()
-        self.accounts = SqliteAccounts(self._writer, self._writes, clock, inline=self._inline)
+        self.accounts: SqliteAccounts = SqliteAccounts(self._writer, self._writes, clock, inline=self._inline)
         """Limits, budgets and idempotency keys (``protocols.Accounts``)."""
         self.takes_drafts = True
-        """``PutTrace`` may have a ``TraceDraft``, whose trace is then never built."""
         self._threads = Threads("reads of a storage", READERS)
 
     def __repr__(self) -> str:
