@@ -192,9 +192,10 @@ class BaseProvider:
     max_retries: int | None = None
     """How often its models are retried if neither request nor policy says."""
     region: str | None = None
-    """The region that serves all its calls, as policies name it (``RegionalProvider``)."""
+    """The region that serves all its calls, as policies name it. None: unknown."""
     fetches_urls: bool | Literal["callers"] = False
-    """Whether it may be sent URLs of images and files (``FetchingProvider``)."""
+    """Whether it may be sent URLs of images and files. True: those in requests of the process itself. ``"callers"``:
+    also those in requests of callers with a key, as is safe if the URLs are fetched outside of the owner's network."""
     caller_extra: Collection[str] | None = None
     """Names of the fields that callers with a key may send it in ``params.extra``. None: those that most hosts ignore
     or take without a risk."""
@@ -209,32 +210,10 @@ class BaseProvider:
         """True if its server lists its models (``DiscoveringProvider``)."""
         return False
 
-
-@runtime_checkable
-class ParticularProvider(Provider, Protocol):
-    """A provider that does not support every feature. Requests that need an unsupported one are not sent to it."""
-
     def unsupported(self, model: Model) -> Collection[Feature]:
-        """The features that ``model`` does not support. Called once per model."""
-
-
-@runtime_checkable
-class FetchingProvider(Provider, Protocol):
-    """A provider that may be sent URLs of images and files. Requests with URLs are not sent to others."""
-
-    @property
-    def fetches_urls(self) -> bool | Literal["callers"]:
-        """True: URLs in requests of the process itself. ``"callers"``: also those in requests of callers with a key, as
-        is safe if the URLs are fetched outside of the owner's network. False: none."""
-
-
-@runtime_checkable
-class RegionalProvider(Provider, Protocol):
-    """A provider that serves all calls from one region."""
-
-    @property
-    def region(self) -> str | None:
-        """The region, as policies name it. None: unknown."""
+        """The features that a model does not support: requests that need one are not sent to it. Called once per
+        model."""
+        return ()
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ import pytest
 from routewright import Pricing, Router
 from routewright.backends.clock import SystemClock
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.protocols import ParticularProvider, Provider
+from routewright.protocols import Provider
 from routewright.testing import FakeClock
 from routewright.wire import (
     Delta,
@@ -175,7 +175,6 @@ def test_the_package_is_imported_without_download_and_prints_nothing(
 def test_it_fits_the_protocols(package: StandIn) -> None:
     provider = made()
     assert isinstance(provider, Provider)
-    assert isinstance(provider, ParticularProvider)
     assert package.suppress_debug_info is True
 
 

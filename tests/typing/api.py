@@ -67,7 +67,6 @@ from routewright.policies import read_policies
 from routewright.protocols import (
     Clock,
     Coordination,
-    FetchingProvider,
     Guardrail,
     Provider,
     QualityPredictor,
@@ -421,7 +420,7 @@ def what_comes_with_the_library_fits_its_protocols() -> None:
         CallableProvider(an_async_generator, models=[model]),
         OwnProvider(),
     ]
-    fetching: list[FetchingProvider] = [
+    fetching: list[Provider] = [
         OpenAIProvider("key"), AnthropicProvider("key"), HostedProvider("openai"), SandboxProvider([model]),
         ScriptedProvider([], models=[model]), CallableProvider(lambda call: "hi", models=[model]),
     ]  # fmt: skip

@@ -34,7 +34,7 @@ from routewright._core.routing.constraints import Kind
 from routewright._core.routing.pool import Pool
 from routewright.errors import NoProviders, Problem, ProviderFault, RouterError, ValidationFailed
 from routewright.fork import Guard
-from routewright.protocols import BaseProvider, Clock, ParticularProvider, Provider, options_of
+from routewright.protocols import BaseProvider, Clock, Provider, options_of
 from routewright.wire import Availability, AvailabilityStatus, Caller, ErrorBurst, Feature, Learned, Model, Need
 
 from .shared_limits import Sharing
@@ -400,11 +400,8 @@ def _overlaid(models: Sequence[Model], said: Sequence[Sequence[Model]]) -> tuple
 def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[Model]:
     """The models as their providers serve them: without unsupported features, without URLs where none are fetched, and
     in the provider's region, which overrides the catalogue's."""
-    particular, regions = dict[int, ParticularProvider](), dict[int, str]()
-    urls = dict[int, tuple[Feature, ...]]()
-    for key, each in {id(each): each for each in server.values()}.items():  # once, since checking a protocol is slow
-        if isinstance(each, ParticularProvider):
-            particular[key] = each
+    regions, urls = dict[int, str](), dict[int, tuple[Feature, ...]]()
+    for key, each in {id(each): each for each in server.values()}.items():
         asked = f"region of {shown(each.name)}"
         region: object = _said(asked, partial(_region, each))
         if region is not None and not isinstance(region, str):
@@ -413,16 +410,16 @@ def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[
         urls[key] = _unsupported_urls(each)
     made: list[Model] = []
     for model in models:
-        key = id(server.get(model.id))
-        lacking = {*(model.unsupported or ()), *urls.get(key, ())}
-        if key in particular:
-            asked = f"unsupported() of {shown(particular[key].name)}"
-            said: object = _said(asked, partial(particular[key].unsupported, model))
+        provider = server.get(model.id)
+        key, lacking = id(provider), {*(model.unsupported or ())}
+        if provider is not None:
+            asked = f"unsupported() of {shown(provider.name)}"
+            said: object = _said(asked, partial(options_of(provider, BaseProvider).unsupported, model))
             if not isinstance(said, Collection) or isinstance(said, str) or not all(each in FEATURES for each in said):
                 hint = f"return some of {', '.join(FEATURES)}"
                 raise ValidationFailed.at("providers", f"{asked} returned {shown(said)}", hint)
-            lacking.update(said)
-        if lacking and key in urls:
+            lacking.update(said, urls[key])
+        if lacking and provider is not None:
             model = replace(model, unsupported=tuple(sorted(lacking)))
         if regions.get(key):
             model = replace(model, availability=replace(model.availability, regions=(regions[key],)))

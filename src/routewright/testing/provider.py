@@ -33,7 +33,7 @@ class ScriptedProvider(BaseProvider):
     """
 
     fetches_urls: bool | Literal["callers"] = "callers"
-    """It fetches nothing, so it may be sent all URLs (``protocols.FetchingProvider``)."""
+    """It fetches nothing, so it may be sent all URLs (``protocols.BaseProvider``)."""
 
     def __init__(
         self, script: Script, *, models: Sequence[Model] = (), name: str = "", clock: Clock | None = None

@@ -77,7 +77,7 @@ class CallableProvider(BaseProvider):
         except ValueError:  # some built-in functions have no signature
             pass
         self.fetches_urls = False if fetches_urls is None else checked_fetches(fetches_urls)
-        """Whether the function fetches URLs (``protocols.FetchingProvider``)."""
+        """Whether the function fetches URLs (``protocols.BaseProvider``)."""
         self.caller_extra = CALLER_EXTRA | checked_caller_extra(caller_extra)
         """Vendor fields that callers with a key may send (``protocols.Provider``)."""
         self._function = function
@@ -116,7 +116,7 @@ class HostedProvider(BaseProvider):
         self.name = name
         self._models = models_of(models)
         self.fetches_urls: Fetches = default if fetches_urls is None else checked_fetches(fetches_urls)
-        """Whether the application may send URLs (``protocols.FetchingProvider``)."""
+        """Whether the application may send URLs (``protocols.BaseProvider``)."""
         self.caller_extra = CALLER_EXTRA if vendor is None else vendor.caller_extra
         """Vendor fields that callers with a key may send (``protocols.Provider``)."""
 

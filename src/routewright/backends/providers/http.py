@@ -125,7 +125,7 @@ class HttpProvider(BaseProvider, ABC):
         """Retries of its models (``protocols.Provider``)."""
         default: Fetches = "callers" if endpoint.fetches_urls and endpoint.is_own(self._url) else False
         self.fetches_urls: Fetches = default if fetches_urls is None else checked_fetches(fetches_urls)
-        """Whether it may be sent URLs of images and files (``protocols.FetchingProvider``)."""
+        """Whether it may be sent URLs of images and files (``protocols.BaseProvider``)."""
         for field in (fields := checked_caller_extra(caller_extra)):
             if field.startswith(f"{self.name}."):
                 hint = f"write {field.removeprefix(f'{self.name}.')!r}"
@@ -150,7 +150,7 @@ class HttpProvider(BaseProvider, ABC):
     _vendor: ClassVar[str] = ""  # the vendor of a protocol for a single one
 
     def unsupported(self, model: Model) -> Collection[Feature]:
-        """Features that a model does not support (``protocols.ParticularProvider``)."""
+        """Features that a model does not support (``protocols.BaseProvider``)."""
         return unsupported_at(self._vendor, model)
 
     @abstractmethod

@@ -124,7 +124,7 @@ class LiteLLMProvider(BaseProvider):
         self._vendor = vendor or name
         self._models = models_of(models)
         self.fetches_urls = False if fetches_urls is None else checked_fetches(fetches_urls)
-        """Whether it may be sent URLs of images and files (``protocols.FetchingProvider``)."""
+        """Whether it may be sent URLs of images and files (``protocols.BaseProvider``)."""
         self.caller_extra = CALLER_EXTRA | checked_caller_extra(caller_extra)
         """Vendor fields that callers with a key may send (``protocols.Provider``)."""
         self._key = Secret(api_key or "")
@@ -150,7 +150,7 @@ class LiteLLMProvider(BaseProvider):
         return self._models
 
     def unsupported(self, model: Model) -> tuple[Feature, ...]:
-        """Features that litellm does not support for a model (``protocols.ParticularProvider``)."""
+        """Features that litellm does not support for a model (``protocols.BaseProvider``)."""
         try:
             known = litellm.get_supported_openai_params(model=wire_name(model), custom_llm_provider=self._vendor)
         except Exception:  # the call itself will report the error

@@ -104,7 +104,7 @@ class OpenAIProvider(HttpProvider):
         """True once the host has refused the option for the usage of streams."""
         super().__init__(self._host, api_key, address_in_region(self._host, region, base_url), **options)
         self.region = region
-        """Region of all calls (``protocols.RegionalProvider``)."""
+        """Region of all calls (``protocols.BaseProvider``)."""
         self._server = None if self._models else SERVERS.get(name if host is None else host.name)
         self._learned: dict[str, Model | None] = {}
 
@@ -145,7 +145,7 @@ class OpenAIProvider(HttpProvider):
             return msgspec.json.decode(await response.read(_LISTED_BYTES))
 
     def unsupported(self, model: Model) -> tuple[Feature, ...]:
-        """Features that the host does not support for a model (``protocols.ParticularProvider``)."""
+        """Features that the host does not support for a model (``protocols.BaseProvider``)."""
         return tuple(sorted(self._host.lacking(model)))
 
     def _address(self, call: UpstreamCall) -> str:

@@ -63,7 +63,7 @@ class SandboxProvider:
 
     name = "sandbox"
     fetches_urls: bool | Literal["callers"] = "callers"
-    """It fetches nothing: ``unsupported`` lists the vendors that would not (``protocols.FetchingProvider``)."""
+    """It fetches nothing: ``unsupported`` lists the vendors that would not (``protocols.BaseProvider``)."""
 
     def __init__(self, models: Sequence[Model], answers: Answers | None = None, faults: Faults | None = None) -> None:
         self._models = tuple(models)
@@ -91,7 +91,7 @@ class SandboxProvider:
         return self._models
 
     def unsupported(self, model: Model) -> Collection[Feature]:
-        """Features that the model's own vendor does not support (``protocols.ParticularProvider``)."""
+        """Features that the model's own vendor does not support (``protocols.BaseProvider``)."""
         from .features import unsupported_at  # loads the tables of all vendors, which only calls need
 
         return unsupported_at(model.provider, model)
