@@ -306,11 +306,12 @@ class Writer:
     def _transact(self, connection: Connection, *by_order: list[Request | PendingAsk]) -> None:
         if connection is not self._connection:
             self._connection = connection
+            self._version = latest()
             self.sync.close()
             connection.execute(f"PRAGMA busy_timeout = {int(min(self._connections.busy_s, LOOK_AT_LOCK_S) * 1000)}")
         transaction = self.transaction
         self._begin(connection, by_order)
-        if connection.execute("PRAGMA user_version").fetchone()[0] != latest():  # upgraded in the meantime
+        if connection.execute("PRAGMA user_version").fetchone()[0] != self._version:  # upgraded in the meantime
             check_version(connection, self._connections.path)
         transaction.open(connection)
         asking: list[PendingAsk] = []
