@@ -11,7 +11,7 @@ import anyio
 import msgspec
 import pytest
 
-from routewright.backends.providers.answer import Reader, streamed
+from routewright.backends.providers.answer import Reader, read_whole, streamed
 from routewright.backends.providers.hosts import HOSTS
 from routewright.backends.providers.openai import request_body
 from routewright.errors import ProviderFault
@@ -144,3 +144,28 @@ def read_streamed(reader: Reader, *pieces: bytes) -> list[Chunk]:
         return without_signs_of_life([chunk async for chunk in streamed(reader, AtOnce(*pieces), str)])
 
     return anyio.run(read)
+
+
+def all_from(reader: Reader, answer: Answer | bytes) -> tuple[list[Chunk], ProviderFault | None]:
+    """The chunks of an answer, and the fault at its end, if it ends in one. Bytes are a whole document."""
+    came: list[Chunk] = []
+    body = answer if isinstance(answer, bytes) else bytes_of(answer)
+
+    async def read() -> None:
+        async for chunk in streamed(reader, AtOnce(body), str):
+            came.append(chunk)
+
+    try:
+        if isinstance(answer, bytes) or not answer.chunked:
+            came.extend(read_whole(reader, body))
+        else:
+            anyio.run(read)
+    except ProviderFault as fault:
+        return came, fault
+    return came, None
+
+
+def came_from(reader: Reader, answer: Answer | bytes) -> tuple[list[Chunk], ProviderFault | None]:
+    """The same without the signs of life."""
+    chunks, fault = all_from(reader, answer)
+    return without_signs_of_life(chunks), fault

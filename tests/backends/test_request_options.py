@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any, get_args
 
 import msgspec
@@ -41,15 +40,13 @@ from routewright.wire import (
     Tool,
     ToolCall,
     UpstreamCall,
-    Usage,
     Verbosity,
 )
 
 from . import anthropic_server as anthropic
 from . import gemini_server as gemini
 from . import openai_server as openai
-from .asking import call, chunks_of
-from .openai_server import Answer, OpenAIServer
+from .asking import call
 
 CAP = 4000
 BOUND = 2048
@@ -410,24 +407,23 @@ PARALLEL: dict[str, bool] = {
 """Models that support ``parallel_tool_calls``; no others do."""
 
 
-@pytest.mark.parametrize(
-    "id", [*PARALLEL, *(f"{name}/m" for name in [*HOSTS, "google"] if not any(id.startswith(name) for id in PARALLEL))]
-)
 @pytest.mark.parametrize("value", [True, False])
-def test_parallel_tool_calls_are_turned_off_where_supported(id: str, value: bool) -> None:
-    name, model = id.partition("/")[0], model_of(id, reasoning=False)
-    params = Params(parallel_tool_calls=value)
-    body = sent(call(model=model, params=params, tools=[TOOL], max_output_tokens=CAP, stream=False))
-    takes = PARALLEL.get(id, False)
-    assert ("parallel_tool_calls" in made(name).unsupported(model)) != takes
-    asked: dict[str, Any] = {}
-    if name == "anthropic" and not value:
-        asked = {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
-    elif takes and name != "anthropic":
-        asked = {"parallel_tool_calls": value}
-    assert body == base_of(id) | TOOLS_OF.get(name, CHAT_TOOLS) | asked
-    bare = sent(call(model=model, params=params, max_output_tokens=CAP, stream=False))
-    assert bare == base_of(id), "without tools there is nothing to say"
+def test_parallel_tool_calls_are_turned_off_where_supported(value: bool) -> None:
+    unnamed = [f"{name}/m" for name in [*HOSTS, "google"] if not any(id.startswith(name) for id in PARALLEL)]
+    for id in [*PARALLEL, *unnamed]:
+        name, model = id.partition("/")[0], model_of(id, reasoning=False)
+        params = Params(parallel_tool_calls=value)
+        body = sent(call(model=model, params=params, tools=[TOOL], max_output_tokens=CAP, stream=False))
+        takes = PARALLEL.get(id, False)
+        assert ("parallel_tool_calls" in made(name).unsupported(model)) != takes, id
+        fields: dict[str, Any] = {}
+        if name == "anthropic" and not value:
+            fields = {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+        elif takes and name != "anthropic":
+            fields = {"parallel_tool_calls": value}
+        assert body == base_of(id) | TOOLS_OF.get(name, CHAT_TOOLS) | fields, id
+        bare = sent(call(model=model, params=params, max_output_tokens=CAP, stream=False))
+        assert bare == base_of(id), "without tools there is nothing to say"
 
 
 def test_turning_parallel_tool_calls_off_keeps_the_tool_choice() -> None:
@@ -450,39 +446,31 @@ TIERS: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("id", [*TIERS, *(f"{name}/m" for name in others("openai", "azure", "groq", "xai"))])
-def test_a_service_tier_is_sent_in_the_vendors_words(id: str) -> None:
-    name, model, words = id.partition("/")[0], model_of(id, reasoning=False), TIERS.get(id, {})
-    field = "serviceTier" if name == "google" else "service_tier"
-    for tier in get_args(ServiceTier):
-        upstream = call(model=model, params=Params(service_tier=tier), max_output_tokens=CAP, stream=False)
-        assert sent(upstream) == base_of(id) | ({field: words[tier]} if tier in words else {})
-    lacking = {"flex", "priority"} - words.keys()
-    assert lacking == {"flex", "priority"} & {*made(name).unsupported(model)}
+def test_a_service_tier_is_sent_in_the_vendors_words() -> None:
+    for id in [*TIERS, *(f"{name}/m" for name in others("openai", "azure", "groq", "xai"))]:
+        name, model, words = id.partition("/")[0], model_of(id, reasoning=False), TIERS.get(id, {})
+        field = "serviceTier" if name == "google" else "service_tier"
+        for tier in get_args(ServiceTier):
+            upstream = call(model=model, params=Params(service_tier=tier), max_output_tokens=CAP, stream=False)
+            assert sent(upstream) == base_of(id) | ({field: words[tier]} if tier in words else {}), id
+        lacking = {"flex", "priority"} - words.keys()
+        assert lacking == {"flex", "priority"} & {*made(name).unsupported(model)}, id
 
 
-@pytest.mark.parametrize(
-    ("id", "takes"),
-    [
-        ("openai/gpt-5-mini", True),
-        ("openai/gpt-6-astra", True),
-        ("openai/gpt-4.1", False),
-        ("openai/o3", False),
-        ("azure/gpt-5.2", True),
-        ("azure/gpt-35-turbo", False),
-        ("openrouter/openai/gpt-5.5", True),
-        ("openrouter/meta/llama", False),
-        ("anthropic/claude-opus-5", False),
-        ("google/gemini-3.5-flash", False),
-        *((f"{name}/m", False) for name in others("openai", "azure", "openrouter")),
-    ],
-)
-def test_verbosity_is_sent_where_it_is_supported(id: str, takes: bool) -> None:
-    model = model_of(id, reasoning=False)
-    for value in get_args(Verbosity):
-        upstream = call(model=model, params=Params(verbosity=value), max_output_tokens=CAP, stream=False)
-        assert sent(upstream) == base_of(id) | ({"verbosity": value} if takes else {})
-    assert ("verbosity" in made(id.partition("/")[0]).unsupported(model)) != takes
+VERBOSE = ("openai/gpt-5-mini", "openai/gpt-6-astra", "azure/gpt-5.2", "openrouter/openai/gpt-5.5")
+TERSE = (
+    "openai/gpt-4.1", "openai/o3", "azure/gpt-35-turbo", "openrouter/meta/llama", "anthropic/claude-opus-5",
+    "google/gemini-3.5-flash", *(f"{name}/m" for name in others("openai", "azure", "openrouter")),
+)  # fmt: skip
+
+
+def test_verbosity_is_sent_where_it_is_supported() -> None:
+    for id in VERBOSE + TERSE:
+        model, takes = model_of(id, reasoning=False), id in VERBOSE
+        for value in get_args(Verbosity):
+            upstream = call(model=model, params=Params(verbosity=value), max_output_tokens=CAP, stream=False)
+            assert sent(upstream) == base_of(id) | ({"verbosity": value} if takes else {}), id
+        assert ("verbosity" in made(id.partition("/")[0]).unsupported(model)) != takes, id
 
 
 # --- marks for the vendor's cache, parts
@@ -497,22 +485,19 @@ MARKED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "id", [*MARKED, *(f"{name}/m" for name in others("openai", "alibaba", "openrouter", "deepseek", "perplexity"))]
-)
-def test_cache_marks_are_sent_only_to_hosts_with_a_prompt_cache(id: str) -> None:
+def test_cache_marks_are_sent_only_to_hosts_with_a_prompt_cache() -> None:
     image = ImagePart(ImageUrl("https://x.example/a.png"), MARK)
-    said = Message("user", [TextPart("a", MARK), image, TextPart("b")])
+    spoken = Message("user", [TextPart("a", MARK), image, TextPart("b")])
     marked = Tool(name="f", parameters={"type": "object", "properties": {}}, cache_control=MARK)
-    body = sent(call(said, model=model_of(id, reasoning=False), tools=[marked], stream=False))
     shown = {"type": "image_url", "image_url": {"url": "https://x.example/a.png"}}
-    mark = MARKED.get(id, {})
-    parts = [{"type": "text", "text": "a"} | mark, shown | mark, {"type": "text", "text": "b"}]
-    assert body["messages"] == [{"role": "user", "content": parts}]
-    on_tool = mark if id.startswith("openrouter") else {}
-    assert body["tools"] == [CHAT_TOOLS["tools"][0] | on_tool]
-    lacking = "cache_control" in made(id.partition("/")[0]).unsupported(model_of(id))
-    assert lacking == (not mark)
+    for id in [*MARKED, *(f"{name}/m" for name in others("openai", "alibaba", "openrouter", "deepseek", "perplexity"))]:
+        mark = MARKED.get(id, {})
+        body = sent(call(spoken, model=model_of(id, reasoning=False), tools=[marked], stream=False))
+        parts = [{"type": "text", "text": "a"} | mark, shown | mark, {"type": "text", "text": "b"}]
+        assert body["messages"] == [{"role": "user", "content": parts}], id
+        assert body["tools"] == [CHAT_TOOLS["tools"][0] | (mark if id.startswith("openrouter") else {})], id
+        lacking = "cache_control" in made(id.partition("/")[0]).unsupported(model_of(id))
+        assert lacking == (not mark), id
 
 
 def test_cache_marks_are_where_claude_reads_them() -> None:
@@ -590,17 +575,17 @@ PARTS: list[tuple[str, Any, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("id", "part", "form"), PARTS, ids=[f"{id}-{type(part).__name__}" for id, part, _ in PARTS])
-def test_documents_and_audio_are_sent_in_the_vendors_form(id: str, part: Any, form: Any) -> None:
-    upstream = call(Message("user", [part]), model=Model(id=id), stream=False)
-    if form is None:
-        with pytest.raises(ProviderFault, match=r"does not support (documents|sound)") as caught:
-            sent(upstream)
-        assert caught.value.kind == "request"
-        return
-    body = sent(upstream)
-    (turn,) = body["messages"] if "messages" in body else body["contents"]
-    assert turn["content" if "content" in turn else "parts"] == [form]
+def test_documents_and_audio_are_sent_in_the_vendors_form() -> None:
+    for id, part, form in PARTS:
+        upstream = call(Message("user", [part]), model=Model(id=id), stream=False)
+        if form is None:
+            with pytest.raises(ProviderFault, match=r"does not support (documents|sound)") as caught:
+                sent(upstream)
+            assert caught.value.kind == "request"
+            continue
+        body = sent(upstream)
+        (turn,) = body["messages"] if "messages" in body else body["contents"]
+        assert turn["content" if "content" in turn else "parts"] == [form], id
 
 
 def test_openrouter_reads_documents_without_a_billed_engine() -> None:
@@ -610,11 +595,10 @@ def test_openrouter_reads_documents_without_a_billed_engine() -> None:
     assert "plugins" not in json.loads(made("openrouter")._body(call(model=Model(id="openrouter/m"))))
 
 
-@pytest.mark.parametrize("name", [*HOSTS, "anthropic", "google"])
-def test_documents_by_address_go_only_to_hosts_that_fetch_them(name: str) -> None:
-    model = Model(id=f"{name}/gemini-3.5-flash")
-    fetches = name in ("openrouter", "anthropic", "google")
-    assert ("file_url" in made(name).unsupported(model)) != fetches
+def test_documents_by_address_go_only_to_hosts_that_fetch_them() -> None:
+    for name in [*HOSTS, "anthropic", "google"]:
+        fetches = name in ("openrouter", "anthropic", "google")
+        assert ("file_url" in made(name).unsupported(Model(id=f"{name}/gemini-3.5-flash"))) != fetches, name
 
 
 def test_documents_in_tool_results_are_sent_where_supported() -> None:
@@ -711,55 +695,3 @@ def test_hosts_name_only_known_optional_features() -> None:
         assert {"flex", "priority"} & {*host.takes} == {"flex", "priority"} & {*host.tiers}
         for row in host.thinking:
             assert {*row.words.split()} <= {*WORDS}
-
-
-# --- the tier that served
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[dict[str, OpenAIServer]]:
-    with OpenAIServer() as chat, anthropic.AnthropicServer() as claude, gemini.GeminiServer() as google:
-        yield {"openai": chat, "anthropic": claude, "google": google}
-        assert chat.problems == claude.problems == google.problems == []
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.anyio
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("word", "tier"),
-    [("default", "default"), ("flex", "flex"), ("priority", "priority"), ("on_demand", "default"), ("fast", "priority"),
-     ("scale", ""), (None, ""), (5, "")],
-)  # fmt: skip
-async def test_usage_names_the_tier_that_served(
-    servers: dict[str, OpenAIServer], word: Any, tier: str, stream: bool
-) -> None:
-    said = {"service_tier": word}
-    answer = openai.whole("x", **said)
-    if stream:
-        answer = openai.events(openai.delta("x") | said, openai.delta(finish="stop"), openai.USAGE)
-    assert Usage(9, 3, tier=tier) in await answered(servers, "openai", answer, stream=stream)
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.anyio
-@pytest.mark.parametrize(("word", "tier"), [("standard", "default"), ("priority", "priority"), ("batch", "")])
-async def test_usage_of_anthropic_and_google_names_the_tier_in_our_words(
-    servers: dict[str, OpenAIServer], word: str, tier: str
-) -> None:
-    usage = anthropic.COUNTED | {"service_tier": word}
-    told = anthropic.answer(anthropic.message(anthropic.said("x"), usage=usage), stream=False)
-    assert Usage(9, 3, tier=tier) in await answered(servers, "anthropic", told, stream=False)
-    whole = gemini.whole("x")
-    whole.headers["x-gemini-service-tier"] = word
-    assert Usage(9, 3, tier=tier) in await answered(servers, "google", whole, stream=False)
-
-
-async def answered(servers: dict[str, OpenAIServer], name: str, answer: Answer, *, stream: bool) -> list[Any]:
-    """The chunks of an answer."""
-    servers[name].answers = [answer]
-    provider = made(name, servers[name].url)
-    try:
-        return await chunks_of(provider, call(model=f"{name}/m", stream=stream))
-    finally:
-        await provider.aclose()

@@ -10,6 +10,9 @@ import pytest
 
 from routewright import AnthropicProvider, GeminiProvider, OpenAIProvider
 from routewright.backends.providers.answer import Reader, read_whole
+from routewright.backends.providers.anthropic import message_body
+from routewright.backends.providers.gemini import content_body
+from routewright.backends.providers.hosts import HOSTS
 from routewright.backends.providers.http import HttpProvider
 from routewright.wire import (
     Chunk,
@@ -31,7 +34,7 @@ from routewright.wire import (
 from . import anthropic_server as anthropic
 from . import gemini_server as gemini
 from . import openai_server as openai
-from .asking import bytes_of, call, read_streamed
+from .asking import body_for, bytes_of, call, read_streamed
 
 TOOL = Tool(name="get_weather", parameters={"type": "object", "properties": {}})
 SIGNATURE = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds+/=="
@@ -59,10 +62,7 @@ def next_call(name: str, model: str, answer: Message, **params: Any) -> Any:
     """The body of the call with the tool results."""
     results = [Message("tool", "12 C", tool_call_id=asked.id) for asked in answer.tool_calls or ()]
     said = [Message("user", "hi"), answer, *(results or [Message("user", "go on")])]
-    made: dict[str, HttpProvider] = {
-        "anthropic": AnthropicProvider("k"),
-        "google": GeminiProvider("k"),
-    }
+    made: dict[str, HttpProvider] = {"anthropic": AnthropicProvider("k"), "google": GeminiProvider("k")}
     provider = made.get(name) or OpenAIProvider("k", name=name, base_url="http://127.0.0.1:9")
     upstream = call(
         *said, model=Model(id=f"{name}/{model}", reasoning=True), tools=[TOOL], params=Params(**params),
@@ -103,13 +103,13 @@ def answered_by_claude(content: list[dict[str, Any]], *, stream: bool) -> list[C
     return read_streamed(reader, bytes_of(anthropic.sse(*anthropic.events_of(whole))))
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("content", CLAUDE_ANSWERS.values(), ids=CLAUDE_ANSWERS)
-def test_claude_is_sent_its_reasoning_blocks_unchanged(content: list[dict[str, Any]], stream: bool) -> None:
-    answer = remembered("anthropic", answered_by_claude(content, stream=stream))
-    body = next_call("anthropic", "claude-opus-5", answer)
-    assert body["messages"][1]["content"] == content
-    assert anthropic.problems_of(body) == []
+def test_claude_is_sent_its_reasoning_blocks_unchanged(content: list[dict[str, Any]]) -> None:
+    for stream in (False, True):
+        answer = remembered("anthropic", answered_by_claude(content, stream=stream))
+        body = next_call("anthropic", "claude-opus-5", answer)
+        assert body["messages"][1]["content"] == content
+        assert anthropic.problems_of(body) == []
 
 
 def test_reasoning_of_claude_is_streamed_and_complete_before_what_follows() -> None:
@@ -124,13 +124,13 @@ def test_a_block_that_is_not_first_has_its_position() -> None:
     assert items == [thinks("a"), thinks("b") | {"at": [4, 1]}]
 
 
-@pytest.mark.parametrize("place", [None, "x", [1], ["a", 2], [9, 9], {"chars": 1}])
-def test_an_invalid_position_loses_no_text_and_no_call(place: Any) -> None:
-    item = thinks("a") | {"at": place}
+def test_an_invalid_position_loses_no_text_and_no_call() -> None:
     asked = [ToolCall("toolu_1", FunctionCall("get_weather", '{"location": "Paris"}'))]
-    answer = Message("assistant", "One.", asked, reasoning=Reasoning("anthropic", [item]))
-    content = next_call("anthropic", "claude-opus-5", answer)["messages"][1]["content"]
-    assert sorted(block["type"] for block in content) == ["text", "thinking", "tool_use"]
+    for place in (None, "x", [1], ["a", 2], [9, 9], {"chars": 1}):
+        item = thinks("a") | {"at": place}
+        answer = Message("assistant", "One.", asked, reasoning=Reasoning("anthropic", [item]))
+        content = next_call("anthropic", "claude-opus-5", answer)["messages"][1]["content"]
+        assert sorted(block["type"] for block in content) == ["text", "thinking", "tool_use"]
 
 
 def test_text_parts_follow_the_reasoning() -> None:
@@ -218,15 +218,15 @@ def answered_by_gemini(pieces: list[list[dict[str, Any]]], *, stream: bool) -> l
     return read_streamed(reader, bytes_of(gemini.events(*documents)))
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("pieces", "parts"), GEMINI_ANSWERS.values(), ids=GEMINI_ANSWERS)
 def test_gemini_is_sent_its_signatures_in_place(
-    pieces: list[list[dict[str, Any]]], parts: list[dict[str, Any]], stream: bool
+    pieces: list[list[dict[str, Any]]], parts: list[dict[str, Any]]
 ) -> None:
-    answer = remembered("google", answered_by_gemini(pieces, stream=stream))
-    body = next_call("google", "gemini-3.6-flash", answer)
-    assert body["contents"][1]["parts"] == parts
-    assert gemini.problems_of(json.dumps(body).encode()) == []
+    for stream in (False, True):
+        answer = remembered("google", answered_by_gemini(pieces, stream=stream))
+        body = next_call("google", "gemini-3.6-flash", answer)
+        assert body["contents"][1]["parts"] == parts
+        assert gemini.problems_of(json.dumps(body).encode()) == []
 
 
 def test_a_signature_is_given_before_its_call() -> None:
@@ -252,25 +252,15 @@ CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "get_we
 SENT_CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
 CLAUDE = "anthropic-claude-v1"
 DETAILS: list[dict[str, Any]] = [
-    {
-        "type": "reasoning.text",
-        "text": "Let me ",
-        "signature": None,
-        "id": "r1",
-        "format": CLAUDE,
-        "index": 0,
-    },
+    {"type": "reasoning.text", "text": "Let me ", "signature": None, "id": "r1", "format": CLAUDE, "index": 0},
     {"type": "reasoning.text", "text": "see.", "format": CLAUDE, "index": 0},
     {"type": "reasoning.text", "signature": SIGNATURE, "format": CLAUDE, "index": 0},
     {"type": "reasoning.encrypted", "data": "eyJlbmMi", "id": "rs_1", "format": "openai-responses-v1", "index": 1},
 ]
 WHOLE_DETAILS: list[dict[str, Any]] = [
-    {
-        "type": "reasoning.text", "text": "Let me see.", "signature": SIGNATURE, "id": "r1",
-        "format": CLAUDE, "index": 0,
-    },
+    DETAILS[0] | {"text": "Let me see.", "signature": SIGNATURE},
     DETAILS[3],
-]  # fmt: skip
+]
 
 
 MINIMAX = {"type": "reasoning.text", "id": "t1", "index": 0}
@@ -286,16 +276,17 @@ def listed(text: str) -> list[dict[str, Any]]:
 
 
 HOSTED: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
-    "deepseek": ("deepseek-v4-pro", *of_field("reasoning_content")),
-    "moonshotai": ("kimi-k3", *of_field("reasoning_content")),
-    "zai": ("glm-5.3", *of_field("reasoning_content")),
-    "xiaomi": ("mimo-v2.6-pro", *of_field("reasoning_content")),
-    "alibaba": ("qwen3.8-max", *of_field("reasoning_content")),
-    "togetherai": ("zai-org/GLM-5.3", *of_field("reasoning_content")),
-    "llamacpp": ("qwen", *of_field("reasoning_content")),
-    "cerebras": ("gpt-oss-120b", *of_field("reasoning")),
-    "vllm": ("qwen", *of_field("reasoning")),
-    "ollama": ("qwen3", *of_field("reasoning")),
+    **{
+        name: (model, *of_field("reasoning_content"))
+        for name, model in {
+            "deepseek": "deepseek-v4-pro", "moonshotai": "kimi-k3", "zai": "glm-5.3", "xiaomi": "mimo-v2.6-pro",
+            "alibaba": "qwen3.8-max", "togetherai": "zai-org/GLM-5.3", "llamacpp": "qwen",
+        }.items()
+    },
+    **{
+        name: (model, *of_field("reasoning"))
+        for name, model in {"cerebras": "gpt-oss-120b", "vllm": "qwen", "ollama": "qwen3"}.items()
+    },
     "openrouter": (
         "anthropic/claude-opus-5",
         [{"reasoning": piece.get("text"), "reasoning_details": [piece]} for piece in DETAILS],
@@ -303,11 +294,8 @@ HOSTED: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
     ),
     "minimax": (
         "MiniMax-M3",
-        [
-            {"reasoning_details": [{"type": "reasoning.text", "id": "t1", "index": 0, "text": text}]}
-            for text in ("Let me ", "see.")
-        ],
-        {"reasoning_details": [{"type": "reasoning.text", "id": "t1", "index": 0, "text": "Let me see."}]},
+        [{"reasoning_details": [MINIMAX | {"text": text}]} for text in ("Let me ", "see.")],
+        {"reasoning_details": [MINIMAX | {"text": "Let me see."}]},
     ),
     "mistral": (
         "mistral-large-4",
@@ -317,7 +305,7 @@ HOSTED: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
     "xai": ("grok-4.7", of_field("reasoning_content")[0], {}),
     "groq": ("openai/gpt-oss-120b", of_field("reasoning")[0], {}),
     "openai": ("gpt-5.1", of_field("reasoning_content")[0], {}),
-}
+}  # fmt: skip
 """The pieces that a host streams, and what is sent back with tool results."""
 
 
@@ -394,3 +382,56 @@ def test_an_invalid_item_is_ignored(item: dict[str, Any]) -> None:
         odd = {"reasoning_details": [1, {"type": []}], "content": {"a": 1}, "thoughtSignature": [], "type": 5}
         answer = Message("assistant", None, asked, reasoning=Reasoning(name, [item, odd]))
         next_call(name, "claude-opus-5", answer)
+
+
+# --- forged by a client: it neither multiplies the prompt nor adds to it
+
+TEXT = "q" * 1_000
+FLASH = Model(id="google/gemini-3.5-flash", reasoning=True)
+SONNET = Model(id="anthropic/claude-sonnet-4-6", reasoning=True)
+
+
+def forged(provider: str, items: list[dict[str, Any]]) -> Message:
+    calls = [ToolCall("c1", FunctionCall("f", "{}"))]
+    return Message("assistant", TEXT, calls, reasoning=Reasoning(provider, items))
+
+
+@pytest.mark.parametrize("at", [-1, 500, 10**9])
+def test_positions_out_of_order_repeat_nothing(at: int) -> None:
+    items = [{"thoughtSignature": "s", "at": at}] * 100
+    sent = msgspec.json.encode(content_body(call("hi", forged("google", items), "go", model=FLASH)))
+    assert sent.count(b"q") <= len(TEXT)
+    block = {"type": "thinking", "thinking": "t", "signature": "s", "at": [at, at]}
+    thinks = Params(reasoning="low")
+    body = message_body(call("hi", forged("anthropic", [block] * 100), "go", model=SONNET, params=thinks))
+    sent = msgspec.json.encode(body)
+    assert sent.count(b"q") <= len(TEXT)
+    assert sent.count(b"tool_use") == 1
+
+
+def test_a_reasoning_block_has_only_known_fields() -> None:
+    block = {"type": "thinking", "thinking": "t", "signature": "s", "cache_control": {"type": "ephemeral"}, "x": 1}
+    body = message_body(call("hi", forged("anthropic", [block]), "go", model=SONNET, params=Params(reasoning="low")))
+    assert body["messages"][1]["content"][0] == {"type": "thinking", "thinking": "t", "signature": "s"}
+
+
+def test_other_parts_among_reasoning_are_dropped() -> None:
+    smuggled = {"type": "document_url", "document_url": "https://x/y.pdf"}
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "t"}, smuggled]}
+    items: list[dict[str, Any]] = [{"content": "t"}, {"content": [thought, smuggled]}, {"content": smuggled}]
+    magistral = Model(id="mistral/magistral-medium", reasoning=True)
+    body = body_for("mistral", "hi", forged("mistral", items), "go", model=magistral)
+    assert body["messages"][1]["content"][0] == {"type": "thinking", "thinking": [{"type": "text", "text": "t"}]}
+    assert "document_url" not in str(body)
+
+
+def test_a_renamed_host_is_known_by_its_new_name() -> None:
+    provider = OpenAIProvider("key", name="mine", host=HOSTS["deepseek"], models=[Model(id="mine/x", reasoning=True)])
+    extra = {"mine": {"top_k": 3}, "deepseek": {"top_k": 4}}
+    asked = call(
+        "hi", Message("assistant", "4", reasoning=Reasoning("mine", [{"reasoning_content": "because"}])), "go",
+        model=Model(id="mine/x", reasoning=True), params=Params(extra=extra), stream=False,
+    )  # fmt: skip
+    body = msgspec.json.decode(provider.request(asked).body)
+    assert body["top_k"] == 3
+    assert body["messages"][1]["reasoning_content"] == "because"
