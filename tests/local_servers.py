@@ -2,80 +2,40 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from .upstream import Answer, Request, Upstream, of_json
 
 Answers = dict[str, Any]
 """JSON by path; a function is called with the body of the request."""
 
 
-class LocalServer:
+class LocalServer(Upstream):
     """Answers paths with JSON, and chat completions with the model's name."""
 
-    def __init__(self, answers: Answers, port: int = 0) -> None:
-        self.answers = answers
-        self.requests: list[tuple[str, str]] = []
-        """Methods and paths, as they came."""
-        self.keys: set[str | None] = set()
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
-        self._server.daemon_threads = True
-        self.port: int = self._server.server_address[1]
-        self.place = f"127.0.0.1:{self.port}"
-        self.url = f"http://{self.place}/v1"
+    def __init__(self, paths: Answers, port: int = 0) -> None:
+        super().__init__(self._answer, port=port)
+        self.paths = paths
 
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._server.serve_forever, args=[0.01], daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    @property
+    def keys(self) -> set[str | None]:
+        return {request.headers.get("authorization") for request in self.requests}
 
     def asked(self, path: str) -> int:
-        return sum(each == path for _, each in self.requests)
+        return sum(request.path == path for request in self.requests)
 
-    def answer(self, path: str, body: Any) -> Any:
+    def json_of(self, path: str, body: Any) -> Any:
         """The JSON of an answer; None: 404."""
         if path.endswith("/chat/completions"):
             message = {"role": "assistant", "content": f"I am {body['model']}"}
             choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
             return {"choices": choices, "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
-        answer = self.answers.get(path)
+        answer = self.paths.get(path)
         return answer(body) if callable(answer) else answer
 
-
-def _handler(server: LocalServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            self._answer(None)
-
-        def do_POST(self) -> None:
-            self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-
-        def _answer(self, body: Any) -> None:
-            server.requests.append((self.command, self.path))
-            server.keys.add(self.headers["authorization"])
-            found = server.answer(self.path, body)
-            sent = json.dumps({"error": "not found"} if found is None else found).encode()
-            self.send_response(404 if found is None else 200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(sent)))
-            self.end_headers()
-            self.wfile.write(sent)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    return Handler
+    def _answer(self, request: Request) -> Answer:
+        document = self.json_of(request.path, request.body if request.raw else None)
+        return of_json({"error": "not found"}, 404) if document is None else of_json(document)
 
 
 SHOWN = {

@@ -14,7 +14,9 @@ from anthropic.types import Message, RawMessageStreamEvent
 from anthropic.types.message_create_params import MessageCreateParams
 from pydantic import TypeAdapter
 
-from .openai_server import Answer, Cut, Gate, OpenAIServer, Request, _exhaust, _forbid_extra, of_json
+from tests.upstream import Answer, Cut, Gate, Request, Upstream, of_json
+
+from .openai_server import _exhaust, _forbid_extra
 
 COUNTED = {"input_tokens": 9, "output_tokens": 3}
 OLD_FIELDS = ("temperature", "top_p")
@@ -25,7 +27,7 @@ _event: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 _adapters: list[TypeAdapter[Any]] = []
 
 
-class AnthropicServer(OpenAIServer):
+class AnthropicServer(Upstream):
     """Answers each request with the next of ``answers``, or with what ``answer`` makes of it."""
 
     def __init__(self, answer: Callable[[Request], Answer] | None = None) -> None:
@@ -33,7 +35,7 @@ class AnthropicServer(OpenAIServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return self.root
 
     def problems_in(self, request: Request) -> list[str]:
         return problems_of(request.body)

@@ -17,8 +17,7 @@ from routewright.backends.providers.openai import request_body
 from routewright.errors import ProviderFault
 from routewright.protocols import Provider
 from routewright.wire import Chunk, Delta, Finish, Message, Model, Params, ToolDelta, UpstreamCall, Usage
-
-from .openai_server import Answer
+from tests.upstream import Answer
 
 JSON = {"content-type": "application/json"}
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}

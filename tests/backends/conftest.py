@@ -14,7 +14,8 @@ from routewright.backends.providers.http import HttpProvider
 from .escapes import SECRET, Outside
 
 if TYPE_CHECKING:  # the vendors' SDKs take seconds to import, and most tests here need none of them
-    from .openai_server import OpenAIServer
+    from tests.upstream import Upstream
+
     from .vendors import Vendor
 
 
@@ -26,14 +27,14 @@ def vendor(request: pytest.FixtureRequest) -> Vendor:
 
 
 @pytest.fixture
-def server(vendor: Vendor) -> Iterator[OpenAIServer]:
+def server(vendor: Vendor) -> Iterator[Upstream]:
     with vendor.serve() as running:
         yield running
     assert running.problems == []
 
 
 @pytest.fixture
-async def provider(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> AsyncIterator[HttpProvider]:
+async def provider(vendor: Vendor, server: Upstream, anyio_backend: str) -> AsyncIterator[HttpProvider]:
     from .vendors import KEY
 
     made = vendor.make(KEY, base_url=server.url)

@@ -13,7 +13,7 @@ from typing import Any
 from google.genai import types
 from pydantic import BaseModel, ConfigDict, Field
 
-from .openai_server import Answer, Cut, Gate, OpenAIServer, Request, of_json
+from tests.upstream import Answer, Cut, Gate, Request, Upstream, of_json
 
 USAGE = {"promptTokenCount": 9, "candidatesTokenCount": 3, "totalTokenCount": 12}
 
@@ -49,7 +49,7 @@ def _kinds(content: types.Content) -> list[set[str]]:
     return [set(part.model_dump(exclude_none=True)) - beside for part in content.parts or [types.Part()]]
 
 
-class GeminiServer(OpenAIServer):
+class GeminiServer(Upstream):
     """Answers each request with the next of ``answers``, or with what ``answer`` makes of it."""
 
     def __init__(self, answer: Callable[[Request], Answer] = lambda request: echo(request)) -> None:
@@ -57,7 +57,7 @@ class GeminiServer(OpenAIServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return self.root
 
     def problems_in(self, request: Request) -> list[str]:
         return problems_of(request.raw)

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from .openai_server import PATIENCE_S, Request
+from routewright.testing.faulty.server import PATIENCE_S
+from tests.upstream import Request
 
 
 class ProxyServer:

@@ -65,10 +65,10 @@ async def test_ollama_is_asked_once_for_each_model() -> None:
         await provider.discover()
         await provider.discover()
         assert (server.asked("/api/tags"), server.asked("/api/show")) == (2, 1)
-        server.answers = ollama("llama3.2:latest", "gemma4:31b")
+        server.paths = ollama("llama3.2:latest", "gemma4:31b")
         await provider.discover()
         assert [model.id for model in provider.models()] == ["ollama/gemma4:31b", "ollama/llama3.2"]
-        server.answers = ollama("gemma4:31b")
+        server.paths = ollama("gemma4:31b")
         await provider.discover()
         assert [model.id for model in provider.models()] == ["ollama/gemma4:31b"]
         assert server.asked("/api/show") == 2
@@ -86,7 +86,7 @@ async def test_a_model_loaded_by_ollama_has_its_loaded_window() -> None:
         await provider.discover()
         windows = {model.id: model.context_window for model in provider.models()}
         assert windows == {"ollama/gemma4:31b": 262_144, "ollama/gpt-oss:20b": 16_384, "ollama/llama3.2": 4_096}
-        server.answers["/api/ps"] = {"models": []}
+        server.paths["/api/ps"] = {"models": []}
         await provider.discover()
         assert {model.id: model.context_window for model in provider.models()}["ollama/llama3.2"] == 131_072
         assert server.asked("/api/show") == 4  # also of the one that embeds

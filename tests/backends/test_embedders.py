@@ -24,8 +24,7 @@ from routewright.backends.embed import MOST_BYTES
 from routewright.backends.transport import AutoTransport
 from routewright.cache import OpenAIEmbedder, StaticEmbedder
 from routewright.protocols import Embedder
-
-from .openai_server import Answer, Cut, OpenAIServer, of_json
+from tests.upstream import Answer, Cut, Upstream, of_json
 
 pytestmark = pytest.mark.anyio
 KEY = "sk-Canary/0123456789+abcdef"
@@ -43,13 +42,13 @@ def plain(text: str) -> Answer:
 
 
 @pytest.fixture
-def server() -> Iterator[OpenAIServer]:
-    with OpenAIServer(lambda request: vector(3, 4.0)) as running:
+def server() -> Iterator[Upstream]:
+    with Upstream(lambda request: vector(3, 4.0)) as running:
         yield running
 
 
 @pytest.fixture
-async def embedder(server: OpenAIServer, anyio_backend: str) -> Any:
+async def embedder(server: Upstream, anyio_backend: str) -> Any:
     made = OpenAIEmbedder("m", base_url=server.url, api_key=KEY)
     yield made
     await made.aclose()
@@ -68,7 +67,7 @@ async def fault_of(embedder: OpenAIEmbedder) -> ProviderFault:
 # --- a server
 
 
-async def test_a_server_is_asked_for_one_embedding(server: OpenAIServer) -> None:
+async def test_a_server_is_asked_for_one_embedding(server: Upstream) -> None:
     embedder = OpenAIEmbedder("m", api_key=KEY, base_url=server.url, dimensions=2)
     made = await embedder.embed("Why? ☂")
     assert made.tolist() == [3.0, 4.0]
@@ -83,9 +82,7 @@ async def test_a_server_is_asked_for_one_embedding(server: OpenAIServer) -> None
     await embedder.aclose()
 
 
-async def test_a_custom_server_needs_no_key_and_gets_none(
-    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_custom_server_needs_no_key_and_gets_none(server: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     embedder = OpenAIEmbedder("m", base_url=server.url)
     await embedder.embed(QUESTION)
@@ -93,9 +90,7 @@ async def test_a_custom_server_needs_no_key_and_gets_none(
     await embedder.aclose()
 
 
-async def test_key_and_address_are_read_from_the_environment(
-    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_key_and_address_are_read_from_the_environment(server: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     embedder = OpenAIEmbedder()
@@ -121,7 +116,7 @@ def test_wrong_arguments_are_named(wrong: dict[str, Any]) -> None:
     ("status", "kind"), [(401, "auth"), (403, "auth"), (429, "rate_limited"), (500, "server"), (302, "malformed")]
 )
 async def test_a_status_is_a_fault_of_its_kind(
-    server: OpenAIServer, embedder: OpenAIEmbedder, status: int, kind: str
+    server: Upstream, embedder: OpenAIEmbedder, status: int, kind: str
 ) -> None:
     said = {"error": {"message": f"you said {QUESTION} with {KEY}"}}
     server.answers.append(of_json(said, status, **{"retry-after": "7", "location": f"{server.url}/elsewhere"}))
@@ -152,18 +147,18 @@ async def test_a_status_is_a_fault_of_its_kind(
     ids=lambda content: content[:40],
 )
 async def test_an_answer_without_exactly_one_embedding_is_malformed(
-    server: OpenAIServer, embedder: OpenAIEmbedder, content: str
+    server: Upstream, embedder: OpenAIEmbedder, content: str
 ) -> None:
     server.answers.append(plain(content))
     assert (await fault_of(embedder)).kind == "malformed"
 
 
-async def test_a_broken_connection_is_a_fault(server: OpenAIServer, embedder: OpenAIEmbedder) -> None:
+async def test_a_broken_connection_is_a_fault(server: Upstream, embedder: OpenAIEmbedder) -> None:
     server.answers.append(Answer([b'{"data"', Cut()], headers={"content-length": "99"}))
     assert (await fault_of(embedder)).kind == "reset"
 
 
-async def test_a_given_transport_stays_open(server: OpenAIServer) -> None:
+async def test_a_given_transport_stays_open(server: Upstream) -> None:
     class Counting(AutoTransport):
         closed = 0
 

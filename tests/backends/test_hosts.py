@@ -14,9 +14,10 @@ from routewright.backends.providers.hosts import Host
 from routewright.backends.providers.openai import OpenAIProvider
 from routewright.errors import ContentRefused, NoCandidates, ValidationFailed
 from routewright.wire import Availability, Model
+from tests.upstream import of_json
 
 from .asking import call, written
-from .openai_server import OpenAIServer, delta, events, of_json, whole
+from .openai_server import OpenAIServer, delta, events, whole
 from .vendors import BAD_ADDRESSES, KEY, PASSWORD
 
 RESOURCE = "https://my-resource.openai.azure.com"

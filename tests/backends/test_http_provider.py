@@ -36,6 +36,7 @@ from routewright.router import StepCall, StepDone
 from routewright.testing import FakeClock
 from routewright.wire import Chunk, Delta, Finish, Model, Params, UpstreamCall, Usage
 from routewright.wire.account import Secret
+from tests.upstream import Answer, Cut, Gate, Request, Upstream, of_json
 
 from . import anthropic_server as anthropic
 from . import gemini_server as gemini
@@ -55,7 +56,6 @@ from .asking import (
     written,
 )
 from .conversations import calls, conversations, scraps
-from .openai_server import Answer, Cut, Gate, OpenAIServer, Request, of_json
 from .vendors import BAD_ADDRESSES, KEY, OPENAI, PASSWORD, TEXT, USAGE, VENDORS, Vendor
 
 pytestmark = pytest.mark.anyio
@@ -66,7 +66,7 @@ on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 @pytest.fixture
-async def several_keys(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> AsyncIterator[HttpProvider]:
+async def several_keys(vendor: Vendor, server: Upstream, anyio_backend: str) -> AsyncIterator[HttpProvider]:
     """A provider with several keys."""
     made = vendor.make(KEYS, base_url=server.url, clock=FakeClock(autojump=False))
     yield made
@@ -85,13 +85,13 @@ async def test_plain_answer_is_text_usage_and_finish(vendor: Vendor, provider: H
 
 
 async def test_streamed_answer_is_deltas_usage_and_finish(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+    vendor: Vendor, server: Upstream, provider: HttpProvider
 ) -> None:
     server.answers = [vendor.streamed("a", "b", "c")]
     assert await chunks_of(provider, call()) == [*vendor.begun, *map(Delta, "abc"), USAGE, Finish("stop")]
 
 
-async def test_stream_is_read_as_it_arrives(vendor: Vendor, server: OpenAIServer, provider: HttpProvider) -> None:
+async def test_stream_is_read_as_it_arrives(vendor: Vendor, server: Upstream, provider: HttpProvider) -> None:
     gate = Gate()
     server.answers = [vendor.streamed("first", gate, "last")]
     async with provider.open(call()) as chunks:
@@ -101,7 +101,7 @@ async def test_stream_is_read_as_it_arrives(vendor: Vendor, server: OpenAIServer
 
 
 async def test_stream_over_tcp_in_any_pieces_is_the_same(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+    vendor: Vendor, server: Upstream, provider: HttpProvider
 ) -> None:
     sent = bytes_of(vendor.stream(*vendor.long, *vendor.long_ending))
     for size in (1, 3, 64):
@@ -121,7 +121,7 @@ def test_stream_cut_at_any_bytes_is_the_same(vendor: Vendor, data: st.DataObject
 
 @both
 async def test_a_server_may_stream_or_not_regardless_of_the_request(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider, stream: bool
+    vendor: Vendor, server: Upstream, provider: HttpProvider, stream: bool
 ) -> None:
     server.answers = [vendor.whole("all at once"), vendor.streamed("all at once")]
     assert await chunks_of(provider, call(stream=stream)) == vendor.plain("all at once")
@@ -129,20 +129,20 @@ async def test_a_server_may_stream_or_not_regardless_of_the_request(
 
 
 async def test_a_stream_may_lack_its_end_mark_after_the_finish_reason(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+    vendor: Vendor, server: Upstream, provider: HttpProvider
 ) -> None:
     server.answers = [vendor.broken("x", *vendor.ending)]
     assert await chunks_of(provider, call()) == [*vendor.begun, Delta("x"), USAGE, Finish("stop")]
 
 
-async def test_plain_and_streamed_answers_keep_the_connection(server: OpenAIServer, provider: HttpProvider) -> None:
+async def test_plain_and_streamed_answers_keep_the_connection(server: Upstream, provider: HttpProvider) -> None:
     for number in range(20):
         await chunks_of(provider, call("abc", stream=number % 2 == 0))
     assert server.opened == 1
 
 
 async def test_a_stream_is_drained_so_that_its_connection_is_reused(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+    vendor: Vendor, server: Upstream, provider: HttpProvider
 ) -> None:
     gate, ended = Gate(), anyio.Event()
     server.answers = [vendor.streamed("x")]
@@ -162,7 +162,7 @@ async def test_a_stream_is_drained_so_that_its_connection_is_reused(
     assert server.opened == 1
 
 
-def test_asyncio_and_trio_read_the_same_chunks(vendor: Vendor, server: OpenAIServer) -> None:
+def test_asyncio_and_trio_read_the_same_chunks(vendor: Vendor, server: Upstream) -> None:
     provider = vendor.make(KEY, base_url=server.url)
     read = [anyio.run(chunks_of, provider, call(TEXT), backend=backend) for backend in ("asyncio", "trio")]
     assert read[0] == read[1]
@@ -237,7 +237,7 @@ MALFORMED: dict[str, Callable[[Vendor], Answer]] = {
 @on_asyncio
 @both
 async def test_invalid_complete_answer_is_malformed(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider, stream: bool
+    vendor: Vendor, server: Upstream, provider: HttpProvider, stream: bool
 ) -> None:
     for case, make in MALFORMED.items():
         server.answers = [make(vendor)]
@@ -248,7 +248,7 @@ async def test_invalid_complete_answer_is_malformed(
 @on_asyncio
 @both
 async def test_usage_is_given_before_a_fault(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider, stream: bool
+    vendor: Vendor, server: Upstream, provider: HttpProvider, stream: bool
 ) -> None:
     none: list[dict[str, Any]] = [BOOM, {vendor.content: []}, {}]
     for document in none:
@@ -279,7 +279,7 @@ BROKEN: dict[str, tuple[bytes | Cut, str]] = {
 
 @on_asyncio
 async def test_broken_stream_gives_the_chunks_before_the_fault(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+    vendor: Vendor, server: Upstream, provider: HttpProvider
 ) -> None:
     for case, (broken, kind) in BROKEN.items():
         for texts in ([], ["half"]):
@@ -292,7 +292,7 @@ async def test_broken_stream_gives_the_chunks_before_the_fault(
 
 @on_asyncio
 async def test_stream_that_ends_before_its_reason_is_truncated(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+    vendor: Vendor, server: Upstream, provider: HttpProvider
 ) -> None:
     for kept in range(len(vendor.long) + 1):
         server.answers = [vendor.stream(*vendor.long[:kept]), vendor.stream(*vendor.long[:kept], Cut())]
@@ -304,14 +304,14 @@ async def test_stream_that_ends_before_its_reason_is_truncated(
 
 @both
 async def test_a_fault_in_the_body_is_marked_as_answered(
-    server: OpenAIServer, provider: HttpProvider, stream: bool
+    server: Upstream, provider: HttpProvider, stream: bool
 ) -> None:
     server.answers = [Answer([b'{"a"', Cut()], headers=EVENTS if stream else JSON, chunked=True)]
     fault = await fault_of(provider, call(stream=stream))
     assert (fault.kind, fault.answered) == ("reset", True)
 
 
-async def test_unreachable_host_is_a_connect_fault(vendor: Vendor, server: OpenAIServer) -> None:
+async def test_unreachable_host_is_a_connect_fault(vendor: Vendor, server: Upstream) -> None:
     provider = vendor.make(KEY, base_url=f"https://127.0.0.1:{server.port}")
     fault = await fault_of(provider)
     assert (fault.kind, fault.answered) == ("connect", False)
@@ -320,7 +320,7 @@ async def test_unreachable_host_is_a_connect_fault(vendor: Vendor, server: OpenA
 
 @on_asyncio
 async def test_an_unexpected_content_type_is_shown_shortened(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+    vendor: Vendor, server: Upstream, provider: HttpProvider
 ) -> None:
     for said, shown in (("text/html; charset=utf-8", "'text/html'"), ("x" * 1000, repr("x" * 40))):
         server.answers = [Answer([b"<html>"], headers={"content-type": said})]
@@ -351,7 +351,7 @@ STATUSES: list[tuple[int, Any, str]] = [
 @on_asyncio
 @both
 async def test_status_and_body_determine_the_kind_of_fault(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider, stream: bool
+    vendor: Vendor, server: Upstream, provider: HttpProvider, stream: bool
 ) -> None:
     for status, body, kind in STATUSES:
         server.answers = [of_json(body, status, retry_after="7")]
@@ -364,7 +364,7 @@ async def test_status_and_body_determine_the_kind_of_fault(
 
 @pytest.mark.parametrize(("status", "kind"), [(429, "rate_limited"), (500, "server")])
 async def test_error_with_an_incomplete_body_is_still_the_error(
-    server: OpenAIServer, provider: HttpProvider, status: int, kind: str
+    server: Upstream, provider: HttpProvider, status: int, kind: str
 ) -> None:
     server.answers = [Answer([b'{"error": ', Cut()], status, chunked=True)]
     fault = await fault_of(provider)
@@ -374,9 +374,7 @@ async def test_error_with_an_incomplete_body_is_still_the_error(
 # --- leaving early
 
 
-async def test_leaving_a_stream_frees_its_connection(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
-) -> None:
+async def test_leaving_a_stream_frees_its_connection(vendor: Vendor, server: Upstream, provider: HttpProvider) -> None:
     server.answers = [vendor.broken("first", Gate())]
     async with provider.open(call()) as chunks:
         assert await text_from(chunks) == "first"
@@ -387,7 +385,7 @@ async def test_leaving_a_stream_frees_its_connection(
 
 
 @both
-async def test_cancel_frees_the_connection(server: OpenAIServer, provider: HttpProvider, stream: bool) -> None:
+async def test_cancel_frees_the_connection(server: Upstream, provider: HttpProvider, stream: bool) -> None:
     gate = Gate()
     server.answers = [Answer([gate], headers=EVENTS if stream else JSON, chunked=True)]
     async with anyio.create_task_group() as group:
@@ -401,7 +399,7 @@ async def test_cancel_frees_the_connection(server: OpenAIServer, provider: HttpP
 
 
 @pytest.fixture
-async def hasty(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> AsyncIterator[HttpProvider]:
+async def hasty(vendor: Vendor, server: Upstream, anyio_backend: str) -> AsyncIterator[HttpProvider]:
     """A provider with a timeout, on a manual clock."""
     made = vendor.make(KEY, base_url=server.url, clock=FakeClock(autojump=False), timeout=2.5, max_retries=3)
     yield made
@@ -409,7 +407,7 @@ async def hasty(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> Asy
 
 
 @both
-async def test_a_timeout_ends_a_wait_for_an_answer(server: OpenAIServer, hasty: HttpProvider, stream: bool) -> None:
+async def test_a_timeout_ends_a_wait_for_an_answer(server: Upstream, hasty: HttpProvider, stream: bool) -> None:
     gate, clock = Gate(), hasty._clock
     assert isinstance(clock, FakeClock)
     server.answers = [Answer([gate], headers=EVENTS if stream else JSON, chunked=True)]
@@ -430,7 +428,7 @@ async def test_a_timeout_ends_a_wait_for_an_answer(server: OpenAIServer, hasty: 
 
 
 async def test_a_timeout_applies_to_each_wait_of_a_stream(
-    vendor: Vendor, server: OpenAIServer, hasty: HttpProvider
+    vendor: Vendor, server: Upstream, hasty: HttpProvider
 ) -> None:
     first, second, clock = Gate(), Gate(), hasty._clock
     assert isinstance(clock, FakeClock)
@@ -453,9 +451,7 @@ def test_wrong_timeouts_and_retries_are_refused(vendor: Vendor) -> None:
             vendor.make(KEY, **argument)
 
 
-async def test_context_may_be_exited_in_another_task(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
-) -> None:
+async def test_context_may_be_exited_in_another_task(vendor: Vendor, server: Upstream, provider: HttpProvider) -> None:
     server.answers = [vendor.broken("first", Gate())]
     running = provider.open(call())
 
@@ -469,7 +465,7 @@ async def test_context_may_be_exited_in_another_task(
     assert await anyio.to_thread.run_sync(server.wait_connected, 0)
 
 
-def test_ten_loops_one_after_another_share_a_provider(vendor: Vendor, server: OpenAIServer) -> None:
+def test_ten_loops_one_after_another_share_a_provider(vendor: Vendor, server: Upstream) -> None:
     provider = vendor.make(KEY, base_url=server.url)
     for number in range(10):
         backend = "trio" if number % 2 else "asyncio"
@@ -477,7 +473,7 @@ def test_ten_loops_one_after_another_share_a_provider(vendor: Vendor, server: Op
         assert server.wait_connected(0)
 
 
-async def test_closing_is_idempotent_and_leaves_a_given_transport_open(vendor: Vendor, server: OpenAIServer) -> None:
+async def test_closing_is_idempotent_and_leaves_a_given_transport_open(vendor: Vendor, server: Upstream) -> None:
     owner = vendor.make(KEY, base_url=server.url)
     guest = vendor.make(KEY, base_url=server.url, transport=owner._transport)
     await chunks_of(owner, call())
@@ -506,7 +502,7 @@ def repeating(vendor: Vendor, status: int, field: str) -> Callable[[Request], An
 
 
 @on_asyncio
-async def test_key_is_hidden_if_the_server_repeats_it(vendor: Vendor, server: OpenAIServer) -> None:
+async def test_key_is_hidden_if_the_server_repeats_it(vendor: Vendor, server: Upstream) -> None:
     other = "another-secret"
     provider = vendor.make(KEY, base_url=server.url, headers={"X-Secret": other})
     fields = ("code", "type", "status", "reason", "error_code")
@@ -522,7 +518,7 @@ async def test_key_is_hidden_if_the_server_repeats_it(vendor: Vendor, server: Op
 
 @on_asyncio
 async def test_key_is_hidden_in_the_fault_of_a_broken_answer(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+    vendor: Vendor, server: Upstream, provider: HttpProvider
 ) -> None:
     broken: list[Callable[[str, Vendor], Answer]] = [
         lambda key, vendor: Answer([f"{key} {{".encode()], headers=JSON),
@@ -553,7 +549,7 @@ SPELLINGS: tuple[Callable[[str], str], ...] = (
 
 
 @on_asyncio
-async def test_key_is_hidden_in_any_spelling(vendor: Vendor, server: OpenAIServer) -> None:
+async def test_key_is_hidden_in_any_spelling(vendor: Vendor, server: Upstream) -> None:
     key = KEYS[0]
     provider = vendor.make(key, base_url=server.url)
     for spell, status in product(SPELLINGS, (200, 401)):
@@ -569,7 +565,7 @@ async def test_key_is_hidden_in_any_spelling(vendor: Vendor, server: OpenAIServe
 @on_asyncio
 @both
 async def test_all_keys_are_hidden_whichever_the_server_repeats(
-    server: OpenAIServer, several_keys: HttpProvider, stream: bool
+    server: Upstream, several_keys: HttpProvider, stream: bool
 ) -> None:
     for status in (200, 400, 401, 429, 500):
         error = of_json({"error": {"message": f"bad: {KEYS}", "code": KEYS[1]}}, status)
@@ -587,14 +583,14 @@ def test_a_provider_cannot_be_copied(vendor: Vendor) -> None:
 # --- which keys are asked
 
 
-def tried(vendor: Vendor, server: OpenAIServer) -> list[int]:
+def tried(vendor: Vendor, server: Upstream) -> list[int]:
     """The positions of the received keys."""
     came = [KEYS.index(vendor.key_of(request)) for request in server.requests]
     server.requests.clear()
     return came
 
 
-def refuse_keys(vendor: Vendor, server: OpenAIServer, refusals: dict[str, Answer]) -> None:
+def refuse_keys(vendor: Vendor, server: Upstream, refusals: dict[str, Answer]) -> None:
     """Refuse some keys with these answers."""
     well = server.answer
     server.answer = lambda request: refusals.get(vendor.key_of(request)) or well(request)
@@ -606,7 +602,7 @@ def refuse_keys(vendor: Vendor, server: OpenAIServer, refusals: dict[str, Answer
     ("status", "body"), [(401, {}), (402, {}), (403, {}), (429, {}), (400, {"error": "Incorrect API key provided"})]
 )
 async def test_a_call_continues_with_the_next_key_if_one_is_refused(
-    vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider, status: int, body: Any, stream: bool
+    vendor: Vendor, server: Upstream, several_keys: HttpProvider, status: int, body: Any, stream: bool
 ) -> None:
     refuse_keys(vendor, server, dict.fromkeys(KEYS[:2], of_json(body, status)))
     for expected in ([0, 1, 2], [2], [2]):
@@ -616,7 +612,7 @@ async def test_a_call_continues_with_the_next_key_if_one_is_refused(
 
 @on_asyncio
 async def test_a_fault_unrelated_to_the_key_is_raised_at_once(
-    vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider
+    vendor: Vendor, server: Upstream, several_keys: HttpProvider
 ) -> None:
     for status, body in ((403, {"error": "Your input was flagged"}), (404, {}), (422, {}), (498, {}), (500, {})):
         server.answers = [of_json(body, status)]
@@ -626,7 +622,7 @@ async def test_a_fault_unrelated_to_the_key_is_raised_at_once(
 
 @on_asyncio
 async def test_if_all_keys_are_limited_the_soonest_retry_is_reported(
-    vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider
+    vendor: Vendor, server: Upstream, several_keys: HttpProvider
 ) -> None:
     refuse_keys(vendor, server, {key: of_json({}, 429, retry_after=str(9 - place)) for place, key in enumerate(KEYS)})
     fault = await fault_of(several_keys)
@@ -637,7 +633,7 @@ async def test_if_all_keys_are_limited_the_soonest_retry_is_reported(
 
 
 @on_asyncio
-async def test_faults_of_a_single_key_are_raised_unchanged(vendor: Vendor, server: OpenAIServer) -> None:
+async def test_faults_of_a_single_key_are_raised_unchanged(vendor: Vendor, server: Upstream) -> None:
     provider = vendor.make(KEYS[:1], base_url=server.url)
     server.answer = lambda request: of_json({}, 429)
     for _ in range(3):
@@ -647,7 +643,7 @@ async def test_faults_of_a_single_key_are_raised_unchanged(vendor: Vendor, serve
 
 
 @on_asyncio
-async def test_a_refused_key_is_not_a_failed_attempt(vendor: Vendor, server: OpenAIServer) -> None:
+async def test_a_refused_key_is_not_a_failed_attempt(vendor: Vendor, server: Upstream) -> None:
     refuse_keys(vendor, server, {KEYS[0]: of_json({}, 401)})
     models = [Model(id=f"{vendor.name}/gpt-x", like="openai/gpt-4.1")]
     provider = vendor.make(KEYS, base_url=server.url, models=models)
@@ -659,7 +655,7 @@ async def test_a_refused_key_is_not_a_failed_attempt(vendor: Vendor, server: Ope
 
 @on_asyncio
 async def test_one_refused_key_of_several_is_logged_once_and_degrades_its_models(
-    vendor: Vendor, server: OpenAIServer, caplog: pytest.LogCaptureFixture
+    vendor: Vendor, server: Upstream, caplog: pytest.LogCaptureFixture
 ) -> None:
     well, clock = server.answer, FakeClock(autojump=False)
     refuse_keys(vendor, server, {KEYS[0]: of_json({}, 401)})
@@ -691,7 +687,7 @@ async def test_one_refused_key_of_several_is_logged_once_and_degrades_its_models
 
 
 @on_asyncio
-async def test_the_header_x_should_retry_is_read(server: OpenAIServer, provider: HttpProvider) -> None:
+async def test_the_header_x_should_retry_is_read(server: Upstream, provider: HttpProvider) -> None:
     for word, retry in (("true", True), ("false", False), ("maybe", None)):
         server.answers = [of_json({}, 500, x_should_retry=word)]
         assert (await fault_of(provider)).retry is retry
@@ -700,7 +696,7 @@ async def test_the_header_x_should_retry_is_read(server: OpenAIServer, provider:
 @on_asyncio
 @pytest.mark.parametrize(("status", "word", "requests"), [(400, "true", 2), (500, "false", 1), (500, "", 2)])
 async def test_the_router_retries_as_the_vendor_says(
-    vendor: Vendor, server: OpenAIServer, status: int, word: str, requests: int
+    vendor: Vendor, server: Upstream, status: int, word: str, requests: int
 ) -> None:
     server.answer = lambda request: of_json({}, status, x_should_retry=word)
     models = [Model(id=f"{vendor.name}/gpt-x", quality=0.5)]
@@ -737,7 +733,7 @@ def used_up(vendor: Vendor) -> Answer:
 @limiting
 @on_asyncio
 @both
-async def test_a_single_used_up_key_is_still_used(vendor: Vendor, server: OpenAIServer, stream: bool) -> None:
+async def test_a_single_used_up_key_is_still_used(vendor: Vendor, server: Upstream, stream: bool) -> None:
     provider = vendor.make(KEY, base_url=server.url)
     server.answers = [used_up(vendor)]
     for _ in range(2):  # a reset is when all of a limit is back, not when the next call passes
@@ -748,7 +744,7 @@ async def test_a_single_used_up_key_is_still_used(vendor: Vendor, server: OpenAI
 @limiting
 @on_asyncio
 async def test_a_used_up_key_is_replaced_for_that_model(
-    vendor: Vendor, server: OpenAIServer, several_keys: HttpProvider
+    vendor: Vendor, server: Upstream, several_keys: HttpProvider
 ) -> None:
     server.answers = [used_up(vendor)]
     for model in ("x/gpt-x", "x/gpt-x", "x/other"):
@@ -887,7 +883,7 @@ def test_an_invalid_address_shows_no_credentials(vendor: Vendor) -> None:
 @both
 @pytest.mark.parametrize("vendor", ["anthropic", "google"], indirect=True)
 async def test_a_request_that_cannot_be_expressed_is_not_sent(
-    server: OpenAIServer, provider: HttpProvider, stream: bool
+    server: Upstream, provider: HttpProvider, stream: bool
 ) -> None:
     fault = await fault_of(provider, call("my secret", stream=stream, params=Params(2.0, stop=["secret"] * 6)))
     assert (fault.kind, fault.answered) == ("request", False)
@@ -898,7 +894,7 @@ async def test_a_request_that_cannot_be_expressed_is_not_sent(
 @on_asyncio
 @both
 async def test_a_request_over_tcp_has_its_path_key_and_form(
-    vendor: Vendor, server: OpenAIServer, provider: HttpProvider, stream: bool
+    vendor: Vendor, server: Upstream, provider: HttpProvider, stream: bool
 ) -> None:
     await chunks_of(provider, call("abc", stream=stream))
     (request,) = server.requests

@@ -37,10 +37,11 @@ from routewright.wire import (
     Usage,
 )
 from routewright.wire.account import Secret
+from tests.upstream import Cut, of_json
 
 from . import asking
 from .asking import chunks_of, fault_of
-from .openai_server import USAGE, Cut, OpenAIServer, delta, echo, events, of_json
+from .openai_server import USAGE, OpenAIServer, delta, echo, events
 
 pytestmark = pytest.mark.anyio
 HOME = "routewright.backends.providers.litellm"

@@ -9,11 +9,8 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +24,7 @@ from routewright.backends.tools.mcp import McpTools
 from routewright.protocols import Tool, ToolFailed
 from routewright.testing import ScriptedProvider
 from routewright.wire import Finish, ToolDelta, Usage
+from tests.upstream import Answer, Request, Upstream, of_json
 
 pytestmark = pytest.mark.anyio
 # On trio the SDK leaves the end of an HTTP answer to the garbage collector.
@@ -204,46 +202,33 @@ async def test_a_result_outside_the_protocol_fails_the_call() -> None:
         assert "the protocol does not allow" in outputs(await run(tools, ("good", {})))[0]["error"]
 
 
-class Bomb(BaseHTTPRequestHandler):
+def bomb(request: Request) -> Answer:
     """An MCP server over HTTP whose results are small, or take too much memory once they are read."""
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
-        told: dict[str, Any] = {
-            "initialize": about | {"serverInfo": {"name": "bomb", "version": "1"}},
-            "tools/list": {"tools": [{"name": name, "inputSchema": {}} for name in ("small", "long", "packed")]},
-        }
-        name = asked.get("params", {}).get("name")
-        text = "x" * (5 << 20 if name == "long" else 5)
-        result = told.get(asked["method"], {"content": [{"type": "text", "text": text}]})
-        body = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), "result": result}).encode()
-        self.send_response(200 if "id" in asked else 202)
-        if name == "packed":
-            body = gzip.compress(body)
-            self.send_header("content-encoding", "gzip")
-        if "id" in asked:
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        if "id" in asked:
-            with suppress(OSError):  # it is not read to the end
-                self.wfile.write(body)
-
-    def do_GET(self) -> None:
-        self.send_error(405)
-
-    def log_message(self, *said: Any) -> None:
-        """Say nothing."""
+    if request.method == "GET":
+        return Answer(status=405)
+    asked = request.body
+    about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+    results: dict[str, Any] = {
+        "initialize": about | {"serverInfo": {"name": "bomb", "version": "1"}},
+        "tools/list": {"tools": [{"name": name, "inputSchema": {}} for name in ("small", "long", "packed")]},
+    }
+    name = asked.get("params", {}).get("name")
+    text = "x" * (5 << 20 if name == "long" else 5)
+    result = results.get(asked["method"], {"content": [{"type": "text", "text": text}]})
+    if "id" not in asked:
+        return Answer(status=202)
+    answer = of_json({"jsonrpc": "2.0", "id": asked["id"], "result": result})
+    if name == "packed":
+        answer.pieces = [gzip.compress(bytes(piece)) for piece in answer.pieces if isinstance(piece, bytes)]
+        answer.headers["content-encoding"] = "gzip"
+    return answer
 
 
 @unread
 async def test_a_server_over_http_cannot_fill_the_memory() -> None:
-    with HTTPServer(("127.0.0.1", 0), Bomb) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        async with McpTools.http(f"http://127.0.0.1:{server.server_port}/mcp") as tools:
+    with Upstream(bomb) as server:
+        async with McpTools.http(f"{server.root}/mcp") as tools:
             small, long, packed = outputs(await run(tools, ("small", {}), ("long", {}), ("packed", {})))
-        server.shutdown()
     assert small == {"result": "xxxxx"}
     for output in (long, packed):
         assert "the body is compressed, or longer than 4194304 bytes" in output["error"]

@@ -23,6 +23,7 @@ from routewright.backends.providers.gemini import GeneratedContent
 from routewright.backends.providers.gemini import read_usage as read_google
 from routewright.backends.providers.openai import Completion, read_usage
 from routewright.wire import Chunk, Delta, Finish, FunctionCall, Message, Thought, ToolCall, ToolDelta, Usage
+from tests.upstream import Answer, of_json
 
 from . import anthropic_server as anthropic
 from . import gemini_server as google
@@ -30,7 +31,7 @@ from .anthropic_server import events_of, message, said, sse, thought, used
 from .asking import all_from, bytes_of, call, came_from, kind_of, outcome, read_streamed, summary_of
 from .conversations import names, objects
 from .gemini_server import called, checked, generated
-from .openai_server import USAGE, Answer, delta, events, of_json, whole
+from .openai_server import USAGE, delta, events, whole
 
 TOLD = Usage(9, 3)
 SILENT = {"role": "assistant", "content": None}

@@ -22,9 +22,9 @@ from routewright.backends.transport.network import Network
 from routewright.backends.transport.webhooks import AiohttpWebhooks
 from routewright.errors import ProviderFault
 from routewright.protocols import Transport
+from tests.upstream import Answer, Gate, Request, Upstream
 
 from .asking import call, chunks_of
-from .openai_server import Answer, Gate, OpenAIServer, Request
 from .proxy_server import ProxyServer
 from .vendors import KEY, PASSWORD, Vendor
 
@@ -60,14 +60,14 @@ def tls(authority: trustme.CA) -> ssl.SSLContext:
 
 
 @pytest.fixture
-def upstream(tls: ssl.SSLContext) -> Iterator[OpenAIServer]:
-    with OpenAIServer(answer, tls) as running:
+def upstream(tls: ssl.SSLContext) -> Iterator[Upstream]:
+    with Upstream(answer, tls) as running:
         yield running
 
 
 @pytest.fixture
-def plain() -> Iterator[OpenAIServer]:
-    with OpenAIServer(answer) as running:
+def plain() -> Iterator[Upstream]:
+    with Upstream(answer) as running:
         yield running
 
 
@@ -96,7 +96,7 @@ def answer(request: Request) -> Answer:
     return Answer([request.raw or b"hello"])
 
 
-def named(server: OpenAIServer) -> str:
+def named(server: Upstream) -> str:
     """Its address with a name that only the proxy resolves."""
     return server.url.replace("127.0.0.1", NAME)
 
@@ -133,7 +133,7 @@ async def fault_of(transport: AutoTransport, url: str) -> ProviderFault:
 
 
 async def test_an_https_address_is_reached_through_a_tunnel_that_is_reused(
-    make: Make, upstream: OpenAIServer, proxy: ProxyServer, bundle: Path
+    make: Make, upstream: Upstream, proxy: ProxyServer, bundle: Path
 ) -> None:
     async with using(make(proxy=proxy.url, verify=bundle)) as transport:
         for _ in range(3):
@@ -146,9 +146,7 @@ async def test_an_https_address_is_reached_through_a_tunnel_that_is_reused(
     assert upstream.opened == 1
 
 
-async def test_an_http_address_is_requested_in_absolute_form(
-    make: Make, plain: OpenAIServer, proxy: ProxyServer
-) -> None:
+async def test_an_http_address_is_requested_in_absolute_form(make: Make, plain: Upstream, proxy: ProxyServer) -> None:
     async with using(make(proxy=proxy.url)) as transport:
         assert await fetch(transport, f"{named(plain)}/a?b=c") == b"hello"
     (asked,) = proxy.asked
@@ -158,7 +156,7 @@ async def test_an_http_address_is_requested_in_absolute_form(
 
 
 async def test_user_and_password_go_only_to_the_proxy(
-    make: Make, upstream: OpenAIServer, plain: OpenAIServer, guarded: ProxyServer, bundle: Path
+    make: Make, upstream: Upstream, plain: Upstream, guarded: ProxyServer, bundle: Path
 ) -> None:
     async with using(make(proxy=signed_in(guarded), verify=bundle)) as transport:
         for server in (upstream, plain, upstream, plain):
@@ -168,7 +166,7 @@ async def test_user_and_password_go_only_to_the_proxy(
         assert "proxy-authorization" not in request.headers
 
 
-async def test_a_password_may_have_any_character(make: Make, plain: OpenAIServer) -> None:
+async def test_a_password_may_have_any_character(make: Make, plain: Upstream) -> None:
     with ProxyServer("us er:p@ss:/ä") as proxy:
         place = proxy.url.replace("://", "://us%20er:p%40ss%3A%2F%C3%A4@")
         async with using(make(proxy=place)) as transport:
@@ -176,7 +174,7 @@ async def test_a_password_may_have_any_character(make: Make, plain: OpenAIServer
 
 
 async def test_a_proxy_may_use_tls(
-    make: Make, upstream: OpenAIServer, plain: OpenAIServer, tls: ssl.SSLContext, bundle: Path
+    make: Make, upstream: Upstream, plain: Upstream, tls: ssl.SSLContext, bundle: Path
 ) -> None:
     with ProxyServer(USER, tls=tls) as proxy:
         async with using(make(proxy=signed_in(proxy), verify=bundle)) as transport:
@@ -185,9 +183,7 @@ async def test_a_proxy_may_use_tls(
     assert [asked.method for asked in proxy.asked] == ["CONNECT", "POST"]
 
 
-async def test_cancelling_closes_the_tunnel(
-    make: Make, upstream: OpenAIServer, proxy: ProxyServer, bundle: Path
-) -> None:
+async def test_cancelling_closes_the_tunnel(make: Make, upstream: Upstream, proxy: ProxyServer, bundle: Path) -> None:
     gate = Gate()
     upstream.answers = [Answer([b"first", gate], chunked=True)]
     async with using(make(proxy=proxy.url, verify=bundle)) as transport:
@@ -200,7 +196,7 @@ async def test_cancelling_closes_the_tunnel(
 
 
 def test_tunnels_work_on_uvloop_even_through_a_tls_proxy(
-    upstream: OpenAIServer, proxy: ProxyServer, tls: ssl.SSLContext, bundle: Path
+    upstream: Upstream, proxy: ProxyServer, tls: ssl.SSLContext, bundle: Path
 ) -> None:
     uvloop = pytest.importorskip("uvloop")
 
@@ -218,7 +214,7 @@ def test_tunnels_work_on_uvloop_even_through_a_tls_proxy(
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_a_proxy_that_requires_a_password_is_named_and_not_retried(
-    make: Make, upstream: OpenAIServer, plain: OpenAIServer, guarded: ProxyServer, scheme: str
+    make: Make, upstream: Upstream, plain: Upstream, guarded: ProxyServer, scheme: str
 ) -> None:
     wrong = guarded.url.replace("://", f"://wrong:{PASSWORD}@")
     fault = await fault_of(make(proxy=wrong), named(upstream if scheme == "https" else plain))
@@ -229,7 +225,7 @@ async def test_a_proxy_that_requires_a_password_is_named_and_not_retried(
     assert "canary" not in str(vars(fault))
 
 
-async def test_a_refused_tunnel_is_a_connect_fault(make: Make, upstream: OpenAIServer) -> None:
+async def test_a_refused_tunnel_is_a_connect_fault(make: Make, upstream: Upstream) -> None:
     with ProxyServer(answers=503) as proxy:
         fault = await fault_of(make(proxy=proxy.url), named(upstream))
     assert (fault.kind, fault.retry) == ("connect", None)
@@ -244,7 +240,7 @@ async def test_an_unreachable_proxy_is_a_connect_fault(make: Make, scheme: str) 
     assert fault.public == "no connection through the proxy: it was refused"
 
 
-async def test_an_untrusted_proxy_is_a_connect_fault(make: Make, plain: OpenAIServer, tls: ssl.SSLContext) -> None:
+async def test_an_untrusted_proxy_is_a_connect_fault(make: Make, plain: Upstream, tls: ssl.SSLContext) -> None:
     with ProxyServer(tls=tls) as proxy:
         fault = await fault_of(make(proxy=proxy.url), named(plain))
     assert fault.kind == "connect"
@@ -254,7 +250,7 @@ async def test_an_untrusted_proxy_is_a_connect_fault(make: Make, plain: OpenAISe
 
 
 async def test_certificates_are_verified_through_a_tunnel_too(
-    make: Make, upstream: OpenAIServer, proxy: ProxyServer
+    make: Make, upstream: Upstream, proxy: ProxyServer
 ) -> None:
     fault = await fault_of(make(proxy=proxy.url), named(upstream))
     assert fault.kind == "connect"
@@ -266,7 +262,7 @@ async def test_certificates_are_verified_through_a_tunnel_too(
 
 
 async def test_verify_may_be_a_file_a_context_or_false(
-    make: Make, upstream: OpenAIServer, bundle: Path, authority: trustme.CA
+    make: Make, upstream: Upstream, bundle: Path, authority: trustme.CA
 ) -> None:
     context = ssl.create_default_context()
     authority.configure_trust(context)
@@ -276,14 +272,14 @@ async def test_verify_may_be_a_file_a_context_or_false(
     assert (await fault_of(make(), upstream.url)).kind == "connect"
 
 
-async def test_only_a_given_file_is_trusted(make: Make, upstream: OpenAIServer, tmp_path: Path) -> None:
+async def test_only_a_given_file_is_trusted(make: Make, upstream: Upstream, tmp_path: Path) -> None:
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(str(other))
     assert (await fault_of(make(verify=other), upstream.url)).kind == "connect"
 
 
 async def test_variables_name_the_certificates_unless_verify_is_given(
-    make: Make, upstream: OpenAIServer, bundle: Path, tmp_path: Path
+    make: Make, upstream: Upstream, bundle: Path, tmp_path: Path
 ) -> None:
     async with using(make(environ={"SSL_CERT_FILE": str(bundle)})) as transport:
         assert await fetch(transport, upstream.url) == b"hello"
@@ -292,7 +288,7 @@ async def test_variables_name_the_certificates_unless_verify_is_given(
         assert await fetch(transport, upstream.url) == b"hello"
 
 
-async def test_unreadable_certificates_are_a_local_fault(make: Make, upstream: OpenAIServer) -> None:
+async def test_unreadable_certificates_are_a_local_fault(make: Make, upstream: Upstream) -> None:
     fault = await fault_of(make(environ={"SSL_CERT_FILE": "/no/such.pem"}), upstream.url)
     assert fault.kind == "local"
     assert "the certificates of SSL_CERT_FILE cannot be read: No such file" in fault.message
@@ -380,7 +376,7 @@ def test_no_proxy_matches_as_in_httpx(entries: list[str], host: str, scheme: str
 
 
 async def test_the_environment_is_read_by_the_constructor(
-    make: Make, plain: OpenAIServer, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
+    make: Make, plain: Upstream, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = make()
     monkeypatch.setenv("HTTP_PROXY", proxy.url)
@@ -462,7 +458,7 @@ def test_proxy_cannot_be_combined_with_a_transport(vendor: Vendor) -> None:
 
 
 async def test_an_embedder_uses_the_proxy_of_the_environment(
-    make: Make, plain: OpenAIServer, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
+    make: Make, plain: Upstream, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ALL_PROXY", proxy.url)
     embedder = OpenAIEmbedder(base_url=named(plain))
@@ -473,7 +469,7 @@ async def test_an_embedder_uses_the_proxy_of_the_environment(
 
 
 def test_webhooks_are_sent_without_a_proxy(
-    upstream: OpenAIServer, proxy: ProxyServer, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, proxy: ProxyServer, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, proxy.url)

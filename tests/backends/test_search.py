@@ -15,8 +15,7 @@ from routewright.backends.tools.search import ANSWER_BYTES, BraveSearch, HttpSea
 from routewright.protocols import SearchBackend, SearchResult, ToolFailed
 from routewright.testing import ScriptedProvider
 from routewright.wire import Finish, ToolDelta, Usage
-
-from .openai_server import Answer, Cut, Gate, OpenAIServer, Request
+from tests.upstream import Answer, Cut, Gate, Request, Upstream
 
 pytestmark = pytest.mark.anyio
 KEY = "k3y-that-nobody-sees"
@@ -59,7 +58,7 @@ def said(document: Any, status: int = 200, **headers: str) -> Answer:
 @pytest.fixture
 def site() -> Iterator[Site]:
     made = Site()
-    with OpenAIServer(made) as server:
+    with Upstream(made) as server:
         made.url = server.url
         yield made
 

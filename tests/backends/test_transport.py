@@ -24,16 +24,15 @@ from routewright.backends.transport.connections import Body, LoopPool, LoopPools
 from routewright.errors import ProviderFault
 from routewright.protocols import Transport
 from routewright.testing import FaultyServer
-
-from .openai_server import Answer, Cut, Gate, OpenAIServer
+from tests.upstream import Answer, Cut, Gate, Upstream
 
 pytestmark = pytest.mark.anyio
 LIMIT = 1 << 20
 
 
 @pytest.fixture
-def server() -> Iterator[OpenAIServer]:
-    with OpenAIServer(lambda request: text(request.raw or b"hello")) as running:
+def server() -> Iterator[Upstream]:
+    with Upstream(lambda request: text(request.raw or b"hello")) as running:
         yield running
 
 
@@ -59,7 +58,7 @@ async def fault_of(transport: Transport, url: str) -> ProviderFault:
     return caught.value
 
 
-async def test_request_and_answer_are_transmitted(server: OpenAIServer, transport: Transport) -> None:
+async def test_request_and_answer_are_transmitted(server: Upstream, transport: Transport) -> None:
     server.answers = [text(b"one", b"two", status=418, X_Answer="Yes", chunked=True)]
     async with transport.request("PUT", f"{server.url}/a?b=c", headers={"X-Test": "1"}, body=b"body") as response:
         assert response.status == 418
@@ -95,13 +94,13 @@ def test_a_refused_connection_is_not_a_local_fault() -> None:
     assert unconnected("x.example", "no", error).kind == "connect"
 
 
-async def test_connection_is_reused(server: OpenAIServer, transport: Transport) -> None:
+async def test_connection_is_reused(server: Upstream, transport: Transport) -> None:
     for _ in range(20):
         assert await fetch(transport, server.url) == b"hello"
     assert server.opened == 1
 
 
-async def test_concurrent_requests_get_their_own_answers(server: OpenAIServer, transport: Transport) -> None:
+async def test_concurrent_requests_get_their_own_answers(server: Upstream, transport: Transport) -> None:
     async def one(number: int) -> None:
         assert await fetch(transport, server.url, b"%d" % number) == b"%d" % number
 
@@ -110,7 +109,7 @@ async def test_concurrent_requests_get_their_own_answers(server: OpenAIServer, t
             group.start_soon(one, number)
 
 
-async def test_body_is_read_as_it_arrives(server: OpenAIServer, transport: Transport) -> None:
+async def test_body_is_read_as_it_arrives(server: Upstream, transport: Transport) -> None:
     gate = Gate()
     server.answers = [text(b"first", gate, b"second", chunked=True)]
     async with transport.request("POST", server.url, headers={}) as response:
@@ -121,7 +120,7 @@ async def test_body_is_read_as_it_arrives(server: OpenAIServer, transport: Trans
         assert await anext(pieces, None) is None
 
 
-async def test_long_body_is_sent_without_a_warning(server: OpenAIServer, transport: Transport) -> None:
+async def test_long_body_is_sent_without_a_warning(server: Upstream, transport: Transport) -> None:
     body = b"x" * (LIMIT - 1) + b"yz"
     server.answers = [text(b"thanks")]
     assert await fetch(transport, server.url, body) == b"thanks"
@@ -149,7 +148,7 @@ async def test_unknown_host_is_a_connect_fault(transport: Transport, monkeypatch
     assert (await fault_of(transport, "http://nowhere.example/")).kind == "connect"
 
 
-async def test_failed_tls_is_a_connect_fault(server: OpenAIServer, transport: Transport) -> None:
+async def test_failed_tls_is_a_connect_fault(server: Upstream, transport: Transport) -> None:
     assert (await fault_of(transport, f"https://127.0.0.1:{server.port}/")).kind == "connect"
 
 
@@ -172,13 +171,13 @@ async def test_an_untrusted_certificate_is_named_as_the_reason(transport: Transp
     ],
     ids=["cut", "closed", "cut in headers", "not HTTP", "cut in body", "short body", "no last chunk", "bad chunk"],
 )
-async def test_broken_connection_is_a_reset_fault(server: OpenAIServer, transport: Transport, answer: Answer) -> None:
+async def test_broken_connection_is_a_reset_fault(server: Upstream, transport: Transport, answer: Answer) -> None:
     server.answers = [answer]
     assert (await fault_of(transport, server.url)).kind == "reset"
     assert await fetch(transport, server.url) == b"hello"
 
 
-async def test_fault_shows_nothing_of_the_request(server: OpenAIServer, transport: Transport) -> None:
+async def test_fault_shows_nothing_of_the_request(server: Upstream, transport: Transport) -> None:
     server.answers = [Answer([b"this is not HTTP\r\n\r\n"], raw=True), Answer([Cut()], raw=True)]
     for _ in range(2):
         with pytest.raises(ProviderFault) as caught:
@@ -190,14 +189,14 @@ async def test_fault_shows_nothing_of_the_request(server: OpenAIServer, transpor
             error = error.__cause__ or error.__context__
 
 
-async def test_redirect_is_not_followed(server: OpenAIServer, transport: Transport) -> None:
+async def test_redirect_is_not_followed(server: Upstream, transport: Transport) -> None:
     server.answers = [text(b"", status=307, location=f"{server.url}/elsewhere")]
     async with transport.request("POST", server.url, headers={}) as response:
         assert response.status == 307
     assert len(server.requests) == 1
 
 
-async def test_cookies_are_not_kept(server: OpenAIServer, transport: Transport) -> None:
+async def test_cookies_are_not_kept(server: Upstream, transport: Transport) -> None:
     server.answers = [text(b"", set_cookie="whose=mine; Path=/")]
     await fetch(transport, server.url)
     await fetch(transport, server.url)
@@ -217,7 +216,7 @@ def raw_deflate(data: bytes) -> bytes:
     [("gzip", gzip.compress), ("x-gzip", gzip.compress), ("deflate", zlib.compress), ("Deflate", raw_deflate)],
 )
 async def test_compressed_answer_is_decompressed(
-    server: OpenAIServer, transport: Transport, encoding: str, pack: Any
+    server: Upstream, transport: Transport, encoding: str, pack: Any
 ) -> None:
     said = bytes(range(256)) * 1000
     packed = pack(said)
@@ -228,12 +227,12 @@ async def test_compressed_answer_is_decompressed(
     assert server.opened == 1
 
 
-async def test_gzip_with_several_members_is_decompressed(server: OpenAIServer, transport: Transport) -> None:
+async def test_gzip_with_several_members_is_decompressed(server: Upstream, transport: Transport) -> None:
     server.answers = [text(gzip.compress(b"one") + gzip.compress(b"two"), content_encoding="gzip")]
     assert await fetch(transport, server.url) == b"onetwo"
 
 
-async def test_decompression_bomb_stops_at_the_limit(server: OpenAIServer, transport: Transport) -> None:
+async def test_decompression_bomb_stops_at_the_limit(server: Upstream, transport: Transport) -> None:
     server.answers = [text(gzip.compress(bytes(100 * LIMIT)), content_encoding="gzip")]
     lengths: list[int] = []
     fault = None
@@ -249,7 +248,7 @@ async def test_decompression_bomb_stops_at_the_limit(server: OpenAIServer, trans
     assert sum(lengths) <= LIMIT
 
 
-async def test_plain_answer_stops_at_the_limit_too(server: OpenAIServer, transport: Transport) -> None:
+async def test_plain_answer_stops_at_the_limit_too(server: Upstream, transport: Transport) -> None:
     server.answers = [text(bytes(LIMIT)), text(bytes(LIMIT + 1)), text(*(bytes(LIMIT // 2) for _ in range(3)))]
     assert len(await fetch(transport, server.url)) == LIMIT
     assert (await fault_of(transport, server.url)).kind == "malformed"
@@ -269,7 +268,7 @@ async def test_plain_answer_stops_at_the_limit_too(server: OpenAIServer, transpo
     ids=["not compressed", "cut short", "unasked for"],
 )
 async def test_answer_that_cannot_be_decompressed_is_malformed(
-    server: OpenAIServer, transport: Transport, answer: Answer
+    server: Upstream, transport: Transport, answer: Answer
 ) -> None:
     server.answers = [answer]
     assert (await fault_of(transport, server.url)).kind == "malformed"
@@ -278,16 +277,14 @@ async def test_answer_that_cannot_be_decompressed_is_malformed(
 # --- leaving early
 
 
-async def test_leaving_early_closes_the_connection(server: OpenAIServer, transport: Transport) -> None:
+async def test_leaving_early_closes_the_connection(server: Upstream, transport: Transport) -> None:
     server.answers = [text(b"first", Gate(), chunked=True)]
     async with transport.request("POST", server.url, headers={}) as response:
         assert await anext(response.chunks()) == b"first"
     assert await anyio.to_thread.run_sync(server.wait_connected, 0)
 
 
-async def test_cancel_closes_the_connection_and_leaves_the_pool_usable(
-    server: OpenAIServer, transport: Transport
-) -> None:
+async def test_cancel_closes_the_connection_and_leaves_the_pool_usable(server: Upstream, transport: Transport) -> None:
     for pieces in ([b"first", Gate()], [Gate()]):
         server.answers = [text(*pieces, chunked=True)]
         async with anyio.create_task_group() as group:
@@ -303,7 +300,7 @@ async def test_cancel_closes_the_connection_and_leaves_the_pool_usable(
 
 
 async def test_cancelled_requests_never_give_their_answers_to_others(
-    server: OpenAIServer, transport: Transport, full: bool
+    server: Upstream, transport: Transport, full: bool
 ) -> None:
     async def one(number: int) -> None:
         with anyio.CancelScope() as scope:
@@ -322,7 +319,7 @@ async def test_cancelled_requests_never_give_their_answers_to_others(
                 scope.cancel()
 
 
-async def test_context_may_be_exited_in_another_task(server: OpenAIServer, transport: Transport) -> None:
+async def test_context_may_be_exited_in_another_task(server: Upstream, transport: Transport) -> None:
     server.answers = [text(b"first", Gate(), chunked=True)]
     exchange = transport.request("POST", server.url, headers={})
 
@@ -339,7 +336,7 @@ async def test_context_may_be_exited_in_another_task(server: OpenAIServer, trans
 # --- loops, threads, processes
 
 
-async def test_closing_is_idempotent_and_a_later_request_reopens(server: OpenAIServer, transport: Transport) -> None:
+async def test_closing_is_idempotent_and_a_later_request_reopens(server: Upstream, transport: Transport) -> None:
     await transport.aclose()
     assert await fetch(transport, server.url) == b"hello"
     await transport.aclose()
@@ -349,7 +346,7 @@ async def test_closing_is_idempotent_and_a_later_request_reopens(server: OpenAIS
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_transport_of_both_kinds_of_loop_can_be_closed_in_either(server: OpenAIServer, backend: str) -> None:
+def test_a_transport_of_both_kinds_of_loop_can_be_closed_in_either(server: Upstream, backend: str) -> None:
     transport = AutoTransport()
     for each in ("asyncio", "trio"):
         anyio.run(fetch, transport, server.url, backend=each)
@@ -357,7 +354,7 @@ def test_a_transport_of_both_kinds_of_loop_can_be_closed_in_either(server: OpenA
     assert server.wait_connected(0)
 
 
-def test_ten_loops_one_after_another_share_a_transport(server: OpenAIServer) -> None:
+def test_ten_loops_one_after_another_share_a_transport(server: Upstream) -> None:
     transport = AutoTransport()
     for number in range(10):
         backend = "trio" if number % 2 else "asyncio"
@@ -405,7 +402,7 @@ def test_two_threads_may_remove_one_stale_pool() -> None:
     assert sorted(pools._pools) == ["first", "second"]
 
 
-def test_dropped_transport_closes_its_connections_while_the_loop_runs_on(server: OpenAIServer) -> None:
+def test_dropped_transport_closes_its_connections_while_the_loop_runs_on(server: Upstream) -> None:
     async def use_and_drop() -> None:
         transport = AutoTransport()
         await fetch(transport, server.url)
@@ -418,7 +415,7 @@ def test_dropped_transport_closes_its_connections_while_the_loop_runs_on(server:
 
 
 async def test_closing_from_another_loop_closes_the_pool_of_a_running_one(
-    server: OpenAIServer, transport: Transport
+    server: Upstream, transport: Transport
 ) -> None:
     await fetch(transport, server.url)
     closing = threading.Thread(target=asyncio.run, args=(transport.aclose(),))
@@ -428,7 +425,7 @@ async def test_closing_from_another_loop_closes_the_pool_of_a_running_one(
     assert await fetch(transport, server.url) == b"hello"
 
 
-def test_closing_from_another_loop_abandons_pools_of_stopped_loops(server: OpenAIServer) -> None:
+def test_closing_from_another_loop_abandons_pools_of_stopped_loops(server: Upstream) -> None:
     transport, still, closed = AiohttpTransport(), asyncio.new_event_loop(), asyncio.new_event_loop()
     for loop in (still, closed):
         loop.run_until_complete(fetch(transport, server.url))
@@ -442,7 +439,7 @@ def test_closing_from_another_loop_abandons_pools_of_stopped_loops(server: OpenA
     assert server.wait_connected(0)
 
 
-def test_it_works_on_uvloop_without_leaks(server: OpenAIServer) -> None:
+def test_it_works_on_uvloop_without_leaks(server: Upstream) -> None:
     uvloop = pytest.importorskip("uvloop")
     shared = AutoTransport()
 
@@ -514,7 +511,7 @@ def run_python(script: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("ending", list(ENDINGS))
-def test_an_unclosed_transport_leaks_nothing(server: OpenAIServer, ending: str) -> None:
+def test_an_unclosed_transport_leaks_nothing(server: Upstream, ending: str) -> None:
     assert run_python(PRELUDE + ENDINGS[ending], server.url) == ""
     assert server.wait_connected(0)
 

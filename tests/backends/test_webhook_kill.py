@@ -10,8 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +21,7 @@ from routewright import SqliteStorage, WebhookSigner
 from routewright._core.crypto import seal
 from routewright.wire import Deliveries, Endpoint, PutEndpoint, PutEvent, SealedSecret
 from tests.contracts.storage.samples import make_event
+from tests.upstream import Answer, Request, Upstream
 
 from .webhook_child import KEY, LEASE_S
 
@@ -48,34 +48,16 @@ class Received:
 
 @contextmanager
 def receiving(received: Received) -> Iterator[int]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            WebhookSigner(SECRET).verify(body, self.headers["Service-Signature"], time.time())
-            with received.changed:
-                name = self.path, self.headers["Service-Event-Id"]
-                received.by_delivery[name].append(int(self.headers["X-Process"]))
-                received.changed.notify_all()
-            self.send_response(204)
-            self.end_headers()
+    def answer(request: Request) -> Answer:
+        WebhookSigner(SECRET).verify(request.raw, request.headers["service-signature"], time.time())
+        with received.changed:
+            name = request.path, request.headers["service-event-id"]
+            received.by_delivery[name].append(int(request.headers["x-process"]))
+            received.changed.notify_all()
+        return Answer(status=204)
 
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-        def handle_one_request(self) -> None:
-            self.close_connection = True
-            with suppress(ConnectionError):  # the sender was killed
-                super().handle_one_request()
-
-    class Server(ThreadingHTTPServer):
-        request_queue_size = 1_024
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+    with Upstream(answer) as server:
+        yield server.port
 
 
 SECRET = WebhookSigner.new_secret().reveal()

@@ -15,11 +15,11 @@ from routewright.backends.providers.answer import Reader
 from routewright.backends.providers.anthropic import Blocks, Counts
 from routewright.backends.providers.http import HttpProvider
 from routewright.wire import Chunk, Delta, Finish, Model, Thought, ToolDelta, Usage
+from tests.upstream import Answer, Cut, Gate, Request, Upstream, of_json
 
 from . import anthropic_server as anthropic
 from . import gemini_server as gemini
 from . import openai_server as openai
-from .openai_server import Answer, Cut, Gate, OpenAIServer, Request, of_json
 
 Piece = dict[str, Any] | bytes | Gate | Cut
 USAGE = Usage(9, 3)
@@ -48,7 +48,7 @@ class Vendor:
 
     name: str
     make: Callable[..., HttpProvider]
-    serve: Callable[[], OpenAIServer]
+    serve: Callable[[], Upstream]
     """Creates a server that echoes the last text."""
     base_url: str
     path: str
@@ -142,7 +142,7 @@ _DONE = b"data: [DONE]\n\n"
 OPENAI = Vendor(
     name="openai",
     make=OpenAIProvider,
-    serve=partial(OpenAIServer, openai.echo),
+    serve=partial(openai.OpenAIServer, openai.echo),
     base_url="https://api.openai.com/v1",
     path="/chat/completions",
     variables=("OPENAI_API_KEY",),

@@ -11,7 +11,8 @@ import pytest
 
 from routewright import Catalogue, OpenAIProvider, Router
 from routewright.errors import UpstreamFailed
-from tests.backends.openai_server import USAGE, OpenAIServer, delta, events, of_json, whole
+from tests.backends.openai_server import USAGE, OpenAIServer, delta, events, whole
+from tests.upstream import of_json
 
 pytestmark = pytest.mark.anyio
 

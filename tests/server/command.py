@@ -10,16 +10,15 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from routewright.backends.providers.hosts import ENDPOINTS
+from tests.upstream import Answer, Gate, Piece, Upstream
 
 PATIENCE_S = 30.0
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
@@ -133,54 +132,26 @@ def serving(folder: Path, *options: str, **variables: str) -> Iterator[Server]:
                 server.process.wait(10)
 
 
-class Vendor:
+class Vendor(Upstream):
     """Speaks chat completions on the loopback: a first word at once, the rest when it is let go."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.let_go = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self.gate = Gate()
+        first = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "First"}}]}
+        last = {"choices": [{"index": 0, "delta": {"content": " last"}, "finish_reason": "stop"}]}
+        usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}}
+        pieces: list[Piece] = [
+            b"data: %s\n\n" % json.dumps({"id": "x", "object": "chunk", **data}).encode()
+            for data in (first, last, usage)
+        ]
+        pieces = [pieces[0], self.gate, *pieces[1:], b"data: [DONE]\n\n"]
+        answer = Answer(pieces, headers={"content-type": "text/event-stream"}, chunked=True)
+        super().__init__(lambda request: answer)
 
     @property
     def variables(self) -> dict[str, str]:
         """Let a server call it."""
-        return {"OPENAI_API_KEY": "sk-of-the-vendor", "OPENAI_BASE_URL": f"http://127.0.0.1:{self._server.server_port}"}
-
-    def __enter__(self) -> Vendor:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.let_go.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        vendor = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                self.send_response(200)
-                self.send_header("Content-Type", "text/event-stream")
-                self.end_headers()
-                self._tell({"choices": [{"index": 0, "delta": {"role": "assistant", "content": "First"}}]})
-                vendor.asked.set()
-                vendor.let_go.wait(PATIENCE_S)
-                self._tell({"choices": [{"index": 0, "delta": {"content": " last"}, "finish_reason": "stop"}]})
-                self._tell({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}})
-                self.wfile.write(b"data: [DONE]\n\n")
-
-            def _tell(self, data: dict[str, Any]) -> None:
-                self.wfile.write(b"data: %s\n\n" % json.dumps({"id": "x", "object": "chunk", **data}).encode())
-                self.wfile.flush()
-
-            def log_message(self, *_: object) -> None: ...
-
-        return Handler
+        return {"OPENAI_API_KEY": "sk-of-the-vendor", "OPENAI_BASE_URL": self.root}
 
 
 def free_ports(count: int) -> int:

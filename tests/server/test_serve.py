@@ -15,7 +15,6 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ import pytest
 from routewright import Console
 from routewright.cli import main
 from routewright.testing.faulty.server import PEM
+from tests.upstream import Answer, Upstream
 
 from .command import HELLO, Server, Vendor, free_ports, serving
 
@@ -92,7 +92,7 @@ def test_a_running_stream_finishes_before_the_server_ends(tmp_path: Path) -> Non
         server.until(lambda: "shutting down" in server.log)
         server.until(lambda: is_refused(port))
         assert server.process.poll() is None
-        vendor.let_go.set()
+        vendor.gate.open()
         rest = response.read().decode()
         assert "First last" in (first.decode() + rest)
         assert "event: route.completed" in rest
@@ -109,10 +109,10 @@ def test_requests_that_outlast_the_grace_period_get_an_error(tmp_path: Path) -> 
             response = server.ask(server.keys["live"], models=["openai/gpt-4.1"])
             plain.append((response.status, response.read()))
 
-        vendor.asked.clear()
+        vendor.gate.reached.clear()
         thread = threading.Thread(target=ask)
         thread.start()
-        assert vendor.asked.wait(20)
+        assert vendor.gate.reached.wait(20)
         server.signal(signal.SIGINT)
         *_, last = streamed.read().decode().strip().split("\n\n")
         assert last.startswith("event: error")
@@ -401,41 +401,10 @@ class Load:
         connection.close()
 
 
-class Collector:
-    """Takes what is sent by OTLP."""
-
-    def __init__(self) -> None:
-        self.came: dict[str, bytes] = {}
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                plain = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
-                collector.came[self.path] = collector.came.get(self.path, b"") + plain
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-
-    def __enter__(self) -> Collector:
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-
 def test_spans_are_exported_by_otlp_within_the_callers_trace(tmp_path: Path) -> None:
     trace_id = "0af7651916cd43dd8448eb211c80319c"
-    with Collector() as collector:
-        endpoint = f"http://127.0.0.1:{collector.server.server_port}"
-        variables = {"ROUTEWRIGHT_TELEMETRY_OTEL": "on", "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+    with Upstream(lambda request: Answer()) as collector:
+        variables = {"ROUTEWRIGHT_TELEMETRY_OTEL": "on", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.root}
         with serving(tmp_path, **variables) as server:
             connection = server.connect()
             headers = {
@@ -447,7 +416,11 @@ def test_spans_are_exported_by_otlp_within_the_callers_trace(tmp_path: Path) -> 
             assert connection.getresponse().status == 200
             server.signal(signal.SIGTERM)
             assert server.ended() == 0
-    spans, figures = collector.came["/v1/traces"], collector.came["/v1/metrics"]
+    came: dict[str, bytes] = {}
+    for request in collector.requests:
+        packed = request.headers.get("content-encoding") == "gzip"
+        came[request.path] = came.get(request.path, b"") + (gzip.decompress(request.raw) if packed else request.raw)
+    spans, figures = came["/v1/traces"], came["/v1/metrics"]
     assert bytes.fromhex(trace_id) in spans
     for name in (b"routewright.route", b"gen_ai.request.model", b"gen_ai.provider.name", b"service.name"):
         assert name in spans

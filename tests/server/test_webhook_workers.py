@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -21,6 +20,7 @@ from routewright import Console
 from routewright.errors import SignatureError
 from routewright.webhook import verify_request
 from routewright.wire import EventType, WebhookEvent
+from tests.upstream import Answer, Request, Upstream
 
 from .farm import WORKERS, forked
 from .serving import SECRET, bearer
@@ -48,36 +48,20 @@ class Receiver:
 def receiving(authority: trustme.CA) -> Iterator[tuple[Receiver, int]]:
     receiver = Receiver()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> Answer:
+        try:
+            event = verify_request(request.raw, request.headers, receiver.secret)
+        except SignatureError:
+            return Answer(status=401)
+        with receiver.changed:
+            receiver.accepted.append(event)
+            receiver.changed.notify_all()
+        return Answer(status=204)
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            try:
-                event = verify_request(body, self.headers, receiver.secret)
-            except SignatureError:
-                status = 401
-            else:
-                status = 204
-                with receiver.changed:
-                    receiver.accepted.append(event)
-                    receiver.changed.notify_all()
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        authority.issue_cert("localhost").configure_cert(context)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        yield receiver, server.server_port
-        server.shutdown()
-        thread.join()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    with Upstream(answer, context) as server:
+        yield receiver, server.port
 
 
 class Farm(NamedTuple):

@@ -11,6 +11,7 @@ import ssl
 import struct
 import tempfile
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +19,7 @@ from routewright.errors import Problem, ValidationFailed
 from routewright.testing.provider import Pause
 
 from .scenarios import ANSWER, Faults, Request, Script
-from .steps import FOREVER, Break, Connection, Head, moments
+from .steps import FOREVER, Break, Connection, Gate, Head, Step, moments
 
 PATIENCE_S = 10.0
 """How long to wait for the server's thread."""
@@ -48,52 +49,37 @@ xA==
 """A certificate that no client trusts, valid until 2126, with its key, which is no secret."""
 
 
-class FaultyServer:
-    """Serves requests on loopback with faults by name, and remembers them.
+class LoopbackServer:
+    """Serves HTTP on loopback, in a thread with its own loop: for each request the steps that a subclass says."""
 
-        with FaultyServer(["rate_limited", None]) as server:
-            provider = OpenAIProvider("key", name="test", base_url=server.url, models=[...])
+    connection: Connection | None = None
+    """The connection fault to simulate, if any."""
+    time_scale = 1.0
+    tls: ssl.SSLContext | None = None
 
-    ``faults`` names one for all requests, or one a request; None, and what comes after the last, is a good answer. A
-    fault of the connection, such as ``connect_refused``, stands alone. A pause lasts ``time_scale`` times as long as
-    the fault has it, and one without end until the client leaves.
-    """
-
-    def __init__(self, faults: Faults = (), *, answer: str = ANSWER, time_scale: float = 1.0) -> None:
-        self.script = Script(faults, answer)
-        steps = [step for cell in self.script.known if cell is not None for step in cell.plain.steps]
-        self.connection = next((step for step in steps if isinstance(step, Connection)), None)
-        """The connection fault to simulate, if any."""
-        if self.connection is not None and len(self.script.known) > 1:
-            hint = "start a server for it alone"
-            raise ValidationFailed.of(Problem("faults", "a fault of the connection is that of all requests", hint))
-        self.time_scale = time_scale
+    def __init__(self) -> None:
         self.connected = 0
         """Number of open connections."""
+        self.opened = 0
+        """Number of connections so far."""
         self.port = 0
         self._changed = threading.Condition()
         self._started = threading.Event()
 
-    @property
-    def url(self) -> str:
-        """The ``base_url`` for providers, while the server runs."""
-        if self.connection is Connection.UNRESOLVED:
-            return "http://nowhere.invalid/v1"
-        return f"{'https' if self.connection in _SECURE else 'http'}://{_HOST}:{self.port}/v1"
-
-    @property
-    def requests(self) -> list[Request]:
-        """The received requests."""
-        return self.script.requests
+    def steps(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Sequence[Step]:
+        """The steps for a request. The names of headers are in lower case."""
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
-        self._socket = socket.socket()  # bound even if it does not listen, to reserve the port
-        self._socket.bind((_HOST, 0))
+        # bound even if it does not listen, to reserve the port; where the protocol is named, asyncio sets TCP_NODELAY
+        self._socket = socket.socket(proto=socket.IPPROTO_TCP)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind((_HOST, self.port))
         if self.connection not in _DEAF:
-            self._socket.listen()
+            self._socket.listen(1_024)
         self.port = self._socket.getsockname()[1]
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="faulty-server", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="loopback-server", daemon=True)
         self._thread.start()
         self._started.wait(PATIENCE_S)
         return self
@@ -114,6 +100,7 @@ class FaultyServer:
     def note_connection(self, change: int) -> None:
         """Count an opened or closed connection."""
         with self._changed:
+            self.opened += max(change, 0)
             self.connected += change
             self._changed.notify_all()
 
@@ -121,7 +108,7 @@ class FaultyServer:
         loop, served = self._loop, set[_Served]()
         asyncio.set_event_loop(loop)
         if self.connection not in _DEAF:
-            context = None
+            context = self.tls
             if self.connection is Connection.UNTRUSTED:
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
                 with tempfile.TemporaryDirectory() as folder:
@@ -140,12 +127,50 @@ class FaultyServer:
         loop.close()
 
 
+class FaultyServer(LoopbackServer):
+    """Serves requests on loopback with faults by name, and remembers them.
+
+        with FaultyServer(["rate_limited", None]) as server:
+            provider = OpenAIProvider("key", name="test", base_url=server.url, models=[...])
+
+    ``faults`` names one for all requests, or one a request; None, and what comes after the last, is a good answer. A
+    fault of the connection, such as ``connect_refused``, stands alone. A pause lasts ``time_scale`` times as long as
+    the fault has it, and one without end until the client leaves.
+    """
+
+    def __init__(self, faults: Faults = (), *, answer: str = ANSWER, time_scale: float = 1.0) -> None:
+        super().__init__()
+        self.script = Script(faults, answer)
+        steps = [step for cell in self.script.known if cell is not None for step in cell.plain.steps]
+        self.connection = next((step for step in steps if isinstance(step, Connection)), None)
+        if self.connection is not None and len(self.script.known) > 1:
+            hint = "start a server for it alone"
+            raise ValidationFailed.of(Problem("faults", "a fault of the connection is that of all requests", hint))
+        self.time_scale = time_scale
+
+    @property
+    def url(self) -> str:
+        """The ``base_url`` for providers, while the server runs."""
+        if self.connection is Connection.UNRESOLVED:
+            return "http://nowhere.invalid/v1"
+        return f"{'https' if self.connection in _SECURE else 'http'}://{_HOST}:{self.port}/v1"
+
+    @property
+    def requests(self) -> list[Request]:
+        """The received requests."""
+        return self.script.requests
+
+    def steps(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Sequence[Step]:
+        """Those of the next fault."""
+        return self.script.play(Request(method, f"http://{headers.get('host', _HOST)}{path}", body)).steps
+
+
 class _Served(asyncio.Protocol):
     """One connection, serving requests one after the other."""
 
     transport: asyncio.Transport
 
-    def __init__(self, server: FaultyServer, others: set[_Served]) -> None:
+    def __init__(self, server: LoopbackServer, others: set[_Served]) -> None:
         self._server = server
         self._others = others
         self._received = bytearray()
@@ -174,20 +199,23 @@ class _Served(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Serve the request once it has arrived completely."""
         self._received += data
+        if self._server.connection is None and not self._received[:1].isalpha():
+            return self.transport.abort()  # a TLS handshake
         head, found, rest = bytes(self._received).partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         length = int(headers.get("content-length", 0))
         if self._server.connection is not None or not found or len(rest) < length:
-            return
+            return None
         self._received = bytearray(rest[length:])
         method, path, _ = first.split(" ")
-        request = Request(method, f"http://{headers.get('host', _HOST)}{path}", rest[:length])
-        self._task = asyncio.get_running_loop().create_task(self._serve(request))
+        steps = self._server.steps(method, path, headers, rest[:length])
+        self._task = asyncio.get_running_loop().create_task(self._serve(steps))
+        return None
 
-    async def _serve(self, request: Request) -> None:
+    async def _serve(self, steps: Sequence[Step]) -> None:
         chunked = False
-        for moment in moments(self._server.script.play(request).steps):
+        for moment in moments(steps):
             match moment:
                 case Pause(seconds):
                     await asyncio.sleep(_LONGEST_S if seconds == FOREVER else seconds * self._server.time_scale)
@@ -204,6 +232,8 @@ class _Served(asyncio.Protocol):
                     made = self.transport.get_extra_info("socket")
                     made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset on close
                     return self.transport.abort()
+                case Gate():
+                    await moment.wait()
         if chunked:
             await self._write(b"0\r\n\r\n")
         return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import repeat
 from typing import NamedTuple
@@ -34,6 +36,30 @@ class Break(StrEnum):
     """A clean close. A body with all its bytes is complete."""
 
 
+class Gate:
+    """Holds a server back until the test opens it, from any thread."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        """Set once somebody waits."""
+        self._open = threading.Event()
+        self._waiting: list[Callable[[], object]] = []
+
+    def open(self) -> None:
+        """Let it go on."""
+        self._open.set()
+        for wake in self._waiting:
+            wake()
+
+    async def wait(self) -> None:
+        """Wait until it is open."""
+        loop, opened = asyncio.get_running_loop(), asyncio.Event()
+        self._waiting.append(lambda: loop.call_soon_threadsafe(opened.set))
+        self.reached.set()
+        if not self._open.is_set():
+            await opened.wait()
+
+
 class Head(NamedTuple):
     """Status line and headers. Without a content-length the body is chunked.
 
@@ -62,7 +88,7 @@ class Drip(NamedTuple):
     """The pause before each."""
 
 
-Moment = Connection | Head | bytes | Pause | Break
+Moment = Connection | Head | bytes | Pause | Break | Gate
 Step = Moment | Repeat | Drip
 """``bytes`` are a piece of the body. After the last step the body ends properly."""
 
