@@ -23,17 +23,16 @@ PIECES = (
 URLS = st.lists(st.sampled_from(PIECES), max_size=7).map(lambda pieces: "https://" + "".join(pieces))
 
 
-@pytest.mark.parametrize("url", [*PRIVATE, *ODD])
-def test_a_url_that_may_lead_elsewhere_is_refused_with_path_and_hint(url: str) -> None:
-    problem = problem_of_url("messages[0].content[1].image_url.url", url)
-    assert problem is not None
-    assert problem.path == "messages[0].content[1].image_url.url"
-    assert problem.hint
+def test_a_url_that_may_lead_elsewhere_is_refused_with_path_and_hint() -> None:
+    for url in (*PRIVATE, *ODD):
+        problem = problem_of_url("messages[0].content[1].image_url.url", url)
+        assert problem is not None, url
+        assert problem.path == "messages[0].content[1].image_url.url"
+        assert problem.hint
 
 
-@pytest.mark.parametrize("url", PUBLIC)
-def test_a_url_of_a_public_host_passes(url: str) -> None:
-    assert problem_of_url("url", url) is None
+def test_a_url_of_a_public_host_passes() -> None:
+    assert [url for url in PUBLIC if problem_of_url("url", url) is not None] == []
 
 
 @pytest.mark.parametrize(

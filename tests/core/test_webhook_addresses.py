@@ -94,9 +94,12 @@ CHARACTERS += [*'\\"<>^`{|}', "\udc80", "ſ", "\u212a"]  # the last two are lett
 
 
 def refused(url: str, *, allow_loopback: bool = False) -> str:
-    with pytest.raises(ValidationFailed) as caught:
+    try:
         check_url(url, allow_loopback=allow_loopback)
-    (problem,) = caught.value.problems
+    except ValidationFailed as error:
+        (problem,) = error.problems
+    else:
+        raise AssertionError(f"it is accepted: {url!a}")
     assert problem.path == "url"
     assert problem.hint
     return problem.problem
@@ -107,17 +110,10 @@ def test_the_tables_are_long_enough() -> None:
     assert len(set(SPELLINGS)) >= 150
 
 
-@pytest.mark.parametrize(
-    "address", [*BLOCKED, *NO_ADDRESSES, "", " ", "8.8.8.8 ", " 8.8.8.8", "8.8.8.8\n", "8.8.8.8\0"]
-)
-def test_addresses_that_are_not_public_are_refused(address: str) -> None:
-    assert not is_public(address)
-
-
-@pytest.mark.parametrize("address", PUBLIC)
-def test_public_addresses_pass(address: str) -> None:
-    assert is_public(address)
-    assert not is_loopback(address)
+def test_addresses_that_are_not_public_are_refused_and_public_ones_pass() -> None:
+    refused = [*BLOCKED, *NO_ADDRESSES, "", " ", "8.8.8.8 ", " 8.8.8.8", "8.8.8.8\n", "8.8.8.8\0"]
+    assert [address for address in refused if is_public(address)] == []
+    assert [address for address in PUBLIC if not is_public(address) or is_loopback(address)] == []
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -141,48 +137,40 @@ def test_any_text_is_checked_without_an_error(text: str) -> None:
     assert not (is_public(text) and is_loopback(text))
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.255.255.255", "::1", "0:0:0:0:0:0:0:1"])
-def test_loopback_addresses_are_recognised(address: str) -> None:
-    assert is_loopback(address)
+def test_loopback_addresses_are_recognised_and_no_others() -> None:
+    for address in ("127.0.0.1", "127.255.255.255", "::1", "0:0:0:0:0:0:0:1"):
+        assert is_loopback(address)
+    for address in ("::ffff:127.0.0.1", "::127.0.0.1", "0.0.0.0", "::", "10.0.0.1", "127.1", "localhost"):
+        assert not is_loopback(address)
 
 
-@pytest.mark.parametrize(
-    "address", ["::ffff:127.0.0.1", "::127.0.0.1", "0.0.0.0", "::", "10.0.0.1", "127.1", "localhost"]
-)
-def test_nothing_else_is_loopback(address: str) -> None:
-    assert not is_loopback(address)
+def test_no_spelling_of_a_blocked_address_passes() -> None:
+    for url in SPELLINGS:
+        refused(url)
+    for address in BLOCKED:
+        refused(f"https://[{address}]/" if ":" in address else f"https://{address}/")
 
 
-@pytest.mark.parametrize("url", SPELLINGS)
-def test_no_spelling_of_a_blocked_address_passes(url: str) -> None:
-    refused(url)
-
-
-@pytest.mark.parametrize("address", BLOCKED)
-def test_a_url_cannot_name_a_blocked_address(address: str) -> None:
-    refused(f"https://[{address}]/" if ":" in address else f"https://{address}/")
-
-
-@pytest.mark.parametrize("character", CHARACTERS, ids=ascii)
 @pytest.mark.parametrize(
     "where", ["{}https://example.com/", "https://exam{}ple.com/", "https://example.com/a{}b", "https://example.com/?{}"]
 )
-def test_characters_outside_urls_are_refused(character: str, where: str) -> None:
-    assert refused(where.format(character)) == "has a character that no URL may have"
+def test_characters_outside_urls_are_refused(where: str) -> None:
+    for character in CHARACTERS:
+        assert refused(where.format(character)) == "has a character that no URL may have", ascii(character)
 
 
-@pytest.mark.parametrize(
-    "url",
-    """
+VALID = """
     https://example.com https://example.com/ https://example.com:443 https://example.com:1024/ https://example.com:65535
     https://hooks.example.com/a/b;c=1/~x?y=%20&z[]=@ HTTPS://Example.COM/Path https://xn--bcher-kva.example/ https://a_b.io
     https://example.com? https://example.com?x=https://127.0.0.1/ https://example.com/@127.0.0.1 https://1a.example
     https://8.8.8.8 https://8.8.8.8:8443/x https://[2606:4700::1111] https://[2606:4700::1111]:8443/x https://127.0.0.1.nip.io
     https://notlocalhost https://localhost.example.com https://0x7f.1.example.com https://a.0xg https://1-1
-    """.split(),
-)  # fmt: skip
-def test_valid_urls_are_accepted(url: str) -> None:
-    check_url(url, allow_loopback=False)
+""".split()
+
+
+def test_valid_urls_are_accepted() -> None:
+    for url in VALID:
+        check_url(url, allow_loopback=False)
 
 
 @given(
@@ -231,20 +219,17 @@ def test_a_label_has_at_most_63_characters() -> None:
         assert refused("https://" + name.format("x" * 64)) == "has no valid host and port"
 
 
-@pytest.mark.parametrize(
-    ("url", "problem"),
-    [
-        ("http://example.com", "is plain HTTP"),
-        ("https://10.0.0.1", "has a host that is not public"),
-        ("https://localhost", "has a host that is not public"),
-        ("https://u:p@example.com", "has user information"),
-        ("https://example.com#x", "has a fragment"),
-        ("https://example.com:0", "has no valid host and port"),
-        ("https://example.com.", "has no valid host and port"),
-        ("ftp://example.com", "is not an HTTPS URL"),
-        ("https:///x", "is not an HTTPS URL"),
-        ("https://a b", "has a character that no URL may have"),
-    ],
-)
-def test_an_error_names_the_problem(url: str, problem: str) -> None:
-    assert refused(url) == problem
+def test_an_error_names_the_problem() -> None:
+    for url, problem in {
+        "http://example.com": "is plain HTTP",
+        "https://10.0.0.1": "has a host that is not public",
+        "https://localhost": "has a host that is not public",
+        "https://u:p@example.com": "has user information",
+        "https://example.com#x": "has a fragment",
+        "https://example.com:0": "has no valid host and port",
+        "https://example.com.": "has no valid host and port",
+        "ftp://example.com": "is not an HTTPS URL",
+        "https:///x": "is not an HTTPS URL",
+        "https://a b": "has a character that no URL may have",
+    }.items():
+        assert refused(url) == problem
