@@ -1,13 +1,20 @@
-"""Canary words in prompts and answers never appear in logs, errors, traces, files or reprs unless requested."""
+"""Canary words in prompts and answers, keys and secrets never appear in logs, errors, traces, files or reprs, unless
+somebody asked for them: not however a call ends, nor whatever is passed to a ``Console`` by mistake."""
 
 from __future__ import annotations
 
+import copy
+import inspect
+import json
 import logging
+import pickle
 from collections.abc import Callable, Coroutine, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -15,6 +22,7 @@ from routewright import (
     Answer,
     BudgetExceeded,
     Catalogue,
+    Console,
     DenyList,
     MemoryStorage,
     Message,
@@ -30,33 +38,42 @@ from routewright import (
     Trace,
     ValidationFailed,
 )
+from routewright._core.account import new_key
 from routewright._core.request.read import decode_request
 from routewright.errors import BlockedByPolicy, InternalError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Storage
+from routewright.root_secret import secret_path
 from routewright.router import StepCall, StepDone, StepWait
 from routewright.testing import SCENARIOS, FakeClock, Pause, Scenario, ScriptedProvider
 from routewright.testing.faulty import Drip, Play, Repeat, Step
 from routewright.testing.faulty.scenarios import good
 from routewright.testing.provider import Line, Script
 from routewright.wire import (
+    AllAccounts,
     Allow,
     Block,
     Chunk,
     Delta,
     Finish,
+    Incidents,
+    KeyByDigest,
+    Keys,
+    NewKey,
     OutputDelta,
     PolicyFallback,
     RouteCompleted,
     Stage,
+    Stands,
     ToolCallDelta,
     ToolDelta,
     UpstreamCall,
     Usage,
 )
 
-from .matrix import BEFORE, GOOD, HEAVY, MODELS, NAMES, SPARE, Case, Pair, Position, Way
-from .sightings import Watch, canary
-from .test_cancel_everywhere import CancelAt
+from .engine.matrix import BEFORE, GOOD, HEAVY, MODELS, NAMES, SPARE, Case, Pair, Position, Way
+from .engine.sightings import Watch, canary
+from .engine.test_cancel_everywhere import CancelAt
+from .offices import Watched, bearer, holds
 
 pytestmark = pytest.mark.anyio
 
@@ -446,23 +463,25 @@ async def test_an_answer_that_does_not_fit_its_type_is_reported_without_its_text
 
 # --- guardrails
 
-
-@every_way
-@pytest.mark.parametrize("action", ["redact", "block"])
-@pytest.mark.parametrize("stage", ["input", "output"])
-async def test_the_finding_of_a_guardrail_is_not_shown(ask: Ask, action: Any, stage: Stage, watch: Watch) -> None:
-    guardrails = [DenyList([ASKED, ARGUMENTS, SAID, CALLED], action=action, stages=[stage]), PatternGuardrail("email")]
-    scene = Scene(watch, [ANSWER] * 2, [ANSWER] * 2, guardrails=guardrails)
-    if action == "block":
-        await scene.fails(BlockedByPolicy, ask)
-    else:
-        await ask(scene.router, watch)
-        await scene.leave()
+STAGES: tuple[Stage, Stage] = ("input", "output")
 
 
 def as_any(value: Any) -> Any:
     """Hide a wrong type from the type checker."""
     return value
+
+
+@every_way
+async def test_the_finding_of_a_guardrail_is_not_shown(ask: Ask, watch: Watch) -> None:
+    words, actions = [ASKED, ARGUMENTS, SAID, CALLED], ("redact", "block")
+    for action, stage in product(actions, STAGES):
+        guardrails = [DenyList(words, action=as_any(action), stages=[stage]), PatternGuardrail("email")]
+        scene = Scene(watch, [ANSWER] * 2, [ANSWER] * 2, guardrails=guardrails)
+        if action == "block":
+            await scene.fails(BlockedByPolicy, ask)
+        else:
+            await ask(scene.router, watch)
+            await scene.leave()
 
 
 class Judge:
@@ -479,18 +498,20 @@ class Judge:
         return self._say(text)
 
 
-@every_way
-@pytest.mark.parametrize("stage", ["input", "output"])
-@pytest.mark.parametrize(
-    "say",
-    [lambda text: text, lambda text: [text], lambda text: {text: text}, lambda text: Block(as_any([text])), str.encode],
-    ids=["text", "list", "dict", "block", "bytes"],
+VERDICTS: tuple[Callable[[str], Any], ...] = (
+    lambda text: text,
+    lambda text: [text],
+    lambda text: {text: text},
+    lambda text: Block(as_any([text])),
+    str.encode,
 )
-async def test_an_invalid_verdict_of_a_guardrail_is_not_shown(
-    ask: Ask, stage: Stage, say: Callable[[str], Any], watch: Watch
-) -> None:
-    scene = Scene(watch, [ANSWER] * 2, guardrails=[Judge(say, stage)])
-    await scene.fails(InternalError, ask)
+
+
+@every_way
+async def test_an_invalid_verdict_of_a_guardrail_is_not_shown(ask: Ask, watch: Watch) -> None:
+    for say, stage in product(VERDICTS, STAGES):
+        scene = Scene(watch, [ANSWER] * 2, guardrails=[Judge(say, stage)])
+        await scene.fails(InternalError, ask)
 
 
 @pytest.mark.parametrize("ask", [plain, events, text, many])
@@ -553,26 +574,25 @@ class Weird(ProviderFault):
         raise ValueError(SAID)
 
 
+INVALID: list[Any] = [
+    SAID.encode(),
+    {SAID: SAID},
+    Delta([SAID]),  # type: ignore[arg-type]
+    Delta(SAID + "\ud800"),
+    ToolDelta(0, {SAID: 1}),  # type: ignore[arg-type]
+    Finish(SAID * 100),
+    Usage(SAID, 1),  # type: ignore[arg-type]
+    Weird("server", SAID),
+    ProviderFault("server", body=SAID),
+]
+
+
 @every_way
-@pytest.mark.parametrize(
-    "line",
-    [
-        SAID.encode(),
-        {SAID: SAID},
-        Delta([SAID]),  # type: ignore[arg-type]
-        Delta(SAID + "\ud800"),
-        ToolDelta(0, {SAID: 1}),  # type: ignore[arg-type]
-        Finish(SAID * 100),
-        Usage(SAID, 1),  # type: ignore[arg-type]
-        Weird("server", SAID),
-        ProviderFault("server", body=SAID),
-    ],
-    ids=["bytes", "dict", "text", "surrogate", "arguments", "reason", "usage", "fault", "body"],
-)
-async def test_an_invalid_chunk_of_a_provider_is_not_shown(ask: Ask, line: Any, watch: Watch) -> None:
-    lines = [*HALF, line]
-    scene = Scene(watch, [lines] * 4, [lines] * 4)
-    await scene.fails(UpstreamFailed, ask)
+async def test_an_invalid_chunk_of_a_provider_is_not_shown(ask: Ask, watch: Watch) -> None:
+    for line in INVALID:
+        lines = [*HALF, line]
+        scene = Scene(watch, [lines] * 4, [lines] * 4)
+        await scene.fails(UpstreamFailed, ask)
 
 
 async def test_the_exception_of_a_provider_is_not_shown(watch: Watch) -> None:
@@ -660,21 +680,21 @@ WRONG: dict[str, Any] = {
 WRONG["what contains itself"][0]["tool_calls"] = WRONG["what contains itself"]
 
 
-@pytest.mark.parametrize("request_", WRONG.values(), ids=list(WRONG))
-async def test_an_invalid_request_is_reported_without_its_text(request_: Any, watch: Watch) -> None:
+async def test_an_invalid_request_is_reported_without_its_text(watch: Watch) -> None:
     router = Router.sandbox()
     watch.words = [*PROMPTS, "123456789"]
-    for say in (router.decide, router.steps, router.check_policies):
-        with pytest.raises(ValidationFailed) as caught:
-            say(request_)
-        watch.look_at_error("the error", caught.value)
-    for wait in (router.route, lambda asked: anext(router.stream(asked))):
-        with pytest.raises(ValidationFailed) as caught:
-            await wait(request_)
-        watch.look_at_error("the error", caught.value)
-    (result,) = await router.route_many([request_])
-    assert isinstance(result, ValidationFailed)
-    watch.look_at_error("the error", result)
+    for case, wrong in WRONG.items():
+        for say in (router.decide, router.steps, router.check_policies):
+            with pytest.raises(ValidationFailed) as caught:
+                say(wrong)
+            watch.look_at_error(case, caught.value)
+        for wait in (router.route, lambda asked: anext(router.stream(asked))):
+            with pytest.raises(ValidationFailed) as caught:
+                await wait(wrong)
+            watch.look_at_error(case, caught.value)
+        (result,) = await router.route_many([wrong])
+        assert isinstance(result, ValidationFailed)
+        watch.look_at_error(case, result)
 
 
 BODIES = [
@@ -693,13 +713,12 @@ BODIES = [
 ]
 
 
-@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
-def test_an_invalid_body_is_reported_without_its_text(body: str, encoding: str, watch: Watch) -> None:
-    tail = "" if encoding == "utf-8" else "\xe9"
-    with pytest.raises(ValidationFailed) as caught:
-        decode_request((body + tail).encode(encoding))
-    watch.look_at_error("the error", caught.value)
+def test_an_invalid_body_is_reported_without_its_text(watch: Watch) -> None:
+    for body, encoding in product(BODIES, ("utf-8", "utf-16", "latin-1")):
+        tail = "" if encoding == "utf-8" else "\xe9"
+        with pytest.raises(ValidationFailed) as caught:
+            decode_request((body + tail).encode(encoding))
+        watch.look_at_error("the error", caught.value)
 
 
 # --- in earnest: a real clock, threads, a file
@@ -729,6 +748,158 @@ def test_the_blocking_door_shows_nothing(watch: Watch) -> None:
         with pytest.raises(BudgetExceeded) as caught:
             router.route(REQUEST, budget={"maxCostUsd": 0.0})
         watch.look_at_error("the error", caught.value)
+
+
+# --- keys and secrets
+
+STRAY = new_key("production", bytes(range(24)))
+"""A key that somebody passes where none belongs."""
+ROOT = "CanaryRootSecretCanaryRootSecret"
+VALID: dict[str, dict[str, Any]] = {
+    "create_account": {"name": "umbra", "plan": "pro", "limits": None, "prepaid": False, "monthly_limit_usd": 1},
+    "change_account": {"name": "acme", "plan": "pro", "limits": None, "prepaid": False, "monthly_limit_usd": 1},
+    "account": {"name": "acme"},
+    "accounts": {},
+    "credit": {"account": "acme", "usd": 1, "note": "", "id": None},
+    "standing": {"account": "acme"},
+    "create_key": {"account": "acme", "name": "x", "environment": "production", "scopes": None, "limits": None,
+                   "budget_usd": None, "monthly_limit_usd": None},
+    "keys": {"account": "acme"},
+    "key": {"account": "acme", "key_id": "key_1"},
+    "change_key": {"account": "acme", "key_id": "key_1", "name": "x", "scopes": None, "limits": None,
+                   "budget_usd": None, "monthly_limit_usd": None},
+    "revoke_key": {"account": "acme", "key_id": "key_1"},
+    "authenticate": {"authorization": f"Bearer {STRAY}", "environment": None},
+    "open_incident": {"title": "x", "severity": "minor", "status_url": None},
+    "resolve_incident": {"id": "inc_1"},
+    "incidents": {},
+    "rotate_secret": {"force": False},
+    "create_endpoint": {"account": "acme", "url": "https://hooks.example.com", "events": None,
+                        "environment": "production", "profile": "service", "allow_loopback": False},
+    "endpoints": {"account": "acme"},
+    "disable_endpoint": {"account": "acme", "endpoint_id": "whe_1"},
+    "enable_endpoint": {"account": "acme", "endpoint_id": "whe_1"},
+    "delete_endpoint": {"account": "acme", "endpoint_id": "whe_1"},
+    "rotate_endpoint": {"account": "acme", "endpoint_id": "whe_1", "overlap_s": 60.0},
+    "deliveries": {"account": "acme", "endpoint_id": None, "state": None, "after": None, "limit": 50},
+    "replay": {"account": "acme", "endpoint_id": "whe_1", "event_id": None},
+    "test_endpoint": {"account": "acme", "endpoint_id": "whe_1", "transport": None, "allow_loopback": False},
+}  # fmt: skip
+"""All methods, and what each takes."""
+STRAYS: dict[str, Any] = {
+    "alone": STRAY, "in a text": f"the key is {STRAY}, keep it", "in a list": [STRAY], "in a dict": {STRAY: STRAY},
+    "in bytes": STRAY.encode(), "cut": f"{'x' * 30}{STRAY}", "twice": STRAY * 2, "in a header": f"Bearer {STRAY}",
+}  # fmt: skip
+
+
+@pytest.fixture
+def guard() -> Iterator[Watch]:
+    with Watch([STRAY, STRAY[8:], STRAY[8:20], ROOT, ROOT[:16]]) as watching:
+        yield watching
+    assert watching.seen == []
+    assert watching.looked
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+async def console(watched: Watched, clock: FakeClock) -> Console:
+    console = Console(watched, clock=clock, secret=ROOT)
+    await console.create_account("acme", prepaid=True)
+    return console
+
+
+async def tried(console: Console, method: str, given: dict[str, Any], watch: Watch) -> RouterError | None:
+    """Look at what a call gives, or fails with."""
+    try:
+        result = await getattr(console, method)(**given)
+    except RouterError as error:
+        watch.look_at_error(method, error)
+        return error
+    watch.look_at(method, result)
+    return None
+
+
+def test_every_method_is_covered() -> None:
+    waits = {name for name, _ in inspect.getmembers(Console, inspect.iscoroutinefunction) if not name.startswith("_")}
+    assert set(VALID) == waits - {"aclose", "deliver"}
+    for name in VALID:
+        assert set(VALID[name]) == set(inspect.signature(getattr(Console, name)).parameters) - {"self"}
+
+
+@pytest.mark.parametrize("method", [name for name, takes in VALID.items() if takes])
+async def test_a_key_passed_as_another_argument_is_not_shown(method: str, console: Console, guard: Watch) -> None:
+    for name, (case, stray) in product(VALID[method], STRAYS.items()):
+        error = await tried(console, method, VALID[method] | {name: stray}, guard)
+        assert error is not None, f"{method}({name}=...) keeps a key {case}"
+
+
+@pytest.mark.parametrize("how", ["away", "read only", "cannot know"])
+async def test_a_key_is_not_shown_if_the_storage_fails(
+    how: str, console: Console, watched: Watched, guard: Watch
+) -> None:
+    kept = watched.kept
+    for method, arguments in VALID.items():
+        watched.is_away, watched.is_read_only = how == "away", how == "read only"
+        watched.kept = None if how == "cannot know" else kept  # every call of it is a fault
+        await tried(console, method, arguments, guard)
+
+
+async def test_a_valid_key_is_shown_only_to_its_creator(clock: FakeClock, tmp_path: Path) -> None:
+    storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
+    with Watch([]) as watch:
+        console = Console(storage, clock=clock)
+        await console.create_account("acme")
+        new = await console.create_key("acme", name="x", budget_usd=1)
+        text = new.secret.reveal()
+        watch.words = [text, text[8:], text[12:24], secret_path(storage.path).read_text().strip()]
+        for _ in range(2):
+            assert await holds(console, new)
+            for given in (new, new.key, console, console.blocking, await console.authenticate(bearer(new))):
+                watch.look_at("what it gives", given)
+            watch.look_at_pickle("the pickle", new)
+            for method in ("keys", "standing", "accounts"):
+                await tried(console, method, VALID[method], watch)
+            for wrong in (f"Bearer {text}x", f"Bearer x{text}", f"Basic {text}", text, f"Bearer {text} {text}"):
+                await tried(console, "authenticate", {"authorization": wrong}, watch)
+            await tried(console, "authenticate", {"authorization": bearer(new), "environment": "sandbox"}, watch)
+            await console.rotate_secret()
+            words = secret_path(storage.path).read_text().split()
+            watch.words = [*watch.words, *words]
+            await tried(console, "rotate_secret", {"force": False}, watch)
+        await console.revoke_key("acme", new.key.id)
+        await tried(console, "authenticate", {"authorization": bearer(new)}, watch)
+        await console.aclose()
+        secret_path(storage.path).unlink()
+        watch.look_at_files(tmp_path)
+    assert watch.seen == []
+
+
+async def test_a_new_key_is_neither_encoded_nor_copied(console: Console) -> None:
+    new = await console.create_key("acme", name="x")
+    text = new.secret.reveal()
+    for encode in (msgspec.json.encode, msgspec.msgpack.encode, msgspec.to_builtins):
+        with pytest.raises(TypeError, match="objects of type Secret"):
+            encode(new)
+    for each in (json.dumps({"key": new.secret}), f"{new.secret}{new}", repr(copy.deepcopy(new))):
+        assert text not in each
+    copied: NewKey = pickle.loads(pickle.dumps(new))
+    assert copied.secret.reveal() == "***"
+    assert copied.key == new.key
+
+
+async def test_no_key_reaches_the_storage(console: Console, watched: Watched, guard: Watch) -> None:
+    new = await console.create_key("acme", name="x")
+    assert await holds(console, new)
+    guard.words = [*guard.words, new.secret.reveal(), new.secret.reveal()[12:24]]
+    for account, query in (("acme", Keys()), ("_system", AllAccounts()), ("_system", Incidents())):
+        guard.look_at("what is stored", await watched.kept.read(account, query))
+    found = await watched.kept.read("_system", KeyByDigest((new.key.digest,)))
+    guard.look_at("what is stored", found)
+    guard.look_at("what is stored", await watched.kept.read("acme", Stands("2026-11-22T00:00:00.000Z", new.key.id)))
 
 
 # --- the watch itself
