@@ -47,6 +47,7 @@ from routewright.wire import (
     ReasoningBudgetDict,
     error_envelope,
 )
+from tests.tables import table
 
 ONE = Model(id="test/one", quality=0.9, modalities=("text", "tool"))
 TWO = Model(id="spare/two", quality=0.5)
@@ -247,7 +248,7 @@ def chatter(*words: str) -> str:
 def opaque(thing: object = object()) -> None: ...
 
 
-@pytest.mark.parametrize(
+@table(
     ("tool", "said"),
     [
         (Forecast, "Forecast is a class; pass a function, or an object that can be called"),
@@ -275,7 +276,7 @@ def test_what_has_no_signature_to_declare_is_refused_as_agents_refuse_it(tool: A
     assert said in sentence
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "options"),
     [
         ("Hello", {"tools": weather}),
@@ -292,7 +293,7 @@ def test_a_function_where_no_function_goes_is_told_where_it_goes(asked: Any, opt
 # --- dicts
 
 
-@pytest.mark.parametrize(
+@table(
     ("shape", "written"),
     [
         (Budget, BudgetDict),

@@ -36,6 +36,7 @@ from routewright.agent import AgentAnswer
 from routewright.router import PolicyCheck, WhyNot
 from routewright.wire import CacheReport, Content, FallbackReport, LatencyReport, Message, Page, TraceItem, UsageReport
 from routewright.wire.plain import PlainData, Struct, preformatted
+from tests.tables import table
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
 
@@ -142,7 +143,7 @@ def shapes(kind: type[Struct] = Struct) -> Iterator[type[Struct]]:
 SHAPES = sorted({*shapes()}, key=str)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=[shape.__name__ for shape in SHAPES])
+@table("shape", SHAPES, ids=[shape.__name__ for shape in SHAPES])
 def test_pydantic_describes_every_struct(shape: type[Struct]) -> None:
     adapter: TypeAdapter[Any] = TypeAdapter(shape)
     for mode in ("validation", "serialization"):

@@ -8,11 +8,11 @@ from contextlib import suppress
 from ipaddress import IPv4Address
 from urllib.parse import urlsplit
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.addresses import is_public, problem_of_url
+from tests.tables import table
 
 from .url_samples import ODD, PRIVATE, PUBLIC
 
@@ -35,7 +35,7 @@ def test_a_url_of_a_public_host_passes() -> None:
     assert [url for url in PUBLIC if problem_of_url("url", url) is not None] == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("url", "said"),
     [
         (

@@ -6,7 +6,6 @@ from itertools import count
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -26,6 +25,7 @@ from routewright.wire import (
     ToolCall,
     WindowUsage,
 )
+from tests.tables import table
 
 NUMBERS = count()
 
@@ -131,7 +131,7 @@ def test_every_call_has_a_result_before_a_model_is_asked_again() -> None:
     assert [message.role for message in run.state.messages] == ["user", "assistant", "tool", "tool", "tool", "tool"]
 
 
-@pytest.mark.parametrize("ids", [["", ""], ["c", "c"], ["c", ""]])
+@table("ids", [["", ""], ["c", "c"], ["c", ""]])
 def test_each_call_has_an_id_of_its_own(ids: list[str]) -> None:
     run = AgentRun(state(), 9, escalates=False)
     made = response("", "add", "add")
@@ -197,7 +197,7 @@ def test_earlier_turns_of_a_conversation_are_cut_before_the_task() -> None:
     assert cut == [message for message in messages if message in cut][:1] + messages[-len(cut) + 1 :]
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "said"),
     [
         ({"city": "Rome"}, []),

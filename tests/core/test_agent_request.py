@@ -10,9 +10,10 @@ import pytest
 from routewright import ValidationFailed
 from routewright._core.agent.request import checked_run, sent_run
 from routewright.wire import AgentRequest
+from tests.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "hint"),
     [
         ("goal", "it is 'model_strategy.goal' here"),
@@ -34,7 +35,7 @@ def test_all_unknown_fields_are_reported_together() -> None:
     assert [path for path, _, _ in refusal(task="hi", goal="cost", stream=True)] == ["goal", "stream"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "problem", "hint"),
     [
         ({"goal": "x"}, "must be one of cost, quality, stability, got 'x'", "for example 'cost'"),
@@ -61,17 +62,17 @@ def test_many_tools_are_checked_in_one_pass() -> None:
         checked_run(AgentRequest(task="x", tools=[*names, "t7"]))
 
 
-@pytest.mark.parametrize("given", [{"task": "half \ud83d"}, {"task": "x", "idempotency_key": "half \ud83d"}])
+@table("given", [{"task": "half \ud83d"}, {"task": "x", "idempotency_key": "half \ud83d"}])
 def test_an_unpaired_surrogate_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationFailed):
         checked_run(AgentRequest(**given))
 
 
-@pytest.mark.parametrize("task", ["", " \t\r\n"])
+@table("task", ["", " \t\r\n"])
 def test_a_task_of_json_white_space_is_refused(task: str) -> None:
     assert [path for path, _, _ in refusal(task=task)] == ["task"]
 
 
-@pytest.mark.parametrize("task", ["\x85", "\u3000", " a "])
+@table("task", ["\x85", "\u3000", " a "])
 def test_any_other_task_is_accepted_as_in_the_schema(task: str) -> None:
     assert checked_run(AgentRequest(task=task)).task == task

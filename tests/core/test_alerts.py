@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from routewright._core.attempts.journal import (
     LowHits,
 )
 from routewright.wire import CacheEvicted, ErrorBurst
+from tests.tables import table
 
 
 def told(calls: list[bool], every_s: float = 1.0) -> list[tuple[int, ErrorBurst]]:
@@ -96,7 +96,7 @@ def test_an_hour_with_too_few_hits_is_told_once_it_is_over() -> None:
     assert watch.looked("acme", 3601.0, is_hit=False) is None
 
 
-@pytest.mark.parametrize(("lookups", "hits"), [(LEAST_LOOKUPS - 1, 0), (LEAST_LOOKUPS, 5)])
+@table(("lookups", "hits"), [(LEAST_LOOKUPS - 1, 0), (LEAST_LOOKUPS, 5)])
 def test_few_lookups_or_enough_hits_are_no_news(lookups: int, hits: int) -> None:
     watch = LowHits(0.05)
     for number in range(lookups):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from routewright._core.account import headers_of, limits_of, refusal
 from routewright._core.accounts.payer import held_by_others, takes_of
 from routewright._core.limits import Window, denied
 from routewright.errors import RateLimited
 from routewright.wire import Denied, Purse, RateLimits, Take, WindowState
 from tests.contracts.storage.samples import make_account
+from tests.tables import table
 
 NOW = 1_800_000_000.0
 LIMITS = ("requests_per_min", "tokens_per_min", "concurrency")
@@ -28,7 +27,7 @@ def refused(calls: int = 1, **limits: Any) -> RateLimited:
     return refusal(takes, denied([(take, window) for take in takes], 100.0), NOW)
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@table("limit", LIMITS)
 def test_a_refusal_names_its_limit(limit: str) -> None:
     said = refused(2, **{limit: 1})
     assert (said.detail["limit_of"], said.detail["limit"]) == (limit, 1)
@@ -42,15 +41,15 @@ def test_a_limit_of_one_is_worded_in_the_singular() -> None:
     assert "limited to 11 tokens a minute, and 1 is left: " in str(refused(2, tokens_per_min=11))
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@table("limit", LIMITS)
 def test_a_limit_of_zero_suggests_no_retry(limit: str) -> None:
     said = refused(**{limit: 0})
     assert str(said).endswith(", which refuses every call: raise it first")
     assert str(said).startswith("the account is limited to 0 ")
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("most", [0, 1])
+@table("limit", LIMITS)
+@table("most", [0, 1])
 def test_the_reset_time_is_not_before_the_wait_is_over(limit: str, most: int) -> None:
     detail = refused(2, **{limit: most}).detail
     assert detail["reset_unix"] >= NOW + detail["retry_after_seconds"]

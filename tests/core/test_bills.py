@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from routewright import Catalogue, Model, Pricing, Usage, ValidationFailed
 from routewright._core.catalogue.prices import prices_of, usage_nanos
 from routewright.wire import Bill, PriceChange, PriceTier
+from tests.tables import table
 
 ON = "2026-11-21"
 
@@ -125,7 +126,7 @@ def bill(prices: Pricing, usage: Usage, *, batch: bool = False) -> Bill:
     return Catalogue([Model(id="v/m", pricing_per_1m=prices)]).bill("v/m", usage, on=ON, batch=batch)
 
 
-@pytest.mark.parametrize("case", TABLE, ids=lambda case: case.what)
+@table("case", TABLE, ids=lambda case: case.what)
 def test_a_bill_matches_the_price_page(case: Case) -> None:
     made = bill(case.prices, case.usage, batch=case.batch)
     assert Fraction(made.total_nanos, 10**9) == Fraction(case.dollars)
@@ -171,7 +172,7 @@ def test_a_bill_accepts_an_alias() -> None:
     assert made.model == "openai/gpt-4.1"
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "usage", "how", "said"),
     [
         ("openai/gpt-4.1x", Usage(1, 1), {}, "model: unknown model 'openai/gpt-4.1x'; did you mean 'openai/gpt-4.1'"),

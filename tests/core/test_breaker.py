@@ -5,10 +5,9 @@ from __future__ import annotations
 from math import inf
 from random import Random
 
-import pytest
-
 from routewright._core.attempts.breaker import Circuit, Circuits, State
 from routewright._core.attempts.budgets import ExecutionLimits
+from tests.tables import table
 
 LIMITS = ExecutionLimits()
 LATE = 1_000.0
@@ -140,7 +139,7 @@ def test_five_faults_in_a_row_open_it_and_four_do_not() -> None:
     assert circuit.state is State.OPEN
 
 
-@pytest.mark.parametrize(("calls", "faults", "opens"), [(20, 10, True), (20, 9, False), (19, 12, False)])
+@table(("calls", "faults", "opens"), [(20, 10, True), (20, 9, False), (19, 12, False)])
 def test_half_of_twenty_calls_in_thirty_seconds_open_it(calls: int, faults: int, opens: bool) -> None:
     circuit, now = Circuit(LIMITS), 0.0
     spread = [n * faults // calls != (n + 1) * faults // calls for n in range(calls)]
@@ -162,7 +161,7 @@ def test_the_longest_open_time_limits_the_first() -> None:
     assert opened(limits=ExecutionLimits(open_s=20.0, longest_open_s=5.0)).due == 5.0
 
 
-@pytest.mark.parametrize("state", ["open", "half_open"])
+@table("state", ["open", "half_open"])
 def test_answers_to_earlier_calls_do_not_close_the_circuit(state: str) -> None:
     circuit = opened() if state == "open" else probing()
     before = circuit.state, circuit.due
@@ -171,12 +170,12 @@ def test_answers_to_earlier_calls_do_not_close_the_circuit(state: str) -> None:
     assert (circuit.state, circuit.due) == before
 
 
-@pytest.mark.parametrize(("asked_s", "due"), [(None, 10.0), (0.0, 10.0), (3.0, 10.0), (40.0, 40.0), (1e9, 300.0)])
+@table(("asked_s", "due"), [(None, 10.0), (0.0, 10.0), (3.0, 10.0), (40.0, 40.0), (1e9, 300.0)])
 def test_a_retry_after_extends_the_open_time_up_to_five_minutes(asked_s: float | None, due: float) -> None:
     assert opened(asked_s).due == due
 
 
-@pytest.mark.parametrize(("asked_s", "due"), [(3.0, 3.0), (40.0, 40.0), (86_400.0, 300.0)])
+@table(("asked_s", "due"), [(3.0, 3.0), (40.0, 40.0), (86_400.0, 300.0)])
 def test_a_retry_after_too_long_to_wait_for_opens_the_circuit(asked_s: float, due: float) -> None:
     circuit = Circuit(LIMITS)
     assert circuit.failed(0.0, retry_after=asked_s, alone=True)

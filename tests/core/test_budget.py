@@ -25,6 +25,7 @@ from routewright._core.routing.constraints import PASSES, FitCheck
 from routewright._core.routing.decide import decide, least_nanos, pays_for_any
 from routewright.errors import NoCandidates
 from routewright.wire import Model, Pricing
+from tests.tables import table
 
 from .pools import board, healths, inputs, pools
 from .test_decision import simple
@@ -120,9 +121,7 @@ def test_a_budget_rounds_down_to_nano_dollars() -> None:
 GIVEN = simple(goal="quality")
 
 
-@pytest.mark.parametrize(
-    ("own", "room", "left"), [(None, None, None), (None, 5, 5), (5, None, 5), (5, 3, 3), (3, 5, 3), (5, -2, 0)]
-)
+@table(("own", "room", "left"), [(None, None, None), (None, 5, 5), (5, None, 5), (5, 3, 3), (3, 5, 3), (5, -2, 0)])
 def test_the_smaller_of_two_budgets_applies(own: int | None, room: int | None, left: int | None) -> None:
     for name, place in (("budget_nanos", 0), ("budget_tokens", 1)):
         got = within(replace(GIVEN, **{name: own}), Room(*(room if place == each else None for each in (0, 1))))

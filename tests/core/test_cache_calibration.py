@@ -14,6 +14,7 @@ from routewright._core.cache.calibration import WINDOW, Bound, Calibration
 from routewright._core.cache.guards import NOTHING, offer
 from routewright.backends.embed import HashedEmbedder
 from routewright.wire import CacheMatch, Observation
+from tests.tables import table
 
 QUESTION = "when will my new card arrive"
 ONE = "How do I close my account?"
@@ -87,7 +88,7 @@ def test_nothing_is_served_if_no_error_is_allowed() -> None:
         calibration.learn(Observation(made.features, True, 1.0))
 
 
-@pytest.mark.parametrize(
+@table(
     ("kept", "serve"),
     [("When will my new card arrive?", 1), ("when will my new card arrive!", 0), ("when will the new card arrive", 0)],
 )

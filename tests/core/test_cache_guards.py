@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from routewright._core.cache.guards import guard, same_words
 from routewright._core.cache.question import gist, lexicon
+from tests.tables import table
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -137,7 +138,7 @@ def test_most_real_paraphrases_pass() -> None:
     assert passed / len(pairs) > 0.65
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "kept"),
     [
         ("I can't log in", "I cannot log in"),
@@ -191,7 +192,7 @@ def test_paraphrases_pass(asked: str, kept: str) -> None:
     assert refused(asked, kept) is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "kept", "by"),
     [
         ("what does `a.sort()` do", "what does `a.pop()` do", "literals"),
@@ -210,7 +211,7 @@ def test_a_refusal_names_its_guard(asked: str, kept: str, by: str) -> None:
     assert refused(asked, kept) == by
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "kept"),
     [
         ("what is a-b", "what is a~b"),
@@ -231,7 +232,7 @@ def test_operators_and_symbols_must_be_the_same(asked: str, kept: str) -> None:
     assert refused(asked, kept) is not None
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "kept"),
     [
         ("is it –5 outside", "is it 5 outside"),
@@ -250,7 +251,7 @@ def test_numbers_are_compared_as_written(asked: str, kept: str) -> None:
     assert refused(asked, kept) == "numbers"
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "kept"),
     [
         ("what is vitamin B", "what is vitamin C"),
@@ -273,7 +274,7 @@ def test_single_letters_are_names(asked: str, kept: str) -> None:
 CODE = "What does this print?\nx = 0\nfor i in range(3):\n    x += 1\n{}print(x)"
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "kept"),
     [
         ("What does grep -v do?", "What does grep -V do?"),
@@ -295,7 +296,7 @@ def test_capitals_lone_marks_and_indentation_are_compared_if_meaningful(asked: s
     assert refused(asked, kept) == "literals"
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "kept"),
     [
         ("how do I log in", "How do I log in?"),
@@ -308,7 +309,7 @@ def test_first_letter_case_and_a_final_stop_do_not_change_the_words(asked: str, 
     assert same_words(kept, asked)
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "kept"),
     [
         ("how do i log in", "How do I log in?"),
@@ -326,7 +327,7 @@ def test_any_other_difference_changes_the_words(asked: str, kept: str) -> None:
     assert not same_words(kept, asked)
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "kept"),
     [
         ("das geht nicht", "das geht"),
@@ -349,7 +350,7 @@ def test_negations_of_other_languages_count(asked: str, kept: str) -> None:
     assert refused(asked, kept) == "negation"
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "kept"),
     [("payer sans carte", "payer avec carte"), ("pagar sin tarjeta", "pagar con tarjeta")],
 )

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.agent.calculator import DIGITS, CalculatorError, calculate
+from tests.tables import table
 
 PIECES = [
     *"0123456789.+-*/%^(),eE_ x", "**", "//", "1e9", "1e9999", "sqrt", "sin(", "factorial(", "pi", "exp(", "ln(",
@@ -21,7 +22,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@table(
     ("expression", "value"),
     [
         ("0.1 + 0.2", "0.3"),
@@ -60,7 +61,7 @@ def test_an_expression_has_its_exact_value(expression: str, value: str) -> None:
     assert calculate(expression) == value
 
 
-@pytest.mark.parametrize(
+@table(
     ("expression", "said"),
     [
         ("", "empty"),

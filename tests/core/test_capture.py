@@ -24,6 +24,7 @@ from routewright.wire import (
     TextPart,
     ToolCall,
 )
+from tests.tables import table
 
 MAIL = "anna@example.com"
 CARD = "4111 1111 1111 1111"
@@ -78,7 +79,7 @@ def test_the_redactor_is_called_once_for_each_text_and_sees_no_image() -> None:
     assert sorted(seen) == sorted([*WORDS - {"four"}, "seven", "eighteen"]), "of seven there are two"
 
 
-@pytest.mark.parametrize("url", ["https://example.com/passport.png", "data:image/png;base64,cGFzc3BvcnQ="])
+@table("url", ["https://example.com/passport.png", "data:image/png;base64,cGFzc3BvcnQ="])
 def test_an_image_is_replaced_by_a_word(url: str) -> None:
     message = Message("user", [ImagePart(ImageUrl(url, "low"))])
     for redact in (without_patterns, str.upper, hidden):
@@ -184,14 +185,14 @@ FAILING: dict[str, Redactor] = {
 }
 
 
-@pytest.mark.parametrize("redact", FAILING.values(), ids=list(FAILING))
+@table("redact", FAILING.values(), ids=list(FAILING))
 def test_a_text_the_redactor_fails_on_becomes_a_note(redact: Redactor) -> None:
     content = kept(redact, TALK, "eighteen", CALLS)
     assert content.output == WITHHELD
     assert not WORDS & {*re.findall("[a-z]+", json_of(content).replace(WITHHELD, ""))}
 
 
-@pytest.mark.parametrize("redact", FAILING.values(), ids=list(FAILING))
+@table("redact", FAILING.values(), ids=list(FAILING))
 def test_other_texts_are_not_affected(redact: Redactor) -> None:
     def at_times(text: str) -> str:
         return redact(text) if "secret" in text else text.upper()

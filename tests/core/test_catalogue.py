@@ -15,6 +15,7 @@ from routewright._core.catalogue.models import given_fields, overlay, snapshot, 
 from routewright._core.request.rules import MAX_PROBLEMS
 from routewright.policies import read_policies
 from routewright.wire import Availability, PriceTier
+from tests.tables import table
 
 KNOWN = Model(
     id="acme/large", provider="acme", provider_model_id="large", context_window=64_000, modalities=("text", "tool"),
@@ -57,9 +58,7 @@ def test_a_new_model_copies_the_like_model_except_its_price() -> None:
     assert new.provider_model_id == "tuned"
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("modalities", ("text",)), ("reasoning", False), ("structured_output", False)]
-)
+@table(("field", "value"), [("modalities", ("text",)), ("reasoning", False), ("structured_output", False)])
 def test_a_given_value_counts_even_if_it_is_the_default(field: str, value: object) -> None:
     able = msgspec.structs.replace(KNOWN, structured_output=True)
     mine = Model(id="mine/tuned", like="acme/large", **{field: value})  # type: ignore[arg-type]
@@ -100,7 +99,7 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
     assert first.id != snapshot(unavailable([KNOWN], frozenset()), "2026-11-20").id
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "said"),
     [
         ({"pricing_per_1m": Pricing(-1.0, 1.0)}, "pricing_per_1m.input_usd: must be a number from 0 to 10000, got -1"),
@@ -147,7 +146,7 @@ def test_an_invalid_model_is_refused_with_its_field(fields: dict[str, Any], said
     assert declared.value.problems == refused.value.problems
 
 
-@pytest.mark.parametrize(
+@table(
     ("row", "said"),
     [
         ({"quality": 1}, "models: id None is not a provider and model; write it as 'provider/name', without spaces"),

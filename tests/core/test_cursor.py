@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from routewright._core.trace.filter import CURSOR_LIFETIME_S, MAX_CURSOR_CHARS, seal, unseal
 from routewright.errors import CursorExpired, CursorInvalid
 from routewright.wire import Selection, Term, TraceItems
+from tests.tables import table
 
 SECRET = b"s" * 32
 NOW = 1_795_340_000.75
@@ -60,7 +61,7 @@ def test_a_cursor_of_another_query_is_refused(asked: object, other: object) -> N
     assert refusal(seal(AFTER, asked, SECRET, NOW), other) is CursorInvalid
 
 
-@pytest.mark.parametrize(
+@table(
     "other",
     [
         ["Acme", ASKED[1]],
@@ -126,7 +127,7 @@ def test_a_cursor_that_was_cut_or_spliced_is_refused(at: int, gone: int, more: s
     assert refusal(changed) is CursorInvalid
 
 
-@pytest.mark.parametrize("more", ["=", "==", "====", "\n", " ", "A", "AAAA", "\0", "."])
+@table("more", ["=", "==", "====", "\n", " ", "A", "AAAA", "\0", "."])
 def test_a_cursor_with_anything_before_or_after_it_is_refused(more: str) -> None:
     cursor = seal(AFTER, ASKED, SECRET, NOW)
     assert refusal(cursor + more) is refusal(more + cursor) is CursorInvalid
@@ -154,7 +155,7 @@ ODD += ["é", "\ud800", "\0", "A" * 40 + "é", "日本", "+/+/", "....", "\uff21
 ODD += [msgspec.json.encode([0, "a"]).decode(), urlsafe_b64encode(bytes(16) + b'[0,"a"]').decode()]
 
 
-@pytest.mark.parametrize("cursor", ODD, ids=range(len(ODD)))
+@table("cursor", ODD, ids=range(len(ODD)))
 def test_any_other_text_is_refused(cursor: object) -> None:
     assert refusal(cursor) is CursorInvalid
     assert refusal(cursor, secrets=()) is CursorInvalid
@@ -165,7 +166,7 @@ def test_values_of_other_types_are_refused(cursor: object) -> None:
     assert refusal(cursor) is CursorInvalid
 
 
-@pytest.mark.parametrize("part", [0.0, 0.25, 0.5, 0.999])
+@table("part", [0.0, 0.25, 0.5, 0.999])
 def test_a_cursor_is_valid_for_24_hours(part: float) -> None:
     issued = 1_795_340_000 + part
     cursor = seal(AFTER, ASKED, SECRET, issued)

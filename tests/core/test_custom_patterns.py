@@ -16,6 +16,7 @@ from routewright._core.guardrails.screen import AnswerGate, Ruled, guardrails_of
 from routewright._core.guardrails.texts import parts_of, redacted
 from routewright._core.policy import checked_policy
 from routewright.wire import Policy, PolicyGuardrail, Redact
+from tests.tables import table
 
 TAKEN = [
     r"\bEMP-\d{6}\b",
@@ -136,13 +137,13 @@ def test_any_expression_that_is_taken_finds_what_re_finds(body: str, before: str
     assert sum(hit.count for hit in gate.hits) == len(spans)
 
 
-@pytest.mark.parametrize(("expression", "reason"), REFUSED.items(), ids=range(len(REFUSED)))
+@table(("expression", "reason"), REFUSED.items(), ids=range(len(REFUSED)))
 def test_an_expression_that_could_be_slow_is_refused_with_the_reason(expression: str, reason: str) -> None:
     with pytest.raises(ValidationFailed, match=re.escape(reason)):
         PatternGuardrail(custom={"own": expression})
 
 
-@pytest.mark.parametrize("expression", TAKEN)
+@table("expression", TAKEN)
 def test_twice_the_text_takes_at_most_twice_the_time(expression: str) -> None:
     guardrail = PatternGuardrail(custom={"own": expression})
 
@@ -182,7 +183,7 @@ def test_a_policy_with_a_slow_expression_is_refused() -> None:
     assert problem.hint == "write one of them out"
 
 
-@pytest.mark.parametrize(
+@table(
     ("custom", "said"),
     [
         ({}, "custom: must map names to expressions, got an empty"),

@@ -41,6 +41,7 @@ from routewright.wire import (
     TokenBounds,
 )
 from routewright.wire.analytics import usd_short
+from tests.tables import table
 
 from .pools import TODAY, board, healths, inputs, models, pools
 
@@ -267,7 +268,7 @@ BEYOND_THE_SCALES = model("x/x", pricing_per_1m=DEAR, tokens_per_s=1_600.0, ttft
 WORSE_AFTER_ALL = {"ttft_s": 1.1, "stability": 300}
 
 
-@pytest.mark.parametrize(
+@table(
     ("first", "second"),
     [
         ({"quality": 0.51, "pricing_per_1m": Pricing(9_100.0, 9_000.0), **WORSE_AFTER_ALL}, {}),
@@ -407,7 +408,7 @@ def test_a_model_past_its_deprecation_date_is_never_picked() -> None:
     assert [(r.model, r.reason) for r in decision.rejected] == [("a/gone", Reason.DEPRECATED)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("feature", "need", "reason", "words"),
     [
         ("temperature", Need.TEMPERATURE, Reason.PARAMS, "drop params.temperature"),
@@ -469,9 +470,9 @@ MOST_TOKENS = int(NUMBERS[Model]["context_window"].high)
 MOST_USD = NUMBERS[Pricing]["input_usd"].high
 
 
-@pytest.mark.parametrize("tokens", [1, MOST_TOKENS // 2, MOST_TOKENS, 10**10])
-@pytest.mark.parametrize("cap", [None, MOST_TOKENS // 2, 2**53])
-@pytest.mark.parametrize("budget", [0, 10**9, 10**17, 10**30])
+@table("tokens", [1, MOST_TOKENS // 2, MOST_TOKENS, 10**10])
+@table("cap", [None, MOST_TOKENS // 2, 2**53])
+@table("budget", [0, 10**9, 10**17, 10**30])
 def test_the_largest_figures_do_not_overflow(tokens: int, cap: int | None, budget: int) -> None:
     most = {"context_window": MOST_TOKENS, "max_output_tokens": MOST_TOKENS, "tokens_per_s": 0.001, "ttft_s": 3_600}
     pool = [

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from routewright import Budget, Catalogue, Model, Policy, Pricing, ValidationFailed
 from routewright._core.catalogue.models import deprecations
 from routewright.policy_loss import PolicyLoss, policy_losses
+from tests.tables import table
 
 TODAY = date(2026, 11, 20)
 
@@ -58,7 +59,7 @@ def test_a_retired_model_is_no_replacement() -> None:
     assert {each.model: each.replacement for each in found} == {"v/old": "v/far", "v/ended": "v/far"}
 
 
-@pytest.mark.parametrize(
+@table(
     "other",
     [
         model("x", "2026-11-30"),
@@ -82,7 +83,7 @@ def test_a_catalogue_lists_its_deprecations() -> None:
     assert Catalogue().deprecations(10, today="2026-11-20") == found
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "said"),
     [
         ({"today": "soon"}, "today: must be a date, got 'soon'"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from routewright._core.attempts.faults import FAULTS, Rule, kind_of_status, kind_of_words
 from routewright.wire import FaultKind
+from tests.tables import table
 
 
 def kinds(holds: Callable[[Rule], bool]) -> set[str]:
@@ -44,7 +43,7 @@ def test_event_reasons_are_timeout_safety_or_upstream() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@table(
     ("status", "code", "text", "kind"),
     [
         (429, "insufficient_quota", "", "auth"),  # a code that says more than its status

@@ -32,6 +32,7 @@ from routewright._core.trace.filter import (
 )
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Environment, FilterOp, Selection, Term, TraceItem, TraceKind, TraceStatus
+from tests.tables import table
 
 from .traces import USUAL
 
@@ -78,30 +79,30 @@ def test_the_keys_are_those_of_the_contract() -> None:
     assert set(COMPARE) == set(OPS)
 
 
-@pytest.mark.parametrize("op", EQUALITY)
-@pytest.mark.parametrize(("key", "value"), [(key, value) for key in CLOSED for value in TEXTS[key]])
+@table("op", EQUALITY)
+@table(("key", "value"), [(key, value) for key in CLOSED for value in TEXTS[key]])
 def test_a_key_with_fixed_values_accepts_each_of_them(key: str, op: FilterOp, value: str) -> None:
     assert only(f"{key}{op}{value}") == only(f'{key}{op}"{value}"') == Term(key, op, value)
 
 
-@pytest.mark.parametrize("op", EQUALITY)
-@pytest.mark.parametrize("key", [*OPEN, "metadata.team"])
+@table("op", EQUALITY)
+@table("key", [*OPEN, "metadata.team"])
 def test_a_text_key_accepts_any_text(key: str, op: FilterOp) -> None:
     assert only(f"{key}{op}gpt-4.1 mini") == Term(key, op, "gpt-4.1 mini")
     assert only(f'{key}{op}""') == Term(key, op, "")
 
 
-@pytest.mark.parametrize("op", EQUALITY)
-@pytest.mark.parametrize("key", FLAGS)
+@table("op", EQUALITY)
+@table("key", FLAGS)
 def test_a_flag_is_true_or_false(key: str, op: FilterOp) -> None:
     assert only(f"{key}{op}true") == Term(key, op, True)
     assert only(f"{key}{op}false") == Term(key, op, False)
     assert problem_of(f"{key}{op}True") == Problem("filter[0]", f"{key} is 'True'", "write true or false")
 
 
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("key", [*NUMBERS, "metadata.tokens"])
-@pytest.mark.parametrize(
+@table("op", OPS)
+@table("key", [*NUMBERS, "metadata.tokens"])
+@table(
     ("written", "number"),
     [("0", 0), ("12", 12), ("-3.25", -3.25), ("0.01", 0.01), ("1e3", 1000), ("2.5E-3", 0.0025), ('"7"', 7), ("-0", 0)],
 )
@@ -114,14 +115,14 @@ def test_numbers_are_written_as_in_json(key: str, op: FilterOp, written: str, nu
         assert term == Term(key, op, written.strip('"'))
 
 
-@pytest.mark.parametrize(
+@table(
     "written",
     [
         *"1_000 +1 .5 1. 01 0x10 nan NaN inf Infinity -inf 1e400 -1e400 1e --1 ten $1 1ms".split(),
         *("\u0663", "1\u00b2", "1e\u0663", '""', '" "', '"1 "'),
     ],
 )
-@pytest.mark.parametrize("asked", ["cost_usd>=", "duration_ms=", "cost_usd!=", "metadata.n<"])
+@table("asked", ["cost_usd>=", "duration_ms=", "cost_usd!=", "metadata.n<"])
 def test_an_invalid_number_is_refused_with_the_value(asked: str, written: str) -> None:
     problem = problem_of(asked + written)
     assert problem.path == "filter[0]"
@@ -129,8 +130,8 @@ def test_an_invalid_number_is_refused_with_the_value(asked: str, written: str) -
     assert "write a number" in problem.hint
 
 
-@pytest.mark.parametrize("op", ORDER)
-@pytest.mark.parametrize("key", [*TEXTS, *FLAGS])
+@table("op", ORDER)
+@table("key", [*TEXTS, *FLAGS])
 def test_only_numbers_are_compared(key: str, op: str) -> None:
     problem = problem_of(f"{key}{op}1")
     assert problem.path == "filter[0]"
@@ -138,7 +139,7 @@ def test_only_numbers_are_compared(key: str, op: str) -> None:
     assert all(name in problem.hint for name in (*NUMBERS, "metadata"))
 
 
-@pytest.mark.parametrize(
+@table(
     ("written", "value"),
     [
         ('"search, EU"', "search, EU"),
@@ -179,13 +180,13 @@ def test_space_around_tokens_is_ignored() -> None:
     )
 
 
-@pytest.mark.parametrize("key", ["a", "a.b", "a b", "é", "\u65e5", "\\", "a\0b", "0", "metadata.", ".", "'"])
+@table("key", ["a", "a.b", "a b", "é", "\u65e5", "\\", "a\0b", "0", "metadata.", ".", "'"])
 def test_metadata_may_have_any_name_without_operators_commas_and_quotes(key: str) -> None:
     assert only(f"metadata.{key}=x") == Term(f"metadata.{key}", "=", "x")
     assert keeps(f"metadata.{key}=x", item(metadata={key: "x"}))
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "place", "words", "hint"),
     [
         ("stats=failed", 0, "unknown key 'stats'", "did you mean 'status'?"),
@@ -242,7 +243,7 @@ def test_an_unknown_key_is_refused_with_the_known_keys() -> None:
     assert all(key in problem_of("team=a").hint for key in (*KEYS, "metadata.<key>"))
 
 
-@pytest.mark.parametrize("given_", [None, 7, b"status=failed", ["status=failed"], {"status": "failed"}, True])
+@table("given_", [None, 7, b"status=failed", ["status=failed"], {"status": "failed"}, True])
 def test_a_filter_is_a_text(given_: Any) -> None:
     with pytest.raises(ValidationFailed, match="filter: must be a string, got"):
         parse_filter(given_)
@@ -260,7 +261,7 @@ def test_a_filter_has_at_most_32_terms() -> None:
     assert problem_of(",".join(["model=a"] * 33)).problem == "has more than 32 terms"
 
 
-@pytest.mark.parametrize("text", ["model=\ud800", 'metadata.\udfff="a"', '"\ud83d'])
+@table("text", ["model=\ud800", 'metadata.\udfff="a"', '"\ud83d'])
 def test_an_unpaired_surrogate_is_refused(text: str) -> None:
     problem = problem_of(text)
     assert problem.path == "filter"
@@ -288,7 +289,7 @@ FIELDS: dict[str, tuple[str, Any, str]] = {
 """By key: a field of a trace, what it holds, and what one asks for."""
 
 
-@pytest.mark.parametrize("key", KEYS)
+@table("key", KEYS)
 def test_every_key_reads_its_field(key: str) -> None:
     field, held, asked = FIELDS[key]
     with_it, without = item(**{field: held}), item()
@@ -297,7 +298,7 @@ def test_every_key_reads_its_field(key: str) -> None:
     assert key in {*TraceItem.__struct_fields__, "model", "provider"}
 
 
-@pytest.mark.parametrize("key", OPEN)
+@table("key", OPEN)
 def test_a_missing_field_counts_as_empty_text(key: str) -> None:
     assert keeps(f'{key}=""', item())
     assert not keeps(f'{key}!=""', item())
@@ -314,7 +315,7 @@ def test_every_term_must_hold() -> None:
 NESTED: list[Any] = [None, [], ["x"], {}, {"x": "x"}]
 
 
-@pytest.mark.parametrize(
+@table(
     ("held", "asked"),
     [
         ("search, EU", '"search, EU"'),
@@ -346,7 +347,7 @@ def test_metadata_scalars_equal_their_text_and_numbers_any_spelling(held: object
     assert not keeps(f"metadata.a!={asked}", item(metadata={"a": held}))
 
 
-@pytest.mark.parametrize(
+@table(
     ("held", "asked"),
     [
         ("Search", "search"),
@@ -369,15 +370,15 @@ def test_metadata_scalars_equal_nothing_else(held: object, asked: str) -> None:
     assert keeps(f"metadata.a!={asked}", item(metadata={"a": held}))
 
 
-@pytest.mark.parametrize("asked", ['""', "null", "None", "x", "[]", "{}", "['x']", '"[\\"x\\"]"'])
-@pytest.mark.parametrize("metadata", [{}, *({"a": held} for held in NESTED), {"A": "x"}, {"b": {"a": "x"}}])
+@table("asked", ['""', "null", "None", "x", "[]", "{}", "['x']", '"[\\"x\\"]"'])
+@table("metadata", [{}, *({"a": held} for held in NESTED), {"A": "x"}, {"b": {"a": "x"}}])
 def test_missing_and_nested_metadata_equals_nothing(metadata: dict[str, Any], asked: str) -> None:
     assert not keeps(f"metadata.a={asked}", item(metadata=metadata))
     assert keeps(f"metadata.a!={asked}", item(metadata=metadata))
 
 
-@pytest.mark.parametrize("held", [*NESTED, "5", "five", True, False, float("nan"), 10**400])
-@pytest.mark.parametrize("op", ORDER)
+@table("held", [*NESTED, "5", "five", True, False, float("nan"), 10**400])
+@table("op", ORDER)
 def test_only_metadata_numbers_are_compared(held: object, op: str) -> None:
     assert not keeps(f"metadata.a{op}0", item(metadata={"a": held}))
     assert not keeps(f"metadata.b{op}0", item(metadata={"a": 0}))
@@ -422,7 +423,7 @@ def test_the_text_of_a_scalar_selects_it(value: Any) -> None:
     assert number is None or number == value
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "text"),
     [
         (True, "true"),
@@ -523,7 +524,7 @@ def test_written_terms_parse_back(parts: list[tuple[Term, str, bool]]) -> None:
     assert parse_filter(",".join(written(*part) for part in parts)) == terms
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "kept"),
     [
         (Selection(), True),

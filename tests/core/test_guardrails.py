@@ -59,6 +59,7 @@ from routewright.wire import (
     ToolCall,
     Verdict,
 )
+from tests.tables import table
 
 from .sensitive_samples import SAMPLES
 
@@ -106,7 +107,7 @@ def test_there_are_many_samples_of_each_kind() -> None:
     assert all(len([*found]) >= 40 and len([*left]) >= 40 for found, left in SAMPLES.values())
 
 
-@pytest.mark.parametrize("frame", FRAMES)
+@table("frame", FRAMES)
 def test_each_pattern_finds_exactly_its_samples(frame: str) -> None:
     guardrails = {kind: PatternGuardrail(kind) for kind in PATTERNS}
     wrong = [(kind, text) for kind, text in YES if found_by(guardrails[kind], frame.format(text)) != [text]]
@@ -132,7 +133,7 @@ def test_replacements_need_no_escape_and_are_not_found_again() -> None:
     assert not any(set(pattern.replacement) & set('"\\') for pattern in PATTERNS.values())
 
 
-@pytest.mark.parametrize(
+@table(
     ("phrase", "text", "found"),
     [
         ("nightjar", "NightJar.", "NightJar"),
@@ -165,8 +166,8 @@ def test_positions_are_right_if_case_folding_lengthens_the_text() -> None:
     assert found_by(DenyList(["i"], "redact"), "İ x") == ["İ"]
 
 
-@pytest.mark.parametrize("kinds", [("card", "email"), ("email", "card")])
-@pytest.mark.parametrize("text", ["4111111111111111@example.com", "anna+4111111111111111@example.com"])
+@table("kinds", [("card", "email"), ("email", "card")])
+@table("text", ["4111111111111111@example.com", "anna+4111111111111111@example.com"])
 def test_the_first_and_then_longer_of_overlapping_findings_counts(kinds: list[PatternKind], text: str) -> None:
     said = f"{text} 4111111111111111"
     assert found_by(PatternGuardrail(*kinds), said) == [text, "4111111111111111"]
@@ -283,7 +284,7 @@ def test_every_sample_is_redacted_the_same_for_any_split(full: bool) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("kind", "begin", "sign", "end"),
     [
         ("email", "", "a", "@example.com"),
@@ -317,7 +318,7 @@ def test_no_part_of_a_finding_is_released_early(full: bool) -> None:
     hold()
 
 
-@pytest.mark.parametrize("kind", PATTERNS)
+@table("kind", PATTERNS)
 def test_a_stream_holds_back_at_most_its_limit(kind: PatternKind) -> None:
     guardrail = PatternGuardrail(kind)
     assert guardrail.holds is not None
@@ -474,7 +475,7 @@ NO_VERDICTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("said", NO_VERDICTS)
+@table("said", NO_VERDICTS)
 def test_an_invalid_verdict_releases_nothing(said: object) -> None:
     gate = AnswerGate([Fixed(said)])
     gate.feed("canary")
@@ -506,7 +507,7 @@ def test_no_guardrail_is_called_after_a_block() -> None:
     assert answer.next() is None
 
 
-@pytest.mark.parametrize("behind", [[], [PatternGuardrail()]])
+@table("behind", [[], [PatternGuardrail()]])
 def test_text_in_one_piece_with_a_block_is_dropped(behind: list[Guardrail]) -> None:
     gate = AnswerGate([DenyList(["nightjar"]), *behind])
     gate.feed("Well, what a nightjar!")
@@ -617,7 +618,7 @@ def redacted_in(value: Any) -> Any:
     return [*map(redacted_in, value)] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "left"),
     [
         ('{"to": "a\\u0040example.com"', '{"to": "[email]"'),
@@ -646,8 +647,8 @@ def test_a_finding_across_json_strings_is_removed_from_each() -> None:
     assert left_in_json(guardrail, '["project", "nightjar", 7]') == '["[redacted]", "", 7]'
 
 
-@pytest.mark.parametrize("frame", ["```json\n{}\n```", "```{}```", "\u00a0{}", "{}\v", "\ufeff{}", '{}, "\1"'])
-@pytest.mark.parametrize("between", ["\\n", "\\t", "\\r\\n", "\\u0020", "\\u00a0"])
+@table("frame", ["```json\n{}\n```", "```{}```", "\u00a0{}", "{}\v", "\ufeff{}", '{}, "\1"'])
+@table("between", ["\\n", "\\t", "\\r\\n", "\\u0020", "\\u00a0"])
 def test_no_escape_hides_a_finding_in_framed_json(frame: str, between: str) -> None:
     text = frame.replace("{}", f'{{"a": "Project{between}Nightjar"}}')
     left = left_in_json(DenyList(["Project Nightjar"], "redact"), text)
@@ -693,7 +694,7 @@ def test_twice_the_text_takes_twice_the_time(guardrail: Ruled, full: bool) -> No
     assert twice < 3 * once
 
 
-@pytest.mark.parametrize("json_text", [True, False])
+@table("json_text", [True, False])
 def test_twice_the_findings_take_twice_the_time(json_text: bool) -> None:
     def seconds_of(count: int) -> float:
         words = ["anna@example.com", "x"] * count
@@ -713,7 +714,7 @@ def rests(request: RouteRequest, guardrails: Sequence[Guardrail]) -> int:
     return count
 
 
-@pytest.mark.parametrize(
+@table(
     "texts",
     [["a " * PIECE_CHARS * 5], ["a " * 1_000] * 1_000, ["[" + "1," * PIECE_CHARS * 5 + "1]"]],
     ids=["one long text", "many short texts", "JSON"],
@@ -725,7 +726,7 @@ def test_a_search_rests_after_each_piece(texts: list[str]) -> None:
     assert rests(RouteRequest([Message("user", "Short.")]), [PatternGuardrail("email")]) == 0
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     ["a@b.cd " * 100_000, json.dumps(["a@b.cd", 1] * 60_000), "[" + "1," * 300_000 + "1]"],
     ids=["findings", "findings in JSON", "JSON"],
@@ -799,7 +800,7 @@ def test_a_long_key_in_many_pieces_is_not_searched_for_each_piece() -> None:
 KINDS = "email, phone, card, iban, api_key"
 
 
-@pytest.mark.parametrize(
+@table(
     ("make", "given", "said"),
     [
         (PatternGuardrail, ["mail"], f"kinds[0]: must be one of {KINDS}, got 'mail'; did you mean 'email'?"),

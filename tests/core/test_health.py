@@ -27,6 +27,7 @@ from routewright._core.routing.board import Boards
 from routewright._core.routing.forecast import UNKNOWN
 from routewright._core.routing.pool import Pool
 from routewright.wire import HealthSnapshot, Model, ModelHealth, Pricing, Usage
+from tests.tables import table
 
 from .pools import board
 from .worlds import random_health
@@ -263,7 +264,7 @@ def test_every_figure_of_a_model_has_its_step() -> None:
     assert set(STEPS) == set(ModelHealth.__struct_fields__)
 
 
-@pytest.mark.parametrize("name", ModelHealth.__struct_fields__)
+@table("name", ModelHealth.__struct_fields__)
 def test_a_figure_is_news_only_beyond_its_step(name: str) -> None:
     pairs: list[tuple[Any, Any, bool]] = [(1_000, 1_090, False), (1_000, 1_091, True), (1_000, 918, False)]
     pairs += [(1_000, 916, True), (None, 1_000, True), (1_000, None, True), (0, 1, True)]

@@ -7,11 +7,11 @@ from copy import deepcopy
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from routewright._core.idempotency import fingerprint
+from tests.tables import table
 
 NUMBERS = (
     st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from((0, -0.0, 0.0))
@@ -119,7 +119,7 @@ def _as_written(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
+@table(
     ("one", "other"),
     [
         ({"a": 1}, {"a": "1"}),

@@ -14,6 +14,7 @@ from routewright._core.tokens import images as image
 from routewright._core.tokens.images import ANY_RULE, RULES, filling_of, images_of, rule_of, size_of, tokens_of
 from routewright.catalogue import bundled
 from routewright.wire import ImagePart, Images, ImageUrl, Message, Part
+from tests.tables import table
 
 SIDES = st.integers(1, 16_383)
 
@@ -76,7 +77,7 @@ def test_of_a_large_image_only_the_head_is_decoded(monkeypatch: pytest.MonkeyPat
     assert max(seen) <= image.HEAD_CHARACTERS
 
 
-@pytest.mark.parametrize(
+@table(
     "broken",
     [
         "https://example.com/cat.png",
@@ -103,7 +104,7 @@ def test_any_bytes_can_be_read(rest: bytes, start: bytes) -> None:
     size_of(url(start + rest))
 
 
-@pytest.mark.parametrize("segment", [b"\xff", b"\xff\x01", b"\xff\xe0\x00\x00"])
+@table("segment", [b"\xff", b"\xff\x01", b"\xff\xe0\x00\x00"])
 def test_a_jpeg_with_endless_segments_is_given_up_early(segment: bytes) -> None:
     assert size_of(url(jpeg(30, 20, segment * 100))) == (30, 20)
     assert size_of(url(jpeg(30, 20, segment * 2_000))) is None
@@ -129,7 +130,7 @@ def exact(model: str, width: int, height: int, detail: str = "high") -> int:
     return tokens_of([Images(width, height, detail)], rule_of(model))[1]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "width", "height", "tokens"),
     [
         ("openai/gpt-4o", 1_024, 1_024, 765),
@@ -151,7 +152,7 @@ def test_published_examples_are_reproduced(model: str, width: int, height: int, 
     assert exact(model, width, height) == tokens
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "width", "height", "seen"),
     [
         ("openai/gpt-4.1-mini", 1_800, 2_400, 2_352),

@@ -24,6 +24,7 @@ from routewright._core.request.json_scan import (
     scan,
 )
 from routewright.errors import InvalidJson, Problem, ValidationFailed
+from tests.tables import table
 
 
 def refusal(body: bytes) -> ValidationFailed:
@@ -44,7 +45,7 @@ def nested(depth: int, inner: str = "") -> bytes:
     return ("[" * depth + inner + "]" * depth).encode()
 
 
-@pytest.mark.parametrize(
+@table(
     "body",
     [
         b'{"messages": [{"role": "user", "content": "Why: is the sky blue?"}]}',
@@ -62,7 +63,7 @@ def test_strict_json_passes(body: bytes) -> None:
     scan(body)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "words"),
     [
         (b"", "the body is empty"),
@@ -86,7 +87,7 @@ def test_invalid_json_is_refused_with_its_place(body: bytes, words: str) -> None
     assert words in str(error)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "path", "words"),
     [
         (b'{"a": 1, "a": 1}', "", "has the key 'a' twice"),
@@ -113,7 +114,7 @@ def test_nesting_of_64_passes_and_65_does_not() -> None:
     assert "nests more than 64" in str(refusal(nested(MAX_DEPTH + 1)))
 
 
-@pytest.mark.parametrize("body", [b"[" * 1_000_000, b'{"a":' * 1_000_000, nested(500_000), nested(900)])
+@table("body", [b"[" * 1_000_000, b'{"a":' * 1_000_000, nested(500_000), nested(900)])
 def test_endless_nesting_is_refused_without_recursion(body: bytes) -> None:
     assert refusal(body).code == "validation_failed"
 
@@ -191,7 +192,7 @@ LOOP: list[Any] = []
 LOOP.append(LOOP)
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "path", "problem"),
     [
         (math.nan, "", "nan is not JSON"),
@@ -258,12 +259,12 @@ def test_numbers_are_not_parsed_by_the_slow_decoder() -> None:
     assert request_module._DECODER.float_hook is finite
 
 
-@pytest.mark.parametrize("text", ['{"a": 1.0, "b": [1e300]}', ' {"a":1,"a":2}\n', "{}"])
+@table("text", ['{"a": 1.0, "b": [1e300]}', ' {"a":1,"a":2}\n', "{}"])
 def test_an_object_is_passed_on_verbatim(text: str) -> None:
     assert bytes(object_in(text) or b"") == text.encode()
 
 
-@pytest.mark.parametrize("text", ["", "[{}]", '"{}"', '{"a": tru}', '{"a": 1} x', "{" * 5_000, '{"a": "\ud800"}', "1"])
+@table("text", ["", "[{}]", '"{}"', '{"a": tru}', '{"a": 1} x', "{" * 5_000, '{"a": "\ud800"}', "1"])
 def test_anything_but_an_object_is_none(text: str) -> None:
     assert object_in(text) is None
 

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from routewright import ExecutionLimits, Settings, ValidationFailed
+from tests.tables import table
 
 
-@pytest.mark.parametrize("value", [-1, nan, inf, True, "10", None])
+@table("value", [-1, nan, inf, True, "10", None])
 def test_a_limit_is_a_finite_number_of_at_least_nothing(value: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"ExecutionLimits\.idle_s: is .*; use a finite number, 0 or more"):
         ExecutionLimits(idle_s=value)
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.0, True, None])
+@table("value", [0, -1, 2.0, True, None])
 def test_a_circuit_opens_after_a_whole_number_of_faults(value: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"ExecutionLimits\.open_after: is .*; use a whole number"):
         ExecutionLimits(open_after=value)

@@ -30,6 +30,7 @@ from routewright.wire import (
     TokenBounds,
     Usage,
 )
+from tests.tables import table
 
 from .pools import board
 from .test_decision import model as model_of
@@ -210,7 +211,7 @@ def test_the_table_knows_every_kind_of_fault() -> None:
     assert set(FAULTS) == set(FaultKind)
 
 
-@pytest.mark.parametrize("kind", [kind for kind, rule in FAULTS.items() if rule.retry])
+@table("kind", [kind for kind, rule in FAULTS.items() if rule.retry])
 def test_a_retryable_fault_is_retried_once_then_falls_back(kind: str) -> None:
     attempts = machine()
     assert next_model(attempts) == "a/one"
@@ -229,7 +230,7 @@ def test_the_vendors_word_on_retries_overrides_the_faults_kind() -> None:
     assert next_model(attempts) == "c/three", "no more often than it may"
 
 
-@pytest.mark.parametrize(
+@table(
     "kind", [kind for kind, rule in FAULTS.items() if not rule.retry and rule.fall_back and kind != "context_overflow"]
 )
 def test_a_fault_not_worth_a_retry_falls_back_at_once(kind: str) -> None:
@@ -276,7 +277,7 @@ def test_the_fault_table_alone_decides_fallbacks(monkeypatch: pytest.MonkeyPatch
     assert end_reached(attempts) is End.FAILED
 
 
-@pytest.mark.parametrize("retries", [0, 5])
+@table("retries", [0, 5])
 def test_an_invalid_answer_is_repaired_once_per_model(retries: int) -> None:
     attempts = machine(max_retries=retries, fallback=("b/two",))
     for name in ("a/one", "b/two"):
@@ -376,7 +377,7 @@ def test_no_pause_reaches_past_the_deadline() -> None:
     assert next_model(attempts, 58.0) == "b/two"
 
 
-@pytest.mark.parametrize(("timeout_ms", "latest"), [(60_000, 59.95), (5_000, 59.95), (1_000, 59.99)])
+@table(("timeout_ms", "latest"), [(60_000, 59.95), (5_000, 59.95), (1_000, 59.99)])
 def test_no_further_attempt_starts_with_too_little_time(timeout_ms: float, latest: float) -> None:
     for late in (False, True):
         now = latest + 1e-3 * late
@@ -480,7 +481,7 @@ def test_an_attempts_usage_is_deducted_from_the_room() -> None:
     assert second.cap == (20_000_000 - 4_040_000 - 40_000) // 4_000
 
 
-@pytest.mark.parametrize(
+@table(
     ("kind", "reported", "nanos", "tokens"),
     [
         ("reset", {"usage": Usage(40, 1), "touched": True}, 4_040_000, 1_040),
@@ -500,7 +501,7 @@ def test_usage_is_deducted_as_reported_at_the_end_and_else_as_the_worst_case(
     assert attempts.room == (50_000_000 - nanos, 50_000 - tokens)
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "by_budget"),
     [
         ({"budget_tokens": 2_000}, True),
@@ -607,7 +608,7 @@ def test_an_unaffordable_model_is_never_forced() -> None:
     assert end_reached(attempts) is End.FAILED
 
 
-@pytest.mark.parametrize(("spare", "then"), [(0, "b/two"), (1, "a/one")])
+@table(("spare", "then"), [(0, "b/two"), (1, "a/one")])
 def test_an_exhausted_retry_budget_falls_back_at_once(spare: int, then: str) -> None:
     attempts = fail_next(machine_of(machine().plan, traffic=FakeTraffic(spare=spare)), "server")
     assert (next_model(attempts) if spare == 0 else model_after_pause(attempts)) == then
@@ -621,7 +622,7 @@ def test_a_retry_not_made_costs_no_retry_budget() -> None:
     assert traffic.spare == 1
 
 
-@pytest.mark.parametrize("asked_s", [6.0, 1e9])
+@table("asked_s", [6.0, 1e9])
 def test_too_long_a_retry_after_falls_back(asked_s: float) -> None:
     attempts = fail_next(machine(), "rate_limited", retry_after=asked_s)
     assert next_model(attempts) == "b/two"
@@ -667,7 +668,7 @@ def hedge_s(attempts: Machine, now: float = 0.0) -> float | None:
     return attempts.hedge_after_s(next_attempt(attempts, now))
 
 
-@pytest.mark.parametrize(("whole", "after_s"), [(False, 2.0), (True, 7.0)])
+@table(("whole", "after_s"), [(False, 2.0), (True, 7.0)])
 def test_a_hedge_starts_after_the_models_observed_p95(whole: bool, after_s: float) -> None:
     assert hedge_s(hedged(whole=whole)) == after_s
 
@@ -769,7 +770,7 @@ def test_a_failed_first_attempt_leaves_the_hedge_running_and_is_not_retried() ->
     assert next_model(attempts, 5.0) == "c/three"
 
 
-@pytest.mark.parametrize("who", [0, 1])
+@table("who", [0, 1])
 def test_a_refusal_ends_both_attempts(who: int) -> None:
     attempts = hedged()
     both = racing(attempts)
@@ -779,8 +780,8 @@ def test_a_refusal_ends_both_attempts(who: int) -> None:
     assert end_reached(attempts, 3.0) is End.REFUSED
 
 
-@pytest.mark.parametrize("kind", FaultKind)
-@pytest.mark.parametrize("who", [0, 1])
+@table("kind", FaultKind)
+@table("who", [0, 1])
 def test_the_losers_outcome_changes_nothing(who: int, kind: str) -> None:
     attempts = hedged(budget_nanos=100_000_000, max_output_tokens=1_000)
     both = racing(attempts)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from routewright import Catalogue
 from routewright._core.catalogue.models import Named, model_called, named
+from tests.tables import table
 
 CATALOGUE = [named(model) for model in Catalogue().models]
 AZURE = Named("azure/gpt-4.1", "azure", "my-deployment", "GPT-4.1 of ours")
@@ -19,7 +18,7 @@ def openai(name: str) -> Named:
     return Named(f"openai/{name}", "openai", name, name)
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "provider", "model"),
     [
         ("gpt-4.1", "openai", "openai/gpt-4.1"),
@@ -41,7 +40,7 @@ def test_a_provider_name_finds_its_model(name: str, provider: str, model: str) -
     assert called(name, provider) == model
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "provider"),
     [
         ("gpt-4", "openai"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from routewright import Policy, ValidationFailed
 from routewright._core.model_selector import CAPABLE, Known, picking
 from routewright.wire import Model, PolicyFallback
+from tests.tables import table
 
 from .policies import publish
 
@@ -30,7 +31,7 @@ def picked(policy: Policy) -> tuple[str, ...] | None:
     return made.models
 
 
-@pytest.mark.parametrize(
+@table(
     ("words", "ids"),
     [
         (["house/one", "openai/big"], ["house/one", "openai/big"]),
@@ -69,7 +70,7 @@ def test_every_required_capability_must_hold() -> None:
     assert list(CAPABLE) == ["image", "tools", "json", "reasoning"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("policy", "said"),
     [
         (

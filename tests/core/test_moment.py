@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from routewright._core.timestamps import moment, timestamp
 from routewright.errors import Problem, ValidationFailed
+from tests.tables import table
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 YEAR_1 = datetime(1, 1, 1, tzinfo=UTC)
@@ -89,7 +90,7 @@ def test_a_date_is_its_first_moment(day: date) -> None:
     assert moment("since", day) == moment("since", day.isoformat()) == f"{day.isoformat()}T00:00:00.000Z"
 
 
-@pytest.mark.parametrize(
+@table(
     ("given_", "found"),
     [
         ("2026-11-22T09:30:00Z", "2026-11-22T09:30:00.000Z"),
@@ -126,7 +127,7 @@ class Nowhere(tzinfo):
     dst = tzname = utcoffset
 
 
-@pytest.mark.parametrize(
+@table(
     ("given_", "value"),
     [
         ("", "''"),
@@ -163,7 +164,7 @@ def test_an_invalid_moment_is_refused_with_the_value(given_: object, value: str)
     assert problem.hint == "write a timestamp as 2026-11-22T09:30:00Z, or pass a datetime with a time zone"
 
 
-@pytest.mark.parametrize(
+@table(
     ("given_", "value"),
     [
         ("9999-12-31T23:59:59.999001Z", "'9999-12-31T23:59:59.999001Z'"),

@@ -5,7 +5,6 @@ from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from routewright._core.money import (
 )
 from routewright.wire import Model, PriceTier, Pricing, Usage
 from routewright.wire.analytics import usd_short
+from tests.tables import table
 
 
 def test_budgets_round_down_and_prices_up() -> None:
@@ -57,7 +57,7 @@ def test_amounts_are_written_with_every_digit() -> None:
     assert usd_short(1234.5) == "$1,234.50"
 
 
-@pytest.mark.parametrize("traps", [[], list(decimal.Context().traps)])
+@table("traps", [[], list(decimal.Context().traps)])
 def test_amounts_do_not_depend_on_the_applications_decimal_context(traps: list[type[decimal.DecimalException]]) -> None:
     hostile = decimal.Context(prec=1, rounding=decimal.ROUND_UP, Emin=0, Emax=0, clamp=1, traps=traps)
     with decimal.localcontext(hostile):

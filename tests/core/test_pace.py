@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from routewright._core.attempts.budgets import ExecutionLimits, Pace
+from tests.tables import table
 
 LIMITS = ExecutionLimits()
 US_PER_TOKEN = 10_000
@@ -25,7 +24,7 @@ def test_a_trickle_is_slow_after_half_a_minute() -> None:
     assert pace(*[(1, 5.0)] * 6).is_slow
 
 
-@pytest.mark.parametrize(("characters", "slow"), [(1_199, True), (1_200, False), (1_201, False)])
+@table(("characters", "slow"), [(1_199, True), (1_200, False), (1_201, False)])
 def test_a_stream_at_exactly_the_share_is_fast_enough(characters: int, slow: bool) -> None:
     assert pace((characters - 1, 29.0), (1, 1.0)).is_slow is slow
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import get_args
 
-import pytest
-
 from routewright import Catalogue, Decision, Router
 from routewright.wire import Goal, Strategy
+from tests.tables import table
 
 GOALS: tuple[Goal, ...] = get_args(Goal)
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
@@ -27,9 +26,9 @@ def pick(goal: Goal, strategy: Strategy, vendor: str | None = None) -> Decision:
     return ROUTER.decide(CHAT, goal=goal, strategy=strategy, models=of_vendor(vendor))
 
 
-@pytest.mark.parametrize("vendor", [None, "openai", "anthropic", "google"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("goal", GOALS)
+@table("vendor", [None, "openai", "anthropic", "google"])
+@table("strategy", STRATEGIES)
+@table("goal", GOALS)
 def test_no_pick_is_deprecated_or_free(goal: Goal, strategy: Strategy, vendor: str | None) -> None:
     decision = pick(goal, strategy, vendor)
     for model_id in (decision.model, *decision.chain):
@@ -38,13 +37,13 @@ def test_no_pick_is_deprecated_or_free(goal: Goal, strategy: Strategy, vendor: s
         assert not model.free_tier
 
 
-@pytest.mark.parametrize("vendor", [None, "openai", "google", "mistral", "xai", "groq", "alibaba"])
-@pytest.mark.parametrize("goal", GOALS)
+@table("vendor", [None, "openai", "google", "mistral", "xai", "groq", "alibaba"])
+@table("goal", GOALS)
 def test_latency_optimized_never_picks_a_ten_second_model_if_a_faster_one_fits(goal: Goal, vendor: str | None) -> None:
     assert pick(goal, "latency-optimized", vendor).candidates[0].latency_s < 10
 
 
-@pytest.mark.parametrize("vendor", [None, "openai", "anthropic", "google"])
+@table("vendor", [None, "openai", "anthropic", "google"])
 def test_quality_first_takes_the_top_step_of_the_grid(vendor: str | None) -> None:
     decision = pick("quality", "quality-first", vendor)
     assert decision.candidates[0].terms[0] == max(candidate.terms[0] for candidate in decision.candidates)

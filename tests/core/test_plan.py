@@ -23,6 +23,7 @@ from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import level_of, on_grid
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, TokenBounds
+from tests.tables import table
 
 from .worlds import TODAY, after_publication, random_health, random_input, random_pool, recompiled
 
@@ -236,7 +237,7 @@ def test_a_plan_is_reused_while_no_walked_model_moves() -> None:
     assert first.given.health != board.health, "a call takes the id from its board, the plan is never changed"
 
 
-@pytest.mark.parametrize("unasked", [1, CHANGES_KEPT, CHANGES_KEPT + 1, 3 * CHANGES_KEPT])
+@table("unasked", [1, CHANGES_KEPT, CHANGES_KEPT + 1, 3 * CHANGES_KEPT])
 def test_a_plan_unused_for_many_publications_is_renewed(unasked: int) -> None:
     chance, board, given = world()
     top = shared_plan(board, given).legs[0].row

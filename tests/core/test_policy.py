@@ -37,6 +37,7 @@ from routewright.wire import (
     PutPolicyVersion,
     RouteRequest,
 )
+from tests.tables import table
 
 from .policies import publish
 
@@ -64,7 +65,7 @@ def test_publishing_fills_in_missing_fields() -> None:
     assert dated.version == "careful@2026-01-02"
 
 
-@pytest.mark.parametrize(
+@table(
     "pair",
     [
         (Policy(name="a"), Policy(name="a")),
@@ -87,7 +88,7 @@ def weights(quality: float, cost: float, latency: float, stability: float) -> Po
     return PolicyWeights(quality=quality, cost=cost, latency=latency, stability=stability)
 
 
-@pytest.mark.parametrize(
+@table(
     ("policy", "said"),
     [
         (Policy(name=""), "policies[''].name: must be 1 to 200 printable characters, got ''"),
@@ -106,7 +107,7 @@ def test_a_policy_without_a_valid_name_is_refused(policy: Policy, said: str) -> 
     assert str(refused.value).startswith(said)
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "said"),
     [
         ({"id": "a\n"}, "id: must be 1 to 200 printable characters, got 'a\\n'"),

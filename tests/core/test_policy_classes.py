@@ -11,6 +11,7 @@ from routewright._core.model_selector import Known
 from routewright._core.policy import checked_policy, class_of, drawn, version_asked
 from routewright.errors import ValidationFailed
 from routewright.wire import Model, Policy, PolicyClass, PolicyMatch, PolicySnapshot, PolicyWeights
+from tests.tables import table
 
 from .policies import publish
 
@@ -77,7 +78,7 @@ def classed(metadata: Any, **fields: Any) -> Policy:
     return Policy(name="p", classes=[PolicyClass(match=PolicyMatch(metadata=metadata), **fields)])
 
 
-@pytest.mark.parametrize(
+@table(
     ("policy", "said"),
     [
         (

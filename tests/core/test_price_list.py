@@ -19,6 +19,7 @@ from routewright._core.catalogue.price_list import Listed, read_price_list, upda
 from routewright._core.catalogue.prices import pricing_on
 from routewright._core.money import per_million
 from routewright.wire import PriceChange, PriceTier
+from tests.tables import table
 
 DATA = Path(__file__).parent.parent / "data"
 TODAY = "2026-11-20"
@@ -139,7 +140,7 @@ def test_every_price_of_a_models_dev_row_is_read() -> None:
     assert (model.context_window, model.max_output_tokens) == (1000, 100)
 
 
-@pytest.mark.parametrize(
+@table(
     ("key", "source", "model_id"),
     [
         ("gpt-4o", "openai", "openai/gpt-4o"),
@@ -182,7 +183,7 @@ def test_rows_that_are_no_chat_models_are_skipped() -> None:
     assert read_price_list({"x": {"models": other}}) == ([], [])
 
 
-@pytest.mark.parametrize(
+@table(
     ("content", "said"),
     [
         ({"a": litellm(input_cost_per_token="1")}, "a.input_cost_per_token: must be a number, got '1'"),
@@ -211,7 +212,7 @@ def test_an_unreadable_row_is_reported_with_its_place(content: dict[str, Any], s
         raise ValidationFailed.of(*problems)
 
 
-@pytest.mark.parametrize("content", [None, 5, [], {}, {"a": 5}, {"a": {}}, {"models": [1]}])
+@table("content", [None, 5, [], {}, {"a": 5}, {"a": {}}, {"models": [1]}])
 def test_an_unknown_shape_is_refused(content: object) -> None:
     with pytest.raises(ValidationFailed, match="is no price list of a known shape; give a JSON file like"):
         read_price_list(content)
@@ -375,14 +376,14 @@ def _explained(name: str) -> dict[tuple[str, str, Any, Any], str]:
     }
 
 
-@pytest.mark.parametrize("name", LISTS)
+@table("name", LISTS)
 def test_every_difference_from_a_source_has_its_explanation(name: str) -> None:
     explained = _explained(name)
     assert _found(name) == explained.keys()
     assert all(explained.values())
 
 
-@pytest.mark.parametrize(("name", "rows"), [("litellm", 178), ("models.dev", 121)])
+@table(("name", "rows"), [("litellm", 178), ("models.dev", 121)])
 def test_every_row_of_a_source_is_read(name: str, rows: int) -> None:
     assert len(listed_in(name)) == rows
 

@@ -27,6 +27,7 @@ from routewright._core.catalogue.prices import (
 from routewright._core.routing.pool import Pool
 from routewright.wire import PriceChange, PriceTier
 from tests.core.pools import pricings
+from tests.tables import table
 
 CHANGES = (PriceChange("2026-12-01", Pricing(2.0, 8.0)), PriceChange("2027-01-01", Pricing(0.5, 2.0)))
 DATED = Model(id="v/m", pricing_per_1m=Pricing(1.0, 4.0), price_changes=CHANGES)
@@ -43,7 +44,7 @@ def pool_on(day: str, *models: Model) -> Pool:
     return Pool(snapshot(models, "2026-11-20"), day)
 
 
-@pytest.mark.parametrize(
+@table(
     ("day", "input_usd"),
     [("2026-11-30", 1.0), ("2026-12-01", 2.0), ("2026-12-31", 2.0), ("2027-01-01", 0.5), ("2030-01-01", 0.5)],
 )
@@ -171,7 +172,7 @@ def test_cache_writes_have_their_own_price() -> None:
     assert usage_nanos(prices, Usage(100, 10, cached=40, written=20)) == 40_000 + 4_000 + 25_000 + 40_000
 
 
-@pytest.mark.parametrize(
+@table(
     ("changes", "said"),
     [
         ([PriceChange("1.12.2026", Pricing(1.0, 1.0))], r"\[0\].starts: must be a date, got '1.12.2026'; write 'YYYY"),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.attempts.statistics import BUCKETS, ERROR, Histogram, quantile, scaled
+from tests.tables import table
 
 ROUNDING = 1e-9
 
@@ -72,7 +73,7 @@ def test_a_quantile_includes_the_value_at_its_share() -> None:
     assert quantile(of([(10.0, 1.0), (1_000.0, 1.0)]), 0.5) == pytest.approx(10.0, rel=ERROR)
 
 
-@pytest.mark.parametrize("value", [0.0, -3.0, 0.5, 1.0])
+@table("value", [0.0, -3.0, 0.5, 1.0])
 def test_values_below_one_count_as_one(value: float) -> None:
     assert quantile(of([(value, 1.0)]), 0.5) == 1.0
 

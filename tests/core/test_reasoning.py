@@ -39,6 +39,7 @@ from routewright.wire import (
     ServicePrice,
     Usage,
 )
+from tests.tables import table
 
 from .pools import TODAY, healths, pools
 from .test_decision import model, simple
@@ -65,7 +66,7 @@ def user(*parts: dict[str, Any]) -> dict[str, Any]:
 # Effort
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "thought"),
     [
         ({}, THINKING_TOKENS),
@@ -170,7 +171,7 @@ def test_tools_need_no_other_board_if_all_models_combine_them() -> None:
     assert boards([ABLE, SHY]).of(health_snapshot({})).dialled(RequestOptions(tools=True)).pool.quiet == {1}
 
 
-@pytest.mark.parametrize(
+@table(
     ("feature", "params", "rest"),
     [
         ("reasoning_tool_choice", {"reasoning": "low"}, {"tools": [{"name": "f"}], "tool_choice": "required"}),
@@ -202,7 +203,7 @@ def test_params_unsupported_with_reasoning_exclude_a_model(
     assert decided([lacking, able], **asking(wide)).model == "a/lacking"
 
 
-@pytest.mark.parametrize(
+@table(
     ("feature", "given_"),
     [("reasoning_brief", {"effort": "low"}), ("reasoning_tokens_brief", {"thinking_tokens": 1_024})],
 )
@@ -294,7 +295,7 @@ def test_returned_reasoning_is_bounded_by_its_bytes() -> None:
     assert thought == Images(tokens=len('[{"signature":""}]') // 4 + 100, most=418)
 
 
-@pytest.mark.parametrize(
+@table(
     ("request_", "needs", "wishes"),
     [
         (user(PDF), Need.FILE, 0),
@@ -386,7 +387,7 @@ def test_policy_params_are_defaults_for_the_request() -> None:
 # Rules
 
 
-@pytest.mark.parametrize(
+@table(
     ("params", "path"),
     [
         ({"reasoning": "lots"}, "params.reasoning"),

@@ -42,6 +42,7 @@ from routewright.wire import (
     Pricing,
     TokenBounds,
 )
+from tests.tables import table
 
 from .policies import publish
 from .pools import TODAY, board, healths, inputs, pools, seldom
@@ -454,7 +455,7 @@ def test_tiny_answers_and_empty_prompts_are_not_suggested() -> None:
     assert suggested(simple(), tiny).startswith("no change")
 
 
-@pytest.mark.parametrize(("beside", "said"), [(0, "raise"), (9, "raise"), (10, "shorten the input from 1340 to 9")])
+@table(("beside", "said"), [(0, "raise"), (9, "raise"), (10, "shorten the input from 1340 to 9")])
 def test_an_input_is_not_shortened_below_the_shortest_prompt(beside: int, said: str) -> None:
     """Neither its bound nor what it is expected to be, which may lie far below."""
     most = LEAST_INPUT + beside + 16

@@ -41,6 +41,7 @@ from routewright.wire import (
     UsageTotals,
 )
 from routewright.wire.analytics import time_short
+from tests.tables import table
 
 NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC).timestamp()
 FIRST, LAST = "2026-11-16", "2026-11-22"
@@ -68,7 +69,7 @@ def by_model(counts: list[UsageCount], bucket: Bucket = "day") -> UsageReport:
 # Days
 
 
-@pytest.mark.parametrize(
+@table(
     ("start", "end", "days"),
     [
         (None, None, ("2026-11-16", "2026-11-22")),
@@ -93,7 +94,7 @@ def test_a_report_covers_the_given_days_or_the_last_seven(
     assert days_of(start, end, NOW) == days
 
 
-@pytest.mark.parametrize(
+@table(
     ("at", "today"),
     [
         (datetime(2026, 11, 22, tzinfo=UTC), "2026-11-22"),
@@ -141,7 +142,7 @@ ODD_DAYS = [
 ]
 
 
-@pytest.mark.parametrize(("given_", "value"), ODD_DAYS)
+@table(("given_", "value"), ODD_DAYS)
 def test_an_invalid_day_is_refused_with_the_value(given_: Any, value: str) -> None:
     assert refusal(days_of, given_, None, NOW) == Problem("start_date", f"is {value}", "write YYYY-MM-DD")
     assert refusal(days_of, "2026-11-22", given_, NOW) == Problem("end_date", f"is {value}", "write YYYY-MM-DD")
@@ -171,12 +172,12 @@ def test_ten_years_are_enough() -> None:
 # Buckets and groups
 
 
-@pytest.mark.parametrize("bucket", get_args(Bucket))
+@table("bucket", get_args(Bucket))
 def test_each_bucket_is_accepted(bucket: Bucket) -> None:
     check_bucket(bucket, FIRST, LAST)
 
 
-@pytest.mark.parametrize(
+@table(
     ("bucket", "value", "hint"),
     [
         ("days", "'days'", "did you mean 'day'? one of hour, day, week, month"),
@@ -202,12 +203,12 @@ def test_hourly_reports_cover_at_most_31_days() -> None:
     assert problem == Problem("bucket", "is hour over 32 days", "take at most 31, or bucket=day")
 
 
-@pytest.mark.parametrize("group_by", ["model", "tenant", "workflow", "metadata.team", "metadata.x.y"])
+@table("group_by", ["model", "tenant", "workflow", "metadata.team", "metadata.x.y"])
 def test_usage_is_grouped_by_counted_keys(group_by: str) -> None:
     check_group(group_by, ["team", "x.y"])
 
 
-@pytest.mark.parametrize(
+@table(
     ("group_by", "value"),
     [
         ("metadata.teams", "'metadata.teams'"),
@@ -231,7 +232,7 @@ def test_a_misspelt_group_gets_a_suggestion() -> None:
     assert "did you mean 'metadata.team'?" in refusal(check_group, "metadata.teams", ["team"]).hint
 
 
-@pytest.mark.parametrize("key", ["", "x" * 101, 7, None, "\ud800", "te\udfffam"])
+@table("key", ["", "x" * 101, 7, None, "\ud800", "te\udfffam"])
 def test_a_rollup_key_is_a_short_valid_text(key: object) -> None:
     problem = refusal(checked_keys, "rollup_keys", ["team", key])
     assert problem.path == "rollup_keys[1]"
@@ -247,7 +248,7 @@ def test_a_rollup_key_is_given_without_prefix() -> None:
 # Usage
 
 
-@pytest.mark.parametrize(
+@table(
     ("bucket", "start", "begins"),
     [
         ("hour", "2026-11-22T09", "2026-11-22T09:00:00Z"),

@@ -40,6 +40,7 @@ from routewright.wire import (
     Tool,
     ToolCall,
 )
+from tests.tables import table
 
 HELLO: dict[str, Any] = {"role": "user", "content": "Hello"}
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
@@ -104,7 +105,7 @@ def refusals(**fields: Any) -> list[str]:
 # What goes in
 
 
-@pytest.mark.parametrize(
+@table(
     "value",
     [
         "Hello",
@@ -148,7 +149,7 @@ def test_keyword_arguments_override_fields() -> None:
     assert as_request(base, {"models": ("b", "c")}).models == ["b", "c"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "goal", "strategy"),
     [
         ({}, "cost", "balanced"),
@@ -209,7 +210,7 @@ def test_limits_themselves_are_allowed() -> None:
 # What is refused: the same in a body, a dict and keyword arguments
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "message"),
     [
         (
@@ -336,7 +337,7 @@ def test_a_refusal_has_path_value_and_hint(fields: dict[str, Any], message: str)
     assert said.startswith(message)
 
 
-@pytest.mark.parametrize(
+@table(
     ("message", "problem"),
     [
         (
@@ -382,7 +383,7 @@ def test_a_refused_message_has_path_value_and_hint(message: dict[str, Any], prob
     assert said.startswith(f"messages[0].{problem}")
 
 
-@pytest.mark.parametrize(
+@table(
     ("params", "problem"),
     [
         ({"top_k": 5}, "top_k: is not a field; send it to one provider, as 'params.extra': {\"<provider>\": {...}}"),
@@ -429,7 +430,7 @@ def test_a_refused_parameter_has_path_value_and_hint(params: dict[str, Any], pro
     assert said.startswith(f"params.{problem}")
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "hint"),
     [
         ("goa", "did you mean 'goal'?"),
@@ -460,7 +461,7 @@ def test_messages_cannot_be_a_keyword_argument() -> None:
     ]
 
 
-@pytest.mark.parametrize("value", [None, 5, b"Hello", Message("user", "Hello"), {1, 2}])
+@table("value", [None, 5, b"Hello", Message("user", "Hello"), {1, 2}])
 def test_an_invalid_request_is_refused_with_a_hint(value: Any) -> None:
     [(path, problem, hint)] = problems(value)
     assert (path, hint) == ("", "pass a string, a list of messages, a dict or a RouteRequest")
@@ -517,7 +518,7 @@ def test_a_body_that_is_not_json_is_invalid_json() -> None:
 # Structs check nothing when they are made: the door does
 
 
-@pytest.mark.parametrize(
+@table(
     ("request_", "path", "problem"),
     [
         (RouteRequest([]), "messages", "must hold at least one message"),
@@ -540,7 +541,7 @@ def test_a_struct_of_wrong_types_is_refused(request_: RouteRequest, path: str, p
     assert [(p.path, p.problem) for p in caught.value.problems] == [(path, problem)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("overrides", "path", "problem"),
     [
         ({"budget": Budget(math.nan)}, "budget.max_cost_usd", "must be a number of at least 0, got nan"),
@@ -585,10 +586,8 @@ def test_numpy_numbers_become_plain() -> None:
     assert (type(made.metadata["n"]), type(made.timeout_ms)) == (int, float)
 
 
-@pytest.mark.parametrize(
-    "value", [range(3), np.int64(3), np.float64(0.01), np.arange(3)], ids=lambda value: type(value).__name__
-)
-@pytest.mark.parametrize(
+@table("value", [range(3), np.int64(3), np.float64(0.01), np.arange(3)], ids=lambda value: type(value).__name__)
+@table(
     "at",
     [
         lambda value: {"budget": value},
@@ -659,7 +658,7 @@ def picture(url: str) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "needs"),
     [
         ({}, Need.NONE),

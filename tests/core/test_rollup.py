@@ -47,6 +47,7 @@ from routewright.wire import (
     UsageCount,
     UsageCounts,
 )
+from tests.tables import table
 
 from .traces import USUAL
 
@@ -258,7 +259,7 @@ def test_latency_counts_are_those_of_completed_traces_that_a_model_served(
     assert [list(row.buckets) for row in found] == [sorted(row.buckets) for row in found]
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "counted"),
     [
         ({}, True),
@@ -274,7 +275,7 @@ def test_the_latency_of_a_trace_counts_if_a_model_completed_it(fields: dict[str,
     )
 
 
-@pytest.mark.parametrize("status", get_args(TraceStatus))
+@table("status", get_args(TraceStatus))
 def test_errors_are_failed_traces_and_exhausted_budgets(status: str) -> None:
     (used,) = rollups_of([trace_of(status=status)]).usage_counts(UsageCounts(**ALL, group_by="model")).groups
     assert (used.requests, used.errors) == (1, int(status in ("failed", "budget_exceeded")))
@@ -458,7 +459,7 @@ def test_buckets_grow_with_latency_and_are_never_negative(values: list[float]) -
     assert buckets[0] >= 0
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, 1e-9, 0.001])
+@table("value", [0.0, -1.0, 1e-9, 0.001])
 def test_the_shortest_latency_counts_as_a_microsecond(value: float) -> None:
     assert quantile({bucket_of(value): 1}, 0.5) == 0.001
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from routewright.wire.account import Secret, without_password
+from tests.tables import table
 
 KEY = "sk-Canary/0123456789+abcdef"
 
@@ -41,7 +42,7 @@ def test_a_dump_of_a_secrets_state_holds_no_key() -> None:
     assert Secret(KEY).__getstate__() is None  # type: ignore[func-returns-value]
 
 
-@pytest.mark.parametrize(
+@table(
     ("url", "shown"),
     [
         ("postgresql://app@host/db", "postgresql://app@host/db"),

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from routewright._core.accounts.payer import held_by_others, without_money
 from routewright.errors import InsufficientBalance, QuotaExhausted
 from routewright.wire import Purse
+from tests.tables import table
 
 ASK = "or ask for less, such as a smaller params.max_output_tokens"
 
 
-@pytest.mark.parametrize(
+@table(
     ("purse", "said", "period"),
     [
         (Purse("month", "month:2026-11", 10**9, 10**9), "this month has $0 left of its $1, and the", "2026-11"),
@@ -49,7 +48,7 @@ def test_where_no_model_has_a_price_that_is_what_to_mend() -> None:
     assert error.detail["needed_usd"] is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("timeout_ms", "said"),
     [(5_000, "did not end within timeout_ms=5000"), (None, "steps() does not wait for them")],
 )

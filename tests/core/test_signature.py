@@ -28,6 +28,7 @@ from routewright._core.webhooks.signature import (
     whole,
 )
 from routewright.errors import SignatureError
+from tests.tables import table
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BODY = b'{"id":"evt_1","type":"router.fallback_triggered","data":{"reason":"timeout"}}'
@@ -48,7 +49,7 @@ def code_of(secret: str, at: int, body: bytes) -> str:
     return hmac_by_hand(secret.encode(), str(at).encode() + b"." + body).hex()
 
 
-@pytest.mark.parametrize(
+@table(
     ("key", "head", "body", "code"),
     [  # RFC 4231, test cases 1, 2 and 6
         (b"\x0b" * 20, b"Hi ", b"There", "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"),
@@ -79,7 +80,7 @@ def test_a_code_is_hmac_sha_256_for_any_key_length(key: bytes, head: bytes, body
     assert made.code(head, body) == made.code(head, body), "and the key is used up by none"
 
 
-@pytest.mark.parametrize("length", [63, 64, 65])
+@table("length", [63, 64, 65])
 def test_keys_longer_than_a_block_are_hashed(length: int) -> None:
     assert Key(b"k" * length).code(b"", BODY) == hmac_by_hand(b"k" * length, BODY)
 
@@ -91,7 +92,7 @@ def test_a_header_matches_openssl() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("secret", "event_id", "at", "body", "signature"),
     [
         (
@@ -125,13 +126,13 @@ def test_the_key_of_standard_webhooks_is_decoded_from_base64() -> None:
     assert headers_of(STANDARD, BODY, NOW, "evt_1")["webhook-signature"] == f"v1,{b64encode(code).decode()}"
 
 
-@pytest.mark.parametrize("apart_s", [-300, -299.5, -1, 0, 1, 299.5, 300])
+@table("apart_s", [-300, -299.5, -1, 0, 1, 299.5, 300])
 def test_timestamps_within_five_minutes_are_accepted(apart_s: float) -> None:
     check_header(KEYS, BODY, header_of(KEYS, BODY, NOW), NOW + apart_s)
     check_headers(STANDARD, BODY, headers_of(STANDARD, BODY, NOW, "evt_1"), NOW + apart_s)
 
 
-@pytest.mark.parametrize(
+@table(
     ("apart_s", "said"),
     [(-301, "301.0 s ahead"), (-300.001, "300.0 s ahead"), (300.001, "300.0 s ago"), (301, "301.0 s ago")],
 )
@@ -146,7 +147,7 @@ GOOD = code_of(SECRET, NOW, BODY)
 OTHER = code_of(SECRET, NOW, b"another body")
 
 
-@pytest.mark.parametrize(
+@table(
     "header",
     [
         f"t={NOW},v1={GOOD}",
@@ -165,7 +166,7 @@ def test_valid_service_headers_are_accepted(header: str) -> None:
     check_header(KEYS, BODY, header, NOW)
 
 
-@pytest.mark.parametrize(
+@table(
     "header",
     [
         "",
@@ -223,7 +224,7 @@ STANDARD_HEADERS = headers_of(STANDARD, BODY, NOW, "evt_1")
 SIGNATURE = STANDARD_HEADERS["webhook-signature"]
 
 
-@pytest.mark.parametrize(
+@table(
     "change",
     [
         {"webhook-signature": f"v1a,{SIGNATURE} v2,x {SIGNATURE}  v1, v1"},
@@ -236,7 +237,7 @@ def test_valid_standard_headers_are_accepted(change: dict[str, str]) -> None:
     check_headers(STANDARD, BODY, {name.title(): value for name, value in (STANDARD_HEADERS | change).items()}, NOW)
 
 
-@pytest.mark.parametrize(
+@table(
     ("change", "said"),
     [
         ({"webhook-signature": None}, "webhook-signature header is missing"),
@@ -285,7 +286,7 @@ def test_signatures_are_compared_in_constant_time_at_most_a_hundred_times(monkey
     assert {len(told) for told, _ in compared} == {64}
 
 
-@pytest.mark.parametrize("module", [signature, door])
+@table("module", [signature, door])
 def test_only_one_function_compares_secrets(module: ModuleType) -> None:
     """By construction: whatever ``==``, ``!=`` and ``in`` compare, one side stands in the source."""
     known = {"ID", "TIMESTAMP", "SIGNATURE", "_NAMES", "_KEY_BYTES", "HIDDEN", "MAX_SECRETS", "TOLERANCE_S", "found"}

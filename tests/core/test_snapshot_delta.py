@@ -16,6 +16,7 @@ from routewright._core.snapshot_delta import checked_trace
 from routewright.errors import ValidationFailed
 from routewright.wire import CacheSpan, Span, Tokens, Trace
 from tests.contracts.storage.samples import decision_span, make_trace, model_span, spans_of_each_kind
+from tests.tables import table
 
 FULL = make_trace(
     1,
@@ -72,7 +73,7 @@ def cache_span(**given_: Any) -> Span:
     return CacheSpan(id=2, name="cache", start_ms=0.0, hit=True, **given_)
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "trace"),
     [
         ("trace.cost_range_usd[1]", make_trace(1, cost_range_usd=(0.0, nan))),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from routewright._core.sse import SseEvent, SseParser
 from routewright.errors import ProviderFault
+from tests.tables import table
 
 
 def parsed(*pieces: bytes, max_line_bytes: int = 1 << 20) -> list[SseEvent | str]:
@@ -30,12 +31,12 @@ def test_fields_of_an_event_are_read() -> None:
     assert parsed(stream) == [SseEvent("one\ntwo\n", "delta", "7"), SseEvent("next", "message", "7")]
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+@table("end", [b"\n", b"\r", b"\r\n"])
 def test_lf_cr_and_crlf_end_a_line(end: bytes) -> None:
     assert parsed(end.join([b"data: a", b"data: b", b"", b"data: c", b"", b""])) == [SseEvent("a\nb"), SseEvent("c")]
 
 
-@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\x1c", "\x1e"])
+@table("character", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\x1c", "\x1e"])
 def test_no_other_character_ends_a_line(character: str) -> None:
     assert parsed(f"data: a{character}b\n\n".encode()) == [SseEvent(f"a{character}b")]
 
@@ -75,8 +76,8 @@ def test_code_point_split_between_pieces_is_whole() -> None:
     assert parsed(*(bytes([byte]) for byte in "data: héllo 🦜\n\n".encode())) == [SseEvent("héllo 🦜")]
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@table("end", [b"\n", b"\r\n", b""])
+@table("size", [1, 7, 1000])
 def test_text_outside_events_is_kept_from_a_brace_on(end: bytes, size: int) -> None:
     told = b'{\n  "error": {\n    "code": 503\n  }\n}'.replace(b"\n", end or b"\n") + end
     stream, parser = b": life\nfoo: x\n}\ndata: a\n\n" + told, SseParser()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from routewright._core.structured_output import property_names, rooted, strict_form
+from tests.tables import table
 
 TEXT = {"type": "string"}
 
@@ -25,7 +24,7 @@ def test_every_property_is_required_and_no_other_is_accepted() -> None:
     assert strict_form(closed) == strict_object(a=TEXT)
 
 
-@pytest.mark.parametrize(
+@table(
     ("written", "strict"),
     [
         ({"const": "a"}, {"type": "string", "enum": ["a"]}),
@@ -43,7 +42,7 @@ def test_rewritten_keywords_keep_their_meaning(written: dict[str, Any], strict: 
     assert strict_form(an_object(a=written)) == strict_object(a=strict)
 
 
-@pytest.mark.parametrize(
+@table(
     "written",
     [
         {},
@@ -71,7 +70,7 @@ def test_an_unsupported_keyword_makes_the_whole_schema_loose(written: Any) -> No
     assert strict_form({**an_object(a=TEXT), "$defs": {"node": written}}) is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("optional", "said"),
     [
         ({**TEXT, "default": "x"}, {**TEXT, "description": 'Default: "x"'}),

@@ -24,6 +24,7 @@ from routewright._core.structured_output import (
     with_output,
 )
 from routewright._core.tokens.estimate import bounds_of
+from tests.tables import table
 
 POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 JSON = st.recursive(
@@ -61,9 +62,7 @@ def test_a_schema_is_sent_with_its_name_and_strict_if_possible() -> None:
     assert Form("Any", loose, point).response_format["json_schema"] == {"name": "Any", "schema": loose, "strict": False}
 
 
-@pytest.mark.parametrize(
-    ("name", "sent"), [("Box[int]", "Box_int_"), ("Größe", "Gr__e"), ("a" * 99, "a" * 64), ("", "answer")]
-)
+@table(("name", "sent"), [("Box[int]", "Box_int_"), ("Größe", "Gr__e"), ("a" * 99, "a" * 64), ("", "answer")])
 def test_a_name_is_rewritten_for_vendors(name: str, sent: str) -> None:
     assert Form(name, POINT, point).response_format["json_schema"]["name"] == sent
 
@@ -106,7 +105,7 @@ def test_any_text_can_be_unfenced(text: str) -> None:
     assert unfenced(text) in text
 
 
-@pytest.mark.parametrize(
+@table(
     "answer", ["", "No.", '{"x": 1', '{"x": NaN}', "[]", "null", '{"x": 1} and more', "```json\n```", '{"a":' * 9_999]
 )
 def test_what_is_not_one_json_object_does_not_fit(answer: str) -> None:
@@ -170,7 +169,7 @@ def test_the_format_is_added_to_a_requests_params() -> None:
         assert with_output(replace(request, tool_choice=choice), form).params == asked
 
 
-@pytest.mark.parametrize(
+@table(
     "asked",
     [
         {"params": Params(response_format={"type": "json_object"})},

@@ -40,6 +40,7 @@ from routewright.wire import (
     Tool,
     ToolCall,
 )
+from tests.tables import table
 
 DATA = Path(__file__).parents[1] / "data"
 TEXTS: dict[str, str] = json.loads((DATA / "texts.json").read_text(encoding="utf-8"))
@@ -248,7 +249,7 @@ def test_counting_keeps_the_lower_bound_and_the_estimate() -> None:
     assert (after.o200k or 0) < after.high < before.high * 0.7
 
 
-@pytest.mark.parametrize(("found", "side"), [(0, "low"), (10**12, "high")])
+@table(("found", "side"), [(0, "low"), (10**12, "high")])
 def test_a_count_outside_the_bounds_is_clamped(found: int, side: str) -> None:
     for asked in (request(TEXTS["hindi"] * 10), RouteRequest([Message("user", [TextPart("look" * 5_000), IMAGE])])):
         bounds = bounds_of(asked)
@@ -257,7 +258,7 @@ def test_a_count_outside_the_bounds_is_clamped(found: int, side: str) -> None:
         assert after.o200k == after.cl100k == max(getattr(bounds, side), overhead(asked))
 
 
-@pytest.mark.parametrize("found", [-1, 2.5, math.nan, "7", None])
+@table("found", [-1, 2.5, math.nan, "7", None])
 def test_an_invalid_count_is_refused_with_the_counter(found: Any) -> None:
     class Wrong(FixedCounter):
         def __repr__(self) -> str:
@@ -308,7 +309,7 @@ VENDOR_MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS["counts"])
+@table("name", OTHERS["counts"])
 def test_each_vendor_s_bound_holds_in_its_real_vocabulary(name: str) -> None:
     asked = request((TEXTS | OTHERS["texts"])[name])
     bounds = count_request(COUNTER, asked, bounds_of(asked))
@@ -323,7 +324,7 @@ def test_every_text_was_counted_in_every_vocabulary() -> None:
     assert OTHERS["counts"].keys() == TEXTS.keys() | OTHERS["texts"].keys()
 
 
-@pytest.mark.parametrize("margin", {margin for _, margin in tokens.MARGINS})
+@table("margin", {margin for _, margin in tokens.MARGINS})
 def test_no_margin_exceeds_that_of_unmeasured_vendors(margin: tokens.Margin) -> None:
     assert margin.percent <= tokens.ANY_MARGIN.percent
     assert margin.quarters <= tokens.ANY_MARGIN.quarters
@@ -338,7 +339,7 @@ def test_the_bound_for_unknown_vendors_is_about_three_times_the_count_on_prose_a
         assert count_request(COUNTER, request(TEXTS[name]), before).high == before.high, name
 
 
-@pytest.mark.parametrize("piece", ["的", "a", " ", "-", "é", "का", "\n"])
+@table("piece", ["的", "a", " ", "-", "é", "का", "\n"])
 def test_a_long_text_without_spaces_is_not_counted(piece: str) -> None:
     class Never(FixedCounter):
         def count(self, text: str, encoding: str) -> int:
@@ -429,21 +430,21 @@ def test_a_declaration_rewritten_as_types_takes_no_more_than_the_bound(full: boo
     hold()
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@table("encoding", ENCODINGS)
 def test_the_lower_bound_rests_on_facts_of_the_tables(encoding: str) -> None:
     table = packed._encoder(encoding).token_byte_values()
     assert max(map(len, table)) == tokens.LONGEST_TOKEN
     assert max((b" " + token).translate(tokens._WORDS).count(b" w") for token in table) == 1
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@table("name", TEXTS)
 def test_estimate_is_within_15_percent_for_every_kind_of_text(name: str) -> None:
     exact = COUNTER.count(TEXTS[name], "o200k_base")
     off = 100 * (estimate_text(TEXTS[name]) / exact - 1)
     assert abs(off) <= 15, f"{name}: {off:+.1f} % of {exact} tokens"
 
 
-@pytest.mark.parametrize("name", DEVELOPMENT)
+@table("name", DEVELOPMENT)
 def test_estimate_is_close_over_development_prompts(name: str) -> None:
     pairs = [(estimate_text(prompt), COUNTER.count(prompt, "o200k_base")) for prompt in DEVELOPMENT[name][::5]]
     assert abs(sum(guess for guess, _ in pairs) / sum(exact for _, exact in pairs) - 1) <= 0.10
@@ -457,12 +458,12 @@ def test_estimate_is_at_most_a_token_a_byte(text: str) -> None:
     assert (estimate_text(text) > 0) == bool(text)
 
 
-@pytest.mark.parametrize("piece", [*SHORT, "1", "-", "=", "ส", "๘", ". ", "1 ", "- "])
+@table("piece", [*SHORT, "1", "-", "=", "ส", "๘", ". ", "1 ", "- "])
 def test_any_repeated_text_has_an_estimate_above_zero(piece: str) -> None:
     assert all(estimate_text(piece * times) > 0 for times in (*range(1, 200), 5_000))
 
 
-@pytest.mark.parametrize("character", [" ", "-", "="])
+@table("character", [" ", "-", "="])
 def test_a_line_of_one_character_is_estimated_as_few_tokens(character: str) -> None:
     assert estimate_text(character * 80) <= 3
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.trace.ids import RANDOM, SAMPLED, TraceParent, parse_traceparent, span_id_of
+from tests.tables import table
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 GOOD = f"00-{TRACE}-{SPAN}-01"
@@ -49,7 +49,7 @@ def test_more_text_of_a_later_version_must_follow_a_dash(
     assert parse_traceparent(f"{version}-{pair[0]}-{pair[1]}-{flags}{one}") is None
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "",

@@ -16,6 +16,7 @@ from routewright._core.accounts.wait_queue import MOST_TRIED, WaitQueue
 from routewright.errors import RateLimited
 from routewright.wire import Ask, Caller, Grant, Replay, Short
 from tests.contracts.storage.samples import MONTH, RUN, make_ask, make_row
+from tests.tables import table
 
 from .ledgers import Ledger, one
 
@@ -129,7 +130,7 @@ def test_a_call_waits_for_two_purses_one_after_the_other() -> None:
     assert queue.again() == ["a"]
 
 
-@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+@table("order", [("a", "b"), ("b", "a")])
 def test_two_calls_that_wait_for_each_others_purses_do_not_deadlock(order: tuple[str, str]) -> None:
     queue = Queue(monthly_nanos=1_000)
     queue.ask("first", 1_000)

@@ -36,6 +36,7 @@ from routewright.wire import (
     Usage,
     WarmPrefix,
 )
+from tests.tables import table
 
 from .pools import TODAY, board, healths, inputs, pools
 
@@ -173,7 +174,7 @@ def test_the_number_of_prefixes_is_bounded() -> None:
     assert found(prefixes, prompt([Message("user", f"{PREFIXES_KEPT} ships")])) == {"m/one": TOKENS}
 
 
-@pytest.mark.parametrize(
+@table(
     ("provider", "model", "expected"),
     [
         ("openai", "gpt-4o", PromptCache(300.0)),

@@ -6,7 +6,6 @@ import re
 from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import urlsplit
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
@@ -14,6 +13,7 @@ from yarl import URL
 from routewright._core.addresses import is_loopback, is_public
 from routewright._core.webhooks.endpoint import check_url
 from routewright.errors import ValidationFailed
+from tests.tables import table
 
 # first, last and some within of each block
 BLOCKED = """
@@ -151,7 +151,7 @@ def test_no_spelling_of_a_blocked_address_passes() -> None:
         refused(f"https://[{address}]/" if ":" in address else f"https://{address}/")
 
 
-@pytest.mark.parametrize(
+@table(
     "where", ["{}https://example.com/", "https://exam{}ple.com/", "https://example.com/a{}b", "https://example.com/?{}"]
 )
 def test_characters_outside_urls_are_refused(where: str) -> None:
@@ -194,7 +194,7 @@ def test_the_longest_url_has_2048_characters() -> None:
     assert refused("\n" * 1_000_000) == "is too long"
 
 
-@pytest.mark.parametrize(
+@table(
     "url",
     """
     http://localhost http://localhost:8080/x http://127.0.0.1:1 http://127.9.9.9 http://[::1]:8080/ http://a.localhost
@@ -208,7 +208,7 @@ def test_allow_loopback_permits_loopback(url: str) -> None:
 LOCAL = re.compile(r"https?://(([a-z]\.)?localhost|127\.0\.0\.1|\[[0:]+:1\])(:[0-9]+)?(/.*)?", re.IGNORECASE)
 
 
-@pytest.mark.parametrize("url", [url for url in SPELLINGS if not LOCAL.fullmatch(url)])
+@table("url", [url for url in SPELLINGS if not LOCAL.fullmatch(url)])
 def test_allow_loopback_permits_nothing_else(url: str) -> None:
     refused(url, allow_loopback=True)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from routewright._core.limits import Window, denied, fits, leaves_in
 from routewright.wire import WINDOW_S, Denied, RateLimits, Take, WindowState
+from tests.tables import table
 
 TIMES = st.floats(0.0, 1e9) | st.floats(0.0, 200.0) | st.integers(0, 10**7).map(float)
 SHORT = st.floats(0.0, 60.0, exclude_max=True)
@@ -88,7 +89,7 @@ def test_a_correction_of_an_expired_entry_changes_nothing() -> None:
     assert there.used_tokens == 5
 
 
-@pytest.mark.parametrize(
+@table(
     ("used", "amount", "limit", "room"),
     [
         (0, 5, 5, True),
@@ -125,7 +126,7 @@ def test_states_report_the_room_left_without_expired_entries() -> None:
     assert there.states(limits, 70.0) == [WindowState("requests", 3, 3, 0.0), WindowState("tokens", 50, 50, 0.0)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("take", "wait_s"),
     [
         (Take("a", "tokens", 100, 50), 57.0),

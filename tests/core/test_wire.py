@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import pytest
 
 from routewright.wire import (
     Account,
@@ -100,6 +99,7 @@ from routewright.wire import (
 )
 from tests.contracts.storage.outbox import ENDPOINT
 from tests.contracts.storage.samples import make_trace
+from tests.tables import table
 
 SPANS: list[Span] = [
     DecisionSpan(
@@ -207,8 +207,8 @@ SCANS: list[Scan] = [
 KINDS: list[tuple[Any, Sequence[object]]] = [(Write, WRITES), (Query, QUERIES), (Scan, SCANS)]
 
 
-@pytest.mark.parametrize("codec", [msgspec.json, msgspec.msgpack], ids=["json", "msgpack"])
-@pytest.mark.parametrize(
+@table("codec", [msgspec.json, msgspec.msgpack], ids=["json", "msgpack"])
+@table(
     ("thing", "kind"),
     [(thing, kind) for kind, things in KINDS for thing in things],
     ids=lambda value: type(value).__name__,
@@ -219,7 +219,7 @@ def test_each_write_query_and_scan_survives_a_round_trip(codec: Any, thing: Any,
     assert type(again) is type(thing)
 
 
-@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event.data).__name__)
+@table("event", EVENTS, ids=lambda event: type(event.data).__name__)
 def test_a_stored_event_equals_the_event(event: Event) -> None:
     kept = msgspec.json.decode(msgspec.json.encode(event.stored), type=type(event.stored))
     assert kept.event == event
@@ -261,7 +261,7 @@ def test_every_published_field_of_a_trace_is_in_its_json_even_if_empty() -> None
     assert shown["tokens"] == {"input": 0, "output": 0, "cached": 0}
 
 
-@pytest.mark.parametrize(
+@table(
     ("span", "published"),
     [
         (SPANS[0], "candidates rejected digest"),

@@ -32,6 +32,7 @@ from routewright.errors import InternalError, NotFound
 from routewright.policies import read_policies
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import UpstreamCall
+from tests.tables import table
 
 from .support import House, traces_in
 
@@ -61,7 +62,7 @@ LIST = "pass [OpenAIProvider(...)]; without the argument they are found from the
 ONE = "pass an OpenAIProvider, a CallableProvider, or what has name, models, open and aclose as they do"
 
 
-@pytest.mark.parametrize(
+@table(
     ("providers", "said"),
     [
         ("openai", f"providers: 'openai' is not a list of providers; {LIST}"),
@@ -78,7 +79,7 @@ def test_an_invalid_list_of_providers_gets_a_hint(providers: Any, said: str) -> 
     assert refusal(lambda: Router(providers=providers)) == said
 
 
-@pytest.mark.parametrize(
+@table(
     ("models", "said"),
     [
         ([wrong("mine/one")], "models: 'mine/one' is not a Model; pass Model(id=...)"),
@@ -218,7 +219,7 @@ async def test_a_falsy_part_is_still_used() -> None:
     assert OpenAIProvider("k", transport=transport)._transport is transport
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "said"),
     [
         ({"clock": FakeClock}, "clock: is the class FakeClock; pass SystemClock(), or FakeClock() in tests"),
@@ -236,19 +237,19 @@ def test_a_setting_of_another_kind_says_what_it_should_be(given: dict[str, Any],
     assert refusal(lambda: Settings(**given)) == f"Settings.{said}"
 
 
-@pytest.mark.parametrize("as_of", ["soon", "", "2026-01-01T00:00:00Z", 5])
+@table("as_of", ["soon", "", "2026-01-01T00:00:00Z", 5])
 def test_the_date_of_a_catalogue_is_a_date(as_of: Any) -> None:
     assert refusal(lambda: Catalogue(as_of=as_of)).startswith("as_of: must be a date, got ")
     assert Catalogue(as_of="2026-01-01").as_of == "2026-01-01"
 
 
-@pytest.mark.parametrize("name", [" ", "\ud800", "a\x1b[31m", "a" * 201])
+@table("name", [" ", "\ud800", "a\x1b[31m", "a" * 201])
 def test_a_provider_has_a_printable_name(name: str) -> None:
     said = refusal(lambda: Router(providers=[ScriptedProvider([], name=name)]))
     assert said.startswith("providers[0].name: must be 1 to 200 printable characters, got ")
 
 
-@pytest.mark.parametrize(
+@table(
     ("caller", "said"),
     [
         (wrong("mine"), "caller: is 'mine'; pass Caller(account=...)"),
@@ -276,7 +277,7 @@ def test_a_provider_has_a_printable_name(name: str) -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("router", [Router.sandbox(), House(["x"]).router], ids=["sandbox", "production"])
+@table("router", [Router.sandbox(), House(["x"]).router], ids=["sandbox", "production"])
 def test_an_invalid_caller_is_refused_everywhere(router: Router, caller: Caller, said: str) -> None:
     assert refusal(lambda: router.decide("hi", caller=caller)).startswith(said)
     assert refusal(lambda: router.as_caller(caller)).startswith(said)
@@ -306,7 +307,7 @@ async def test_an_id_that_is_not_text_is_refused_by_its_type(trace_id: Any) -> N
         assert str(refused.value) == said
 
 
-@pytest.mark.parametrize("decided", [None, 5, "tr_1"])
+@table("decided", [None, 5, "tr_1"])
 def test_an_object_without_a_decision_gets_a_hint(decided: Any) -> None:
     router = Router.sandbox()
     for ask in (router.explain, router.replay):
@@ -335,7 +336,7 @@ async def test_a_page_of_traces_has_a_size(limit: Any) -> None:
 HUGE = "x" * 1_000_000
 
 
-@pytest.mark.parametrize(
+@table(
     "ask",
     [
         lambda router: router.decide("hi", models=[HUGE]),
@@ -378,7 +379,7 @@ def test_stream_is_another_method_and_no_argument() -> None:
         )
 
 
-@pytest.mark.parametrize("make", [dict, RouteRequest])
+@table("make", [dict, RouteRequest])
 def test_a_request_to_be_streamed_is_not_answered_whole(make: Callable[..., Any]) -> None:
     router, asked = Router.sandbox(), make(messages=[Message("user", "hi")], stream=True)
     said = "stream: is True, but this call returns whole answers; call router.stream(...) to get the answer in chunks"
@@ -406,7 +407,7 @@ def test_a_script_that_pauses_needs_a_clock() -> None:
     assert refusal(lambda: ScriptedProvider(["a", [Pause(1.0), "b"]])).startswith("script: holds a Pause; give clock=")
 
 
-@pytest.mark.parametrize("made", MAKERS)
+@table("made", MAKERS)
 def test_invalid_models_are_refused_where_they_are_passed(made: Callable[[Any], object]) -> None:
     assert refusal(lambda: made(MINE)) == "models: Model is not a list of Model; put it in a list"
     assert refusal(lambda: made("mine/one")) == "models: 'mine/one' is not a list of Model; put it in a list"

@@ -40,6 +40,7 @@ from routewright.wire import (
     ModelSpan,
     Usage,
 )
+from tests.tables import table
 
 from .support import GOOD, SPARE, Ask, House, both_ways, said, streamed, traces_in
 
@@ -142,9 +143,7 @@ async def test_an_answer_can_be_pickled_without_its_prompt() -> None:
     assert b"canary" not in pickle.dumps(answer.trace)
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)]
-)
+@table("kind", [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)])
 def test_every_error_can_be_pickled_and_copied(kind: type[RouterError]) -> None:
     error = kind("no", detail={"why": ["a"]}, trace_id="tr_1", request_id="req_1")
     for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):

@@ -21,6 +21,7 @@ from routewright.errors import Problem, RouterError
 from routewright.server import App, create_app
 from routewright.storage import open_storage
 from routewright.wire import Budget, Fallback, Params, RouteRequest
+from tests.tables import table
 
 from .asking import ask
 
@@ -259,7 +260,7 @@ async def test_a_wrong_word_of_a_query_names_the_allowed_ones(query: str, allowe
     assert allowed in told.json["error"]["message"]
 
 
-@pytest.mark.parametrize("place", [each for each in CHOICES if not each.startswith(("models[]", "bucket"))])
+@table("place", [each for each in CHOICES if not each.startswith(("models[]", "bucket"))])
 def test_a_wrong_word_names_the_allowed_ones(place: str) -> None:
     problem, allowed = no_choice(place, "zzz"), CHOICES[place]
     assert all(word in problem.problem for word in allowed)
@@ -328,7 +329,7 @@ async def test_a_budget_refusal_uses_the_callers_terms(router: Router, app: App)
         assert "in an object" not in said
 
 
-@pytest.mark.parametrize(
+@table(
     ("python", "told"),
     [
         ("must be a list, got None", "must be an array, got null"),

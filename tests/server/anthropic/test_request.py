@@ -24,6 +24,7 @@ from routewright.wire import (
     RouteRequest,
     TextPart,
 )
+from tests.tables import table
 
 from .clients import ASKED, PIXEL, WEATHER
 
@@ -112,7 +113,7 @@ def test_a_tool_loop_becomes_calls_and_their_results_in_order() -> None:
     assert (after.role, after.content) == ("user", "Thanks")
 
 
-@pytest.mark.parametrize(
+@table(
     ("content", "said"),
     [
         ("no such file", f"{FAILED}: no such file"),
@@ -163,7 +164,7 @@ def test_packed_reasoning_of_another_vendor_is_unpacked() -> None:
     assert request.messages[1].reasoning == Reasoning("google", [{"a": 1}, {"b": 2}])
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "reasoning"),
     [
         ({}, None),
@@ -224,7 +225,7 @@ def test_documents_are_files_or_text() -> None:
     ]
 
 
-@pytest.mark.parametrize(("tier", "ours"), [("auto", "auto"), ("standard_only", "default"), (None, None)])
+@table(("tier", "ours"), [("auto", "auto"), ("standard_only", "default"), (None, None)])
 def test_service_tiers_are_translated(tier: str | None, ours: str | None) -> None:
     assert params_of(service_tier=tier).service_tier == ours
 
@@ -238,7 +239,7 @@ def test_tools_keep_name_description_schema_and_strictness() -> None:
     assert ignored == {"defer_loading"}
 
 
-@pytest.mark.parametrize(("kind", "choice"), [("auto", "auto"), ("any", "required"), ("none", "none")])
+@table(("kind", "choice"), [("auto", "auto"), ("any", "required"), ("none", "none")])
 def test_tool_choice_is_translated(kind: str, choice: str) -> None:
     request, ignored = reading_of(tools=[WEATHER], tool_choice={"type": kind, "disable_parallel_tool_use": True})
     assert request.tool_choice == choice
@@ -254,7 +255,7 @@ def test_a_tool_can_be_chosen_by_name() -> None:
     assert choice.function.name == "weather"
 
 
-@pytest.mark.parametrize("field", ["output_config", "output_format"])
+@table("field", ["output_config", "output_format"])
 def test_a_schema_for_the_answer_is_honoured(field: str) -> None:
     form = {"type": "json_schema", "schema": {"type": "object"}}
     found = params_of(**{field: {"format": form, "effort": "low"} if field == "output_config" else form})
@@ -279,7 +280,7 @@ def test_the_user_id_is_merged_into_metadata() -> None:
     assert request.goal == "quality"
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "field", "value"),
     [
         ("auto", "models", None),
@@ -309,7 +310,7 @@ def test_the_ignored_list_is_bounded_and_holds_no_api_key() -> None:
     assert all(name.startswith("field_") for name in ignored)
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "said"),
     [
         ({"max_tokens": None}, "max_tokens: is missing; send the longest answer in tokens"),
@@ -363,7 +364,7 @@ def test_errors_name_the_field_as_this_api_does(fields: dict[str, Any], said: st
     assert said in refusal(**fields)
 
 
-@pytest.mark.parametrize(
+@table(
     ("block", "said"),
     [
         ({"type": "document", "source": {"type": "file", "file_id": "f"}}, "source.type: must be 'base64', 'url'"),

@@ -16,6 +16,7 @@ from routewright.errors import InvalidJson, RouterError, ValidationFailed
 from routewright.server.openai import AS_EVER, ChatCall, envelope
 from routewright.server.vendor_requests import ModelNotFound
 from routewright.wire import Budget, Params
+from tests.tables import table
 
 from .bodies import BODIES
 from .clients import CHAT, TOOL
@@ -67,7 +68,7 @@ def test_every_honoured_field_is_translated() -> None:
     assert request(routewright={"budget": {"maxCostUsd": 0.5}}).budget == Budget(max_cost_usd=0.5)
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "field", "value"),
     [
         ("auto", "models", None),
@@ -113,7 +114,7 @@ def test_ignored_fields_are_listed() -> None:
     assert ignored(**fields) == {*fields} - {"functions"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "wishes", "extra", "named"),
     [
         ("auto", None, {"openai": {"user": "ann"}}, {"plugins", "top_k"}),
@@ -175,7 +176,7 @@ def test_the_header_of_ignored_fields_is_short_and_one_line() -> None:
 # Errors name what the client wrote.
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "path"),
     [
         ({"max_tokens": -1}, "max_tokens"),
@@ -238,7 +239,7 @@ def test_errors_repeat_no_text_of_a_message() -> None:
         assert secret not in str(fault(messages=[message]))
 
 
-@pytest.mark.parametrize(
+@table(
     ("ours", "theirs"),
     [
         ("lower params.max_output_tokens to 5", "lower max_tokens to 5"),

@@ -48,6 +48,7 @@ from routewright.wire import (
     ToolCallDelta,
     WindowUsage,
 )
+from tests.tables import table
 
 from .bodies import mostly
 from .clients import HI, raw, sandbox, sdk, site_of
@@ -199,7 +200,7 @@ def _said(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-@pytest.mark.parametrize(
+@table(
     ("choice", "ours"),
     [
         ("auto", "auto"),
@@ -216,7 +217,7 @@ def test_tool_choice_is_translated(choice: Any, ours: Any) -> None:
     assert reading.ignored <= {"type"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "param", "said"),
     [
         ({"input": None}, "input", "is missing"),
@@ -293,7 +294,7 @@ def test_fields_without_a_meaning_are_listed_as_ignored() -> None:
     assert made(store=False, background=False, previous_response_id=None)[1].ignored == set()
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "extra", "named"),
     [
         ("auto", {"openai": {"user": "ann"}}, {"plugins", "top_k"}),
@@ -308,9 +309,7 @@ def test_vendor_fields_go_to_the_named_model_or_to_openai(model: str, extra: Any
     assert (request.params.extra, reading.ignored) == (extra, named)
 
 
-@pytest.mark.parametrize(
-    "name", sorted(openai.types.responses.response_create_params.ResponseCreateParamsBase.__annotations__)
-)
+@table("name", sorted(openai.types.responses.response_create_params.ResponseCreateParamsBase.__annotations__))
 def test_every_field_of_the_sdk_is_honoured_passed_refused_or_listed(name: str) -> None:
     if name in OF_RESPONSES | PASSED:
         return
@@ -403,7 +402,7 @@ def test_the_output_can_be_sent_back_as_input() -> None:
     assert reading.ignored == set()
 
 
-@pytest.mark.parametrize("reason", ["length", "budget"])
+@table("reason", ["length", "budget"])
 def test_a_truncated_answer_is_incomplete(reason: str) -> None:
     told = response_of(answer(finish_reason=reason), {})
     assert (told["status"], told["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
