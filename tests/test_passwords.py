@@ -16,6 +16,7 @@ from routewright.cli.command import parser as make_parser
 from routewright.errors import ValidationFailed
 from routewright.storage import open_cache, open_coordination, open_storage
 from routewright.wire.account import without_passwords
+from tests.tables import table
 
 SECRET = "canary-7741"
 PLACES = (
@@ -94,7 +95,7 @@ def test_no_command_shows_the_password_of_a_url(
             assert SECRET not in said, (argv, place)
 
 
-@pytest.mark.parametrize("open_url", [open_storage, open_cache, open_coordination])
+@table("open_url", [open_storage, open_cache, open_coordination])
 def test_no_object_or_error_shows_the_password_of_its_url(open_url: Callable[[str], object]) -> None:
     for place in (*PLACES, f"u:{SECRET}@127.0.0.1:1"):
         try:

@@ -17,6 +17,7 @@ from routewright.errors import StorageReadOnly, StorageUnavailable, ValidationFa
 from routewright.protocols import Storage
 from routewright.root_secret import BEFORE, VARIABLE, RootSecret, secret_path
 from routewright.storage import open_storage
+from tests.tables import table
 
 GIVEN = "correct horse battery staple"
 FORMER = "a staple of correct horses"
@@ -126,7 +127,7 @@ def test_a_short_secret_is_refused(store: SqliteStorage) -> None:
     assert "fifteen letters" not in str(raised.value)
 
 
-@pytest.mark.parametrize("secret", ["\ud800" * 20, [GIVEN, "\ud800" * 20]], ids=["one", "two"])
+@table("secret", ["\ud800" * 20, [GIVEN, "\ud800" * 20]], ids=["one", "two"])
 def test_a_secret_with_a_surrogate_is_refused(secret: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"^secret\[[01]\]: holds half a character"):
         Console(MemoryStorage(), secret=secret)
@@ -246,7 +247,7 @@ while (name := sys.stdin.readline().strip()):
 # Storages by URL
 
 
-@pytest.mark.parametrize("url", ["memory:", "memory://", "memory:/", "memory:///"])
+@table("url", ["memory:", "memory://", "memory:/", "memory:///"])
 def test_memory_urls_have_only_a_scheme(url: str) -> None:
     assert isinstance(open_storage(url), MemoryStorage)
 
@@ -264,7 +265,7 @@ def test_a_path_follows_three_slashes_and_an_absolute_one_four(tmp_path: Path, m
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("url", "words"),
     [
         ("", "write memory: or sqlite:///traces.db"),

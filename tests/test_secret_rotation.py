@@ -117,7 +117,7 @@ def test_a_configured_secret_is_not_rotated() -> None:
         passed.rotate(NEW.encode())
 
 
-@pytest.mark.parametrize("given", [7, [], [NEW, PRESENT, NEW], [NEW, 7], b"b" * 32, "short", "", [NEW, "short"]])
+@table("given", [7, [], [NEW, PRESENT, NEW], [NEW, 7], b"b" * 32, "short", "", [NEW, "short"]])
 def test_an_invalid_secret_is_refused_and_not_shown(given: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"^secret") as raised:
         RootSecret(MemoryStorage(), {}, given)
@@ -240,6 +240,7 @@ import sys
 from pathlib import Path
 from routewright.errors import PreconditionFailed
 from routewright.root_secret import SecretFile
+from tests.tables import table
 file = SecretFile(Path(sys.argv[1]))
 print("ready", flush=True)
 while sys.stdin.readline().strip():

@@ -45,6 +45,7 @@ from routewright.wire import (
     UsageCounts,
 )
 from tests.contracts.storage.samples import make_trace, newest_first, random_trace, spans_of_each_kind
+from tests.tables import table
 
 pytestmark = pytest.mark.anyio
 
@@ -110,7 +111,7 @@ def ids(traces: list[Trace] | list[TraceItem]) -> list[str]:
 # Making one
 
 
-@pytest.mark.parametrize("given", ["team", [""], [7], ["x" * 101], [f"key{number}" for number in range(9)], {"team"}])
+@table("given", ["team", [""], [7], ["x" * 101], [f"key{number}" for number in range(9)], {"team"}])
 def test_rollup_keys_are_at_most_eight_strings(given: Any) -> None:
     with pytest.raises(ValidationFailed, match="rollup_keys"):
         TraceStore(MemoryStorage(), rollup_keys=given)

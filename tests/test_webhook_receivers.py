@@ -41,6 +41,7 @@ from routewright.errors import SignatureError
 from routewright.webhook import SeenEvents, StandardWebhookSigner, WebhookEvent, verify_request
 from routewright.wire import Event, EventType, PushedEvent
 from routewright.wire.account import Secret
+from tests.tables import table
 
 from .test_webhook_signer import fuzzed
 
@@ -252,8 +253,8 @@ CONTAINERS: dict[str, Callable[[Pairs], Any]] = {
 """How frameworks hand out headers."""
 
 
-@pytest.mark.parametrize("sign", SIGN.values(), ids=SIGN)
-@pytest.mark.parametrize("held", CONTAINERS.values(), ids=CONTAINERS)
+@table("sign", SIGN.values(), ids=SIGN)
+@table("held", CONTAINERS.values(), ids=CONTAINERS)
 def test_headers_of_every_framework_are_read(held: Callable[[Pairs], Any], sign: Callable[..., Pairs]) -> None:
     others = [("Host", "testserver"), ("Service-Event-Id", "evt_2"), ("X-Service-Signature", "t=1,v1=0")]
     found = verify_request(BODY, held(others + sign(BODY, NOW)), OTHER, SECRET, now=NOW)
@@ -261,8 +262,8 @@ def test_headers_of_every_framework_are_read(held: Callable[[Pairs], Any], sign:
     assert found.data == msgspec.to_builtins(SAMPLES["router.error_burst"])
 
 
-@pytest.mark.parametrize("held", ["starlette", "werkzeug", "asgi", "asgi, any iterable", "aiohttp", "http.server"])
-@pytest.mark.parametrize("sign", SIGN.values(), ids=SIGN)
+@table("held", ["starlette", "werkzeug", "asgi", "asgi, any iterable", "aiohttp", "http.server"])
+@table("sign", SIGN.values(), ids=SIGN)
 def test_a_repeated_header_is_refused(held: str, sign: Callable[..., Pairs]) -> None:
     for repeated in sign(BODY, NOW):
         headers = CONTAINERS[held]([*sign(BODY, NOW), repeated])
@@ -270,7 +271,7 @@ def test_a_repeated_header_is_refused(held: str, sign: Callable[..., Pairs]) -> 
             verify_request(BODY, headers, SECRET, now=NOW)
 
 
-@pytest.mark.parametrize("sign", SIGN.values(), ids=SIGN)
+@table("sign", SIGN.values(), ids=SIGN)
 def test_a_header_in_two_spellings_is_refused(sign: Callable[..., Pairs]) -> None:
     for name, value in sign(BODY, NOW):
         for other in (name.swapcase(), f"HTTP_{name.replace('-', '_').upper()}"):
@@ -278,7 +279,7 @@ def test_a_header_in_two_spellings_is_refused(sign: Callable[..., Pairs]) -> Non
                 verify_request(BODY, dict(sign(BODY, NOW)) | {other: value}, SECRET, now=NOW)
 
 
-@pytest.mark.parametrize("held", ["flask", "django headers", "django META", "wsgi", "httpx"])
+@table("held", ["flask", "django headers", "django META", "wsgi", "httpx"])
 def test_a_repeated_header_joined_by_the_server_is_refused(held: str) -> None:
     id, at, signatures = signed_standard(BODY, NOW)
     for headers in (signed(BODY, NOW) * 2, [id, id, at, signatures], [id, at, at, signatures]):
@@ -293,8 +294,8 @@ def test_the_service_signature_is_verified_first() -> None:
         verify_request(BODY, dict(both) | {"Service-Signature": ""}, SECRET, now=NOW)
 
 
-@pytest.mark.parametrize("sign", SIGN.values(), ids=SIGN)
-@pytest.mark.parametrize(
+@table("sign", SIGN.values(), ids=SIGN)
+@table(
     "body",
     [
         b"",
@@ -339,8 +340,8 @@ def test_now_defaults_to_the_system_time() -> None:
         verify_request(BODY, dict(signed(BODY, NOW)), SECRET)
 
 
-@pytest.mark.parametrize("headers", [{}, dict(signed(BODY, NOW)), dict(signed_standard(BODY, NOW)), None])
-@pytest.mark.parametrize("secrets", [(), ("",), (SECRET, "sk_live_x")])
+@table("headers", [{}, dict(signed(BODY, NOW)), dict(signed_standard(BODY, NOW)), None])
+@table("secrets", [(), ("",), (SECRET, "sk_live_x")])
 def test_a_malformed_secret_is_a_validation_error_for_any_request(secrets: tuple[str, ...], headers: Any) -> None:
     with pytest.raises(ValidationFailed, match="secrets"):
         verify_request(BODY, headers, *secrets, now=NOW)
@@ -436,7 +437,7 @@ def test_events_sort_by_time_then_by_id(order: list[int]) -> None:
     assert [event.id for event in sorted(came + came)] == [f"evt_{number // 2:02}" for number in range(24)]
 
 
-@pytest.mark.parametrize("type", get_args(EventType))
+@table("type", get_args(EventType))
 def test_a_body_has_five_fields_in_order(type: EventType) -> None:
     event = event_of(type)
     body = body_of(event)
@@ -482,7 +483,7 @@ def is_new(seen: SeenEvents, error: BaseException | None = None) -> bool:
     return is_new
 
 
-@pytest.mark.parametrize("error", [ValueError(), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+@table("error", [ValueError(), KeyboardInterrupt(), GeneratorExit()], ids=repr)
 def test_a_failed_event_is_new_again(error: BaseException) -> None:
     seen = SeenEvents()
     assert [is_new(seen, error), is_new(seen, error), is_new(seen), is_new(seen)] == [True, True, True, False]

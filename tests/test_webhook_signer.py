@@ -25,6 +25,7 @@ from routewright._core.webhooks.signature import MAX_SECRETS
 from routewright.errors import SignatureError
 from routewright.webhook import StandardWebhookSigner
 from routewright.wire.account import Secret
+from tests.tables import table
 
 CANARY = "whsec_CanaryCanaryCanaryCanaryCanaryCa"
 OTHER = "whsec_bm9ib2R5IGtub3dzIHRoaXMgc2VjcmV0IQ"
@@ -145,7 +146,7 @@ class Odd:
         raise RuntimeError("no")
 
 
-@pytest.mark.parametrize("headers", [None, 1, "v1,", b"v1,", [("webhook-id", "evt_1")], object, dict, Odd(), {1}])
+@table("headers", [None, 1, "v1,", b"v1,", [("webhook-id", "evt_1")], object, dict, Odd(), {1}])
 def test_anything_without_headers_is_refused_with_the_same_error(headers: object) -> None:
     told = refused(StandardWebhookSigner(CANARY), BODY, headers, NOW)
     assert told == "the headers are neither a mapping nor ASGI's pairs of bytes"
@@ -159,7 +160,7 @@ def test_an_invalid_time_is_refused_with_the_same_error(now: object) -> None:
     assert re.fullmatch(r"now is .+: pass Unix time in seconds, as time.time\(\) gives it", told)
 
 
-@pytest.mark.parametrize("body", [None, BODY.decode(), bytearray(BODY), memoryview(BODY), 1, [BODY]])
+@table("body", [None, BODY.decode(), bytearray(BODY), memoryview(BODY), 1, [BODY]])
 def test_a_body_that_is_not_bytes_is_refused_with_the_same_error(body: object) -> None:
     told = refused(WebhookSigner(CANARY), body, WebhookSigner(CANARY).sign(BODY, NOW), NOW)
     assert told == f"the body is {type(body).__name__}: pass the raw bytes"
@@ -227,7 +228,7 @@ def test_a_new_secret_has_at_least_192_random_bits_and_fits_both_profiles() -> N
         StandardWebhookSigner(secret)
 
 
-@pytest.mark.parametrize(
+@table(
     ("secrets", "said"),
     [
         ((), "secrets: are 0; pass 1 to 10; make one with WebhookSigner.new_secret()"),
@@ -247,7 +248,7 @@ def test_a_new_secret_has_at_least_192_random_bits_and_fits_both_profiles() -> N
         ((copy.copy(Secret(CANARY)),), "secrets[0]: is a copy of a hidden secret; keep what Secret.reveal() gives"),
     ],
 )
-@pytest.mark.parametrize("kind", [WebhookSigner, StandardWebhookSigner])
+@table("kind", [WebhookSigner, StandardWebhookSigner])
 def test_an_invalid_secret_is_refused_and_not_shown(kind: type, secrets: tuple[object, ...], said: str) -> None:
     with pytest.raises(ValidationFailed) as raised:
         kind(*secrets)
@@ -255,7 +256,7 @@ def test_an_invalid_secret_is_refused_and_not_shown(kind: type, secrets: tuple[o
     assert "anary" not in f"{raised.value!r}{raised.value.detail}{raised.value.problems}".lower()
 
 
-@pytest.mark.parametrize(
+@table(
     ("secret", "said"),
     [
         ("whsec_" + "Canary-_" * 4, "secrets[0]: is not base64 after whsec_; pass it as it was given to you"),
@@ -273,13 +274,13 @@ def test_standard_webhooks_takes_24_to_64_bytes_in_base64(secret: str, said: str
     WebhookSigner(secret)  # it takes any text as a key
 
 
-@pytest.mark.parametrize("text", ["C" * 32, "C" * 34, "C" * 34 + "==", "C" * 86, "C" * 86 + "=="])
+@table("text", ["C" * 32, "C" * 34, "C" * 34 + "==", "C" * 86, "C" * 86 + "=="])
 def test_base64_padding_is_optional(text: str) -> None:
     signer = StandardWebhookSigner(f"whsec_{text}")
     signer.verify(BODY, StandardWebhookSigner(f"whsec_{text.rstrip('=')}").sign(BODY, NOW, "evt_1"), NOW)
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "at", "said"),
     [
         ("Canary", NOW, "body: is str; pass the bytes that are sent"),
@@ -304,7 +305,7 @@ def test_unsignable_arguments_are_refused_with_a_reason(body: Any, at: Any, said
         assert "Canary" not in str(raised.value)
 
 
-@pytest.mark.parametrize("event_id", ["", "evt.1", "evt 1", "evt_1\r\nx-other: 1", "évt", "e" * 257, b"evt_1", None])
+@table("event_id", ["", "evt.1", "evt 1", "evt_1\r\nx-other: 1", "évt", "e" * 257, b"evt_1", None])
 def test_an_id_that_does_not_fit_a_header_is_not_signed(event_id: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"event_id: is .+; pass 1 to 256 visible ASCII characters without dots"):
         StandardWebhookSigner(CANARY).sign(BODY, NOW, event_id)

@@ -24,6 +24,7 @@ from routewright.backends.embed import MOST_BYTES
 from routewright.backends.transport import AutoTransport
 from routewright.cache import OpenAIEmbedder, StaticEmbedder
 from routewright.protocols import Embedder
+from tests.tables import table
 from tests.upstream import Answer, Cut, Upstream, of_json
 
 pytestmark = pytest.mark.anyio
@@ -106,7 +107,7 @@ def test_openai_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
         OpenAIEmbedder()
 
 
-@pytest.mark.parametrize("wrong", [{"dimensions": 0}])
+@table("wrong", [{"dimensions": 0}])
 def test_wrong_arguments_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationFailed, match=next(iter(wrong))):
         OpenAIEmbedder(api_key=KEY, **wrong)

@@ -29,6 +29,7 @@ from routewright.testing.faulty.scenarios import good
 from routewright.testing.faulty.steps import Repeat, moments
 from routewright.testing.provider import Pause
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, Usage
+from tests.tables import table
 
 from .asking import call
 
@@ -298,7 +299,7 @@ def test_pauses_over_tcp_are_scaled() -> None:
         assert [request.method for request in server.requests] == ["POST"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("faults", "said"),
     [
         ("rate_limit", "faults: unknown fault 'rate_limit'; did you mean 'rate_limited'?"),

@@ -26,6 +26,7 @@ from routewright.backends.providers.hosts import ENDPOINTS, HOSTS
 from routewright.backends.providers.http import HttpProvider
 from routewright.backends.providers.sandbox import SandboxProvider
 from routewright.wire import Feature
+from tests.tables import table
 
 OWNER, KEYED = Caller(), Caller("default", key_id="key_1")
 IMAGE, FILE = "https://example.com/x.png", "https://example.com/x.pdf"
@@ -48,7 +49,7 @@ def test_only_vendors_with_machines_of_their_own_fetch() -> None:
     assert {name for name, host in HOSTS.items() if "http_url" in host.takes} == {"vllm", "llamacpp"}
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "url", "is_own"),
     [
         ("openai", "https://api.openai.com/v1", True),
@@ -73,7 +74,7 @@ def test_the_row_speaks_for_the_vendors_own_addresses(name: str, url: str, is_ow
     assert ENDPOINTS[name].is_own(url) is is_own
 
 
-@pytest.mark.parametrize(
+@table(
     ("make", "fetches"),
     [
         (lambda: OpenAIProvider("k", environ={}), "callers"),
@@ -108,7 +109,7 @@ def test_what_a_provider_fetches_by_default_and_by_argument(make: Any, fetches: 
     assert provider.fetches_urls == fetches
 
 
-@pytest.mark.parametrize("wrong", ["yes", 1, "True", "caller", [], b"callers"])
+@table("wrong", ["yes", 1, "True", "caller", [], b"callers"])
 def test_another_value_is_refused_with_the_values_that_count(wrong: Any) -> None:
     for make in (
         lambda: OpenAIProvider("k", environ={}, fetches_urls=wrong),
@@ -170,7 +171,7 @@ MAKE, SEND = "or make the provider with fetches_urls=", "send images as data: UR
 OWNER_MAY = 'or have the owner of the service set fetches_urls to "callers", to admit lab/sees'
 
 
-@pytest.mark.parametrize(
+@table(
     ("fetches", "caller", "urls", "said"),
     [
         (False, OWNER, [IMAGE], f"{SEND}, {MAKE}True if its API takes URLs, to admit lab/sees"),
@@ -227,7 +228,7 @@ def test_a_host_that_takes_no_urls_stays_refused_if_it_may_fetch() -> None:
     assert caught.value.detail["suggestion"] == f"{SEND} to admit ollama/sees"
 
 
-@pytest.mark.parametrize("vendor", [OpenAIProvider, AnthropicProvider, GeminiProvider])
+@table("vendor", [OpenAIProvider, AnthropicProvider, GeminiProvider])
 def test_plain_http_is_refused_where_no_model_takes_it(vendor: type[HttpProvider]) -> None:
     router = Router(providers=[vendor("k", environ={})])  # type: ignore[call-arg, arg-type]
     with pytest.raises(ValidationFailed) as caught:

@@ -13,6 +13,7 @@ from routewright.backends.providers.http import LIMITED_S, LONGEST_S, MOST_ASKED
 from routewright.errors import ProviderFault
 from routewright.testing import FakeClock
 from routewright.wire.account import Secret
+from tests.tables import table
 
 UNKNOWN = ProviderFault("auth", status=401)
 MODEL = "x/gpt-x"
@@ -55,7 +56,7 @@ class Keys:
         self.clock._now += seconds
 
 
-@pytest.mark.parametrize(
+@table(
     ("fault", "seconds"),
     [
         (ProviderFault("auth", status=401), REFUSED_S),

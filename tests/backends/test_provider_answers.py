@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
-import pytest
 from google.genai.types import FinishReason
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from routewright.backends.providers.gemini import GeneratedContent
 from routewright.backends.providers.gemini import read_usage as read_google
 from routewright.backends.providers.openai import Completion, read_usage
 from routewright.wire import Chunk, Delta, Finish, FunctionCall, Message, Thought, ToolCall, ToolDelta, Usage
+from tests.tables import table
 from tests.upstream import Answer, of_json
 
 from . import anthropic_server as anthropic
@@ -225,7 +225,7 @@ CHAT: dict[str, Row] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("row", CHAT.values(), ids=CHAT)
+@table("row", CHAT.values(), ids=CHAT)
 def test_a_chat_completion_is_read(row: Row) -> None:
     check(partial(Completion, "x"), row)
 
@@ -241,7 +241,7 @@ THOUGHTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("told", THOUGHTS.values(), ids=THOUGHTS)
+@table("told", THOUGHTS.values(), ids=THOUGHTS)
 def test_reasoning_in_any_form_is_not_output(told: dict[str, Any]) -> None:
     thinks = [Thought("hm"), Delta("so"), Finish("stop")]
     assert came_from(Completion("x"), events(delta(**told), delta("so", finish="stop"))) == (thinks, None)
@@ -434,7 +434,7 @@ def test_after_the_stop_reason_only_usage_counts() -> None:
     assert came_from(Blocks("x"), sse(ended, *late))[0] == [BEGUN, TOLD, Finish("length")]
 
 
-@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+@table("broken", BROKEN.values(), ids=BROKEN)
 def test_an_invalid_stream_of_messages_is_malformed_after_its_usage(broken: list[dict[str, Any]]) -> None:
     came, fault = came_from(Blocks("x"), sse(_START, *broken))
     assert fault is not None
@@ -615,7 +615,7 @@ CONTENT: dict[str, Row] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("row", CONTENT.values(), ids=CONTENT)
+@table("row", CONTENT.values(), ids=CONTENT)
 def test_generated_content_is_read(row: Row) -> None:
     check(partial(GeneratedContent, "google"), row)
 

@@ -11,6 +11,7 @@ import pytest
 from routewright.backends.providers.faults import fault_in_answer, fault_of_answer, retry_after, seconds_until
 from routewright.backends.providers.openai import Completion
 from routewright.errors import ProviderFault
+from tests.tables import table
 
 from .asking import call, came_from, kind_of, read_streamed
 from .vendors import KEY, VENDORS
@@ -23,7 +24,7 @@ ERRORS = [
 """Bodies as vendors write them, above all those that differ in a word."""
 
 
-@pytest.mark.parametrize("api", BY_NAME)
+@table("api", BY_NAME)
 def test_an_error_is_classified_by_its_vendors_fields(api: str) -> None:
     vendor, wrong = BY_NAME[api], list[Any]()
     provider = vendor.make(KEY)
@@ -85,7 +86,7 @@ def test_message_of_a_fault_shows_the_code_without_the_text() -> None:
         assert fault_of_answer("google", 429, {}, json.dumps({"error": {"code": 429, **error}})).message == shown
 
 
-@pytest.mark.parametrize("details", [None, 1, "x", {"reason": []}, [None, [], 1, {"reason": 5}]])
+@table("details", [None, 1, "x", {"reason": []}, [None, [], 1, {"reason": 5}]])
 def test_details_of_any_shape_are_read(details: Any) -> None:
     fault = fault_of_answer("x", 429, {}, json.dumps({"error": {"code": 429, "details": details}}))
     assert (fault.kind, fault.retry_after) == ("rate_limited", None)

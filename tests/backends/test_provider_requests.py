@@ -41,6 +41,7 @@ from routewright.wire import (
     ToolCall,
     UpstreamCall,
 )
+from tests.tables import table
 
 from .asking import body_for, call, written
 from .conversations import calls, conversations
@@ -252,7 +253,7 @@ WISHES = {
 }
 
 
-@pytest.mark.parametrize(
+@table(
     ("vendor", "body", "model"),
     [
         (OPENAI, CHAT_BODY, "big-2026/x"),
@@ -359,7 +360,7 @@ FIELDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@table("name", BY_NAME)
 def test_fields_have_the_vendors_names_and_values(name: str) -> None:
     for vendor, rest, fields in FIELDS:
         if vendor == name:
@@ -402,7 +403,7 @@ def test_turns_of_messages_alternate_with_results_first_and_blank_texts_left_out
     assert drawn[-1] == turn(outcome("c1", text("a chart"), SOURCE))
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "taken"),
     [
         ("claude-sonnet-4-5", True),
@@ -436,7 +437,7 @@ def test_turns_of_contents_are_joined_and_keep_empty_text_only_alone() -> None:
     assert parts == [{"functionCall": {"id": "c1", "name": "f", "args": {}}}]
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "signed"),
     [
         ("gemini-3.5-flash", True),
@@ -656,7 +657,7 @@ ALWAYS = {
 }
 
 
-@pytest.mark.parametrize("name", LACKING)
+@table("name", LACKING)
 def test_unsupported_features_follow_from_the_version(name: str) -> None:
     for models, features in LACKING[name].items():
         for model in models.split():
@@ -712,7 +713,7 @@ def test_reasoning_models_of_openai_are_sent_no_sampling() -> None:
     assert not {"temperature", "top_p"} & set(sent)
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "params", "why"),
     [
         ("gpt-5.1", {"reasoning": "low"}, None),
@@ -758,7 +759,7 @@ def test_addresses_may_have_a_path_and_a_version() -> None:
 # --- the dialects of hosts
 
 
-@pytest.mark.parametrize("host", HOSTS.values(), ids=lambda host: host.name)
+@table("host", HOSTS.values(), ids=lambda host: host.name)
 def test_every_row_has_valid_addresses_variables_and_features(host: Any) -> None:
     for address in [*host.regions.values(), *([host.base_url] if host.base_url else [])]:
         parts = urlsplit(address)
@@ -808,7 +809,7 @@ def test_names_are_left_out_where_unsupported() -> None:
     assert named.name == "ann"
 
 
-@pytest.mark.parametrize("choice", ["f", CHOSEN])
+@table("choice", ["f", CHOSEN])
 def test_a_chosen_tool_is_sent_alone_where_it_cannot_be_named(choice: Any) -> None:
     tools = [Tool(name="e"), Tool(name="f"), Tool(name="g")]
     body = body_for("llamacpp", tools=tools, tool_choice=choice)
@@ -885,7 +886,7 @@ def of_image(part: ImagePart) -> dict[str, Any]:
     return sent
 
 
-@pytest.mark.parametrize("host", sorted(HOSTS.keys() - {"mistral"}))
+@table("host", sorted(HOSTS.keys() - {"mistral"}))
 def test_images_of_tool_results_go_to_a_user_message_after_them(host: str) -> None:
     sent = body_for(host, *DRAWN)["messages"]
     assert [each["role"] for each in sent[:6]] == ["user", "assistant", "tool", "tool", "tool", "user"]
@@ -926,7 +927,7 @@ def test_images_follow_the_results_of_their_turn() -> None:
     assert sent[8]["content"] == [text("Attachments of the tool call d:"), of_image(CHART)]
 
 
-@pytest.mark.parametrize("host", ["deepseek", "moonshotai"])
+@table("host", ["deepseek", "moonshotai"])
 def test_tool_calls_get_blank_reasoning_where_it_is_required(host: str) -> None:
     spoken = [Message("user", "hi"), ASKED, *RESULTS, Message("assistant", "so")]
 

@@ -22,6 +22,7 @@ from routewright.backends.transport.network import Network
 from routewright.backends.transport.webhooks import AiohttpWebhooks
 from routewright.errors import ProviderFault
 from routewright.protocols import Transport
+from tests.tables import table
 from tests.upstream import Answer, Gate, Request, Upstream
 
 from .asking import call, chunks_of
@@ -301,7 +302,7 @@ def test_a_folder_of_certificates_is_read_as_by_openssl(bundle: Path, authority:
         assert network.tls.verify_mode is ssl.CERT_REQUIRED
 
 
-@pytest.mark.parametrize("verify", ["/no/such.pem", 1.5, None])
+@table("verify", ["/no/such.pem", 1.5, None])
 def test_verify_is_checked_by_the_constructor(verify: object) -> None:
     with pytest.raises(ValidationFailed) as caught:
         Network(verify=verify)  # type: ignore[arg-type]
@@ -318,7 +319,7 @@ def chosen(environ: Mapping[str, str], url: str) -> str | None:
     return None if proxy is None else proxy.url
 
 
-@pytest.mark.parametrize(
+@table(
     ("environ", "http", "https"),
     [
         ({}, None, None),
@@ -393,7 +394,7 @@ async def test_the_environment_is_read_by_the_constructor(
     assert len(proxy.asked) == 1
 
 
-@pytest.mark.parametrize(
+@table(
     "wrong",
     [
         f"http://user:{PASSWORD}@",

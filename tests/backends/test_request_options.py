@@ -42,6 +42,7 @@ from routewright.wire import (
     UpstreamCall,
     Verbosity,
 )
+from tests.tables import table
 
 from . import anthropic_server as anthropic
 from . import gemini_server as gemini
@@ -266,7 +267,7 @@ def test_every_host_has_models_in_the_table() -> None:
     assert all({*row} == {*ASKED} for row in THINKING.values())
 
 
-@pytest.mark.parametrize("id", THINKING)
+@table("id", THINKING)
 def test_each_reasoning_effort_is_sent_in_the_vendors_form(id: str) -> None:
     model, provider = model_of(id), made(id.partition("/")[0])
     for word, fields in THINKING[id].items():
@@ -281,7 +282,7 @@ def test_each_reasoning_effort_is_sent_in_the_vendors_form(id: str) -> None:
         assert caught.value.kind == "request"
 
 
-@pytest.mark.parametrize("name", ["openai", "deepseek", "anthropic", "google"])
+@table("name", ["openai", "deepseek", "anthropic", "google"])
 def test_turning_reasoning_off_changes_nothing_for_a_model_without_it(name: str) -> None:
     plain = model_of(f"{name}/m", reasoning=False)
     assert not {"reasoning", "reasoning_none", "reasoning_tokens"} & {*made(name).unsupported(plain)}
@@ -316,7 +317,7 @@ BESIDE: tuple[Feature, ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@table(
     ("id", "lacking"),
     [
         ("openai/gpt-5.1", ""),
@@ -407,7 +408,7 @@ PARALLEL: dict[str, bool] = {
 """Models that support ``parallel_tool_calls``; no others do."""
 
 
-@pytest.mark.parametrize("value", [True, False])
+@table("value", [True, False])
 def test_parallel_tool_calls_are_turned_off_where_supported(value: bool) -> None:
     unnamed = [f"{name}/m" for name in [*HOSTS, "google"] if not any(id.startswith(name) for id in PARALLEL)]
     for id in [*PARALLEL, *unnamed]:
@@ -523,7 +524,7 @@ def test_cache_marks_are_where_claude_reads_them() -> None:
     assert body["tools"][0]["cache_control"] == minutes["cache_control"]
 
 
-@pytest.mark.parametrize("marked", [None, "system", "user", "tool"])
+@table("marked", [None, "system", "user", "tool"])
 def test_a_repeated_prompt_is_marked_for_the_cache_of_claude(marked: str | None) -> None:
     def part(role: str) -> list[Any]:
         return [TextPart(role, MARK if role == marked else None)]
@@ -620,7 +621,7 @@ def test_documents_in_tool_results_are_sent_where_supported() -> None:
 # --- fields of the caller's own
 
 
-@pytest.mark.parametrize(
+@table(
     ("id", "own", "field"),
     [
         ("openai/gpt-5.1", {"prompt_cache_key": "k", "reasoning_effort": "low"}, "prompt_cache_key"),

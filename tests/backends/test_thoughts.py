@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 
 from routewright import AnthropicProvider, GeminiProvider, OpenAIProvider
 from routewright.backends.providers.answer import Reader, read_whole
@@ -30,6 +29,7 @@ from routewright.wire import (
     ToolCall,
     ToolDelta,
 )
+from tests.tables import table
 
 from . import anthropic_server as anthropic
 from . import gemini_server as gemini
@@ -103,7 +103,7 @@ def answered_by_claude(content: list[dict[str, Any]], *, stream: bool) -> list[C
     return read_streamed(reader, bytes_of(anthropic.sse(*anthropic.events_of(whole))))
 
 
-@pytest.mark.parametrize("content", CLAUDE_ANSWERS.values(), ids=CLAUDE_ANSWERS)
+@table("content", CLAUDE_ANSWERS.values(), ids=CLAUDE_ANSWERS)
 def test_claude_is_sent_its_reasoning_blocks_unchanged(content: list[dict[str, Any]]) -> None:
     for stream in (False, True):
         answer = remembered("anthropic", answered_by_claude(content, stream=stream))
@@ -139,7 +139,7 @@ def test_text_parts_follow_the_reasoning() -> None:
     assert content == [thinks("t"), anthropic.said("a"), anthropic.said("b")]
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "asked", "kept"),
     [
         ("claude-haiku-4-5", None, False),
@@ -159,7 +159,7 @@ def test_claude_is_sent_its_reasoning_only_if_it_reasons(model: str, asked: Any,
     assert content == [thinks("Hm."), WEATHER] if kept else [WEATHER]
 
 
-@pytest.mark.parametrize(("model", "thinking"), [("claude-haiku-4-5", None), ("claude-opus-4-8", "adaptive")])
+@table(("model", "thinking"), [("claude-haiku-4-5", None), ("claude-opus-4-8", "adaptive")])
 def test_a_tool_loop_of_another_model_continues_without_reasoning(model: str, thinking: str | None) -> None:
     asked = [ToolCall("c1", FunctionCall("f", "{}"))]
     other = Message("assistant", "so", asked, reasoning=Reasoning("deepseek", [{"reasoning_content": "hm"}]))
@@ -218,7 +218,7 @@ def answered_by_gemini(pieces: list[list[dict[str, Any]]], *, stream: bool) -> l
     return read_streamed(reader, bytes_of(gemini.events(*documents)))
 
 
-@pytest.mark.parametrize(("pieces", "parts"), GEMINI_ANSWERS.values(), ids=GEMINI_ANSWERS)
+@table(("pieces", "parts"), GEMINI_ANSWERS.values(), ids=GEMINI_ANSWERS)
 def test_gemini_is_sent_its_signatures_in_place(
     pieces: list[list[dict[str, Any]]], parts: list[dict[str, Any]]
 ) -> None:
@@ -237,8 +237,8 @@ def test_a_signature_is_given_before_its_call() -> None:
     assert isinstance(chunks[2], ToolDelta)
 
 
-@pytest.mark.parametrize("items", [[], [{"thoughtSignature": 5, "call": 0}], [{"thoughtSignature": "QQ==", "call": 7}]])
-@pytest.mark.parametrize("provider", ["google", "anthropic"])
+@table("items", [[], [{"thoughtSignature": 5, "call": 0}], [{"thoughtSignature": "QQ==", "call": 7}]])
+@table("provider", ["google", "anthropic"])
 def test_calls_without_a_signature_get_the_placeholder(provider: str, items: list[Any]) -> None:
     asked = [ToolCall("c1", FunctionCall("get_weather", "{}"))]
     answer = Message("assistant", None, asked, reasoning=Reasoning(provider, items))
@@ -315,7 +315,7 @@ def answered_by(name: str, *documents: dict[str, Any]) -> list[Chunk]:
     return read_streamed(reader, bytes_of(openai.events(*documents)))
 
 
-@pytest.mark.parametrize(("name", "row"), HOSTED.items(), ids=HOSTED)
+@table(("name", "row"), HOSTED.items(), ids=HOSTED)
 def test_a_host_is_sent_reasoning_where_it_accepts_it(name: str, row: Any) -> None:
     model, pieces, back = row
     chunks = answered_by(
@@ -361,7 +361,7 @@ def test_encrypted_reasoning_is_joined_and_complete_before_its_call() -> None:
     assert message["reasoning_details"][0]["signature"] == SIGNATURE
 
 
-@pytest.mark.parametrize("name", ["deepseek", "openrouter", "mistral", "openai"])
+@table("name", ["deepseek", "openrouter", "mistral", "openai"])
 def test_reasoning_of_another_provider_is_dropped(name: str) -> None:
     asked = [ToolCall("abcDEF123", FunctionCall("get_weather", "{}"))]
     other = Message("assistant", "So.", asked, reasoning=Reasoning("other", [{"reasoning_content": "secret"}]))
@@ -372,7 +372,7 @@ def test_reasoning_of_another_provider_is_dropped(name: str) -> None:
     } | blank  # fmt: skip
 
 
-@pytest.mark.parametrize("item", [{}, {"reasoning_content": None}, {"reasoning_content": [1]}, {"x": 1}])
+@table("item", [{}, {"reasoning_content": None}, {"reasoning_content": [1]}, {"x": 1}])
 def test_an_invalid_item_is_ignored(item: dict[str, Any]) -> None:
     asked = [ToolCall("c1", FunctionCall("f", "{}"))]
     answer = Message("assistant", None, asked, reasoning=Reasoning("deepseek", [item]))
@@ -396,7 +396,7 @@ def forged(provider: str, items: list[dict[str, Any]]) -> Message:
     return Message("assistant", TEXT, calls, reasoning=Reasoning(provider, items))
 
 
-@pytest.mark.parametrize("at", [-1, 500, 10**9])
+@table("at", [-1, 500, 10**9])
 def test_positions_out_of_order_repeat_nothing(at: int) -> None:
     items = [{"thoughtSignature": "s", "at": at}] * 100
     sent = msgspec.json.encode(content_body(call("hi", forged("google", items), "go", model=FLASH)))

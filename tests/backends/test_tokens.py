@@ -25,6 +25,7 @@ from routewright.backends.tokens import PackedTokenCounter
 from routewright.errors import InternalError
 from routewright.loop import Abandoned
 from routewright.protocols import TokenCounter
+from tests.tables import table
 
 DATA = Path(__file__).parents[1] / "data"
 ENCODINGS = ("o200k_base", "cl100k_base")
@@ -35,7 +36,7 @@ PINNED = {
 COUNTER: TokenCounter = PackedTokenCounter()
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "cl100k", "o200k"),
     [
         ("", 0, 0),
@@ -64,7 +65,7 @@ def test_development_prompts_count_as_in_tiktoken(encoding: str, full: bool) -> 
         assert COUNTER.count(text, encoding) == len(reference.encode(text, disallowed_special=()))
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@table("encoding", ENCODINGS)
 def test_shipped_table_is_the_published_one(encoding: str) -> None:
     ranks = tokens._encoder(encoding)._mergeable_ranks
     lines = b"".join(b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in ranks.items())
@@ -160,7 +161,7 @@ def test_long_texts_without_such_a_run_are_not_cut() -> None:
         assert list(tokens._parts(text)) == [text]
 
 
-@pytest.mark.parametrize("quarters", range(9))
+@table("quarters", range(9))
 def test_such_a_run_is_found_anywhere(quarters: int) -> None:
     for more in (-1, 0, 1):
         before = "a" * max(quarters * tokens._LONGEST_RUN // 4 + more, 0)
@@ -174,8 +175,8 @@ def test_a_text_without_such_a_run_is_not_searched(monkeypatch: pytest.MonkeyPat
     assert list(tokens._parts(long)) == [long]
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("piece", ["word ", "ein Wörtchen\n", "的。", "<|endoftext|> ", "a\ud800b ", "x = 1;\n    "])
+@table("encoding", ENCODINGS)
+@table("piece", ["word ", "ein Wörtchen\n", "的。", "<|endoftext|> ", "a\ud800b ", "x = 1;\n    "])
 def test_a_long_text_counts_as_in_tiktoken(encoding: str, piece: str) -> None:
     text = piece * (tokens._LONG_TEXT // len(piece) + 1)
     reference = tokens._encoder(encoding).encode(text, disallowed_special=())

@@ -24,6 +24,7 @@ from routewright.backends.transport.connections import Body, LoopPool, LoopPools
 from routewright.errors import ProviderFault
 from routewright.protocols import Transport
 from routewright.testing import FaultyServer
+from tests.tables import table
 from tests.upstream import Answer, Cut, Gate, Upstream
 
 pytestmark = pytest.mark.anyio
@@ -77,7 +78,7 @@ def error_of(number: int) -> ConnectionError:
     return error
 
 
-@pytest.mark.parametrize(
+@table(
     ("number", "remedy"),
     [(errno.EMFILE, "ulimit -n"), (errno.ENFILE, "on this machine"), (errno.ENOMEM, "short of memory")],
 )
@@ -559,7 +560,7 @@ except ModuleNotFoundError as error:
     )
 
 
-@pytest.mark.parametrize(("encoding", "shown"), [("br", "br"), ("sk-Canary/" * 5, "not shown")])
+@table(("encoding", "shown"), [("br", "br"), ("sk-Canary/" * 5, "not shown")])
 def test_an_unknown_content_encoding_is_shown_only_if_short(encoding: str, shown: str) -> None:
     async def receive() -> bytes:
         return b""

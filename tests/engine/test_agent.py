@@ -47,6 +47,7 @@ from routewright.wire import (
 )
 from routewright.wire import Tool as Declaration
 from tests.billing import skip_days
+from tests.tables import table
 
 from .behind import Behind
 from .support import to_close
@@ -512,7 +513,7 @@ async def test_the_answer_may_have_a_type() -> None:
     assert answer.data == {"value": 3}
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "said"),
     [
         ({"tools": ["calculater"]}, "calculator"),

@@ -38,6 +38,7 @@ from routewright.wire import (
     UpstreamCall,
 )
 from routewright.wire import Tool as Declaration
+from tests.tables import table
 
 from .test_agent import ABLE, Wait, acme, add, asks, calls_of, router
 
@@ -378,7 +379,7 @@ async def test_a_server_applies_the_smaller_limit_and_python_the_given_one() -> 
     assert len((await agent.run("x", max_steps=6)).steps) == 6
 
 
-@pytest.mark.parametrize(
+@table(
     ("options", "said"),
     [
         ({"modles": ["x"]}, "did you mean 'models'"),

@@ -24,6 +24,7 @@ from routewright._core.request.rules import CALLER_EXTRA, COST_NOTHING, MAX_PROB
 from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.testing import ScriptedProvider
 from routewright.wire import Params
+from tests.tables import table
 
 KEYED = Caller("default", key_id="key_1")
 MODEL = Model(id="lab/one", quality=0.5, context_window=100_000, pricing_per_1m=Pricing(1.0, 1.0))
@@ -52,7 +53,7 @@ def refused(router: Router, extra: dict[str, Any], caller: Caller = KEYED) -> li
     return []
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "allowed", "others"),
     [
         ("openai", "top_k logit_bias user store metadata prompt_cache_retention", "keep_alive prediction audio"),
@@ -74,7 +75,7 @@ def test_each_vendor_has_a_list_of_harmless_fields(name: str, allowed: str, othe
         assert refused(router, {name: {field: 1}}, Caller()) == [], "the owner may send anything"
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "path"),
     [
         ({"generationConfig": {"topK": 5, "presencePenalty": 0.5}}, None),
@@ -91,7 +92,7 @@ def test_a_name_with_a_dot_allows_that_key_of_that_object_alone(fields: dict[str
     assert found == ([] if path is None else [f"params.extra.google{'' if path.startswith('[') else '.'}{path}"])
 
 
-@pytest.mark.parametrize("name", ["vllm", "lab", "anthropic"])
+@table("name", ["vllm", "lab", "anthropic"])
 def test_the_owner_allows_more_for_one_provider(name: str) -> None:
     router = Router(providers=[provider_of(name, caller_extra=["guided_choice", "mirostat.tau"]), OpenAIProvider("k")])
     assert refused(router, {name: {"guided_choice": ["a"], "top_k": 1, "mirostat": {"tau": 1}}}) == []
@@ -99,19 +100,19 @@ def test_the_owner_allows_more_for_one_provider(name: str) -> None:
     assert refused(router, {"openai": {"guided_choice": ["a"]}}) == ["params.extra.openai.guided_choice"]
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "n_predict", "n", "messages", "stream", "options.num_predict", "a.n.b"])
+@table("name", ["max_tokens", "n_predict", "n", "messages", "stream", "options.num_predict", "a.n.b"])
 def test_the_owner_cannot_allow_what_the_router_sets(name: str) -> None:
     with pytest.raises(ValidationFailed, match=r"caller_extra: .* is set by the router"):
         provider_of("vllm", caller_extra=[name])
 
 
-@pytest.mark.parametrize("wrong", ["top_k", 5, [5], None])
+@table("wrong", ["top_k", 5, [5], None])
 def test_anything_but_a_list_of_names_is_refused(wrong: Any) -> None:
     with pytest.raises(ValidationFailed, match="caller_extra: must be a list of names"):
         provider_of("lab", caller_extra=wrong)
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "said"),
     [
         ("", "'' is not a field"),
@@ -192,7 +193,7 @@ def test_what_callers_may_send_costs_nothing() -> None:
 # Caps and addresses that nobody may send.
 
 
-@pytest.mark.parametrize(
+@table(
     "name",
     "max_tokens n_predict n_cmpl max_length max_gen_len maxTokens maxTokenCount min_tokens min_new_tokens min_length "
     "ignore_eos num_return_sequences use_beam_search beam_width num_predict max_tokens_to_sample "
@@ -216,9 +217,7 @@ def test_many_caps_in_a_deep_object_are_reported_without_effort() -> None:
     assert len(refused(Router(providers=[provider_of("vllm")]), {"vllm": fields}, Caller())) == MAX_PROBLEMS
 
 
-@pytest.mark.parametrize(
-    "data", ["https://10.0.0.7/x", "file:///etc/passwd", "data:audio/wav;base64,AAAA", "//10.0.0.7/x"]
-)
+@table("data", ["https://10.0.0.7/x", "file:///etc/passwd", "data:audio/wav;base64,AAAA", "//10.0.0.7/x"])
 def test_a_recording_is_base64_and_no_address(data: str) -> None:
     part = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
     with pytest.raises(ValidationFailed) as caught:

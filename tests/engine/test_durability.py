@@ -40,6 +40,7 @@ from routewright.wire import (
     Written,
 )
 from tests.contracts.storage.samples import make_trace
+from tests.tables import table
 
 from .support import said, to_close, traces_in
 from .test_trace_log import Waits
@@ -333,7 +334,7 @@ async def test_an_unavailable_store_slows_no_call(tmp_path: Path) -> None:
     await router.aclose()
 
 
-@pytest.mark.parametrize(
+@table(
     ("settings", "said"),
     [
         ({"durability": "always"}, "Settings.durability: is 'always'; take 'buffered' or 'committed'"),
@@ -350,7 +351,7 @@ def test_settings_that_are_none_are_refused(settings: dict[str, Any], said: str)
     assert str(refused.value).startswith(said)
 
 
-@pytest.mark.parametrize("days", [0, -1, True, "7", float("nan"), 1e9])
+@table("days", [0, -1, True, "7", float("nan"), 1e9])
 def test_a_retention_is_a_number_of_days(days: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"Retention.production_days: is .*; take a number of days above 0"):
         Retention(production_days=days)

@@ -30,6 +30,7 @@ from routewright.errors import ContentRefused, UpstreamFailed
 from routewright.testing import FakeClock, Pause
 from routewright.testing.provider import Turn
 from routewright.wire import BudgetRefused, Delta, ErrorBurst, FallbackTriggered, Finish, PutTrace, Write
+from tests.tables import table
 
 from .support import House, said
 from .test_fork import pytestmark as needs_fork
@@ -259,7 +260,7 @@ async def test_async_hooks_are_recognized() -> None:
     assert len(ear.traces) == len(callee.traces) == 1
 
 
-@pytest.mark.parametrize("wrong", [None, "print", 3])
+@table("wrong", [None, "print", 3])
 def test_an_object_that_is_not_callable_is_refused_as_a_hook(wrong: Any) -> None:
     for subscribe in (Router.sandbox().on_trace, Router.sandbox().on_event):
         with pytest.raises(ValidationFailed, match=r"hook: .* cannot be called; pass a function"):
@@ -442,7 +443,7 @@ async def test_a_call_that_ends_after_the_router_was_closed_is_counted_as_lost()
     assert (ear.traces, house.router.hook_counts) == ([], (0, 0, 1))
 
 
-@pytest.mark.parametrize("run", [anyio.run, partial(anyio.run, backend="trio")])
+@table("run", [anyio.run, partial(anyio.run, backend="trio")])
 def test_calls_queued_in_an_ended_loop_reach_hooks_in_the_next(run: Callable[..., Any]) -> None:
     ear, router = Ear(), virtual()
     router.on_trace(ear.plain)

@@ -44,6 +44,7 @@ from routewright.wire import (
     Usage,
     Verdict,
 )
+from tests.tables import table
 
 from .support import GOOD, House, only_trace, said
 
@@ -372,7 +373,7 @@ STEP_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("answer", STEP_ANSWERS.values(), ids=list(STEP_ANSWERS))
+@table("answer", STEP_ANSWERS.values(), ids=list(STEP_ANSWERS))
 def test_steps_check_long_answers_without_a_thread(answer: Any) -> None:
     router = Router(guardrails=[PatternGuardrail("email")])
     with router.steps("hi", models=["openai/gpt-4.1"]) as steps:

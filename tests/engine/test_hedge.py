@@ -29,6 +29,7 @@ from routewright.wire import (
     UpstreamCall,
     Usage,
 )
+from tests.tables import table
 
 from .support import GOOD, SPARE, said
 
@@ -434,13 +435,13 @@ def broken_off(backend: str, error: str, who: str) -> int:
     return track.left_open
 
 
-@pytest.mark.parametrize("who", ["first", "hedge"])
-@pytest.mark.parametrize("error", ERRORS)
+@table("who", ["first", "hedge"])
+@table("error", ERRORS)
 def test_an_exit_passes_through_a_race(error: str, who: str) -> None:
     assert broken_off("trio", error, who) == 0
 
 
-@pytest.mark.parametrize("who", ["first", "hedge"])
+@table("who", ["first", "hedge"])
 def test_an_exit_passes_through_a_race_on_asyncio(who: str) -> None:
     code = f"from tests.engine.test_hedge import broken_off as b; print(b('asyncio', 'KeyboardInterrupt', {who!r}))"
     done = subprocess.run(

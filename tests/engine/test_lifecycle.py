@@ -18,6 +18,7 @@ import trio
 from routewright import CallableProvider, MemoryStorage, Model, Pricing, Router, Settings
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import UpstreamCall
+from tests.tables import table
 
 from .support import traces_in
 
@@ -193,7 +194,7 @@ asyncio.run(cells())
     assert run_script(code) == "hello hello"
 
 
-@pytest.mark.parametrize("options", ["", "caller=Caller('acme'), idempotency_key='k'"], ids=["open", "limited"])
+@table("options", ["", "caller=Caller('acme'), idempotency_key='k'"], ids=["open", "limited"])
 def test_a_dropped_router_is_collected_with_its_thread(options: str) -> None:
     code = f"""
 import anyio, gc, threading, time, weakref

@@ -39,6 +39,7 @@ from routewright.output import form_of
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
 from routewright.wire import Delta, FallbackSpan, Finish, Message, ModelSpan, ToolDelta, Usage
+from tests.tables import table
 
 from .support import GOOD, SPARE, House, said, traces_in
 
@@ -144,7 +145,7 @@ def attempts(answer: Any) -> list[ModelSpan]:
 # Types
 
 
-@pytest.mark.parametrize(
+@table(
     ("output_type", "answer", "value"),
     [
         (
@@ -223,7 +224,7 @@ def _check_strict(schema: Any) -> None:
             _check_strict(inner)
 
 
-@pytest.mark.parametrize("output_type", [object(), complex | Point, 5, Invoice(total=1), ScriptedProvider, print])
+@table("output_type", [object(), complex | Point, 5, Invoice(total=1), ScriptedProvider, print])
 def test_a_type_that_json_cannot_hold_is_refused_by_name(output_type: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"has no JSON schema: .*; pass a type that JSON can hold") as caught:
         form_of(output_type)
@@ -247,7 +248,7 @@ def misfits(form: Form, answer: str) -> Unfit:
     return found
 
 
-@pytest.mark.parametrize(
+@table(
     ("output_type", "answer", "said"),
     [
         (Invoice, '{"lines": [{"name": 1, "price": 0}]}', "total: Field required; lines[0].name: Input "),
@@ -484,7 +485,7 @@ class Meter:
 # The sandbox, and plain code
 
 
-@pytest.mark.parametrize("output_type", [Invoice, Point, Place, Address, Tree, list[int], Literal["a", "b"], date])
+@table("output_type", [Invoice, Point, Place, Address, Tree, list[int], Literal["a", "b"], date])
 def test_the_sandbox_answers_with_valid_values(output_type: Any) -> None:
     with Router.sandbox().blocking as router:
         answer = router.route("Read it.", output_type=output_type)

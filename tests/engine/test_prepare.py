@@ -29,6 +29,7 @@ from routewright._core.request.rules import completed
 from routewright.errors import IdempotencyKeyReused, InvalidJson, RouterClosed
 from routewright.testing import FakeClock
 from routewright.wire import OutputDelta, RouteCompleted
+from tests.tables import table
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +80,7 @@ async def test_a_prepared_request_can_be_streamed() -> None:
     assert isinstance(events[-1], RouteCompleted)
 
 
-@pytest.mark.parametrize(
+@table(
     ("sent", "error"),
     [
         (b"", InvalidJson),
@@ -96,7 +97,7 @@ def test_a_body_is_read_strictly(sent: bytes, error: type[Exception]) -> None:
         Router.sandbox().prepare(sent)
 
 
-@pytest.mark.parametrize(
+@table(
     "fields",
     [
         {},

@@ -42,6 +42,7 @@ from routewright.wire import (
     Trace,
     Usage,
 )
+from tests.tables import table
 
 from .support import GOOD, SPARE, House, said, traces_in
 
@@ -360,7 +361,7 @@ async def test_only_dated_prices_grow_old_and_never_in_the_sandbox(
     assert len(warnings(caplog)) == warned
 
 
-@pytest.mark.parametrize("wrong", [-1, 1.5, True, "90"])
+@table("wrong", [-1, 1.5, True, "90"])
 def test_days_are_a_whole_number(wrong: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"Settings.stale_after_days: is .*; take a number of days, or None"):
         Settings(stale_after_days=wrong)

@@ -15,6 +15,7 @@ from routewright._engine import request_input
 from routewright._engine.request_input import LARGE_CHARACTERS, LARGE_ITEMS, RawRequest
 from routewright.testing import FakeClock
 from routewright.wire import RouteRequest, Tool
+from tests.tables import table
 
 LONG = "word " * (LARGE_CHARACTERS // 5 + 1)
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -34,12 +35,12 @@ LARGE: dict[str, tuple[Any, dict[str, Any]]] = {
 SMALL: list[Any] = ["hi", [], None, 7, b"x", {"messages": 7}, [7, None], [{"content": [7, {"image_url": None}]}], {}]
 
 
-@pytest.mark.parametrize("kind", LARGE)
+@table("kind", LARGE)
 def test_requests_that_take_long_to_read_are_large(kind: str) -> None:
     assert RawRequest(*LARGE[kind]).is_large
 
 
-@pytest.mark.parametrize("request_", SMALL, ids=repr)
+@table("request_", SMALL, ids=repr)
 def test_short_and_invalid_requests_are_small(request_: Any) -> None:
     assert not RawRequest(request_, {}).is_large
     assert not RawRequest(request_, {"tools": [Tool(name="f")]}).is_large

@@ -30,6 +30,7 @@ from routewright import (
 from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.errors import NoProviders, NotFound, RouterTimeoutError, UpstreamFailed
 from routewright.wire import Availability, Budget, DecisionSpan, Delta, Finish, PolicyFallback, Usage
+from tests.tables import table
 
 from .support import House, traces_in
 
@@ -157,7 +158,7 @@ def test_policies_are_listed_and_applied_to_requests() -> None:
         assert decision.input.goal == "quality"
 
 
-@pytest.mark.parametrize(
+@table(
     ("policys", "asked", "held"),
     [(None, None, 60_000), (120_000, None, 120_000), (120_000, 90_000, 90_000), (5_000, 90_000, 5_000)],
 )
@@ -509,7 +510,7 @@ def test_text_beside_an_image_is_counted_and_the_image_bounded() -> None:
         Router.sandbox().decide(asked, budget={"maxTokens": 36_000})
 
 
-@pytest.mark.parametrize(
+@table(
     ("models", "vocabularies"),
     [
         (["openai/gpt-4.1"], {"o200k_base"}),

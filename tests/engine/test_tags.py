@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import Answer, Caller, Router, ValidationFailed
+from tests.tables import table
 
 pytestmark = pytest.mark.anyio
 
@@ -117,7 +118,7 @@ async def test_changing_a_passed_object_later_changes_no_tag() -> None:
         assert await heard(router) == {"mine": ["x"]}
 
 
-@pytest.mark.parametrize("wrong", [{"a": object()}, {"a": b"x"}, {"a": float("nan")}, {"a": "\ud800"}])
+@table("wrong", [{"a": object()}, {"a": b"x"}, {"a": float("nan")}, {"a": "\ud800"}])
 def test_a_tag_that_is_not_json_is_refused_at_once_with_its_path(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationFailed) as told:
         Router.sandbox().tags(**wrong)

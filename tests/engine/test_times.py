@@ -13,6 +13,7 @@ from routewright import Agent, Fallback, OpenAIProvider, Policy, Router, RouterE
 from routewright.errors import ProviderFault, RouterTimeoutError, UpstreamFailed
 from routewright.testing import FakeClock, FaultyTransport, Pause, ScriptedProvider
 from routewright.wire import FaultKind, Finish, ModelSpan, PolicyFallback, RouteRequest
+from tests.tables import table
 
 from .support import GOOD, SPARE, House
 
@@ -59,7 +60,7 @@ def test_timeout_and_max_retries_set_fields_of_the_request() -> None:
     assert given(router, asked, timeout=1.5, max_retries=2) == (1_500, 2), "they say the same"
 
 
-@pytest.mark.parametrize(
+@table(
     ("request_", "options", "said"),
     [
         (HELLO, {"timeout": 5, "timeout_ms": 4_000}, "timeout: is 5 s, but timeout_ms is 4000; pass only one of them"),
@@ -84,8 +85,8 @@ def test_contradicting_and_invalid_times_are_refused(request_: Any, options: Any
         assert said in str(refused.value)
 
 
-@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": 4_000}, {"max_retries": 6}, {"max_retries": "2"}])
-@pytest.mark.parametrize("make", [Router, Router.sandbox])
+@table("wrong", [{"timeout": 0}, {"timeout": 4_000}, {"max_retries": 6}, {"max_retries": "2"}])
+@table("make", [Router, Router.sandbox])
 def test_a_router_refuses_the_same_values_as_a_call(make: Callable[..., Router], wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationFailed, match=next(iter(wrong))):
         make(**wrong)

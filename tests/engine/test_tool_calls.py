@@ -24,6 +24,7 @@ from routewright.protocols import Clock, Tool, ToolContext, ToolFailed
 from routewright.testing import FakeClock
 from routewright.tools import MOST_THREADS, Calculator, CodeExec, FunctionTool, WebSearch
 from routewright.wire import FunctionCall, FunctionSpec, Step, ToolCall
+from tests.tables import table
 
 pytestmark = pytest.mark.anyio
 
@@ -327,7 +328,7 @@ def gen() -> Iterator[int]:
     yield 1
 
 
-@pytest.mark.parametrize("function", [gen, agen])
+@table("function", [gen, agen])
 def test_a_generator_is_not_a_tool(function: Any) -> None:
     with pytest.raises(ValidationFailed, match=f"{function.__name__} is a generator"):
         FunctionTool(function)

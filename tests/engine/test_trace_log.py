@@ -45,6 +45,7 @@ from routewright.wire import (
     Write,
     Written,
 )
+from tests.tables import table
 
 from .support import Ask, House, both_ways, said, traces_in
 
@@ -418,7 +419,7 @@ def still() -> Settings:
     return Settings(clock=FakeClock(autojump=False))
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@table("backend", ["asyncio", "trio"])
 def test_a_flush_takes_over_from_one_whose_loop_was_closed_under_it(backend: str) -> None:
     storage = Waits()
     router = Router.sandbox(storage=storage, settings=still())
@@ -445,7 +446,7 @@ def test_a_flush_takes_over_from_one_whose_loop_was_closed_under_it(backend: str
     assert router.trace_counts == (0, 0, 0, 0, 0)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@table("backend", ["asyncio", "trio"])
 def test_a_wait_for_a_flush_whose_loop_was_closed_ends_with_the_next_trace(backend: str) -> None:
     storage = Waits()
     router = Router.sandbox(storage=storage, settings=still())

@@ -16,6 +16,7 @@ from routewright import Answer, Delta, Finish, Model, Pricing, Router, Settings,
 from routewright._core.trace.ids import span_id_of
 from routewright.router import StepCall
 from routewright.wire import Chunk, Trace
+from tests.tables import table
 
 pytestmark = pytest.mark.anyio
 
@@ -128,7 +129,7 @@ def test_steps_have_the_traceparent_header() -> None:
         assert FORM.fullmatch(step.upstream.traceparent or "")
 
 
-@pytest.mark.parametrize("wrong", ["house", ("house", ""), (None,), 7])
+@table("wrong", ["house", ("house", ""), (None,), 7])
 def test_traceparent_to_must_be_a_tuple(wrong: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"Settings\.traceparent_to: .*pass a tuple of names"):
         Settings(traceparent_to=wrong)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from routewright import Budget, Catalogue, Model, Policy, Pricing, Router, ValidationFailed
+from tests.tables import table
 
 CHEAP = Model(id="a/cheap", quality=0.5, pricing_per_1m=Pricing(0.1, 0.4))
 DEAR = Model(id="b/dear", quality=0.7, pricing_per_1m=Pricing(2, 8))
@@ -30,7 +31,7 @@ def test_an_unknown_model_is_named_with_the_nearest() -> None:
         router().why_not("Hello", "b/deer")
 
 
-@pytest.mark.parametrize("wrong", [None, 5, ["b/dear"]])
+@table("wrong", [None, 5, ["b/dear"]])
 def test_a_name_that_is_not_text_is_refused(wrong: Any) -> None:
     with pytest.raises(ValidationFailed, match="model: must be an id or alias, got"):
         router().why_not("Hello", wrong)

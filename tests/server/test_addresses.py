@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -20,6 +21,7 @@ from routewright.server import create_app
 from routewright.settings import ExecutionLimits
 from routewright.testing import ScriptedProvider
 from routewright.wire import error_envelope
+from tests.tables import table
 
 from .serving import HELLO
 from .wire import ask, scope_of
@@ -46,6 +48,10 @@ def router_at(address: str) -> Router:
     """One whose models all stand on a machine that nobody listens at."""
     provider = OpenAIProvider("sk-test", name="gpu", base_url=f"http://{address}/v1", models=MODELS)
     return Router(providers=[provider], settings=Settings(execution=ExecutionLimits(backoff_s=0.0)))
+
+
+def admitting(caller: Caller) -> Callable[[Any], Caller]:
+    return lambda scope: caller
 
 
 def failed(router: Router, caller: Caller) -> UpstreamFailed:
@@ -91,9 +97,7 @@ async def test_no_http_error_shows_an_upstream_address(
     for caller in (Caller(), KEYED):
         caplog.clear()
         router = router_at(address)
-        said = await ask(
-            create_app(router, authenticate=lambda scope, caller=caller: caller), scope_of(path=path), body
-        )
+        said = await ask(create_app(router, authenticate=admitting(caller)), scope_of(path=path), body)
         await router.aclose()
         assert said.status == 502
         assert b"no connection: it was refused" in said.body
@@ -109,7 +113,7 @@ async def test_error_events_show_no_upstream_address(address: str) -> None:
     assert "127.0.0.1" not in json.dumps(last.data)
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "public", "hint"),
     [
         (

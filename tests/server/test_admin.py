@@ -25,6 +25,7 @@ from routewright.server import create_admin, create_app
 from routewright.server.metrics import Metrics
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import DeleteResults, PutTrace
+from tests.tables import table
 
 from .asking import ask
 from .serving import served
@@ -304,7 +305,7 @@ async def test_unknown_paths_and_methods_are_refused_and_head_is_answered() -> N
     assert (await ask(admin, "/admin/healthz", root_path="/admin")).status == 200
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 61, "2", True, None])
+@table("wrong", [0, -1, 61, "2", True, None])
 def test_ready_s_is_a_number_of_seconds(wrong: Any) -> None:
     with pytest.raises(ValidationFailed, match=r"ready_s: is .*take a number of seconds above 0, at most 60"):
         create_admin(Router.sandbox(), ready_s=wrong)

@@ -18,6 +18,7 @@ from routewright.errors import NoCandidates, ProviderFault, StorageUnavailable
 from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Pause, Turn
 from routewright.wire import Delta, Finish, PolicyGuardrail, Pricing, Scope, ToolDelta, UpstreamCall, Usage
+from tests.tables import table
 
 from .serving import HELLO, Site, bearer
 
@@ -565,7 +566,7 @@ def test_5_2_a_test_key_gets_canned_output_and_is_never_billed(place: Place) -> 
     assert place.site.console.blocking.standing("acme").month.spent_nanos == before
 
 
-@pytest.mark.parametrize(("environment", "kind"), [("production", "sandbox"), ("sandbox", "production")])
+@table(("environment", "kind"), [("production", "sandbox"), ("sandbox", "production")])
 def test_5_2_each_address_accepts_its_own_keys(environment: Any, kind: Any) -> None:
     site = Site(environment=environment)
     with site.client(site.key(environment=kind)) as client:

@@ -11,6 +11,7 @@ import pytest
 from routewright import Router, ValidationFailed
 from routewright.server import create_app
 from routewright.server.app import EXPOSED
+from tests.tables import table
 
 from .asking import Told, ask
 
@@ -116,7 +117,7 @@ async def test_without_origins_there_are_no_cors_headers() -> None:
     assert (await asked(app_of(), "/v1/route", "OPTIONS", PAGE, headers=question)).status == 405
 
 
-@pytest.mark.parametrize(
+@table(
     "origin",
     ["https://app.example.com/", "app.example.com", "https://App.example.com", "https://u@x.de", "https://", "null"],
 )

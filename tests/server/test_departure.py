@@ -21,6 +21,7 @@ from routewright.server.app import App
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause
 from routewright.wire import Delta, Finish, Pricing, UpstreamCall, Usage
+from tests.tables import table
 
 from .wire import Client, scope_of
 
@@ -302,7 +303,7 @@ async def alone_in_its_loop() -> bool:
     return asyncio.all_tasks() == {asyncio.current_task()}
 
 
-@pytest.mark.parametrize("leaves", [False, True])
+@table("leaves", [False, True])
 def test_on_asyncio_no_task_outlives_a_stream(leaves: bool) -> None:
     async def serve() -> None:
         house = House([Delta("one "), Pause(3_600.0 if leaves else 0.0), *LONG[-3:]], clock=SystemClock())

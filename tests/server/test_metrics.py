@@ -22,6 +22,7 @@ from routewright.server.errors import Refusal, refused
 from routewright.server.metrics import FIGURES, Metrics
 from routewright.testing import FakeClock
 from routewright.wire import FallbackDict, ModelSpan
+from tests.tables import table
 
 from .asking import ask
 from .serving import HELLO, Site, bearer
@@ -157,7 +158,7 @@ def test_a_failing_hook_is_counted_once() -> None:
     assert [of(told(metrics), "hooks_failed_total") for _ in range(2)] == [1, 1]
 
 
-@pytest.mark.parametrize("refusal", Refusal)
+@table("refusal", Refusal)
 def test_a_refused_connection_is_counted(refusal: Refusal) -> None:
     metrics = Metrics(Router.sandbox())
     metrics.refused(refused(refusal, None, []))

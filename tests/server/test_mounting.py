@@ -18,6 +18,7 @@ from routewright import Caller, OpenAIProvider, Router
 from routewright.errors import AuthenticationFailed
 from routewright.server import create_app
 from tests.local_servers import LocalServer, ollama
+from tests.tables import table
 
 from .serving import HELLO, Site, bearer, served
 from .test_departure import House
@@ -77,7 +78,7 @@ async def test_middleware_gets_an_answer_after_a_disconnect(pieces: int) -> None
     assert seen == [499]
 
 
-@pytest.mark.parametrize("depth", [1, 2])
+@table("depth", [1, 2])
 def test_mounted_in_starlette_at_any_depth(depth: int) -> None:
     site = Site()
     inner: Any = site.app
@@ -97,7 +98,7 @@ def test_without_a_lifespan_traces_are_kept() -> None:
         assert httpx2.get(f"{url}/v1/traces/{trace_id}", headers=bearer(test_key)).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/route", "/openai/v1/chat/completions"])
+@table("path", ["/v1/route", "/openai/v1/chat/completions"])
 def test_without_a_lifespan_the_first_request_waits_for_a_servers_models(path: str) -> None:
     asked, gate = threading.Event(), threading.Event()
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from routewright.server.errors import Refusal, Refused
 from routewright.server.http_limits import ConnectionLimits
 from routewright.server.protocol import ENDING, OBSERVERS, BoundedProtocol
+from tests.tables import table
 
 from .serving import PATIENCE_S, Site, bearer
 
@@ -301,7 +302,7 @@ class Held:
         await send({"type": "http.response.body", "body": b"ne"})
 
 
-@pytest.mark.parametrize("begins", [False, True])
+@table("begins", [False, True])
 def test_an_error_is_never_sent_inside_an_answer(begins: bool) -> None:
     app = Held(begins=begins)
     with listening(app) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
@@ -314,7 +315,7 @@ def test_an_error_is_never_sent_inside_an_answer(begins: bool) -> None:
     assert b"\r\n\r\ndoneHTTP/1.1 400" in heard
 
 
-@pytest.mark.parametrize("begins", [False, True])
+@table("begins", [False, True])
 def test_an_invalid_body_gets_one_answer(begins: bool) -> None:
     app = Held(begins=begins)
     with listening(app) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:

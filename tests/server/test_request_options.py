@@ -29,6 +29,7 @@ from routewright.wire import (
     ToolCallDelta,
     Usage,
 )
+from tests.tables import table
 
 from .openai.test_responses import CALLS, THOUGHT, answer
 from .wire import ask, scope_of
@@ -290,7 +291,7 @@ def test_reasoning_between_texts_and_calls_keeps_its_place() -> None:
     assert reading.ignored == set()
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "reads"),
     [
         ({}, False),

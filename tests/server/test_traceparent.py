@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 from routewright import Model, OpenAIProvider, Pricing, Router, Settings
 from routewright._core.trace.ids import span_id_of
 from routewright.backends.storage.memory import MemoryStorage
+from tests.tables import table
 
 from .serving import HELLO, Site, bearer, served
 
@@ -71,7 +70,7 @@ def test_an_unlisted_vendor_gets_no_traceparent() -> None:
     assert not any(b"traceparent" in heard for heard in upstream.heard)
 
 
-@pytest.mark.parametrize(
+@table(
     ("sent", "kept"),
     [
         ([("traceparent", HERE)], HERE),
@@ -82,7 +81,7 @@ def test_an_unlisted_vendor_gets_no_traceparent() -> None:
         ([("tracestate", "only=CANARY")], None),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True])
+@table("stream", [False, True])
 def test_an_invalid_traceparent_is_ignored_and_never_repeated(
     sent: list[tuple[str, str]], kept: str | None, stream: bool
 ) -> None:

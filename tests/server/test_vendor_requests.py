@@ -23,6 +23,7 @@ from routewright.server.vendor_requests import (
     wishes_of,
 )
 from routewright.wire import Goal, Reasoning, RouteRequest
+from tests.tables import table
 
 from .wire import ask, scope_of
 
@@ -35,7 +36,7 @@ MODELS = [Model(id=id, provider=id.partition("/")[0], provider_model_id=id.parti
 ALL = Known(KNOWN, lambda: MODELS)
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "field", "value"),
     [
         ("auto", "models", None),
@@ -54,7 +55,7 @@ def test_the_forms_of_model(model: str, field: str, value: Any) -> None:
     assert getattr(wished(HI, id, "openai", Wishes(), KNOWN), field) == value
 
 
-@pytest.mark.parametrize("model", ["unheard-of", "claude-x", "openai/gpt-5o", "autos", "aut:cost"])
+@table("model", ["unheard-of", "claude-x", "openai/gpt-5o", "autos", "aut:cost"])
 def test_an_unknown_model_is_not_found(model: str) -> None:
     with pytest.raises(ModelNotFound, match=f"there is no model '{model}', or you may not use it; "):
         ALL.id_of(model, "openai", "GET /models")
@@ -81,7 +82,7 @@ def test_the_field_routewright_sets_fields_of_the_request() -> None:
     assert (found.budget, found.goal, found.timeout_ms) == (Budget(max_cost_usd=0.5), "cost", 900)
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "wishes"),
     [
         ("auto:quality", Wishes(goal="cost")),
@@ -97,7 +98,7 @@ def test_a_model_that_contradicts_the_options_is_refused(model: str, wishes: Wis
         wished(HI, model, "openai", wishes, KNOWN)
 
 
-@pytest.mark.parametrize("given", [[], "fast", {"budgets": {}}, {"goal": "speed"}, {"budget": {"max_cost_usd": 1}}])
+@table("given", [[], "fast", {"budgets": {}}, {"goal": "speed"}, {"budget": {"max_cost_usd": 1}}])
 def test_an_unknown_option_is_refused_at_its_path(given: Any) -> None:
     with pytest.raises(ValidationFailed, match=FIELD):
         wishes_of(given, WORDS)
@@ -143,7 +144,7 @@ def test_vendor_fields_are_ignored_if_another_vendor_serves() -> None:
     assert names.headers("anthropic/claude", ["verbosity"]) == {"X-Routewright-Ignored": "logprobs, user, verbosity"}
 
 
-@pytest.mark.parametrize("junk", [None, 5, "", "gAAAAB", "bm90IGpzb24=", "e30=", "W1tbW1tb", "*" * 40])
+@table("junk", [None, 5, "", "gAAAAB", "bm90IGpzb24=", "e30=", "W1tbW1tb", "*" * 40])
 def test_only_reasoning_packed_here_is_unpacked(junk: Any) -> None:
     thought = Reasoning("google", [{"signature": "é", "n": 1}], "Hm.")
     assert unpacked(packed(thought)) == Reasoning("google", [{"signature": "é", "n": 1}])

@@ -19,6 +19,7 @@ from routewright.server import HttpLimits
 from routewright.testing import ScriptedProvider
 from routewright.wire import Finish, UpstreamCall, Usage
 from tests.server.serving import PATIENCE_S, Site
+from tests.tables import table
 
 from .clients import ASKED, client_of, model, sandbox, scripted, sdk
 
@@ -31,7 +32,7 @@ def failure(site: Site, key: str | None = None, **asked: Any) -> anthropic.APISt
     return caught.value
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "error", "kind", "code"),
     [
         ({"model": "nope"}, anthropic.NotFoundError, "not_found_error", "model_not_found"),
@@ -105,7 +106,7 @@ def test_a_reused_key_with_another_body_is_a_conflict_without_retry() -> None:
     assert len(provider.calls) == 1
 
 
-@pytest.mark.parametrize(
+@table(
     ("fault", "error", "facts"),
     [
         ("server", anthropic.InternalServerError, (502, "api_error", "router.upstream_failed")),
@@ -218,7 +219,7 @@ def leave(url: str, key: str, began: threading.Event, **more: Any) -> None:
         assert began.wait(PATIENCE_S)
 
 
-@pytest.mark.parametrize("streams", [False, True])
+@table("streams", [False, True])
 def test_a_disconnect_cancels_the_call(streams: bool) -> None:
     began, left = threading.Event(), threading.Event()
 
@@ -236,7 +237,7 @@ def test_a_disconnect_cancels_the_call(streams: bool) -> None:
         assert left.wait(PATIENCE_S)
 
 
-@pytest.mark.parametrize("streams", [False, True])
+@table("streams", [False, True])
 def test_with_an_idempotency_key_the_call_finishes_after_a_disconnect(streams: bool) -> None:
     began, release, calls = threading.Event(), threading.Event(), list[UpstreamCall]()
 

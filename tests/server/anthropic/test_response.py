@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +40,7 @@ from routewright.wire import (
     ToolCallDelta,
     WindowUsage,
 )
+from tests.tables import table
 
 
 def response(output: str = "Hi", finish: str | None = "stop", *arguments: str) -> RouteResponse:
@@ -62,7 +62,7 @@ def told(response: RouteResponse) -> dict[str, Any]:
     return message_of(response)
 
 
-@pytest.mark.parametrize(
+@table(
     ("finish", "calls", "reason"),
     [
         ("stop", (), "end_turn"),
@@ -99,7 +99,7 @@ def test_a_message_has_every_field_that_clients_read() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "given"),
     [
         ('{"a": 1}', {"a": 1}),
@@ -184,7 +184,7 @@ def test_no_text_is_lost_and_every_block_is_closed(said: list[Any]) -> None:
     assert "".join(each["text"] for each in found if each["type"] == "text") == texts
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "kind"),
     [
         (ValidationFailed, "invalid_request_error"),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import anthropic
-import pytest
 from pydantic import BaseModel
 
 from routewright import Message
 from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Turn
 from routewright.wire import Delta, Finish, ImagePart, ToolDelta, UpstreamCall, Usage
+from tests.tables import table
 
 from .clients import ASKED, PIXEL, WEATHER, model, sandbox, scripted, sdk
 
@@ -65,7 +65,7 @@ def test_the_raw_stream_has_the_events_in_their_order() -> None:
     ]
 
 
-@pytest.mark.parametrize("streams", [False, True])
+@table("streams", [False, True])
 def test_a_tool_loop_ends_with_the_answer(streams: bool) -> None:
     provider = ScriptedProvider(weather, models=[model()])
     site = scripted(provider)
@@ -173,7 +173,7 @@ def test_the_field_routewright_can_be_sent_in_extra_body() -> None:
     assert message.model == "openai/gpt-4.1"
 
 
-@pytest.mark.parametrize("streams", [False, True])
+@table("streams", [False, True])
 def test_a_repeated_idempotency_key_makes_no_second_call(streams: bool) -> None:
     asked = {**ASKED, "extra_headers": {"Idempotency-Key": "once"}}
     with sdk(scripted(ScriptedProvider(["Hello"], models=[model()]))) as client:

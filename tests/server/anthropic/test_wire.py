@@ -6,12 +6,12 @@ from typing import Any
 
 import httpx2
 import msgspec
-import pytest
 
 from routewright import Caller, Router
 from routewright.errors import AuthenticationFailed
 from routewright.server import create_app
 from tests.server.serving import served
+from tests.tables import table
 
 from .clients import ASKED, WEATHER, sandbox
 
@@ -107,7 +107,7 @@ def test_every_response_has_its_id_and_cost() -> None:
     assert refused.headers["request-id"] == refused.json()["request_id"]
 
 
-@pytest.mark.parametrize("path", ["/anthropic/v1/nothing", "/anthropic/v1/messages/batches"])
+@table("path", ["/anthropic/v1/nothing", "/anthropic/v1/messages/batches"])
 def test_errors_of_every_path_below_anthropic_use_its_envelope(path: str) -> None:
     with sandbox().client() as client:
         answer = client.post(path, json={})
@@ -156,7 +156,7 @@ def test_the_hosts_authenticate_replaces_both_headers() -> None:
         assert keyed(client, **{"x-api-key": "mine"}).json()["error"]["message"] == "who are you?"
 
 
-@pytest.mark.parametrize(
+@table(
     ("body", "said"),
     [
         (b"{", "the body is not JSON"),
@@ -180,7 +180,7 @@ def test_query_parameters_are_ignored() -> None:
         assert client.post(f"{AT}?beta=true&stream=true", json=ASKED).json()["type"] == "message"
 
 
-@pytest.mark.parametrize("empty", ["", "Bearer"])
+@table("empty", ["", "Bearer"])
 def test_an_empty_key_header_counts_as_missing(empty: str) -> None:
     site = sandbox()
     key = site.key(environment="sandbox")

@@ -9,12 +9,12 @@ from typing import Any
 
 import anyio
 import httpx2
-import pytest
 
 from routewright import CallableProvider, Delta, Finish
 from routewright.testing import ScriptedProvider
 from routewright.wire import ToolDelta, UpstreamCall, Usage
 from tests.server.serving import PATIENCE_S, Site, bearer
+from tests.tables import table
 
 from .clients import CHAT, HI, ONE, TOOL, TWO, raw, sandbox, sdk, site_of
 
@@ -78,7 +78,7 @@ def test_headers_have_the_routing_and_the_remaining_limits() -> None:
     assert headers["x-request-id"].startswith("req_")
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "model"),
     [
         ({"model": "openai/gpt-4.1"}, "openai/gpt-4.1"),
@@ -211,7 +211,7 @@ def leave(url: str, key: str, held: Held, **body: Any) -> None:
     anyio.run(ask)
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@table("stream", [False, True])
 def test_a_disconnect_cancels_the_call(stream: bool) -> None:
     held = Held()
     site = site_of(held.provider)
@@ -223,7 +223,7 @@ def test_a_disconnect_cancels_the_call(stream: bool) -> None:
         held.go_on.set()
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@table("stream", [False, True])
 def test_with_a_key_the_call_finishes_and_is_replayed(stream: bool) -> None:
     held = Held()
     site = site_of(held.provider)

@@ -19,6 +19,7 @@ from routewright import CallableProvider, Pricing, RateLimits
 from routewright.server.endpoints import Service
 from routewright.testing import ScriptedProvider
 from tests.server.serving import PATIENCE_S, Site
+from tests.tables import table
 
 from .bodies import BODIES
 from .clients import CHAT, HI, NO_RETRY, ONE, raw, sandbox, sdk, sent, site_of
@@ -59,7 +60,7 @@ def test_a_missing_scope_is_permission_denied() -> None:
         client.models.list()
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "kind", "param", "code", "said"),
     [
         (
@@ -217,7 +218,7 @@ def test_an_error_is_openais_envelope() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@table(
     ("method", "path", "status"),
     [("GET", "/chat/completions", 405), ("POST", "/completions", 404), ("GET", "/models/", 404)],
 )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from routewright.server.vendor_requests import packed
 from routewright.wire import (
     AudioPart,
@@ -19,6 +17,7 @@ from routewright.wire import (
     Reasoning,
     TextPart,
 )
+from tests.tables import table
 
 from .clients import CHAT, HI, TOOL
 from .reading import CALL, fault, made, request
@@ -58,7 +57,7 @@ def test_an_empty_list_of_tool_calls_means_none() -> None:
     assert request(messages=[{"role": "assistant", "content": "Yes.", "tool_calls": []}]).messages[0].tool_calls is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("message", "place", "said"),
     [
         ({"role": "function", "name": "f", "content": "1"}, ".role", "tool_call_id"),
@@ -107,7 +106,7 @@ def test_tool_choice_may_name_one_tool() -> None:
     assert request(tools=[TOOL], tool_choice=choice).tool_choice == NamedToolChoice(FunctionName("weather"))
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "path", "said"),
     [
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type", "'function'"),
@@ -216,7 +215,7 @@ def test_packed_reasoning_is_for_the_provider_that_made_it() -> None:
     assert asked.ignored == set()
 
 
-@pytest.mark.parametrize(
+@table(
     ("model", "fields", "found", "ignored"),
     [
         (

@@ -8,6 +8,7 @@ from openai import NotFoundError
 from routewright import Model
 from routewright.testing import ScriptedProvider
 from tests.server.serving import Site
+from tests.tables import table
 
 from .clients import ONE, raw, sdk, site_of
 
@@ -41,7 +42,7 @@ def test_an_unknown_release_day_is_zero() -> None:
     assert made["test/never"] == 0
 
 
-@pytest.mark.parametrize("name", ["openai/gpt-4.1", "gpt-4.1", "auto", "auto:quality"])
+@table("name", ["openai/gpt-4.1", "gpt-4.1", "auto", "auto:quality"])
 def test_a_model_is_found_by_any_name_that_requests_may_use(name: str) -> None:
     with sdk(Site()) as client:
         found = client.models.retrieve(name)

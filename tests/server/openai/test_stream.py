@@ -17,6 +17,7 @@ from routewright.errors import ProviderFault
 from routewright.testing import ScriptedProvider
 from routewright.wire import ToolDelta, UpstreamCall, Usage
 from tests.server.serving import PATIENCE_S, Site
+from tests.tables import table
 
 from .clients import CHAT, HI, NO_RETRY, ONE, TOOL, TWO, raw, sandbox, sdk, sent, site_of
 
@@ -175,7 +176,7 @@ def test_on_partial_restart_is_refused_since_chunks_cannot_restart() -> None:
     assert plain.status_code == 200
 
 
-@pytest.mark.parametrize("wishes", [{}, {"fallback": {"on_partial": "error"}}])
+@table("wishes", [{}, {"fallback": {"on_partial": "error"}}])
 def test_a_fault_after_content_ends_the_stream_with_an_error(wishes: dict[str, Any]) -> None:
     breaking, other = Breaking(), ScriptedProvider(["Another answer."], models=[TWO])
     site = site_of(breaking.provider, other)
