@@ -17,6 +17,7 @@ from routewright import MemoryStorage, SqliteStorage, TraceStore
 from routewright.errors import CursorInvalid, PreconditionFailed, StorageUnavailable, ValidationFailed
 from routewright.root_secret import BEFORE, VARIABLE, RootSecret, SecretFile, secret_path
 from tests.contracts.storage.samples import make_trace
+from tests.tables import table
 
 NEW, PRESENT = "n" * 32, "p" * 32
 
