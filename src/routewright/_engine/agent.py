@@ -14,6 +14,7 @@ import anyio
 from msgspec import Struct, json
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.accounts.payer import without_money
 from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observation, RunTools
 from routewright._core.agent.record import RunRecord, run_trace, words_of
@@ -33,32 +34,6 @@ from routewright.errors import (
     RouterError,
 )
 from routewright.protocols import Facts, Tool, ToolContext
-from routewright.wire import (
-    AgentEvent,
-    AgentRequest,
-    AgentResponse,
-    AgentRunCompleted,
-    AgentState,
-    Budget,
-    Caller,
-    Checkpoint,
-    Message,
-    PutAgentState,
-    PutEvent,
-    Replay,
-    RouteRequest,
-    RunCompleted,
-    RunLimit,
-    RunStarted,
-    RunStartedData,
-    Short,
-    Step,
-    StepCompleted,
-    StepStarted,
-    StepStartedData,
-    TokenBounds,
-    ToolCall,
-)
 from routewright.wire import Tool as Declaration
 
 from .admission import Admission
@@ -87,9 +62,9 @@ SYSTEM = (
 )
 _WINDOWS = ("requests_per_min", "tokens_per_min")
 _logger = logging.getLogger(__name__)
-_decode = json.Decoder(Checkpoint).decode
-_decode_response = json.Decoder(AgentResponse).decode
-_decode_turns = json.Decoder(list[Message]).decode
+_decode = json.Decoder(wire.Checkpoint).decode
+_decode_response = json.Decoder(wire.AgentResponse).decode
+_decode_turns = json.Decoder(list[wire.Message]).decode
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -116,7 +91,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 class Resumed(Struct, frozen=True, kw_only=True):
     """The client's input for resuming a run."""
 
-    state: Checkpoint
+    state: wire.Checkpoint
     results: Mapping[str, str] = {}
     approved: Collection[str] = ()
 
@@ -129,8 +104,8 @@ class Run:
         engine: Engine,
         storage: GuardedStorage,
         plan: Plan,
-        request: AgentRequest,
-        caller: Caller,
+        request: wire.AgentRequest,
+        caller: wire.Caller,
         *,
         resumed: Resumed | None = None,
         within: ToolContext | None = None,
@@ -150,7 +125,7 @@ class Run:
         self._max_steps = int(request.max_steps or 0)
         budget = request.total_budget_usd
         self._cap_nanos = None if budget is None else budget_nanos(budget)
-        self._base: RouteRequest | None = None
+        self._base: wire.RouteRequest | None = None
         self._window = 0
         """The largest context window of the models, in tokens."""
         self._key: str | None = None
@@ -170,12 +145,12 @@ class Run:
         """Upper bound for the end, on the monotonic scale."""
         self.headers: dict[str, str] = {}
         """Rate-limit headers, once it is admitted."""
-        self.response: AgentResponse | None = None
+        self.response: wire.AgentResponse | None = None
         self.data: Any = None
         self.error: RouterError | None = None
         self.spent_nanos = 0
 
-    async def events(self) -> AsyncGenerator[AgentEvent]:
+    async def events(self) -> AsyncGenerator[wire.AgentEvent]:
         """Perform the run and yield its events. Raises the error if the run is refused before its first step."""
         kept = await self._admit()
         if kept is not None:
@@ -194,25 +169,25 @@ class Run:
             if self._resumed is not None and (self._resumed.results or self._resumed.approved):
                 run.resume(self._resumed.results, self._resumed.approved, self._now_ms())
                 await self._attempt(self._keep, state)  # from here on it cannot be resumed again
-            yield RunStarted(next(ids), self._started(self.trace_id))
+            yield wire.RunStarted(next(ids), self._started(self.trace_id))
             while not isinstance(todo := run.next(), Ended):
                 done = len(state.steps)
                 if isinstance(todo, CallModel):
-                    yield StepStarted(next(ids), StepStartedData(todo.number, "llm_call"))
+                    yield wire.StepStarted(next(ids), wire.StepStartedData(todo.number, "llm_call"))
                     await self._ask(run, todo)
                 else:
                     for place, call in enumerate(todo.calls):
-                        began = StepStartedData(todo.number + place, "tool_call", call.function.name)
-                        yield StepStarted(next(ids), began)
+                        began = wire.StepStartedData(todo.number + place, "tool_call", call.function.name)
+                        yield wire.StepStarted(next(ids), began)
                     await self._use(run, todo)
                 self.spent_nanos = state.spent_nanos
                 for step in state.steps[done:]:
-                    yield StepCompleted(next(ids), step)
+                    yield wire.StepCompleted(next(ids), step)
                 if not self._is_immediate and run.ended is None:
                     await self._attempt(self._keep, state)
             self.error = failed = run.error
             message = None if failed is None else (failed.outside or (failed.message,))[0]
-            self.response = AgentResponse(
+            self.response = wire.AgentResponse(
                 trace_id=self.trace_id,
                 status=todo.status,
                 output=run.output,
@@ -223,7 +198,7 @@ class Run:
                 error=None if failed is None else {"code": failed.code, "message": str(message)},
             )
             await self._conclude(run)
-            yield RunCompleted(next(ids), self.response)
+            yield wire.RunCompleted(next(ids), self.response)
         except BaseException as error:
             if not self._is_recorded:
                 await self._left(run, error)
@@ -231,7 +206,7 @@ class Run:
         finally:
             self._release()
 
-    async def finish(self) -> AgentResponse:
+    async def finish(self) -> wire.AgentResponse:
         async for _ in self.events():
             pass
         assert self.response is not None, "its last event has it"
@@ -261,10 +236,10 @@ class Run:
         approval_s = 0.0 if self._plan.approve is None else APPROVAL_S
         lasts_s = self._max_steps * (self._step_s * 2 + approval_s) + 60  # each step twice, and a minute
         if self._within is None or key is not None:
-            asked = RouteRequest(
-                [Message("user", request.task)], "cost", "balanced", timeout_ms=lasts_s * 1000, idempotency_key=key
+            asked = wire.RouteRequest(
+                [wire.Message("user", request.task)], "cost", "balanced", timeout_ms=lasts_s * 1000, idempotency_key=key
             )
-            read = Read(asked, TokenBounds(0, 0, 0), PATH, body=_identity(request))
+            read = Read(asked, wire.TokenBounds(0, 0, 0), PATH, body=_identity(request))
             limit = None if self._within is None else self._within.limit
             hold = admissions.begin(read, self._caller, limit, scope="agents")
         if hold is not None and hold.left is None and await admissions.is_open(hold):
@@ -276,13 +251,13 @@ class Run:
                 hold.trace_id = self.trace_id
             try:
                 found = await hold.take()
-                if isinstance(found, Short):
+                if isinstance(found, wire.Short):
                     raise without_money(found.purse, None)
             except RouterError as error:
                 hold.tell(error)
                 raise
             self.headers = hold.headers
-            if isinstance(found, Replay):
+            if isinstance(found, wire.Replay):
                 return found.result
             self._hold = hold
         self.deadline = self._clock.monotonic() + lasts_s
@@ -292,7 +267,7 @@ class Run:
         if self._hold is not None:
             self._hold.release()
 
-    async def _begin(self) -> Checkpoint:
+    async def _begin(self) -> wire.Checkpoint:
         """Load the checkpoint of an interrupted run, or create one."""
         state, resumed = None, self._resumed
         if resumed is not None:
@@ -301,12 +276,12 @@ class Run:
             state = await self._interrupted(self._request.idempotency_key)
         self._is_kept = state is not None
         if state is None:
-            messages = list[Message]()
+            messages = list[wire.Message]()
             if self._plan.system:
-                messages.append(Message("system", self._plan.system))
+                messages.append(wire.Message("system", self._plan.system))
             messages += await self._conversation()
-            messages.append(Message("user", self._request.task))
-            state = Checkpoint(
+            messages.append(wire.Message("user", self._request.task))
+            state = wire.Checkpoint(
                 trace_id=self.trace_id,
                 created_at=self._clock.time(),
                 request=self._request,
@@ -322,7 +297,7 @@ class Run:
         self._began = self._clock.monotonic() - before_ms / 1000
         return state
 
-    async def _reload(self, resumed: Resumed) -> Checkpoint:
+    async def _reload(self, resumed: Resumed) -> wire.Checkpoint:
         """The state of a run to resume, read after its key was taken."""
         state, before = await checkpoint_of(self._storage, self._caller, self.trace_id), resumed.state
         trace = await self._engine.records.find(self._caller, self.trace_id)
@@ -331,10 +306,10 @@ class Run:
             raise NotFound(f"{self.trace_id} cannot be resumed: it was resumed before, and has gone on since")
         return state
 
-    async def _interrupted(self, key: str) -> Checkpoint | None:
+    async def _interrupted(self, key: str) -> wire.Checkpoint | None:
         """The state of an interrupted run of this very request. Any other run loses the key: one of another request,
         and one waiting for its client, since the answer kept under the key has expired."""
-        kept = await self._read(AgentState(claim=key, environment=self._caller.environment))
+        kept = await self._read(wire.AgentState(claim=key, environment=self._caller.environment))
         if kept is None:
             return None
         state = _decode(kept)
@@ -343,20 +318,20 @@ class Run:
         await self._put(state.trace_id, kept, state.created_at + KEPT_S)
         return None
 
-    def _started(self, trace_id: str) -> RunStartedData:
-        return RunStartedData(trace_id, self._max_steps, self._request.total_budget_usd)
+    def _started(self, trace_id: str) -> wire.RunStartedData:
+        return wire.RunStartedData(trace_id, self._max_steps, self._request.total_budget_usd)
 
-    def _replayed(self, kept: bytes) -> Iterator[AgentEvent]:
+    def _replayed(self, kept: bytes) -> Iterator[wire.AgentEvent]:
         ids, form = count(1), self._plan.form
         response = self.response = _decode_response(kept)
         self.spent_nanos = nanos_of(response.summary.total_cost_usd)
         if form is not None and response.status == "completed":
             self.data = reread(form, response.output)
-        yield RunStarted(next(ids), self._started(response.trace_id))
+        yield wire.RunStarted(next(ids), self._started(response.trace_id))
         for step in response.steps:
-            yield StepStarted(next(ids), StepStartedData(step.number, step.action, step.tool))
-            yield StepCompleted(next(ids), step)
-        yield RunCompleted(next(ids), response)
+            yield wire.StepStarted(next(ids), wire.StepStartedData(step.number, step.action, step.tool))
+            yield wire.StepCompleted(next(ids), step)
+        yield wire.RunCompleted(next(ids), response)
 
     # Steps
 
@@ -394,7 +369,7 @@ class Run:
                 self.data = answer.data
                 run.answered(answer.response, start_ms, took_ms, nanos_of(answer.routing.cost_usd))
 
-    def _cut(self, state: Checkpoint, error: RouterError) -> bool:
+    def _cut(self, state: wire.Checkpoint, error: RouterError) -> bool:
         """Shorten a history that is too long for every model. False for other errors, or if it cannot be shortened."""
         if not isinstance(error, NoCandidates) or isinstance(error, BudgetExceeded):
             return False
@@ -411,16 +386,16 @@ class Run:
             window //= 2
         return False
 
-    def _limit_of(self, state: Checkpoint) -> RunLimit | None:
+    def _limit_of(self, state: wire.Checkpoint) -> wire.RunLimit | None:
         """The purse of the model calls: the run's budget less the cost of tools."""
         if self._within is not None:
             return self._within.limit
         if not self._is_limited:
             return None
         if self._cap_nanos is None:
-            return RunLimit(self.trace_id, UNLIMITED_NANOS)
+            return wire.RunLimit(self.trace_id, UNLIMITED_NANOS)
         tools = sum(nanos_of(step.cost_usd) for step in state.steps if step.tool is not None and step.trace_id is None)
-        return RunLimit(self.trace_id, max(0, self._cap_nanos - tools))
+        return wire.RunLimit(self.trace_id, max(0, self._cap_nanos - tools))
 
     def _read_of(self, run: AgentRun, todo: CallModel) -> Read:
         state = run.state
@@ -429,7 +404,7 @@ class Run:
             declared = [Declaration(function=tool.spec) for tool in plan.tools.values()]
             declared += plan.client_tools.values()
             self._base = checked(
-                RouteRequest(
+                wire.RouteRequest(
                     list(state.messages),
                     None if strategy is None else strategy.goal,
                     None if strategy is None else strategy.strategy,
@@ -448,7 +423,7 @@ class Run:
             bounds = bounds_of(request)
         return Read(request, bounds, repeats=bool(request.tools), has_own_params=True)
 
-    def _request_of(self, run: AgentRun, todo: CallModel, base: RouteRequest) -> RouteRequest:
+    def _request_of(self, run: AgentRun, todo: CallModel, base: wire.RouteRequest) -> wire.RouteRequest:
         state, form = run.state, self._plan.form
         made = replace(base, messages=list(state.messages))
         if todo.escalate:
@@ -457,14 +432,14 @@ class Run:
             made = replace(made, idempotency_key=f"{state.trace_id}.{todo.number}.{run.tries}")
         if self._cap_nanos is not None and (self._within is not None or self._caller.environment == "sandbox"):
             # these calls have no purse of the run
-            made = replace(made, budget=Budget(max_cost_usd=usd(self._cap_nanos - state.spent_nanos)))
+            made = replace(made, budget=wire.Budget(max_cost_usd=usd(self._cap_nanos - state.spent_nanos)))
         return made if form is None else with_output(made, form)
 
     async def _use(self, run: AgentRun, todo: RunTools) -> None:
-        start_ms, results = self._now_ms(), dict[int, tuple[Step, Observation]]()
+        start_ms, results = self._now_ms(), dict[int, tuple[wire.Step, Observation]]()
         left = None if self._cap_nanos is None else max(0, self._cap_nanos - run.state.spent_nanos)
 
-        async def use(place: int, call: ToolCall) -> None:
+        async def use(place: int, call: wire.ToolCall) -> None:
             context = ToolContext(
                 run_id=self.trace_id,
                 step=todo.number + place,
@@ -481,7 +456,7 @@ class Run:
         else:
             places = anyio.Semaphore(AT_ONCE)
 
-            async def use_in_turn(place: int, call: ToolCall) -> None:
+            async def use_in_turn(place: int, call: wire.ToolCall) -> None:
                 async with places:
                     await use(place, call)
 
@@ -529,10 +504,10 @@ class Run:
         trace = run_trace(state, caller, self._base, status, took_ms, None if run.error is None else run.error.code)
         record = RunRecord(trace, engine.records.captured(partial(words_of, state)))
         ended = "failed" if status == "cancelled" else status
-        happened = AgentRunCompleted(self.trace_id, ended, run.summary(took_ms), self._request.metadata or {})
+        happened = wire.AgentRunCompleted(self.trace_id, ended, run.summary(took_ms), self._request.metadata or {})
         once = f"{happened.type}:{self.trace_id}:{len(state.steps)}"  # a resumed run ends more than once
         events = [
-            PutEvent(event.stored, once, 2 * KEPT_S, now, engine.records.log.durability)
+            wire.PutEvent(event.stored, once, 2 * KEPT_S, now, engine.records.log.durability)
             for event in events_of([happened], caller, engine.ids, now)
         ]
         grant = facts = None
@@ -553,22 +528,22 @@ class Run:
         except RouterError as error:
             _logger.warning("run %s: cannot store its state: %s", self.trace_id, error)
 
-    async def _keep(self, state: Checkpoint) -> None:
+    async def _keep(self, state: wire.Checkpoint) -> None:
         self._is_kept = True
         await self._put(state.trace_id, json.encode(state), self._clock.time() + KEPT_S, self._request.idempotency_key)
 
     async def _forget(self) -> None:
         await self._put(self.trace_id, None, 0.0)
 
-    async def _conversation(self) -> list[Message]:
+    async def _conversation(self) -> list[wire.Message]:
         name = self._conversation_name
-        kept = None if name is None else await self._read(AgentState(name, environment=self._caller.environment))
+        kept = None if name is None else await self._read(wire.AgentState(name, environment=self._caller.environment))
         return [] if kept is None else _decode_turns(kept)
 
     async def _remember(self, output: str) -> None:
         name = self._conversation_name
         if name is not None:
-            said = [Message("user", self._request.task), Message("assistant", output)]
+            said = [wire.Message("user", self._request.task), wire.Message("assistant", output)]
             turns = [*await self._conversation(), *said][-MOST_TURNS:]
             await self._put(name, json.encode(turns), self._clock.time() + CONVERSATION_S)
 
@@ -577,12 +552,12 @@ class Run:
         name = (self._request.metadata or {}).get("conversation")
         return f"conversation:{name}" if isinstance(name, str) and name else None
 
-    async def _read(self, query: AgentState) -> bytes | None:
+    async def _read(self, query: wire.AgentState) -> bytes | None:
         found: bytes | None = await self._storage.read(self._caller.account, query)
         return found
 
     async def _put(self, id: str, body: bytes | None, until: float, claim: str | None = None) -> None:
-        write = PutAgentState(id, self._caller.environment, body, until, claim)
+        write = wire.PutAgentState(id, self._caller.environment, body, until, claim)
         await self._storage.apply(self._caller.account, [write])
 
     def _now_ms(self) -> float:
@@ -593,9 +568,9 @@ class Run:
         return round((self._clock.monotonic() - began) * 1000, 3)
 
 
-async def checkpoint_of(storage: GuardedStorage, caller: Caller, trace_id: str) -> Checkpoint:
+async def checkpoint_of(storage: GuardedStorage, caller: wire.Caller, trace_id: str) -> wire.Checkpoint:
     """The state of a resumable run. Raises ``NotFound``."""
-    query = AgentState(trace_id, environment=caller.environment)
+    query = wire.AgentState(trace_id, environment=caller.environment)
     kept: bytes | None = await storage.read(caller.account, query) if trace_id.startswith("tr_") else None
     if kept is None:
         raise NotFound(
@@ -605,6 +580,6 @@ async def checkpoint_of(storage: GuardedStorage, caller: Caller, trace_id: str) 
     return _decode(kept)
 
 
-def _identity(request: AgentRequest) -> Any:
+def _identity(request: wire.AgentRequest) -> Any:
     """Equal for requests that may share an idempotency key."""
     return json.decode(json.encode(replace(request, idempotency_key=None)))

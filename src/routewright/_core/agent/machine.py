@@ -23,21 +23,10 @@ from typing import Any
 from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.money import nanos_of, usd
 from routewright._core.request.json_scan import is_shallow
 from routewright.errors import RouterError
-from routewright.wire import (
-    Checkpoint,
-    FunctionCall,
-    Marker,
-    Message,
-    RouteResponse,
-    RunStatus,
-    RunSummary,
-    Step,
-    Tokens,
-    ToolCall,
-)
 
 NOT_RUN = "not run: the run may take {} steps, and this call would have been one more"
 """The result shown to the model for a parallel call beyond the step limit."""
@@ -49,7 +38,7 @@ class CallModel(Struct, frozen=True):
     """Ask a model, as step ``number``."""
 
     number: int
-    messages: Sequence[Message]
+    messages: Sequence[wire.Message]
     escalate: bool = False
     """Use a stronger model, since the run makes no progress."""
 
@@ -58,14 +47,14 @@ class RunTools(Struct, frozen=True):
     """Run tools concurrently; the first is step ``number``."""
 
     number: int
-    calls: Sequence[ToolCall]
+    calls: Sequence[wire.ToolCall]
 
 
 class Ended(Struct, frozen=True):
     """The run is over."""
 
-    status: RunStatus
-    marker: Marker | None = None
+    status: wire.RunStatus
+    marker: wire.Marker | None = None
 
 
 class Observation(Struct, frozen=True):
@@ -79,7 +68,7 @@ class AgentRun:
     """One run. ``next`` returns the next action; the other methods report its outcome."""
 
     def __init__(
-        self, state: Checkpoint, max_steps: int, client_tools: Collection[str] = (), *, escalates: bool
+        self, state: wire.Checkpoint, max_steps: int, client_tools: Collection[str] = (), *, escalates: bool
     ) -> None:
         """``client_tools``: tools that the client runs or must approve."""
         self.state = state
@@ -98,7 +87,7 @@ class AgentRun:
         return int(self._retried)
 
     @property
-    def pending(self) -> list[ToolCall]:
+    def pending(self) -> list[wire.ToolCall]:
         """Calls left to the client."""
         return self.state.pending if self.ended is not None and self.ended.marker == "tool_calls_pending" else []
 
@@ -128,9 +117,9 @@ class AgentRun:
         is_stuck = (len(rounds) == REPEATS and len(called) == 1) or fails
         return CallModel(used + 1, state.messages, self._escalates and is_stuck)
 
-    def answered(self, response: RouteResponse, start_ms: float, duration_ms: float, nanos: int) -> None:
+    def answered(self, response: wire.RouteResponse, start_ms: float, duration_ms: float, nanos: int) -> None:
         """Record a model's answer, which cost ``nanos``."""
-        found: dict[str, ToolCall] = {}  # by id; some models omit or repeat ids
+        found: dict[str, wire.ToolCall] = {}  # by id; some models omit or repeat ids
         for place, call in enumerate(response.tool_calls or []):
             id = call.id if call.id and call.id not in found else f"call_{len(self.state.steps)}_{place}"
             found[id] = call if id == call.id else replace(call, id=id)
@@ -147,7 +136,7 @@ class AgentRun:
             trace_id=response.trace_id,
         )
         state.messages.append(
-            Message("assistant", response.output or None, calls or None, reasoning=response.reasoning)
+            wire.Message("assistant", response.output or None, calls or None, reasoning=response.reasoning)
         )
         if not calls:
             self._end("completed")
@@ -172,11 +161,11 @@ class AgentRun:
                 self.state.failed_tries.append(error.trace_id)
         else:
             output = {"error": error.code}
-            self._add_step(output, start_ms, duration_ms, nanos, tokens=Tokens(), trace_id=error.trace_id)
+            self._add_step(output, start_ms, duration_ms, nanos, tokens=wire.Tokens(), trace_id=error.trace_id)
             self.error = error
             self._end("failed")
 
-    def observed(self, results: Sequence[tuple[Step, Observation]], start_ms: float) -> None:
+    def observed(self, results: Sequence[tuple[wire.Step, Observation]], start_ms: float) -> None:
         """Record the results of the last ``RunTools``, failed or not."""
         state = self.state
         there = {call.id: call for call in state.pending}
@@ -189,14 +178,14 @@ class AgentRun:
 
     def resume(self, results: Mapping[str, str], approved: Collection[str], start_ms: float) -> None:
         """Continue with the client's results, by call id, and the ``approved`` calls. Others stay pending."""
-        state, left = self.state, list[ToolCall]()
+        state, left = self.state, list[wire.ToolCall]()
         for call in state.pending:
             if call.id not in results:
                 left.append(call)
                 continue
             self._observe(Observation(call.id, results[call.id]))
             state.steps.append(
-                Step(
+                wire.Step(
                     number=len(state.steps) + 1,
                     action="tool_call",
                     tool=call.function.name,
@@ -215,15 +204,15 @@ class AgentRun:
         if self.ended is None:
             self._end("failed")
 
-    def summary(self, latency_ms: float) -> RunSummary:
+    def summary(self, latency_ms: float) -> wire.RunSummary:
         """The totals of the run."""
         steps, tools = self.state.steps, dict.fromkeys(step.tool for step in self.state.steps if step.tool is not None)
-        return RunSummary(len(steps), usd(self.state.spent_nanos), latency_ms, [*tools])
+        return wire.RunSummary(len(steps), usd(self.state.spent_nanos), latency_ms, [*tools])
 
     def _add_step(self, output: dict[str, Any], start_ms: float, duration_ms: float, nanos: int, **more: Any) -> None:
         """Add the step of a model call, with the cost of all its tries."""
         state = self.state
-        step = Step(
+        step = wire.Step(
             number=len(state.steps) + 1,
             action="llm_call",
             input={"messages": len(state.messages)},
@@ -238,14 +227,14 @@ class AgentRun:
         self._retried, self._tried_nanos = False, 0
 
     def _observe(self, observation: Observation) -> None:
-        self.state.messages.append(Message("tool", observation.text, tool_call_id=observation.call_id))
+        self.state.messages.append(wire.Message("tool", observation.text, tool_call_id=observation.call_id))
 
-    def _end(self, status: RunStatus, marker: Marker | None = None) -> Ended:
+    def _end(self, status: wire.RunStatus, marker: wire.Marker | None = None) -> Ended:
         self.ended = Ended(status, marker)
         return self.ended
 
 
-def arguments_shown(call: FunctionCall) -> dict[str, Any]:
+def arguments_shown(call: wire.FunctionCall) -> dict[str, Any]:
     """Arguments as shown in a step. Text that is not a JSON object, or nests too deeply, goes under ``text``."""
     try:
         shown = _object(call.arguments or "{}")

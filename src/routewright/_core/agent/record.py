@@ -8,32 +8,17 @@ from typing import Any
 from msgspec import Struct, json
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.analytics.rollup import counted_of
 from routewright._core.call import Call
 from routewright._core.money import usd
 from routewright._core.timestamps import timestamp
-from routewright.wire import (
-    Caller,
-    Checkpoint,
-    Counted,
-    Environment,
-    LedgerRow,
-    Message,
-    RouteRequest,
-    Span,
-    StepSpan,
-    SubTraceSpan,
-    Tokens,
-    ToolSpan,
-    Trace,
-    TraceStatus,
-)
 
 
 class RunRecord(Struct, eq=False):
     """A finished run (``protocols.TraceDraft``). Its model calls are counted and billed separately."""
 
-    wordless: Trace
+    wordless: wire.Trace
     captured: Any = None
     """The arguments and results of its tools (``words_of``), redacted on first read."""
     rollup_keys: tuple[str, ...] = ()
@@ -42,8 +27,8 @@ class RunRecord(Struct, eq=False):
 
     line = None
     """None: the whole trace is stored."""
-    rows: Sequence[LedgerRow] = ()
-    ledger_rows: Sequence[LedgerRow] = ()
+    rows: Sequence[wire.LedgerRow] = ()
+    ledger_rows: Sequence[wire.LedgerRow] = ()
     snapshot_ids = None
     is_void = False
     cost_nanos = charged_nanos = 0
@@ -57,12 +42,12 @@ class RunRecord(Struct, eq=False):
         return self.wordless.id
 
     @property
-    def caller(self) -> Caller:
+    def caller(self) -> wire.Caller:
         """The account, environment and key of the run."""
-        return Caller(self.wordless.account, self.environment, self.wordless.key_id)
+        return wire.Caller(self.wordless.account, self.environment, self.wordless.key_id)
 
     @property
-    def environment(self) -> Environment:
+    def environment(self) -> wire.Environment:
         """The environment of the run."""
         return self.wordless.environment
 
@@ -77,7 +62,7 @@ class RunRecord(Struct, eq=False):
         return self.wordless.key
 
     @property
-    def trace(self) -> Trace:
+    def trace(self) -> wire.Trace:
         """A new copy of its trace."""
         made = self.wordless.copy()
         words = None if self.captured is None else self.captured.content.messages
@@ -86,36 +71,36 @@ class RunRecord(Struct, eq=False):
         texts = iter(words)
         spans = [
             replace(span, input={"text": next(texts).content}, output={"text": next(texts).content})
-            if isinstance(span, ToolSpan)
+            if isinstance(span, wire.ToolSpan)
             else span
             for span in made.spans
         ]
         return replace(made, spans=spans)
 
     @property
-    def counted(self) -> Counted:
+    def counted(self) -> wire.Counted:
         """The roll-up counts of the run itself, without its calls."""
         return counted_of(self.wordless)
 
 
-def words_of(state: Checkpoint) -> list[Message]:
+def words_of(state: wire.Checkpoint) -> list[wire.Message]:
     """The arguments and result of each tool call, alternating."""
     tools = [step for step in state.steps if step.tool is not None]
-    return [Message("tool", json.encode(each).decode()) for step in tools for each in (step.input, step.output)]
+    return [wire.Message("tool", json.encode(each).decode()) for step in tools for each in (step.input, step.output)]
 
 
 def run_trace(
-    state: Checkpoint,
-    caller: Caller,
-    request: RouteRequest | None,
-    status: TraceStatus,
+    state: wire.Checkpoint,
+    caller: wire.Caller,
+    request: wire.RouteRequest | None,
+    status: wire.TraceStatus,
     duration_ms: float,
     error: str | None,
-) -> Trace:
+) -> wire.Trace:
     """The trace of a run, without texts. ``request``: of its model calls, if there were any."""
     tokens = [step.tokens for step in state.steps if step.tokens is not None]
     children = [step.trace_id for step in state.steps if step.trace_id is not None] + state.failed_tries
-    return Trace(
+    return wire.Trace(
         id=state.trace_id,
         kind="agent",
         status=status,
@@ -128,7 +113,7 @@ def run_trace(
         goal=(request and request.goal) or "",
         strategy=(request and request.strategy) or "",
         cost_usd=usd(state.spent_nanos),
-        tokens=Tokens(
+        tokens=wire.Tokens(
             sum(each.input for each in tokens),
             sum(each.output for each in tokens),
             sum(each.cached for each in tokens),
@@ -140,18 +125,18 @@ def run_trace(
     )
 
 
-def _spans(state: Checkpoint) -> list[Span]:
+def _spans(state: wire.Checkpoint) -> list[wire.Span]:
     """A span per step, with its tool call or model call below it."""
-    found: list[Span] = []
+    found: list[wire.Span] = []
     for step in state.steps:
         status = "error" if "error" in step.output else "ok"
         shared: dict[str, Any] = {"start_ms": step.start_ms, "duration_ms": step.duration_ms, "status": status}
         number = len(found) + 1
-        found.append(StepSpan(id=number, name=step.action, number=step.number, **shared))
+        found.append(wire.StepSpan(id=number, name=step.action, number=step.number, **shared))
         shared["parent_id"] = number
         if step.tool is not None:
             found.append(
-                ToolSpan(
+                wire.ToolSpan(
                     id=len(found) + 1,
                     name=step.tool,
                     tool=step.tool,
@@ -163,7 +148,7 @@ def _spans(state: Checkpoint) -> list[Span]:
             )
         if step.trace_id is not None:
             found.append(
-                SubTraceSpan(
+                wire.SubTraceSpan(
                     id=len(found) + 1,
                     name=step.model or step.tool or "model call",
                     trace_id=step.trace_id,

@@ -8,29 +8,12 @@ from typing import TypeVar, get_args
 
 from msgspec.structs import asdict, astuple
 
+from routewright import wire
 from routewright._core.money import usd
 from routewright._core.request.json_scan import is_unicode
 from routewright._core.request.problems import one_of, shown
 from routewright._core.request.rules import is_day
 from routewright.errors import ValidationFailed
-from routewright.wire import (
-    Bucket,
-    CacheCount,
-    CacheReport,
-    FallbackCandidate,
-    FallbackCount,
-    FallbackReport,
-    GroupedUsage,
-    LatencyCount,
-    LatencyReport,
-    LatencyRow,
-    Tokens,
-    TtlBucket,
-    UsageCount,
-    UsageReport,
-    UsageRow,
-    UsageTotals,
-)
 
 from .rollup import AGES_S, GROUPS, METADATA, MISS, OLDER, quantile
 
@@ -72,7 +55,7 @@ def days_of(
 
 def check_bucket(bucket: object, first: str, last: str) -> None:
     """Raise ``ValidationFailed`` for an unknown bucket, or hours over too many days."""
-    known = get_args(Bucket)
+    known = get_args(wire.Bucket)
     if bucket not in known:
         raise ValidationFailed.at("bucket", f"is {shown(bucket)}", one_of(bucket, known))
     days = (date.fromisoformat(last) - date.fromisoformat(first)).days + 1
@@ -105,7 +88,9 @@ def check_group(group_by: object, keys: Collection[str]) -> None:
         raise ValidationFailed.at("group_by", f"is {shown(group_by)}", hint)
 
 
-def usage_report(used: GroupedUsage, first: str, last: str, bucket: Bucket, group_by: str) -> UsageReport:
+def usage_report(
+    used: wire.GroupedUsage, first: str, last: str, bucket: wire.Bucket, group_by: str
+) -> wire.UsageReport:
     """Usage by time and group. What remains after all groups is usage without a group."""
     sums: dict[tuple[str, str | None, bool], list[int]] = {}
     for count in used.groups:
@@ -115,13 +100,13 @@ def usage_report(used: GroupedUsage, first: str, last: str, bucket: Bucket, grou
     for count in used.all:
         _add(sums, (_start_of(count.start, bucket), None, False), _amounts(count), 1)
     rows = [
-        UsageRow(bucket_start=start, group=group, rest=rest, **asdict(_totals(row)))
+        wire.UsageRow(bucket_start=start, group=group, rest=rest, **asdict(_totals(row)))
         for (start, group, rest), row in sums.items()
         if row[0] > 0
     ]
     rows.sort(key=lambda row: (row.bucket_start, row.rest, row.group is None, -row.requests, row.group or ""))
     totals = [sum(column) for column in zip(*map(_amounts, used.all), strict=True)] or [0] * 7
-    return UsageReport(
+    return wire.UsageReport(
         start_date=first,
         end_date=last,
         bucket=bucket,
@@ -132,37 +117,37 @@ def usage_report(used: GroupedUsage, first: str, last: str, bucket: Bucket, grou
     )
 
 
-def cache_report(counts: Sequence[CacheCount], first: str, last: str) -> CacheReport:
+def cache_report(counts: Sequence[wire.CacheCount], first: str, last: str) -> wire.CacheReport:
     """Hits by age, misses, and dollars saved."""
     lookups = {count.age: count.lookups for count in counts}
     misses = lookups.get(MISS, 0)
     hits = sum(lookups.values()) - misses
-    ages = [TtlBucket(float(age), lookups.get(str(age), 0)) for age in AGES_S]
-    return CacheReport(
+    ages = [wire.TtlBucket(float(age), lookups.get(str(age), 0)) for age in AGES_S]
+    return wire.CacheReport(
         start_date=first,
         end_date=last,
         hit_rate=round(hits / (hits + misses), 6) if hits + misses else None,
         hits=hits,
         misses=misses,
         saved_usd=usd(sum(count.saved_nanos for count in counts)),
-        ttl_distribution=[*ages, TtlBucket(None, lookups.get(OLDER, 0))],
+        ttl_distribution=[*ages, wire.TtlBucket(None, lookups.get(OLDER, 0))],
     )
 
 
-def fallback_report(counts: Sequence[FallbackCount], first: str, last: str) -> FallbackReport:
+def fallback_report(counts: Sequence[wire.FallbackCount], first: str, last: str) -> wire.FallbackReport:
     """Fallbacks by reason, and success rates by model."""
     of_kind = {kind: [count for count in counts if count.kind == kind] for kind in ("request", "reason", "model")}
     requests = sum(count.total for count in of_kind["request"])
     triggered = sum(count.counted for count in of_kind["request"])
     models = sorted(of_kind["model"], key=lambda count: (-count.total, count.name))
-    return FallbackReport(
+    return wire.FallbackReport(
         start_date=first,
         end_date=last,
         triggered=triggered,
         rate=round(triggered / requests, 6) if requests else None,
         reasons={count.name: count.total for count in of_kind["reason"]},
         candidates=[
-            FallbackCandidate(
+            wire.FallbackCandidate(
                 model=count.name, attempts=count.total, success_rate=round(count.counted / count.total, 6)
             )
             for count in models
@@ -170,10 +155,10 @@ def fallback_report(counts: Sequence[FallbackCount], first: str, last: str) -> F
     )
 
 
-def latency_report(counts: Sequence[LatencyCount], first: str, last: str) -> LatencyReport:
+def latency_report(counts: Sequence[wire.LatencyCount], first: str, last: str) -> wire.LatencyReport:
     """Latency quantiles by model and strategy."""
     rows = [
-        LatencyRow(
+        wire.LatencyRow(
             model=count.model,
             strategy=count.strategy,
             count=sum(count.buckets.values()),
@@ -184,17 +169,17 @@ def latency_report(counts: Sequence[LatencyCount], first: str, last: str) -> Lat
         for count in counts
     ]
     rows.sort(key=lambda row: (-row.count, row.model, row.strategy))
-    return LatencyReport(start_date=first, end_date=last, data=rows)
+    return wire.LatencyReport(start_date=first, end_date=last, data=rows)
 
 
-def _totals(sums: Sequence[int]) -> UsageTotals:
+def _totals(sums: Sequence[int]) -> wire.UsageTotals:
     requests, errors, cost, charge, *tokens = sums
-    return UsageTotals(
-        requests=requests, errors=errors, cost_usd=usd(cost), charged_usd=usd(charge), tokens=Tokens(*tokens)
+    return wire.UsageTotals(
+        requests=requests, errors=errors, cost_usd=usd(cost), charged_usd=usd(charge), tokens=wire.Tokens(*tokens)
     )
 
 
-def _amounts(count: UsageCount) -> tuple[int, ...]:
+def _amounts(count: wire.UsageCount) -> tuple[int, ...]:
     return astuple(count)[2:]
 
 
@@ -204,7 +189,7 @@ def _add(sums: dict[K, list[int]], key: K, amounts: Sequence[int], by: int) -> N
         row[place] += by * amount
 
 
-def _start_of(start: str, bucket: Bucket) -> str:
+def _start_of(start: str, bucket: wire.Bucket) -> str:
     """Start of the bucket of an hour or day."""
     day = date.fromisoformat(start[:10])
     match bucket:

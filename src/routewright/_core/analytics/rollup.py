@@ -15,26 +15,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.money import nanos_of
 from routewright._core.trace.filter import text_of
-from routewright.wire import (
-    FAILED,
-    CacheCount,
-    CacheCounts,
-    CacheSpan,
-    Counted,
-    FallbackCount,
-    FallbackCounts,
-    FallbackSpan,
-    GroupedUsage,
-    LatencyCount,
-    LatencyCounts,
-    ModelSpan,
-    Tokens,
-    Trace,
-    UsageCount,
-    UsageCounts,
-)
 
 K = TypeVar("K")
 D = TypeVar("D")
@@ -47,7 +30,7 @@ MOST_USD, MOST_TOKENS, MOST_MS = 1e6, 10**12, 1e12
 """Upper bounds for one trace or span, so that sums of thousands fit into 64 bits."""
 MOST_NANOS = nanos_of(MOST_USD)
 
-_NO_TOKENS = Tokens()
+_NO_TOKENS = wire.Tokens()
 _ERROR = 0.0099  # relative error of a quantile: below 1 % even after rounding to five digits
 _RATIO = (1 + _ERROR) / (1 - _ERROR)
 _LOG_RATIO = log(_RATIO)
@@ -116,13 +99,13 @@ class Rollups:
         """By model and strategy: requests per bucket."""
         self._forgotten = ""  # last hour whose usage was dropped
 
-    def add(self, trace: Trace, rollup_keys: Sequence[str] = (), sign: int = 1, model: str | None = None) -> None:
+    def add(self, trace: wire.Trace, rollup_keys: Sequence[str] = (), sign: int = 1, model: str | None = None) -> None:
         """Count a trace under ``model`` (None: its own). ``sign=-1`` removes a trace that was counted the same way."""
         self.count(counted_of(trace, model), rollup_keys, sign)
 
     def count(
         self,
-        counted: Counted,
+        counted: wire.Counted,
         rollup_keys: Sequence[str] = (),
         sign: int = 1,
         amounts: Sequence[int] | None = None,
@@ -199,7 +182,7 @@ class Rollups:
         named = {group_by for hour in self._hours.values() for _, group_by in hour.groups}
         return sorted(name.removeprefix(METADATA) for name in named if name.startswith(METADATA))
 
-    def usage_counts(self, query: UsageCounts) -> GroupedUsage:
+    def usage_counts(self, query: wire.UsageCounts) -> wire.GroupedUsage:
         """Answer a query. Days and groups are in order, the sum of the small groups last."""
         asked = [*self._used(query, query.group_by)]
         requests: Counter[str] = Counter()
@@ -213,32 +196,32 @@ class Rollups:
         totals: dict[tuple[str, str | None], list[int]] = {}
         for start, _, sums in self._used(query, "model"):
             _add(totals, (start, None), sums)
-        days = FallbackCounts(first=query.first, last=query.last, environment=query.environment)
+        days = wire.FallbackCounts(first=query.first, last=query.last, environment=query.environment)
         runs = {count.name: count.total for count in self.fallback_counts(days) if count.kind == "run"}
-        return GroupedUsage(_counts(rows), _counts(totals), runs)
+        return wire.GroupedUsage(_counts(rows), _counts(totals), runs)
 
-    def cache_counts(self, query: CacheCounts) -> list[CacheCount]:
+    def cache_counts(self, query: wire.CacheCounts) -> list[wire.CacheCount]:
         """Answer a query."""
         rows: dict[str, list[int]] = {}
         for key, sums in _in_range(self.cache, query):
             _add(rows, key.first, sums)
-        return [CacheCount(age, *sums) for age, sums in sorted(rows.items())]
+        return [wire.CacheCount(age, *sums) for age, sums in sorted(rows.items())]
 
-    def fallback_counts(self, query: FallbackCounts) -> list[FallbackCount]:
+    def fallback_counts(self, query: wire.FallbackCounts) -> list[wire.FallbackCount]:
         """Answer a query."""
         rows: dict[tuple[str, str], list[int]] = {}
         for key, sums in _in_range(self.fallback, query):
             _add(rows, (key.first, key.second), sums)
-        return [FallbackCount(*names, *sums) for names, sums in sorted(rows.items())]
+        return [wire.FallbackCount(*names, *sums) for names, sums in sorted(rows.items())]
 
-    def latency_counts(self, query: LatencyCounts) -> list[LatencyCount]:
+    def latency_counts(self, query: wire.LatencyCounts) -> list[wire.LatencyCount]:
         """Answer a query."""
         rows: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
         for key, buckets in _in_range(self.latency, query):
             rows[key.first, key.second].update(buckets)
-        return [LatencyCount(*names, dict(sorted(buckets.items()))) for names, buckets in sorted(rows.items())]
+        return [wire.LatencyCount(*names, dict(sorted(buckets.items()))) for names, buckets in sorted(rows.items())]
 
-    def _used(self, query: UsageCounts, by: str) -> Iterator[tuple[str, str, list[int]]]:
+    def _used(self, query: wire.UsageCounts, by: str) -> Iterator[tuple[str, str, list[int]]]:
         """Yields start, value and sums."""
         for start, hour in self._hours.items():
             if not query.first <= start[:10] <= query.last:
@@ -248,7 +231,7 @@ class Rollups:
                     begins = start if query.hourly else start[:10]
                     yield from ((begins, value, sums) for value, sums in rows.items() if any(sums))
 
-    def _add_usage(self, counted: Counted, rollup_keys: Sequence[str], sums: Sequence[int]) -> None:
+    def _add_usage(self, counted: wire.Counted, rollup_keys: Sequence[str], sums: Sequence[int]) -> None:
         hour, environment = counted.created_at[:13], counted.environment
         if hour <= self._forgotten:
             return
@@ -268,18 +251,18 @@ class Rollups:
             del self._hours[hour]
 
 
-def counted_of(trace: Trace, model: str | None = None) -> Counted:
+def counted_of(trace: wire.Trace, model: str | None = None) -> wire.Counted:
     """What to count of a trace, under ``model`` (None: its own)."""
-    tried = [span for span in trace.spans if isinstance(span, ModelSpan)]
-    fallback = next((span.reason for span in trace.spans if isinstance(span, FallbackSpan)), "")
+    tried = [span for span in trace.spans if isinstance(span, wire.ModelSpan)]
+    fallback = next((span.reason for span in trace.spans if isinstance(span, wire.FallbackSpan)), "")
     ended: list[tuple[str, bool]] = [(trace.status, trace.status == "completed")]
     if trace.kind != "agent":
         ended = [(span.model, span.status == "ok") for span in tried if span.status != "cancelled"]
     answered = trace.status == "completed" and trace.selected_model is not None and not trace.cache_hit
-    return Counted(
+    return wire.Counted(
         environment=trace.environment,
         created_at=trace.created_at,
-        is_error=trace.status in FAILED,
+        is_error=trace.status in wire.FAILED,
         model=(trace.model or "") if model is None else model,
         cost_nanos=_nanos(trace.cost_usd),
         charged_nanos=_nanos(trace.charged_usd),
@@ -293,12 +276,12 @@ def counted_of(trace: Trace, model: str | None = None) -> Counted:
         lookups=[
             (span.age_s or 0.0 if span.hit else None, _nanos(span.saved_usd or 0.0))
             for span in trace.spans
-            if isinstance(span, CacheSpan)
+            if isinstance(span, wire.CacheSpan)
         ],
     )
 
 
-def shape_of(counted: Counted, rollup_keys: Sequence[str]) -> Counted:
+def shape_of(counted: wire.Counted, rollup_keys: Sequence[str]) -> wire.Counted:
     """``counted`` without amounts: equal for traces of an hour that differ only in amounts."""
     latency, metadata = counted.latency, counted.metadata
     if latency is not None:
@@ -374,16 +357,18 @@ def _nanos(usd: float) -> int:
     return nanos_of(min(usd, MOST_USD))  # may be infinite
 
 
-def _in_range(rows: dict[DayKey, D], query: CacheCounts | FallbackCounts | LatencyCounts) -> Iterator[tuple[DayKey, D]]:
+def _in_range(
+    rows: dict[DayKey, D], query: wire.CacheCounts | wire.FallbackCounts | wire.LatencyCounts
+) -> Iterator[tuple[DayKey, D]]:
     for key, sums in rows.items():
         if query.environment in (None, key.environment) and query.first <= key.day <= query.last:
             yield key, sums
 
 
-def _counts(rows: dict[tuple[str, str | None], list[int]]) -> list[UsageCount]:
+def _counts(rows: dict[tuple[str, str | None], list[int]]) -> list[wire.UsageCount]:
     """Rows in order, the sum of the small groups last."""
     ordered = sorted(rows.items(), key=lambda row: (row[0][0], row[0][1] is None, row[0][1] or ""))
-    return [UsageCount(start, value, *sums) for (start, value), sums in ordered]
+    return [wire.UsageCount(start, value, *sums) for (start, value), sums in ordered]
 
 
 def _add(rows: dict[K, list[int]], key: K, sums: Sequence[int], *, keep: bool = False) -> None:

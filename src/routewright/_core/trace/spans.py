@@ -9,43 +9,26 @@ from typing import Any, Literal
 from msgspec import UNSET, Raw, Struct, json, msgpack
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.guardrails.screen import Hit
 from routewright._core.money import usd
 from routewright._core.routing.decision import digest_of
 from routewright._core.routing.plan import OutputPlan
-from routewright.wire import (
-    CacheSpan,
-    Candidate,
-    Content,
-    DecisionInput,
-    DecisionSpan,
-    Environment,
-    FallbackSpan,
-    GuardrailSpan,
-    ModelSpan,
-    Span,
-    SpanStatus,
-    SubTraceSpan,
-    Tokens,
-    Trace,
-    TraceItem,
-    TraceStatus,
-)
 
 
-def joined(trace: Trace, below: Mapping[str, Trace]) -> Trace:
+def joined(trace: wire.Trace, below: Mapping[str, wire.Trace]) -> wire.Trace:
     """Insert the spans of sub-traces below the spans that refer to them. Missing sub-traces are skipped."""
     has_spans = {span.parent_id for span in trace.spans}
 
-    def walk() -> Iterator[tuple[int, float, Span]]:  # id and start of the sub-trace span (0: none), span
+    def walk() -> Iterator[tuple[int, float, wire.Span]]:  # id and start of the sub-trace span (0: none), span
         for span in trace.spans:
             yield 0, 0.0, span
-            child = below.get(span.trace_id) if isinstance(span, SubTraceSpan) else None
+            child = below.get(span.trace_id) if isinstance(span, wire.SubTraceSpan) else None
             if child is not None and span.id not in has_spans:
                 yield from ((span.id, span.start_ms, each) for each in child.spans)
 
     ids: dict[tuple[int, int | None], int] = {}
-    spans: list[Span] = []
+    spans: list[wire.Span] = []
     for owner, start_ms, span in walk():
         ids[owner, span.id] = len(spans) + 1
         parent = ids.get((owner, span.parent_id), ids[0, owner] if owner else span.parent_id)
@@ -55,7 +38,7 @@ def joined(trace: Trace, below: Mapping[str, Trace]) -> Trace:
 
 ESTIMATED, REPAIR, HEDGE, PROBE = 1, 2, 4, 8  # flags of an attempt
 CACHE_HEADER = "X-Routewright-Cache"
-_candidates = msgpack.Decoder(list[Candidate]).decode
+_candidates = msgpack.Decoder(list[wire.Candidate]).decode
 
 
 class AttemptLine(Struct, array_like=True, gc=False):
@@ -64,7 +47,7 @@ class AttemptLine(Struct, array_like=True, gc=False):
     number: int
     model: str
     provider: str
-    status: SpanStatus
+    status: wire.SpanStatus
     start_ms: float
     """From the start of the call."""
     spent_ms: float
@@ -135,14 +118,14 @@ class CallLine(Struct, array_like=True, gc=False):
     """One call."""
 
     id: str
-    status: TraceStatus
+    status: wire.TraceStatus
     created_at: str
     duration_ms: float
-    environment: Environment
+    environment: wire.Environment
     account: str
     key_id: str | None
     policy_version: str
-    given: DecisionInput
+    given: wire.DecisionInput
     choice: ChoiceLine | None
     selected_model: str | None
     fallback_used: bool
@@ -165,14 +148,14 @@ class CallLine(Struct, array_like=True, gc=False):
         return self.selected_model or (self.attempts[-1].model if self.attempts else None)
 
 
-def trace_of(line: CallLine, content: Content | None = None) -> Trace:
+def trace_of(line: CallLine, content: wire.Content | None = None) -> wire.Trace:
     """The trace of a call."""
-    return Trace(**_shared(line), spans=spans_of(line), content=content)
+    return wire.Trace(**_shared(line), spans=spans_of(line), content=content)
 
 
-def item_of(line: CallLine) -> TraceItem:
+def item_of(line: CallLine) -> wire.TraceItem:
     """The trace without its spans."""
-    return TraceItem(**_shared(line))
+    return wire.TraceItem(**_shared(line))
 
 
 def _shared(line: CallLine) -> dict[str, Any]:
@@ -198,7 +181,7 @@ def _shared(line: CallLine) -> dict[str, Any]:
         "cost_usd": usd(line.cost_nanos),
         "cost_range_usd": cost_range_usd,
         "charged_usd": usd(line.charged_nanos),
-        "tokens": Tokens(*line.tokens),
+        "tokens": wire.Tokens(*line.tokens),
         "metadata": {} if line.metadata is None else json.decode(line.metadata),
         "error": line.error,
         "decision_input": given,
@@ -206,13 +189,13 @@ def _shared(line: CallLine) -> dict[str, Any]:
     }
 
 
-def spans_of(line: CallLine) -> list[Span]:
+def spans_of(line: CallLine) -> list[wire.Span]:
     """Spans of the call, in order."""
-    spans: list[Span] = []
+    spans: list[wire.Span] = []
     if line.choice is not None:
         output = OutputPlan(line.choice.cap, line.choice.fallback_affordable)
         spans.append(
-            DecisionSpan(
+            wire.DecisionSpan(
                 id=1,
                 name="decision",
                 start_ms=0.0,
@@ -230,7 +213,7 @@ def spans_of(line: CallLine) -> list[Span]:
         if attempt.instead is not None:
             from_model, reason, used = attempt.instead
             spans.append(
-                FallbackSpan(
+                wire.FallbackSpan(
                     id=len(spans) + 1,
                     name="fallback",
                     start_ms=attempt.start_ms,
@@ -245,8 +228,8 @@ def spans_of(line: CallLine) -> list[Span]:
     return spans
 
 
-def _cache_span(span_id: int, looked: LookLine) -> CacheSpan:
-    return CacheSpan(
+def _cache_span(span_id: int, looked: LookLine) -> wire.CacheSpan:
+    return wire.CacheSpan(
         id=span_id,
         name="cache",
         start_ms=round(looked.start_ms, 3),
@@ -268,9 +251,11 @@ def _cache_span(span_id: int, looked: LookLine) -> CacheSpan:
     )
 
 
-def _guardrail_spans(before: int, hits: tuple[Hit, ...], start_ms: float, parent: int | None) -> list[GuardrailSpan]:
+def _guardrail_spans(
+    before: int, hits: tuple[Hit, ...], start_ms: float, parent: int | None
+) -> list[wire.GuardrailSpan]:
     return [
-        GuardrailSpan(
+        wire.GuardrailSpan(
             id=before + place,
             parent_id=parent,
             name=hit.guardrail,
@@ -285,9 +270,9 @@ def _guardrail_spans(before: int, hits: tuple[Hit, ...], start_ms: float, parent
     ]
 
 
-def _model_span(span_id: int, attempt: AttemptLine) -> ModelSpan:
+def _model_span(span_id: int, attempt: AttemptLine) -> wire.ModelSpan:
     flags, ranged = attempt.flags, attempt.cost_range
-    return ModelSpan(
+    return wire.ModelSpan(
         id=span_id,
         name=attempt.model,
         start_ms=attempt.start_ms,
@@ -298,7 +283,7 @@ def _model_span(span_id: int, attempt: AttemptLine) -> ModelSpan:
         attempt=attempt.number,
         latency_ms=attempt.spent_ms,
         ttft_ms=attempt.first_ms,
-        tokens=None if attempt.tokens is None else Tokens(*attempt.tokens),
+        tokens=None if attempt.tokens is None else wire.Tokens(*attempt.tokens),
         usage_estimated=bool(flags & ESTIMATED),
         cost_usd=usd(attempt.cost_nanos),
         cost_range_usd=None if ranged is None else (usd(ranged[0]), usd(ranged[1])),

@@ -10,37 +10,18 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from routewright import wire
 from routewright._core.timestamps import timestamp
-from routewright.wire import (
-    SYSTEM_ACCOUNT,
-    ClaimDeliveries,
-    Claimed,
-    ClaimedDelivery,
-    DeleteEndpoint,
-    Deliveries,
-    Delivery,
-    DeliveryAttempt,
-    DeliveryState,
-    EndAttempt,
-    Endpoint,
-    Endpoints,
-    Environment,
-    Event,
-    PutEndpoint,
-    ReplayDeliveries,
-    StoredEvent,
-    Written,
-)
 
 DELAYS_S = (60.0, 300.0, 900.0, 3_600.0, 14_400.0)  # seconds from failed attempt 1, 2 ... to the next
 MAX_ATTEMPTS = 5
 ATTEMPT_S = 10.0  # timeout of an attempt
 
-_BY_STATUS: dict[int, DeliveryState] = {408: "waiting", 429: "waiting"}
-_BY_CLASS: dict[int, DeliveryState] = {2: "delivered", 3: "rejected", 4: "rejected", 5: "waiting"}
+_BY_STATUS: dict[int, wire.DeliveryState] = {408: "waiting", 429: "waiting"}
+_BY_CLASS: dict[int, wire.DeliveryState] = {2: "delivered", 3: "rejected", 4: "rejected", 5: "waiting"}
 
 
-def body_of(event: StoredEvent | Event) -> bytes:
+def body_of(event: wire.StoredEvent | wire.Event) -> bytes:
     """Body of an event's deliveries (spec 6.3)."""
     shown = ("id", "type", "created_at", "api_version", "data")
     return msgspec.json.encode({name: getattr(event, name) for name in shown})
@@ -49,7 +30,7 @@ def body_of(event: StoredEvent | Event) -> bytes:
 class Step(NamedTuple):
     """State of a delivery after an attempt."""
 
-    state: DeliveryState
+    state: wire.DeliveryState
     delay_s: float | None = None
     """Seconds until the next attempt, if ``waiting``."""
 
@@ -73,25 +54,25 @@ def after_attempt(
 
 
 KEPT_S = 24 * 3600.0  # how long an ended delivery can be inspected and replayed (spec 6.5)
-OF_WEBHOOKS = PutEndpoint | DeleteEndpoint | ClaimDeliveries | EndAttempt | ReplayDeliveries
+OF_WEBHOOKS = wire.PutEndpoint | wire.DeleteEndpoint | wire.ClaimDeliveries | wire.EndAttempt | wire.ReplayDeliveries
 """Writes that ``Outbox.write`` accepts."""
 
 
 class _Row(Struct, eq=False):
-    event: StoredEvent
-    endpoint: Endpoint
-    state: DeliveryState = "waiting"
+    event: wire.StoredEvent
+    endpoint: wire.Endpoint
+    state: wire.DeliveryState = "waiting"
     due: float | None = None
     """Unix seconds of its next attempt, or the end of its lease. None: ended."""
     lease: str | None = None
     tries: int = 0
-    attempts: tuple[DeliveryAttempt, ...] = ()
+    attempts: tuple[wire.DeliveryAttempt, ...] = ()
     ended_at: float | None = None
 
     @property
-    def delivery(self) -> Delivery:
+    def delivery(self) -> wire.Delivery:
         next_at = timestamp(self.due) if self.state == "waiting" and self.due else None
-        return Delivery(
+        return wire.Delivery(
             event_id=self.event.id,
             event_type=self.event.type,
             endpoint_id=self.endpoint.id,
@@ -107,7 +88,7 @@ class Outbox:
 
     def __init__(self, newest: int) -> None:
         self._newest = newest
-        self._endpoints: dict[str, Endpoint] = {}
+        self._endpoints: dict[str, wire.Endpoint] = {}
         self._rows: dict[str, dict[tuple[str, str], _Row]] = {}  # by the endpoint's account, then by endpoint and event
         self._due: dict[str, list[tuple[float, str, _Row]]] = {}
         """By endpoint: due time, event id and row of pending deliveries, sorted."""
@@ -119,10 +100,10 @@ class Outbox:
         """True if there is any endpoint."""
         return bool(self._endpoints)
 
-    def emit(self, event: StoredEvent) -> None:
+    def emit(self, event: wire.StoredEvent) -> None:
         """Create the deliveries of a new event."""
         for endpoint in self._endpoints.values():
-            ours = event.account == SYSTEM_ACCOUNT  # events of no account go to all
+            ours = event.account == wire.SYSTEM_ACCOUNT  # events of no account go to all
             ours = ours or (event.account, event.environment) == (endpoint.account, endpoint.environment)
             if ours and event.type in endpoint.events and endpoint.disabled_at is None:
                 rows = self._rows.setdefault(endpoint.account, {})
@@ -131,35 +112,35 @@ class Outbox:
                 if len(rows) > self._newest:
                     self._drop(next(iter(rows.values())))
 
-    def write(self, account: str, write: OF_WEBHOOKS) -> Written:
+    def write(self, account: str, write: OF_WEBHOOKS) -> wire.Written:
         """Apply one checked write."""
         match write:
-            case PutEndpoint(endpoint):
+            case wire.PutEndpoint(endpoint):
                 created = endpoint.id not in self._endpoints
                 self._endpoints[endpoint.id] = endpoint
                 for row in self._of(account, endpoint.id):
                     row.endpoint = endpoint
                     if endpoint.disabled_at is not None and row.due is not None:
                         self._end(row, "failed_delivery", write.at)
-                return Written(created)
-            case DeleteEndpoint(id):
+                return wire.Written(created)
+            case wire.DeleteEndpoint(id):
                 there = self.taken(id)
                 if there is None or there.account != account:
-                    return Written(created=False, count=0)
+                    return wire.Written(created=False, count=0)
                 for row in self._of(account, id):
                     self._drop(row)
                 del self._endpoints[id]
                 self._served.pop(id, None)
                 self._due.pop(id, None)
-                return Written(created=False)
-            case ClaimDeliveries():
+                return wire.Written(created=False)
+            case wire.ClaimDeliveries():
                 claimed = self._claim(write)
-                return Written(created=False, count=len(claimed.deliveries), claimed=claimed)
-            case EndAttempt():
+                return wire.Written(created=False, count=len(claimed.deliveries), claimed=claimed)
+            case wire.EndAttempt():
                 held = self._endpoints.get(write.endpoint_id)
                 ended = held and self._rows.get(held.account, {}).get((held.id, write.event_id))
                 if not ended or ended.lease != write.lease:
-                    return Written(created=False, count=0)
+                    return wire.Written(created=False, count=0)
                 ended.lease = None
                 if write.attempt is not None:
                     ended.attempts, ended.tries = (*ended.attempts, write.attempt), ended.tries + 1
@@ -168,21 +149,21 @@ class Outbox:
                 else:
                     ended.state = write.state
                     self._schedule(ended, write.next_at)
-                return Written(created=False, count=1)
-            case ReplayDeliveries():
-                return Written(created=False, count=self._replay(account, write))
+                return wire.Written(created=False, count=1)
+            case wire.ReplayDeliveries():
+                return wire.Written(created=False, count=self._replay(account, write))
 
-    def taken(self, id: str) -> Endpoint | None:
+    def taken(self, id: str) -> wire.Endpoint | None:
         """The endpoint with an id, of any account."""
         return self._endpoints.get(id)
 
-    def endpoints(self, account: str, query: Endpoints) -> list[Endpoint]:
+    def endpoints(self, account: str, query: wire.Endpoints) -> list[wire.Endpoint]:
         """The account's endpoints, oldest first; with ``of_all`` under ``SYSTEM_ACCOUNT``, those of all accounts."""
-        of_all = query.of_all and account == SYSTEM_ACCOUNT
+        of_all = query.of_all and account == wire.SYSTEM_ACCOUNT
         mine = [each for each in self._endpoints.values() if of_all or each.account == account]
         return sorted(mine, key=lambda each: (each.created_at, each.id))
 
-    def deliveries(self, account: str, query: Deliveries, after: str | None, limit: int) -> list[Delivery]:
+    def deliveries(self, account: str, query: wire.Deliveries, after: str | None, limit: int) -> list[wire.Delivery]:
         """A page of deliveries, newest event first."""
         found = [
             row.delivery
@@ -199,7 +180,7 @@ class Outbox:
             self._drop(row)
         return len(old)
 
-    def delete(self, account: str, environment: Environment | None) -> int:
+    def delete(self, account: str, environment: wire.Environment | None) -> int:
         """Remove an account's deliveries. Returns their number."""
         gone = [row for row in self._of(account) if environment in (None, row.endpoint.environment)]
         for row in gone:
@@ -210,8 +191,8 @@ class Outbox:
         rows = self._rows.get(account, {}).values()
         return [row for row in rows if endpoint in (None, row.endpoint.id)]
 
-    def _claim(self, asked: ClaimDeliveries) -> Claimed:
-        taken: list[ClaimedDelivery] = []
+    def _claim(self, asked: wire.ClaimDeliveries) -> wire.Claimed:
+        taken: list[wire.ClaimedDelivery] = []
         left, blocked = asked.failing_limit, set[str]()
         due_first = sorted((due[0][0], id) for id, due in self._due.items() if due)
         due_here = [id for _, id in takewhile(lambda first: first[0] <= asked.at, due_first)]
@@ -227,14 +208,14 @@ class Outbox:
             for row in rows:
                 row.state, row.lease = "in_flight", asked.lease
                 self._schedule(row, asked.until)
-                taken.append(ClaimedDelivery(row.event, row.endpoint, row.tries))
+                taken.append(wire.ClaimedDelivery(row.event, row.endpoint, row.tries))
             left -= len(rows) if id in asked.failing else 0
             self._turn += 1
             self._served[id] = self._turn
         next_at = min((due[0][0] for id, due in self._due.items() if due and id not in blocked), default=None)
-        return Claimed(tuple(taken), next_at)
+        return wire.Claimed(tuple(taken), next_at)
 
-    def _replay(self, account: str, write: ReplayDeliveries) -> int:
+    def _replay(self, account: str, write: wire.ReplayDeliveries) -> int:
         rows = [
             row
             for row in self._of(account, write.endpoint_id)
@@ -248,7 +229,7 @@ class Outbox:
             self._schedule(row, write.at)
         return len(rows)
 
-    def _end(self, row: _Row, state: DeliveryState, at: float) -> None:
+    def _end(self, row: _Row, state: wire.DeliveryState, at: float) -> None:
         self._unschedule(row)
         row.state, row.lease, row.ended_at = state, None, at
 
