@@ -35,15 +35,12 @@ class NormalisedEquality:
     >>> NormalisedEquality().compare("Capital?", "**Paris**.", "paris")
     True
 
-    Returns None if the words differ, since they may mean the same; False with ``strict=True``.
+    Returns None if the words differ, since they may mean the same.
     """
-
-    def __init__(self, *, strict: bool = False) -> None:
-        self._otherwise = False if strict else None
 
     def compare(self, question: str, cached: str, live: str) -> bool | None:
         """True, or None if the words differ."""
-        return True if cached == live or _plain(cached) == _plain(live) else self._otherwise
+        return True if cached == live or _plain(cached) == _plain(live) else None
 
 
 class NumericEquality:

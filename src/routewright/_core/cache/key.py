@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -13,15 +12,6 @@ from routewright.wire import CacheEntry, CacheSelection, Caller, Message, RouteR
 FORMAT = 1  # version of keys and entries; versions share no entries
 LONGEST_QUESTION = 8_000  # characters; longer questions only match identical requests
 _encode = json.Encoder(order="deterministic").encode  # JSON, because MessagePack does not take large integers
-
-
-_NOTHING: tuple[object, ...] = None, None, None, None, None, None, [], None
-
-
-@lru_cache(maxsize=4_096)
-def _plain_partition(*plain: object) -> bytes:
-    """Partition of requests with one user turn and no other options."""
-    return sha256(_encode((FORMAT, *plain, *_NOTHING))).digest()[:16]
 
 
 class Keys(NamedTuple):
@@ -52,10 +42,7 @@ def keys_of(
     models = None if request.models is None else sorted(request.models)
     chain = None if fallback is None else fallback.models
     rest = models, prefer, chain, request.params, request.tools, request.tool_choice, before, last.name
-    if rest == _NOTHING:
-        partition = _plain_partition(*plain, embedder)
-    else:
-        partition = sha256(_encode((FORMAT, *plain, embedder, *rest))).digest()[:16]
+    partition = sha256(_encode((FORMAT, *plain, embedder, *rest))).digest()[:16]
     key = sha256(partition + _encode(last)).digest()[:16]
     return Keys(partition, key, question)
 
