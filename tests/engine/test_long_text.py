@@ -23,7 +23,6 @@ from routewright import (
     Settings,
     TraceStore,
 )
-from routewright._core.guardrails.detectors import Found
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright.backends.tokens import PackedTokenCounter
 from routewright.errors import RouterTimeoutError
@@ -45,7 +44,7 @@ class Watched(PatternGuardrail):
 
     searched = 0
 
-    def pieces(self, text: str) -> Iterator[list[Found]]:
+    def pieces(self, text: str) -> Iterator[list[Redaction]]:
         for piece in super().pieces(text):
             self.searched += 1
             yield piece
@@ -194,7 +193,7 @@ def test_plain_code_ends_a_search_at_the_deadline() -> None:
     clock = FakeClock()
 
     class Slow(Watched):
-        def pieces(self, text: str) -> Iterator[list[Found]]:
+        def pieces(self, text: str) -> Iterator[list[Redaction]]:
             for piece in super().pieces(text):
                 clock._now += 0.01
                 yield piece

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.request.json_scan import is_unicode
 from routewright.protocols import Redactor
-from routewright.wire import AudioPart, Content, FilePart, FunctionCall, ImagePart, Message, Redact, TextPart, ToolCall
 
-from .detectors import PATTERNS, Found
+from .detectors import PATTERNS
 from .screen import STAGES, Ruled
 from .texts import redacted
 
 WITHHELD = "[withheld: the redactor failed]"
-_NAMED = {ImagePart: "[image]", AudioPart: "[recording]", FilePart: "[file]"}
+_NAMED = {wire.ImagePart: "[image]", wire.AudioPart: "[recording]", wire.FilePart: "[file]"}
 
 _patterns = Ruled("redactor", [*PATTERNS.values()], "redact", STAGES)
 
@@ -25,34 +25,34 @@ def without_patterns(text: str, rest: Callable[[], object] | None = None) -> str
     """The default redactor: removes e-mail addresses, telephone and card numbers, IBANs and API keys.
 
     ``rest`` is called between two pieces of a long text."""
-    findings = list[Found]()
+    findings = list[wire.Redaction]()
     for number, piece in enumerate(_patterns.pieces(text)):
         if number > 0 and rest is not None:
             rest()
         findings += piece
-    verdict = _patterns.verdict(findings)
-    return redacted(text, verdict.parts) if isinstance(verdict, Redact) else text
+    return redacted(text, findings)
 
 
 def kept(
     redact: Redactor,
-    messages: Sequence[Message] | None,
+    messages: Sequence[wire.Message] | None,
     output: str | None,
-    tool_calls: Sequence[ToolCall] | None,
-) -> Content:
+    tool_calls: Sequence[wire.ToolCall] | None,
+) -> wire.Content:
     """Redact a prompt and an answer. Images, audio, files and reasoning are dropped."""
-    return Content(
+    return wire.Content(
         messages=None if messages is None else [_message(redact, message) for message in messages],
         output=None if output is None else _text(redact, output),
         tool_calls=None if not tool_calls else [_call(redact, call) for call in tool_calls],
     )
 
 
-def _message(redact: Redactor, message: Message) -> Message:
+def _message(redact: Redactor, message: wire.Message) -> wire.Message:
     content = message.content
     if isinstance(content, list):
         content = [
-            TextPart(_text(redact, part.text) if isinstance(part, TextPart) else _NAMED[type(part)]) for part in content
+            wire.TextPart(_text(redact, part.text) if isinstance(part, wire.TextPart) else _NAMED[type(part)])
+            for part in content
         ]
     elif content is not None:
         content = _text(redact, content)
@@ -67,9 +67,9 @@ def _message(redact: Redactor, message: Message) -> Message:
     )
 
 
-def _call(redact: Redactor, call: ToolCall) -> ToolCall:
+def _call(redact: Redactor, call: wire.ToolCall) -> wire.ToolCall:
     """Redact a tool call, also its id and function name, which a model or caller wrote."""
-    function = FunctionCall(_text(redact, call.function.name), _text(redact, call.function.arguments))
+    function = wire.FunctionCall(_text(redact, call.function.name), _text(redact, call.function.arguments))
     return replace(call, id=_text(redact, call.id), function=function)
 
 

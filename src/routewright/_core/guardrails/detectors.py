@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from routewright._core.routing.logarithms import IntArray
-from routewright.wire import PatternKind
+from routewright.wire import PatternKind, Redaction
 
 
 class Piece(NamedTuple):
@@ -98,15 +98,6 @@ _LETTERS = "A-Za-z\u00c0-\u024f\u0370-\u03ff\u0400-\u04ff"
 _FREE = r"(?<![A-Za-z\d])"  # not inside a longer word or number
 
 
-class Found(NamedTuple):
-    """Position of a finding, and its replacement."""
-
-    start: int
-    end: int
-    rule: str
-    replacement: str
-
-
 def _whole(text: str, start: int, end: int) -> int | None:
     """Accepts every match."""
     return end
@@ -142,12 +133,12 @@ class Pattern:
         """Search a text."""
         return PatternSearch(self, text)
 
-    def find(self, text: str, at: int) -> Found | None:
+    def find(self, text: str, at: int) -> Redaction | None:
         """The first finding at or after a position."""
         for match in self.expression.finditer(text, at):
             end = self.judge(text, match.start(), match.end(1))
             if end is not None:
-                return Found(match.start(), end, self.rule, self.replacement)
+                return Redaction(match.start(), end, self.rule, self.replacement)
         return None
 
 
@@ -163,7 +154,7 @@ class PatternSearch:
         self.pattern = pattern
         self.text = text
 
-    def find(self, at: int) -> Found | None:
+    def find(self, at: int) -> Redaction | None:
         """The first finding at or after a position."""
         return self.pattern.find(self.text, at)
 
@@ -201,7 +192,7 @@ class EmailPattern(Pattern):
         domain = f"{_AT.whole}{named}({_DOMAIN.whole})"  # without this look-ahead ``a@1.2`` takes microseconds
         self._expression = _anchored(r"@\uff20\ufe6b\\%", 0, rf"(?<=[{_LOCAL}])", domain)
 
-    def find(self, text: str, at: int) -> Found | None:
+    def find(self, text: str, at: int) -> Redaction | None:
         """The first address at or after a position."""
         for match in self.expression.finditer(text, at):
             sign, domain = match.start(), match.start(2)
@@ -210,7 +201,7 @@ class EmailPattern(Pattern):
             local = _LOCAL_START.search(text, sign - backwards.end(), sign)
             end = None if local is None else _domain_end(text, domain, match.end(2))
             if local is not None and end is not None:
-                return Found(local.start(), end, self.rule, self.replacement)
+                return Redaction(local.start(), end, self.rule, self.replacement)
         return None
 
 
@@ -273,7 +264,7 @@ class ColumnPattern(Pattern):
         """Found in every text with a finding."""
         return re.compile(self._hint)
 
-    def find(self, text: str, at: int) -> Found | None:
+    def find(self, text: str, at: int) -> Redaction | None:
         """The first finding at or after a position."""
         return ColumnSearch(self, text).find(at)
 
@@ -294,12 +285,12 @@ class ColumnSearch(PatternSearch):
         pattern = self._column_pattern
         return pattern.columns(self.text) if pattern.hint.search(self.text) else ()
 
-    def find(self, at: int) -> Found | None:
+    def find(self, at: int) -> Redaction | None:
         """The first finding at or after a position."""
         place = bisect_left(self._spans, (at, 0))
         if place == len(self._spans):
             return None
-        return Found(*self._spans[place], self.pattern.rule, self.pattern.replacement)
+        return Redaction(*self._spans[place], self.pattern.rule, self.pattern.replacement)
 
 
 def _characters(text: str) -> tuple[IntArray, IntArray]:

@@ -27,7 +27,7 @@ from routewright.protocols import Guardrail
 from routewright.wire import Allow, Block, GuardrailAction, Policy, Redact, Redaction, RouteRequest, Stage, Verdict
 
 from .custom import custom_pattern
-from .detectors import CONTEXT_CHARS, PATTERNS, Found, Pattern, PatternSearch
+from .detectors import CONTEXT_CHARS, PATTERNS, Pattern, PatternSearch
 from .texts import PIECE_CHARS, Passage, Phrases, PhraseSearch, parts_of, passages_of, redacted, with_passages
 
 STAGES: tuple[Stage, ...] = ("input", "output")
@@ -73,7 +73,7 @@ class Ruled:
         """Check a complete text. The rules are the same for both stages."""
         return self.verdict([*chain.from_iterable(self.pieces(text))])
 
-    def pieces(self, text: str) -> Iterator[list[Found]]:
+    def pieces(self, text: str) -> Iterator[list[Redaction]]:
         """The findings of a complete text, in lists: one for each piece of it, and after ``MOST_FINDINGS``. If it
         blocks, only the first."""
         length, last = self.piece_chars, 0
@@ -81,10 +81,10 @@ class Ruled:
             end = min(start + length, len(text))
             offset = max(0, start - CONTEXT_CHARS)
             searches = [rule.over(text[offset : end + rule.longest]) for rule in self._rules]
-            findings = list[Found]()
+            findings = list[Redaction]()
             for finding in findings_in(searches, max(start, last) - offset, end - offset):
                 last = finding.end + offset
-                findings.append(finding._replace(start=finding.start + offset, end=last))
+                findings.append(replace(finding, start=finding.start + offset, end=last))
                 if self.action == "block":
                     yield findings
                     return
@@ -93,29 +93,26 @@ class Ruled:
                     findings = []
             yield findings
 
-    def verdict(self, findings: Sequence[Found]) -> Verdict:
+    def verdict(self, findings: Sequence[Redaction]) -> Verdict:
         """The verdict on a text with these findings."""
         if not findings:
             return Allow()
         if self.action == "block":
             return Block(findings[0].rule)
-        return Redact(redactions_of(findings))
+        return Redact(tuple(findings))
 
     def hold_back(self) -> HoldBack:
         """Start checking a text that arrives in pieces."""
         return HoldBack(self._rules, self.action)
 
 
-def redactions_of(findings: Sequence[Found]) -> tuple[Redaction, ...]:
-    """The redactions of findings."""
-    return tuple(Redaction(start, end, rule, replacement) for start, end, rule, replacement in findings)
-
-
-def findings_in(searches: Sequence[Search], at: int, until: int) -> Iterator[Found]:
+def findings_in(searches: Sequence[Search], at: int, until: int) -> Iterator[Redaction]:
     """Matches of all rules that start between two positions, in order."""
     nearest = [search.find(at) for search in searches]
     while True:
-        first = min((each for each in nearest if each is not None), key=lambda each: (each[0], -each[1]), default=None)
+        first = min(
+            (each for each in nearest if each is not None), key=lambda each: (each.start, -each.end), default=None
+        )
         if first is None or first.start >= until:
             return
         yield first
@@ -351,7 +348,7 @@ class PassageGate:
             if findings and guardrail.action == "block":
                 self.blocked = Hit(guardrail.name, findings[0].rule, self._stage, "block")
                 return
-            passage.redact(redactions_of(findings))
+            passage.redact(findings)
             self._counts.update((guardrail.name, finding.rule) for finding in findings)
             is_full = len(findings) == MOST_FINDINGS or len(text) > guardrail.piece_chars
             spent = PIECE_CHARS if is_full else len(text) * PIECE_CHARS // guardrail.piece_chars

@@ -14,8 +14,6 @@ from msgspec.structs import astuple, replace
 from routewright._core.structured_output import unfenced
 from routewright.wire import FilePart, FunctionCall, Message, Redact, Redaction, RouteRequest, TextPart, Verdict
 
-from .detectors import Found
-
 MAX_GAP_CHARS = 1_000
 REDACTED = "[redacted]"  # replaces a phrase
 _GAP = rf"\s{{1,{MAX_GAP_CHARS}}}+"
@@ -54,13 +52,13 @@ class PhraseSearch:
             counts = (len(char.casefold()) for char in text)
             self._places = [*chain.from_iterable(map(repeat, count(), counts)), len(text)]
 
-    def find(self, at: int) -> Found | None:
+    def find(self, at: int) -> Redaction | None:
         """The first finding at or after a position."""
         match = self._phrases.whole.search(self._folded, bisect_left(self._places, at))
         if match is None:
             return None
         start, end = match.span()
-        return Found(self._places[start], self._places[end - 1] + 1, self._phrases.rule, REDACTED)
+        return Redaction(self._places[start], self._places[end - 1] + 1, self._phrases.rule, REDACTED)
 
     def open_from(self, at: int) -> int:
         """First position at which more text could create a finding."""
