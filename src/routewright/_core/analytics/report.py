@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import TypeVar, get_args
+from typing import get_args
 
 from msgspec.structs import asdict, astuple
 
@@ -15,9 +15,7 @@ from routewright._core.request.problems import one_of, shown
 from routewright._core.request.rules import is_day
 from routewright.errors import ValidationFailed
 
-from .rollup import AGES_S, GROUPS, METADATA, MISS, OLDER, quantile
-
-K = TypeVar("K")
+from .rollup import AGES_S, GROUPS, METADATA, MISS, OLDER, add_to, quantile
 
 DAYS = 7  # the default window
 MAX_DAYS = 3_660
@@ -95,10 +93,11 @@ def usage_report(
     sums: dict[tuple[str, str | None, bool], list[int]] = {}
     for count in used.groups:
         rest = count.group is None
-        _add(sums, (_start_of(count.start, bucket), OTHER if rest else count.group or None, rest), _amounts(count), 1)
-        _add(sums, (_start_of(count.start, bucket), None, False), _amounts(count), -1)
+        start = _start_of(count.start, bucket)
+        add_to(sums, (start, OTHER if rest else count.group or None, rest), _amounts(count))
+        add_to(sums, (start, None, False), [-amount for amount in _amounts(count)])
     for count in used.all:
-        _add(sums, (_start_of(count.start, bucket), None, False), _amounts(count), 1)
+        add_to(sums, (_start_of(count.start, bucket), None, False), _amounts(count))
     rows = [
         wire.UsageRow(bucket_start=start, group=group, rest=rest, **asdict(_totals(row)))
         for (start, group, rest), row in sums.items()
@@ -181,12 +180,6 @@ def _totals(sums: Sequence[int]) -> wire.UsageTotals:
 
 def _amounts(count: wire.UsageCount) -> tuple[int, ...]:
     return astuple(count)[2:]
-
-
-def _add(sums: dict[K, list[int]], key: K, amounts: Sequence[int], by: int) -> None:
-    row = sums.setdefault(key, [0] * len(amounts))
-    for place, amount in enumerate(amounts):
-        row[place] += by * amount
 
 
 def _start_of(start: str, bucket: wire.Bucket) -> str:

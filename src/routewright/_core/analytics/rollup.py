@@ -79,7 +79,7 @@ class _Hour:
                 if of[1] != "model":
                     return
                 value = ""
-        _add(rows, value, sums, keep=of in self.full)
+        add_to(rows, value, sums, keep=of in self.full)
         self.rows += len(rows) - before
         if not rows:
             del self.groups[of]
@@ -115,7 +115,7 @@ class Rollups:
         environment, day = counted.environment, counted.created_at[:10]
         if counted.kind == "agent":  # its model calls are counted separately
             for status, completed in counted.ended:
-                _add(self.fallback, DayKey(environment, day, "run", status), (sign, sign if completed else 0))
+                add_to(self.fallback, DayKey(environment, day, "run", status), (sign, sign if completed else 0))
             return
         if amounts is None:
             tokens = counted.tokens
@@ -128,16 +128,16 @@ class Rollups:
             ]
         self._add_usage(counted, rollup_keys, [sign, sign if counted.is_error else 0, *amounts])
         for model, answered in counted.ended:
-            _add(self.fallback, DayKey(environment, day, "model", model), (sign, sign if answered else 0))
+            add_to(self.fallback, DayKey(environment, day, "model", model), (sign, sign if answered else 0))
         if counted.was_tried:
             fell_back = sign if counted.fallback is not None else 0
-            _add(self.fallback, DayKey(environment, day, "request", ""), (sign, fell_back))
+            add_to(self.fallback, DayKey(environment, day, "request", ""), (sign, fell_back))
             if counted.fallback is not None:
-                _add(self.fallback, DayKey(environment, day, "reason", counted.fallback), (sign, sign))
+                add_to(self.fallback, DayKey(environment, day, "reason", counted.fallback), (sign, sign))
         for age_s, saved_nanos in counted.lookups:
             place = bisect_left(AGES_S, age_s or 0.0)
             age = MISS if age_s is None else str(AGES_S[place]) if place < len(AGES_S) else OLDER
-            _add(self.cache, DayKey(environment, day, age, ""), (sign, sign * min(saved_nanos, MOST_NANOS)))
+            add_to(self.cache, DayKey(environment, day, age, ""), (sign, sign * min(saved_nanos, MOST_NANOS)))
         if counted.latency is not None:
             model, strategy, duration_ms = counted.latency
             key = DayKey(environment, day, model, strategy)
@@ -174,7 +174,7 @@ class Rollups:
         """Usage by day."""
         days: dict[UsageKey, list[int]] = {}
         for key, sums in self.usage.items():
-            _add(days, key._replace(start=key.start[:10]), sums)
+            add_to(days, key._replace(start=key.start[:10]), sums)
         return days
 
     def rollup_keys(self) -> list[str]:
@@ -192,10 +192,10 @@ class Rollups:
         largest = {value for value, _ in in_order[: query.groups]}
         rows: dict[tuple[str, str | None], list[int]] = {}
         for start, value, sums in asked:
-            _add(rows, (start, value if value in largest else None), sums)
+            add_to(rows, (start, value if value in largest else None), sums)
         totals: dict[tuple[str, str | None], list[int]] = {}
         for start, _, sums in self._used(query, "model"):
-            _add(totals, (start, None), sums)
+            add_to(totals, (start, None), sums)
         days = wire.FallbackCounts(first=query.first, last=query.last, environment=query.environment)
         runs = {count.name: count.total for count in self.fallback_counts(days) if count.kind == "run"}
         return wire.GroupedUsage(_counts(rows), _counts(totals), runs)
@@ -204,14 +204,14 @@ class Rollups:
         """Answer a query."""
         rows: dict[str, list[int]] = {}
         for key, sums in _in_range(self.cache, query):
-            _add(rows, key.first, sums)
+            add_to(rows, key.first, sums)
         return [wire.CacheCount(age, *sums) for age, sums in sorted(rows.items())]
 
     def fallback_counts(self, query: wire.FallbackCounts) -> list[wire.FallbackCount]:
         """Answer a query."""
         rows: dict[tuple[str, str], list[int]] = {}
         for key, sums in _in_range(self.fallback, query):
-            _add(rows, (key.first, key.second), sums)
+            add_to(rows, (key.first, key.second), sums)
         return [wire.FallbackCount(*names, *sums) for names, sums in sorted(rows.items())]
 
     def latency_counts(self, query: wire.LatencyCounts) -> list[wire.LatencyCount]:
@@ -371,7 +371,7 @@ def _counts(rows: dict[tuple[str, str | None], list[int]]) -> list[wire.UsageCou
     return [wire.UsageCount(start, value, *sums) for (start, value), sums in ordered]
 
 
-def _add(rows: dict[K, list[int]], key: K, sums: Sequence[int], *, keep: bool = False) -> None:
+def add_to(rows: dict[K, list[int]], key: K, sums: Sequence[int], *, keep: bool = False) -> None:
     """Add to a row. Remove it if it becomes zero, unless ``keep``."""
     row = rows.get(key)
     if row is None:
