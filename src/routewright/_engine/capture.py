@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -124,23 +124,21 @@ def _calls_size(calls: Sequence[ToolCall] | None) -> int:
 
 def _logging(redactor: Redactor) -> Redactor:
     """The redactor, with one warning per kind of failure, since its texts are then withheld."""
-    logged: set[str] = set()
+
+    @cache
+    def log(fault: str) -> None:
+        _log.warning("the redactor %s: such texts are withheld (logged once)", fault)
 
     def redact(text: str) -> str:
-        fault = None
         try:
             given = redactor(text)
-            if not isinstance(given, str):
-                fault = f"returned {type(given).__name__} instead of a text"
-            return given  # the user of the text checks its type
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # such as SystemExit: withhold the text as well
-            fault = f"raised {type(error).__name__}"
+            log(f"raised {type(error).__name__}")
             raise
-        finally:
-            if fault is not None and fault not in logged:
-                logged.add(fault)
-                _log.warning("the redactor %s: such texts are withheld (logged once)", fault)
+        if not isinstance(given, str):
+            log(f"returned {type(given).__name__} instead of a text")
+        return given  # the user of the text checks its type
 
     return redact
