@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf, nan
 from numbers import Real
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
@@ -54,9 +54,8 @@ class _Invalid(Exception):
         self.hint = hint
 
 
-class _Field(NamedTuple):
-    name: str
-    read: Callable[[Any], Any]
+_Field = tuple[str, Callable[[Any], Any]]
+"""The name in the record, and the check, which returns the value to keep."""
 
 
 def changed(there: Changed, terms: Mapping[str, Any]) -> Changed:
@@ -96,7 +95,8 @@ def _terms(given: Mapping[str, object], fields: Mapping[str, _Field]) -> dict[st
         if value is UNSET:
             continue
         try:
-            terms[fields[path].name] = fields[path].read(value)
+            name, read = fields[path]
+            terms[name] = read(value)
         except _Invalid as wrong:
             found.append(Problem(path, wrong.problem, wrong.hint))
     if found:
@@ -206,29 +206,29 @@ def _url(value: object) -> str | None:
     return text
 
 
-_ACCOUNT = {
-    "plan": _Field("plan", _one_of(tuple(PLANS))),
-    "limits": _Field("limits", _limits),
-    "prepaid": _Field("prepaid", _flag),
-    "monthly_limit_usd": _Field("monthly_nanos", _nanos),
+_ACCOUNT: dict[str, _Field] = {
+    "plan": ("plan", _one_of(tuple(PLANS))),
+    "limits": ("limits", _limits),
+    "prepaid": ("prepaid", _flag),
+    "monthly_limit_usd": ("monthly_nanos", _nanos),
 }
-_KEY = {
-    "name": _Field("name", _text(MAX_NAME_CHARS)),
-    "environment": _Field("environment", _one_of(get_args(Environment))),
-    "scopes": _Field("scopes", _scopes),
-    "limits": _Field("limits", _limits),
-    "budget_usd": _Field("budget_nanos", _nanos),
-    "monthly_limit_usd": _Field("monthly_nanos", _nanos),
+_KEY: dict[str, _Field] = {
+    "name": ("name", _text(MAX_NAME_CHARS)),
+    "environment": ("environment", _one_of(get_args(Environment))),
+    "scopes": ("scopes", _scopes),
+    "limits": ("limits", _limits),
+    "budget_usd": ("budget_nanos", _nanos),
+    "monthly_limit_usd": ("monthly_nanos", _nanos),
 }
-_INCIDENT = {
-    "title": _Field("title", _text(MAX_TEXT_CHARS)),
-    "severity": _Field("severity", _one_of(get_args(Severity))),
-    "status_url": _Field("status_url", _url),
+_INCIDENT: dict[str, _Field] = {
+    "title": ("title", _text(MAX_TEXT_CHARS)),
+    "severity": ("severity", _one_of(get_args(Severity))),
+    "status_url": ("status_url", _url),
 }
-_CREDIT = {
-    "usd": _Field("usd", _credit),
-    "note": _Field("note", _text(MAX_TEXT_CHARS, least=0)),
-    "id": _Field("id", _credit_id),
+_CREDIT: dict[str, _Field] = {
+    "usd": ("usd", _credit),
+    "note": ("note", _text(MAX_TEXT_CHARS, least=0)),
+    "id": ("id", _credit_id),
 }
 account_terms = partial(_terms, fields=_ACCOUNT)
 key_terms = partial(_terms, fields=_KEY)

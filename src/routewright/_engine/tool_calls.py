@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import MsgspecError, json
 
-from routewright._core.agent.machine import Observation, arguments_shown
+from routewright._core.agent.machine import Observation, arguments_shown, decode_object
 from routewright._core.agent.request import misfits
 from routewright._core.request.json_scan import is_shallow
 from routewright._core.request.problems import did_you_mean
@@ -31,7 +31,6 @@ UNKNOWN = "unknown"
 """The name of a missing tool in steps and traces."""
 _IN_THREAD = {"waiting": " while waiting for a thread; it did not run", "running": ", but it is still running"}
 _log = logging.getLogger(__name__)
-_object = json.Decoder(dict[str, Any]).decode
 
 
 async def run_tool(
@@ -104,7 +103,7 @@ def _checked(tools: Mapping[str, Tool], call: ToolCall) -> tuple[Tool, dict[str,
     if len(raw) > MOST_ARGUMENTS:
         raise ToolFailed(f"the arguments have more than {MOST_ARGUMENTS} characters")
     try:
-        arguments = _object(raw)
+        arguments = decode_object(raw)
     except (MsgspecError, RecursionError):
         raise ToolFailed("the arguments are not one JSON object") from None
     validated = options_of(tool, BaseTool).validated

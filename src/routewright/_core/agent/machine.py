@@ -30,7 +30,7 @@ from routewright.errors import RouterError
 
 NOT_RUN = "not run: the run may take {} steps, and this call would have been one more"
 """The result shown to the model for a parallel call beyond the step limit."""
-_object = json.Decoder(dict[str, Any]).decode
+decode_object = json.Decoder(dict[str, Any]).decode
 REPEATS = 3  # this many rounds of the same calls, or failed calls, count as no progress
 
 
@@ -78,13 +78,8 @@ class AgentRun:
         self.output = ""
         self._client_tools = client_tools
         self._escalates = escalates
-        self._retried = False
+        self.tries = 0  # failed tries of the current step
         self._tried_nanos = 0  # cost of earlier tries of the step
-
-    @property
-    def tries(self) -> int:
-        """The number of failed tries of the current step."""
-        return int(self._retried)
 
     @property
     def pending(self) -> list[wire.ToolCall]:
@@ -154,8 +149,8 @@ class AgentRun:
             self.state.spent_nanos += nanos
             self.error = error
             self._end("budget_exceeded")
-        elif error.retryable and not self._retried:
-            self._retried, self._tried_nanos = True, nanos
+        elif error.retryable and not self.tries:
+            self.tries, self._tried_nanos = 1, nanos
             self.state.spent_nanos += nanos
             if error.trace_id is not None:
                 self.state.failed_tries.append(error.trace_id)
@@ -224,7 +219,7 @@ class AgentRun:
         )
         state.spent_nanos += nanos
         state.steps.append(step)
-        self._retried, self._tried_nanos = False, 0
+        self.tries, self._tried_nanos = 0, 0
 
     def _observe(self, observation: Observation) -> None:
         self.state.messages.append(wire.Message("tool", observation.text, tool_call_id=observation.call_id))
@@ -237,7 +232,7 @@ class AgentRun:
 def arguments_shown(call: wire.FunctionCall) -> dict[str, Any]:
     """Arguments as shown in a step. Text that is not a JSON object, or nests too deeply, goes under ``text``."""
     try:
-        shown = _object(call.arguments or "{}")
+        shown = decode_object(call.arguments or "{}")
     except (MsgspecError, RecursionError):
         return {"text": call.arguments}
     return shown if is_shallow(call.arguments, shown) else {"text": call.arguments}
