@@ -19,6 +19,8 @@ from routewright.wire import Policy, PolicyGuardrail, Redact
 from tests.tables import table
 
 TAKEN = [
+    r"EMPL|EMP",
+    r"(EMP|EMPL)\b",
     r"\bEMP-\d{6}\b",
     r"[A-Z]{2,3}(?:-\d{1,4})?",
     r"(?:cat|car){1,5}s",
@@ -37,6 +39,8 @@ TAKEN = [
     r"(?P<name>\w)@\d",
 ]
 REFUSED = {
+    r"EMP|EMPL": "put the longer one first",
+    r"(EMP|EMPL)-?": "put the longer one first",
     r"(a+)+b": "a repeat inside a repeat",
     r"(?:a{1,9}){1,9}b": "a repeat inside a repeat",
     r"x(?:-\d{1,4}){0,3}y": "a repeat inside a repeat",

@@ -29,6 +29,8 @@ MOST_CHARS = 256
 """Longest match of a custom pattern."""
 PLANES = 0x20000
 """The characters that a pattern can name: the first two planes of Unicode, which have all categories of ``re``."""
+_END = ""
+"""Among what can follow: the end of the match."""
 _CATEGORIES = {"DIGIT": r"\d", "SPACE": r"\s", "WORD": r"\w", "NOT_DIGIT": r"\D", "NOT_SPACE": r"\S", "NOT_WORD": r"\W"}
 _REFUSED = {
     "MIN_REPEAT": "a lazy repeat; write a greedy one over fewer characters",
@@ -78,7 +80,7 @@ def _checked(expression: str) -> tuple[Piece, str, str]:
     items = items[len(after) // 2 : len(items) - ending]
     if least == 0:
         raise ValueError("matches an empty text; make a part of it required")
-    node = _sequence(items, (r"\W",) if ending else (), repeated=False)
+    node = _sequence(items, (r"\W",) if ending else (_END,), repeated=False)
     if most > MOST_CHARS:
         raise ValueError(f"can match more than {MOST_CHARS} characters; bound its repeats, for example {{1,40}}")
     piece = node.piece
@@ -150,7 +152,10 @@ def _node(kind: Any, value: Any, *, follow: tuple[str, ...], repeated: bool) -> 
                 raise ValueError("has alternatives that start alike, which is ambiguous; write what they share once")
             pieces, first, last, _ = zip(*branches, strict=True)
             node = Node(either(*pieces), tuple(chain.from_iterable(first)), tuple(chain.from_iterable(last)))
-            # ``re`` itself takes EMP|EMPL as EMP with L or nothing after it
+            # ``re`` parses EMPL|EMP as EMP with L or nothing after it. In EMP|EMPL nothing comes first, so that L is only
+            # taken if something that follows needs it
+            if _END in follow and any(not [*branch] for branch in value[1][:-1]):
+                raise ValueError("has an alternative that begins with an earlier one; put the longer one first")
             return node if len(branches) == len(value[1]) else _optional(node, follow)
         case "MAX_REPEAT":
             return _repeat(*value, follow=follow, repeated=repeated)
@@ -179,7 +184,7 @@ def _optional(node: Node, follow: tuple[str, ...]) -> Node:
 
 
 def _check_apart(node: Node, follow: tuple[str, ...]) -> None:
-    if _overlap(node.first, follow):
+    if _overlap(node.first, [class_ for class_ in follow if class_ != _END]):
         hint = "write it so that what follows cannot begin with a character of the repeat"
         raise ValueError(f"has a repeat that may take what follows it, which is ambiguous; {hint}")
 
@@ -217,7 +222,7 @@ def _codes(item: Any, detail: Any) -> Iterable[int]:
     return ()
 
 
-def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
+def _overlap(first: Iterable[str], second: Iterable[str]) -> bool:
     return any(bool((_members(one) & _members(other)).any()) for one in first for other in second)
 
 
