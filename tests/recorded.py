@@ -141,6 +141,6 @@ async def _record(path: Path, traces: Sequence[Trace], settings: dict[str, Any])
     await store.aclose()
 
 
-def plain(blocks: Iterable[Block], width: int) -> str:
+def plain(blocks: Iterable[Block]) -> str:
     """Blocks of a page as text without colours."""
-    return rendered(blocks, StringIO(), width)
+    return rendered(blocks, StringIO())

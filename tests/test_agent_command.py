@@ -263,8 +263,8 @@ def test_show_has_the_models_steps_tokens_and_money_of_a_run(capsys: Capture) ->
     told = dict(line.split(maxsplit=1) for line in page.splitlines() if line[:1].islower() and len(line.split()) > 1)
     assert "model" not in told
     model = told["models"]
-    assert (told["steps"], told["tokens"], told["metadata"]) == ("3", "220 in, 32 out", "team=x")
-    assert "asked for  quality goal, balanced strategy\n" in page
+    assert (told["steps"], told["tokens"], told["metadata"]) == ("3", "220 in, 32 out", "team  x")
+    assert told["goal"] == "quality"
     tree = [" ".join(line.lstrip("├└│─ ").split()[:2]) for line in page.splitlines() if "─ " in line]
     asked = (f"sub_trace {model}", "decision", f"model {model}")
     assert ["decision" if each.startswith("decision") else each for each in tree] == [

@@ -212,68 +212,6 @@ def test_an_overlay_that_does_not_load_is_not_written(capsys: Capture) -> None:
     assert not [path for path in Path().iterdir() if path.name.endswith(".new")]
 
 
-# deprecations
-
-
-def test_deprecations_list_the_soonest_first(capsys: Capture) -> None:
-    assert run("deprecations", "--within", "30") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["ends", "days", "left", "model", "nearest", "replacement"]
-    assert "2026-11-30         10  anthropic/claude-sonnet-4-5          anthropic/claude-sonnet-4-6" in lines
-    assert lines[1].startswith("2026-07-24      ended  deepseek/deepseek-chat")
-    assert not any(line.startswith("2027") for line in lines)
-
-
-def test_deprecations_say_what_policies_lose(capsys: Capture) -> None:
-    Path("policies.toml").write_text("[[policies]]\nname = 'old'\nmodels = ['openai/o3']\n")
-    assert run("deprecations", "--policies", "policies.toml") == 0
-    assert "old     openai/o3     2026-12-11  none  2026-12-11" in capsys.readouterr().out
-    assert run("deprecations", "--policies", "policies.toml", "--within", "0") == 0
-    assert "every policy keeps its first choice" in capsys.readouterr().err
-
-
-def test_deprecations_as_json(capsys: Capture) -> None:
-    Path("policies.toml").write_text("[[policies]]\nname = 'old'\nmodels = ['openai/o3']\n")
-    run("deprecations", "--policies", "policies.toml", "--json")
-    body = json.loads(capsys.readouterr().out)
-    assert body["policies"][0]["empty_from"] == "2026-12-11"
-    assert {"model": "openai/o3", "ends": "2026-12-11", "days_left": 21, "replacement": "openai/gpt-5.1"} in body[
-        "models"
-    ]
-
-
-def test_a_negative_number_of_days_is_refused(capsys: Capture) -> None:
-    assert run("deprecations", "--within", "-1") == 2
-    assert "--within: must be at least 0, got -1" in capsys.readouterr().err
-
-
-# show
-
-
-def test_show_tells_prices_tiers_and_changes(capsys: Capture) -> None:
-    change = {"starts": "2027-01-01", "input_usd": 1.1, "output_usd": 10}
-    Path("models.json").write_text(json.dumps({"models": [{"id": "openai/gpt-5.1", "price_changes": [change]}]}))
-    assert run("show", "openai/gpt-5.1", "--catalogue", "models.json") == 0
-    out = capsys.readouterr().out
-    assert "ends      2027-04-01\n" in out
-    assert "prices, today's:\n  input          1.25  $/1M\n" in out
-    assert "prices from 2027-01-01:\n  input    1.10  $/1M\n" in out
-    assert run("show", "openai/gpt-5.4") == 0
-    assert "cached input above 272,000   0.50  $/1M\n" in capsys.readouterr().out
-
-
-def test_show_as_json_is_the_model(capsys: Capture) -> None:
-    run("show", "openai/gpt-4o", "--json")
-    assert json.loads(capsys.readouterr().out)["pricing_per_1m"]["input_usd"] == 2.5
-
-
-def test_an_unknown_model_names_the_nearest(capsys: Capture) -> None:
-    assert run("show", "openai/gpt-4oo") == 2
-    assert (
-        "routewright: MODEL: unknown model 'openai/gpt-4oo'; did you mean 'openai/gpt-4o'?" in capsys.readouterr().err
-    )
-
-
 def test_catalogue_without_a_subcommand_lists_them(capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
         run()

@@ -24,7 +24,7 @@ FLOORS = [
     (
         "settings storage coordination root_secret guardrail input_file "
         "config policies catalogue output tools arguments authentication "
-        "webhook blocking replay trace console ledger cache assembly router policy_loss agent "
+        "webhook blocking replay trace console ledger cache assembly router agent "
         "testing"
     ).split(),
     ["contrib", "server", "serve", "cli", "__main__", "__init__"],

@@ -131,7 +131,7 @@ def test_a_backup_that_cannot_be_written_names_its_target(target: str, reason: s
 def test_check_reports_a_sound_store(path: Path, capsys: Capture) -> None:
     assert store("check") == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[:3] == [f"store    {path}", f"version  {schema.latest()}", "traces   6"]
+    assert out.splitlines()[:3] == [f"store      {path}", f"version    {schema.latest()}", "traces     6"]
     assert out.endswith(" kB\n\nsound\n")
     assert store("check", "traces.db", "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -183,7 +183,7 @@ def test_keys_of_a_lost_or_different_secret_are_counted(monkeypatch: Patch, caps
     assert keys() == {"live": 2, "of_another_secret": 2}
     assert store("check") == 1
     out = capsys.readouterr().out
-    assert "keys     2 live\n" in out
+    assert "live keys  2\n" in out
     assert (
         "2 of 2 live keys were made with another root secret than is known here, and are refused: put the file of its "
         "backup back, or set ROUTEWRIGHT_SECRET\nsound, but its keys are refused\n"
@@ -223,7 +223,7 @@ def test_the_command_in_the_error_upgrades_an_old_store(path: Path, monkeypatch:
 
 def test_retain_prints_how_long_traces_are_kept(capsys: Capture) -> None:
     assert store("retain") == 0
-    assert capsys.readouterr() == ("production  30 days\nsandbox     1 day\n", "")
+    assert capsys.readouterr() == ("production days  30\nsandbox days     1\n", "")
 
 
 def test_retain_changes_the_given_days_and_removes_older_traces(
@@ -233,12 +233,12 @@ def test_retain_changes_the_given_days_and_removes_older_traces(
     record(tmp_path / "own.db", old)
     monkeypatch.setenv("ROUTEWRIGHT_STORE", "own.db")
     assert store("retain", "--production-days", "7.5") == 0
-    assert capsys.readouterr().out.startswith("production  7.5 days\nsandbox     1 day\nremoved     1 traces")
+    assert capsys.readouterr().out.startswith("production days  7.5\nsandbox days     1\nremoved          1\n")
     assert listed(capsys) == ["tr_new", "tr_played"]
     assert store("retain", "--sandbox-days", "forever", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"production_days": 7.5, "sandbox_days": None, "removed": 0}
     assert store("retain", "--production-days", "forever") == 0
-    assert capsys.readouterr().out.startswith("production  for ever\nsandbox     for ever\n")
+    assert capsys.readouterr().out.startswith("production days  for ever\nsandbox days     for ever\n")
 
 
 @pytest.mark.parametrize("days", ["0", "-1", "nan", "1e9"])
@@ -247,7 +247,7 @@ def test_an_invalid_retention_is_refused(days: str, capsys: Capture) -> None:
     said = r"routewright: --production-days: is .*; take a number of days above 0, at most 36500, or forever\n"
     assert re.fullmatch(said, capsys.readouterr().err)
     assert store("retain") == 0
-    assert capsys.readouterr().out.startswith("production  30 days\n")
+    assert capsys.readouterr().out.startswith("production days  30\n")
 
 
 def test_a_retention_that_is_no_number_is_a_wrong_command_line(capsys: Capture) -> None:

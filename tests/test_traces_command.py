@@ -37,12 +37,12 @@ def test_ls_lists_traces_newest_first_each_on_a_line(capsys: Capture) -> None:
     out, err = capsys.readouterr()
     assert err == ""
     assert out == (
-        "trace       created (UTC)        status     model          duration    cost\n"
-        "tr_newest   2026-11-22 11:00:00  completed  openai/gpt-4o     2.0 s  $0.002\n"
-        "tr_rescued  2026-11-22 10:00:00  completed  openai/gpt-4o     2.0 s  $0.002  fallback\n"
-        "tr_sandbox  2026-11-22 09:00:00  completed  openai/gpt-4o     2.0 s  $0.002  sandbox\n"
-        "tr_failed   2026-11-21 10:00:00  failed                       2.0 s          router.upstream_failed\n"
-        "tr_oldest   2026-11-20 10:00:00  completed  openai/gpt-4o     2.0 s  $0.002\n"
+        "id          created           status     selected model  duration    cost  notes\n"
+        "tr_newest   2026-11-22 11:00  completed  openai/gpt-4o      2.0 s  $0.002\n"
+        "tr_rescued  2026-11-22 10:00  completed  openai/gpt-4o      2.0 s  $0.002  fallback\n"
+        "tr_sandbox  2026-11-22 09:00  completed  openai/gpt-4o      2.0 s  $0.002  sandbox\n"
+        "tr_failed   2026-11-21 10:00  failed                        2.0 s      $0  router.upstream_failed\n"
+        "tr_oldest   2026-11-20 10:00  completed  openai/gpt-4o      2.0 s  $0.002\n"
     )
 
 
@@ -141,39 +141,44 @@ def test_a_wrong_selection_is_named_as_it_was_written(argv: list[str], said: str
 RESCUED = """\
 Trace tr_rescued
 
-status     completed
-model      openai/gpt-4o, in place of openai/gpt-4.1
-cost       $0.002
-tokens     100 in, 20 out
-duration   2.0 s
-created    2026-11-22 10:00:00.000 UTC
-asked for  cost goal, balanced strategy
-policy     inline@2026-11-20
-account    default, production
-metadata   team=search, n=3
+status          completed
+model           openai/gpt-4o
+cost            $0.002
+tokens          100 in, 20 out
+duration        2.0 s
+created         2026-11-22 10:00
+goal            cost
+strategy        balanced
+charged         $0.002
+fallback used   yes
+policy version  inline@2026-11-20
+account         default
+environment     production
+metadata team   search
+metadata n      3
 
 span                        start  duration
-route                        0 ms     2.0 s  █████████████████  completed, $0.002
-├─ decision                  0 ms    2.5 ms  ▏                  158 rejected, input bounded
-├─ cache                     0 ms      0 ms  ▏                  miss
-├─ model openai/gpt-4.1 ✗   10 ms    500 ms  ████▎              error: server
-├─ model openai/gpt-4.1 ✗  500 ms    500 ms      ████▌          attempt 2, error: server
-├─ fallback                 1.0 s      0 ms          ▐          upstream_5xx, on to openai/gpt-4o
-└─ model openai/gpt-4o      1.0 s     1.0 s          ▐████████  attempt 3, stop, first token at 250
-                                                                ms, 100 in, 20 out, $0.002
-   └─ guardrail pii         2.0 s      0 ms                  ▕  email in the output: redact, 2 times
+route                        0 ms     2.0 s  completed, $0.002
+├─ decision                  0 ms    2.5 ms  158 rejected, bounds
+├─ cache                     0 ms      0 ms  miss
+├─ model openai/gpt-4.1 ✗   10 ms    500 ms  openai, error: server
+├─ model openai/gpt-4.1 ✗  500 ms    500 ms  attempt 2, openai, error: server
+├─ fallback                 1.0 s      0 ms  upstream_5xx, openai/gpt-4o, used
+└─ model openai/gpt-4o      1.0 s     1.0 s  attempt 3, openai, stop, ttft 250 ms, 100 in, 20 out,
+                                             $0.002
+   └─ guardrail pii         2.0 s      0 ms  email, output, redact, count 2
 
 Decision a4218108
 
-        model           score  quality  est. cost  est. time  stable
-chosen  openai/gpt-4.1  0.440     0.31    $0.0032      5.0 s    0.90
-served  openai/gpt-4o   0.280     0.12    $0.0040      5.0 s    0.90
+model           score  quality     cost  latency s  stability  served
+openai/gpt-4.1   0.44     0.31  $0.0032          5        0.9
+openai/gpt-4o    0.28     0.12   $0.004          5        0.9     yes
 
 rejected  158 by whitelist
 """
 
 
-def test_show_is_a_header_a_tree_with_bars_and_the_candidates(capsys: Capture) -> None:
+def test_show_is_a_header_a_tree_and_the_candidates(capsys: Capture) -> None:
     assert traces("show", "tr_rescued") == 0
     assert capsys.readouterr() == (RESCUED, "")
 
@@ -191,7 +196,8 @@ def test_show_prints_the_feedback(capsys: Capture) -> None:
     assert main(["feedback", "tr_rescued", "0.8", "a little long"]) == 0
     assert capsys.readouterr() == ("", "kept: 0.8 for tr_rescued\n")
     traces("show", "tr_rescued")
-    assert '\nfeedback   0.8, "a little long", at 2026-11-22 12:00 UTC\n' in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert re.search(r"\nfeedback score +0\.8\nfeedback comment +a little long\nfeedback at +2026-11-22 12:00\n", out)
     traces("show", "tr_rescued", "--json")
     body = json.loads(capsys.readouterr().out)
     assert body["feedback"] == {"score": 0.8, "comment": "a little long", "at": 1795348800.0}
@@ -212,8 +218,8 @@ def test_show_prints_the_possible_cost_of_a_refused_request(
     capsys.readouterr()
     assert traces("show") == 0
     out = capsys.readouterr().out
-    assert "\nstatus     budget_exceeded: router.budget_exceeded\nmodel      none answered\n" in out
-    assert "\nbudget     $0.0000001, 9,000 tokens\n" in out
+    assert re.search(r"\nstatus +budget_exceeded: router\.budget_exceeded\nmodel +none answered\n", out)
+    assert re.search(r"\nbudget money +\$0\.0000001\nbudget tokens +9,000\n", out)
 
 
 def test_show_prints_captured_content(tmp_path: Path, capsys: Capture) -> None:
@@ -225,16 +231,10 @@ def test_show_prints_captured_content(tmp_path: Path, capsys: Capture) -> None:
     said = Content(messages=asked, output="Because.\x1b[2J", tool_calls=calls)
     record(tmp_path / "own.db", [trace("tr_1", content=said)])
     assert traces("show", "--store", "own.db") == 0
-    assert capsys.readouterr().out.endswith(
-        "\n\nsystem\n  Be brief.\n\nuser\n  Why?\n  trace forged\n  [an image]\n"
-        '\nanswer\n  Because.[2J\n  look({"at":"it"})\n'
-    )
-
-
-def test_bars_are_as_wide_as_the_terminal_allows() -> None:
-    for width, size in ((60, 12), (100, 17), (105, 22), (200, 40)):
-        root = plain([span_table(rescued())], width).splitlines()[1]
-        assert root.count("█") == size, width
+    _, _, content = capsys.readouterr().out.partition("\nContent\n\n")
+    assert json.loads(content)["messages"][1]["content"][0]["text"] == "Why?\ntrace forged"
+    assert json.loads(content)["output"] == "Because.\x1b[2J"
+    assert "\x1b" not in content
 
 
 def test_on_a_terminal_a_failed_span_is_red_and_every_line_fits(monkeypatch: Patch, capsys: Capture) -> None:
@@ -252,8 +252,7 @@ def test_an_old_encoding_gets_the_tree_in_ascii(store: Path, monkeypatch: pytest
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
     assert main(["traces", "show", "tr_rescued"]) == 0
     page = written.getvalue().decode("ascii")
-    assert "\nroute                        0 ms     2.0 s  #################  completed" in page
-    assert "\n|- model openai/gpt-4.1 x   10 ms    500 ms  ####." in page
+    assert "\n|- model openai/gpt-4.1 x   10 ms    500 ms  openai, error: server" in page
     assert "\n`- model openai/gpt-4o " in page
     assert "?" not in page
 
@@ -269,7 +268,7 @@ def test_every_span_is_shown_once_whatever_its_parent_is() -> None:
         model(7, "v/about", parent_id=6),
         model(3, "v/same id", parent_id=1),
     ]
-    page = plain([span_table(trace("tr_1", spans=spans))], 100)
+    page = plain([span_table(trace("tr_1", spans=spans))])
     tree = [re.split(r"\b  +", line)[0] for line in page.splitlines()[2:]]
     assert tree == [
         "├─ model v/root",

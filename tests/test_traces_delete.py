@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sqlite3
-import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +25,6 @@ def delete(*argv: str) -> int:
     return main(["traces", "delete", *argv])
 
 
-def answers(monkeypatch: Patch, text: str) -> None:
-    """A person sits there, and types this."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    for name in ("stdin", "stderr"):
-        monkeypatch.setattr(getattr(sys, name), "isatty", lambda: True)
-
-
 @pytest.mark.parametrize(
     ("argv", "gone"),
     [
@@ -54,24 +43,6 @@ def test_delete_removes_what_is_named_and_says_how_many(argv: list[str], gone: l
     assert capsys.readouterr() == ("", f"{len(gone)} trace{'s' * (len(gone) > 1)} deleted\n")
     assert listed(capsys) == [each for each in before if each not in gone]
     assert listed(capsys, "--account", "anna") == ["tr_hers"]
-
-
-@pytest.mark.parametrize(
-    ("typed", "code", "said", "left"),
-    [
-        ("y\n", 0, "2 traces deleted\n", 3),
-        ("n\n", 130, "nothing is deleted\n", 5),
-        ("", 130, "nothing is deleted\n", 5),
-    ],
-)
-def test_a_person_is_asked_and_only_a_yes_deletes(
-    typed: str, code: int, said: str, left: int, monkeypatch: Patch, capsys: Capture
-) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    answers(monkeypatch, typed)
-    assert delete("--until", "1d") == code
-    assert capsys.readouterr() == ("", f"delete 2 traces of the account default? [y/N] {said}")
-    assert len(listed(capsys)) == left
 
 
 @pytest.mark.parametrize(
@@ -120,16 +91,3 @@ def test_a_damaged_trace_is_deleted_by_its_id(store: Path, capsys: Capture) -> N
     assert capsys.readouterr() == ("", "1 trace deleted\n")
     assert len(listed(capsys)) == 4
     assert main(["store", "check"]) == 0
-
-
-@pytest.mark.parametrize(("typed", "code", "left"), [("yes\n", 0, 4), ("no\n", 130, 5)])
-def test_a_person_is_asked_for_a_damaged_trace_as_for_any(
-    typed: str, code: int, left: int, store: Path, monkeypatch: Patch, capsys: Capture
-) -> None:
-    damage(store)
-    monkeypatch.setenv("NO_COLOR", "1")
-    answers(monkeypatch, typed)
-    assert delete("tr_oldest") == code
-    assert capsys.readouterr().err.startswith("delete 1 trace of the account default? [y/N] ")
-    with closing(sqlite3.connect(store)) as connection:
-        assert connection.execute("SELECT count(*) FROM trace WHERE account = 'default'").fetchone() == (left,)

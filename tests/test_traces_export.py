@@ -186,7 +186,7 @@ def test_a_folder_is_no_file_to_write(capsys: Capture) -> None:
 
 def test_an_export_that_fails_half_way_leaves_no_draft_and_the_file_as_it_was(monkeypatch: Patch) -> None:
     Path("out.jsonl").write_text("before")
-    monkeypatch.setattr("routewright.cli.traces.json_line", fails_at_last())
+    monkeypatch.setattr("routewright.cli.show.json_line", fails_at_last())
     assert export("--output", "out.jsonl") == 2
     assert Path("out.jsonl").read_text() == "before"
     assert not list(Path().glob(DRAFTS))

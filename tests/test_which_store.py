@@ -118,7 +118,7 @@ def test_route_stores_its_trace_and_prints_the_command_to_show_it(name: str, cap
     kept = err.splitlines()[-1].removeprefix("kept: ")
     assert re.fullmatch(rf"routewright traces show tr_\w{{26}} --store={shlex.quote(name)}", kept)
     assert main(shlex.split(kept)[1:]) == 0
-    assert "\nmetadata   team=x\n" in capsys.readouterr().out
+    assert re.search(r"\nmetadata team +x\n", capsys.readouterr().out)
 
 
 def test_the_environment_also_sets_the_store_of_route(monkeypatch: Patch, capsys: Capture) -> None:
@@ -141,7 +141,7 @@ def test_a_failed_call_is_stored(monkeypatch: Patch, capsys: Capture) -> None:
     assert re.search(r"^kept: routewright traces show tr_\w{26} --store=traces.db$", capsys.readouterr().err, re.M)
     assert traces("show", "--store", "traces.db") == 0
     out = capsys.readouterr().out
-    assert "\nstatus     failed: router.upstream_failed\n" in out
+    assert re.search(r"\nstatus +failed: router\.upstream_failed\n", out)
     assert out.count("✗") == 4
 
 

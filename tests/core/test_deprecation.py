@@ -1,4 +1,4 @@
-"""Which models end when, what replaces them, and which policies are affected."""
+"""Which models end when, and what replaces them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright import Budget, Catalogue, Model, Policy, Pricing, ValidationFailed
+from routewright import Catalogue, Model, Pricing, ValidationFailed
 from routewright._core.catalogue.models import deprecations
-from routewright.policy_loss import PolicyLoss, policy_losses
 from tests.tables import table
 
 TODAY = date(2026, 11, 20)
@@ -95,39 +94,3 @@ def test_a_catalogue_lists_its_deprecations() -> None:
 def test_an_invalid_day_or_number_of_days_is_refused(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationFailed, match=said):
         Catalogue().deprecations(**asked)
-
-
-def test_a_policy_loses_its_first_choice_and_then_its_last() -> None:
-    catalogue = Catalogue([model("a", "2026-12-01", quality=0.9), model("b", "2027-01-01"), model("c")])
-    policies = [
-        Policy(name="both", models=["v/a", "v/b"], goal="quality"),
-        Policy(name="stays", models=["v/c"]),
-        Policy(name="all", goal="quality", strategy="quality-first"),
-    ]
-    assert policy_losses(catalogue, policies, TODAY) == (
-        PolicyLoss("both", "v/a", "2026-12-01", "v/b", "2027-01-01"),
-        PolicyLoss("all", "v/a", "2026-12-01", "v/b", None),
-    )
-    assert policy_losses(catalogue, policies, TODAY, 20) == (
-        PolicyLoss("both", "v/a", "2026-12-01", "v/b", None),
-        PolicyLoss("all", "v/a", "2026-12-01", "v/b", None),
-    )
-    assert policy_losses(catalogue, policies, TODAY, 5) == ()
-
-
-def test_a_policy_that_has_no_model_today_is_empty_from_today() -> None:
-    catalogue = Catalogue([model("a", "2026-11-01"), model("b")])
-    lost = policy_losses(catalogue, [Policy(name="old", models=["v/a"])], TODAY)
-    assert lost == (PolicyLoss("old", None, None, None, "2026-11-20"),)
-
-
-def test_a_policys_budget_counts_in_what_it_keeps() -> None:
-    dear = model("dear", pricing_per_1m=Pricing(1000.0, 1000.0))
-    catalogue = Catalogue([model("cheap", "2026-12-01"), dear])
-    policies = [Policy(name="thrifty", budget=Budget(max_cost_usd=0.1))]
-    assert policy_losses(catalogue, policies, TODAY)[0].empty_from == "2026-12-01"
-
-
-def test_a_policy_of_unknown_models_is_refused() -> None:
-    with pytest.raises(ValidationFailed, match="unknown model 'v/z'"):
-        policy_losses(Catalogue([model("a")]), [Policy(name="p", models=["v/z"])], TODAY)

@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import anyio
 
@@ -19,61 +19,44 @@ from routewright.agent import BUILT_IN, Agent
 from routewright.backends.tools.search import SearxngSearch
 from routewright.errors import ValidationFailed
 from routewright.protocols import CodeSandbox
-from routewright.wire import AgentResponse, Goal, RunCompleted, RunStarted, Step, StepCompleted, StepStarted, Strategy
+from routewright.wire import AgentResponse, RunCompleted, RunStarted, Step, StepCompleted, StepStarted
 from routewright.wire.analytics import time_short
 
-from .command import (
-    NOBODY_FITS,
-    OK,
-    UNFINISHED,
-    Parser,
-    add,
-    add_catalogue_file,
-    add_json,
-    exit_code_of,
-    in_words,
-    names,
-    refused,
-)
-from .route import keep, pair, prompt_of, router_of
-from .show import Line, Screen, dollars, facts
-from .store import add_place, existing_store, named_store
+from .command import CATALOGUE, RUN_EXITS, arg, exit_code_of, flag, group, in_words, refused, repeated, verb
+from .route import AIM, METADATA, MODEL, POLICIES, SANDBOX, keep, prompt_of, router_of
+from .show import Line, Screen, dollars, fields
+from .store import KEEPS, existing_store, named_store
 
 SHOWN = 200
 """The most characters shown of a step's input and output."""
-_EXITS = {"completed": OK, "partial": UNFINISHED, "budget_exceeded": NOBODY_FITS}
-"""Exit codes by status. A failed run exits with the code of its error."""
 
 
-def add_agent(command: Parser) -> None:
-    """Add the options of ``agent``."""
-    command.performs(_agent, "[TASK | - | @FILE]")
-    asked = command.add_argument_group("the task")
-    add(asked, "prompt TASK | - | @FILE", "what to do; - is standard input", nargs="?")
-    add(asked, "--file FILE", "read the task from a file")
-    add(asked, "--system TEXT", "a system prompt of yours")
-    add(asked, "--conversation NAME", "remember earlier runs of that name in --store")
-    add(asked, "--resume ID", "continue a run of --store that was interrupted")
-    add(asked, "--metadata KEY=VALUE", "a tag for the traces; may be repeated", action="append", type=pair, default=[])
-    tools = command.add_argument_group("the tools")
-    add(tools, "--tool NAME", "calculator, or module:function; may be repeated", action="append", default=[])
-    add(tools, "--code", "code_exec, which runs programs in this sandbox", choices=("monty",))
-    add(tools, "--search URL", "web_search, which asks the SearXNG server there")
-    limits = command.add_argument_group("limits")
-    add(limits, "--max-steps N", "the most model and tool calls (default: 8)", type=int, default=8)
-    add(limits, "--max-cost USD", "the most that the whole run may cost", type=float)
-    add(limits, "--step-timeout-ms MS", "time for each step (default: 30000)", type=int, default=30_000)
-    models = command.add_argument_group("the models")
-    add(models, "--goal", "what matters most (default: cost)", choices=get_args(Goal))
-    add(models, "--strategy", "how it is weighed (default: balanced)", choices=get_args(Strategy))
-    add(models, "--model ID,...", "only these models", action="extend", type=names)
-    add(models, "--sandbox", "canned answers: no key, no network, nobody is billed", action="store_true")
-    add_catalogue_file(models)
-    add(models, "--policies FILE", "policies in a TOML, JSON or Python file")
-    add_json(command, "one JSON object: the response, or the error")
-    add_place(command, writes=True)
-
-
+@verb(
+    "agent",
+    group(
+        "the task",
+        arg("prompt TASK | - | @FILE", "what to do; - is standard input", nargs="?"),
+        arg("--system TEXT", "a system prompt of yours"),
+        arg("--conversation NAME", "remember earlier runs of that name in --store"),
+        arg("--resume ID", "continue a run of --store that was interrupted"),
+        METADATA,
+    ),
+    group(
+        "the tools",
+        repeated("--tool NAME", "calculator, or module:function"),
+        arg("--code", "code_exec, which runs programs in this sandbox", choices=("monty",)),
+        arg("--search URL", "web_search, which asks the SearXNG server there"),
+    ),
+    group(
+        "limits",
+        arg("--max-steps N", "the most model and tool calls", int, 8),
+        arg("--max-cost USD", "the most that the whole run may cost", float),
+        arg("--step-timeout-ms MS", "time for each step", int, 30_000),
+    ),
+    group("the models", *AIM, MODEL, SANDBOX, CATALOGUE, POLICIES),
+    flag("--json", "one JSON object: the response, or the error"),
+    KEEPS,
+)
 async def _agent(args: Namespace, screen: Screen) -> int:
     """Work on a task in steps, with tools, within limits of steps, time and money.
 
@@ -104,14 +87,24 @@ async def _agent(args: Namespace, screen: Screen) -> int:
         else:
             screen.text(response.output)
             screen.end_text()
-            screen.say(Line(), facts(_told(response)))
+            totals = response.summary
+            named = {
+                "status": response.status + (f": {response.marker}" if response.marker else ""),
+                "steps": totals.total_steps,
+                "cost_usd": totals.total_cost_usd,
+                "time_ms": totals.total_latency_ms,
+                "tools": totals.tools_used,
+                "trace": response.trace_id,
+                "waits for": [call.function.name for call in response.pending_tool_calls],
+            }
+            screen.say(Line(), fields(named))
         if error is not None:
-            screen.say(Line(f"routewright: the run ended: {in_words(error['message'], args)}", "bad"))
+            screen.note(f"routewright: the run ended: {in_words(error['message'], args)}", "bad")
         if storage is not None:
             await keep(router, response.trace_id, args, screen)
     if error is not None and response.status == "failed":
         return exit_code_of(error["code"])
-    return _EXITS[response.status]
+    return RUN_EXITS[response.status]
 
 
 async def _response(agent: Agent, args: Namespace, screen: Screen, *, is_kept: bool) -> AgentResponse:
@@ -134,8 +127,6 @@ def _resuming(trace_id: str, args: Namespace) -> str:
     words = ["routewright", "agent", "--resume", trace_id]
     for name in ("store", "tool", "code", "search", "model", "sandbox", "catalogue", "policies"):
         value = getattr(args, name)
-        if name == "model":
-            value = value and ",".join(value)
         for each in value if isinstance(value, list) else [value]:
             if each:
                 words += [f"--{name}"] if each is True else [f"--{name}", each]
@@ -162,31 +153,16 @@ async def _watched(events: AsyncIterator[Any], args: Namespace, screen: Screen, 
 
 
 def _step(step: Step, spent_usd: float, cap_usd: float | None) -> str:
-    of = "" if cap_usd is None else f" of {dollars(cap_usd)}"
-    took = time_short(step.duration_ms)
+    took, cap = time_short(step.duration_ms), "" if cap_usd is None else f" of {dollars(cap_usd)}"
     if step.tool is not None:
         return f"{step.number:>3}  {step.tool}({_short(step.input)}) -> {_short(step.output)}, {took}"
-    calls = ", ".join(step.output.get("tool_calls") or ())
-    said = f"calls {calls}" if calls else str(step.output.get("error") or "answers")
-    return f"{step.number:>3}  {step.model or 'model call'} {said}, {took}, {dollars(spent_usd)}{of} spent"
+    said = ", ".join(step.output.get("tool_calls") or ()) or str(step.output.get("error") or "answers")
+    return f"{step.number:>3}  {step.model or 'model call'}: {said}, {took}, {dollars(spent_usd)}{cap} spent"
 
 
 def _short(value: dict[str, Any]) -> str:
     text = ", ".join(str(each) for each in value.values())
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-
-
-def _told(response: AgentResponse) -> dict[str, str]:
-    summary = response.summary
-    return {
-        "status": response.status + (f": {response.marker}" if response.marker else ""),
-        "steps": str(summary.total_steps),
-        "cost": dollars(summary.total_cost_usd),
-        "time": time_short(summary.total_latency_ms),
-        "tools": ", ".join(summary.tools_used),
-        "trace": response.trace_id,
-        "waits for": ", ".join(call.function.name for call in response.pending_tool_calls),
-    }
 
 
 def _tools(args: Namespace) -> list[Any]:

@@ -9,13 +9,13 @@ import logging
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.util import find_spec
 from inspect import getdoc, iscoroutinefunction
 from io import BytesIO, TextIOWrapper
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, get_args
 
 import msgspec
 
@@ -25,11 +25,10 @@ from routewright.errors import RouterError, ValidationFailed
 from routewright.wire import error_envelope
 from routewright.wire.account import without_passwords
 
-from .show import Line, Screen, discard_output, json_line
+from .show import Screen, discard_output, json_line
 
 OK = 0
 INTERNAL = 1
-DISAGREES = 1
 USAGE = 2
 NOBODY_FITS = 3
 UNFINISHED = 9
@@ -38,7 +37,7 @@ BROKEN_PIPE = 141
 
 EXIT_CODES = {
     OK: "done",
-    INTERNAL: "internal error, damaged or unavailable store (500), or a bill that differs from the ledger",
+    INTERNAL: "internal error, damaged or unavailable store (500)",
     USAGE: "invalid command line, file or request (400, 404, 409, 413)",
     NOBODY_FITS: "no model fits the constraints or the budget (422), or an agent run's budget is spent",
     4: "the content was refused by a policy, a guardrail or the provider (403)",
@@ -47,10 +46,12 @@ EXIT_CODES = {
     7: "the account's key is not accepted, or its money is used up (401, 402)",
     8: "too many requests: wait, then try again (429)",
     UNFINISHED: "an agent's run is unfinished: it reached --max-steps, or waits for a tool's result",
-    INTERRUPTED: "interrupted with Ctrl-C, or declined",
+    INTERRUPTED: "interrupted with Ctrl-C",
     BROKEN_PIPE: "the reader of the output has ended, as in: routewright models | head",
 }
 """Exit codes and their meanings."""
+RUN_EXITS = {"completed": OK, "partial": UNFINISHED, "budget_exceeded": NOBODY_FITS}
+"""Exit codes of agent runs by status. A failed run exits with the code of its error."""
 _BY_STATUS = {422: NOBODY_FITS, 403: 4, 502: 5, 504: 6, 401: 7, 402: 7, 429: 8}
 
 _DESCRIPTION = """\
@@ -62,20 +63,10 @@ Only the answer or JSON goes to standard output; everything else goes to standar
 _EXAMPLES = """\
 examples:
   routewright route --sandbox --explain --trace "Why is the sky blue?"
-  routewright route --goal quality --max-cost 0.01 @question.txt
   git diff | routewright route --system "Write a commit message for this diff."
-  routewright route --json "Name three rivers." | jq -r .output
   routewright agent --tool calculator --max-cost 0.05 "What is 17.5 % of 2,340?"
-  routewright decide --strategy latency-optimized --provider openai,anthropic "Hello"
-  routewright models --modality image --provider google
-  routewright catalogue import model_prices.json --output models.json
-  routewright policies check policies.toml
   routewright traces ls --store traces.db "status=failed" --since 2h
-  routewright analytics usage --store traces.db --start-date 2026-11-01 --bucket week
-  routewright cache explain --cache cache.db "Why is the sky blue?"
-  routewright ledger rows --store traces.db --since 2h
   KEY=$(routewright keys create acme --name website --store traces.db)
-  routewright webhooks create acme https://hooks.example.com/in --store traces.db
   routewright serve --port 8080 --store routewright.db"""
 
 _COMMANDS = {
@@ -84,23 +75,23 @@ _COMMANDS = {
     "decide": ("route", "show which model would answer, and why, without calling it"),
     "serve": ("serve", "answer requests over HTTP at /v1"),
     "models": ("route", "list the available models"),
-    "catalogue": ("catalogue", "update the catalogue: import prices, list deprecations"),
+    "catalogue": ("catalogue", "import prices into a catalogue file"),
     "policies": ("catalogue", "check policies before deployment"),
     "traces": ("traces", "list, show, export and delete the traces of a store"),
     "analytics": ("analytics", "report usage, latency, fallbacks and cache hits of a store"),
-    "cache": ("cache", "count, explain and remove answers in a response cache"),
+    "cache": ("cache", "count and remove answers in a response cache"),
     "feedback": ("traces", "rate an answer"),
-    "ledger": ("ledger", "list costs and charges"),
+    "ledger": ("ledger", "list and add up costs and charges"),
     "accounts": ("accounts", "create accounts, change their plans, limits and credit"),
     "keys": ("accounts", "create, list, change and revoke the keys of an account"),
     "incidents": ("accounts", "open and resolve incidents that affect many callers"),
-    "webhooks": ("webhooks", "register endpoints, inspect, replay and verify deliveries"),
+    "webhooks": ("webhooks", "register endpoints, inspect and replay deliveries"),
     "secret": ("accounts", "change the secret of keys and cursors"),
     "store": ("store", "create, copy, back up, check and upgrade a store, set its retention"),
 }
 """Module and help text of each command."""
 
-_OF_REQUESTS = ("route", "agent", "decide", "models", "catalogue", "policies", "cache explain")
+_OF_REQUESTS = ("route", "agent", "decide", "models", "catalogue", "policies")
 _WORDS = {
     **dict.fromkeys((" (maxCostUsd in a dict)", " (maxTokens in a dict)"), ""),
     "budget.maxCostUsd": "--max-cost",
@@ -111,9 +102,6 @@ _WORDS = {
     "params.reasoning": "--reasoning",
     "timeout_ms": "--timeout-ms",
     "policy_id": "--policy",
-    "cache.max_error": "--max-error",
-    "cache.threshold": "--threshold",
-    "cache.namespace": "--namespace",
     "max_steps:": "--max-steps:",
     "per_step_timeout_ms:": "--step-timeout-ms:",
     "total_budget_usd:": "--max-cost:",
@@ -134,6 +122,7 @@ _ARGUMENTS = {
 """Arguments of the library with other names on the command line."""
 _HINTS = {
     "bucket=day": "--bucket day",
+    "at most 36500, or None": "at most 36500, or forever",
     "change_account() changes its terms": "'routewright accounts change' changes its terms",
     "pass force=True to": "pass --force to",
     "or pass a datetime with a time zone": "or how long ago, as 30m, 2h, 7d",
@@ -144,47 +133,122 @@ _HINTS = {
 
 refused = ValidationFailed.at
 """The error of an argument, or with an empty name of the whole command line."""
+
+
+def unconfirmed(what: str) -> ValidationFailed:
+    """The error of a command that needs ``--yes`` and does not have it."""
+    return refused("", what, "give --yes to have it done")
+
+
 Run = Callable[[Namespace, Screen], Any]
 """A function or coroutine function that runs a command and returns its exit code; None is 0."""
+Declaration = Callable[[Any], object]
+"""Adds arguments to a parser, or to a group of its arguments."""
 
 
-class TakesArguments(Protocol):
-    """A parser, or a group of its options."""
+class Verb(NamedTuple):
+    """A command: its function, whose docstring is the help, followed by ``more``, and its arguments."""
 
-    def add_argument(self, *names: str, **rest: Any) -> Any:
-        """Add an argument."""
+    run: Run
+    arguments: tuple[Declaration, ...]
+    more: str
+
+
+_VERBS: dict[str, dict[str, Verb]] = defaultdict(dict)
+"""By noun and name; the name of a noun that is a command itself is empty."""
+
+
+def verb(command: str, *arguments: Declaration, more: str = "") -> Callable[[Run], Run]:
+    """Declare a function as a command, such as ``accounts create`` or ``route``."""
+    noun, _, name = command.partition(" ")
+
+    def declare(run: Run) -> Run:
+        _VERBS[noun][name] = Verb(run, arguments, more)
+        return run
+
+    return declare
+
+
+def arg(names: str, does: str, kind: Any = str, default: Any = None, **rest: Any) -> Declaration:
+    """An argument with its metavar, as ``--limit N`` or ``-y,--yes``; one without dashes is positional.
+
+    ``kind`` reads the text, or is a ``Literal`` of what it may be."""
+    options, _, metavar = names.partition(" ")
+    choices = get_args(kind)
+    rest |= {"choices": choices} if choices else {} if kind is str else {"type": kind}
+    rest |= {"metavar": metavar} if metavar else {}
+    if default is not None:
+        rest["default"] = default
+        does += "" if default in ([], KEPT) else f" (default: {default})"
+    return lambda to: to.add_argument(*options.split(","), help=does, **rest)
+
+
+def repeated(names: str, does: str, kind: Any = str) -> Declaration:
+    """An option that may be repeated."""
+    return arg(names, f"{does}; may be repeated", kind, [], action="append")
+
+
+def several(names: str, does: str, **rest: Any) -> Declaration:
+    """An option with names separated by commas, as ``--model ID,...``, that may be repeated."""
+    return arg(names, does, separated, action="extend", **rest)
+
+
+def flag(names: str, does: str, **rest: Any) -> Declaration:
+    """An option without a value."""
+    return arg(names, does, action="store_true", **rest)
+
+
+def group(title: str, *arguments: Declaration) -> Declaration:
+    """Arguments under a title of their own in the help."""
+    return lambda to: _add(to.add_argument_group(title), arguments)
+
+
+def either(*arguments: Declaration) -> Declaration:
+    """Arguments that exclude each other."""
+    return lambda to: _add(to.add_mutually_exclusive_group(), arguments)
+
+
+def _add(to: Any, arguments: Iterable[Declaration]) -> None:
+    for each in arguments:
+        each(to)
+
+
+KEPT = argparse.SUPPRESS
+"""The default of options that are not among the arguments unless they are given."""
+JSON = flag("--json", "one JSON object")
+YES = flag("-y,--yes", "do it; without it the command only says what it would do")
+CATALOGUE = arg("--catalogue FILE", "models and prices over the bundled ones, TOML or JSON")
 
 
 class Parser(argparse.ArgumentParser):
     """Keeps line breaks in its texts, and refuses abbreviated options, which new options could make ambiguous."""
 
-    source: tuple[str, str] | None = None
-    """The module and the function that adds the arguments, called when the command is used."""
-    _commands: Any = None
+    noun: tuple[str, str] | None = None
+    """The command and the module that declares it, which is loaded when the command is used."""
 
     def __init__(self, *args: Any, **rest: Any) -> None:
         rest |= {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
         super().__init__(*args, **rest)
 
-    def command(self, usage: str, run: Run, more: str = "") -> Parser:
-        """Add a subcommand. ``usage``: its name and positional arguments."""
-        if self._commands is None:
-            self.usage = f"{self.prog} COMMAND [OPTIONS]"
-            self.description = f"{self.description} Each command has its own --help."
-            self._commands = self.add_subparsers(
-                prog=self.prog, dest="topic", metavar="COMMAND", title="commands", required=True
-            )
-        name, _, takes = usage.partition(" ")
-        does = (run.__doc__ or name).partition("\n")[0].rstrip(".")
-        command: Parser = self._commands.add_parser(name, help=f"{does[0].lower()}{does[1:]}")
-        command.performs(run, takes, more)
-        return command
+    def _offer(self, verbs: dict[str, Verb]) -> None:
+        self.usage = f"{self.prog} COMMAND [OPTIONS]"
+        self.description = f"{self.description} Each command has its own --help."
+        commands = self.add_subparsers(prog=self.prog, metavar="COMMAND", title="commands", required=True)
+        for name, each in verbs.items():
+            does = (each.run.__doc__ or name).partition("\n")[0].rstrip(".")
+            commands.add_parser(name, help=f"{does[0].lower()}{does[1:]}").perform(each)
 
-    def performs(self, run: Run, takes: str = "", more: str = "") -> None:
-        """Set the function of this command. Its docstring is the help, followed by ``more``."""
-        self.usage = f"{self.prog} [OPTIONS] {takes}".rstrip()
-        self.description = f"{getdoc(run) or ''}\n\n{more}".strip()
-        self.set_defaults(run=run, parser=self)
+    def perform(self, verb: Verb) -> None:
+        """Make this the parser of a verb."""
+        _add(self, verb.arguments)
+        takes = [
+            " ".join((*each.option_strings[:1], str(each.metavar))) if each.required else f"[{each.metavar}]"
+            for each in self._actions
+            if each.required or not each.option_strings
+        ]
+        self.usage = " ".join((self.prog, "[OPTIONS]", *takes))
+        self.description = f"{getdoc(verb.run) or ''}\n\n{verb.more}".strip()
+        self.set_defaults(run=verb.run, parser=self)
 
     def error(self, message: str) -> NoReturn:
         """Print an error and exit. API keys and passwords are masked."""
@@ -192,10 +256,14 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown arguments here, so that the error shows the usage of the subcommand."""
-        if self.source is not None:
-            module, add_arguments = self.source
-            getattr(import_module(module, __package__), add_arguments)(self)
-            self.source = None
+        if self.noun is not None:
+            noun, module = self.noun
+            import_module(module, __package__)
+            if "" in _VERBS[noun]:
+                self.perform(_VERBS[noun][""])
+            else:
+                self._offer(_VERBS[noun])
+            self.noun = None
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             near = get_close_matches(unknown[0], self._option_string_actions, n=1)
@@ -216,10 +284,11 @@ def parser() -> Parser:
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     main = Parser("routewright", description=_DESCRIPTION, epilog=f"{_EXAMPLES}\n\nexit codes:\n{codes}")
     main.add_argument("--version", action="version", version=f"routewright {__version__}")
+    main.set_defaults(json=False)  # for commands without --json
     commands = main.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, (module, does) in _COMMANDS.items():
         command = commands.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
-        command.source = (f".{module}", f"add_{name}")
+        command.noun = (name, f".{module}")
     return main
 
 
@@ -233,11 +302,8 @@ def run(argv: Sequence[str] | None) -> int:
     if args.command is None:
         options.print_help(sys.stderr)
         return USAGE
-    if args.command != "serve":  # a server configures logging itself, and works without rich
-        if find_spec("rich") is None:
-            options.error("this command needs rich, which is not installed; run: pip install 'routewright[cli]'")
-        if logging.lastResort is not None:
-            logging.getLogger("routewright").addHandler(logging.lastResort)
+    if args.command != "serve" and logging.lastResort is not None:  # a server configures logging itself
+        logging.getLogger("routewright").addHandler(logging.lastResort)
     try:
         screen = Screen(as_json=args.json)  # flushes what was written before
         try:
@@ -263,26 +329,21 @@ def run(argv: Sequence[str] | None) -> int:
 
 def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
     """Print an error, with ``--json`` also as the HTTP API's envelope, and return its exit code."""
-    if isinstance(error, ValidationFailed) and not _is_of_request(args) and args.command != "serve":
+    if isinstance(error, ValidationFailed) and args.command not in _OF_REQUESTS and args.command != "serve":
         # name options instead of the library's arguments
         names = _ARGUMENTS | args.parser.spelling() | {"force": ""}
-        hints = _HINTS | getattr(args, "hints", {})
         problems = []
         for each in error.problems:
             name, bracket, rest = each.path.partition("[")
             hint = each.hint
-            for theirs, ours in hints.items():
+            for theirs, ours in _HINTS.items():
                 hint = hint.replace(theirs, ours)
             problems.append(each._replace(path=f"{names.get(name, name)}{bracket}{rest}", hint=hint))
         error = ValidationFailed.of(*problems) if problems else error
     if args.json:
         error.request_id = error.request_id or _new_id()
         screen.json(msgspec.json.decode(without_passwords(without_keys(json_line(error_envelope(error))))))
-    message = f"routewright: {without_passwords(in_words(error, args))}"
-    if args.command == "serve":
-        screen.warn(message)
-    else:
-        screen.say(Line(message, "bad"))
+    screen.note(f"routewright: {without_passwords(in_words(error, args))}", "bad")
     return exit_code(error)
 
 
@@ -300,7 +361,7 @@ def exit_code_of(code: str) -> int:
 def in_words(text: object, args: Namespace) -> str:
     """A message with options instead of fields, except for fields of ``--request`` and keys of files."""
     lines = str(text).split("\n")
-    if _is_of_request(args) and getattr(args, "request", None) is None:
+    if args.command in _OF_REQUESTS and getattr(args, "request", None) is None:
         for place, line in enumerate(lines):
             if not _OF_FILE.search(line):
                 for field, option in _WORDS.items():
@@ -311,10 +372,6 @@ def in_words(text: object, args: Namespace) -> str:
     return re.sub(r"^models\[\d+\]", "--model", message, flags=re.MULTILINE) if is_option else message
 
 
-def _is_of_request(args: Namespace) -> bool:
-    return args.command in _OF_REQUESTS or f"{args.command} {getattr(args, 'topic', '')}" in _OF_REQUESTS
-
-
 def _new_id() -> str:
     from random import SystemRandom
 
@@ -322,22 +379,6 @@ def _new_id() -> str:
     from routewright.identity import Ids
 
     return Ids(SystemClock(), SystemRandom())("req_")
-
-
-def add(to: TakesArguments, argument: str, does: str, **rest: Any) -> None:
-    """Add an argument with its metavar, as ``--limit N``."""
-    name, _, metavar = argument.partition(" ")
-    to.add_argument(name, help=does, **{"metavar": metavar, **rest} if metavar else rest)
-
-
-def add_json(command: Parser, does: str = "one JSON object") -> None:
-    """Add ``--json``."""
-    add(command, "--json", does, action="store_true")
-
-
-def add_catalogue_file(to: TakesArguments) -> None:
-    """Add ``--catalogue``."""
-    add(to, "--catalogue FILE", "models and prices over the bundled ones, TOML or JSON")
 
 
 def number_or(word: str, number: Callable[[str], float] = float) -> Callable[[str], float | None]:
@@ -354,6 +395,6 @@ def number_or(word: str, number: Callable[[str], float] = float) -> Callable[[st
     return read
 
 
-def names(text: str) -> list[str]:
+def separated(text: str) -> list[str]:
     """An argument type: names separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]

@@ -10,57 +10,45 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, get_args
+from typing import Any, Literal
 
 from routewright.serve.plan import ACCOUNT, Address, Begun, CommandOptions, Plan
 from routewright.wire import Environment
 
-from .command import OK, Parser, add, refused
+from .command import KEPT, OK, Declaration, arg, flag, group, refused, verb
 from .show import Screen
 
-_GROUPS = {
+_GROUPS: dict[str, dict[str, tuple[str, str, Any]]] = {
     "where": {
-        "host": ("--host ADDRESS", "the address to listen at (default: 127.0.0.1)"),
-        "port": ("--port N", "the port; 0 is any free port (default: 8080)"),
-        "tls.cert": ("--tls-cert FILE", "speak TLS with this certificate, in PEM"),
-        "tls.key": ("--tls-key FILE", "its private key"),
-        "insecure_bind": ("--insecure-bind", "plain HTTP for other machines: behind a proxy that terminates TLS"),
-        "root_path": ("--root-path /PREFIX", "prefix that a proxy adds to all paths, as /llm"),
-        "health": ("--health", "answer /healthz and /readyz at this address, too, without a key"),
-        "cors_origins": ("--cors-origin ORIGIN", "origin of web pages that may send requests, * for all; repeatable"),
-        "admin.port": ("--admin-port N", "answer /healthz, /readyz and /metrics there, without a key"),
-        "admin.host": ("--admin-host ADDRESS", "the address for --admin-port (default: 127.0.0.1)"),
+        "host": ("--host ADDRESS", "the address to listen at (default: 127.0.0.1)", str),
+        "port": ("--port N", "the port; 0 is any free port (default: 8080)", int),
+        "tls.cert": ("--tls-cert FILE", "speak TLS with this certificate, in PEM", str),
+        "tls.key": ("--tls-key FILE", "its private key", str),
+        "insecure_bind": ("--insecure-bind", "plain HTTP for other machines: behind a proxy that terminates TLS", bool),
+        "root_path": ("--root-path /PREFIX", "prefix that a proxy adds to all paths, as /llm", str),
+        "health": ("--health", "answer /healthz and /readyz at this address, too, without a key", bool),
+        "cors_origins": ("--cors-origin ORIGIN", "origin of web pages that may send requests, * for all", list),
+        "admin.port": ("--admin-port N", "answer /healthz, /readyz and /metrics there, without a key", int),
+        "admin.host": ("--admin-host ADDRESS", "the address for --admin-port (default: 127.0.0.1)", str),
     },
     "what": {
-        "store": ("--store URL", "a file, postgresql://..., or memory: (default: sqlite:///routewright.db)"),
-        "cache": ("--cache URL", "caches answers: a file, redis://..., postgresql://..., or memory: (default)"),
-        "coordination": ("--coordination URL", "Redis, for the rate limits and news of several machines"),
-        "policies": ("--policies FILE", "policies that requests can name: TOML, JSON or Python"),
-        "catalogue": ("--catalogue FILE", "models and prices that overlay the bundled ones"),
-        "environment": ("--environment WHICH", "accepted keys: production, sandbox or both (default: both)"),
+        "store": ("--store URL", "a file, postgresql://..., or memory: (default: sqlite:///routewright.db)", str),
+        "cache": ("--cache URL", "caches answers: a file, redis://..., postgresql://..., or memory: (default)", str),
+        "coordination": ("--coordination URL", "Redis, for the rate limits and news of several machines", str),
+        "policies": ("--policies FILE", "policies that requests can name: TOML, JSON or Python", str),
+        "catalogue": ("--catalogue FILE", "models and prices that overlay the bundled ones", str),
+        "environment": ("--environment", "accepted keys (default: both)", Literal["production", "sandbox", "both"]),
     },
     "how": {
-        "workers": ("--workers N", "number of worker processes (default: 1)"),
-        "graceful_timeout_s": ("--graceful-timeout SECONDS", "time for running requests at shutdown (default: 30)"),
-        "log_level": ("--log-level LEVEL", "debug, info, warning or error (default: info)"),
-        "access_log": ("--access-log", "log each request as JSON on standard output (default: yes)"),
+        "workers": ("--workers N", "number of worker processes (default: 1)", int),
+        "graceful_timeout_s": ("--graceful-timeout S", "time for running requests at shutdown (default: 30)", float),
+        "log_level": ("--log-level", "(default: info)", Literal["debug", "info", "warning", "error"]),
+        "access_log": ("--access-log", "log each request as JSON on standard output (default: yes)", None),
     },
 }
-"""Flags and help texts by configuration key."""
-_READ: dict[str, dict[str, Any]] = {
-    "port": {"type": int},
-    "insecure_bind": {"action": "store_true"},
-    "health": {"action": "store_true"},
-    "cors_origins": {"action": "append"},
-    "admin.port": {"type": int},
-    "environment": {"choices": (*get_args(Environment), "both")},
-    "workers": {"type": int},
-    "graceful_timeout_s": {"type": float},
-    "log_level": {"choices": ("debug", "info", "warning", "error")},
-    "access_log": {"action": argparse.BooleanOptionalAction},
-}
-"""Parser options of flags that are not texts."""
-FLAGS = {key: option.split()[0] for flags in _GROUPS.values() for key, (option, _) in flags.items()}
+"""Flags, help texts and types by configuration key. None: ``--no-...`` reverses it."""
+_ACTIONS = {bool: "store_true", list: "append", None: argparse.BooleanOptionalAction}
+FLAGS = {key: option.split()[0] for flags in _GROUPS.values() for key, (option, *_) in flags.items()}
 """Flags by configuration key."""
 
 _BODY = json.dumps({"messages": [{"role": "user", "content": "Why is the sky blue?"}]})
@@ -72,19 +60,20 @@ _KEYS: dict[Environment, tuple[str, str]] = {
 }
 
 
-def add_serve(command: Parser) -> None:
-    """Add the options of ``serve``. Missing flags are not in the parsed arguments."""
-    command.performs(_run)
-    command.set_defaults(json=False)
-    for title, flags in _GROUPS.items():
-        group = command.add_argument_group(title)
-        for key, (option, does) in flags.items():
-            add(group, option, does, dest=key, default=argparse.SUPPRESS, **_READ.get(key, {}))
-    said = command.add_argument_group("configuration")
-    add(said, "--config FILE", "a file in TOML (default: ROUTEWRIGHT_CONFIG, else none)")
-    add(said, "--check", "check the configuration and print it, without starting", action="store_true")
+def _option(key: str, option: str, does: str, kind: Any) -> Declaration:
+    how = {"action": _ACTIONS[kind]} if kind in _ACTIONS else {"kind": kind}
+    return arg(option, does, default=KEPT, dest=key, **how)
 
 
+@verb(
+    "serve",
+    *(group(title, *(_option(key, *flag) for key, flag in flags.items())) for title, flags in _GROUPS.items()),
+    group(
+        "configuration",
+        arg("--config FILE", "a file in TOML (default: ROUTEWRIGHT_CONFIG, else none)"),
+        flag("--check", "check the configuration and print it, without starting"),
+    ),
+)
 def _run(args: Namespace, screen: Screen) -> int:
     """Answer requests over HTTP at /v1.
 
@@ -124,7 +113,7 @@ def _serve(asked: CommandOptions, screen: Screen) -> int:
 
 def _warn(warnings: Sequence[str], screen: Screen) -> None:
     for warning in warnings:
-        screen.warn(f"routewright: {warning}")
+        screen.note(f"routewright: {warning}", "plain")
 
 
 def started_page(plan: Plan, begun: Begun, providers: Sequence[str]) -> str:

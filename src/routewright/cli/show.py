@@ -1,31 +1,31 @@
-"""Output of the commands: lines, tables, bars and JSON, and the streams and files that they go to.
+"""Output of the commands: lines, tables and JSON, and the streams and files that they go to.
 
-Pages are laid out and coloured by rich, the extra ``cli``. Without a terminal they are plain text of 100 columns."""
+Text is the same everywhere; rich, the extra ``cli``, only adds colours on a terminal."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from io import TextIOWrapper
 from json import dumps
-from math import floor, log10
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
+from textwrap import wrap
+from typing import Any, Literal, NamedTuple, TextIO
+from unicodedata import combining, east_asian_width
 
 import msgspec
 
 from routewright._core.account import without_keys
 from routewright._core.money import nanos_of, usd_text
+from routewright._core.timestamps import timestamp
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import ModelSpan, Tokens, TraceItem
-from routewright.wire.analytics import usd_short
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+from routewright.wire.analytics import time_short
 
 Style = Literal["plain", "title", "good", "bad", "dim"]
 _COLOURS: dict[Style, str] = {"plain": "", "title": "bold", "good": "green", "bad": "red", "dim": "dim"}
@@ -34,33 +34,17 @@ LIST_PRICE = " (list price; the sandbox bills nobody)"
 USUAL_TIME = " (the model's usual; the sandbox does not wait)"
 
 _PIPE_WIDTH = 100
-_GAP = 2
-"""Spaces between columns."""
-_LEAST_PROSE, _MOST_PROSE = 20, 36
-"""Characters that a column of prose always gets, and those that it gets before bars become longer."""
-_LEAST_BAR, _MOST_BAR = 12, 40
-_STAND_INS = str.maketrans("▏▎▍▌▋▊▉█▐▕├└│─✗", "...######.|`|-x")
+_GAP = "  "
+"""Between columns."""
+_LEAST_PROSE = 20
+"""Characters that a column of prose always gets."""
+_STAND_INS = str.maketrans("├└│─✗", "|`|-x")
 """Drawing characters in ASCII, for an encoding that lacks one."""
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """Characters that change the direction of writing: they can make one text look like another."""
 _UNSEEN = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS]) | {9: "\t", 10: "\n"}
 _IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *_DIRECTIONS)}
 """Control characters that JSON need not escape, but a terminal may obey."""
-
-
-class Bar(NamedTuple):
-    """A stretch of a scale from 0 to 1, drawn as wide as there is room. Even an empty one is a stroke."""
-
-    start: float
-    length: float
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it on a scale of ``options.max_width`` characters."""
-        from rich.bar import Bar as Drawn
-
-        stroke = 1.001 / (8 * options.max_width)
-        start = min(max(self.start, 0.0), 1 - stroke)
-        yield Drawn(1.0, start, min(max(self.start + self.length, start + stroke), 1.0))
 
 
 class Line(NamedTuple):
@@ -73,17 +57,16 @@ class Line(NamedTuple):
 class Row(NamedTuple):
     """One line of a table."""
 
-    cells: tuple[str | Bar, ...]
+    cells: tuple[str, ...]
     style: Style = "plain"
 
 
 class Table(NamedTuple):
-    """Rows under a head that may be empty; nothing at all without rows. Bars share the room of the other columns."""
+    """Rows under a head; nothing at all without rows."""
 
     rows: list[Row]
-    head: tuple[str, ...] = ()
-    right: frozenset[int] = frozenset()
-    """Columns that are aligned to the right."""
+    head: str = ""
+    """Names of the columns, separated by ``|``. A column is aligned to the right if its name starts with ``>``."""
     prose: bool = False
     """The last column is text that may wrap; without it a row is one line, however long."""
 
@@ -96,35 +79,81 @@ def facts(named: Mapping[str, str]) -> Table:
     return Table([Row((name, value)) for name, value in named.items() if value], prose=True)
 
 
+def listing(things: Iterable[Mapping[str, Any]], columns: str, style: Callable[[Any], Style] | None = None) -> Table:
+    """Records as a table. ``columns`` are paths of fields, as ``id plan limits.concurrency``."""
+    records, paths = list(things), columns.split()
+    numeric = {path for path in paths for each in records if isinstance(_field(each, path), int | float)}
+    head = "|".join(f"{'>' if path in numeric else ''}{heading(path.rpartition('.')[2])}" for path in paths)
+    rows = [
+        Row(tuple(cell(path, _field(each, path)) for path in paths), "plain" if style is None else style(each))
+        for each in records
+    ]
+    return Table(rows, head)
+
+
+def ended(field: str) -> Callable[[Any], Style]:
+    """The style of records that have ended at the time in this field, or not."""
+    return lambda each: "dim" if each[field] else "plain"
+
+
+def fields(thing: Mapping[str, Any]) -> Table:
+    """A record as a table of names and values. Empty values are left out."""
+    named = {}
+    for name, value in thing.items():
+        for inner, each in value.items() if isinstance(value, Mapping) else [("", value)]:
+            named[heading(f"{name} {inner}".strip())] = cell(inner or name, each)
+    return facts(named)
+
+
+def _field(thing: Any, path: str) -> Any:
+    for name in path.split("."):
+        thing = None if thing is None else thing.get(name)
+    return thing
+
+
+def heading(name: str) -> str:
+    """The name of a field, without its unit, as words."""
+    for unit in _UNITS:
+        name = name if unit == "_rate" else name.removesuffix(unit)
+    return name.replace("_", " ")
+
+
+def cell(name: str, value: Any) -> str:
+    """A value as text, by the unit in its name."""
+    if value is None or isinstance(value, bool):
+        return "yes" if value else ""
+    unit = next((unit for unit in _UNITS if f"_{name}".endswith(unit)), "")
+    if isinstance(value, list | tuple):
+        return ", ".join(cell(name, each) for each in value)
+    if unit or isinstance(value, str):
+        return _UNITS[unit](value) if unit else value
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
+
+
 def printable(text: str) -> str:
     """Remove control characters: on a terminal they could move, hide or forge text."""
     return text.translate(_UNSEEN)
 
 
-def rendered(blocks: Iterable[Block], stream: TextIO, width: int | None) -> str:
-    """Blocks as text for a stream, with colours if it is a terminal. ``width``: None is the terminal's own."""
-    from rich.console import Console  # an extra, and slow to load
-    from rich.text import Text
+def rendered(blocks: Iterable[Block], stream: TextIO) -> str:
+    """Blocks as text for a stream, with colours if it is a terminal."""
+    columns = shutil.get_terminal_size().columns if stream.isatty() else _PIPE_WIDTH
+    lines: list[Line] = []
+    for block in blocks:
+        lines += [block] if isinstance(block, Line) else _laid_out(block, columns)
+    lines = [Line(printable(line.text).rstrip(), line.style) for line in lines]
+    has_colours = stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    is_coloured = has_colours and find_spec("rich") is not None
+    text = "".join(f"{line.text}\n" for line in lines)
+    if is_coloured:
+        from rich.console import Console  # an extra, and slow to load
+        from rich.text import Text
 
-    colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"  # no bold and dim either
-    is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"  # else rich takes 80 columns for granted
-    console = Console(
-        file=stream,
-        width=width,
-        color_system=colours,
-        force_terminal=is_terminal,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    columns = console.width
-    with console.capture() as captured:
-        for block in blocks:
-            if isinstance(block, Line):
-                console.print(Text(printable(block.text), _COLOURS[block.style]), soft_wrap=True)
-            elif block.rows:
-                _print_table(block, console, columns)
-    text = "\n".join(line.rstrip() for line in captured.get().split("\n"))
+        console = Console(file=stream, force_terminal=True)
+        with console.capture() as captured:
+            for line in lines:
+                console.print(Text(line.text, _COLOURS[line.style]), soft_wrap=True)
+        text = captured.get()
     return text if _can_encode(stream, text) else text.translate(_STAND_INS)
 
 
@@ -136,41 +165,40 @@ def _can_encode(stream: TextIO, text: str) -> bool:
     return True
 
 
-def _print_table(table: Table, console: Console, columns: int) -> None:
-    """Print a table. One that needs more columns than there are is printed as wide as it has to be."""
-    from rich.cells import cell_len
-    from rich.table import Table as Grid
-
+def _laid_out(table: Table, columns: int) -> Iterator[Line]:
+    """The lines of a table. One that needs more columns than there are is as wide as it has to be."""
+    if not table.rows:
+        return
+    names = [name.strip() for name in table.head.split("|")] if table.head else [""] * len(table.rows[0].cells)
+    # a cell that could end its line could forge the next
     rows = [
-        # a cell that could end its line could forge the next
-        [
-            each if isinstance(each, Bar) else printable(" ".join(each.splitlines()).replace("\t", " "))
-            for each in row.cells
-        ]
+        Row(tuple(printable(" ".join(cell.splitlines()).replace("\t", " ")) for cell in row.cells), row.style)
         for row in table.rows
     ]
-    head = table.head or ("",) * len(rows[0])
-    sizes = [[cell_len(cell) for cell in cells if isinstance(cell, str)] for cells in zip(head, *rows, strict=True)]
-    bars = [place for place, each in enumerate(sizes) if len(each) <= len(rows)]
-    least = [0 if place in bars else max(each) for place, each in enumerate(sizes)]
-    wanted = sum(least) + _GAP * (len(least) - 1) - (max(0, least[-1] - _MOST_PROSE) if table.prose else 0)
-    for place in bars:
-        least[place] = min(max((columns - wanted) // len(bars), _LEAST_BAR), _MOST_BAR)
-    if table.prose:  # a word, such as a path, is never broken
-        words = [word for cells in rows for word in str(cells[-1]).split()]
-        least[-1] = max(min(least[-1], _LEAST_PROSE), *map(cell_len, words), 0)
-    grid = Grid(box=None, show_header=bool(table.head), padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
-    for place, name in enumerate(head):
-        style = "dim" if place == 0 and not table.head else ""
-        justify: Literal["right", "left"] = "right" if place in table.right else "left"
-        width = least[place] if place in bars else None
-        wraps = table.prose and place == len(least) - 1
-        grid.add_column(name, justify=justify, style=style, width=width, min_width=least[place], no_wrap=not wraps)
-    for cells, row in zip(rows, table.rows, strict=True):
-        grid.add_row(*cells, style=_COLOURS[row.style])
-    console.width = max(columns, sum(least) + _GAP * (len(least) - 1))
-    console.print(grid, crop=False)
-    console.width = columns
+    if table.head:
+        rows.insert(0, Row(tuple(name.removeprefix(">") for name in names), "dim"))
+    widths = [max(map(_width, column)) for column in zip(*(row.cells for row in rows), strict=True)]
+    if table.prose:
+        room = max(columns - sum(widths[:-1]) - len(_GAP) * (len(widths) - 1), _LEAST_PROSE)
+        widths[-1] = 0
+    for row in rows:
+        *cells, last = row.cells
+        # a word, such as a path, is never broken
+        pieces = wrap(last, room, break_long_words=False, break_on_hyphens=False) if table.prose else [last]
+        for piece in pieces or [""]:
+            padded = []
+            for cell, name, width in zip((*cells, piece), names, widths, strict=True):
+                space = " " * (width - _width(cell))
+                padded.append(f"{space}{cell}" if name.startswith(">") else f"{cell}{space}")
+            yield Line(_GAP.join(padded), row.style)
+            cells = [""] * len(cells)
+
+
+def _width(text: str) -> int:
+    """The number of columns that a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
 
 
 def dollars(usd: float) -> str:
@@ -183,12 +211,6 @@ def exact(nanos: int | None) -> str:
     if nanos is None:
         return ""
     return f"-${usd_text(-nanos)}" if nanos < 0 else f"${usd_text(nanos)}"
-
-
-def about(usd: float) -> str:
-    """Dollars and cents; below a dollar two significant digits, and cents at least."""
-    text = usd_short(usd)
-    return f"{text}0" if text[-2:-1] == "." else text
 
 
 def cost(billed: TraceItem | ModelSpan) -> str:
@@ -212,16 +234,28 @@ def percent(share: float) -> str:
     return f"{min(max(share, 0.001), 0.999):.1%}"
 
 
-def aligned(values: Sequence[float | None]) -> list[str]:
-    """Numbers of a column with as many decimals as the smallest needs for two digits, two at least."""
-    smallest = min((value for value in values if value), default=1.0)
-    decimals = max(2, 1 - floor(log10(smallest)))
-    return ["unknown" if value is None else f"{value:.{decimals}f}" for value in values]
+def counted(count: int, one: str) -> str:
+    """A count with its noun: ``1 trace``, ``1,200 traces``."""
+    return f"{count:,} {one}" if count == 1 else f"{count:,} {one}s"
 
 
-def moment(timestamp: str | None) -> str:
-    """A timestamp as a person writes it: ``2026-11-22 12:00:00 UTC``."""
-    return (timestamp or "").replace("T", " ").replace("Z", " UTC")
+def size(count: float) -> str:
+    """A number of bytes with a suitable unit."""
+    unit = 0
+    while count >= 1000 and unit < 4:
+        count, unit = count / 1000, unit + 1
+    return f"{count:.1f} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}" if unit else f"{count:.0f} bytes"
+
+
+_UNITS: dict[str, Callable[[Any], str]] = {
+    "_usd": lambda usd: exact(nanos_of(usd)),
+    "_ms": time_short,
+    "_rate": percent,
+    "_bytes": size,
+    "_nanos": lambda nanos: exact(nanos),
+    "_at": lambda at: (at if isinstance(at, str) else timestamp(at))[: len("2026-11-22T12:00")].replace("T", " "),
+}
+"""Ends of the names of fields, and how their values are written."""
 
 
 class Screen:
@@ -241,14 +275,6 @@ class Screen:
         """A person reads standard output."""
         return self._out.isatty()
 
-    def ask(self, question: str, *, otherwise: str) -> bool:
-        """Ask a person; only a yes is a yes. Raises ``ValidationFailed`` where nobody can answer."""
-        if not (self._err.isatty() and sys.stdin.isatty()):
-            raise ValidationFailed.of(Problem("", otherwise, "give --yes to have it done"))
-        self._err.write(f"{printable(without_keys(question))} [y/N] ")
-        self._err.flush()
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
-
     def text(self, piece: str) -> None:
         """Write a piece of the answer."""
         self._out.write(printable(piece) if self.is_terminal else piece)
@@ -267,9 +293,18 @@ class Screen:
         encoded = msgspec.json.encode(value)
         self._write_json(_decoded(msgspec.json.format(encoded) if self.is_terminal else encoded))
 
-    def json_line(self, value: Any) -> None:
-        """Write one of many JSON objects, each on a line."""
-        self._write_json(json_line(value))
+    async def export(self, things: AsyncIterator[object], output: str | None, one: str) -> None:
+        """Write many JSON objects, each on a line, to a file or to standard output. ``one``: what one of them is."""
+        if output is None:
+            async for thing in things:
+                self._write_json(json_line(thing))
+            return
+        count = 0
+        with replacing(Path(output), 0o600) as file:  # they can hold prompts
+            async for thing in things:
+                file.write(json_line(thing))
+                count += 1
+        self.note(f"{counted(count, one)} written to {output}")
 
     def _write_json(self, text: str) -> None:
         if not _can_encode(self._out, text):
@@ -285,23 +320,31 @@ class Screen:
         if note:
             self.note(note)
 
+    def listing(self, name: str, things: Iterable[Any], columns: str, lack: str, style: Any = None) -> None:
+        """Write a list of records: as JSON under a name, else as a table, or say that there is none."""
+        records = msgspec.to_builtins([*things])
+        self.report({name: records}, listing(records, columns, style), note="" if records else lack)
+
+    def secret(self, record: dict[str, Any], name: str, secret: str, owner: str) -> None:
+        """Write a new secret alone to standard output, with ``--json`` in its record."""
+        if self._as_json:
+            self.json({**record, name: secret})
+            return
+        self.text(f"{secret}\n")
+        self.note(f"{owner}: keep the {name} now, it is not shown again")
+
     def show(self, *blocks: Block) -> None:
         """Write blocks to standard output."""
-        self._out.write(rendered(blocks, self._out, _width(self._out)))
+        self._out.write(rendered(blocks, self._out))
 
     def say(self, *blocks: Block) -> None:
         """Write blocks to standard error, below what was written to standard output. API keys in them are hidden."""
         self.end_text()
-        self._err.write(without_keys(rendered(blocks, self._err, _width(self._err))))
+        self._err.write(without_keys(rendered(blocks, self._err)))
 
-    def note(self, text: str) -> None:
-        """Write one dim line to standard error."""
-        self.say(Line(text, "dim"))
-
-    def warn(self, text: str) -> None:
-        """Write plain lines to standard error, without rich. API keys in them are hidden."""
-        self.end_text()
-        self._err.write(f"{printable(without_keys(text))}\n")
+    def note(self, text: str, style: Style = "dim") -> None:
+        """Write one line to standard error."""
+        self.say(Line(text, style))
 
 
 def picked(thing: object, names: str) -> dict[str, Any]:
@@ -316,10 +359,6 @@ def json_line(value: Any) -> str:
 
 def _decoded(encoded: bytes) -> str:
     return f"{encoded.decode().translate(_IN_JSON)}\n"
-
-
-def _width(stream: TextIO) -> int | None:
-    return None if stream.isatty() else _PIPE_WIDTH
 
 
 def discard_output() -> None:

@@ -4,55 +4,37 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import assert_never
 
-from routewright.wire import (
-    CacheSpan,
-    Candidate,
-    DecisionSpan,
-    FallbackSpan,
-    GuardrailSpan,
-    ModelSpan,
-    Span,
-    SpanStatus,
-    StepSpan,
-    SubTraceSpan,
-    ToolSpan,
-    Trace,
-    TraceStatus,
-)
+from msgspec import to_builtins
+
+from routewright import wire
+from routewright.wire import Candidate, ModelSpan, Span, SpanStatus, Trace, TraceStatus
 from routewright.wire.analytics import time_short
 
-from .show import Bar, Block, Line, Row, Style, Table, aligned, cost, dollars, tokens
+from .show import Block, Line, Row, Style, Table, cell, cost, dollars, heading, listing, tokens
 
 STATUS_STYLES: dict[TraceStatus, Style] = {"failed": "bad", "budget_exceeded": "bad", "cancelled": "dim"}
 """Styles of statuses that are not plain."""
 _MARKS: dict[SpanStatus, tuple[str, Style]] = {"ok": ("", "plain"), "error": (" ✗", "bad"), "cancelled": (" ~", "dim")}
-_COUNTED = {"exact": "counted", "estimated": "estimated", "bounds": "bounded"}
-_CANDIDATES = ("", "model", "score", "quality", "est. cost", "est. time", "stable")
+_SAYS = {
+    wire.DecisionSpan: "token_count",
+    wire.CacheSpan: "mode similarity age_s saved_usd",
+    wire.FallbackSpan: "reason to_model used",
+    wire.GuardrailSpan: "rule stage action count",
+    wire.ModelSpan: "attempt provider error finish_reason repair hedge probe ttft_ms usage_estimated saved_usd",
+    wire.StepSpan: "number",
+    wire.SubTraceSpan: "trace_id",
+    wire.ToolSpan: "still_running",
+}
+"""Fields that the tree tells of a span, by its type."""
+_USUAL = (("attempt", 1), ("provider", "sandbox"))
 
 
-def candidate_table(shown: Sequence[Candidate], *, chosen: str, served: str | None = None, further: int = 0) -> Table:
-    """Candidates, best first. ``served`` is the model that answered; ``further`` counts the candidates not shown."""
-    rows = []
-    costs = aligned([candidate.cost_usd for candidate in shown])
-    for place, (each, priced) in enumerate(zip(shown, costs, strict=True)):
-        role = "runner-up" if place == 1 else ""
-        if each.model in (chosen, served):
-            role = "chosen" if each.model == chosen else "served"
-        cells = (
-            role,
-            each.model,
-            f"{each.score:.3f}",
-            f"{each.quality:.2f}",
-            priced if each.cost_usd is None else f"${priced}",
-            f"{each.latency_s:.1f} s{' late' if each.late else ''}",
-            f"{each.stability:.2f}",
-        )
-        rows.append(Row(cells, "good" if role == "chosen" else "plain"))
-    if further:
-        rows.append(Row(("", f"and {further} more", "", "", "", "", ""), "dim"))
-    return Table(rows, _CANDIDATES, frozenset({2, 3, 4, 5, 6}))
+def candidate_table(candidates: Sequence[Candidate], served: str | None) -> Table:
+    """Candidates, best first. ``served`` is the model that answered."""
+    rows = [{**to_builtins(each), "served": each.model == served} for each in candidates]
+    columns = "model score quality cost_usd latency_s stability served"
+    return listing(rows, columns, lambda each: "good" if each["served"] else "plain")
 
 
 def trace_page(trace: Trace) -> list[Block]:
@@ -61,9 +43,8 @@ def trace_page(trace: Trace) -> list[Block]:
 
 
 def span_table(trace: Trace) -> Table:
-    """The span tree, with a time bar for each span."""
-    whole = max([trace.duration_ms, *(span.start_ms + span.duration_ms for span in trace.spans)]) or 1.0
-    times = (time_short(0), time_short(trace.duration_ms), Bar(0.0, trace.duration_ms / whole))
+    """The span tree, with start and duration of each span."""
+    times = (time_short(0), time_short(trace.duration_ms))
     rows = [Row((trace.kind, *times, f"{trace.status}, {cost(trace)}"), STATUS_STYLES.get(trace.status, "plain"))]
     known, children = {span.id for span in trace.spans}, defaultdict[int | None, list[Span]](list)
     for span in trace.spans:  # a span whose parent is missing or not older goes to the root
@@ -72,10 +53,9 @@ def span_table(trace: Trace) -> Table:
     for lines, span in _branches(children, None, ""):
         mark, style = _MARKS[span.status]
         name = span.name if span.name == span.type else f"{span.type} {span.name}"
-        bar = Bar(span.start_ms / whole, span.duration_ms / whole)
-        times = (time_short(span.start_ms), time_short(span.duration_ms), bar)
+        times = (time_short(span.start_ms), time_short(span.duration_ms))
         rows.append(Row((f"{lines} {name}{mark}", *times, ", ".join(_says(span))), style))
-    return Table(rows, ("span", "start", "duration", "", ""), frozenset({1, 2}), prose=True)
+    return Table(rows, "span | >start | >duration |", prose=True)
 
 
 def _branches(children: Mapping[int | None, list[Span]], parent: int | None, lines: str) -> Iterator[tuple[str, Span]]:
@@ -88,54 +68,18 @@ def _branches(children: Mapping[int | None, list[Span]], parent: int | None, lin
 
 
 def _says(span: Span) -> Iterator[str]:
-    match span:
-        case DecisionSpan():
-            yield f"{sum(span.rejected.values())} rejected"
-            yield f"input {_COUNTED[span.token_count]}"
-        case CacheSpan():
-            yield "hit" if span.hit else "miss"
-            if span.mode is not None:
-                yield span.mode
-            if span.similarity is not None:
-                yield f"similarity {span.similarity:.3f}"
-            if span.age_s is not None:
-                yield f"{time_short(span.age_s * 1000)} old"
-            if span.saved_usd is not None:
-                yield f"{dollars(span.saved_usd)} saved"
-        case FallbackSpan():
-            yield f"{span.reason}, on to {span.to_model}{'' if span.used else ', in vain'}"
-        case GuardrailSpan():
-            times = "once" if span.count == 1 else f"{span.count} times"
-            yield f"{span.rule} in the {span.stage}: {span.action}, {times}"
-        case ModelSpan():
-            yield from _model_says(span)
-        case StepSpan():
-            yield f"step {span.number}"
-        case SubTraceSpan():
-            yield span.trace_id
-            if span.cost_usd:
-                yield dollars(span.cost_usd)
-        case ToolSpan():
-            if span.still_running:
-                yield "still running"
-        case other:
-            assert_never(other)
-
-
-def _model_says(span: ModelSpan) -> Iterator[str]:
-    if span.attempt > 1:
-        yield f"attempt {span.attempt}"
-    if span.error or span.finish_reason or span.status == "cancelled":
-        yield f"error: {span.error}" if span.error else span.finish_reason or "left"
-    if span.provider not in ("sandbox", span.model.partition("/")[0]):
-        yield f"by {span.provider}"
-    marks = {"mending its answer": span.repair, "hedge": span.hedge, "probe": span.probe}
-    yield from (said for said, holds in marks.items() if holds)
-    if span.ttft_ms is not None and span.provider != "sandbox":
-        yield f"first token at {time_short(span.ttft_ms)}"
-    if span.tokens is not None:
-        yield f"{tokens(span.tokens)}{' (estimated)' if span.usage_estimated else ''}"
-    if span.cost_usd or span.cost_range_usd:
-        yield cost(span)
-    if span.saved_usd:
-        yield f"{dollars(span.saved_usd)} saved"
+    if isinstance(span, wire.DecisionSpan):
+        yield f"{sum(span.rejected.values())} rejected"
+    if isinstance(span, wire.CacheSpan):
+        yield "hit" if span.hit else "miss"
+    for name in _SAYS[type(span)].split():
+        value = getattr(span, name)
+        if value is True:
+            yield heading(name)
+        elif value and (name, value) not in _USUAL:
+            told = cell(name, value)
+            yield f"error: {told}" if name == "error" else told if isinstance(value, str) else f"{heading(name)} {told}"
+    if isinstance(span, ModelSpan) and span.tokens is not None:
+        yield tokens(span.tokens)
+    if isinstance(span, ModelSpan | wire.SubTraceSpan) and span.cost_usd:
+        yield cost(span) if isinstance(span, ModelSpan) else dollars(span.cost_usd)

@@ -8,7 +8,7 @@ import re
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
@@ -28,8 +28,8 @@ from routewright.storage import is_postgres, open_storage, url_of
 from routewright.trace import TraceStore
 from routewright.wire import SYSTEM_ACCOUNT, Caller, Environment, RollupKeys
 
-from .command import INTERNAL, OK, Parser, add, add_json, number_or, refused
-from .show import Line, Screen, facts, picked
+from .command import INTERNAL, JSON, KEPT, OK, Declaration, arg, number_or, refused, verb
+from .show import Line, Screen, facts, fields, picked
 
 if TYPE_CHECKING:
     from routewright.backends.storage.postgres.connection import Address
@@ -41,52 +41,26 @@ WHEN = "a day, a time as 2026-11-22T09:30:00Z, or how long ago, as 30m, 2h, 7d"
 _AGO = re.compile(r"(\d{1,6})([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 _HINT = "name a file, as traces.db, or a database, as postgresql://user@host/database"
-_NAMED = 5
+_MOST_NAMED = 5
 """The most accounts listed in one line."""
 
 T = TypeVar("T")
 
 
-def add_store(command: Parser) -> None:
-    """Add the subcommands of ``store``."""
-    begun = command.command("create URL", _create)
-    add(begun, "url URL", "a database in PostgreSQL, as postgresql://user@host/database")
-    add(begun, "--grant-to ROLE", "a role that may use the store, and change no table, as a server needs it")
-    add_json(begun)
-    moved = command.command("copy FROM TO", _copy)
-    add(moved, "source FROM", "a file that nobody uses")
-    add(moved, "target TO", "an empty database in PostgreSQL, as postgresql://user@host/database")
-    add_json(moved)
-    copy = command.command("backup TARGET", _backup)
-    add(copy, "target TARGET", "the file to make")
-    sound, newer = command.command("check [STORE]", _check), command.command("upgrade [STORE]", _upgrade)
-    for each in (sound, newer):
-        add(each, "named STORE", "the same as --store", nargs="?")
-    retain = command.command("retain", _retain)
-    retain.set_defaults(hints={"or None": "or forever"})
-    kept: dict[str, Any] = {"type": number_or("forever"), "default": argparse.SUPPRESS, "metavar": "N | forever"}
-    add(retain, "--production-days", "how long production traces are kept (initially 30)", **kept)
-    add(retain, "--sandbox-days", "how long sandbox traces are kept (initially 1)", **kept)
-    add_store_options(copy, sound, newer, retain)
+def _place(does: str) -> Declaration:
+    return arg("--store URL", f"{does} a file as traces.db, or a postgresql:// address (default: {VARIABLE})")
 
 
-def add_place(command: Parser, *, writes: bool = False) -> None:
-    """Add ``--store``."""
-    does = "keep the trace there; it" if writes else "the store, which"
-    add(command, "--store URL", f"{does} is a file as traces.db, or a postgresql:// address (default: {VARIABLE})")
-
-
-def add_store_options(*commands: Parser) -> None:
-    """Add ``--store`` and ``--json``."""
-    for each in commands:
-        add_place(each)
-        add_json(each)
-
-
-def add_whose(command: Parser) -> None:
-    """Add ``--account`` and ``--environment``."""
-    add(command, "--account NAME", "whose they are (default: default)", default="default")
-    add(command, "--environment", "only those of this one (default: both)", choices=get_args(Environment))
+STORE = _place("the store, which is")
+KEEPS = _place("keep the trace there; it is")
+IN_STORE = (STORE, JSON)
+ACCOUNT = arg("--account NAME", "whose they are", default="default")
+ENVIRONMENT = arg("--environment", "only those of this one (default: both)", Environment)
+WHOSE = (ACCOUNT, ENVIRONMENT)
+LIMIT = arg("--limit N", "how many", int, 50)
+SPAN = (arg("--since WHEN", f"then or later: {WHEN}"), arg("--until WHEN", "before then"))
+OUTPUT = arg("--output FILE", "where to write them (default: standard output)")
+_NAMED_STORE = arg("named STORE", "the same as --store", nargs="?")
 
 
 def named_store(args: Namespace) -> Storage | None:
@@ -122,15 +96,18 @@ def existing_store(args: Namespace) -> Storage:
     return storage
 
 
-def check_apart(said_by: str, target: Path, store: Storage) -> None:
-    """Refuse to overwrite a file of the store, also through a link. Raises ``ValidationFailed``."""
-    if not isinstance(store, LocalStorage):
+def check_apart(args: Namespace, said_by: str = "--output", target: str | None = None) -> None:
+    """Refuse to overwrite a file of the store, also through a link. ``target``: None is the file of ``--output``.
+
+    Raises ``ValidationFailed``."""
+    store, target = existing_store(args), target or args.output
+    if target is None or not isinstance(store, LocalStorage):
         return
     for path in (store.path, store.path.resolve()):  # SQLite creates its files next to the link's target
         ends = ("", "-wal", "-shm", "-journal")
         databases = [Path(f"{path}{end}") for end in ends]
-        if any(is_same(target, own) for own in (*databases, secret_path(path))):
-            said = f"{target} belongs to the store {store.path}, which would be lost"
+        if any(is_same(Path(target), own) for own in (*databases, secret_path(path))):
+            said = f"{Path(target)} belongs to the store {store.path}, which would be lost"
             raise refused(said_by, said, "name another file")
 
 
@@ -148,7 +125,7 @@ async def other_accounts(args: Namespace) -> str | None:
         names = [account.name for account in await console.accounts()]
     if args.account in names:
         return None
-    found = listed(names) if len(names) <= _NAMED else f"'routewright accounts ls' lists {len(names)}"
+    found = listed(names) if len(names) <= _MOST_NAMED else f"'routewright accounts ls' lists {len(names)}"
     return f"; name another with --account: {found}" if names else ""
 
 
@@ -172,6 +149,12 @@ def duration(text: str) -> int:
     return seconds
 
 
+@verb(
+    "store create",
+    arg("url URL", "a database in PostgreSQL, as postgresql://user@host/database"),
+    arg("--grant-to ROLE", "a role that may use the store, and change no table, as a server needs it"),
+    JSON,
+)
 def _create(args: Namespace, screen: Screen) -> None:
     """Make a store in a database of PostgreSQL, and let a role use it.
 
@@ -186,6 +169,7 @@ def _create(args: Namespace, screen: Screen) -> None:
     screen.report(told, note=said if args.grant_to is None else f"{said}; {args.grant_to} may use it")
 
 
+@verb("store backup", arg("target TARGET", "the file to make"), *IN_STORE)
 def _backup(args: Namespace, screen: Screen) -> None:
     """Copy the store, as it is at one moment.
 
@@ -199,7 +183,7 @@ def _backup(args: Namespace, screen: Screen) -> None:
             raise refused("TARGET", f"{path} exists", "name a new file")
     if not target.parent.is_dir():
         raise refused("TARGET", f"there is no folder {target.parent}", "make it first")
-    check_apart("TARGET", target, existing_store(args))
+    check_apart(args, "TARGET", args.target)
     backup(source, target)
     if secret is not None:
         try:
@@ -221,6 +205,7 @@ def _backup(args: Namespace, screen: Screen) -> None:
     screen.report(told, facts({"backup": str(target), "secret": says}))
 
 
+@verb("store check", _NAMED_STORE, *IN_STORE)
 def _check(args: Namespace, screen: Screen) -> int:
     """Read the whole store, and say what is damaged.
 
@@ -241,13 +226,11 @@ def _check(args: Namespace, screen: Screen) -> int:
     secret = RootSecret(existing_store(args), os.environ)
     is_known = not is_postgres(named) or secret.lasts
     keys = {"live": len(digests), "of_another_secret": strangers(digests, secret) if is_known else None}
-    unchecked = "" if is_known else f", not checked: {SECRET} is not set"
-    rows = {
-        "store": str(place),
-        "version": str(found.version),
-        "traces": f"{found.traces:,}",
-        "keys": f"{keys['live']:,} live{unchecked}" if keys["live"] else "",
-        "size": size(found.bytes),
+    shown = {
+        **picked(found, "version traces"),
+        "live keys": len(digests),
+        "not checked": "" if is_known else f"the keys: {SECRET} is not set",
+        "size_bytes": found.bytes,
     }
     problems = [*found.problems]
     if keys["of_another_secret"]:
@@ -258,18 +241,13 @@ def _check(args: Namespace, screen: Screen) -> int:
     said = "damaged: restore a backup" if found.problems else "sound, but its keys are refused" if problems else "sound"
     verdict = Line(said, "bad" if problems else "good")
     told = {"store": str(place), **found._asdict(), "keys": keys}
-    screen.report(told, facts(rows), Line(), *(Line(problem, "bad") for problem in problems), verdict)
+    screen.report(
+        told, fields({"store": str(place), **shown}), Line(), *(Line(problem, "bad") for problem in problems), verdict
+    )
     return INTERNAL if problems else OK
 
 
-def size(count: float) -> str:
-    """Format a number of bytes with a suitable unit."""
-    unit = 0
-    while count >= 1000 and unit < 4:
-        count, unit = count / 1000, unit + 1
-    return f"{count:.1f} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}" if unit else f"{count:.0f} bytes"
-
-
+@verb("store upgrade", _NAMED_STORE, *IN_STORE)
 def _upgrade(args: Namespace, screen: Screen) -> None:
     """Upgrade the store to the version that this routewright needs.
 
@@ -292,6 +270,12 @@ def _upgrade(args: Namespace, screen: Screen) -> None:
     screen.report(told, note=note)
 
 
+def _days(option: str, initially: int) -> Declaration:
+    does = f"how long they are kept (initially {initially})"
+    return arg(f"{option} N|forever", does, number_or("forever"), KEPT)
+
+
+@verb("store retain", _days("--production-days", 30), _days("--sandbox-days", 1), *IN_STORE)
 async def _retain(args: Namespace, screen: Screen) -> None:
     """Set how long traces are kept, and remove older ones.
 
@@ -304,12 +288,16 @@ async def _retain(args: Namespace, screen: Screen) -> None:
             retention = replace(retention, **given)
             removed = await store.retain(retention)
     kept = picked(retention, "production_days sandbox_days")
-    said = ["for ever" if days is None else f"{days:g} day{'' if days == 1 else 's'}" for days in kept.values()]
-    gone = "" if removed is None else f"{removed:,} traces and snapshots that were past their time"
-    named = dict(zip(("production", "sandbox", "removed"), (*said, gone), strict=True))
-    screen.report({**kept, "removed": removed}, facts(named))
+    named = {name: "for ever" if days is None else days for name, days in kept.items()}
+    screen.report({**kept, "removed": removed}, fields({**named, "removed": removed}))
 
 
+@verb(
+    "store copy",
+    arg("source FROM", "a file that nobody uses"),
+    arg("target TO", "an empty database in PostgreSQL, as postgresql://user@host/database"),
+    JSON,
+)
 async def _copy(args: Namespace, screen: Screen) -> int:
     """Copy all that lasts from a file into an empty database of PostgreSQL.
 
