@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import tomllib
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -210,6 +212,30 @@ def test_an_overlay_that_does_not_load_is_not_written(capsys: Capture) -> None:
     assert "models.json: aliases['openai/gpt-9']: is the id of a model" in capsys.readouterr().err
     assert Path("models.json").read_text().startswith('{"aliases"')
     assert not [path for path in Path().iterdir() if path.name.endswith(".new")]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files have other rights there")
+def test_a_file_that_is_replaced_keeps_its_rights_and_its_link() -> None:
+    Path("behind").mkdir()
+    Path("models.json").symlink_to("behind/own.json")
+    for mode in (0o600, 0o640):
+        Path("behind/own.json").write_text("{}")
+        Path("behind/own.json").chmod(mode)
+        assert run("import", save()) == 0
+        assert Path("models.json").is_symlink()
+        assert stat.S_IMODE(Path("behind/own.json").stat().st_mode) == mode
+    assert os.listdir("behind") == ["own.json"]
+
+
+def test_a_write_that_fails_leaves_no_draft_and_the_file_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    Path("models.json").write_text("{}")
+    monkeypatch.setattr(os, "replace", full)
+    assert run("import", save()) == 2
+    assert sorted(os.listdir()) == ["models.json", "prices.json"]
+    assert Path("models.json").read_text() == "{}"
 
 
 def test_catalogue_without_a_subcommand_lists_them(capsys: Capture) -> None:

@@ -717,7 +717,7 @@ COMMANDS = [
     "webhooks deliveries acme", "route --sandbox --explain --trace Hi", "agent --sandbox Hi", "decide --sandbox Hi",
     "models", "policies check policies.toml --sandbox", "traces ls", "traces show",
     "traces delete --everything --yes", "analytics usage", "analytics cache", "analytics fallback",
-    "analytics latency", "ledger rows", "ledger totals", "store retain", "store upgrade",
+    "analytics latency", "ledger rows", "store retain", "store upgrade",
 ]  # fmt: skip
 
 

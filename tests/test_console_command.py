@@ -447,7 +447,7 @@ def test_removing_the_last_limit_of_a_key_leaves_none(capsys: Capture) -> None:
 STRAY = "sk_live_" + "Canary0" * 4 + "abcde"
 PLACES = [
     ["traces", "show", STRAY], ["traces", "ls", STRAY], ["traces", "ls", "--account", STRAY],
-    ["traces", "delete", STRAY, "--yes"], ["ledger", "totals", "--first", STRAY], ["ledger", "rows", "--trace", STRAY],
+    ["traces", "delete", STRAY, "--yes"], ["ledger", "rows", "--trace", STRAY],
     ["accounts", "credit", "acme", STRAY], ["accounts", "change", "acme", "--requests-per-min", STRAY],
     ["accounts", "show", STRAY], ["keys", "create", "acme", "--name", "x", "--scope", STRAY],
     ["keys", "create", "acme", "--name", "x", f"--{STRAY}"], ["incidents", "open", "t", "--severity", STRAY],

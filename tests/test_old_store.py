@@ -342,7 +342,7 @@ async def test_the_firm_continues_in_the_old_store(firm: Firm, expected: Any) ->
 
 @pytest.mark.parametrize(
     "command",
-    ["store check", "store backup copy.db", "traces ls --account acme", "ledger totals --account acme",
+    ["store check", "store backup copy.db", "traces ls --account acme", "ledger rows --account acme",
      "analytics usage --account corp", "accounts ls", "keys ls acme", "incidents ls"],
 )  # fmt: skip
 def test_commands_run_on_the_store(path: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -37,7 +37,6 @@ PLACES = (
 )
 COMMANDS = (
     "cache stats --cache URL",
-    "cache explain --sandbox --cache URL hello",
     "cache invalidate --everything --yes --cache URL",
     "store create URL",
     "store create URL --grant-to nobody",

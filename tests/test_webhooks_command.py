@@ -9,10 +9,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from queue import Queue
-from threading import Thread
 from typing import Any
 
 import anyio
@@ -24,6 +22,7 @@ from routewright.errors import SignatureError
 from routewright.webhook import verify_request
 from routewright.wire import ClaimDeliveries, DeliveryAttempt, EndAttempt, PutEvent, WebhookEvent
 from tests.contracts.storage.samples import make_event
+from tests.upstream import Answer, Request, Upstream
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -85,7 +84,7 @@ def test_an_endpoint_is_disabled_enabled_rotated_and_deleted(capsys: Capture) ->
     assert told(capsys, "disable", "acme", made["id"])["disabled_at"] is not None
     assert "disabled" in shown(capsys, "ls", "acme")[0]
     assert told(capsys, "enable", "acme", made["id"])["disabled_at"] is None
-    assert told(capsys, "rotate", "acme", made["id"], "--overlap", "0")["secret"] != made["secret"]
+    assert told(capsys, "rotate", "acme", made["id"], "--overlap", "0m")["secret"] != made["secret"]
     assert "is not a time" in refused(capsys, "rotate", "acme", made["id"], "--overlap", "soon")
     _, err = shown(capsys, "delete", "other", made["id"], code=2)
     assert "no endpoint" in err
@@ -136,50 +135,29 @@ def running(*argv: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-class Receiver(HTTPServer):
-    """Receives webhooks on this machine. Answers 401 to those that are not signed with its secret."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Post)
-        self.secret = ""
-        self.events: Queue[WebhookEvent] = Queue()
-
-
-class _Post(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        try:
-            self.server.events.put(verify_request(body, self.headers, self.server.secret))
-        except SignatureError:
-            self.send_response(401)
-        else:
-            self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Suppress the access log."""
-
-
 def test_test_and_run_deliver_to_a_receiver(capsys: Capture) -> None:
-    with Receiver() as receiver:
-        Thread(target=receiver.serve_forever, daemon=True).start()
-        url, options = f"http://127.0.0.1:{receiver.server_port}", ("--allow-loopback", "--event", "incident.created")
-        stranger, made = (told(capsys, "create", "acme", url, *options) for _ in range(2))
-        receiver.secret = made["secret"]
+    events: Queue[WebhookEvent] = Queue()
+
+    def receive(request: Request) -> Answer:
+        try:
+            events.put(verify_request(request.raw, request.headers, made["secret"]))
+        except SignatureError:
+            return Answer(status=401)
+        return Answer(status=204)
+
+    with Upstream(receive) as receiver:
+        options = (receiver.root, "--allow-loopback", "--event", "incident.created")
+        stranger, made = (told(capsys, "create", "acme", *options) for _ in range(2))
         attempts = told(capsys, "test", "acme", stranger["id"], "--allow-loopback", code=1)["attempts"]
         assert attempts["incident.created"]["status"] == 401  # it is signed with another secret
         out, _ = shown(capsys, "test", "acme", made["id"], code=1)
         assert "not public" in out
         out, _ = shown(capsys, "test", "acme", made["id"], "--allow-loopback")
         assert "204" in out
-        assert receiver.events.get(timeout=10).type == "incident.created"
+        assert events.get(timeout=10).type == "incident.created"
         shown(capsys, "delete", "acme", stranger["id"])
         with running("run", "--allow-loopback") as delivering:
             assert delivering.stderr is not None
             assert "delivering" in delivering.stderr.readline()
             assert main(["incidents", "open", "Answers are slow"]) == 0
-            event = receiver.events.get(timeout=30)
-        receiver.shutdown()
-    assert event.data["title"] == "Answers are slow"
+            assert events.get(timeout=30).data["title"] == "Answers are slow"

@@ -76,7 +76,7 @@ async def _agent(args: Namespace, screen: Screen) -> int:
         goal=args.goal,
         strategy=args.strategy,
         search=search,
-        code=_sandbox(args.code),
+        code=None if args.code is None else _sandbox(),
         **{name: value for name, value in given.items() if value is not None},
     )
     async with router, search or nullcontext():
@@ -205,10 +205,8 @@ def _tool(name: str) -> Any:
     return getattr(imported, function)
 
 
-def _sandbox(name: str | None) -> CodeSandbox | None:
+def _sandbox() -> CodeSandbox:
     """The sandbox of ``--code``. Raises ``ValidationFailed`` if it is not installed."""
-    if name is None:
-        return None
     try:
         from routewright.backends.tools.monty_sandbox import MontySandbox
     except ModuleNotFoundError as error:

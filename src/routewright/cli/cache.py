@@ -53,16 +53,13 @@ async def _stats(args: Namespace, screen: Screen) -> None:
     """Count the answers that are kept of an account.
 
     How often answers came from the cache is in 'routewright analytics cache'."""
-    cache = _existing(args)
-    async with Router(cache=cache) as router:
+    async with Router(cache=_existing(args)) as router:
         kept = await router.as_caller(Caller(args.account)).cache.stats()
-        of_all = (await cache.stats(None, router.clock.time())).entries
     figures = picked(kept, "entries size_bytes partitions") | {
         "oldest_at": None if kept.oldest_at is None else timestamp(kept.oldest_at),
         "saves_usd": kept.saves_nanos / 1e9,
     }
-    others = f"; other accounts have {of_all:,}: name one with --account" if of_all else ""
-    lack = "" if kept.entries else f"the account {told(args.account)} has no answer there{others}"
+    lack = "" if kept.entries else f"the account {told(args.account)} has no answer there"
     screen.report({"account": args.account, **figures}, *([] if lack else [fields(figures)]), note=lack)
 
 

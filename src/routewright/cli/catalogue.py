@@ -25,15 +25,11 @@ from routewright.router import Router
 
 from .command import CATALOGUE, JSON, NOBODY_FITS, OK, arg, flag, refused, repeated, several, verb
 from .route import PROMPT, request_of
-from .show import Line, Screen, listing, replacing
+from .show import Line, Screen, listing, replace_file
 from .store import is_same
 
 _NAMED = 10
 """The most problems shown."""
-
-
-def _catalogue(args: Namespace) -> Catalogue:
-    return Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)
 
 
 @verb(
@@ -66,8 +62,7 @@ def _import(args: Namespace, screen: Screen) -> None:
     writes = text != _text(with_updates(content, (), None)) and not args.dry_run
     if writes:
         _check(json_document(output, text))
-        with replacing(output, 0o666) as file:
-            file.write(text)
+        replace_file(output, text)
     new = [model.id for before, model in updates if before is None]
     changed = [model.id for before, model in updates if before is not None]
     told = {"changed": changed, "new": new, "problems": [problem._asdict() for problem in problems]}
@@ -146,7 +141,8 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
     request = request_of(args, ())
     document = read_policy_document(args.policy_file)
     with document.naming():
-        policies, catalogue = policies_of(document), _catalogue(args)
+        policies = policies_of(document)
+        catalogue = Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)
         router = (Router.sandbox if args.sandbox else Router)(catalogue=catalogue, policies=policies)
         if all(model.availability.status == "unavailable" for model in router.models()):
             screen.note("no provider is configured: checked against the whole catalogue")

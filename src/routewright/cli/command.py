@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from inspect import getdoc, iscoroutinefunction
 from io import BytesIO, TextIOWrapper
+from secrets import token_hex
 from typing import Any, NamedTuple, NoReturn, get_args
 
 import msgspec
@@ -81,7 +82,7 @@ _COMMANDS = {
     "analytics": ("analytics", "report usage, latency, fallbacks and cache hits of a store"),
     "cache": ("cache", "count and remove answers in a response cache"),
     "feedback": ("traces", "rate an answer"),
-    "ledger": ("ledger", "list and add up costs and charges"),
+    "ledger": ("ledger", "list and export costs and charges"),
     "accounts": ("accounts", "create accounts, change their plans, limits and credit"),
     "keys": ("accounts", "create, list, change and revoke the keys of an account"),
     "incidents": ("accounts", "open and resolve incidents that affect many callers"),
@@ -341,7 +342,7 @@ def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
             problems.append(each._replace(path=f"{names.get(name, name)}{bracket}{rest}", hint=hint))
         error = ValidationFailed.of(*problems) if problems else error
     if args.json:
-        error.request_id = error.request_id or _new_id()
+        error.request_id = error.request_id or f"req_{token_hex(13)}"
         screen.json(msgspec.json.decode(without_passwords(without_keys(json_line(error_envelope(error))))))
     screen.note(f"routewright: {without_passwords(in_words(error, args))}", "bad")
     return exit_code(error)
@@ -370,15 +371,6 @@ def in_words(text: object, args: Namespace) -> str:
     message = "\n".join(lines)
     is_option = getattr(args, "model", None) is not None  # overrides the models of a request
     return re.sub(r"^models\[\d+\]", "--model", message, flags=re.MULTILINE) if is_option else message
-
-
-def _new_id() -> str:
-    from random import SystemRandom
-
-    from routewright.backends.clock import SystemClock  # loads asyncio, too
-    from routewright.identity import Ids
-
-    return Ids(SystemClock(), SystemRandom())("req_")
 
 
 def number_or(word: str, number: Callable[[str], float] = float) -> Callable[[str], float | None]:

@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from io import TextIOWrapper
 from json import dumps
@@ -293,18 +292,10 @@ class Screen:
         encoded = msgspec.json.encode(value)
         self._write_json(_decoded(msgspec.json.format(encoded) if self.is_terminal else encoded))
 
-    async def export(self, things: AsyncIterator[object], output: str | None, one: str) -> None:
-        """Write many JSON objects, each on a line, to a file or to standard output. ``one``: what one of them is."""
-        if output is None:
-            async for thing in things:
-                self._write_json(json_line(thing))
-            return
-        count = 0
-        with replacing(Path(output), 0o600) as file:  # they can hold prompts
-            async for thing in things:
-                file.write(json_line(thing))
-                count += 1
-        self.note(f"{counted(count, one)} written to {output}")
+    async def export(self, things: AsyncIterator[object]) -> None:
+        """Write many JSON objects, each on a line."""
+        async for thing in things:
+            self._write_json(json_line(thing))
 
     def _write_json(self, text: str) -> None:
         if not _can_encode(self._out, text):
@@ -372,26 +363,17 @@ def discard_output() -> None:
     os.close(nowhere)
 
 
-@contextmanager
-def replacing(path: Path, mode: int) -> Iterator[TextIO]:
-    """A draft beside the file of ``--output``, which then takes its place, so that nobody reads half of it.
+def replace_file(path: Path, text: str) -> None:
+    """Write the file of ``--output`` as a draft, which then takes its place, so that nobody reads half of it.
 
-    A new file gets the rights ``mode``, less the umask; one that is replaced keeps its own. A pipe is written directly.
-    Raises ``ValidationFailed`` where it cannot be written."""
+    One that is replaced keeps its rights. Raises ``ValidationFailed`` where it cannot be written."""
+    target = path.resolve()  # a link stays, and leads to the new file
+    draft = target.with_name(f".{token_hex(8)}.new")
     try:
-        if path.exists() and not path.is_file():
-            with path.open("w", encoding="utf-8") as file:
-                yield file
-            return
-        target = path.resolve()  # a link stays, and leads to the new file
-        draft = target.with_name(f".{token_hex(8)}.new")
-        rights = 0o600 if target.exists() else mode
         try:
-            with open(draft, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, rights)) as file:
-                yield file
+            draft.write_text(text, "utf-8")
             if target.exists():
-                with suppress(OSError):  # some file systems know no rights
-                    shutil.copymode(target, draft)
+                shutil.copymode(target, draft)
             os.replace(draft, target)
         finally:
             draft.unlink(missing_ok=True)

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec.structs import replace
 
 from routewright._core.request.json_scan import is_unicode
-from routewright._core.request.problems import listed
 from routewright._core.timestamps import timestamp
 from routewright.authentication import strangers
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.upkeep import backup, check, live_digests, upgrade
-from routewright.console import Console
 from routewright.errors import NotFound, StorageUnavailable, ValidationFailed
 from routewright.protocols import LimitingStorage, LocalStorage, Storage
 from routewright.root_secret import VARIABLE as SECRET
@@ -41,8 +39,6 @@ WHEN = "a day, a time as 2026-11-22T09:30:00Z, or how long ago, as 30m, 2h, 7d"
 _AGO = re.compile(r"(\d{1,6})([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 _HINT = "name a file, as traces.db, or a database, as postgresql://user@host/database"
-_MOST_NAMED = 5
-"""The most accounts listed in one line."""
 
 T = TypeVar("T")
 
@@ -59,7 +55,6 @@ ENVIRONMENT = arg("--environment", "only those of this one (default: both)", Env
 WHOSE = (ACCOUNT, ENVIRONMENT)
 LIMIT = arg("--limit N", "how many", int, 50)
 SPAN = (arg("--since WHEN", f"then or later: {WHEN}"), arg("--until WHEN", "before then"))
-OUTPUT = arg("--output FILE", "where to write them (default: standard output)")
 _NAMED_STORE = arg("named STORE", "the same as --store", nargs="?")
 
 
@@ -96,19 +91,13 @@ def existing_store(args: Namespace) -> Storage:
     return storage
 
 
-def check_apart(args: Namespace, said_by: str = "--output", target: str | None = None) -> None:
-    """Refuse to overwrite a file of the store, also through a link. ``target``: None is the file of ``--output``.
-
-    Raises ``ValidationFailed``."""
-    store, target = existing_store(args), target or args.output
-    if target is None or not isinstance(store, LocalStorage):
-        return
-    for path in (store.path, store.path.resolve()):  # SQLite creates its files next to the link's target
-        ends = ("", "-wal", "-shm", "-journal")
-        databases = [Path(f"{path}{end}") for end in ends]
+def _check_apart(store: Path, target: str) -> None:
+    """Refuse to write to a file of the store, also through a link. Raises ``ValidationFailed``."""
+    for path in (store, store.resolve()):  # SQLite creates its files next to the link's target
+        databases = [Path(f"{path}{end}") for end in ("", "-wal", "-shm", "-journal")]
         if any(is_same(Path(target), own) for own in (*databases, secret_path(path))):
-            said = f"{Path(target)} belongs to the store {store.path}, which would be lost"
-            raise refused(said_by, said, "name another file")
+            said = f"{Path(target)} belongs to the store {store}, which would be lost"
+            raise refused("TARGET", said, "name another file")
 
 
 def is_same(first: Path, second: Path) -> bool:
@@ -117,16 +106,6 @@ def is_same(first: Path, second: Path) -> bool:
         return first.samefile(second)
     except OSError:
         return os.path.realpath(first) == os.path.realpath(second)
-
-
-async def other_accounts(args: Namespace) -> str | None:
-    """A message suffix that lists the existing accounts. None if ``args.account`` is one of them."""
-    async with Console(existing_store(args)) as console:
-        names = [account.name for account in await console.accounts()]
-    if args.account in names:
-        return None
-    found = listed(names) if len(names) <= _MOST_NAMED else f"'routewright accounts ls' lists {len(names)}"
-    return f"; name another with --account: {found}" if names else ""
 
 
 def when(text: str | None) -> str | None:
@@ -183,7 +162,7 @@ def _backup(args: Namespace, screen: Screen) -> None:
             raise refused("TARGET", f"{path} exists", "name a new file")
     if not target.parent.is_dir():
         raise refused("TARGET", f"there is no folder {target.parent}", "make it first")
-    check_apart(args, "TARGET", args.target)
+    _check_apart(source, args.target)
     backup(source, target)
     if secret is not None:
         try:

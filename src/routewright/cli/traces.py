@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import aclosing, suppress
@@ -16,16 +15,15 @@ from routewright._core.account_fields import told
 from routewright._core.request.json_scan import quoted
 from routewright.errors import NotFound, StorageCorrupt
 from routewright.trace import TraceStore
-from routewright.wire import PutFeedback, Trace, TraceItem
+from routewright.wire import Trace, TraceItem
 from routewright.wire.analytics import time_short
 
 from .command import YES, arg, flag, refused, unconfirmed, verb
 from .show import LIST_PRICE, USUAL_TIME, Block, Line, Screen, cost, counted, facts, fields, listing, picked, tokens
 from .spans import STATUS_STYLES, candidate_table, span_table
-from .store import IN_STORE, LIMIT, OUTPUT, SPAN, STORE, WHOSE, check_apart, existing_store, other_accounts, when
+from .store import IN_STORE, LIMIT, SPAN, STORE, WHOSE, existing_store, when
 
-PAGE = 200
-COUNTED = 10_000
+COUNTED = 200
 """The most traces counted without ``--yes``. Beyond it the message says "or more"."""
 
 _FILTER = """\
@@ -64,13 +62,6 @@ def _selection(args: Namespace) -> dict[str, Any]:
     }
 
 
-async def _lack(store: TraceStore, args: Namespace) -> str:
-    """A message if the account has no traces, else an empty string."""
-    if (await store.query(account=args.account, limit=1)).data:
-        return ""
-    return f"the account {told(args.account)} has no trace there{await other_accounts(args) or ''}"
-
-
 @verb(
     "traces ls",
     *_FILTERED,
@@ -83,15 +74,9 @@ async def _ls(args: Namespace, screen: Screen) -> None:
     """List traces, newest first."""
     async with TraceStore(existing_store(args)) as store:
         page = await store.query(**_selection(args), limit=args.limit, cursor=args.cursor)
-        note = "" if page.data or args.json else await _lack(store, args) or "no such trace"
+    note = "" if page.data else f"no such trace of the account {told(args.account)}"
     if page.next_cursor is not None:
-        usual = {"account": "default", "limit": 50, "filter": args.filter}
-        asked = {**_selection(args), "limit": args.limit, "store": args.store, "cursor": page.next_cursor}
-        given = {name: str(value) for name, value in asked.items() if value not in (None, usual.get(name))}
-        # --name=value allows values that begin with a dash; -- allows such a filter
-        words = [f"--{name}={shlex.quote(value)}" for name, value in given.items()]
-        words += ["--", shlex.quote(args.filter)] if args.filter else []
-        note = f"older ones: {' '.join(['routewright traces ls', *words])}"
+        note = f"older ones: the same with --cursor={page.next_cursor}"
     screen.report(
         page,
         listing([_item(item) for item in page.data], _LIST, lambda item: STATUS_STYLES.get(item["status"], "plain")),
@@ -113,21 +98,15 @@ async def _show(args: Namespace, screen: Screen) -> None:
     Without an ID it is the newest."""
     whose = picked(args, "account environment")
     async with TraceStore(existing_store(args)) as store:
-        try:
-            trace_id = args.trace_id
-            if trace_id is None:
-                newest = (await store.query(**whose, limit=1)).data
-                if not newest:
-                    raise NotFound(f"the account {quoted(args.account)} has no trace in that environment")
-                trace_id = newest[0].id
-            trace = await store.get(trace_id, **whose)
-        except NotFound as error:
-            lack = await _lack(store, args)
-            if not lack:
-                raise
-            raise NotFound(lack if args.trace_id is None else f"{error}; {lack}") from error
-        rating = _rating(await store.feedback_of(trace.id, account=args.account))
-    screen.report({**msgspec.to_builtins(trace), "feedback": rating}, *_page(trace, rating))
+        trace_id = args.trace_id
+        if trace_id is None:
+            newest = (await store.query(**whose, limit=1)).data
+            if not newest:
+                raise NotFound(f"the account {told(args.account)} has no trace there")
+            trace_id = newest[0].id
+        trace = await store.get(trace_id, **whose)
+        record = await _with_feedback(store, trace)
+    screen.report(record, *_page(trace, record["feedback"]))
 
 
 def _page(trace: Trace, feedback: dict[str, Any] | None) -> Iterator[Block]:
@@ -164,21 +143,17 @@ def _page(trace: Trace, feedback: dict[str, Any] | None) -> Iterator[Block]:
         yield from (Line(), Line("Content", "title"), Line(), *map(Line, content.splitlines()))
 
 
-@verb("traces export", *_FILTERED, OUTPUT, STORE, more=_FILTER)
+@verb("traces export", *_FILTERED, STORE, more=_FILTER)
 async def _export(args: Namespace, screen: Screen) -> None:
     """Write whole traces, each as one line of JSON, newest first."""
-    check_apart(args)
     async with TraceStore(existing_store(args)) as store, aclosing(store.export(**_selection(args))) as traces:
-        await screen.export((await _with_feedback(store, trace) async for trace in traces), args.output, "trace")
+        await screen.export(await _with_feedback(store, trace) async for trace in traces)
 
 
-async def _with_feedback(store: TraceStore, trace: Trace) -> dict[str, Any] | Trace:
-    rating = _rating(await store.feedback_of(trace.id, account=trace.account))
-    return trace if rating is None else {**msgspec.to_builtins(trace), "feedback": rating}
-
-
-def _rating(feedback: PutFeedback | None) -> dict[str, Any] | None:
-    return None if feedback is None else picked(feedback, "score comment at")
+async def _with_feedback(store: TraceStore, trace: Trace) -> dict[str, Any]:
+    feedback = await store.feedback_of(trace.id, account=trace.account)
+    rating = None if feedback is None else picked(feedback, "score comment at")
+    return {**msgspec.to_builtins(trace), "feedback": rating}
 
 
 @verb(
@@ -216,14 +191,9 @@ async def _delete(args: Namespace, screen: Screen) -> None:
 
 async def _counted(store: TraceStore, which: dict[str, Any], args: Namespace) -> str:
     """How many traces are selected, up to a bound. Raises ``NotFound`` for an unknown id."""
-    count, cursor = 0, None
     if "trace_id" in which:
         with suppress(StorageCorrupt):  # damaged traces can be deleted
             await store.get(which["trace_id"], **picked(args, "account environment"))
         return counted(1, "trace")
-    while count < COUNTED:
-        page = await store.query(**which, limit=PAGE, cursor=cursor)
-        count, cursor = count + len(page.data), page.next_cursor
-        if cursor is None:
-            return counted(count, "trace")
-    return f"{COUNTED:,} traces or more"
+    page = await store.query(**which, limit=COUNTED)
+    return f"{counted(len(page.data), 'trace')}{'' if page.next_cursor is None else ' or more'}"

@@ -10,7 +10,6 @@ from typing import Any, get_args
 import anyio
 import msgspec
 
-from routewright._core.request.problems import listed
 from routewright.console import Console
 from routewright.settings import WebhookSettings
 from routewright.wire import DeliveryState, Endpoint, Environment, EventType, NewEndpoint, SignatureProfile
@@ -21,10 +20,6 @@ from .store import IN_STORE, LIMIT, STORE, duration, existing_store
 
 _ENDPOINTS = "id url environment profile created_at disabled_at events"
 _DELIVERIES = "event_id event_type endpoint_id state tries last_answer next_attempt_at"
-
-
-def _overlap(text: str) -> int:
-    return 0 if text == "0" else duration(text)
 
 
 _ACCOUNT = arg("account ACCOUNT", "whose it is")
@@ -50,18 +45,13 @@ async def _create(args: Namespace, screen: Screen) -> None:
       SECRET=$(routewright webhooks create acme https://hooks.example.com/in)"""
     given = picked(args, "events environment profile allow_loopback")
     async with Console(existing_store(args)) as console:
-        accounts = [each.name for each in await console.accounts()]
         _show_secret(await console.create_endpoint(args.account, args.url, **given), screen)
-    if accounts and args.account not in (*accounts, "default"):
-        screen.note(f"no account {args.account!r} is set up; there are {listed(accounts)}")
 
 
 @verb(
     "webhooks rotate",
     *_ENDPOINT,
-    arg(
-        "--overlap TIME", "how long the old secret still signs, as 30m, 2h, 7d, or 0", _overlap, "24h", dest="overlap_s"
-    ),
+    arg("--overlap TIME", "how long the old secret still signs, as 2h, 7d or 0m", duration, "24h", dest="overlap_s"),
     *IN_STORE,
 )
 async def _rotate(args: Namespace, screen: Screen) -> None:

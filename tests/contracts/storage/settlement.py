@@ -10,7 +10,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.accounts.ledger import grouped, key_of, sum_of
+from routewright._core.accounts.ledger import added, key_of, sum_of
 from routewright.errors import IdempotencyKeyReused, PreconditionFailed
 from routewright.testing import FakeClock
 from routewright.wire import (
@@ -24,6 +24,7 @@ from routewright.wire import (
     HealthSnapshot,
     LedgerRow,
     LedgerRows,
+    LedgerSum,
     LedgerSums,
     PutAccount,
     PutEvent,
@@ -361,7 +362,10 @@ class Accounting(AccountsSuite):
         for first, last in DAYS:
             fits = {name: [row for row in rows[name] if first <= row.at[:10] <= last] for name in names}
             for name in names:
-                sums = grouped(map(sum_of, fits[name]), lambda each: (each.day, each.provider, each.model, each.kind))
+                sums: dict[tuple[str, ...], LedgerSum] = {}
+                for each in map(sum_of, fits[name]):
+                    key = each.day, each.provider, each.model, each.kind
+                    sums[key] = added(sums[key], each) if key in sums else each
                 expected = [each for _, each in sorted(sums.items())]
                 assert await till.storage.read(name, LedgerSums(first, last)) == expected
 

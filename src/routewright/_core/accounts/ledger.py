@@ -3,8 +3,8 @@ refuses the full one (spec 5, contract 7)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
@@ -27,8 +27,6 @@ from routewright.wire import (
 
 from .payer import MONTH, RUN, End, Hold, purses_of
 from .state import KEPT_S, Expired, KeptResult, State, StoredAccounts, scope_of
-
-K = TypeVar("K")
 
 
 def sum_of(row: LedgerRow, sign: int = 1) -> LedgerSum:
@@ -53,15 +51,6 @@ def added(there: LedgerSum, more: LedgerSum) -> LedgerSum:
         least_nanos=there.least_nanos + more.least_nanos,
         most_nanos=there.most_nanos + more.most_nanos,
     )
-
-
-def grouped(sums: Iterable[LedgerSum], name: Callable[[LedgerSum], K]) -> dict[K, LedgerSum]:
-    """One sum per key; ``name`` returns the key."""
-    found: dict[K, LedgerSum] = {}
-    for each in sums:
-        key = name(each)
-        found[key] = added(found[key], each) if key in found else each
-    return found
 
 
 def key_of(row: LedgerRow) -> str:
