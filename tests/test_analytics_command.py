@@ -194,12 +194,3 @@ def test_more_groups_than_a_screen_holds_are_counted(tmp_path: Path, capsys: Cap
         out = shown(capsys, report)
         assert out.count("\nv/m") == 20
         assert out.endswith("and 5 more; --json lists all\n")
-
-
-def test_a_group_cannot_command_the_terminal_or_forge_a_line(tmp_path: Path, capsys: Capture) -> None:
-    nasty = "v/x\x1b[2J\nforged\x9b"
-    record(tmp_path / "traces.db", [trace("tr_1", selected_model=nasty, spans=[model(1, nasty)])])
-    for report in ("usage", "latency", "fallback"):
-        out = shown(capsys, report)
-        assert "v/x[2J forged" in out
-        assert not set(out) & {"\x1b", "\x9b"}

@@ -238,13 +238,6 @@ def test_a_write_that_fails_leaves_no_draft_and_the_file_as_it_was(monkeypatch: 
     assert Path("models.json").read_text() == "{}"
 
 
-def test_catalogue_without_a_subcommand_lists_them(capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run()
-    assert ended.value.code == 2
-    assert "required: COMMAND" in capsys.readouterr().err
-
-
 # the file's new keys
 
 

@@ -86,29 +86,9 @@ def test_stdout_holds_the_answer_and_nothing_else(capsys: Capture) -> None:
     assert main(README) == 0
     out, err = capsys.readouterr()
     assert re.fullmatch(r"This is a canned answer in the name of \S+\. The sandbox calls no model.*\n", out)
-    for said in (
-        "model ",
-        "cost ",
-        "tokens ",
-        "time ",
-        "trace   tr_",
-        "chosen",
-        "runner-up",
-        "rejected",
-        "route",
-        "└─ model",
-    ):
+    for said in ("model ", "cost ", "tokens ", "time ", "trace   tr_", "chosen", "runner-up", "rejected", "└─ model"):
         assert said in err
-
-
-def test_quiet_is_the_answer_alone(capsys: Capture) -> None:
-    assert main(["route", "--sandbox", "--quiet", "Hello"]) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_the_page_fits_a_hundred_columns(capsys: Capture) -> None:
-    main(README)
-    assert max(map(len, capsys.readouterr().err.splitlines())) <= 100
+    assert max(map(len, err.splitlines())) <= 100
 
 
 def test_json_is_one_line_with_the_route_response(capsys: Capture) -> None:
@@ -249,17 +229,11 @@ def test_ignored_params_are_listed_on_stderr(tmp_path: Path, capsys: Capture) ->
     assert "ignored" not in capsys.readouterr().err
 
 
-def test_a_bare_prompt_makes_a_bare_request() -> None:
+def test_a_prompt_an_image_and_no_fallback_are_fields_of_the_request() -> None:
     assert request("route", "hi") == RouteRequest([Message("user", "hi")])
-
-
-def test_an_image_is_sent_with_the_prompt() -> None:
+    assert request("route", "--no-fallback", "hi").fallback == Fallback([])
     asked = request("decide", "what?", "--image", "https://a/b.png").messages
     assert asked == [Message("user", [TextPart("what?"), ImagePart(ImageUrl("https://a/b.png"))])]
-
-
-def test_no_fallback_is_an_empty_chain() -> None:
-    assert request("route", "--no-fallback", "hi").fallback == Fallback([])
 
 
 def test_options_keep_other_fields_of_the_request(tmp_path: Path) -> None:
@@ -366,16 +340,6 @@ def test_a_refusal_shows_the_models_over_budget(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    "argv",
-    [["route", "--nonsense"], ["nonsense"], ["route", "--max-cost", "much", "x"], ["route", "--metadata", "x", "y"]],
-)
-def test_a_wrong_command_line_is_2(argv: list[str], capsys: Capture) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(argv)
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(
     ("argv", "usage", "said"),
     [
         (["route", "--sandbx", "hi"], "usage: routewright route ", "--sandbx; did you mean --sandbox?"),
@@ -383,12 +347,16 @@ def test_a_wrong_command_line_is_2(argv: list[str], capsys: Capture) -> None:
         (["route", "hi", "there"], "usage: routewright route ", "unrecognized arguments: there\n"),
         (["catalogue", "import"], "usage: routewright catalogue import ", "\nroutewright catalogue import: error: the"),
         (["--vresion", "models"], "usage: routewright ", "--vresion; did you mean --version?"),
+        (["nonsense"], "usage: routewright ", "invalid choice: 'nonsense'"),
+        (["route", "--max-cost", "much", "x"], "usage: routewright route ", "invalid float value: 'much'"),
+        (["route", "--metadata", "x", "y"], "usage: routewright route ", "'x' is not KEY=VALUE"),
     ],
 )
 def test_a_wrong_option_is_answered_by_its_command(argv: list[str], usage: str, said: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(argv)
-    err = capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert out == ""
     assert err.startswith(usage)
     assert said in err
 
@@ -464,14 +432,6 @@ def test_a_terminal_gets_the_same_page_in_colour(monkeypatch: Patch, capsys: Cap
     assert [line.rstrip() for line in re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines()] == bare.splitlines()
 
 
-def test_a_row_of_a_table_is_one_line_however_narrow_the_terminal(monkeypatch: Patch, capsys: Capture) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    on_terminal(monkeypatch, "stdout")
-    main(["models", "--all"])
-    rows = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
-    assert sum(row.startswith("ai21/jamba-large-1.7 ") for row in rows) == 1
-
-
 def test_text_is_never_markup(monkeypatch: Patch, capsys: Capture) -> None:
     sandbox(monkeypatch, faults={"*": "refused"})
     on_terminal(monkeypatch, "stdout", "stderr")
@@ -519,13 +479,6 @@ def test_decide_with_a_key_chooses_among_its_models(monkeypatch: Patch, capsys: 
     assert {candidate["model"].split("/")[0] for candidate in json.loads(out)["candidates"]} == {"mistral"}
 
 
-def test_decide_refuses_as_route_would(capsys: Capture) -> None:
-    assert main(["decide", "--sandbox", "--max-tokens", "5", "Hello"]) == 3
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "budget_tokens" in err
-
-
 def test_decide_shows_why_a_preferred_model_was_not_taken(capsys: Capture) -> None:
     argv = "decide --sandbox --prefer openai/o3-pro --prefer openai/gpt-4.1 --max-cost 0.01 Hello"
     assert main(argv.split()) == 0
@@ -547,6 +500,7 @@ def test_why_not_of_a_refused_request_names_options(capsys: Capture) -> None:
     assert main(["decide", "--sandbox", "--max-cost", "0", "--why-not", "openai/gpt-4.1", "Hello"]) == 3
     out, err = capsys.readouterr()
     assert out == ""
+    assert re.search(r"Decision: none of \d+ models fits\n\n.*\n +\d+  budget_cost  \S+ \$0\.0\d+", err)
     assert "openai/gpt-4.1 is rejected by budget_cost; no model is chosen.\n" in err
     assert "\nTo be considered: raise --max-cost to" in err
 

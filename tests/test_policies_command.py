@@ -123,6 +123,9 @@ def test_classes_are_matched_by_metadata(path: Path, capsys: Capture) -> None:
     asked = ["--policies", str(path), "--policy", "one", "--metadata", "team=tax", "Hello"]
     assert main(["decide", "--sandbox", *asked]) == 0
     assert "\nthe policy's class: team=tax\n" in capsys.readouterr().out
+    store = f"--store={path.with_name('traces.db')}"
+    assert main(["route", "--sandbox", store, *asked]) == main(["traces", "show", store]) == 0
+    assert re.search("^class +team=tax$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_an_unservable_class_fails_for_any_prompt(path: Path, capsys: Capture) -> None:

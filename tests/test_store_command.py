@@ -248,9 +248,3 @@ def test_an_invalid_retention_is_refused(days: str, capsys: Capture) -> None:
     assert re.fullmatch(said, capsys.readouterr().err)
     assert store("retain") == 0
     assert capsys.readouterr().out.startswith("production days  30\n")
-
-
-def test_a_retention_that_is_no_number_is_a_wrong_command_line(capsys: Capture) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        store("retain", "--sandbox-days", "long")
-    assert "'long' is neither a number nor 'forever'" in capsys.readouterr().err

@@ -15,7 +15,8 @@ from routewright.cli import main
 from routewright.cli.spans import span_table
 from routewright.wire import Content, FunctionCall, ImagePart, ImageUrl, Message, TextPart, ToolCall, Trace
 
-from .recorded import listed, model, plain, record, rescued, trace
+from .recorded import few, listed, model, plain, record, rescued, trace
+from .test_store_command import damage
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -78,7 +79,7 @@ def test_ls_names_the_cursor_of_the_next_page(extra: list[str], capsys: Capture)
 
 def test_an_empty_ls_says_so_on_stderr(capsys: Capture) -> None:
     assert traces("ls", "status=running") == 0
-    assert capsys.readouterr() == ("", "no such trace of the account 'default'\n")
+    assert capsys.readouterr() == ("", "the account 'default' has no such trace\n")
 
 
 @pytest.mark.parametrize(
@@ -275,6 +276,94 @@ def test_a_trace_cannot_change_the_direction_of_text(code: int, tmp_path: Path, 
         assert chr(code) not in out
         assert ("leftright" in out) != (f"left\\u{code:04x}right" in out)
     assert json.loads(out)["content"]["output"] == nasty
+
+
+# export
+
+
+def export(*argv: str) -> int:
+    return main(["traces", "export", *argv])
+
+
+def test_export_writes_whole_traces_one_a_line(capsys: Capture) -> None:
+    assert export("--since", "3h") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert [msgspec.json.decode(line, type=Trace) for line in out.splitlines()] == few()[:3]
+    assert export("status=failed") == 0
+    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == ["tr_failed"]
+    assert export("nonsense") == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_export_writes_what_a_user_said_of_a_trace_beside_it(capsys: Capture) -> None:
+    assert main(["feedback", "tr_failed", "0.5", "so so"]) == 0
+    assert export() == 0
+    said = {trace["id"]: trace["feedback"] for trace in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert {trace_id for trace_id, feedback in said.items() if feedback is not None} == {"tr_failed"}
+    assert (said["tr_failed"]["score"], said["tr_failed"]["comment"]) == (0.5, "so so")
+
+
+# delete
+
+
+def delete(*argv: str) -> int:
+    return main(["traces", "delete", *argv])
+
+
+@pytest.mark.parametrize(
+    ("argv", "gone"),
+    [
+        (["tr_failed"], ["tr_failed"]),
+        (["trc_failed"], ["tr_failed"]),
+        (["metadata.team=search"], ["tr_rescued"]),
+        (["--until", "1d"], ["tr_failed", "tr_oldest"]),
+        (["cost_usd>0", "--until", "1d"], ["tr_oldest"]),
+        (["--everything", "--environment", "sandbox"], ["tr_sandbox"]),
+        (["--everything"], ["tr_newest", "tr_rescued", "tr_sandbox", "tr_failed", "tr_oldest"]),
+    ],
+)
+def test_delete_removes_what_is_named_and_says_how_many(argv: list[str], gone: list[str], capsys: Capture) -> None:
+    before = listed(capsys)
+    assert delete(*argv, "--yes") == 0
+    assert capsys.readouterr() == ("", f"{len(gone)} trace{'s' * (len(gone) > 1)} deleted\n")
+    assert listed(capsys) == [each for each in before if each not in gone]
+    assert listed(capsys, "--account", "anna") == ["tr_hers"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "ID | FILTER: is missing; give an id, a filter, --since or --until; --everything means all"),
+        (["--everything", "status=failed"], "--everything: cannot be combined with a selection"),
+        (["tr_failed"], "1 trace would be deleted; give --yes to have it done"),
+        (["--until", "1d"], "2 traces would be deleted; give --yes to have it done"),
+        (["tr_nobody"], "no trace 'tr_nobody'"),
+        (["tr_nobody", "--yes"], "no trace 'tr_nobody'"),
+        (["tr_hers", "--yes"], "no trace 'tr_hers'"),
+        (["nonsense=1", "--yes"], "FILTER[0]: unknown key 'nonsense'"),
+    ],
+)
+def test_delete_refuses_what_is_left_open(argv: list[str], said: str, capsys: Capture) -> None:
+    assert delete(*argv) == 2
+    assert capsys.readouterr().err.startswith(f"routewright: {said}")
+    assert len(listed(capsys)) == 5
+
+
+def test_of_many_traces_only_so_many_are_counted(monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setattr("routewright.cli.traces.COUNTED", 3)
+    assert delete("--everything") == 2
+    assert "routewright: 3 traces or more would be deleted; give --yes" in capsys.readouterr().err
+
+
+def test_a_damaged_trace_is_deleted_by_its_id(store: Path, capsys: Capture) -> None:
+    damage(store)
+    assert main(["traces", "show", "tr_oldest"]) == 1
+    assert "trace 'tr_oldest' is damaged: delete it by its id" in capsys.readouterr().err
+    assert delete("tr_oldest", "--yes") == 0
+    assert capsys.readouterr() == ("", "1 trace deleted\n")
+    assert len(listed(capsys)) == 4
+    assert main(["store", "check"]) == 0
 
 
 # feedback

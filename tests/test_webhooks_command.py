@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -124,17 +122,6 @@ def test_a_failed_delivery_is_listed_and_replayed(capsys: Capture) -> None:
     assert told(capsys, "replay", "acme", made["id"], "--event", "evt_unknown") == {"replayed": 0}
 
 
-@contextmanager
-def running(*argv: str) -> Iterator[subprocess.Popen[str]]:
-    """The command as a process of its own, once it has said that it runs."""
-    command = [sys.executable, "-m", "routewright", "webhooks", *argv]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def test_test_and_run_deliver_to_a_receiver(capsys: Capture) -> None:
     events: Queue[WebhookEvent] = Queue()
 
@@ -156,8 +143,12 @@ def test_test_and_run_deliver_to_a_receiver(capsys: Capture) -> None:
         assert "204" in out
         assert events.get(timeout=10).type == "incident.created"
         shown(capsys, "delete", "acme", stranger["id"])
-        with running("run", "--allow-loopback") as delivering:
-            assert delivering.stderr is not None
-            assert "delivering" in delivering.stderr.readline()
-            assert main(["incidents", "open", "Answers are slow"]) == 0
-            assert events.get(timeout=30).data["title"] == "Answers are slow"
+        command = [sys.executable, "-m", "routewright", "webhooks", "run", "--allow-loopback"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                assert "delivering" in process.stderr.readline()
+                assert main(["incidents", "open", "Answers are slow"]) == 0
+                assert events.get(timeout=30).data["title"] == "Answers are slow"
+            finally:
+                process.kill()

@@ -38,7 +38,7 @@ async def _rows(args: Namespace, screen: Screen) -> None:
             if len(booked) > args.limit:
                 break
     has_more = len(booked) > args.limit
-    note = "" if booked else f"nothing is booked there of the account {told(args.account)}"
+    note = "" if booked else f"nothing is booked there for the account {told(args.account)}"
     if has_more:
         note = "there are older ones; --limit shows more of them, --since and --until others"
     booked = booked[: args.limit]

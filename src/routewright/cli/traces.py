@@ -74,7 +74,7 @@ async def _ls(args: Namespace, screen: Screen) -> None:
     """List traces, newest first."""
     async with TraceStore(existing_store(args)) as store:
         page = await store.query(**_selection(args), limit=args.limit, cursor=args.cursor)
-    note = "" if page.data else f"no such trace of the account {told(args.account)}"
+    note = "" if page.data else f"the account {told(args.account)} has no such trace"
     if page.next_cursor is not None:
         note = f"older ones: the same with --cursor={page.next_cursor}"
     screen.report(
