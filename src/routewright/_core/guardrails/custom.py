@@ -152,8 +152,8 @@ def _node(kind: Any, value: Any, *, follow: tuple[str, ...], repeated: bool) -> 
                 raise ValueError("has alternatives that start alike, which is ambiguous; write what they share once")
             pieces, first, last, _ = zip(*branches, strict=True)
             node = Node(either(*pieces), tuple(chain.from_iterable(first)), tuple(chain.from_iterable(last)))
-            # ``re`` parses EMPL|EMP as EMP with L or nothing after it. In EMP|EMPL nothing comes first, so that L is only
-            # taken if something that follows needs it
+            # ``re`` parses EMPL|EMP as EMP with L or nothing after it. In EMP|EMPL nothing comes first: L is only taken
+            # if something that follows needs it
             if _END in follow and any(not [*branch] for branch in value[1][:-1]):
                 raise ValueError("has an alternative that begins with an earlier one; put the longer one first")
             return node if len(branches) == len(value[1]) else _optional(node, follow)
