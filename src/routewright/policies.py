@@ -6,10 +6,9 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
 
 import anyio.to_thread
 
@@ -67,11 +66,6 @@ class PolicyFile:
 
         self._taken = self._signature()  # before reading, so that a concurrent write counts as a change
         try:
-            with suppress(OSError, ValueError):  # reading it reports the problem
-                mode = self.path.stat().st_mode
-                if not S_ISREG(mode) and not S_ISDIR(mode):  # opening a pipe or a device may block for ever
-                    problem = "is not a regular file"
-                    raise ValidationFailed.at(str(self.path), problem, "name a file that can be read again")
             document = read_policy_document(self.path)
             with document.naming():
                 yield policies_of(document)

@@ -94,19 +94,6 @@ async def test_a_missing_file_keeps_the_old_policies(path: Path) -> None:
         assert model(desk) == "openai/gpt-6-luna"
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-async def test_a_pipe_is_refused_without_opening_it(path: Path) -> None:
-    clock = FakeClock()
-    async with router(path, clock) as desk:
-        model(desk)
-        os.unlink(path)
-        os.mkfifo(path)
-        await clock.advance(3)
-        assert model(desk) == "openai/gpt-4.1"
-        with pytest.raises(ValidationFailed, match="is not a regular file"):
-            desk.reload_policies()
-
-
 async def test_a_failing_python_file_is_loaded_once_it_is_fixed(tmp_path: Path) -> None:
     clock, path = FakeClock(), tmp_path / "policies.py"
     wrong = "class D(dict):\n    def get(self, *_): raise OSError\npolicies = [D(name='desk', x=1)]"
