@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from datetime import date
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -35,7 +34,7 @@ from ._core.policy import check_apart, checked_policy
 from ._core.request.json_scan import joined, quoted
 from ._core.request.problems import did_you_mean, example, in_json, shown
 from ._core.request.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, Range, is_date, is_day, is_name
-from .input_file import Document, path_of, read, read_module
+from .input_file import Document
 
 T = TypeVar("T")
 
@@ -281,26 +280,9 @@ class PoliciesFile(Strict):
     policies: tuple[PolicyEntry, ...]  # type: ignore[valid-type]
 
 
-def read_policy_document(given: str | Path) -> Document:
-    """Read a file of policies, without validating it. Raises ``ValidationFailed`` naming the file."""
-    path = path_of(given)
-    return read_module(path, "policies") if path.suffix.lower() == ".py" else read(path)
-
-
 def policies_of(document: Document) -> list[Policy]:
-    """The policies of a file; a Python file may have made some itself. Raises ``ValidationFailed`` naming the key."""
-    content = document.content
-    if not isinstance(content, dict) or "policies" not in content:
-        shaped(content, PoliciesFile)
-    items: Sequence[Any] = content["policies"]
-    if not isinstance(items, list | tuple):  # an iterator, say, which is empty once it was looked at
-        raise ValidationFailed.at("policies", f"must be an array, got {in_json(shown(items))}", "write [[policies]]")
-    plain = [{"name": "made"} if isinstance(item, Policy) else item for item in items]
-    entries = shaped(content | {"policies": plain}, PoliciesFile).policies
-    made = [
-        item if isinstance(item, Policy) else _struct_of(Policy, entry)
-        for item, entry in zip(items, entries, strict=True)
-    ]
-    policies = [checked_policy(policy, place) for place, policy in enumerate(made)]
+    """The policies of a file. Raises ``ValidationFailed`` naming the key."""
+    entries: tuple[Any, ...] = shaped(document.content, PoliciesFile).policies
+    policies = [checked_policy(_struct_of(Policy, entry), place) for place, entry in enumerate(entries)]
     check_apart(policies)
     return policies

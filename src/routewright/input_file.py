@@ -1,4 +1,4 @@
-"""Reads TOML, JSON and Python files strictly. Their content is validated elsewhere."""
+"""Reads TOML and JSON files strictly. Their content is validated elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import re
 import tomllib
-import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -74,27 +73,6 @@ def json_document(path: Path, text: str) -> Document:
         raise _refusal(path, "holds too long a number", "write fewer digits") from None
     said, hint = found.problem.removeprefix("the body "), found.hint.replace("send", "write")
     raise _refusal(path, said, hint, _line_said(said), found.path)
-
-
-def read_module(given: object, name: str) -> Document:
-    """Run a Python file and take the value of a name. Raises ``ValidationFailed`` naming the file."""
-    path = path_of(given)
-    names: dict[str, object] = {"__name__": path.stem, "__file__": str(path)}
-    try:
-        code = compile(text_of(path), path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
-        said = getattr(error, "msg", None) or "it cannot be compiled"
-        line = getattr(error, "lineno", None)
-        raise _refusal(path, f"is not Python: {said}", "write Python, or TOML in a .toml file", line) from error
-    try:
-        exec(code, names)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # raised by the file's code; its message stays in the cause
-        frames = traceback.extract_tb(error.__traceback__)
-        line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
-        raise _refusal(path, f"failed with {type(error).__name__}", "mend it, or write TOML", line) from error
-    return Document(path, {name: names[name]} if name in names else {})
 
 
 def path_of(given: object) -> Path:

@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from ._core.request.problems import shown
 from .errors import RouterError, ValidationFailed
-from .input_file import path_of
+from .input_file import path_of, read
 from .protocols import Clock
 from .wire import Policy, PolicyChanged
 
@@ -25,13 +25,12 @@ _log = logging.getLogger(__name__)
 
 
 def read_policies(given: str | Path) -> list[Policy]:
-    """Read policies from a file: TOML, JSON, or Python with a list ``policies`` of dicts or of ``Policy``.
+    """Read policies from a TOML or JSON file. Raises ``ValidationFailed`` naming file and key.
 
-    A Python file is executed, so do not take one from others. Raises ``ValidationFailed`` naming file and key. The
-    Router checks if the models exist, since it also knows those of its providers."""
-    from .config import policies_of, read_policy_document  # loads pydantic
+    The Router checks if the models exist, since it also knows those of its providers."""
+    from .config import policies_of  # loads pydantic
 
-    document = read_policy_document(given)
+    document = read(given)
     with document.naming():
         return policies_of(document)
 
@@ -62,11 +61,11 @@ class PolicyFile:
     def policies(self) -> Iterator[list[Policy]]:
         """The policies now in the file. A ``ValidationFailed`` raised in the block gets the file's name, and is kept as
         ``problem``."""
-        from .config import policies_of, read_policy_document  # loads pydantic
+        from .config import policies_of  # loads pydantic
 
         self._taken = self._signature()  # before reading, so that a concurrent write counts as a change
         try:
-            document = read_policy_document(self.path)
+            document = read(self.path)
             with document.naming():
                 yield policies_of(document)
         except ValidationFailed as error:
@@ -103,6 +102,4 @@ async def watch(file: PolicyFile, reload: weakref.WeakMethod[Reload], clock: Clo
                 _log.debug("policies of %s are in force: %s", file.path, changes)
         except RouterError as error:
             _log.warning("the policies stay as they were: %s", error)
-        except Exception:  # raised by an object from a Python file
-            _log.exception("the policies stay as they were: %s could not be read", file.path)
         del take  # while it sleeps, nothing here may hold the Router

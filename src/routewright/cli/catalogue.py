@@ -19,7 +19,7 @@ from routewright._core.routing.what_if import PolicyCheck
 from routewright._core.timestamps import timestamp
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
-from routewright.config import policies_of, read_catalogue, read_policy_document
+from routewright.config import policies_of, read_catalogue
 from routewright.input_file import Document, json_document, read
 from routewright.router import Router
 
@@ -122,7 +122,7 @@ def _content(args: Namespace, output: Path) -> dict[str, Any]:
 
 @verb(
     "policies check",
-    arg("policy_file FILE", "policies, TOML, JSON or Python"),
+    arg("policy_file FILE", "policies, TOML or JSON"),
     PROMPT,
     flag("--strict", "a policy that depends on one provider fails, too"),
     flag("--sandbox", "as if there were a key for every provider"),
@@ -139,7 +139,7 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
     if args.prompt is None and args.request is None:
         args.prompt = "Hello"
     request = request_of(args, ())
-    document = read_policy_document(args.policy_file)
+    document = read(args.policy_file)
     with document.naming():
         policies = policies_of(document)
         catalogue = Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)

@@ -70,7 +70,7 @@ AIM = (
 MODEL = several("--model ID,...", "only these models")
 PROVIDER = several("--provider NAME,...", "only models of these providers")
 SANDBOX = flag("--sandbox", "canned answers: no key, no network, nobody is billed")
-POLICIES = arg("--policies FILE", "policies that --policy can name: TOML, JSON or Python")
+POLICIES = arg("--policies FILE", "policies that --policy can name: TOML or JSON")
 _REQUEST = (
     PROMPT,
     group(

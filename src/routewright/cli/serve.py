@@ -35,7 +35,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str, Any]]] = {
         "store": ("--store URL", "a file, postgresql://..., or memory: (default: sqlite:///routewright.db)", str),
         "cache": ("--cache URL", "caches answers: a file, redis://..., postgresql://..., or memory: (default)", str),
         "coordination": ("--coordination URL", "Redis, for the rate limits and news of several machines", str),
-        "policies": ("--policies FILE", "policies that requests can name: TOML, JSON or Python", str),
+        "policies": ("--policies FILE", "policies that requests can name: TOML or JSON", str),
         "catalogue": ("--catalogue FILE", "models and prices that overlay the bundled ones", str),
         "environment": ("--environment", "accepted keys (default: both)", Literal["production", "sandbox", "both"]),
     },
