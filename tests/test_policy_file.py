@@ -138,12 +138,12 @@ def test_every_key_of_a_file_reaches_the_policy(tmp_path: Path, name: str) -> No
         (
             "policies.toml",
             '[[policies]]\nname = "a"\nmax_cost_usd = 0.01',
-            "policies.toml: policies[0].max_cost_usd: unknown key; it goes into 'budget'",
+            "policies.toml: policies[0].max_cost_usd: unknown key; it belongs in another table",
         ),
         (
             "policies.toml",
             '[[policies]]\nname = "a"\n[budget]\nmax_cost_usd = 0.01',
-            "policies.toml: budget: unknown key; it goes into a table: [[policies]]",
+            "policies.toml: budget: unknown key; it belongs in another table",
         ),
         (
             "policies.toml",
@@ -181,7 +181,7 @@ def test_every_key_of_a_file_reaches_the_policy(tmp_path: Path, name: str) -> No
         (
             "policies.toml",
             '[[policies]]\nname = "a"\ndeny = ["x"]',
-            "policies.toml: policies[0].deny: unknown key; it goes into 'guardrails'",
+            "policies.toml: policies[0].deny: unknown key; it belongs in another table",
         ),
         (
             "policies.toml",

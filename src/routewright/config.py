@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Sequence
 from datetime import date
 from types import NoneType, UnionType
@@ -38,8 +37,6 @@ from .input_file import Document
 
 T = TypeVar("T")
 
-_KIND = re.compile(r"#/\$defs/(\w+)")
-"""References in pydantic's schema."""
 _TAGS = ("[key]", "<switch>", "<table>")
 """Parts of pydantic's error locations that are not keys of the file."""
 _SAID = {
@@ -148,7 +145,7 @@ def shaped(content: object, shape: type[FileModel]) -> FileModel:
         for part in loc:
             place = joined(place, part)
         if each["type"] == "extra_forbidden":
-            problem = Problem(place, "unknown key", _hint(str(loc[-1]), shape, top=len(loc) == 1))
+            problem = Problem(place, "unknown key", _hint(str(loc[-1]), shape))
         elif each["type"] == "missing":
             problem = Problem(place, "is missing", "add it")
         else:
@@ -159,26 +156,14 @@ def shaped(content: object, shape: type[FileModel]) -> FileModel:
     raise ValidationFailed.of(*problems)
 
 
-def _hint(key: str, shape: type[Strict], *, top: bool) -> str:
+def _hint(key: str, shape: type[Strict]) -> str:
     """The hint for an unknown key."""
     if key == "pricing_per_1m":
         return "it is 'prices' in a file"
-    # every key of the shape, at any depth, with the key that contains it; empty for the top level
     schema = shape.model_json_schema()
-    holders, waiting = dict.fromkeys(schema["properties"], ""), [schema]
-    for each in waiting:
-        for name, said in each["properties"].items():
-            inner = [schema["$defs"][kind] for kind in _KIND.findall(str(said))]
-            waiting += [one for one in inner if one not in waiting]
-            for one in inner:
-                holders = dict.fromkeys(one["properties"], name) | holders
-    holder = holders.get(key)
-    if holder is None:
-        return did_you_mean(key, holders) or "remove it"
-    if not holder:
-        return "it goes to the top of the file"
-    first = next(iter(shape.model_fields))
-    return f"it goes into a table: [[{holder}]]" if top and holder == first else f"it goes into {holder!r}"
+    tables = (schema, *schema["$defs"].values())
+    known = {name for table in tables for name in table["properties"]}
+    return "it belongs in another table" if key in known else did_you_mean(key, known) or "remove it"
 
 
 PricesEntry = entry_of(Pricing)
