@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from datetime import date
 from fractions import Fraction
-from importlib.resources import files
 from math import ceil
 from typing import Any, NamedTuple
 
 import pytest
+from benchmarks.merge_catalogue import MERGED, SOURCES, merged
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -196,13 +196,17 @@ def test_an_impossible_bill_says_why(model: Any, usage: Any, how: dict[str, Any]
         catalogue.bill(model, usage, **({"on": ON} | how))
 
 
-# The bundled prices again, from the file itself, in fractions.
+# The bundled prices again, from their sources, in fractions.
 
-FILE = (files("routewright") / "data" / "models_catalogue.json").read_text("utf-8")
+FILE = (SOURCES / "models_catalogue.json").read_text("utf-8")
 RAW: list[dict[str, Any]] = json.loads(FILE, parse_float=Fraction)["models"]
-CORRECTIONS = (files("routewright") / "data" / "price_corrections.json").read_text("utf-8")
+CORRECTIONS = (SOURCES / "price_corrections.json").read_text("utf-8")
 MENDED: dict[str, dict[str, Any]] = json.loads(CORRECTIONS, parse_float=Fraction)["pricing_per_1m"]
 BUNDLED = Catalogue()
+
+
+def test_the_bundled_catalogue_is_what_its_sources_say() -> None:
+    assert MERGED.read_bytes() == merged(), "run python -m benchmarks.merge_catalogue"
 
 
 class Rates(NamedTuple):
