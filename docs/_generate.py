@@ -43,14 +43,9 @@ from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.cli.command import EXIT_CODES
 from routewright.cli.serve import FLAGS as FLAGS_OF_SERVE
 from routewright.config import (
-    BudgetEntry,
-    CacheEntry,
-    FallbackEntry,
-    GuardrailEntry,
     ParamsEntry,
     PolicyEntry,
     Strict,
-    WeightsEntry,
     entry_of,
 )
 from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS
@@ -197,12 +192,12 @@ FURTHER_NAMES = {
 """Public names besides those of ``routewright`` and the errors."""
 POLICY_PARTS: dict[str, tuple[type[Strict], type[Struct]]] = {
     "## `[[policies]]`": (PolicyEntry, Policy),
-    "## `weights`": (WeightsEntry, PolicyWeights),
-    "## `fallback`": (FallbackEntry, PolicyFallback),
+    "## `weights`": (entry_of(PolicyWeights), PolicyWeights),
+    "## `fallback`": (entry_of(PolicyFallback), PolicyFallback),
     "## `params`": (ParamsEntry, Params),
-    "## `budget`": (BudgetEntry, Budget),
-    "## `cache`": (CacheEntry, CacheOpts),
-    "## `[[policies.guardrails]]`": (GuardrailEntry, PolicyGuardrail),
+    "## `budget`": (entry_of(Budget), Budget),
+    "## `cache`": (entry_of(CacheOpts), CacheOpts),
+    "## `[[policies.guardrails]]`": (entry_of(PolicyGuardrail), PolicyGuardrail),
     "## `match`": (entry_of(PolicyMatch), PolicyMatch),
 }
 """The tables of a policy file, and the struct that each becomes."""

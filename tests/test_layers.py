@@ -130,14 +130,15 @@ def imports(path: Path) -> list[str]:
 
 
 def _from(node: ast.ImportFrom, package: tuple[str, ...]) -> Iterator[str]:
-    module = (node.module or "").split(".") if node.module else []
-    if node.level:
-        parts = [*package[: len(package) - node.level + 1], *module]
-        yield "routewright." + ".".join(parts) if parts else "routewright"
-    elif module[0] == "routewright":
-        yield ".".join(module)
-    else:
+    module = node.module.split(".") if node.module else []
+    if not node.level and module[0] != "routewright":
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        return
+    parts = [*package[: len(package) - node.level + 1], *module] if node.level else module[1:]
+    for alias in node.names:
+        inner = SRC.joinpath(*parts, alias.name)
+        is_module = inner.is_dir() or inner.with_suffix(".py").is_file()
+        yield ".".join(("routewright", *parts, *([alias.name] if is_module else [])))
 
 
 def room_of(name: str) -> str:

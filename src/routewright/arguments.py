@@ -6,6 +6,7 @@ import inspect
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, cast, get_args
 
+from . import wire
 from ._core.account import SCOPES, holds_key
 from ._core.account_fields import KEY_THERE, told
 from ._core.policy import checked_policy
@@ -18,31 +19,9 @@ from .errors import ValidationFailed
 from .protocols import Cache, Provider
 from .protocols import Tool as RunnableTool
 from .settings import Settings
-from .wire import (
-    DEFAULT_ACCOUNT,
-    SYSTEM_ACCOUNT,
-    Budget,
-    BudgetDict,
-    CacheOpts,
-    CacheOptsDict,
-    Caller,
-    Environment,
-    Fallback,
-    FallbackDict,
-    Goal,
-    Message,
-    NamedToolChoice,
-    Params,
-    ParamsDict,
-    Policy,
-    PutFeedback,
-    RouteRequest,
-    Strategy,
-    Tool,
-)
 
 MAX_ACCOUNT_CHARS = 200
-ENVIRONMENTS = get_args(Environment)
+ENVIRONMENTS = get_args(wire.Environment)
 _STORAGE = ("apply", "read", "scan", "sweep", "aclose")
 """Methods of a storage. From Python 3.12 on ``isinstance(storage, Storage)`` refuses storages that delegate by
 ``__getattr__``."""
@@ -50,7 +29,7 @@ _MEETS = ("announce", "hear", "aclose")
 """Methods of a coordination."""
 
 
-RequestLike = str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest
+RequestLike = str | Sequence[wire.Message | Mapping[str, Any]] | Mapping[str, Any] | wire.RouteRequest
 """A request: a prompt, messages, a dict in wire spelling, or a ``RouteRequest``."""
 RequestsLike = Iterable[RequestLike] | AsyncIterable[RequestLike]
 """Many requests; may be generated while the first are answered."""
@@ -59,17 +38,17 @@ RequestsLike = Iterable[RequestLike] | AsyncIterable[RequestLike]
 class SharedOptions(TypedDict, total=False):
     """Options of ``route_many``, for each of its requests; dicts are in wire spelling."""
 
-    goal: Goal | None
-    strategy: Strategy | None
+    goal: wire.Goal | None
+    strategy: wire.Strategy | None
     policy_id: str | None
     models: Sequence[str] | None
     prefer: str | Sequence[str] | None
-    fallback: Fallback | FallbackDict | None
-    cache: bool | CacheOpts | CacheOptsDict | None
-    tools: Sequence[Tool | Mapping[str, Any] | RunnableTool | Callable[..., Any]] | None
+    fallback: wire.Fallback | wire.FallbackDict | None
+    cache: bool | wire.CacheOpts | wire.CacheOptsDict | None
+    tools: Sequence[wire.Tool | Mapping[str, Any] | RunnableTool | Callable[..., Any]] | None
     """Declarations, or functions to be declared by their signatures. The caller runs what the model calls."""
-    tool_choice: str | NamedToolChoice | Mapping[str, Any] | None
-    params: Params | ParamsDict | None
+    tool_choice: str | wire.NamedToolChoice | Mapping[str, Any] | None
+    params: wire.Params | wire.ParamsDict | None
     metadata: Mapping[str, Any] | None
     timeout_ms: float | None
     timeout: float | None
@@ -81,7 +60,7 @@ class SharedOptions(TypedDict, total=False):
 class Options(SharedOptions, total=False):
     """Fields of the route request as keywords (spec 2.1); dicts are in wire spelling."""
 
-    budget: Budget | BudgetDict | None
+    budget: wire.Budget | wire.BudgetDict | None
     idempotency_key: str | None
 
 
@@ -142,7 +121,7 @@ def check_parts(
         raise ValidationFailed.at("cache", f"{shown(cache)} is not a cache", "pass MemoryCache() or SqliteCache(path)")
 
 
-def checked_policies(policies: object) -> tuple[Policy, ...]:
+def checked_policies(policies: object) -> tuple[wire.Policy, ...]:
     """Validate a list of policies and every field of them. Raises ``ValidationFailed``."""
     if not isinstance(policies, Sequence) or isinstance(policies, str):
         hint = "pass PolicyFile(path), read_policies(path) or [Policy(...)]"
@@ -155,7 +134,7 @@ def check_account(path: str, account: object) -> str:
     if not isinstance(account, str) or not 1 <= len(account) <= MAX_ACCOUNT_CHARS or not account.isprintable():
         problem = f"must be 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(account)}"
         raise ValidationFailed.at(path, problem, 'for example "acme"')
-    if account == SYSTEM_ACCOUNT:
+    if account == wire.SYSTEM_ACCOUNT:
         raise ValidationFailed.at(path, f"{account!r} is the Router's own", "use another name")
     return account
 
@@ -163,7 +142,7 @@ def check_account(path: str, account: object) -> str:
 def check_whose(path: str, account: object) -> str:
     """The name of an account that may have a plan, or ``default``. Raises ``ValidationFailed``, without showing
     keys."""
-    return DEFAULT_ACCOUNT if account == DEFAULT_ACCOUNT else check_owner(path, account)
+    return wire.DEFAULT_ACCOUNT if account == wire.DEFAULT_ACCOUNT else check_owner(path, account)
 
 
 def check_choice(path: str, given: object, allowed: Sequence[object]) -> None:
@@ -177,23 +156,23 @@ def check_owner(path: str, account: object) -> str:
     """The name of an account with a plan and keys. Raises ``ValidationFailed``, without showing keys."""
     if isinstance(account, str) and holds_key(account):
         raise ValidationFailed.at(path, *KEY_THERE)
-    if account == DEFAULT_ACCOUNT:
+    if account == wire.DEFAULT_ACCOUNT:
         hint = "use another name: calls that name no account are 'default', which has no limits"
         raise ValidationFailed.at(path, "'default' is nobody's account", hint)
     return check_account(path, account)
 
 
-def check_environment(environment: object) -> Environment | None:
+def check_environment(environment: object) -> wire.Environment | None:
     """An environment, or None for both. Raises ``ValidationFailed``."""
     if environment is not None and environment not in ENVIRONMENTS:
         problem = f"must be 'production' or 'sandbox', got {shown(environment)}"
         raise ValidationFailed.at("environment", problem, "leave it out for both")
-    return cast("Environment | None", environment)
+    return cast("wire.Environment | None", environment)
 
 
 def checked_feedback(
-    trace_id: str, score: float, comment: str | None, at: float, environment: Environment | None
-) -> PutFeedback:
+    trace_id: str, score: float, comment: str | None, at: float, environment: wire.Environment | None
+) -> wire.PutFeedback:
     """A user's feedback on an answer, to be stored if its trace exists. Raises ``ValidationFailed``."""
     given: object = score
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1:
@@ -202,7 +181,7 @@ def checked_feedback(
     if said is not None and not (isinstance(said, str) and is_unicode(said)):
         raise ValidationFailed.at("comment", f"must be a string of whole characters, got {shown(comment)}", "mend it")
     trace_id = normalise_trace_id(trace_id)
-    return PutFeedback(trace_id, float(score), comment, at, expect="present", environment=environment)
+    return wire.PutFeedback(trace_id, float(score), comment, at, expect="present", environment=environment)
 
 
 def check_deletes(everything: object, *, named: bool) -> None:
@@ -218,7 +197,7 @@ def check_deletes(everything: object, *, named: bool) -> None:
 
 def check_caller(caller: object) -> None:
     """Raises ``ValidationFailed`` for a caller with an invalid account, environment, key or scope."""
-    if not isinstance(caller, Caller):
+    if not isinstance(caller, wire.Caller):
         raise ValidationFailed.at("caller", f"is {shown(caller)}", "pass Caller(account=...)")
     check_account("caller.account", caller.account)
     if caller.environment not in ENVIRONMENTS:

@@ -14,17 +14,8 @@ import msgspec
 from routewright.errors import ValidationFailed
 from routewright.wire import Bill, BillLine, Model, Usage
 
+from ._core.catalogue import prices as price_rules
 from ._core.catalogue.models import Deprecation, deprecations, given_fields, models_of, overlay
-from ._core.catalogue.prices import (
-    COST_PARTS,
-    adds_up,
-    batch_prices_of,
-    charges,
-    price_at,
-    prices_of,
-    pricing_on,
-    usage_nanos,
-)
 from ._core.money import NANOS_PER_USD, PICOS_PER_NANO, PICOS_PER_USD_1M
 from ._core.request.json_scan import quoted
 from ._core.request.problems import did_you_mean, shown
@@ -115,22 +106,22 @@ class Catalogue:
             hint = did_you_mean(given, [*models, *self.aliases]) or "'models' of the catalogue lists the known ids"
             raise ValidationFailed.at("model", f"unknown model {quoted(given)}", hint)
         usage = checked_usage(usage)
-        listed = pricing_on(found, day)
-        prices = batch_prices_of(listed) if batch else prices_of(listed)
+        listed = price_rules.pricing_on(found, day)
+        prices = price_rules.batch_prices_of(listed) if batch else price_rules.prices_of(listed)
         if listed is None:
             problem = f"no price of {quoted(found.id)} is known on {day}"
             raise ValidationFailed.at("model", problem, "give it one in a catalogue file")
         if not prices:
             hint = "give it batch_input_usd and batch_output_usd, or leave 'batch' out"
             raise ValidationFailed.at("batch", f"no batch price of {quoted(found.id)} is known on {day}", hint)
-        price = price_at(prices, usage.input)
+        price = price_rules.price_at(prices, usage.input)
         lines = tuple(
             BillLine(what, tokens, picos / PICOS_PER_USD_1M, tokens * picos / (PICOS_PER_NANO * NANOS_PER_USD))
-            for what, (tokens, picos) in zip(COST_PARTS, charges(price, usage), strict=True)
+            for what, (tokens, picos) in zip(price_rules.COST_PARTS, price_rules.charges(price, usage), strict=True)
             if tokens
         )
         above = None if price.above < 0 else price.above
-        return Bill(found.id, day, batch, above, lines, usage_nanos(prices, usage))
+        return Bill(found.id, day, batch, above, lines, price_rules.usage_nanos(prices, usage))
 
     @property
     def _said_as_of(self) -> str | None:
@@ -153,7 +144,7 @@ def _day(given: object, path: str) -> str:
 def checked_usage(given: object) -> Usage:
     """A usage whose parts do not exceed the whole. Raises ``ValidationFailed``."""
     usage = rebuilt(given, Usage, "usage")
-    if not adds_up(usage):
+    if not price_rules.adds_up(usage):
         hint = "'input' includes 'cached' and 'written', 'output' includes 'reasoning', and none is negative"
         raise ValidationFailed.at("usage", "does not add up", hint)
     return usage

@@ -13,21 +13,8 @@ from msgspec.structs import fields
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
+from routewright import wire
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import (
-    Availability,
-    Budget,
-    CacheOpts,
-    Model,
-    Params,
-    Policy,
-    PolicyClass,
-    PolicyFallback,
-    PolicyGuardrail,
-    PolicyWeights,
-    PriceChange,
-    Pricing,
-)
 
 from ._core.policy import check_apart, checked_policy
 from ._core.request.json_scan import joined, quoted
@@ -166,10 +153,10 @@ def _hint(key: str, shape: type[Strict]) -> str:
     return "it belongs in another table" if key in known else did_you_mean(key, known) or "remove it"
 
 
-PricesEntry = entry_of(Pricing)
+PricesEntry = entry_of(wire.Pricing)
 PriceChangeEntry = pydantic.create_model("PriceChangeEntry", __base__=PricesEntry, starts=(Day, ...))
 ModelEntry = entry_of(
-    Model,
+    wire.Model,
     without=("provider", "pricing_per_1m", "availability", "released_at", "free_tier"),
     id=(ModelId, ...),
     provider_model_id=(Name | None, None),
@@ -220,17 +207,18 @@ def read_catalogue(document: Document, known: Sequence[str]) -> tuple[list[dict[
             raise ValidationFailed.at("models", f"{entry.id!r} has two entries", "merge them")
         row = entry.model_dump(exclude_none=True, exclude={"prices", "price_changes", "regions"})
         if entry.prices is not None:
-            row["pricing_per_1m"] = _struct_of(Pricing, entry.prices)
+            row["pricing_per_1m"] = _struct_of(wire.Pricing, entry.prices)
         if entry.price_changes is not None:
             row["price_changes"] = tuple(
-                PriceChange(each.starts, _struct_of(Pricing, each, exclude={"starts"})) for each in entry.price_changes
+                wire.PriceChange(each.starts, _struct_of(wire.Pricing, each, exclude={"starts"}))
+                for each in entry.price_changes
             )
         if entry.regions is not None:
-            row["availability"] = Availability(regions=entry.regions)
+            row["availability"] = wire.Availability(regions=entry.regions)
         rows[entry.id] = row
     for model_id, prices in file.prices.items():
         row = rows.setdefault(model_id, {"id": model_id})
-        row["pricing_per_1m"] = _struct_of(Pricing, prices)
+        row["pricing_per_1m"] = _struct_of(wire.Pricing, prices)
     for model_id in file.disabled:
         rows.setdefault(model_id, {"id": model_id})["disabled"] = True
     return [*rows.values()], dict(file.aliases), file.as_of
@@ -245,12 +233,12 @@ def _check_known(path: str, model: str, known: set[str], below: Sequence[str] = 
     raise ValidationFailed.at(path, f"unknown model {quoted(model)}", hint)
 
 
-WeightsEntry, FallbackEntry = entry_of(PolicyWeights), entry_of(PolicyFallback)
-BudgetEntry, CacheEntry, GuardrailEntry = entry_of(Budget), entry_of(CacheOpts), entry_of(PolicyGuardrail)
-ParamsEntry = entry_of(Params, without=("stop", "seed", "response_format"))
-PolicyClassEntry = entry_of(PolicyClass, regions=(tuple[Name, ...] | None, None), params=(ParamsEntry | None, None))
+ParamsEntry = entry_of(wire.Params, without=("stop", "seed", "response_format"))
+PolicyClassEntry = entry_of(
+    wire.PolicyClass, regions=(tuple[Name, ...] | None, None), params=(ParamsEntry | None, None)
+)
 PolicyEntry = entry_of(
-    Policy,
+    wire.Policy,
     without=("created_at",),
     name=(Name, ...),
     regions=(tuple[Name, ...] | None, None),
@@ -265,9 +253,9 @@ class PoliciesFile(Strict):
     policies: tuple[PolicyEntry, ...]  # type: ignore[valid-type]
 
 
-def policies_of(document: Document) -> list[Policy]:
+def policies_of(document: Document) -> list[wire.Policy]:
     """The policies of a file. Raises ``ValidationFailed`` naming the key."""
     entries: tuple[Any, ...] = shaped(document.content, PoliciesFile).policies
-    policies = [checked_policy(_struct_of(Policy, entry), place) for place, entry in enumerate(entries)]
+    policies = [checked_policy(_struct_of(wire.Policy, entry), place) for place, entry in enumerate(entries)]
     check_apart(policies)
     return policies

@@ -11,19 +11,7 @@ from typing import Never, Protocol
 
 import msgspec
 
-from ._core.webhooks.signature import (
-    PREFIX,
-    SERVICE,
-    check_header,
-    check_headers,
-    decoded,
-    header_of,
-    headers_in,
-    headers_of,
-    keys_of,
-    uncopied,
-    whole,
-)
+from ._core.webhooks import signature
 from .errors import SignatureError, ValidationFailed
 from .fork import Guard
 from .wire import WebhookEvent as WebhookEvent
@@ -46,28 +34,28 @@ class WebhookSigner:
 
     def __init__(self, *secrets: str) -> None:
         """``secrets``: as ``new_secret`` makes them, the newest first. Raises ``ValidationFailed``."""
-        self._keys = keys_of(secrets, whole)
+        self._keys = signature.keys_of(secrets, signature.whole)
 
     @staticmethod
     def new_secret() -> Secret:
         """Make a secret, for this signer or ``StandardWebhookSigner``. Store and share the text of its ``reveal``."""
-        return Secret(PREFIX + b64encode(secrets.token_bytes(_RANDOM_BYTES)).decode())
+        return Secret(signature.PREFIX + b64encode(secrets.token_bytes(_RANDOM_BYTES)).decode())
 
     def sign(self, body: bytes, timestamp: float) -> str:
         """Write the header for a body that is sent at a Unix time. Raises ``ValidationFailed``."""
-        return header_of(self._keys, body, timestamp)
+        return signature.header_of(self._keys, body, timestamp)
 
     def verify(self, body: bytes, header: str | None, now: float) -> None:
         """Raise ``SignatureError`` unless the header was made for this body with one of the secrets, within 300 s.
 
         Raises nothing else. ``body``: the bytes as received, before parsing."""
-        check_header(self._keys, body, header, now)
+        signature.check_header(self._keys, body, header, now)
 
     def __repr__(self) -> str:
         return f"WebhookSigner({', '.join(map(repr, self._keys))})"
 
     def __reduce_ex__(self, protocol: object, /) -> Never:
-        raise uncopied()
+        raise signature.uncopied()
 
 
 class Headers(Protocol):
@@ -94,23 +82,23 @@ class StandardWebhookSigner:
 
     def __init__(self, *secrets: str) -> None:
         """``secrets``: as ``WebhookSigner.new_secret`` makes them, the newest first. Raises ``ValidationFailed``."""
-        self._keys = keys_of(secrets, decoded)
+        self._keys = signature.keys_of(secrets, signature.decoded)
 
     def sign(self, body: bytes, timestamp: float, event_id: str) -> dict[str, str]:
         """Write the headers for a body that is sent at a Unix time. Raises ``ValidationFailed``."""
-        return headers_of(self._keys, body, timestamp, event_id)
+        return signature.headers_of(self._keys, body, timestamp, event_id)
 
     def verify(self, body: bytes, headers: RequestHeaders, now: float) -> None:
         """Raise ``SignatureError`` unless the headers were made for this body with one of the secrets, within 300 s.
 
         Raises nothing else. Other headers are ignored."""
-        check_headers(self._keys, body, headers, now)
+        signature.check_headers(self._keys, body, headers, now)
 
     def __repr__(self) -> str:
         return f"StandardWebhookSigner({', '.join(map(repr, self._keys))})"
 
     def __reduce_ex__(self, protocol: object, /) -> Never:
-        raise uncopied()
+        raise signature.uncopied()
 
 
 def verify_request(body: bytes, headers: RequestHeaders, *secrets: str, now: float | None = None) -> WebhookEvent:
@@ -123,18 +111,18 @@ def verify_request(body: bytes, headers: RequestHeaders, *secrets: str, now: flo
     a WSGI environ. ``secrets``: any of them may have signed. ``now``: Unix time; default: the system's.
 
     Raises ``ValidationFailed`` for a malformed secret."""
-    keys, at = keys_of(secrets, whole), time.time() if now is None else now
-    found = headers_in(headers)
+    keys, at = signature.keys_of(secrets, signature.whole), time.time() if now is None else now
+    found = signature.headers_in(headers)
     if not found:
         raise SignatureError("there is no Service-Signature header, nor those of Standard Webhooks")
-    if SERVICE in found:
-        check_header(keys, body, found[SERVICE], at)
+    if signature.SERVICE in found:
+        signature.check_header(keys, body, found[signature.SERVICE], at)
     else:
         try:
-            standard = keys_of(secrets, decoded)
+            standard = signature.keys_of(secrets, signature.decoded)
         except ValidationFailed as error:  # the sender chooses the profile; the secret may fit only the other one
             raise SignatureError(f"the headers are those of Standard Webhooks, for which {error}") from None
-        check_headers(standard, body, found, at)
+        signature.check_headers(standard, body, found, at)
     try:
         return msgspec.json.decode(body, type=WebhookEvent)
     except (ValueError, msgspec.DecodeError, RecursionError) as error:

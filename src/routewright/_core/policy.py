@@ -33,22 +33,10 @@ from routewright.wire import (
 from .catalogue.models import content_id
 from .guardrails.custom import check_custom
 from .model_selector import CAPABLE, Known, allowed, in_order
+from .request import rules
 from .request.json_scan import quoted
 from .request.problems import Problems, as_attribute, did_you_mean, listed, shown
 from .request.read import rebuilt
-from .request.rules import (
-    MAX_PROBLEMS,
-    check_cache,
-    check_choice,
-    check_date,
-    check_ids,
-    check_numbers,
-    check_params,
-    check_phrases,
-    check_text,
-    check_whitelist,
-    is_name,
-)
 from .trace.ids import ALPHABET
 
 N = TypeVar("N", int, float)
@@ -69,20 +57,20 @@ def checked_policy(policy: object, place: int) -> Policy:
     path = f"policies[{quoted(name) if isinstance(name, str) else place}]"
     policy = rebuilt(policy, Policy, path)
     found: Problems = []
-    check_text(f"{path}.name", policy.name, found)
+    rules.check_text(f"{path}.name", policy.name, found)
     if "@" in policy.name:
         found.append(
             Problem(f"{path}.name", "contains '@', which separates name and date in policy_version", "remove it")
         )
     if policy.id:
-        check_text(f"{path}.id", policy.id, found)
+        rules.check_text(f"{path}.id", policy.id, found)
     if policy.created_at is not None:
-        check_date(f"{path}.created_at", policy.created_at, found)
+        rules.check_date(f"{path}.created_at", policy.created_at, found)
     _check_rules(path, policy, found)
     for number, each in enumerate(policy.classes or ()):
         _check_class(f"{path}.classes[{number}]", each, found)
     if found:
-        raise ValidationFailed.of(*(as_attribute(each, f"{path}.") for each in found[:MAX_PROBLEMS]))
+        raise ValidationFailed.of(*(as_attribute(each, f"{path}.") for each in found[: rules.MAX_PROBLEMS]))
     return policy
 
 
@@ -96,20 +84,20 @@ def _check_class(path: str, each: PolicyClass, found: Problems) -> None:
 
 def _check_rules(path: str, policy: PolicyRules, found: Problems) -> None:
     for place, region in enumerate(policy.regions or ()):
-        check_text(f"{path}.regions[{place}]", region, found)
-    check_whitelist(f"{path}.models", policy.models, found)
-    check_ids(f"{path}.exclude", policy.exclude or [], found)
+        rules.check_text(f"{path}.regions[{place}]", region, found)
+    rules.check_whitelist(f"{path}.models", policy.models, found)
+    rules.check_ids(f"{path}.exclude", policy.exclude or [], found)
     lists = {"models": policy.models or (), "exclude": policy.exclude or ()}
     for at, word in [(f"{path}.{name}[{place}]", word) for name in lists for place, word in enumerate(lists[name])]:
         kind, _, value = word.partition(":")
-        if word and not is_name(word):
-            check_text(at, word, found)
+        if word and not rules.is_name(word):
+            rules.check_text(at, word, found)
         elif kind == "capability" and value not in CAPABLE:  # matches no model of any catalogue
             problem = f"{quoted(word)} matches no model; capabilities are {', '.join(CAPABLE)}"
             found.append(Problem(at, problem, did_you_mean(value, CAPABLE) or "use one of them"))
     if policy.weights is not None:
         before = len(found)
-        check_numbers(PolicyWeights, f"{path}.weights.", policy.weights, found)
+        rules.check_numbers(PolicyWeights, f"{path}.weights.", policy.weights, found)
         total = sum(astuple(policy.weights))
         if len(found) == before and total != 100:
             found.append(Problem(f"{path}.weights", f"add up to {total:g} percent", "make them add up to 100"))
@@ -117,34 +105,34 @@ def _check_rules(path: str, policy: PolicyRules, found: Problems) -> None:
             problem = f"cannot be combined with {' and '.join(both)}"
             hint = "weights replace goal and strategy; keep one or the other"
             found.append(Problem(f"{path}.weights", problem, hint))
-    check_ids(f"{path}.prefer", policy.prefer or [], found)
+    rules.check_ids(f"{path}.prefer", policy.prefer or [], found)
     if policy.fallback is not None:
-        check_ids(f"{path}.fallback.models", policy.fallback.models or [], found)
-        check_numbers(PolicyFallback, f"{path}.fallback.", policy.fallback, found)
+        rules.check_ids(f"{path}.fallback.models", policy.fallback.models or [], found)
+        rules.check_numbers(PolicyFallback, f"{path}.fallback.", policy.fallback, found)
     if policy.budget is not None:
-        check_numbers(Budget, f"{path}.budget.", policy.budget, found)
+        rules.check_numbers(Budget, f"{path}.budget.", policy.budget, found)
     if isinstance(policy.cache, CacheOpts):
-        check_cache(f"{path}.cache", policy.cache, found)
+        rules.check_cache(f"{path}.cache", policy.cache, found)
     for place, guardrail in enumerate(policy.guardrails or ()):
         _check_guardrail(f"{path}.guardrails[{place}]", guardrail, found)
     if policy.params is not None:
         own: Problems = []
-        check_params(policy.params, own)
+        rules.check_params(policy.params, own)
         found += [each._replace(path=f"{path}.{each.path}") for each in own]
-    check_numbers(Policy, f"{path}.", policy, found)
+    rules.check_numbers(Policy, f"{path}.", policy, found)
 
 
 def _check_guardrail(path: str, guardrail: PolicyGuardrail, found: Problems) -> None:
     if guardrail.patterns is None and guardrail.deny is None and guardrail.custom is None:
         found.append(Problem(path, "has nothing to look for", "set 'patterns', 'deny', 'custom', or several of them"))
     if guardrail.patterns is not None:
-        check_choice(f"{path}.patterns", guardrail.patterns, get_args(PatternKind), found)
+        rules.check_choice(f"{path}.patterns", guardrail.patterns, get_args(PatternKind), found)
     if guardrail.deny is not None:
-        check_phrases(f"{path}.deny", guardrail.deny, found)
+        rules.check_phrases(f"{path}.deny", guardrail.deny, found)
     if guardrail.custom is not None:
         check_custom(f"{path}.custom", guardrail.custom, found)
     if guardrail.stages is not None:
-        check_choice(f"{path}.stages", guardrail.stages, get_args(Stage), found)
+        rules.check_choice(f"{path}.stages", guardrail.stages, get_args(Stage), found)
 
 
 def check_apart(policies: Iterable[Policy]) -> None:
