@@ -99,7 +99,7 @@ class _Pool(LoopPool):
             ),
             cookie_jar=aiohttp.DummyCookieJar(),  # callers must not share cookies
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout_s),
-            headers={"User-Agent": "routewright", "Accept-Encoding": "gzip, deflate"},
+            headers={"User-Agent": "routewright", "Accept-Encoding": "gzip"},
             auto_decompress=False,
             trust_env=False,
         )

@@ -20,7 +20,7 @@ from routewright.errors import ProviderFault
 from .network import Proxy
 
 _PIECE_BYTES = 1 << 16
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+_GZIP = 16 + zlib.MAX_WBITS
 _WORD = re.compile(r"[a-z0-9-]{1,16}")
 _REMEDIES = {
     errno.EMFILE: "raise its limit of open files (ulimit -n), or have fewer connections",
@@ -135,7 +135,7 @@ class Body:
 
     def __init__(self, receive: Receive, content_encoding: str, limit: int) -> None:
         encoding = content_encoding.strip().lower()
-        if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        if encoding not in ("", "identity", "gzip", "x-gzip"):
             shown = encoding if _WORD.fullmatch(encoding) else "not shown"  # may be anything
             raise ProviderFault("malformed", f"the answer has an unsupported content-encoding ({shown})")
         self._receive = receive
@@ -166,7 +166,7 @@ class _Inflater:
 
     def __init__(self) -> None:
         self._rest = b""
-        self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+        self._stream = zlib.decompressobj(_GZIP)
         self._started = False
 
     async def read(self, receive: Receive) -> bytes:
@@ -177,17 +177,14 @@ class _Inflater:
                 raise ProviderFault("malformed", "the compressed answer is incomplete")
             if not raw:
                 return b""
-            first, self._started = not self._started, True
+            self._started = True
             try:
                 piece = self._stream.decompress(raw, _PIECE_BYTES)
             except zlib.error as exc:
-                if not first:
-                    raise ProviderFault("malformed", "the answer does not match its content-encoding") from exc
-                self._stream, self._rest = zlib.decompressobj(-zlib.MAX_WBITS), raw  # some servers send raw deflate
-                continue
+                raise ProviderFault("malformed", "the answer does not match its content-encoding") from exc
             self._rest = self._stream.unconsumed_tail or self._stream.unused_data
             if self._stream.eof and self._rest:  # gzip allows several members
-                self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+                self._stream = zlib.decompressobj(_GZIP)
             if piece:
                 return piece
 

@@ -57,7 +57,7 @@ class Httpx2Transport:
         scheme, netloc, *_ = urlsplit(url)
         sent.setdefault("host", netloc.rpartition("@")[2])
         sent.setdefault("user-agent", "routewright")
-        sent.setdefault("accept-encoding", "gzip, deflate")
+        sent.setdefault("accept-encoding", "gzip")
         if body is not None:
             sent["content-length"] = str(len(body))
         timeouts = {"timeout": {"connect": self._limits.connect_timeout_s}}
