@@ -356,6 +356,15 @@ def test_commands_run_on_the_store(path: Path, command: str, monkeypatch: pytest
         assert main(["store", "check", "copy.db"]) == 0
 
 
+@pytest.mark.parametrize("command", ["store check", "store backup copy.db"])
+async def test_an_endpoint_joins_the_store_and_it_stays_sound(firm: Firm, command: str, monkeypatch: Any) -> None:
+    await firm.console.create_endpoint("acme", "https://hooks.example.com/in")
+    await firm.aclose()
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", str(firm.path))
+    monkeypatch.chdir(firm.path.parent)
+    assert main(command.split()) == 0
+
+
 async def test_deleting_failed_calls_of_the_old_version_subtracts_them_from_the_analytics(firm: Firm) -> None:
     traces = firm.traces.as_account("acme")
     failed = [trace async for trace in traces.export() if trace.selected_model is None and trace.model is not None]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from routewright import Console
 from routewright.backends.storage.sqlite import schema
 from routewright.cli import main
 from routewright.root_secret import secret_path
@@ -136,6 +137,38 @@ def test_check_reports_a_sound_store(path: Path, capsys: Capture) -> None:
     assert store("check", "traces.db", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["store"], found["traces"], found["problems"]) == (str(path), 6, [])
+
+
+def test_a_store_with_a_webhook_endpoint_is_sound_backed_up_and_upgraded(
+    path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    console = Console(f"sqlite:///{path}").blocking
+    console.create_account("acme")
+    for name in ("in", "out"):
+        console.create_endpoint("acme", f"https://hooks.example.com/{name}")
+    assert store("check") == 0, "SQLite 3.40 reports NULL values of its subscriptions"
+    assert store("backup", "copy.db") == store("check", "copy.db") == 0
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "CREATE TABLE later (a INTEGER);\n"))
+    capsys.readouterr()
+    assert store("upgrade") == store("check") == 0
+    assert capsys.readouterr().out.endswith("\nsound\n")
+
+
+def test_a_null_value_is_damage_and_no_backup_is_made(path: Path, capsys: Capture) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        of_table = "UPDATE sqlite_master SET sql = replace(sql, 'saved_nanos INTEGER{}', 'saved_nanos INTEGER{}')"
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(of_table.format(" NOT NULL", ""))
+        connection.execute("PRAGMA writable_schema = RESET")
+        connection.execute("INSERT INTO cache_use VALUES ('acme', 'production', '2026-11-20', '1h', 1, NULL)")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(of_table.format("", " NOT NULL"))
+        connection.commit()
+    assert store("check") == 1
+    assert "NULL value in cache_use.saved_nanos" in capsys.readouterr().out
+    assert store("backup", "copy.db") == 1
+    assert capsys.readouterr().err.endswith("is damaged, so the backup is: NULL value in cache_use.saved_nanos\n")
+    assert not Path("copy.db").exists()
 
 
 def test_a_damaged_store_is_1_and_lists_the_damage(path: Path, capsys: Capture) -> None:

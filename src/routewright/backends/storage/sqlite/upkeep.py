@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import stat
 import threading
@@ -12,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from routewright.backends.storage.tables.check import LIVE_DIGESTS, SHOWN, Check, problems_of
+from routewright.backends.storage.tables.statements import Statements
 from routewright.errors import NotFound, StorageCorrupt, StorageUnavailable, ValidationFailed
 
 from .connection import connect, make_file
@@ -21,6 +23,11 @@ from .sync import fault_of, is_damage, is_transient, translated
 BUSY_MS = 5_000
 """How long to wait for the locks of other processes."""
 
+_MOST_FAULTS = 1_000_000
+"""False reports must not hide others."""
+_NULL = re.compile(r"NULL value in (\w+)\.(\w+)")
+_NULLS = "SELECT 1 FROM {} WHERE typeof({}) = 'null' LIMIT 1"
+"""Not by ``IS NULL``, which SQLite takes for false where the column is declared ``NOT NULL``."""
 _BODIES = "SELECT trace.n, trace.id, body.trace, body.content FROM trace LEFT JOIN body USING (n)"
 _TYPES = {"purse": ("name", "spent, granted, told"), "ledger": ("name", "cost, charge, credit")}
 """Tables with money: the column that names a row, and the columns of integers."""
@@ -49,9 +56,8 @@ def backup(path: Path, target: Path) -> None:
             with _of_target(target), closing(connect(str(part))) as copy:
                 source.backup(copy)
         with translated(part), closing(connect(str(part))) as copy:
-            said = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
-            if said != "ok":
-                raise StorageCorrupt(f"{path} is damaged, so the backup is: {said}")
+            for problem in _faults_of(copy):
+                raise StorageCorrupt(f"{path} is damaged, so the backup is: {problem}")
             copy.execute("PRAGMA journal_mode = DELETE")  # one file without a log, synced
         part.chmod(stat.S_IMODE(path.stat().st_mode))
         _place(part, target)
@@ -87,6 +93,19 @@ def _place(part: Path, target: Path) -> None:
         part.replace(target)
 
 
+def _faults_of(connection: Statements) -> Iterator[str]:
+    """What SQLite finds wrong with a file.
+
+    Some versions (3.40, for example) misread the columns of a table without rowids whose last column belongs to its
+    key, as ``subscription``, and report that each of its rows has a NULL.
+    """
+    said = connection.execute(f"PRAGMA integrity_check({_MOST_FAULTS})").fetchall()
+    for (problem,) in dict.fromkeys(said):
+        null = _NULL.fullmatch(problem)
+        if problem != "ok" and (null is None or connection.execute(_NULLS.format(*null.groups())).fetchone()):
+            yield problem
+
+
 def check(path: Path) -> Check:
     """Read the whole store and list its problems. Takes some seconds per gigabyte; other processes can write.
 
@@ -100,8 +119,7 @@ def check(path: Path) -> Check:
         try:
             version = known_version(connection, path)
             connection.execute("BEGIN")  # all reads see one snapshot
-            said = connection.execute(f"PRAGMA integrity_check({SHOWN})").fetchall()
-            problems += [problem for (problem,) in said if problem != "ok"]
+            problems += islice(_faults_of(connection), SHOWN)
             if version == latest() and not problems:
                 problems += islice(problems_of(connection.execute, _BODIES, MISTAKEN), SHOWN)
             traces = connection.execute("SELECT count(*) FROM trace").fetchone()[0]
