@@ -8,20 +8,9 @@ from datetime import datetime, timedelta
 from math import ceil
 from typing import NamedTuple, get_args
 
+from routewright import wire
 from routewright.errors import AuthenticationFailed, RateLimited
-from routewright.wire import (
-    Account,
-    Denied,
-    Environment,
-    Key,
-    PlanName,
-    RateLimits,
-    Resource,
-    Scope,
-    Take,
-    WindowState,
-    WindowUsage,
-)
+from routewright.wire import Account, Environment, Key, PlanName, RateLimits, Resource, Scope, WindowState
 
 from .crypto import mac
 from .timestamps import moment
@@ -161,27 +150,22 @@ def is_live(key: Key) -> bool:
 UNLIMITED = 2**53 - 1  # remaining requests without a limit
 AWAY_S = 5  # retry delay if a process has no share of a limit while the coordination is away
 OUTPUT_TOKENS = 256  # assumed for a call without a cap, until its usage is known
-_NOUNS: dict[Resource, tuple[str, str]] = {
-    "requests": ("request", "a minute"),
-    "tokens": ("token", "a minute"),
-    "slots": ("call", "at a time"),
-}
-_LIMIT_OF: dict[Resource, str] = {  # field of ``RateLimits``
-    "requests": "requests_per_min",
-    "tokens": "tokens_per_min",
-    "slots": "concurrency",
+_LIMITS: dict[Resource, tuple[str, str, str]] = {  # with the field of ``RateLimits``
+    "requests": ("request", "a minute", "requests_per_min"),
+    "tokens": ("token", "a minute", "tokens_per_min"),
+    "slots": ("call", "at a time", "concurrency"),
 }
 
 
-def usage_of(states: Sequence[WindowState], now: float) -> WindowUsage:
+def usage_of(states: Sequence[WindowState], now: float) -> wire.WindowUsage:
     """Remaining requests of the tightest limit. ``now`` in Unix seconds."""
     least = None
     for state in states:
         if state.resource == "requests" and (least is None or state.remaining < least.remaining):
             least = state
     if least is None:
-        return WindowUsage(UNLIMITED, int(now) // 60 * 60 + 60)
-    return WindowUsage(least.remaining, ceil(now + least.reset_s))
+        return wire.WindowUsage(UNLIMITED, int(now) // 60 * 60 + 60)
+    return wire.WindowUsage(least.remaining, ceil(now + least.reset_s))
 
 
 def headers_of(states: Sequence[WindowState], now: float) -> dict[str, str]:
@@ -201,13 +185,13 @@ def headers_of(states: Sequence[WindowState], now: float) -> dict[str, str]:
     }
 
 
-def refusal(takes: Sequence[Take], denied: Denied, now: float, processes: int = 1) -> RateLimited:
+def refusal(takes: Sequence[wire.Take], denied: wire.Denied, now: float, processes: int = 1) -> RateLimited:
     """The error for a call that exceeds a limit, or this process's share of it."""
     take, state = takes[denied.by], denied.states[denied.by]
     whose = take.name.partition(":")[0]
     has_part = state.limit > 0 or take.limit == 0
     wait_s = max(1, ceil(denied.retry_after_s)) if has_part else AWAY_S
-    noun, per = _NOUNS[take.resource]
+    noun, per, field = _LIMITS[take.resource]
     said = f"the {whose} is limited to {take.limit} {noun}{'' if take.limit == 1 else 's'} {per}"
     if processes > 1 and take.limit:
         said += f", of which each of {processes} processes has {state.limit} while the coordination is away"
@@ -221,7 +205,7 @@ def refusal(takes: Sequence[Take], denied: Denied, now: float, processes: int = 
         "level": whose,
         # the specification has two resources; concurrency counts as requests
         "resource": "tokens" if take.resource == "tokens" else "requests",
-        "limit_of": _LIMIT_OF[take.resource],
+        "limit_of": field,
         "limit": take.limit,
         "remaining": state.remaining,
         "asked": take.amount,

@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any, TypeVar, get_args
 
 from msgspec import UNSET
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Account, Environment, Key, RateLimits, Severity
@@ -46,16 +46,11 @@ class SomeLimits(RateLimits, frozen=True, kw_only=True):
 
 
 class _Invalid(Exception):
-    """An invalid value. The caller adds its path."""
-
-    def __init__(self, problem: str, hint: str = "") -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.hint = hint
+    """An invalid value: the problem, and a hint. The caller adds its path."""
 
 
-_Field = tuple[str, Callable[[Any], Any]]
-"""The name in the record, and the check, which returns the value to keep."""
+Read = Callable[[Any], Any]
+"""Validates a value. Raises ``_Invalid``."""
 
 
 def changed(there: Changed, terms: Mapping[str, Any]) -> Changed:
@@ -68,8 +63,7 @@ def changed(there: Changed, terms: Mapping[str, Any]) -> Changed:
 
 def checked_account(account: Account) -> Account:
     """Check that an account's settings are consistent. Raises ``ValidationFailed``."""
-    told = account.limits is not None and any(limit is not None for limit in asdict(account.limits).values())
-    if account.plan == "enterprise" and not told:
+    if account.plan == "enterprise" and account.limits in (None, RateLimits()):
         problem = "are missing: the plan 'enterprise' has none of its own"
         raise ValidationFailed.of(Problem("limits", problem, "pass RateLimits(requests_per_min=..., ...)"))
     return account
@@ -86,7 +80,7 @@ def told(text: object) -> str:
     return "'sk_...'" if isinstance(text, str) and holds_key(text) else shown(text)
 
 
-def _terms(given: Mapping[str, object], fields: Mapping[str, _Field]) -> dict[str, Any]:
+def _terms(given: Mapping[str, object], fields: Mapping[str, Read]) -> dict[str, Any]:
     """Validate settings, and return them as fields of the record. ``UNSET`` values are left out. Raises
     ``ValidationFailed``."""
     found: Problems = []
@@ -95,13 +89,16 @@ def _terms(given: Mapping[str, object], fields: Mapping[str, _Field]) -> dict[st
         if value is UNSET:
             continue
         try:
-            name, read = fields[path]
-            terms[name] = read(value)
+            terms[_STORED.get(path, path)] = fields[path](value)
         except _Invalid as wrong:
-            found.append(Problem(path, wrong.problem, wrong.hint))
+            found.append(Problem(path, *wrong.args))
     if found:
         raise ValidationFailed.of(*found)
     return terms
+
+
+def _or_none(read: Read) -> Read:
+    return lambda value: None if value is None else read(value)
 
 
 def _one_of(words: Sequence[str]) -> Callable[[object], str]:
@@ -119,7 +116,7 @@ def _text(longest: int, *, least: int = 1) -> Callable[[object], str]:
         if isinstance(value, str) and holds_key(value):
             raise _Invalid(*KEY_THERE)
         if not isinstance(value, str) or not value.isprintable() or not least <= len(value.strip()) <= longest:
-            raise _Invalid(f"must be {least} to {longest} printable characters, got {shown(value)}")
+            raise _Invalid(f"must be {least} to {longest} printable characters, got {shown(value)}", "")
         return value
 
     return read
@@ -131,9 +128,7 @@ def _flag(value: object) -> bool:
     return value
 
 
-def _limits(value: object) -> RateLimits | None:
-    if value is None:
-        return None
+def _limits(value: object) -> RateLimits:
     if not isinstance(value, RateLimits):
         hint = "pass RateLimits(requests_per_min=..., tokens_per_min=..., concurrency=...)"
         raise _Invalid(f"is {told(value)}", hint)
@@ -144,9 +139,7 @@ def _limits(value: object) -> RateLimits | None:
     return value
 
 
-def _nanos(value: object) -> int | None:
-    if value is None:
-        return None
+def _nanos(value: object) -> int:
     dollars = _dollars(value, _number(value))
     amount = budget_nanos(dollars)
     if dollars and not amount:
@@ -178,9 +171,7 @@ def _number(value: object) -> float:
         return inf
 
 
-def _scopes(value: object) -> tuple[str, ...] | None:
-    if value is None:
-        return None
+def _scopes(value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
         raise _Invalid(f"is {told(value)}", f"pass a list of {listed(SCOPES)}, or None for all")
     for each in value:
@@ -188,48 +179,43 @@ def _scopes(value: object) -> tuple[str, ...] | None:
     return tuple(scope for scope in SCOPES if scope in value)
 
 
-def _credit_id(value: object) -> str | None:
-    if value is None:
-        return None
+def _credit_id(value: object) -> str:
     text = _text(MAX_TEXT_CHARS)(value)
     if text.startswith(_CALL_ID):
         raise _Invalid(f"is {quoted(text)}, which looks like a trace id", "use another id, such as an invoice number")
     return text
 
 
-def _url(value: object) -> str | None:
-    if value is None:
-        return None
+def _url(value: object) -> str:
     text = _text(MAX_URL_CHARS)(value)
     if not text.startswith(("https://", "http://")):
         raise _Invalid(f"is {quoted(text)}", "start it with https://")
     return text
 
 
-_ACCOUNT: dict[str, _Field] = {
-    "plan": ("plan", _one_of(tuple(PLANS))),
-    "limits": ("limits", _limits),
-    "prepaid": ("prepaid", _flag),
-    "monthly_limit_usd": ("monthly_nanos", _nanos),
+_STORED = {"monthly_limit_usd": "monthly_nanos", "budget_usd": "budget_nanos"}
+"""Names of stored fields, where they differ."""
+_amount, _rates = _or_none(_nanos), _or_none(_limits)
+_ACCOUNT: dict[str, Read] = {
+    "plan": _one_of(tuple(PLANS)),
+    "limits": _rates,
+    "prepaid": _flag,
+    "monthly_limit_usd": _amount,
 }
-_KEY: dict[str, _Field] = {
-    "name": ("name", _text(MAX_NAME_CHARS)),
-    "environment": ("environment", _one_of(get_args(Environment))),
-    "scopes": ("scopes", _scopes),
-    "limits": ("limits", _limits),
-    "budget_usd": ("budget_nanos", _nanos),
-    "monthly_limit_usd": ("monthly_nanos", _nanos),
+_KEY: dict[str, Read] = {
+    "name": _text(MAX_NAME_CHARS),
+    "environment": _one_of(get_args(Environment)),
+    "scopes": _or_none(_scopes),
+    "limits": _rates,
+    "budget_usd": _amount,
+    "monthly_limit_usd": _amount,
 }
-_INCIDENT: dict[str, _Field] = {
-    "title": ("title", _text(MAX_TEXT_CHARS)),
-    "severity": ("severity", _one_of(get_args(Severity))),
-    "status_url": ("status_url", _url),
+_INCIDENT: dict[str, Read] = {
+    "title": _text(MAX_TEXT_CHARS),
+    "severity": _one_of(get_args(Severity)),
+    "status_url": _or_none(_url),
 }
-_CREDIT: dict[str, _Field] = {
-    "usd": ("usd", _credit),
-    "note": ("note", _text(MAX_TEXT_CHARS, least=0)),
-    "id": ("id", _credit_id),
-}
+_CREDIT: dict[str, Read] = {"usd": _credit, "note": _text(MAX_TEXT_CHARS, least=0), "id": _or_none(_credit_id)}
 account_terms = partial(_terms, fields=_ACCOUNT)
 key_terms = partial(_terms, fields=_KEY)
 incident_terms = partial(_terms, fields=_INCIDENT)
