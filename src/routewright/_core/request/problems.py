@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice
+from math import inf
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 from msgspec.structs import fields
 
-from routewright.errors import Problem
+from routewright.errors import Problem, ValidationFailed
 from routewright.wire import (
     AvailabilityStatus,
     Bucket,
@@ -286,6 +287,19 @@ def example(place: str, sample: str = "") -> str:
     if name.endswith("[]") and value.startswith("["):
         value = value[1:-1]
     return f"for example {value}" if value else ""
+
+
+def check_bounds(name: str, **bounds: object) -> None:
+    """Raise ``ValidationFailed`` for a bound that is not a whole number above 0."""
+    for field, bound in bounds.items():
+        if type(bound) is not int or bound < 1:
+            raise ValidationFailed.at(f"{name}.{field}", f"is {shown(bound)}", "use a whole number above 0")
+
+
+def check_lease(storage: str, lease_s: object) -> None:
+    """Raise ``ValidationFailed`` for a lease that is not a number of seconds above 0."""
+    if not isinstance(lease_s, int | float) or isinstance(lease_s, bool) or not 0 < lease_s < inf:
+        raise ValidationFailed.at(f"{storage}.lease_s", f"is {shown(lease_s)}", "use a number of seconds above 0")
 
 
 def shown(value: object) -> str:

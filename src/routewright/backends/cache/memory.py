@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from sys import getsizeof
 from typing import TypeAlias, TypeVar, TypeVarTuple
 
@@ -11,15 +11,14 @@ from msgspec import DecodeError, json, msgpack
 from msgspec.structs import replace
 
 from routewright._core.cache.key import selects
-from routewright._core.request.problems import shown
+from routewright._core.request.problems import check_bounds
 from routewright.backends.clock import SystemClock
-from routewright.errors import ValidationFailed
 from routewright.fork import Guard, renew_in_children
 from routewright.loop import Threads
 from routewright.protocols import BaseCache, Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats
 
-from .search import Vectors, unpacked, vector_of
+from .search import AT_ONCE, Vectors, unpacked, vector_of
 
 MAX_BYTES = 256_000_000
 MAX_ENTRIES = 100_000
@@ -28,13 +27,6 @@ ROW_BYTES = 400
 OBSERVATIONS = 5_000
 """Most observations of a space; the oldest are removed."""
 _encoder, _decoder = msgpack.Encoder(), msgpack.Decoder(CacheEntry)
-
-
-def check_bounds(name: str, **bounds: object) -> None:
-    """Raise ``ValidationFailed`` for a bound that is not a whole number above 0."""
-    for field, bound in bounds.items():
-        if type(bound) is not int or bound < 1:
-            raise ValidationFailed.at(f"{name}.{field}", f"is {shown(bound)}", "use a whole number above 0")
 
 
 def body_of(entry: CacheEntry) -> bytes:
@@ -74,8 +66,6 @@ _Kept: TypeAlias = tuple[CacheEntry, int]
 
 LONG = 4
 """Concurrent searches and scans in worker threads, in each event loop."""
-AT_ONCE = 500
-"""Entries that are scanned in the caller's thread, or removed under one lock."""
 ROUNDS = 10
 """Most searches for one question. A search that finds expired entries drops them and is repeated."""
 
@@ -184,7 +174,7 @@ class MemoryCache(BaseCache):
 
     async def stats(self, account: str | None, now: float) -> CacheStats:
         """Count the entries of an account, or of all (``protocols.Cache``)."""
-        return await self._scan(_stats_of, account, now)
+        return await self._scan(stats_of, account, now)
 
     async def _scan(self, work: Callable[[list[_Kept], *Ts], T], *given: *Ts) -> T:
         """Run work on all entries, in a worker thread if there are many."""
@@ -208,14 +198,19 @@ class MemoryCache(BaseCache):
                 del self._partitions[entry.partition]
 
 
-def _stats_of(entries: list[_Kept], account: str | None, now: float) -> CacheStats:
-    mine = [kept for kept in entries if account in (None, kept[0].account) and kept[0].expires_at > now]
+def stats_of(entries: Iterable[_Kept], account: str | None, now: float) -> CacheStats:
+    """Count the valid entries of an account, or of all. An entry may occur twice."""
+    mine = {
+        entry.key: (size, entry.partition, entry.created_at, entry.cost_nanos)
+        for entry, size in entries
+        if account in (None, entry.account) and entry.expires_at > now
+    }.values()
     return CacheStats(
         entries=len(mine),
-        size_bytes=sum(size for _, size in mine),
-        partitions=len({entry.partition for entry, _ in mine}),
-        oldest_at=min((entry.created_at for entry, _ in mine), default=None),
-        saves_nanos=sum(entry.cost_nanos for entry, _ in mine),
+        size_bytes=sum(size for size, *_ in mine),
+        partitions=len({partition for _, partition, *_ in mine}),
+        oldest_at=min((created_at for *_, created_at, _ in mine), default=None),
+        saves_nanos=sum(nanos for *_, nanos in mine),
     )
 
 

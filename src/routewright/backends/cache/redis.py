@@ -13,7 +13,7 @@ from routewright.backends.redis import Server
 from routewright.protocols import BaseCache, Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats
 
-from .memory import body_of, entry_of
+from .memory import body_of, entry_of, stats_of
 
 ENTRY, LEAD, PAGE = "rw:answer:", "rw:lead:", 500
 _END = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
@@ -61,7 +61,8 @@ class RedisCache(BaseCache):
         now = self._clock.time()
 
         def drop(client: Any) -> int:
-            meant = {name: entry.expires_at > now for name, entry, _ in _entries(client) if selects(which, entry)}
+            entries = (entry for entry, _ in _entries(client) if selects(which, entry))
+            meant = {ENTRY + entry.key.hex(): entry.expires_at > now for entry in entries}
             with client.pipeline(transaction=False) as pipe:
                 for name in meant:
                     pipe.delete(name)
@@ -72,22 +73,7 @@ class RedisCache(BaseCache):
 
     async def stats(self, account: str | None, now: float) -> CacheStats:
         """Count the entries of an account, or of all (``protocols.Cache``)."""
-
-        def count(client: Any) -> CacheStats:
-            kept = {
-                name: (size, entry.partition, entry.created_at, entry.cost_nanos)
-                for name, entry, size in _entries(client)
-                if account in (None, entry.account) and entry.expires_at > now
-            }.values()
-            return CacheStats(
-                entries=len(kept),
-                size_bytes=sum(size for size, *_ in kept),
-                partitions=len({partition for _, partition, *_ in kept}),
-                oldest_at=min((created_at for *_, created_at, _ in kept), default=None),
-                saves_nanos=sum(nanos for *_, nanos in kept),
-            )
-
-        return await self._server.run(count)
+        return await self._server.run(lambda client: stats_of(_entries(client), account, now))
 
     async def lead(self, key: bytes, seconds: float) -> bool:
         """Begin to make the answer of a request, or end it (``protocols.Cache``)."""
@@ -102,13 +88,13 @@ class RedisCache(BaseCache):
         self._server.close()
 
 
-def _entries(client: Any) -> Iterator[tuple[bytes, CacheEntry, int]]:
-    """All entries with names and sizes, some possibly twice."""
+def _entries(client: Any) -> Iterator[tuple[CacheEntry, int]]:
+    """All entries with their sizes, some possibly twice."""
     names = client.scan_iter(f"{ENTRY}*", count=PAGE)
     while page := [*islice(names, PAGE)]:
         with client.pipeline(transaction=False) as pipe:
             for name in page:
                 pipe.get(name)
-            for name, body in zip(page, pipe.execute(), strict=True):
+            for body in pipe.execute():
                 if (entry := entry_of(body or b"")) is not None:
-                    yield name, entry, len(body)
+                    yield entry, len(body)

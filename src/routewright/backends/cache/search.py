@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 AT_ONCE = 500
-"""Rows that are looked up or removed at a time."""
+"""Rows that are looked up or removed at a time, or scanned in the caller's thread."""
 MIRRORED = 50_000_000
 """Floats of all partitions in memory: 200 MB."""
 Read: TypeAlias = Callable[[int], tuple[int, Iterable[tuple[int, bytes]]]]

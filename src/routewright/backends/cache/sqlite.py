@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,16 +13,18 @@ from typing import Any, TypeVar, TypeVarTuple
 from msgspec import msgpack
 
 from routewright._core.cache.key import is_tagged
+from routewright._core.request.problems import check_bounds
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.connection import connect, file_of, identity_of, make_file, pragma
-from routewright.backends.storage.sqlite.sync import fault_of, is_transient
+from routewright.backends.storage.sqlite.connections import again
+from routewright.backends.storage.sqlite.sync import fault_of
 from routewright.errors import StorageCorrupt, ValidationFailed
 from routewright.fork import Guard, quiet_at_fork
 from routewright.loop import Threads
 from routewright.protocols import BaseCache, Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 
-from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, check_bounds, entry_of, narrowed, row_of
+from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, entry_of, narrowed, row_of
 from .search import AT_ONCE, Mirrors
 
 T = TypeVar("T")
@@ -122,15 +123,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     has_tables = connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # first, since others may create them now
     if has_tables and pragma(connection, "application_id") != APPLICATION_ID:
         raise StorageCorrupt(f"{path} belongs to another program: name another file for the cache")
-    ends = time.monotonic() + BUSY_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL").fetchall()
-            break
-        except sqlite3.Error as error:  # SQLite does not wait for another process here
-            if not is_transient(error) or time.monotonic() > ends:
-                raise
-            time.sleep(0.005)
+    again(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchall(), BUSY_S)  # SQLite does not wait here
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA secure_delete = ON").fetchall()
     if pragma(connection, "user_version") == VERSION:

@@ -143,7 +143,7 @@ class Connections:
     def read(self, ask: Callable[[Connection], T], *, patient: bool = True, reading: Reading | None = None) -> T:
         """Run a query on a separate connection. If ``patient``, transient errors are retried for ``busy_s``."""
         wait_s = self.busy_s if patient else 0.0
-        return _again(partial(self._read, ask, wait_s, reading or Reading()), wait_s)
+        return again(partial(self._read, ask, wait_s, reading or Reading()), wait_s)
 
     def _read(self, ask: Callable[[Connection], T], wait_s: float, reading: Reading) -> T:
         connection = self.take(wait_s)
@@ -218,7 +218,7 @@ class Connections:
             with self._guard.lock:
                 self._check_file()  # it may have been replaced
             connection.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
-            _again(partial(self._prepare, connection), wait_s)  # SQLite does not wait in all cases
+            again(partial(self._prepare, connection), wait_s)  # SQLite does not wait in all cases
             connection.execute(f"PRAGMA busy_timeout = {int(busy_s * 1000)}")
         except BaseException:
             connection.close()
@@ -283,7 +283,7 @@ class Writing(Struct, eq=False):
         of.roles[self.role].lock.release()
 
 
-def _again(work: Callable[[], T], for_s: float) -> T:
+def again(work: Callable[[], T], for_s: float) -> T:
     """Run work, and retry transient errors for so long."""
     ends = time.monotonic() + for_s
     pause = 0.001
