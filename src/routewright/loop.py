@@ -124,9 +124,10 @@ class Reply(Generic[T]):
             self.loop, self.here = this_loop(), anyio.Event()
 
     async def wait(self) -> T:
-        """Wait in the loop that it was made in."""
+        """Wait in the loop that it was made in. One that is not awaited is there at once."""
         try:
-            await (self.here.wait() if self.future is None else self.future)
+            if self.loop is not None:
+                await (self.here.wait() if self.future is None else self.future)
         except BaseException:
             self.is_left = True
             raise

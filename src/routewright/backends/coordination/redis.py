@@ -237,17 +237,12 @@ class RedisCoordination:
         reply = Reply[Taken](awaited=not self._inline)
         try:
             self._put(_Step("take", takes, reply))
-            if not self._inline:
-                return await reply.wait()
+            return await reply.wait()
         except BaseException as error:
             reply.is_left = True
             if not isinstance(error, RouterError):  # cancelled: return what it has taken or will take
                 self._put(_void(takes, reply))
             raise
-        if reply.error is not None:
-            raise reply.error
-        assert reply.result is not None, "it is answered or failed"
-        return reply.result
 
     def end(self, taken: Taken, tokens: int | None, *, void: bool = False) -> None:
         """End a call (``protocols.CountingCoordination``)."""
