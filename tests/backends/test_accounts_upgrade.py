@@ -17,9 +17,9 @@ import pytest
 from routewright._core.accounts.payer import Tick
 from routewright.backends.storage.sqlite import SqliteStorage, log, schema, upkeep
 from routewright.backends.storage.sqlite.connection import connect
-from routewright.backends.storage.sqlite.transaction import SETTLE
 from routewright.backends.storage.sqlite.upkeep import check, upgrade
 from routewright.backends.storage.sqlite.writer import Request
+from routewright.backends.storage.tables.ledger import SETTLE
 from routewright.errors import StorageVersion
 from routewright.testing import FakeClock
 from routewright.wire import PutTrace, Replay

@@ -826,7 +826,7 @@ async def test_a_child_forked_during_a_transaction_does_not_touch_the_file(
 async def test_a_sweep_that_cannot_remove_its_rows_ends(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with aclosing(SqliteStorage(path)) as storage:
         await storage.apply("default", [PutTrace(make_trace(1))])
-        monkeypatch.setattr("routewright.backends.storage.sqlite.remove_old", lambda old, connection: 0)
+        monkeypatch.setattr("routewright.backends.storage.tables.upkeep.remove_old", lambda old, connection: 0)
         with pytest.raises(StorageCorrupt, match="expired traces cannot be removed; run 'routewright store check'"):
             await storage.sweep(NOW + 60 * DAY_S)
 

@@ -9,73 +9,23 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from routewright import wire
 from routewright._core.accounts.books import BOOKED, MONEY
 from routewright._core.accounts.ledger import before
 from routewright._core.analytics.rollup import Rollups
 from routewright._core.attempts.statistics import added
 from routewright._core.policy import Versions
-from routewright._core.request.problems import shown
+from routewright._core.request.problems import check_bounds
 from routewright._core.timestamps import timestamp
 from routewright._core.trace.filter import check_terms
 from routewright._core.webhooks.outbox import OF_WEBHOOKS, Outbox
 from routewright._core.write_batch import UNNAMED_S, check_batch, check_digests, check_place, ids_of
 from routewright.backends.clock import SystemClock
-from routewright.errors import UnsupportedWrite, ValidationFailed
+from routewright.errors import UnsupportedWrite
 from routewright.fork import Guard
 from routewright.loop import at_once
 from routewright.protocols import BaseStorage, Clock, Facts, TraceDraft
-from routewright.wire import (
-    SYSTEM_ACCOUNT,
-    AddCredit,
-    AddLearned,
-    AgentState,
-    AllAccounts,
-    CacheCounts,
-    Caller,
-    ClaimDeliveries,
-    CurrentRetention,
-    DeleteEndpoint,
-    DeleteResults,
-    DeleteTraces,
-    Deliveries,
-    EndAttempt,
-    Endpoints,
-    Events,
-    FallbackCounts,
-    FeedbackByTrace,
-    Incidents,
-    KeyByDigest,
-    Keys,
-    LatencyCounts,
-    LearnedModel,
-    LearnedSince,
-    LedgerRows,
-    LedgerSums,
-    PolicyVersions,
-    PutAccount,
-    PutEndpoint,
-    PutFeedback,
-    PutIncident,
-    PutKey,
-    PutPolicyVersion,
-    PutSnapshot,
-    PutTrace,
-    Query,
-    ReplayDeliveries,
-    RevokeKey,
-    RollupKeys,
-    Scan,
-    SetRetention,
-    Snapshot,
-    SnapshotById,
-    Stands,
-    TraceById,
-    TraceItems,
-    Traces,
-    UsageCounts,
-    Write,
-    Written,
-)
+from routewright.wire import SYSTEM_ACCOUNT, Snapshot, Written
 from routewright.wire.trace import copied
 
 from .accounts import KeptAccount, MemoryAccounts, Whole, selected
@@ -87,18 +37,8 @@ TEXT_BYTES = 64 * 1024 * 1024
 _by_key = attrgetter("key")
 
 
-_Ready = (
-    Whole
-    | PutFeedback
-    | PutSnapshot
-    | PutPolicyVersion
-    | AddLearned
-    | DeleteTraces
-    | SetRetention
-    | MONEY
-    | BOOKED
-    | OF_WEBHOOKS
-)
+_OfTraces = wire.PutFeedback | wire.PutSnapshot | wire.DeleteTraces | wire.SetRetention
+_Ready = Whole | _OfTraces | wire.PutPolicyVersion | wire.AddLearned | MONEY | BOOKED | OF_WEBHOOKS
 
 
 class MemoryStorage(BaseStorage):
@@ -121,9 +61,7 @@ class MemoryStorage(BaseStorage):
     def __init__(
         self, *, newest: int = 10_000, accounts: int = 1_000, text_bytes: int = TEXT_BYTES, clock: Clock | None = None
     ) -> None:
-        _at_least_one("newest", newest)
-        _at_least_one("accounts", accounts)
-        _at_least_one("text_bytes", text_bytes)
+        check_bounds("MemoryStorage", newest=newest, accounts=accounts, text_bytes=text_bytes)
         self.clock = clock or SystemClock()
         self.guard = Guard()
         self._newest = newest
@@ -134,9 +72,9 @@ class MemoryStorage(BaseStorage):
         """Account and id of each key."""
         self._outbox = Outbox(newest)
         self._system = self._empty()
-        self._retention = SetRetention()
+        self._retention = wire.SetRetention()
         self._versions = Versions()
-        self._learned: OrderedDict[tuple[str, str], LearnedModel] = OrderedDict()
+        self._learned: OrderedDict[tuple[str, str], wire.LearnedModel] = OrderedDict()
         self._named: dict[str, int] = {}
         """Number of traces that name a health snapshot."""
         self.accounts: MemoryAccounts = MemoryAccounts(self, newest)
@@ -201,9 +139,9 @@ class MemoryStorage(BaseStorage):
         """The account to read from; an unknown one is empty. Called under the lock."""
         return self._system if account == SYSTEM_ACCOUNT else self._accounts.get(account) or self._empty()
 
-    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+    async def apply(self, account: str, writes: Sequence[wire.Write]) -> list[Written]:
         """Apply all or none (``protocols.Storage``)."""
-        whole = [Whole(write) if isinstance(write, PutTrace) else write for write in writes]
+        whole = [Whole(write) if isinstance(write, wire.PutTrace) else write for write in writes]
         with self.guard.lock:
             present = self.look_up(account)
             traces, snapshots = ids_of(writes)
@@ -219,75 +157,74 @@ class MemoryStorage(BaseStorage):
             kept = self.account_of(account)
             return [self._write(account, kept, write) for write in whole]
 
-    async def read(self, account: str, query: Query) -> Any:
+    async def read(self, account: str, query: wire.Query) -> Any:
         """Answer a query for one thing (``protocols.Storage``)."""
         with self.guard.lock:
             kept = self.look_up(account)
             match query:
-                case TraceById(id, environment):
+                case wire.TraceById(id, environment):
                     found = kept.traces.get(id)
-                case FeedbackByTrace(trace_id, environment):
+                case wire.FeedbackByTrace(trace_id, environment):
                     found = kept.traces.get(trace_id)
                     of = None if found is None else found.environment
                     return kept.feedback.get(trace_id) if environment in (None, of) else None
-                case SnapshotById(id):
+                case wire.SnapshotById(id):
                     return kept.snapshots.get(id, (None,))[0]
-                case PolicyVersions(contents):
+                case wire.PolicyVersions(contents):
                     return self._versions.of(contents) if account == SYSTEM_ACCOUNT else []
-                case LearnedSince():
+                case wire.LearnedSince():
                     rows = sorted(self._learned.items()) if account == SYSTEM_ACCOUNT else ()
                     return [row for (of, _), row in rows if of == query.fleet and row.epoch >= query.epoch]
-                case CurrentRetention():
+                case wire.CurrentRetention():
                     return self._retention
-                case RollupKeys():
+                case wire.RollupKeys():
                     return self._counted(kept).rollup_keys()
-                case UsageCounts():
+                case wire.UsageCounts():
                     return self._counted(kept).usage_counts(query)
-                case CacheCounts():
+                case wire.CacheCounts():
                     return self._counted(kept).cache_counts(query)
-                case FallbackCounts():
+                case wire.FallbackCounts():
                     return self._counted(kept).fallback_counts(query)
-                case LatencyCounts():
+                case wire.LatencyCounts():
                     return self._counted(kept).latency_counts(query)
-                case KeyByDigest(digests):
+                case wire.KeyByDigest(digests):
                     known = [self._digests[each] for each in digests if each in self._digests]
                     keys = [self.look_up(name).books.key(key_id) for name, key_id in known]
                     return next(iter(keys), None) if account == SYSTEM_ACCOUNT else None
-                case AllAccounts():
+                case wire.AllAccounts():
                     terms = [each.books.account for each in self._accounts.values() if account == SYSTEM_ACCOUNT]
                     return sorted((each for each in terms if each is not None), key=attrgetter("name"))
-                case LedgerSums():
+                case wire.LedgerSums():
                     self._counted(kept)
                     return kept.books.answer(query)
-                case Stands():
+                case wire.Stands():
                     return self.accounts.state.standing(account, query)
-                case Endpoints():
+                case wire.Endpoints():
                     return self._outbox.endpoints(account, query)
-                case Keys() | Incidents() | AgentState():
+                case wire.Keys() | wire.Incidents() | wire.AgentState():
                     return kept.books.answer(query)
                 case _:
                     raise UnsupportedWrite(f"MemoryStorage knows no query {type(query).__name__}")
         return None if found is None or environment not in (None, found.environment) else kept.seen(found.trace)
 
-    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
+    async def scan(self, account: str, query: wire.Scan, *, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` traces after the key ``after`` (``protocols.Storage``)."""
-        if isinstance(query, LedgerRows | Events):
-            with self.guard.lock:
-                kept_here = self.look_up(account)
-                self._counted(kept_here)
-                return kept_here.books.scan(query, after, limit)
-        if isinstance(query, Deliveries):
-            with self.guard.lock:
-                return self._outbox.deliveries(account, query, after, limit)
-        if not isinstance(query, TraceItems | Traces):
-            raise UnsupportedWrite(f"MemoryStorage knows no scan {type(query).__name__}")
-        check_terms("MemoryStorage", query.terms)
         with self.guard.lock:
             kept = self.look_up(account)
-            drafts = list(kept.traces.values())
+            match query:
+                case wire.LedgerRows() | wire.Events():
+                    self._counted(kept)
+                    return kept.books.scan(query, after, limit)
+                case wire.Deliveries():
+                    return self._outbox.deliveries(account, query, after, limit)
+                case wire.TraceItems() | wire.Traces():
+                    check_terms("MemoryStorage", query.terms)
+                    drafts = list(kept.traces.values())
+                case _:
+                    raise UnsupportedWrite(f"MemoryStorage knows no scan {type(query).__name__}")
         behind = (each for each in drafts if after is None or each.key < after)
         found = islice(selected(sorted(behind, key=_by_key, reverse=True), query, kept.seen), max(0, limit))
-        if isinstance(query, Traces):
+        if isinstance(query, wire.Traces):
             return [kept.seen(each.trace) for each in found]
         return [copied(kept.seen(each.wordless).item) for each in found]
 
@@ -323,11 +260,11 @@ class MemoryStorage(BaseStorage):
     def _empty(self) -> KeptAccount:
         return KeptAccount(self._newest, self._outbox)
 
-    def _before(self, account: str, kept: KeptAccount, write: Write) -> object:
+    def _before(self, account: str, kept: KeptAccount, write: wire.Write) -> object:
         """The present state of a write's subject (``write_batch.Booked``)."""
-        if isinstance(write, PutIncident):
+        if isinstance(write, wire.PutIncident):
             return kept.books.incident(write.incident.id)
-        if isinstance(write, PutEndpoint):
+        if isinstance(write, wire.PutEndpoint):
             return self._outbox.taken(write.endpoint.id)
         return before(self.accounts, account, write)
 
@@ -338,38 +275,38 @@ class MemoryStorage(BaseStorage):
                 if write.rows and kept.books.account is not None:
                     self._settle(account, kept, write)
                 return Written(created)
-            case PutFeedback(trace_id):
+            case wire.PutFeedback(trace_id):
                 return Written(self._put(kept.feedback, trace_id, write))
-            case PutSnapshot(snapshot, at=at):
+            case wire.PutSnapshot(snapshot, at=at):
                 _, before = kept.snapshots.get(snapshot.id, (None, at))
                 return Written(self._put(kept.snapshots, snapshot.id, (snapshot, max(at, before))))
-            case PutPolicyVersion():
+            case wire.PutPolicyVersion():
                 return Written(self._versions.put(write)[1])
-            case AddLearned(fleet, models):
+            case wire.AddLearned(fleet, models):
                 for model, more in models.items():
                     key = fleet, model
                     self._put(self._learned, key, added(model, self._learned.get(key), more))
                 return Written(created=False, count=len(models))
-            case DeleteTraces():
+            case wire.DeleteTraces():
                 return Written(created=False, count=self._delete(kept, write))
-            case SetRetention():
+            case wire.SetRetention():
                 self._retention = write
                 return Written(created=False)
-            case PutKey(key):
+            case wire.PutKey(key):
                 last = kept.books.key(key.id)
                 if last is not None:
                     del self._digests[last.digest]
                 self._digests[key.digest] = key.account, key.id
                 return self.accounts.change(account, write)
-            case PutAccount() | RevokeKey() | AddCredit():
+            case wire.PutAccount() | wire.RevokeKey() | wire.AddCredit():
                 return self.accounts.change(account, write)
-            case DeleteResults(environment):
+            case wire.DeleteResults(environment):
                 self._outbox.delete(account, environment)
                 return kept.books.put(write)
-            case PutEndpoint() | DeleteEndpoint() | ClaimDeliveries() | EndAttempt() | ReplayDeliveries():
-                return self._outbox.write(account, write)
-            case _:
+            case wire.PutIncident() | wire.PutEvent() | wire.PutAgentState():
                 return kept.books.put(write)
+            case _:
+                return self._outbox.write(account, write)
 
     def _put(self, kept: OrderedDict[K, T], key: K, value: T) -> bool:
         created = key not in kept
@@ -396,7 +333,7 @@ class MemoryStorage(BaseStorage):
             self._drop(kept, next(iter(kept.traces)))
         return before is None
 
-    def _delete(self, kept: KeptAccount, which: DeleteTraces) -> int:
+    def _delete(self, kept: KeptAccount, which: wire.DeleteTraces) -> int:
         check_terms("MemoryStorage", which.terms)
         only = None if which.id is None else kept.traces.get(which.id)
         asked = list(kept.traces.values()) if which.id is None else [] if only is None else [only]
@@ -434,7 +371,7 @@ class MemoryStorage(BaseStorage):
         """Bill an account that was created after the call began."""
         rows = tuple(put.rows)
         if rows:
-            caller = Caller(account, put.environment, rows[0].key_id)
+            caller = wire.Caller(account, put.environment, rows[0].key_id)
             at_once(self.accounts.settle(None, Facts(put.id, caller, rows[0].at, rows=rows)))
             self._count(kept, kept.uncounted.pop(put.id))
 
@@ -455,8 +392,3 @@ class MemoryStorage(BaseStorage):
             _, at = self._system.snapshots.get(health, (None, 0.0))
             if not at:
                 self._system.snapshots.pop(health, None)
-
-
-def _at_least_one(setting: str, number: object) -> None:
-    if type(number) is not int or number < 1:
-        raise ValidationFailed.at(f"MemoryStorage.{setting}", f"is {shown(number)}", "use a whole number above 0")

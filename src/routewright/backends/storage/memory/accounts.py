@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.account import is_compromised
 from routewright._core.accounts.books import MONEY, Books
 from routewright._core.accounts.ledger import expired_row, settle
@@ -23,27 +24,16 @@ from routewright.fork import Guard, renew_in_children
 from routewright.loop import Signal
 from routewright.protocols import Clock, Facts, TraceDraft
 from routewright.wire import (
-    Account,
-    AddCredit,
     Ask,
     Caller,
-    Environment,
     Grant,
-    Key,
     LedgerRow,
     Left,
-    PutAccount,
-    PutFeedback,
-    PutKey,
-    PutTrace,
     Replay,
-    RevokeKey,
     RunLimit,
-    Selection,
     Short,
     Snapshot,
     StoredEvent,
-    Trace,
     Written,
 )
 
@@ -62,11 +52,11 @@ class KeptAccount:
         self.uncounted: dict[str, TraceDraft] = {}
         """Drafts that are not in the roll-ups yet. They are only counted when a report asks."""
         self.rollups = Rollups(VALUES)
-        self.feedback: OrderedDict[str, PutFeedback] = OrderedDict()
+        self.feedback: OrderedDict[str, wire.PutFeedback] = OrderedDict()
         self.snapshots: OrderedDict[str, tuple[Snapshot, float]] = OrderedDict()
         """Each with the time of its last put; 0 for those of a trace."""
 
-    def seen(self, trace: Trace) -> Trace:
+    def seen(self, trace: wire.Trace) -> wire.Trace:
         """The trace for readers: compromised if its key was revoked within a day after it or before."""
         revoked_at = self.books.revoked_since(trace.key_id)
         if revoked_at is None or trace.compromised or not is_compromised(trace.created_at, revoked_at):
@@ -84,7 +74,7 @@ class KeptAccount:
 class Whole:
     """A complete trace with the interface of a draft. Raises for one that cannot be copied or counted."""
 
-    def __init__(self, write: PutTrace) -> None:
+    def __init__(self, write: wire.PutTrace) -> None:
         self.wordless = write.trace.copy()
         """May have its content. Never returned to callers."""
         self.id = self.wordless.id
@@ -103,7 +93,7 @@ class Whole:
         """Does nothing for a complete trace."""
 
     @property
-    def environment(self) -> Environment:
+    def environment(self) -> wire.Environment:
         """The trace's environment."""
         return self.wordless.environment
 
@@ -114,12 +104,14 @@ class Whole:
         return None if given is None else (given.catalogue, given.health, given.policy)
 
     @property
-    def trace(self) -> Trace:
+    def trace(self) -> wire.Trace:
         """A new copy."""
         return self.wordless.copy()
 
 
-def selected(kept: Iterable[TraceDraft], asked: Selection, seen: Callable[[Trace], Trace]) -> Iterator[TraceDraft]:
+def selected(
+    kept: Iterable[TraceDraft], asked: wire.Selection, seen: Callable[[wire.Trace], wire.Trace]
+) -> Iterator[TraceDraft]:
     """The selected drafts. Only filters build a trace, without content and as ``seen``."""
     for each in kept:
         created_at = each.key.removesuffix(each.id)
@@ -283,12 +275,12 @@ class MemoryAccounts:
         self._begin()
         books = self._storage.account_of(account).books
         match write:
-            case AddCredit(id, nanos, at, note):
+            case wire.AddCredit(id, nanos, at, note):
                 row = LedgerRow(request_id=id, attempt=0, kind="credit", at=at, credit_nanos=nanos, note=note)
                 written = Written(books.book(row))
                 if written.created:
                     self._granted[account] = self._granted.get(account, 0) + nanos
-            case PutAccount() | PutKey() | RevokeKey():
+            case wire.PutAccount() | wire.PutKey() | wire.RevokeKey():
                 written = books.put(write)
         self.state.forget(account)
         self._end()
@@ -296,11 +288,11 @@ class MemoryAccounts:
 
     # The shelf
 
-    def account(self, name: str) -> Account | None:
+    def account(self, name: str) -> wire.Account | None:
         """As ``StoredAccounts`` says."""
         return self._storage.look_up(name).books.account
 
-    def key(self, account: str, key_id: str) -> Key | None:
+    def key(self, account: str, key_id: str) -> wire.Key | None:
         """As ``StoredAccounts`` says."""
         return self._storage.look_up(account).books.key(key_id)
 

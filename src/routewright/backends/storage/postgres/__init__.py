@@ -5,44 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from math import inf
 from typing import Any
 
+from routewright import wire
 from routewright._core.accounts.books import MONEY
-from routewright._core.request.problems import shown
+from routewright._core.request.problems import check_lease
 from routewright._core.timestamps import timestamp
 from routewright._core.trace.ids import milliseconds_of
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.tables.ledger import KNOWN_S
-from routewright.backends.storage.tables.read import DAY_S, answer, page, trace_by_id
+from routewright.backends.storage.tables.read import DAY_S, REPORTS, answer, page, trace_by_id
 from routewright.backends.storage.tables.traces import rows_of_draft
-from routewright.errors import RouterError, StorageUnavailable, ValidationFailed
+from routewright.errors import RouterError, StorageUnavailable
 from routewright.protocols import BaseStorage, Clock, Facts
-from routewright.wire import (
-    SYSTEM_ACCOUNT,
-    Ask,
-    CacheCounts,
-    Caller,
-    DeleteTraces,
-    FallbackCounts,
-    Grant,
-    LatencyCounts,
-    Left,
-    PutKey,
-    PutTrace,
-    Query,
-    Replay,
-    RollupKeys,
-    RunLimit,
-    Scan,
-    Short,
-    Stands,
-    StoredEvent,
-    TraceById,
-    UsageCounts,
-    Write,
-    Written,
-)
+from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, StoredEvent, Write, Written
 
 from .connection import LONG_S, Tables
 from .request_queue import Ending, PendingAsk
@@ -64,10 +40,7 @@ class PostgresStorage(BaseStorage):
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None, lease_s: float = 30.0) -> None:
-        if type(lease_s) not in (int, float) or not 0 < lease_s < inf:
-            raise ValidationFailed.at(
-                "PostgresStorage.lease_s", f"is {shown(lease_s)}", "use a number of seconds above 0"
-            )
+        check_lease("PostgresStorage", lease_s)
         inline = clock is not None and clock.virtual
         self._clock = clock or SystemClock()
         self._server = Server(url, self._clock, inline=inline)
@@ -88,12 +61,11 @@ class PostgresStorage(BaseStorage):
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none (``protocols.Storage``)."""
         batch = list(writes)
-        # digests are unique over all accounts
-        locked = [account, SYSTEM_ACCOUNT] if any(isinstance(each, PutKey) for each in batch) else [account]
-        made_at = [each.trace.key for each in batch if isinstance(each, PutTrace)]
-        deletes = any(isinstance(each, DeleteTraces) for each in batch)
-        if all(isinstance(each, DeleteTraces) for each in batch):
-            locked = []  # calls continue meanwhile
+        made_at = [each.trace.key for each in batch if isinstance(each, wire.PutTrace)]
+        deletes = any(isinstance(each, wire.DeleteTraces) for each in batch)
+        locked = [] if deletes else [account]  # calls continue during a deletion
+        if any(isinstance(each, wire.PutKey) for each in batch):
+            locked.append(wire.SYSTEM_ACCOUNT)  # digests are unique over all accounts
         transact = self._at_length if deletes else self._server.transact
         work = partial(self._server.apply, account, batch)
         done: list[Written] = await self._database.run(partial(transact, work, locked, made_at=made_at))
@@ -103,15 +75,15 @@ class PostgresStorage(BaseStorage):
             self._keeper.wrote()
         return done
 
-    async def read(self, account: str, query: Query) -> Any:
+    async def read(self, account: str, query: wire.Query) -> Any:
         """Answer a query for one thing (``protocols.Storage``)."""
         transact = self._server.transact
-        if isinstance(query, UsageCounts | CacheCounts | FallbackCounts | LatencyCounts | RollupKeys):
+        if isinstance(query, REPORTS):
             transact = self._at_length
             await self._database.run(partial(count, transact))
         return await self._database.run(partial(transact, partial(_answer, account, query)))
 
-    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
+    async def scan(self, account: str, query: wire.Scan, *, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` rows after the key ``after`` (``protocols.Storage``)."""
         ask = partial(page, account, query, after, limit)
         found: list[Any] = await self._database.run(partial(self._at_length, lambda tables, _: ask(tables)))
@@ -167,11 +139,7 @@ class PostgresAccounts:
             self._keeper.wrote()
         ending = Ending(account, facts.id, grant, facts, trace, awaited=not self._inline)
         self._writer.put(ending)
-        if not self._inline:
-            return await ending.wait()
-        if ending.error is not None:
-            raise ending.error
-        return ending.result or ()
+        return await ending.wait()
 
     async def widen(self, grant: Grant, nanos: int) -> bool:
         """As ``protocols.Accounts`` says."""
@@ -200,10 +168,10 @@ class PostgresAccounts:
         return left
 
 
-def _answer(account: str, query: Query, tables: Tables, transaction: AccountTransaction) -> Any:
+def _answer(account: str, query: wire.Query, tables: Tables, transaction: AccountTransaction) -> Any:
     """Answer a query. A trace is searched around the time in its id first, then in all partitions."""
-    if isinstance(query, TraceById) and (made_ms := milliseconds_of(query.id)):
+    if isinstance(query, wire.TraceById) and (made_ms := milliseconds_of(query.id)):
         days = timestamp(max(0.0, made_ms / 1000 - DAY_S)), timestamp(made_ms / 1000 + DAY_S)
         if (found := trace_by_id(tables, account=account, asked=query, between=days)) is not None:
             return found
-    return transaction.standing(account, query) if isinstance(query, Stands) else answer(account, query, tables)
+    return transaction.standing(account, query) if isinstance(query, wire.Stands) else answer(account, query, tables)

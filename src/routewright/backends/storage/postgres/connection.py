@@ -16,16 +16,8 @@ from math import inf
 from select import POLLIN, POLLOUT, poll
 from typing import Any, TypeVar
 
-from routewright.errors import (
-    InternalError,
-    RouterError,
-    StorageCorrupt,
-    StorageFull,
-    StorageReadOnly,
-    StorageUnavailable,
-    StorageVersion,
-    ValidationFailed,
-)
+from routewright import errors
+from routewright.errors import RouterError, StorageUnavailable
 from routewright.fork import Renewals
 from routewright.loop import Threads
 
@@ -69,12 +61,12 @@ _DIALECT = (
     (re.compile(r"\?"), "%s"),
 )
 _KINDS: tuple[tuple[str, type[RouterError], str], ...] = (
-    ("53100", StorageFull, "the server's disk is full: free some space there"),
-    ("25006", StorageReadOnly, "the server is a read-only replica: name the primary"),
-    ("42501", StorageReadOnly, "the role lacks a privilege: see 'routewright store create'"),
-    ("42P01", StorageVersion, "there is no store yet: run 'routewright store create'"),
-    ("42883", StorageVersion, "the store is of an older version: run 'routewright store upgrade'"),
-    ("42703", StorageCorrupt, "the database belongs to another program: name another one"),
+    ("53100", errors.StorageFull, "the server's disk is full: free some space there"),
+    ("25006", errors.StorageReadOnly, "the server is a read-only replica: name the primary"),
+    ("42501", errors.StorageReadOnly, "the role lacks a privilege: see 'routewright store create'"),
+    ("42P01", errors.StorageVersion, "there is no store yet: run 'routewright store create'"),
+    ("42883", errors.StorageVersion, "the store is of an older version: run 'routewright store upgrade'"),
+    ("42703", errors.StorageCorrupt, "the database belongs to another program: name another one"),
     ("08", StorageUnavailable, "the connection was lost"),
     ("40", StorageUnavailable, "it conflicted with another transaction"),
     ("53", StorageUnavailable, "the server has no more connections or memory"),
@@ -97,7 +89,7 @@ class Address:
         shown: dict[str, Any] = {name: given[name] for name in ("host", "hostaddr", "port", "dbname") if name in given}
         if "@" in "".join(shown.values()) or re.search("[^0-9,]", given.get("port", "")):
             hint = "write postgresql://user@host:5432/database, with %40 for @ and %2F for / in a password"
-            raise ValidationFailed.at("url", "is not the address of a PostgreSQL database", hint)
+            raise errors.ValidationFailed.at("url", "is not the address of a PostgreSQL database", hint)
         defaults: dict[str, Any] = {"connect_timeout": CONNECT_S, "tcp_user_timeout": 10_000}
         self._conninfo = make_conninfo("", **defaults | {"application_name": "routewright"} | given)
         self._shown = make_conninfo(**shown) or "the default database"
@@ -134,7 +126,7 @@ class Address:
             for known, kind, what in _KINDS:
                 if code.startswith(known):
                     raise kind(f"{self}: {what}{'' if message is None else f' ({message})'}") from error
-            raise InternalError(f"{self}: PostgreSQL refused a statement ({code}: {message})") from error
+            raise errors.InternalError(f"{self}: PostgreSQL refused a statement ({code}: {message})") from error
 
 
 def state_of(error: RouterError) -> str | None:

@@ -86,7 +86,8 @@ def copy(source: Path, target: Address, tell: Callable[[str], object]) -> tuple[
         if found.holds:
             hint = f"stop what uses it, wait {LEASE_S:g} s, and copy it again"
             raise StorageUnavailable(f"{source} is in use: {found.holds} calls hold money or limits; {hint}")
-        alone(target, lambda within: _begin(target, within, found.id))
+        with alone(target) as transaction:
+            _begin(target, transaction, found.id)
         connection.execute("SET synchronous_commit = off")  # a lost piece is lost with its position
         rows = {}
         for name in _KEYS:
@@ -94,7 +95,8 @@ def copy(source: Path, target: Address, tell: Callable[[str], object]) -> tuple[
             tell(f"{name}: {rows[name]:,} rows")
         problems = [*_differences(found, Tables(connection))]
         if not problems:
-            alone(target, _end)
+            with alone(target) as transaction:
+                _end(transaction)
         return rows, problems
 
 

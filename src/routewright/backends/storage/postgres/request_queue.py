@@ -15,7 +15,6 @@ from routewright._core.account import is_made
 from routewright._core.accounts.ledger import charged
 from routewright._core.accounts.payer import MONTH
 from routewright._core.accounts.state import FreedName, Wait, scope_of
-from routewright._core.timestamps import timestamp
 from routewright.backends.storage.tables import ledger as shelf
 from routewright.backends.storage.tables.ledger import ROW, columns_of
 from routewright.backends.storage.tables.traces import COLUMNS, TraceRows
@@ -111,11 +110,6 @@ def ask_of(
         "waits": waits,
         "behind": behind, "kind": kind,
     }  # fmt: skip
-
-
-def month_of(at: float) -> str:
-    """The month that pays for a call of this time."""
-    return timestamp(at)[:MONTH]
 
 
 MOST_AT_ONCE = 64

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from itertools import chain, islice
 from math import inf
-from typing import Any, TypeVar
+from typing import Any
 
 from psycopg import IsolationLevel
 from psycopg.sql import SQL, Identifier
@@ -98,7 +99,6 @@ _GRANTED = """
 SELECT DISTINCT pg_get_userbyid(grantee) FROM pg_class, aclexplode(relacl)
 WHERE oid = to_regclass('store') AND grantee NOT IN (relowner, 0)
 """
-T = TypeVar("T")
 
 
 class Store(Address):
@@ -132,8 +132,7 @@ def version_of(address: Address, connection: Connection) -> int:
 def create(address: Address, grant_to: str | None = None) -> bool:
     """Create a store, unless there is one. ``grant_to``: a role that may use it, but change no table. Raises
     ``StorageCorrupt`` for a schema with other tables, and kinds of ``StorageUnavailable``."""
-
-    def make(connection: Connection) -> bool:
+    with alone(address) as connection:
         created = make_tables(address, connection)
         if created:
             finish(connection)
@@ -142,8 +141,6 @@ def create(address: Address, grant_to: str | None = None) -> bool:
         if grant_to is not None:
             _grant(connection, grant_to)
         return created
-
-    return alone(address, make)
 
 
 def make_tables(address: Address, connection: Connection) -> bool:
@@ -165,8 +162,7 @@ def finish(connection: Connection) -> None:
 def upgrade(address: Address) -> bool:
     """Upgrade a store to the present version, while older programs use it. False: nothing to do. Raises
     ``StorageVersion``, and kinds of ``StorageUnavailable``."""
-
-    def bring(connection: Connection) -> bool:
+    with alone(address) as connection:
         version = version_of(address, connection)
         if version >= VERSION:
             return False
@@ -178,14 +174,13 @@ def upgrade(address: Address) -> bool:
             _grant(connection, role)  # for new tables and functions
         return True
 
-    return alone(address, bring)
 
-
-def alone(address: Address, work: Callable[[Connection], T]) -> T:
-    """Run work in a transaction that excludes other creations and upgrades."""
+@contextmanager
+def alone(address: Address) -> Iterator[Connection]:
+    """Begin a transaction that excludes other creations and upgrades."""
     with address.translated(), address.connect() as connection, connection.transaction():
         connection.execute(_LOCK)
-        return work(connection)
+        yield connection
 
 
 def _run(connection: Connection, *scripts: str) -> None:

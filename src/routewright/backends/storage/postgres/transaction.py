@@ -13,29 +13,21 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
+from routewright import wire
 from routewright._core.account import limits_of
 from routewright._core.accounts.ledger import Booked
 from routewright._core.accounts.payer import BALANCE, MONTH, Hold, level_of, purses_of
 from routewright._core.accounts.state import State, scope_of
 from routewright._core.timestamps import timestamp
 from routewright.backends.storage.tables.ledger import MOST_SNAPSHOTS, SNAPSHOT_S, TableShelf
+from routewright.backends.storage.tables.statements import upsert
 from routewright.backends.storage.tables.traces import remove_traces, rows_of_draft
-from routewright.backends.storage.tables.write import Writes, put_event
+from routewright.backends.storage.tables.write import Writes, is_durable, put_event
 from routewright.errors import InternalError, RouterError
 from routewright.protocols import Clock, Facts
-from routewright.wire import (
-    AddCredit,
-    Environment,
-    Purse,
-    RateLimits,
-    RunLimit,
-    Standing,
-    Stands,
-    StoredEvent,
-    Write,
-    Written,
-)
+from routewright.wire import RunLimit, StoredEvent, Write, Written
 
 from .connection import LOCK, NO_PARTITION, PATIENCE_S, Database, Tables, array_of, call, state_of
 from .request_queue import Ending, packed, put_traces, release_of
@@ -58,11 +50,7 @@ FORGET_OWNERS = "DELETE FROM owner WHERE id = ANY (?) AND NOT EXISTS (SELECT FRO
 EXPIRES = 100
 """Most holds that are ended in one transaction, since calls wait for it."""
 _KEPT = "SELECT claim, fingerprint, call, result, until FROM kept WHERE account = ? AND claim = ANY (?)"
-_PUT_KEPT = """
-INSERT INTO kept (account, claim, environment, fingerprint, call, until, result) VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (account, claim) DO UPDATE SET environment = excluded.environment, fingerprint = excluded.fingerprint,
-    call = excluded.call, until = excluded.until, result = excluded.result
-"""
+_PUT_KEPT = upsert("kept", "account claim", "environment fingerprint call until result")
 _ACCOUNT = "UPDATE account SET requests = ?, tokens = ?, slots = ?, prepaid = ?, monthly = ? WHERE account = ?"
 _KEY = "UPDATE key SET requests = ?, tokens = ?, slots = ?, budget = ?, monthly = ? WHERE account = ? AND id = ?"
 _END = "SELECT end_calls(%s::jsonb, '{}', %s, %s)"
@@ -79,7 +67,7 @@ class Shelf(TableShelf):
         for claim, *row in self.connection.execute(_KEPT, (account, list(claims))).fetchall():
             self._found[claim] = row
 
-    def delete_results(self, account: str, environments: Sequence[Environment]) -> int:
+    def delete_results(self, account: str, environments: Sequence[wire.Environment]) -> int:
         """As ``TableShelf`` says."""
         sql = "DELETE FROM kept WHERE account = ? AND environment = ANY (?) RETURNING 1"
         return len(self.connection.execute(sql, (account, list(environments))).fetchall())
@@ -151,7 +139,7 @@ class AccountTransaction:
         self._flush()
         return [hold.account for hold in holds]
 
-    def standing(self, account: str, asked: Stands) -> Standing:
+    def standing(self, account: str, asked: wire.Stands) -> wire.Standing:
         """The standing of an account, with the purses that would pay for a call."""
         terms = self.shelf.account(account)
         key = None if asked.key_id is None else self.shelf.key(account, asked.key_id)
@@ -161,8 +149,8 @@ class AccountTransaction:
         purses = []
         for name, limit in limits.items():
             spent, granted, reserved = sums.get(name, (0, 0, 0))
-            purses.append(Purse(level_of(name), name, granted if limit == BALANCE else limit, spent, reserved))
-        return Standing(terms, key, tuple(purses))
+            purses.append(wire.Purse(level_of(name), name, granted if limit == BALANCE else limit, spent, reserved))
+        return wire.Standing(terms, key, tuple(purses))
 
     # ``tables/write.AccountTransaction``
 
@@ -171,12 +159,13 @@ class AccountTransaction:
         if key_id is None:
             terms = self.shelf.account(account)
             if terms is not None:
-                row = *_counts(limits_of(terms)), terms.prepaid, terms.monthly_nanos, account
+                row = *astuple(limits_of(terms)), terms.prepaid, terms.monthly_nanos, account
                 self._tables.execute(_ACCOUNT, row)
         elif (key := self.shelf.key(account, key_id)) is not None:
-            self._tables.execute(_KEY, (*_counts(key.limits), key.budget_nanos, key.monthly_nanos, account, key_id))
+            limits = astuple(key.limits or wire.RateLimits())
+            self._tables.execute(_KEY, (*limits, key.budget_nanos, key.monthly_nanos, account, key_id))
 
-    def credit(self, account: str, given: AddCredit) -> bool:
+    def credit(self, account: str, given: wire.AddCredit) -> bool:
         """Add to a balance. False: already done."""
         credited = self.shelf.credit(account, given)
         self._flush()
@@ -201,11 +190,6 @@ class AccountTransaction:
 
     def _flush(self) -> None:
         self.shelf.flush(timestamp(self._now))
-
-
-def _counts(limits: RateLimits | None) -> tuple[int | None, ...]:
-    limits = limits or RateLimits()
-    return limits.requests_per_min, limits.tokens_per_min, limits.concurrency
 
 
 T = TypeVar("T")
@@ -269,7 +253,7 @@ class Server:
         self, account: str, batch: Sequence[Write], tables: Tables, transaction: AccountTransaction
     ) -> list[Written]:
         """Apply writes inside a transaction."""
-        if not any(getattr(each, "durability", None) == "committed" for each in batch):
+        if not is_durable(batch):
             tables.raw.execute("SET LOCAL synchronous_commit = off")
         return self._writes.batch(account, batch, transaction, tables)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from routewright._core.accounts.payer import MONTH
 from routewright._core.accounts.state import Wait, scope_of
 from routewright._core.timestamps import timestamp
 from routewright.errors import RouterError, StorageUnavailable
@@ -27,22 +28,10 @@ from routewright.loop import Reply, give
 from routewright.protocols import Clock
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit
 
+from . import request_queue
 from .connection import COLLIDED, LOCKED, state_of
 from .refusal import Terms, verdict, windows_of
-from .request_queue import (
-    LOOK_S,
-    MOST_AT_ONCE,
-    Ending,
-    PendingAsk,
-    Queues,
-    Work,
-    ask_of,
-    caller_of,
-    end_of,
-    month_of,
-    release_of,
-    trace_of,
-)
+from .request_queue import LOOK_S, MOST_AT_ONCE, Ending, PendingAsk, Queues, Work
 from .transaction import FORGET_OWNERS, Server
 
 IDLE_S = 2.0
@@ -155,18 +144,16 @@ class Writer:
 
     async def tidy(self) -> None:
         """End abandoned holds of other processes, and overdue ones of this process."""
-        await self._done(Work(self._tidy, awaited=not self._inline))
+        await self._done(self._tidy)
 
     async def close(self) -> None:
         """End the thread after all pending requests. It continues while calls have holds."""
-        await self._done(Work(self._hang_up, awaited=not self._inline, comes_last=True))
+        await self._done(self._hang_up, comes_last=True)
 
-    async def _done(self, work: Work) -> None:
+    async def _done(self, do: Callable[[], object], *, comes_last: bool = False) -> None:
+        work = Work(do, awaited=not self._inline, comes_last=comes_last)
         self.put(work)
-        if not self._inline:
-            await work.wait()
-        elif work.error is not None:
-            raise work.error
+        await work.wait()
 
     # In its own thread
 
@@ -283,21 +270,21 @@ class Writer:
         ended: list[dict[str, Any]] = []
         for place, ending in enumerate(ends):
             if ending.facts is None or ending.grant is None:
-                ended.append(release_of(place, ending.account, ending.call, ending.tokens))
+                ended.append(request_queue.release_of(place, ending.account, ending.call, ending.tokens))
                 continue
-            ended.append(end_of(place, ending.grant, ending.facts, blobs))
+            ended.append(request_queue.end_of(place, ending.grant, ending.facts, blobs))
             if ending.trace is not None:
-                traces.append(trace_of(ending.trace, blobs) | {"end": place})
+                traces.append(request_queue.trace_of(ending.trace, blobs) | {"end": place})
         callers: dict[tuple[Caller, str, bool], int] = {}
         asked: list[dict[str, Any]] = []
         numbers, now = {each.number for each in asks if each.waits is not None}, self._now()
         for place, asking in enumerate(asks):
             ask, is_new = asking.ask, asking.waits is None
-            caller = callers.setdefault((ask.caller, month_of(ask.at), ask.windows), len(callers))
+            caller = callers.setdefault((ask.caller, timestamp(ask.at)[:MONTH], ask.windows), len(callers))
             waits = ask.waits_s > 0 and (is_new or asking.until > now)
             behind = self._queues.behind(asking.account, numbers) if is_new and self._queues else []
             again = ask.id in self._held
-            asked.append(ask_of(place, ask, caller, asking.kind, again=again, waits=waits, behind=behind))
+            asked.append(request_queue.ask_of(place, ask, caller, asking.kind, again=again, waits=waits, behind=behind))
         self._ticks += 1
         settings = {
             "owner": self.owner, "lease": self._lease_s, "at": self._server.now, "now": self._server.now,
@@ -305,7 +292,7 @@ class Writer:
             "today": timestamp(self._clock.time()), "tick": self._ticks, "hurries": hurries,
         }  # fmt: skip
         self._server.put_snapshots(ends)
-        said = [caller_of(place, *who) for who, place in callers.items()]
+        said = [request_queue.caller_of(place, *who) for who, place in callers.items()]
         answer = self._server.tick((settings, ended, said, asked, traces), blobs)
         self._spoke_at = time.monotonic()
         terms = [*map(Terms, answer["terms"])]

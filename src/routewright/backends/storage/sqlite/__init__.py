@@ -7,74 +7,36 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from math import inf
 from typing import Any, TypeVar
 
 import anyio
 
-from routewright._core.request.problems import shown
+from routewright import wire
+from routewright._core.request.problems import check_lease
 from routewright.backends.clock import SystemClock
-from routewright.backends.storage.tables.ledger import KNOWN_S, MOST_SNAPSHOTS, SNAPSHOT_S
-from routewright.backends.storage.tables.read import answer, page
+from routewright.backends.storage.tables import upkeep as cleanup
+from routewright.backends.storage.tables.ledger import ASK, KNOWN_S, MOST_SNAPSHOTS, SETTLE, SNAPSHOT_S, PendingAsk
+from routewright.backends.storage.tables.read import REPORTS, answer, page
 from routewright.backends.storage.tables.rollups import roll
 from routewright.backends.storage.tables.traces import TraceRows, remove_traces, rows_of_draft
-from routewright.backends.storage.tables.upkeep import (
-    forget_unseen,
-    is_due,
-    old_traces,
-    remove_events,
-    remove_marks,
-    remove_old,
-    remove_results,
-    remove_snapshots,
-)
-from routewright.backends.storage.tables.write import Writes, put_event
-from routewright.errors import RouterError, StorageCorrupt, ValidationFailed
+from routewright.backends.storage.tables.write import Writes, is_durable, put_event
+from routewright.errors import RouterError, StorageCorrupt
 from routewright.loop import Threads
 from routewright.protocols import BaseStorage, Clock, Facts
-from routewright.wire import (
-    AgentState,
-    Ask,
-    CacheCounts,
-    Caller,
-    CurrentRetention,
-    DeleteResults,
-    DeleteTraces,
-    Durability,
-    FallbackCounts,
-    FeedbackByTrace,
-    Grant,
-    KeyByDigest,
-    LatencyCounts,
-    LearnedSince,
-    Left,
-    Query,
-    Replay,
-    RollupKeys,
-    RunLimit,
-    Scan,
-    Short,
-    SnapshotById,
-    Stands,
-    StoredEvent,
-    TraceById,
-    UsageCounts,
-    Write,
-    Written,
-)
+from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, StoredEvent, Write, Written
 
 from .background import BackgroundWork
 from .connection import Connect, Connection, connect, file_of
 from .connections import Connections, Reading
 from .sync import fault_of, is_transient, translated
-from .transaction import ASK, SETTLE, AccountTransaction, PendingAsk
+from .transaction import AccountTransaction
 from .writer import Request, Writer
 
 T = TypeVar("T")
 
 READERS = 16
 """Concurrent reads in each event loop; more wait."""
-_QUICK = (TraceById, FeedbackByTrace, SnapshotById, CurrentRetention, KeyByDigest)
+_QUICK = (wire.TraceById, wire.FeedbackByTrace, wire.SnapshotById, wire.CurrentRetention, wire.KeyByDigest)
 """Queries that read a few pages: a thread would take longer."""
 
 
@@ -100,10 +62,7 @@ class SqliteStorage(BaseStorage):
         connect: Connect = connect,
         lease_s: float = 30.0,
     ) -> None:
-        if type(lease_s) not in (int, float) or not 0 < lease_s < inf:
-            raise ValidationFailed.at(
-                "SqliteStorage.lease_s", f"is {shown(lease_s)}", "use a number of seconds above 0"
-            )
+        check_lease("SqliteStorage", lease_s)
         self.path = file_of(path)
         """Path of the file."""
         self._inline = clock is not None and clock.virtual
@@ -124,22 +83,22 @@ class SqliteStorage(BaseStorage):
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none (``protocols.Storage``)."""
-        durability: Durability = "committed" if any(_durability(each) == "committed" for each in writes) else "buffered"
+        durability: wire.Durability = "committed" if is_durable(writes) else "buffered"
         work = partial(self._writes.batch, account, list(writes), self._writer.transaction)
-        deletes = any(isinstance(each, DeleteTraces) for each in writes)
+        deletes = any(isinstance(each, wire.DeleteTraces) for each in writes)
         result: list[Written] = await self._writer.do(work, durability, _scrub_of(writes), gentle=deletes)
         return result
 
-    async def read(self, account: str, query: Query) -> Any:
+    async def read(self, account: str, query: wire.Query) -> Any:
         """Answer a query for one thing (``protocols.Storage``)."""
-        if isinstance(query, Stands):
+        if isinstance(query, wire.Stands):
             state = self._writer.transaction.state
             return await self._writer.do(lambda _: state.standing(account, query), order=ASK)
-        if isinstance(query, UsageCounts | CacheCounts | FallbackCounts | LatencyCounts | RollupKeys):
+        if isinstance(query, REPORTS):
             while await self._writer.do(roll):
                 pass
         ask = partial(answer, account, query)
-        informs = isinstance(query, LearnedSince) or (isinstance(query, AgentState) and query.informs)
+        informs = isinstance(query, wire.LearnedSince) or (isinstance(query, wire.AgentState) and query.informs)
         if (informs or isinstance(query, _QUICK)) and not self._inline:
             is_shown = not informs  # decisions cannot wait
             try:
@@ -153,7 +112,7 @@ class SqliteStorage(BaseStorage):
                 return found
         return await self._asked(ask)
 
-    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
+    async def scan(self, account: str, query: wire.Scan, *, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` rows after the key ``after`` (``protocols.Storage``)."""
         found: list[Any] = await self._asked(partial(page, account, query, after, limit))
         return found
@@ -161,22 +120,22 @@ class SqliteStorage(BaseStorage):
     async def sweep(self, now: float) -> int:
         """Remove expired rows, a few hundred traces a transaction (``protocols.Storage``)."""
         await self._writer.do(self._writer.transaction.open)  # ends abandoned holds
-        await self._writer.do(partial(forget_unseen, now))
+        await self._writer.do(partial(cleanup.forget_unseen, now))
         removed, before = 0, None
-        if await self._asked(partial(is_due, now)):
-            for remove in (remove_results, remove_events):
+        if await self._asked(partial(cleanup.is_due, now)):
+            for remove in (cleanup.remove_results, cleanup.remove_events):
                 while done := await self._writer.do(partial(remove, now), gentle=True):
                     removed += done
-            await self._writer.do(partial(remove_marks, now), scrub=lambda _: removed > 0)
-        while found := await self._asked(partial(old_traces, now)):
+            await self._writer.do(partial(cleanup.remove_marks, now), scrub=lambda _: removed > 0)
+        while found := await self._asked(partial(cleanup.old_traces, now)):
             if found == before:
                 damage = "expired traces cannot be removed"
                 raise StorageCorrupt(f"{self.path} is damaged: {damage}; run 'routewright store check'")
             before = found
             for place, old in enumerate(found, start=1):
                 scrub = bool if place == len(found) else None
-                removed += await self._writer.do(partial(remove_old, old), scrub=scrub, gentle=True)
-        while freed := await self._writer.do(partial(remove_snapshots, now)):
+                removed += await self._writer.do(partial(cleanup.remove_old, old), scrub=scrub, gentle=True)
+        while freed := await self._writer.do(partial(cleanup.remove_snapshots, now)):
             removed += sum(freed)
         return removed
 
@@ -302,12 +261,8 @@ def _scrub_of(writes: Sequence[Write]) -> Callable[[Any], bool] | None:
     """Tells from a batch's result whether its removed rows must be erased from the disk, too."""
     for write in writes:
         match write:
-            case DeleteTraces(limit=limit):  # the only write of its batch; only the last of many erases
+            case wire.DeleteTraces(limit=limit):  # the only write of its batch; only the last of many erases
                 return lambda written: bool(written[0].count < limit)
-            case DeleteResults():
+            case wire.DeleteResults():
                 return bool
     return None
-
-
-def _durability(write: object) -> object:
-    return getattr(write, "durability", None)  # invalid writes are refused later

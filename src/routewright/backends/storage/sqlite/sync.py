@@ -10,32 +10,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from routewright.errors import (
-    InternalError,
-    RouterError,
-    StorageCorrupt,
-    StorageFull,
-    StorageReadOnly,
-    StorageUnavailable,
-)
+from routewright import errors
+from routewright.errors import RouterError, StorageUnavailable
 from routewright.fork import Guard
 
+_READ_ONLY = errors.StorageReadOnly, "it is read-only: check the permissions of the file and its folder"
+_BUSY = StorageUnavailable, "another process has been writing for too long"
+_FULL = "the disk is full: free other space, since deleting traces needs some, too"
 _KINDS: dict[int, tuple[type[RouterError], str]] = {
-    sqlite3.SQLITE_FULL: (
-        StorageFull,
-        "the disk is full: free other space, since deleting traces needs some, too",
-    ),
-    sqlite3.SQLITE_READONLY: (StorageReadOnly, "it is read-only: check the permissions of the file and its folder"),
-    sqlite3.SQLITE_PERM: (StorageReadOnly, "it is read-only: check the permissions of the file and its folder"),
+    sqlite3.SQLITE_FULL: (errors.StorageFull, _FULL),
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_PERM: _READ_ONLY,
     sqlite3.SQLITE_CANTOPEN: (StorageUnavailable, "it cannot be opened: check the file's and the folder's permissions"),
-    sqlite3.SQLITE_BUSY: (StorageUnavailable, "another process has been writing for too long"),
-    sqlite3.SQLITE_LOCKED: (StorageUnavailable, "another process has been writing for too long"),
+    sqlite3.SQLITE_BUSY: _BUSY,
+    sqlite3.SQLITE_LOCKED: _BUSY,
     sqlite3.SQLITE_INTERRUPT: (StorageUnavailable, "the query was interrupted"),
     sqlite3.SQLITE_PROTOCOL: (StorageUnavailable, "too many processes lock it at once"),
     sqlite3.SQLITE_IOERR: (StorageUnavailable, "the disk failed"),
     sqlite3.SQLITE_NOMEM: (StorageUnavailable, "there is not enough memory"),
-    sqlite3.SQLITE_CORRUPT: (StorageCorrupt, "it is damaged: run 'routewright store check', restore a backup"),
-    sqlite3.SQLITE_NOTADB: (StorageCorrupt, "it is another kind of file, not a store of routewright"),
+    sqlite3.SQLITE_CORRUPT: (errors.StorageCorrupt, "it is damaged: run 'routewright store check', restore a backup"),
+    sqlite3.SQLITE_NOTADB: (errors.StorageCorrupt, "it is another kind of file, not a store of routewright"),
 }
 _TRANSIENT = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_PROTOCOL}
 
@@ -49,10 +43,17 @@ def translated(path: Path) -> Iterator[None]:
         raise fault_of(error, path) from error
 
 
-def fault_of(error: sqlite3.Error, path: Path) -> RouterError:
-    """The library's error for one of SQLite's."""
-    kind, what = _KINDS.get(_code(error), (InternalError, "SQLite refused a statement"))
-    return kind(f"{path}: {what} ({error})")
+def fault_of(error: Exception, path: Path) -> RouterError:
+    """The library's error for one of SQLite's, or any other."""
+    if isinstance(error, RouterError):
+        return error
+    if isinstance(error, sqlite3.Error):
+        kind, what = _KINDS.get(_code(error), (errors.InternalError, "SQLite refused a statement"))
+        fault = kind(f"{path}: {what} ({error})")
+    else:
+        fault = errors.InternalError(f"SqliteStorage failed with {type(error).__name__}: {error}")
+    fault.__cause__ = error
+    return fault
 
 
 def is_of_the_file(error: Exception) -> bool:

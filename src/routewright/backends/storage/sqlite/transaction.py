@@ -17,8 +17,7 @@ from routewright._core.accounts.payer import End, Hold, Tick, Widened
 from routewright._core.accounts.state import scope_of
 from routewright._core.accounts.wait_queue import WaitQueue
 from routewright._core.timestamps import timestamp
-from routewright.backends.storage.tables import ledger as shelf
-from routewright.backends.storage.tables.ledger import TableShelf
+from routewright.backends.storage.tables.ledger import PendingAsk, TableShelf
 from routewright.backends.storage.tables.traces import TraceRows, add_traces
 from routewright.errors import RouterError
 from routewright.protocols import Clock, Facts
@@ -30,17 +29,7 @@ from .log import Log
 MOST_UNUSED = 1_000
 """Unused accounts, keys and purses that stay in memory, some 3 MB."""
 
-SETTLE, WRITE, ASK = 0, 1, 2
-"""Order within a transaction: settlements free what admissions need."""
-
 _log = logging.getLogger(__name__)
-
-
-class PendingAsk(shelf.PendingAsk):
-    """An admission in a transaction."""
-
-    __slots__ = ()
-    order = ASK
 
 
 class AccountTransaction:
@@ -90,9 +79,8 @@ class AccountTransaction:
         now = self._clock.monotonic()
         self.known_at = now
         self.state.evict(self.state.at)
-        if now < self._looked_at + self.beat_s:
-            overdue: list[Hold] = []
-        else:
+        overdue: list[Hold] = []
+        if now >= self._looked_at + self.beat_s:
             self._looked_at, overdue = now, self.state.overdue(self.log.owner, self._lease_s)
             self.snapshots = ()
         for hold in overdue:

@@ -29,14 +29,22 @@ _NULL = re.compile(r"NULL value in (\w+)\.(\w+)")
 _NULLS = "SELECT 1 FROM {} WHERE typeof({}) = 'null' LIMIT 1"
 """Not by ``IS NULL``, which SQLite takes for false where the column is declared ``NOT NULL``."""
 _BODIES = "SELECT trace.n, trace.id, body.trace, body.content FROM trace LEFT JOIN body USING (n)"
-_TYPES = {"purse": ("name", "spent, granted, told"), "ledger": ("name", "cost, charge, credit")}
-"""Tables with money: the column that names a row, and the columns of integers."""
 MISTAKEN = {
-    table: f"SELECT account, {name} FROM {table} WHERE typeof(account) <> 'text' OR typeof({name}) <> 'text'"
-    + "".join(f" OR typeof({each}) <> 'integer'" for each in numbers.split(", "))
-    for table, (name, numbers) in _TYPES.items()
+    table: f"SELECT account, name FROM {table} WHERE typeof(account) <> 'text' OR typeof(name) <> 'text'"
+    + "".join(f" OR typeof({each}) <> 'integer'" for each in numbers.split())
+    for table, numbers in (("purse", "spent granted told"), ("ledger", "cost charge credit"))
 }
 """Queries for rows with values of a wrong type, of all accounts, by table."""
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """Connect to a store, and wait for the locks of other processes. Raises ``NotFound``."""
+    if not path.is_file():
+        raise NotFound(f"there is no store {path}")
+    with translated(path), closing(connect(str(path))) as connection:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        yield connection
 
 
 def backup(path: Path, target: Path) -> None:
@@ -44,13 +52,11 @@ def backup(path: Path, target: Path) -> None:
 
     Raises ``NotFound``, ``ValidationFailed`` if the target exists, and kinds of ``StorageUnavailable``.
     """
-    _check_there(path)
     part = target.with_name(f"{target.name}.part-{os.getpid()}-{threading.get_ident()}")
     try:
         if target.exists():
             raise FileExistsError
-        with translated(path), closing(connect(str(path))) as source:
-            source.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        with _opened(path) as source:
             version_of(source, path)
             make_file(part)
             with _of_target(target), closing(connect(str(part))) as copy:
@@ -111,9 +117,7 @@ def check(path: Path) -> Check:
 
     Raises ``StorageVersion`` if a newer routewright made it, and ``StorageCorrupt`` if it is not a store.
     """
-    _check_there(path)
-    with translated(path), closing(connect(str(path))) as connection:
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+    with _opened(path) as connection:
         version = traces = 0
         problems: list[str] = []
         try:
@@ -132,9 +136,7 @@ def check(path: Path) -> Check:
 
 def live_digests(path: Path) -> list[str]:
     """The digests of all keys that are not revoked. Raises ``NotFound``, and kinds of ``StorageUnavailable``."""
-    _check_there(path)
-    with translated(path), closing(connect(str(path))) as connection:
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+    with _opened(path) as connection:
         return [digest for (digest,) in connection.execute(LIVE_DIGESTS).fetchall()]
 
 
@@ -143,8 +145,7 @@ def upgrade(path: Path) -> Path | None:
 
     No other process may use it meanwhile. Raises ``StorageVersion`` if a newer routewright made it.
     """
-    _check_there(path)
-    with translated(path), closing(connect(str(path))) as connection:
+    with _opened(path) as connection:
         version = known_version(connection, path)
         if version == latest():
             return None
@@ -152,7 +153,6 @@ def upgrade(path: Path) -> Path | None:
         names = (path.with_name(f"{path.name}.version-{version}{end}") for end in ends)
         kept = next(name for name in names if not name.exists())
         backup(path, kept)
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # its checkpoints would skip the lock of background.py
         connection.execute("PRAGMA secure_delete = ON")  # else dropped tables leave prompts in free pages
@@ -161,8 +161,3 @@ def upgrade(path: Path) -> Path | None:
             migrate(connection, version)
         connection.execute("COMMIT")
         return kept
-
-
-def _check_there(path: Path) -> None:
-    if not path.is_file():
-        raise NotFound(f"there is no store {path}")

@@ -16,7 +16,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from routewright.errors import InternalError, RouterError, StorageUnavailable
+from routewright.backends.storage.tables.ledger import ASK, SETTLE, WRITE, PendingAsk
+from routewright.errors import RouterError, StorageUnavailable
 from routewright.fork import Guard
 from routewright.loop import Reply, give
 from routewright.wire import Durability, Replay
@@ -26,7 +27,7 @@ from .connection import Connection
 from .connections import Connections
 from .schema import check_version, latest
 from .sync import Sync, fault_of, is_of_the_file, is_transient
-from .transaction import ASK, SETTLE, WRITE, AccountTransaction, PendingAsk
+from .transaction import AccountTransaction
 
 IDLE_S = 2.0
 """The thread ends after this long without a request."""
@@ -124,16 +125,12 @@ class Writer:
         ``committed``. Its errors pass through; then nothing was written."""
         request = Request(work, order, durability, scrub, gentle=gentle, awaited=not self._inline)
         self.put(request)
-        if request.loop is not None:
-            return await request.wait()
-        if request.error is not None:
-            raise request.error
-        return request.result
+        return await request.wait()
 
     async def drain(self) -> None:
         """Wait for all requests queued so far."""
         if self._thread is not None:
-            await self.do(_nothing, "committed")
+            await self.do(lambda _: None, "committed")
 
     def put(self, request: Request | PendingAsk) -> None:
         """Queue a request."""
@@ -157,7 +154,7 @@ class Writer:
                     return
                 request.is_left = True
                 if isinstance(request, Request):
-                    request.work = _nothing
+                    request.work = lambda _: None
                 raise StorageUnavailable(f"{self._connections.path} cannot be written to now: {error}") from error
             self._thread = thread
 
@@ -375,16 +372,4 @@ class Writer:
                     self._waiting.put(Request(partial(self.transaction.leave, lost), SETTLE))
 
     def _fault_of(self, error: Exception) -> RouterError:
-        """Translate an error to a ``RouterError``."""
-        if isinstance(error, RouterError):
-            return error
-        if isinstance(error, sqlite3.Error):
-            fault = fault_of(error, self._connections.path)
-        else:
-            fault = InternalError(f"SqliteStorage failed with {type(error).__name__}: {error}")
-        fault.__cause__ = error
-        return fault
-
-
-def _nothing(connection: Connection) -> None:
-    """Do nothing."""
+        return fault_of(error, self._connections.path)

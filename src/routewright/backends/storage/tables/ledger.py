@@ -10,23 +10,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from routewright import wire
 from routewright._core.accounts.ledger import Booked, expired_row, settle
 from routewright._core.accounts.payer import Hold
 from routewright._core.accounts.state import Expired, KeptResult, State, Wait
 from routewright.errors import StorageCorrupt
 from routewright.loop import Reply, Signal
 from routewright.protocols import Clock, Facts
-from routewright.wire import (
-    Account,
-    AddCredit,
-    Ask,
-    Environment,
-    Incident,
-    Key,
-    LedgerRow,
-    StoredEvent,
-    Tokens,
-)
+from routewright.wire import Account, Ask, Environment, Key, LedgerRow, StoredEvent
 
 from .statements import Statements, insert, rows_where
 
@@ -42,7 +33,7 @@ KEY_TERMS = "scopes", "limits", "budget_nanos", "monthly_nanos", "revoked_at"
 encode = msgspec.json.Encoder().encode
 _account = msgspec.json.Decoder(Account).decode
 _key = msgspec.json.Decoder(Key).decode
-_incident = msgspec.json.Decoder(Incident).decode
+_incident = msgspec.json.Decoder(wire.Incident).decode
 _event = msgspec.json.Decoder(StoredEvent).decode
 _fields = msgspec.json.Decoder(dict[str, Any]).decode
 _names = msgspec.json.Decoder(list[str]).decode
@@ -64,7 +55,7 @@ def key_of(body: bytes) -> Key:
     return _read(_key, "a key", body, KEY_TERMS)
 
 
-def incident_of(body: bytes) -> Incident:
+def incident_of(body: bytes) -> wire.Incident:
     """Decode an incident."""
     return _read(_incident, "an incident", body)
 
@@ -98,7 +89,7 @@ def row_of(columns: Sequence[Any]) -> LedgerRow:
     request_id, _, attempt = name.rpartition("/")
     return LedgerRow(
         request_id=request_id, attempt=int(attempt), kind=kind, at=at, key_id=key_id, model=model, provider=provider,
-        tokens=Tokens(read, written, cached), cost_nanos=cost, charge_nanos=charge, credit_nanos=credit,
+        tokens=wire.Tokens(read, written, cached), cost_nanos=cost, charge_nanos=charge, credit_nanos=credit,
         cost_range_nanos=None if least is None else (least, most), overrun_nanos=over, note=note,
     )  # fmt: skip
 
@@ -161,10 +152,15 @@ SNAPSHOT_S = 6 * 3600.0
 MOST_SNAPSHOTS = 1_000
 
 
+SETTLE, WRITE, ASK = 0, 1, 2
+"""Order within a transaction: settlements free what admissions need."""
+
+
 class PendingAsk(Reply[Any]):
     """A pending admission, which may wait for others to release something."""
 
     __slots__ = ("answered", "ask", "takes", "until", "waits")
+    order = ASK
     answered: Signal
     """Set if no thread gives the reply."""
 
@@ -188,9 +184,7 @@ class PendingAsk(Reply[Any]):
                 await self.answered.wait()
             if not self.answered.is_set:
                 look()
-        if self.error is not None:
-            raise self.error
-        return self.result
+        return await self.wait()
 
 
 class TableShelf:
@@ -281,7 +275,7 @@ class TableShelf:
             self.keep(account, *booked.keeps)
         return booked
 
-    def credit(self, account: str, given: AddCredit) -> bool:
+    def credit(self, account: str, given: wire.AddCredit) -> bool:
         """Add to a balance. False: already done."""
         if 0 in self.attempts(account, given.id):
             return False

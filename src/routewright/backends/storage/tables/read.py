@@ -8,56 +8,13 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.accounts.books import INCIDENTS
 from routewright._core.analytics.rollup import METADATA, summed
 from routewright._core.snapshot_delta import HealthChange, changed
 from routewright._core.trace.spans import CallLine, item_of, trace_of
 from routewright.errors import StorageCorrupt, UnsupportedWrite
-from routewright.wire import (
-    SYSTEM_ACCOUNT,
-    AgentState,
-    AllAccounts,
-    CacheCount,
-    CacheCounts,
-    Content,
-    CurrentRetention,
-    Deliveries,
-    Endpoints,
-    Events,
-    FallbackCount,
-    FallbackCounts,
-    FeedbackByTrace,
-    GroupedUsage,
-    HealthSnapshot,
-    Incidents,
-    KeyByDigest,
-    Keys,
-    LatencyCount,
-    LatencyCounts,
-    LearnedModel,
-    LearnedSince,
-    LedgerRow,
-    LedgerRows,
-    LedgerSum,
-    LedgerSums,
-    PolicyVersion,
-    PolicyVersions,
-    PutFeedback,
-    Query,
-    RollupKeys,
-    Scan,
-    SetRetention,
-    Snapshot,
-    SnapshotById,
-    Tokens,
-    Trace,
-    TraceById,
-    TraceItem,
-    TraceItems,
-    Traces,
-    UsageCount,
-    UsageCounts,
-)
+from routewright.wire import SYSTEM_ACCOUNT, Trace, TraceItem
 
 from . import webhooks
 from .ledger import ROW, account_of, event_of, incident_of, key_of, row_of
@@ -68,19 +25,22 @@ T = TypeVar("T")
 Item = TypeVar("Item", bound=TraceItem)
 
 DAY_S = 24 * 3600.0
-RETENTION = SetRetention(production_s=30 * DAY_S, sandbox_s=DAY_S)
+RETENTION = wire.SetRetention(production_s=30 * DAY_S, sandbox_s=DAY_S)
 """The default (contract 9)."""
 SETTING = "retention"
+
+REPORTS = wire.UsageCounts, wire.CacheCounts, wire.FallbackCounts, wire.LatencyCounts, wire.RollupKeys
+"""Queries that need all traces to be counted."""
 
 _line = msgspec.msgpack.Decoder(CallLine).decode
 _json_trace = msgspec.json.Decoder(Trace).decode
 _json_item = msgspec.json.Decoder(TraceItem).decode
-_content = msgspec.json.Decoder(Content).decode
-_snapshot = msgspec.json.Decoder(Snapshot).decode
+_content = msgspec.json.Decoder(wire.Content).decode
+_snapshot = msgspec.json.Decoder(wire.Snapshot).decode
 _change = msgspec.json.Decoder(HealthChange).decode
-_feedback = msgspec.json.Decoder(PutFeedback).decode
-_retention = msgspec.json.Decoder(SetRetention).decode
-learned = msgspec.json.Decoder(LearnedModel).decode
+_feedback = msgspec.json.Decoder(wire.PutFeedback).decode
+_retention = msgspec.json.Decoder(wire.SetRetention).decode
+learned = msgspec.json.Decoder(wire.LearnedModel).decode
 
 _SINCE = "(SELECT compromised_from FROM key WHERE key.account = trace.account AND key.id = trace.key_id)"
 """Time from which on traces of a trace's key are compromised, or NULL."""
@@ -95,7 +55,7 @@ SELECT feedback.body, trace.environment
 FROM feedback LEFT JOIN trace INDEXED BY trace_by_id ON trace.account = feedback.account AND trace.id = trace_id
 WHERE feedback.account = ? AND trace_id = ?
 """
-_SUMS = ", ".join(f"sum({name})" for name in UsageCount.__struct_fields__[2:])
+_SUMS = ", ".join(f"sum({name})" for name in wire.UsageCount.__struct_fields__[2:])
 _OF_DAYS = "account = ? AND environment IN ({}) AND day BETWEEN ? AND ?"
 _USED = "account = ? AND per = ? AND group_by = ? AND environment IN ({}) AND start BETWEEN ? AND ?"
 _USAGE = f"""
@@ -141,7 +101,7 @@ _AFTER_ANY = "U"
 """Sorts after the ``T`` in timestamps of a day, and after every digit."""
 
 
-def answer(account: str, query: Query, connection: Statements) -> Any:
+def answer(account: str, query: wire.Query, connection: Statements) -> Any:
     """Answer a query. Raises ``UnsupportedWrite`` for an unknown kind."""
 
     def rows(sql: str, *given: Any) -> list[Any]:
@@ -149,57 +109,57 @@ def answer(account: str, query: Query, connection: Statements) -> Any:
 
     is_system = account == SYSTEM_ACCOUNT
     match query:
-        case TraceById():
+        case wire.TraceById():
             return trace_by_id(connection, account, query)
-        case FeedbackByTrace(trace_id, environment):
+        case wire.FeedbackByTrace(trace_id, environment):
             found = rows(_FEEDBACK, account, trace_id)
             return _feedback(found[0][0]) if found and environment in (None, found[0][1]) else None
-        case SnapshotById(id):
+        case wire.SnapshotById(id):
             return _snapshot_of(connection, id) if is_system else None
-        case PolicyVersions(contents):
+        case wire.PolicyVersions(contents):
             return versions(connection, contents) if is_system else []
-        case LearnedSince():
+        case wire.LearnedSince():
             return [learned(body) for (body,) in rows(_LEARNED, query.fleet, query.epoch)] if is_system else []
-        case CurrentRetention():
+        case wire.CurrentRetention():
             return retention_of(connection)
-        case RollupKeys():
+        case wire.RollupKeys():
             names = [name for (name,) in rows(_KEYS, account, account)]
             return [name.removeprefix(METADATA) for name in names if name.startswith(METADATA)]
-        case UsageCounts():
+        case wire.UsageCounts():
             return _usage(connection, account, query)
-        case CacheCounts():
+        case wire.CacheCounts():
             sums = "age, sum(lookups), sum(saved_nanos)"
-            return [CacheCount(*row) for row in _days(connection, account, query, "cache_use", sums, "age")]
-        case FallbackCounts():
+            return [wire.CacheCount(*row) for row in _days(connection, account, query, "cache_use", sums, "age")]
+        case wire.FallbackCounts():
             keys = "kind, name"
             sums = f"{keys}, sum(total), sum(counted)"
-            return [FallbackCount(*row) for row in _days(connection, account, query, "fallback_use", sums, keys)]
-        case LatencyCounts():
+            return [wire.FallbackCount(*row) for row in _days(connection, account, query, "fallback_use", sums, keys)]
+        case wire.LatencyCounts():
             parts: dict[tuple[str, str], list[bytes]] = {}
             days = _days(connection, account, query, "latency", "model, strategy, buckets", "")
             for model, strategy, buckets in days:
                 parts.setdefault((model, strategy), []).append(buckets)
-            return [LatencyCount(*key, summed(parts[key])) for key in sorted(parts)]
-        case LedgerSums(first, last):
+            return [wire.LatencyCount(*key, summed(parts[key])) for key in sorted(parts)]
+        case wire.LedgerSums(first, last):
             return [_sum_of(row) for row in rows(_LEDGER_SUMS, account, first, last + _AFTER_ANY)]
-        case KeyByDigest(digests):
+        case wire.KeyByDigest(digests):
             held = (rows(BY_DIGEST, digest) for digest in digests) if is_system else ()
             return next((key_of(each[0][0]) for each in held if each), None)
-        case AgentState():
+        case wire.AgentState():
             return _agent_state(connection, account, query)
-        case Endpoints():
+        case wire.Endpoints():
             return webhooks.endpoints(connection, account, query)
-        case Keys():
+        case wire.Keys():
             return [key_of(body) for (body,) in rows(_KEYS_OF, account)]
-        case AllAccounts():
+        case wire.AllAccounts():
             return [account_of(body) for (body,) in rows(ACCOUNTS)] if is_system else []
-        case Incidents():
+        case wire.Incidents():
             return [incident_of(body) for (body,) in rows(_INCIDENTS, INCIDENTS)] if is_system else []
     raise UnsupportedWrite(f"SqliteStorage knows no query {type(query).__name__}")
 
 
 def trace_by_id(
-    connection: Statements, account: str, asked: TraceById, between: tuple[str, str] | None = None
+    connection: Statements, account: str, asked: wire.TraceById, between: tuple[str, str] | None = None
 ) -> Trace | None:
     """A trace by id. ``between``: times of its creation, for a faster search."""
     sql = _TRACE if between is None else f"{_TRACE} AND trace.created_at >= ? AND trace.created_at < ?"
@@ -213,32 +173,32 @@ def whole(trace_id: str, body: bytes, since: str | None = None, content: bytes |
     return trace if content is None else replace(trace, content=_read(_content, trace_id, content))
 
 
-def page(account: str, query: Scan, after: str | None, limit: int, connection: Statements) -> list[Any]:
+def page(account: str, query: wire.Scan, after: str | None, limit: int, connection: Statements) -> list[Any]:
     """A page of rows after a key, newest first. Raises ``UnsupportedWrite`` for an unknown kind."""
     match query:
-        case TraceItems():
+        case wire.TraceItems():
             rows = rows_of(connection, f"trace.id, {BODY}, {_SINCE}", account, query, limit, after=after)
             return [_seen(_read(_item, trace_id, body), since) for trace_id, body, since in rows]
-        case Traces():
+        case wire.Traces():
             columns = f"trace.id, {BODY}, {_SINCE}, {CONTENT}"
             return [whole(*row) for row in rows_of(connection, columns, account, query, limit, after=after)]
-        case LedgerRows():
+        case wire.LedgerRows():
             return _ledger_page(connection, account, query, after, limit)
-        case Events():
+        case wire.Events():
             behind, key = ("", ()) if after is None else (" AND id < ?", (after,))
             sql = f"SELECT body FROM event WHERE account = ?{behind} ORDER BY id DESC LIMIT ?"
             return [event_of(body) for (body,) in connection.execute(sql, (account, *key, max(0, limit))).fetchall()]
-        case Deliveries():
+        case wire.Deliveries():
             return webhooks.deliveries_page(connection, account, query, after, limit)
     raise UnsupportedWrite(f"SqliteStorage knows no scan {type(query).__name__}")
 
 
-def versions(connection: Statements, contents: Sequence[str]) -> list[PolicyVersion]:
+def versions(connection: Statements, contents: Sequence[str]) -> list[wire.PolicyVersion]:
     """The versions of these contents."""
-    return [PolicyVersion(*row) for row in rows_where(connection, _VERSIONS, contents)]
+    return [wire.PolicyVersion(*row) for row in rows_where(connection, _VERSIONS, contents)]
 
 
-def _snapshot_of(connection: Statements, snapshot_id: str) -> Snapshot | None:
+def _snapshot_of(connection: Statements, snapshot_id: str) -> wire.Snapshot | None:
     """A snapshot, built from the last complete one and later changes."""
     changes: list[tuple[str, bytes]] = []
     wanted: str | None = snapshot_id
@@ -249,14 +209,14 @@ def _snapshot_of(connection: Statements, snapshot_id: str) -> Snapshot | None:
         changes.append((wanted, row[0]))
         wanted = row[1]
     _, body = changes.pop()
-    found: Snapshot = _snapshot(body)
+    found: wire.Snapshot = _snapshot(body)
     for changed_id, body in reversed(changes):
-        assert isinstance(found, HealthSnapshot), "only these are stored as changes"
+        assert isinstance(found, wire.HealthSnapshot), "only these are stored as changes"
         found = changed(found, _change(body), changed_id)
     return found
 
 
-def retention_of(connection: Statements) -> SetRetention:
+def retention_of(connection: Statements) -> wire.SetRetention:
     """How long traces are kept."""
     row = connection.execute("SELECT body FROM setting WHERE name = ?", (SETTING,)).fetchone()
     return RETENTION if row is None else _retention(row[0])
@@ -282,24 +242,24 @@ def _read(decode: Callable[[bytes], T], trace_id: str, body: bytes) -> T:
         raise StorageCorrupt(f"trace {trace_id!r} is damaged: {hint}") from error
 
 
-def _usage(connection: Statements, account: str, query: UsageCounts) -> GroupedUsage:
+def _usage(connection: Statements, account: str, query: wire.UsageCounts) -> wire.GroupedUsage:
     environments, marks = _environments(query.environment)
     last = query.last + "T24" if query.hourly else query.last
     of, when = (account, "hour" if query.hourly else "day"), (*environments, query.first, last)
     used = (*of, query.group_by, *when)
     days = (account, *environments, query.first, query.last)
     given = (*used, query.groups, *used, *of, "model", *when, *days)
-    parts: tuple[list[UsageCount], ...] = ([], [], [])  # of the groups, of all, of runs
+    parts: tuple[list[wire.UsageCount], ...] = ([], [], [])  # of the groups, of all, of runs
     for part, *row in connection.execute(_USAGE.replace("{}", marks), given).fetchall():
-        parts[part].append(UsageCount(*row))
+        parts[part].append(wire.UsageCount(*row))
     groups, of_all, runs = parts
-    return GroupedUsage(groups, of_all, {str(run.group): run.requests for run in runs})
+    return wire.GroupedUsage(groups, of_all, {str(run.group): run.requests for run in runs})
 
 
 def _days(
     connection: Statements,
     account: str,
-    query: CacheCounts | FallbackCounts | LatencyCounts,
+    query: wire.CacheCounts | wire.FallbackCounts | wire.LatencyCounts,
     table: str,
     columns: str,
     names: str,
@@ -317,16 +277,15 @@ def _environments(asked: str | None) -> tuple[tuple[str, ...], str]:
 
 
 def _ledger_page(
-    connection: Statements, account: str, query: LedgerRows, after: str | None, limit: int
-) -> list[LedgerRow]:
+    connection: Statements, account: str, query: wire.LedgerRows, after: str | None, limit: int
+) -> list[wire.LedgerRow]:
     table, clauses = "ledger", [("account = ?", [account])]
     if query.request_id is not None:
         table, name = "ledger INDEXED BY ledger_by_name", f"{query.request_id}/"
         clauses.append(("name > ? AND name < ? AND rtrim(name, '-0123456789') = ?", [name, name + _AFTER_ANY, name]))
-    if query.since is not None:
-        clauses.append(("at >= ?", [query.since]))
-    if query.until is not None:
-        clauses.append(("at < ?", [query.until]))
+    for compared, value in (("at >= ?", query.since), ("at < ?", query.until)):
+        if value is not None:
+            clauses.append((compared, [value]))
     if after is not None:
         clauses.append(("(at, name) < (?, ?)", [after[:CREATED_AT_CHARS], after[CREATED_AT_CHARS:]]))
     where = " AND ".join(sql for sql, _ in clauses)
@@ -335,20 +294,18 @@ def _ledger_page(
     return [row_of(row) for row in connection.execute(sql, (*values, max(0, limit))).fetchall()]
 
 
-def _sum_of(row: tuple[Any, ...]) -> LedgerSum:
+def _sum_of(row: tuple[Any, ...]) -> wire.LedgerSum:
     day, provider, model, kind, rows, *halves = row
     amounts = [(high << _LOW_BITS) + low for high, low in zip(halves[::2], halves[1::2], strict=True)]
     read, written, cached, *money = amounts
-    return LedgerSum(day, provider, model, kind, rows, Tokens(read, written, cached), *money)
+    return wire.LedgerSum(day, provider, model, kind, rows, wire.Tokens(read, written, cached), *money)
 
 
-def _agent_state(connection: Statements, account: str, asked: AgentState) -> bytes | None:
+def _agent_state(connection: Statements, account: str, asked: wire.AgentState) -> bytes | None:
     """The newest matching state."""
     name, value = ("claim", asked.claim) if asked.id is None else ("id", asked.id)
-    environments = ("production", "sandbox") if asked.environment is None else (asked.environment,)
-    sql = (
-        f"SELECT body FROM agent_state WHERE account = ? AND environment IN ({', '.join('?' * len(environments))}) "
-        f"AND {name} = ? ORDER BY until DESC LIMIT 1"
-    )
+    environments, marks = _environments(asked.environment)
+    of = f"account = ? AND environment IN ({marks}) AND {name} = ?"
+    sql = f"SELECT body FROM agent_state WHERE {of} ORDER BY until DESC LIMIT 1"
     row = connection.execute(sql, (account, *environments, value)).fetchone()
     return None if row is None else row[0]

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from routewright._core.request.problems import shown
-from routewright._core.trace.filter import COMPARE, KEYS, METADATA, texts_meant
-from routewright.errors import UnsupportedWrite
+from routewright._core.trace.filter import METADATA, check_terms, texts_meant
 from routewright.wire import Selection, Term
 
 from .statements import Statements
@@ -63,6 +61,7 @@ def rows_of(
     order: Literal["ASC", "DESC"] = "DESC",
 ) -> list[Any]:
     """Columns of the selected rows of ``trace`` in the order of time, after the key ``after``."""
+    check_terms("SqliteStorage", asked.terms)
     leading = None if trace_id is not None else _leading(connection, account, asked.terms)
     at = "tag" if leading is not None and leading.key != "status" else "trace"
     clauses = [_source(account, trace_id, leading)]
@@ -70,12 +69,10 @@ def rows_of(
         than = "<" if order == "DESC" else ">"
         behind = after[:CREATED_AT_CHARS], after[CREATED_AT_CHARS:]
         clauses.append(Clause(f"({at}.created_at, {at}.id) {than} (?, ?)", behind))
-    if asked.since is not None:
-        clauses.append(Clause(f"{at}.created_at >= ?", (asked.since,)))
-    if asked.until is not None:
-        clauses.append(Clause(f"{at}.created_at < ?", (asked.until,)))
-    if asked.environment is not None:
-        clauses.append(Clause("trace.environment = ?", (asked.environment,)))
+    bounds = (f"{at}.created_at >= ?", asked.since), (f"{at}.created_at < ?", asked.until)
+    for compared, value in (*bounds, ("trace.environment = ?", asked.environment)):
+        if value is not None:
+            clauses.append(Clause(compared, (value,)))
     clauses += [_clause(connection, account, term) for term in asked.terms if term is not leading]
     where = " AND ".join(clause.sql for clause in clauses)
     parameters = [value for clause in clauses for value in clause.parameters]
@@ -113,13 +110,9 @@ def _leading(connection: Statements, account: str, terms: tuple[Term, ...]) -> T
 
 
 def _clause(connection: Statements, account: str, term: Term) -> Clause:
-    is_tag = term.key.startswith(METADATA)
-    for part, is_known in ((term.op, term.op in COMPARE), (term.key, is_tag or term.key in KEYS)):
-        if not is_known:
-            raise UnsupportedWrite(f"SqliteStorage knows no term with {shown(part)}")
     if term.key == "compromised" and connection.execute(_REVOKED, (account,)).fetchone() is not None:
         return Clause(_COMPROMISED.format(term.op), (term.value,))
-    if not is_tag:
+    if not term.key.startswith(METADATA):
         return Clause(f"trace.{term.key} {term.op} ?", (term.value,))
     key = term.key.removeprefix(METADATA)
     if term.op not in ("=", "!="):

@@ -61,6 +61,16 @@ def rows_where(connection: Statements, sql: str, ids: Sequence[Any], *first: str
     return found
 
 
+def upsert(table: str, keys: str, columns: str) -> str:
+    """SQL that inserts a row, or replaces the columns of the row with the same keys."""
+    names = [*keys.split(), *columns.split()]
+    return (
+        f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "
+        f"ON CONFLICT ({', '.join(keys.split())}) DO UPDATE SET "
+        + ", ".join(f"{each} = excluded.{each}" for each in columns.split())
+    )
+
+
 @lru_cache(maxsize=256)
 def _for_rows(sql: str, columns: int, rows: int) -> str:
     group = f"({', '.join('?' * columns)})"

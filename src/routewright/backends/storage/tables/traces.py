@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.analytics.rollup import (
     MOST_MS,
     MOST_NANOS,
@@ -25,7 +26,7 @@ from routewright._core.trace.filter import number_of, text_of
 from routewright._core.trace.spans import CallLine, item_of
 from routewright.errors import StorageCorrupt
 from routewright.protocols import TraceDraft
-from routewright.wire import Counted, DeleteTraces, Environment, PutTrace, Tokens, Trace, TraceItem, Written
+from routewright.wire import Counted, DecisionInput, Environment, Trace, TraceItem, Written
 
 from .read import BODY, whole
 from .selection import rows_of
@@ -119,7 +120,7 @@ def _remove(connection: Statements, account: str, rows: Sequence[Stored]) -> Non
     sql = "DELETE FROM trace WHERE account = ? AND created_at = ? AND id = ?"
     connection.executemany(sql, [(account, row.created_at, row.id) for row in rows])
     connection.executemany("DELETE FROM body WHERE n = ?", [(row.n,) for row in rows])
-    _name(connection, map(_names, traces), -1)
+    _name(connection, [_names(trace.decision_input) for trace in traces], -1)
 
 
 def _count_out(connection: Statements, account: str, rows: Sequence[Stored]) -> None:
@@ -131,7 +132,7 @@ def _count_out(connection: Statements, account: str, rows: Sequence[Stored]) -> 
 def put_traces(
     connection: Statements,
     account: str,
-    writes: Sequence[PutTrace],
+    writes: Sequence[wire.PutTrace],
     known: dict[str, Environment],
     add: Callable[[Statements, Sequence[TraceRows]], None],
 ) -> list[Written]:
@@ -184,7 +185,7 @@ def rows_of_trace(account: str, trace: Trace, rollup_keys: Sequence[str], counte
         columns,
         (_encode(trace), None if content is None else _encode(content), _encode(rollup_keys) if rollup_keys else None),
         [*_tags(account, trace)] if trace.metadata else [],
-        _names(trace),
+        _names(trace.decision_input),
         _counted(account, counted_of(trace) if counted is None else counted, rollup_keys, 1),
     )
 
@@ -211,7 +212,7 @@ def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
         columns,
         (body, None, _encode(rollup_keys) if rollup_keys else None),
         [] if line.metadata is None else [*_tags(account, item_of(line))],
-        (given.catalogue, given.health) if given.policy is None else (given.catalogue, given.health, given.policy),
+        _names(given),
         _counted(account, draft.counted, rollup_keys, 1),
     )
 
@@ -247,7 +248,7 @@ def _known_shape(
 ) -> bytes:
     counted = Counted(
         environment=environment, created_at=hour, is_error=is_error, model=model, cost_nanos=0, charged_nanos=0,
-        tokens=Tokens(), metadata={}, was_tried=was_tried, ended=ended, fallback=fallback, latency=latency,
+        tokens=wire.Tokens(), metadata={}, was_tried=was_tried, ended=ended, fallback=fallback, latency=latency,
     )  # fmt: skip
     return _shape(counted, ())
 
@@ -263,7 +264,7 @@ def _tags(account: str, trace: TraceItem) -> Iterator[tuple[Any, ...]]:
             yield account, key, text, trace.created_at, trace.id, number_of(value)
 
 
-def delete(connection: Statements, account: str, which: DeleteTraces) -> Written:
+def delete(connection: Statements, account: str, which: wire.DeleteTraces) -> Written:
     """Remove traces, oldest first, and subtract them."""
     count = 0
     while True:
@@ -276,11 +277,12 @@ def delete(connection: Statements, account: str, which: DeleteTraces) -> Written
             return Written(created=False, count=count)
 
 
-def _names(trace: Trace) -> tuple[str, ...]:
-    given = trace.decision_input
+def _names(given: DecisionInput | None) -> tuple[str, ...]:
+    """Ids of the snapshots of a decision."""
     if given is None:
         return ()
-    return tuple(name for name in (given.catalogue, given.health, given.policy) if name is not None)
+    named = given.catalogue, given.health
+    return named if given.policy is None else (*named, given.policy)
 
 
 def _name(connection: Statements, named: Iterable[tuple[str, ...]], by: int) -> None:

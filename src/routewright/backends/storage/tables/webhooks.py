@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
+from routewright import wire
 from routewright._core.timestamps import timestamp
 from routewright._core.webhooks.outbox import KEPT_S, OF_WEBHOOKS
-from routewright.wire import (
-    SYSTEM_ACCOUNT,
-    ClaimDeliveries,
-    Claimed,
-    ClaimedDelivery,
-    DeleteEndpoint,
-    Deliveries,
-    Delivery,
-    DeliveryAttempt,
-    EndAttempt,
-    Endpoint,
-    Endpoints,
-    PutEndpoint,
-    ReplayDeliveries,
-    Written,
-)
+from routewright.wire import Written
 
 from .ledger import encode, event_of
-from .statements import Statements
+from .statements import Statements, upsert
 
-_endpoint = msgspec.json.Decoder(Endpoint).decode
-_attempts = msgspec.json.Decoder(tuple[DeliveryAttempt, ...]).decode
+_endpoint = msgspec.json.Decoder(wire.Endpoint).decode
+_attempts = msgspec.json.Decoder(tuple[wire.DeliveryAttempt, ...]).decode
 
 DUE = "SELECT id FROM endpoint INDEXED BY endpoint_due WHERE due <= ? ORDER BY turn, id"
 ANY = "SELECT 1 FROM endpoint LIMIT 1"
@@ -35,9 +21,7 @@ ENDPOINT = "SELECT body FROM endpoint WHERE id = ?"
 TURN = "SELECT coalesce(max(turn), 0) FROM endpoint"
 SERVED = "UPDATE endpoint SET turn = ? WHERE id = ?"
 NEXT = "SELECT id, due FROM endpoint INDEXED BY endpoint_due WHERE due IS NOT NULL ORDER BY due, id LIMIT ?"
-_PUT = """
-INSERT INTO endpoint (id, account, body) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET body = excluded.body
-"""
+_PUT = upsert("endpoint", "id", "account body")
 _CLAIM = """
 UPDATE delivery SET state = 'in_flight', due = ?, lease = ? WHERE endpoint = ? AND event IN (
     SELECT event FROM delivery INDEXED BY delivery_pending
@@ -79,16 +63,16 @@ FORGET = (
 """Deletes the data of an account and environment."""
 
 
-def endpoints(connection: Statements, account: str, query: Endpoints) -> list[Endpoint]:
+def endpoints(connection: Statements, account: str, query: wire.Endpoints) -> list[wire.Endpoint]:
     """The account's endpoints, oldest first; with ``of_all`` under ``SYSTEM_ACCOUNT`` those of all accounts."""
-    if query.of_all and account == SYSTEM_ACCOUNT:
+    if query.of_all and account == wire.SYSTEM_ACCOUNT:
         rows = connection.execute(ENDPOINTS).fetchall()
     else:
         rows = connection.execute("SELECT body FROM endpoint WHERE account = ?", (account,)).fetchall()
     return sorted((_endpoint(body) for (body,) in rows), key=lambda each: (each.created_at, each.id))
 
 
-def taken(connection: Statements, id: str) -> Endpoint | None:
+def taken(connection: Statements, id: str) -> wire.Endpoint | None:
     """The endpoint with an id, of any account."""
     row = connection.execute(ENDPOINT, (id,)).fetchone()
     return None if row is None else _endpoint(row[0])
@@ -97,7 +81,7 @@ def taken(connection: Statements, id: str) -> Endpoint | None:
 def write(connection: Statements, account: str, asked: OF_WEBHOOKS) -> Written:
     """Apply a checked write."""
     match asked:
-        case PutEndpoint(new):
+        case wire.PutEndpoint(new):
             created = taken(connection, new.id) is None
             connection.execute(_PUT, (new.id, account, encode(new)))
             connection.execute("DELETE FROM subscription WHERE endpoint = ?", (new.id,))
@@ -107,39 +91,39 @@ def write(connection: Statements, account: str, asked: OF_WEBHOOKS) -> Written:
             else:
                 connection.execute(_STOP, (asked.at, new.id))
             return Written(created)
-        case DeleteEndpoint(id):
+        case wire.DeleteEndpoint(id):
             gone = "DELETE FROM endpoint WHERE id = ? AND account = ? RETURNING 1"
             there = connection.execute(gone, (id, account)).fetchall()
             for table in ("subscription", "delivery") if there else ():
                 connection.execute(f"DELETE FROM {table} WHERE endpoint = ?", (id,))
             return Written(created=False, count=len(there))
-        case ClaimDeliveries():
+        case wire.ClaimDeliveries():
             if connection.execute(ANY).fetchone() is None:
                 return Written(created=False, count=0)
             claimed = _claim(connection, asked)
             return Written(created=False, count=len(claimed.deliveries), claimed=claimed)
-        case EndAttempt():
+        case wire.EndAttempt():
             attempt = b"" if asked.attempt is None else b",%b]" % encode(asked.attempt)
             ended_at = asked.at if asked.next_at is None else None
             found = (asked.endpoint_id, asked.event_id, asked.lease)
             tried = int(asked.attempt is not None)
             row = (asked.state, asked.next_at, tried, ended_at, tried, attempt, *found)
             return Written(created=False, count=len(connection.execute(_END, row).fetchall()))
-        case ReplayDeliveries(endpoint_id, event_id, at):
+        case wire.ReplayDeliveries(endpoint_id, event_id, at):
             which = "state <> 'delivered'" if event_id is None else "event = ?"
             given = (at, endpoint_id, account, at - KEPT_S, *(() if event_id is None else (event_id,)))
             return Written(created=False, count=len(connection.execute(_REPLAY.format(which), given).fetchall()))
 
 
 def deliveries_page(
-    connection: Statements, account: str, query: Deliveries, after: str | None, limit: int
-) -> list[Delivery]:
+    connection: Statements, account: str, query: wire.Deliveries, after: str | None, limit: int
+) -> list[wire.Delivery]:
     """Deliveries after the key ``after``, newest event first."""
     event, _, endpoint_id = ("~", "", "") if after is None else after.partition("/")
     named = query.endpoint_id, query.endpoint_id, query.state, query.state
     given = (account, *named, event, endpoint_id, max(0, limit))
     return [
-        Delivery(
+        wire.Delivery(
             event_id=event, event_type=type, endpoint_id=to, state=state, attempts=_attempts(attempts),
             next_attempt_at=timestamp(due) if state == "waiting" and due else None,
             ended_at=None if ended_at is None else timestamp(ended_at),
@@ -148,8 +132,8 @@ def deliveries_page(
     ]  # fmt: skip
 
 
-def _claim(connection: Statements, asked: ClaimDeliveries) -> Claimed:
-    taken: list[ClaimedDelivery] = []
+def _claim(connection: Statements, asked: wire.ClaimDeliveries) -> wire.Claimed:
+    taken: list[wire.ClaimedDelivery] = []
     left, blocked, turn = asked.failing_limit, set[str](), connection.execute(TURN).fetchone()[0]
     for (id,) in connection.execute(DUE, (asked.at,)).fetchall():
         room = min(asked.room.get(id, asked.each), asked.limit - len(taken))
@@ -168,6 +152,6 @@ def _claim(connection: Statements, asked: ClaimDeliveries) -> Claimed:
             if found is None:  # older than a week, and removed
                 connection.execute(_FAIL, (asked.at, id, event))
             else:
-                taken.append(ClaimedDelivery(event_of(found[0]), to, tries))
+                taken.append(wire.ClaimedDelivery(event_of(found[0]), to, tries))
     others = connection.execute(NEXT, (len(blocked) + 1,)).fetchall()
-    return Claimed(tuple(taken), next((due for id, due in others if id not in blocked), None))
+    return wire.Claimed(tuple(taken), next((due for id, due in others if id not in blocked), None))

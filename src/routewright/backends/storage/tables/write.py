@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.account import compromised_from
 from routewright._core.accounts.books import BOOKED, INCIDENTS, MONEY, forgotten_at, is_quiet
 from routewright._core.accounts.ledger import before
@@ -18,46 +19,18 @@ from routewright._core.snapshot_delta import change
 from routewright._core.webhooks.outbox import OF_WEBHOOKS
 from routewright._core.write_batch import check_batch, check_digests, check_place, ids_of
 from routewright.protocols import Facts
-from routewright.wire import (
-    AddCredit,
-    AddLearned,
-    Caller,
-    DeleteResults,
-    DeleteTraces,
-    Environment,
-    HealthSnapshot,
-    Key,
-    PutAccount,
-    PutAgentState,
-    PutEndpoint,
-    PutEvent,
-    PutFeedback,
-    PutIncident,
-    PutKey,
-    PutPolicyVersion,
-    PutSnapshot,
-    PutTrace,
-    RevokeKey,
-    SetRetention,
-    Snapshot,
-    Trace,
-    Write,
-    Written,
-)
+from routewright.wire import Environment, Trace, Write, Written
 
 from . import webhooks
 from .ledger import PUT_ROWS, TableShelf, columns_of
 from .read import SETTING, learned, versions
-from .statements import Statements, insert, rows_where
+from .statements import Statements, insert, rows_where, upsert
 from .traces import BY_IDS, TraceRows, add_traces, delete, put_traces
 
 LONGEST_CHAIN = 32
 """Longest chain of health snapshots that are stored as changes."""
 _encode = msgspec.json.Encoder().encode
-_PUT_SNAPSHOT = """
-INSERT INTO snapshot (id, body, base, depth, at) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET body = excluded.body, base = excluded.base, depth = excluded.depth, at = excluded.at
-"""
+_PUT_SNAPSHOT = upsert("snapshot", "id", "body base depth at")
 _TOUCH_SNAPSHOT = """
 UPDATE snapshot SET at = CASE WHEN at > ? THEN at ELSE ? END WHERE id = ? AND body IS NOT NULL RETURNING 1
 """
@@ -66,43 +39,31 @@ _DEPTH = "SELECT depth FROM snapshot WHERE id = ? AND body IS NOT NULL"
 _PRESENT = "SELECT id FROM snapshot WHERE body IS NOT NULL AND id IN ({}) ORDER BY id /* FOR UPDATE OF snapshot */"
 _DELETE_FEEDBACK = "DELETE FROM feedback WHERE account = ? AND trace_id = ? RETURNING 1"
 _PUT_FEEDBACK = "INSERT INTO feedback (account, trace_id, body) VALUES (?, ?, ?)"
-_PUT_SETTING = """
-INSERT INTO setting (name, body) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET body = excluded.body
-"""
+_PUT_SETTING = upsert("setting", "name", "body")
 _LABELS = "SELECT label FROM policy_version WHERE name = ?"
 _PUT_VERSION = "INSERT INTO policy_version (content, name, label, created_at) VALUES (?, ?, ?, ?)"
 _OF_MODEL = "SELECT body FROM learned WHERE fleet = ? AND model = ?"
-_PUT_LEARNED = """
-INSERT INTO learned (fleet, model, epoch, body) VALUES (?, ?, ?, ?)
-ON CONFLICT (fleet, model) DO UPDATE SET epoch = excluded.epoch, body = excluded.body
-"""
-_PUT_ACCOUNT = """
-INSERT INTO account (account, body) VALUES (?, ?) ON CONFLICT (account) DO UPDATE SET body = excluded.body
-"""
-_PUT_KEY = """
-INSERT INTO key (account, id, digest, created_at, compromised_from, body) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (account, id) DO UPDATE SET digest = excluded.digest, created_at = excluded.created_at,
-    compromised_from = excluded.compromised_from, body = excluded.body
-"""
+_PUT_LEARNED = upsert("learned", "fleet model", "epoch body")
+_PUT_ACCOUNT = upsert("account", "account", "body")
+_PUT_KEY = upsert("key", "account id", "digest created_at compromised_from body")
 HOLDER = "SELECT account, id FROM key WHERE digest = ?"
 _TOLD = "SELECT at FROM told WHERE account = ? AND once = ?"
-_PUT_TOLD = """
-INSERT INTO told (account, once, at, until) VALUES (?, ?, ?, ?)
-ON CONFLICT (account, once) DO UPDATE SET at = excluded.at, until = excluded.until
-"""
+_PUT_TOLD = upsert("told", "account once", "at until")
 _ADD_EVENT = """
 INSERT INTO event (account, id, created_at, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING n
 """
 _INCIDENT = "SELECT 1 FROM incident WHERE id = ?"
-_PUT_INCIDENT = """
-INSERT INTO incident (id, started_at, body) VALUES (?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET started_at = excluded.started_at, body = excluded.body
-"""
+_PUT_INCIDENT = upsert("incident", "id", "started_at body")
 _DELETE_STATE = "DELETE FROM agent_state WHERE account = ? AND environment = ? AND id = ? RETURNING 1"
 _DELETE_STATES = "DELETE FROM agent_state WHERE account = ? AND environment = ? RETURNING 1"
 _OLD_INCIDENTS = """
 DELETE FROM incident WHERE id NOT IN (SELECT id FROM incident ORDER BY started_at DESC, id DESC LIMIT ?)
 """
+
+
+def is_durable(writes: Sequence[Write]) -> bool:
+    """True if a batch must survive a power cut."""
+    return any(getattr(each, "durability", None) == "committed" for each in writes)  # invalid ones are refused later
 
 
 class AccountTransaction(Protocol):
@@ -118,7 +79,7 @@ class AccountTransaction(Protocol):
     def changed(self, account: str, key_id: str | None = None) -> None:
         """Called after the terms of an account or key have changed."""
 
-    def credit(self, account: str, given: AddCredit) -> bool:
+    def credit(self, account: str, given: wire.AddCredit) -> bool:
         """Add to a balance. False: already done."""
 
     def settle(self, facts: Facts) -> object:
@@ -131,7 +92,7 @@ class Writes:
     def __init__(self, add: Callable[[Statements, Sequence[TraceRows]], None] = add_traces) -> None:
         self._add = add
         """Inserts new traces."""
-        self._health: HealthSnapshot | None = None
+        self._health: wire.HealthSnapshot | None = None
         """The last put. The next is stored as changes to it."""
 
     def batch(
@@ -144,31 +105,31 @@ class Writes:
         check_batch(
             "SqliteStorage", account, writes, environments, present, partial(_before, connection, account, transaction)
         )
-        check_digests(account, writes, partial(_holder_of, connection))
+        check_digests(account, writes, lambda digest: connection.execute(HOLDER, (digest,)).fetchone())
         results: list[Written] = []
         for run in _runs(writes):
             match run[0]:
-                case PutTrace():
+                case wire.PutTrace():
                     results += put_traces(connection, account, run, environments, self._add)
                     _book(connection, account, run, transaction)
-                case PutFeedback() as feedback:
+                case wire.PutFeedback() as feedback:
                     there = connection.execute(_DELETE_FEEDBACK, (account, feedback.trace_id)).fetchall()
                     connection.execute(_PUT_FEEDBACK, (account, feedback.trace_id, _encode(feedback)))
                     results.append(Written(not there))
-                case PutSnapshot(snapshot, at=at):
+                case wire.PutSnapshot(snapshot, at=at):
                     results.append(self.put_snapshot(connection, snapshot, at))
-                case PutPolicyVersion() as asked:
+                case wire.PutPolicyVersion() as asked:
                     results.append(_put_version(connection, asked))
-                case AddLearned(fleet, models):
+                case wire.AddLearned(fleet, models):
                     for model, more in models.items():
                         row = connection.execute(_OF_MODEL, (fleet, model)).fetchone()
                         new = added(model, None if row is None else learned(row[0]), more)
                         connection.execute(_PUT_LEARNED, (fleet, model, new.epoch, _encode(new)))
                     results.append(Written(created=False, count=len(models)))
-                case DeleteTraces() as which:
+                case wire.DeleteTraces() as which:
                     results.append(delete(connection, account, which))
                     transaction.deletes = transaction.deletes or results[-1].count < which.limit  # the last of many
-                case SetRetention() as retention:
+                case wire.SetRetention() as retention:
                     connection.execute(_PUT_SETTING, (SETTING, _encode(retention)))
                     results.append(Written(created=False))
                 case other:
@@ -183,12 +144,12 @@ class Writes:
             check_place(rows.id, rows.environment, environment)
         return [*there]
 
-    def put_snapshot(self, connection: Statements, snapshot: Snapshot, at: float) -> Written:
+    def put_snapshot(self, connection: Statements, snapshot: wire.Snapshot, at: float) -> Written:
         """Store a snapshot, if possible as changes to the last one of health."""
         if connection.execute(_TOUCH_SNAPSHOT, (at, at, snapshot.id)).fetchall():
             return Written(created=False)
         base, depth, body = None, 0, _encode(snapshot)
-        if isinstance(snapshot, HealthSnapshot):
+        if isinstance(snapshot, wire.HealthSnapshot):
             last, self._health = self._health, snapshot
             if last is not None and last.id != snapshot.id:
                 row = connection.execute(_DEPTH, (last.id,)).fetchone()
@@ -199,7 +160,7 @@ class Writes:
         return Written(created=True)
 
 
-def _put_version(connection: Statements, asked: PutPolicyVersion) -> Written:
+def _put_version(connection: Statements, asked: wire.PutPolicyVersion) -> Written:
     """Give a content a version, unless it has one."""
     if versions(connection, [asked.content]):
         return Written(created=False)
@@ -209,17 +170,11 @@ def _put_version(connection: Statements, asked: PutPolicyVersion) -> Written:
     return Written(created=True)
 
 
-def _holder_of(connection: Statements, digest: str) -> tuple[str, str] | None:
-    """Account and id of the key with a digest, of any account."""
-    row = connection.execute(HOLDER, (digest,)).fetchone()
-    return None if row is None else (row[0], row[1])
-
-
 def _before(connection: Statements, account: str, transaction: AccountTransaction, write: Write) -> object:
     """The present state of a write's subject (``write_batch.Booked``)."""
-    if isinstance(write, PutIncident):
+    if isinstance(write, wire.PutIncident):
         return connection.execute(_INCIDENT, (write.incident.id,)).fetchone()
-    if isinstance(write, PutEndpoint):
+    if isinstance(write, wire.PutEndpoint):
         return webhooks.taken(connection, write.endpoint.id)
     return before(transaction.shelf, account, write)
 
@@ -230,32 +185,32 @@ def _write(
     """Apply a checked write about accounts, money, idempotency keys or events."""
     shelf = transaction.shelf
 
-    def put_key(key: Key) -> None:
+    def put_key(key: wire.Key) -> None:
         since = None if key.revoked_at is None else compromised_from(key.revoked_at)
         connection.execute(_PUT_KEY, (account, key.id, key.digest, key.created_at, since, _encode(key)))
         transaction.changed(account, key.id)
 
     match write:
-        case PutAccount(terms):
+        case wire.PutAccount(terms):
             created = shelf.account(account) is None
             connection.execute(_PUT_ACCOUNT, (account, _encode(terms)))
             transaction.changed(account)
             return Written(created)
-        case PutKey(key):
+        case wire.PutKey(key):
             there = shelf.key(account, key.id)
             if there is not None and there.revoked_at is not None:
                 key = replace(key, revoked_at=there.revoked_at)
             put_key(key)
             return Written(there is None)
-        case RevokeKey(key_id, at):
+        case wire.RevokeKey(key_id, at):
             there = shelf.key(account, key_id)
             if there is None or there.revoked_at is not None:
                 return Written(created=False, count=int(there is not None))
             put_key(replace(there, revoked_at=at))
             return Written(created=True)
-        case AddCredit():
+        case wire.AddCredit():
             return Written(transaction.credit(account, write))
-        case DeleteResults(environment):
+        case wire.DeleteResults(environment):
             asked: Sequence[Environment] = ("production", "sandbox") if environment is None else (environment,)
             count = shelf.delete_results(account, asked)
             transaction.deletes = transaction.deletes or bool(count)
@@ -264,14 +219,14 @@ def _write(
                 for sql in webhooks.FORGET:
                     connection.execute(sql, (account, each))
             return Written(created=False, count=count)
-        case PutIncident(incident):
+        case wire.PutIncident(incident):
             created = connection.execute(_INCIDENT, (incident.id,)).fetchone() is None
             connection.execute(_PUT_INCIDENT, (incident.id, incident.started_at, _encode(incident)))
             connection.execute(_OLD_INCIDENTS, (INCIDENTS,))
             return Written(created)
-        case PutEvent():
+        case wire.PutEvent():
             return put_event(connection, account, write)
-        case PutAgentState(id, environment):
+        case wire.PutAgentState(id, environment):
             gone = connection.execute(_DELETE_STATE, (account, environment, id)).fetchall()
             if write.body is not None:
                 row = account, environment, id, write.claim, write.until, write.body
@@ -281,7 +236,7 @@ def _write(
             return webhooks.write(connection, account, write)
 
 
-def put_event(connection: Statements, account: str, write: PutEvent) -> Written:
+def put_event(connection: Statements, account: str, write: wire.PutEvent) -> Written:
     """Keep an event, unless it is kept already or comes too soon."""
     event = write.event
     if write.once is not None:
@@ -298,12 +253,12 @@ def put_event(connection: Statements, account: str, write: PutEvent) -> Written:
 
 def _runs(writes: Sequence[Write]) -> Iterator[Sequence[Any]]:
     """Single writes, and runs of traces with different ids."""
-    run: dict[str, PutTrace] = {}
+    run: dict[str, wire.PutTrace] = {}
     for write in writes:
-        if run and not (isinstance(write, PutTrace) and write.trace.id not in run):
+        if run and not (isinstance(write, wire.PutTrace) and write.trace.id not in run):
             yield [*run.values()]
             run = {}
-        if isinstance(write, PutTrace):
+        if isinstance(write, wire.PutTrace):
             run[write.trace.id] = write
         else:
             yield [write]
@@ -311,7 +266,9 @@ def _runs(writes: Sequence[Write]) -> Iterator[Sequence[Any]]:
         yield [*run.values()]
 
 
-def _book(connection: Statements, account: str, writes: Sequence[PutTrace], transaction: AccountTransaction) -> None:
+def _book(
+    connection: Statements, account: str, writes: Sequence[wire.PutTrace], transaction: AccountTransaction
+) -> None:
     """Book the cost of traces whose calls had no hold. Accounts that were created since are charged."""
     rows = [row for write in writes for row in write.rows]
     if rows and connection.execute("SELECT 1 FROM account WHERE account = ?", (account,)).fetchone() is None:
@@ -323,7 +280,7 @@ def _book(connection: Statements, account: str, writes: Sequence[PutTrace], tran
         if write.rows:
             given: Any = write.trace
             trace = given if isinstance(given, Trace) else given.line
-            caller = Caller(account, trace.environment, trace.key_id)
+            caller = wire.Caller(account, trace.environment, trace.key_id)
             transaction.settle(Facts(trace.id, caller, trace.created_at, rows=write.rows))
 
 
