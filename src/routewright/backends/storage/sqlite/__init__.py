@@ -86,8 +86,7 @@ class SqliteStorage(BaseStorage):
         durability: wire.Durability = "committed" if is_durable(writes) else "buffered"
         work = partial(self._writes.batch, account, list(writes), self._writer.transaction)
         deletes = any(isinstance(each, wire.DeleteTraces) for each in writes)
-        result: list[Written] = await self._writer.do(work, durability, _scrub_of(writes), gentle=deletes)
-        return result
+        return await self._writer.do(work, durability, _scrub_of(writes), gentle=deletes)
 
     async def read(self, account: str, query: wire.Query) -> Any:
         """Answer a query for one thing (``protocols.Storage``)."""
@@ -114,8 +113,7 @@ class SqliteStorage(BaseStorage):
 
     async def scan(self, account: str, query: wire.Scan, *, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` rows after the key ``after`` (``protocols.Storage``)."""
-        found: list[Any] = await self._asked(partial(page, account, query, after, limit))
-        return found
+        return await self._asked(partial(page, account, query, after, limit))
 
     async def sweep(self, now: float) -> int:
         """Remove expired rows, a few hundred traces a transaction (``protocols.Storage``)."""
@@ -199,10 +197,7 @@ class SqliteAccounts:
         """As ``protocols.Accounts`` says."""
         trace, account = facts.trace, facts.caller.account
         rows = None if trace is None else rows_of_draft(account, trace)  # outside the lock
-        done: list[StoredEvent] = await self._writer.do(
-            partial(self._settle, facts, rows), facts.durability, order=SETTLE
-        )
-        return done
+        return await self._writer.do(partial(self._settle, facts, rows), facts.durability, order=SETTLE)
 
     def _settle(self, facts: Facts, rows: TraceRows | None, connection: Connection) -> list[StoredEvent]:
         transaction, account, replaced = self._writer.transaction, facts.caller.account, list[str]()
@@ -233,7 +228,7 @@ class SqliteAccounts:
     async def widen(self, grant: Grant, nanos: int) -> bool:
         """As ``protocols.Accounts`` says."""
         transaction = self._writer.transaction
-        widened: bool = await self._writer.do(lambda _: transaction.widen(grant.id, nanos), order=ASK)
+        widened = await self._writer.do(lambda _: transaction.widen(grant.id, nanos), order=ASK)
         if widened:
             grant.nanos = nanos
         return widened
@@ -253,8 +248,7 @@ class SqliteAccounts:
     async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
         """As ``protocols.Accounts`` says."""
         state = self._writer.transaction.state
-        left: Left = await self._writer.do(lambda _: state.look(caller, self._clock.time(), run), order=ASK)
-        return left
+        return await self._writer.do(lambda _: state.look(caller, self._clock.time(), run), order=ASK)
 
 
 def _scrub_of(writes: Sequence[Write]) -> Callable[[Any], bool] | None:

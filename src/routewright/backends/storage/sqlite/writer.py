@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from routewright.backends.storage.tables.ledger import ASK, SETTLE, WRITE, PendingAsk
 from routewright.errors import RouterError, StorageUnavailable
@@ -45,6 +45,7 @@ LOOK_AT_LOCK_S = 0.125
 MOST_RELEASES = 10_000
 """Maximum releases kept for a retry. A dropped one is freed a lease after its call should have ended."""
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 Work = Callable[[Connection], Any]
 Scrub = Callable[[Any], bool]
 Unsynced = SimpleQueue[tuple[Sequence[Reply[Any]], SimpleQueue[None]] | None]
@@ -114,18 +115,19 @@ class Writer:
 
     async def do(
         self,
-        work: Work,
+        work: Callable[[Connection], T],
         durability: Durability = "buffered",
         scrub: Scrub | None = None,
         *,
         order: int = WRITE,
         gentle: bool = False,
-    ) -> Any:
+    ) -> T:
         """Run ``work`` in a transaction. Returns its result after the commit, or after the sync if ``durability`` is
         ``committed``. Its errors pass through; then nothing was written."""
         request = Request(work, order, durability, scrub, gentle=gentle, awaited=not self._inline)
         self.put(request)
-        return await request.wait()
+        result: T = await request.wait()
+        return result
 
     async def drain(self) -> None:
         """Wait for all requests queued so far."""

@@ -139,7 +139,7 @@ _EXPIRED = (
 )
 PUT_ROWS = f"INTO ledger (account, {ROW}, purses) VALUES {{}}"
 _DROP_ROW = "DELETE FROM ledger WHERE account = ? AND name = ?"
-_PUT_EVENT = "INSERT INTO event (account, id, created_at, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+PUT_EVENT = "INSERT INTO event (account, id, created_at, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _AFTER_ANY = "U"
 """Sorts after every digit."""
 
@@ -310,7 +310,7 @@ class TableShelf:
     def emit(self, events: Sequence[StoredEvent]) -> None:
         """Insert events."""
         rows = [(event.account, event.id, event.created_at, encode(event)) for event in events]
-        self.connection.executemany(_PUT_EVENT, rows)
+        self.connection.executemany(PUT_EVENT, rows)
 
     def expire(self, hold: Hold) -> None:
         """End a hold of a dead process."""

@@ -22,7 +22,7 @@ from routewright.protocols import Facts
 from routewright.wire import Environment, Trace, Write, Written
 
 from . import webhooks
-from .ledger import PUT_ROWS, TableShelf, columns_of
+from .ledger import PUT_EVENT, PUT_ROWS, TableShelf, columns_of
 from .read import SETTING, learned, versions
 from .statements import Statements, insert, rows_where, upsert
 from .traces import BY_IDS, TraceRows, add_traces, delete, put_traces
@@ -49,9 +49,7 @@ _PUT_KEY = upsert("key", "account id", "digest created_at compromised_from body"
 HOLDER = "SELECT account, id FROM key WHERE digest = ?"
 _TOLD = "SELECT at FROM told WHERE account = ? AND once = ?"
 _PUT_TOLD = upsert("told", "account once", "at until")
-_ADD_EVENT = """
-INSERT INTO event (account, id, created_at, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING n
-"""
+_ADD_EVENT = f"{PUT_EVENT} RETURNING n"
 _INCIDENT = "SELECT 1 FROM incident WHERE id = ?"
 _PUT_INCIDENT = upsert("incident", "id", "started_at body")
 _DELETE_STATE = "DELETE FROM agent_state WHERE account = ? AND environment = ? AND id = ? RETURNING 1"
