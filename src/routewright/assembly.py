@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextvars
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
@@ -14,7 +12,6 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, Literal, TypeVar, get_args
 
 import anyio
-import anyio.to_thread
 from msgspec.structs import replace
 
 from ._core.analytics.report import checked_keys
@@ -53,7 +50,7 @@ from .errors import RouterClosed, RouterError, ValidationFailed
 from .fork import Guard, importing
 from .guardrail import checked_guardrails
 from .identity import Ids
-from .loop import Signal, at_once, this_loop
+from .loop import Signal, at_once, in_new_loop, in_thread, this_loop
 from .policies import PolicyFile, Reload, watch
 from .protocols import (
     BaseStorage,
@@ -243,7 +240,7 @@ class Parts:
                 for encoding in needed:
                     options_of(self._token_counter, BaseTokenCounter).load(encoding)
 
-            await anyio.to_thread.run_sync(load, abandon_on_cancel=True)
+            await in_thread(settings.clock, load)
             engine.counting.loaded.update(needed)
 
     def fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
@@ -420,13 +417,8 @@ class Parts:
             closing.callback(self._freed.set)
             try:
                 self.worker.close(WORKER_S)
-            finally:  # in a new event loop: in this thread, or in another if a loop runs here
-                if this_loop() is None:  # the present context may name another kind of loop
-                    contextvars.Context().run(anyio.run, free)
-                else:
-                    thread = threading.Thread(target=anyio.run, args=[free], name="routewright-close", daemon=True)
-                    thread.start()
-                    thread.join(CLOSE_S)
+            finally:
+                in_new_loop(free)
 
     async def aclose(self) -> None:
         """Refuse calls, let the worker and running calls end, write pending traces, and close providers and, last, the

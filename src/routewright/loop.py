@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from math import inf
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.lowlevel
@@ -26,6 +28,7 @@ else:  # the public function is written in Python there
     current_task = _current_tasks.get
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 def this_loop() -> object | None:
@@ -201,14 +204,43 @@ class Mutex:
 
 
 def at_once(waiting: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits. Raises ``RuntimeError`` if it does."""
+    """Run a coroutine in plain code, inside or outside of a loop. Raises ``RuntimeError`` if it has to wait."""
+    before, _here.is_plain = _here.is_plain, True
     try:
         waiting.send(None)
     except StopIteration as done:
         result: T = done.value
         return result
-    waiting.close()
+    finally:
+        _here.is_plain = before
+        waiting.close()
     raise RuntimeError("a coroutine waits that is declared never to wait")
+
+
+def in_plain_code() -> bool:
+    """True inside ``at_once``, where nothing can wait."""
+    return _here.is_plain
+
+
+class _Clock(Protocol):
+    @property
+    def virtual(self) -> bool: ...
+
+
+async def in_thread(clock: _Clock, function: Callable[[*Ts], T], *args: *Ts) -> T:
+    """Call it in a worker thread; inline on a virtual clock, which no thread can wait for. A cancelled caller stops
+    waiting."""
+    if clock.virtual:
+        return function(*args)
+    return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=True)
+
+
+def in_new_loop(async_fn: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run it in a new event loop, and block until it ends: in this thread, or in another if a loop runs here."""
+    if this_loop() is None:  # the present context may name another kind of loop
+        return contextvars.Context().run(anyio.run, async_fn)
+    with ThreadPoolExecutor(1, "routewright-aside") as aside:
+        return aside.submit(anyio.run, async_fn).result()
 
 
 def from_elsewhere(action: Callable[[], object]) -> Callable[[], object]:
@@ -217,9 +249,6 @@ def from_elsewhere(action: Callable[[], object]) -> Callable[[], object]:
     if isinstance(loop, asyncio.AbstractEventLoop):
         return partial(loop.call_soon_threadsafe, action)
     return partial(loop.run_sync_soon, action)
-
-
-Ts = TypeVarTuple("Ts")
 
 
 class Abandoned(Exception):
@@ -294,6 +323,7 @@ class Work:
 
 class _Here(threading.local):
     work: Work | None = None
+    is_plain = False
 
 
 _here = _Here()

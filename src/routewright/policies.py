@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 
-import anyio.to_thread
-
 from ._core.request.problems import shown
 from .errors import RouterError, ValidationFailed
 from .input_file import path_of, read
+from .loop import in_thread
 from .protocols import Clock
 from .wire import Policy, PolicyChanged
 
@@ -95,10 +94,7 @@ async def watch(file: PolicyFile, reload: weakref.WeakMethod[Reload], clock: Clo
             return
         try:
             if file.has_changed():
-                if clock.virtual:
-                    changes = take(None)
-                else:
-                    changes = await anyio.to_thread.run_sync(take, None, abandon_on_cancel=True)
+                changes = await in_thread(clock, take, None)
                 _log.debug("policies of %s are in force: %s", file.path, changes)
         except RouterError as error:
             _log.warning("the policies stay as they were: %s", error)

@@ -50,6 +50,7 @@ from .cache import BlockingResponseCache, ResponseCache
 from .catalogue import Catalogue
 from .errors import NotFound, Problem, RouterClosed, RouterError, ValidationFailed
 from .fork import importing
+from .loop import at_once
 from .policies import PolicyFile
 from .protocols import Cache, Clock, Coordination, Guardrail, Provider, Storage
 from .settings import Settings
@@ -253,7 +254,7 @@ class Router:
         """Answer a request piece by piece. A request of ordinary size is checked at once; all else happens when the
         first piece is read."""
         asked, parts = self._asked(request, options), self._parts
-        if not isinstance(asked, Read) and (parts.settings.clock.virtual or not asked.is_large):
+        if not isinstance(asked, Read) and not asked.is_large:
             asked = asked.read()
         caller = self._caller if caller is None else self.resolve_caller(caller)
         return Stream(parts.running or parts.engine, asked, caller)
@@ -302,10 +303,10 @@ class Router:
         hold = engine.admissions.begin(read, caller, patient=False)
         if hold is None:
             call = engine.make_call(read, caller, fleet)
-            engine.guard_now(call)
-            engine.choose_now(call)
+            at_once(engine.guard(call))
+            at_once(engine.choose(call))
             if call.asks_cache:
-                wait(partial(engine.look_up, plain=True), call)
+                wait(partial(engine.look_up, patient=False), call)
             return Steps(engine, engine.progress(HostedProgress, call), wait)
         return Steps(engine, wait(begin, engine, read, hold, fleet), wait)
 
@@ -315,7 +316,7 @@ class Router:
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
         engine = self._parts.engine
         call = engine.make_call(self._read(request, options), self._as(caller))
-        call.plan = engine.plan_now(call)
+        call.plan = at_once(engine.plan(call))
         return Decision(call.plan, call.given, call.board)
 
     def check_policies(

@@ -28,6 +28,7 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._engine.request_input import RawRequest
+from routewright.loop import at_once
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Script
 from routewright.wire import (
@@ -173,7 +174,7 @@ async def test_a_request_keeps_the_prices_that_it_was_admitted_with() -> None:
     call = engine.make_call(RawRequest("hi", {"goal": "cost"}).read(), Caller())
     await router._parts.settings.clock.sleep(2)
     assert router.decide("hi", goal="cost").input.as_of == "2026-12-01"
-    call.plan = engine.plan_now(call)
+    call.plan = at_once(engine.plan(call))
     assert (call.given.as_of, call.board.pool.as_of) == ("2026-11-30", "2026-11-30")
     assert call.plan.legs[0].prices == eve._plan.legs[0].prices
     assert router.replay(eve).digest == eve.digest

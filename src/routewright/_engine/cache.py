@@ -14,7 +14,6 @@ from functools import partial
 from math import inf
 from typing import Any, Literal
 
-import anyio.to_thread
 import numpy as np
 from msgspec import Struct
 
@@ -30,7 +29,7 @@ from routewright._core.structured_output import Fit, Form
 from routewright._core.trace.spans import LookLine
 from routewright.errors import RouterClosed
 from routewright.fork import Guard
-from routewright.loop import Signal, at_once
+from routewright.loop import Signal, at_once, in_thread
 from routewright.protocols import AnswerComparator, BaseCache, Cache, Clock, Embedder, Guardrail, Rng, options_of
 from routewright.wire import (
     CachedAnswer,
@@ -149,15 +148,15 @@ class Caching:
         self._search_part = Part("search of the response cache", CACHE_S, lambda: self._own.is_starting)
 
     async def look(
-        self, call: Call, guardrails: Sequence[Guardrail] = (), form: Form | None = None, *, plain: bool = False
+        self, call: Call, guardrails: Sequence[Guardrail] = (), form: Form | None = None, *, patient: bool = True
     ) -> None:
-        """Look up the answer to a decided call; a hit serves it. ``plain``: for plain code, which cannot wait: finds
-        only a finished answer to the same request."""
+        """Look up the answer to a decided call; a hit serves it. If not ``patient``, only a finished answer to the same
+        request is found."""
         clock = self.clock
         began, lookup = clock.monotonic(), self.lookup(call)
         call.lookup, found = lookup, None
-        entry = await self._exact(lookup, call.deadline, patient=not plain)
-        if entry is None and not plain and lookup.question is not None:
+        entry = await self._exact(lookup, call.deadline, patient=patient)
+        if entry is None and patient and lookup.question is not None:
             lookup.offer = found = await self._offer(lookup)
             if found is not None and found.match is not None and self._rng.random() < found.serve:
                 entry = found.match.entry
@@ -170,7 +169,7 @@ class Caching:
         now, is_hit, options = clock.time(), entry is not None, lookup.options
         start_ms, spent_ms = (began - call.started_at) * 1000, (clock.monotonic() - began) * 1000
         mode: Literal["exact", "semantic"] = "semantic"
-        if lookup.question is None or plain or (is_hit and found is None):
+        if lookup.question is None or not patient or (is_hit and found is None):
             mode = "exact"
         call.looked = looked = LookLine(is_hit, mode, start_ms, spent_ms, lookup.key, namespace=options.namespace)
         nearest = entry
@@ -269,7 +268,7 @@ class Caching:
             return None
         question = lookup.question or ""
         judge = partial(self.calibrations.judge, lookup.space, question, matches, lookup.bound)
-        return await anyio.to_thread.run_sync(judge) if self._is_long(question) else judge()
+        return await in_thread(self.clock, judge) if len(question) > LONG_QUESTION else judge()
 
     async def near(self, lookup: Lookup) -> Sequence[CacheMatch] | None:
         """The entries nearest to a question that may serve it by age; None if it has no embedding."""
@@ -286,18 +285,12 @@ class Caching:
         """The embedding of a question, of length 1; None for a zero vector, as of a text without words. Raises
         ``ValueError`` for an invalid one."""
         embed = self.embedder.embed
-        if self._is_long(question):
-            made: Any = await anyio.to_thread.run_sync(embed, question, abandon_on_cancel=True)
-        else:
-            made = embed(question)
+        made: Any = await in_thread(self.clock, embed, question) if len(question) > LONG_QUESTION else embed(question)
         vector = np.asarray(await made if isinstance(made, Awaitable) else made, dtype=np.float32)
         length = float(np.sqrt(vector @ vector)) if vector.ndim == 1 else inf
         if not length < inf:
             raise ValueError("an embedding must be a list of finite numbers")
         return vector / np.float32(length) if length else None
-
-    def _is_long(self, question: str) -> bool:
-        return len(question) > LONG_QUESTION and not self.clock.virtual
 
     async def asked(self, asking: Coroutine[Any, Any, Any], deadline: float = inf, part: Part | None = None) -> Any:
         if self._waits:

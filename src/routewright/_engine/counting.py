@@ -12,7 +12,7 @@ from routewright._core.routing.decide import largest_window
 from routewright._core.routing.inputs import quality_column
 from routewright._core.tokens.estimate import LONG_BYTES, VOCABULARIES, Vocabulary, bounds_of, least_tokens
 from routewright.errors import InternalError, RouterError, RouterTimeoutError
-from routewright.loop import Threads
+from routewright.loop import Threads, in_plain_code
 from routewright.protocols import Clock, QualityPredictor
 from routewright.wire import DecisionInput, RouteRequest, TokenBounds
 
@@ -51,39 +51,35 @@ class Counting:
             raise InternalError(f"the quality predictor gave {len(column)} qualities for {len(models)} models")
         call.given = replace(given, quality=column)
 
-    def too_long(self, call: Call, given: DecisionInput) -> DecisionInput | None:
+    async def too_long(self, call: Call, given: DecisionInput) -> DecisionInput | None:
         """The input, to be decided without counts, if the prompt by far exceeds the window of every model that the
         request may use; else None. Counting a prompt of megabytes takes seconds of a processor, which nobody pays for
-        if no model can take it."""
+        if no model can take it. Raises ``RouterTimeoutError``."""
+        if given.tokens.high <= LONG_BYTES:
+            return self._too_long(call, given)
+        return await self._aside(self._threads, call, self._too_long, given)
+
+    def _too_long(self, call: Call, given: DecisionInput) -> DecisionInput | None:
         window = largest_window(given, call.board)
         least = least_tokens(call.request, given.tokens, window, self._count_sample)
         return replace(given, tokens=replace(given.tokens, low=least, counted=True)) if least > window else None
 
-    async def too_long_aside(self, call: Call, given: DecisionInput) -> DecisionInput | None:
-        """``too_long``, with the sample counted in a thread. Raises ``RouterTimeoutError``."""
-        if given.tokens.high <= LONG_BYTES or self._clock.virtual:
-            return self.too_long(call, given)
-        return await self._aside(self._threads, call, self.too_long, given)
-
-    def count(self, call: Call, given: DecisionInput, encodings: Sequence[Vocabulary] = VOCABULARIES) -> DecisionInput:
-        if given.tokens.high > LONG_BYTES and (refused := self.too_long(call, given)) is not None:
-            return refused
-        return self._counted(call, given, encodings)
-
-    async def count_aside(
+    async def count(
         self, call: Call, given: DecisionInput, encodings: Sequence[Vocabulary] = VOCABULARIES
     ) -> DecisionInput:
-        """``count`` in a thread; inline for a short prompt, and on a virtual clock. Raises ``RouterTimeoutError``."""
+        """Count the tokens, a longer prompt in a thread. Raises ``RouterTimeoutError``."""
         characters = given.tokens.high
-        short = characters <= COUNT_INLINE_CHARS and self.loaded.issuperset(encodings)
-        if short or self._clock.virtual:
-            return self.count(call, given, encodings)
-        if characters > LONG_BYTES and (refused := await self.too_long_aside(call, given)) is not None:
+        if characters <= COUNT_INLINE_CHARS and self.loaded.issuperset(encodings):
+            return self._counted(call, given, encodings)
+        if characters > LONG_BYTES and (refused := await self.too_long(call, given)) is not None:
             return refused
         threads = self._threads_of_long if characters > COUNT_LONG_CHARS else self._threads
         return await self._aside(threads, call, self._counted, given, encodings)
 
     async def _aside(self, threads: Threads, call: Call, work: Callable[..., T], *given: Any) -> T:
+        """Run it in a thread; inline in plain code, and on a virtual clock."""
+        if self._clock.virtual or in_plain_code():
+            return work(call, *given)
         with self._clock.deadline(call.deadline):
             return await threads.run(work, call, *given)
         said = f"timeout_ms={call.timeout_ms} ran out while the tokens of the prompt were counted"

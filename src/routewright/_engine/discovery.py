@@ -7,12 +7,11 @@ import weakref
 from collections.abc import Callable, Sequence
 
 import anyio
-import anyio.to_thread
 
 from routewright._core.attempts.faults import raised_in
 from routewright.errors import ProviderFault
 from routewright.fork import Guard
-from routewright.loop import Signal
+from routewright.loop import Signal, in_thread
 from routewright.protocols import Clock, DiscoveringProvider
 
 from .worker import Worker
@@ -86,10 +85,8 @@ class Discovery:
             changed = self._changed()
             if changed is None:
                 return
-            if has_news and self._clock.virtual:
-                has_news = not changed()
-            elif has_news:  # in a thread, since it may wait for this one
-                has_news = not await anyio.to_thread.run_sync(changed, abandon_on_cancel=True)
+            if has_news:  # in a thread, since it may wait for this one
+                has_news = not await in_thread(self._clock, changed)
             del changed
             self.looked.set()
             await self._clock.sleep(RETRY_S if self.problems else EVERY_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -12,7 +12,7 @@ from routewright._core.guardrails.screen import REST, AnswerGate, Hit, PassageGa
 from routewright._core.guardrails.texts import PIECE_CHARS, Passage
 from routewright._core.request.json_scan import quoted
 from routewright.errors import InternalError
-from routewright.loop import this_loop
+from routewright.loop import in_plain_code, this_loop
 from routewright.protocols import Clock, Guardrail
 from routewright.wire import Delta, Finish, FunctionCall, ToolCall, ToolDelta
 
@@ -41,10 +41,6 @@ class GuardrailFailed(InternalError):
     """A guardrail returned no verdict, so the text is blocked."""
 
 
-class _CannotWait(BaseException):
-    """Thrown into a guardrail that waits in plain code."""
-
-
 async def pass_gate(gate: PassageGate | AnswerGate, resting: Resting) -> None:
     """Get the verdict of every guardrail. Raises ``GuardrailFailed``, for any exception of a guardrail but an exit or
     this task's cancellation."""
@@ -59,14 +55,14 @@ async def pass_gate(gate: PassageGate | AnswerGate, resting: Resting) -> None:
         try:
             verdict: object = ask.guardrail.check(ask.text, ask.stage)
             if isinstance(verdict, Awaitable):
-                if this_loop() is None:
+                if in_plain_code():
                     if isinstance(verdict, Coroutine):
                         verdict.close()  # else Python warns that it was not awaited
-                    raise _CannotWait
+                    hint = "use Router.route or Router.stream"
+                    raise GuardrailFailed(f"{named} has to be awaited, which plain code cannot; {hint}")
                 verdict = await verdict
-        except _CannotWait:
-            hint = "use Router.route or Router.stream"
-            raise GuardrailFailed(f"{named} has to be awaited, which plain code cannot; {hint}") from None
+        except GuardrailFailed:
+            raise
         except BaseException as error:
             in_loop = this_loop() is not None
             if watch.passes(error) if in_loop else isinstance(error, KeyboardInterrupt | SystemExit):
@@ -77,19 +73,6 @@ async def pass_gate(gate: PassageGate | AnswerGate, resting: Resting) -> None:
             gate.take(verdict)
         except InternalError as error:
             raise GuardrailFailed(error.message) from error
-
-
-def done_now(waiting: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in plain code, inside or outside of a loop. Raises ``GuardrailFailed`` if it has to wait."""
-    try:
-        waiting.send(None)
-        waiting.throw(_CannotWait())
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    finally:
-        waiting.close()
-    raise GuardrailFailed("a guardrail waits, which plain code cannot")
 
 
 class Screen:

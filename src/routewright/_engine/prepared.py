@@ -12,6 +12,7 @@ from routewright._core.catalogue.models import resolve_one
 from routewright._core.routing.decision import Decision
 from routewright._core.tokens.estimate import length
 from routewright.errors import RouterError
+from routewright.loop import at_once
 from routewright.wire import Caller, RouteRequest, TokenBounds
 from routewright.wire.plain import Struct
 
@@ -64,7 +65,7 @@ class Prepared:
         """The decision as of now (``Router.decide``), without counting in rate limits. Tokens are counted inline if
         need be; ``await decide()`` counts them in a thread."""
         call = self._engine.make_call(self._read, self.caller)
-        call.plan = self._engine.plan_now(call)
+        call.plan = at_once(self._engine.plan(call))
         return Decision(call.plan, call.given, call.board)
 
     def run(self) -> Awaitable[Answer[Any]]:
@@ -92,7 +93,7 @@ class Prepared:
                 model = (await self._decide()).model
             else:
                 model = resolve_one(model, call.fleet.aliases, pool.row, "model")
-            given = await engine.counting.count_aside(call, engine.give(call))
+            given = await engine.counting.count(call, engine.give(call))
             return InputTokens(model, *length(given.tokens, pool.measures[pool.measure[pool.row[model]]]))
 
     async def _decide(self) -> Decision:

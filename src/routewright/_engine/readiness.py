@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Any
 from weakref import WeakMethod
 
-import anyio
-
 from routewright._core.policy import Versions, own_version
 from routewright.errors import InternalError, RouterError, StorageUnavailable, UnsupportedWrite
-from routewright.loop import at_once
+from routewright.loop import at_once, in_new_loop
 from routewright.protocols import Clock, Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
@@ -145,7 +142,7 @@ class PolicyNames:
         return [found[content] for content in query.contents]
 
     def _ask_now(self, asked: Sequence[PutPolicyVersion]) -> list[PolicyVersion]:
-        """``ask`` for plain code. Runs in a new thread, since this may be the worker's."""
+        """``ask`` for plain code. In a new loop, since this thread may be the worker's."""
         if self._storage.is_immediate or self._clock.virtual:
             try:
                 return at_once(self.ask(asked))
@@ -157,8 +154,7 @@ class PolicyNames:
                 return await self.ask(asked)
             raise StorageUnavailable(f"the storage did not answer within {ASK_S:g} s")
 
-        with ThreadPoolExecutor(1, "routewright-ask") as aside:
-            return aside.submit(anyio.run, ask_in_time).result()
+        return in_new_loop(ask_in_time)
 
 
 async def _retry_until_done(retry: WeakMethod[Retry], clock: Clock) -> None:

@@ -11,10 +11,10 @@ raised."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import NamedTuple, NoReturn, TypeVar
 
-import anyio.to_thread
 from msgspec import json
 from msgspec.structs import replace
 
@@ -51,7 +51,7 @@ from routewright.errors import (
     StorageUnavailable,
     ValidationFailed,
 )
-from routewright.loop import at_once
+from routewright.loop import at_once, in_plain_code, in_thread
 from routewright.protocols import Guardrail, Rng
 from routewright.wire import (
     Caller,
@@ -75,7 +75,7 @@ from .counting import Counting
 from .discovery import Discovery
 from .execute import Execution
 from .fleet import Fleet
-from .guardrail import done_now, pass_gate, rest
+from .guardrail import pass_gate, rest
 from .hedge import HedgedExecution
 from .progress import Progress
 from .record import Records
@@ -151,9 +151,7 @@ class Engine:
         """Check a request and bound its tokens; a large one in a worker thread."""
         if isinstance(asked, Read):
             return asked
-        if self._clock.virtual or not asked.is_large:
-            return asked.read()
-        return await anyio.to_thread.run_sync(asked.read, abandon_on_cancel=True)
+        return await in_thread(self._clock, asked.read) if asked.is_large else asked.read()
 
     async def route(
         self,
@@ -216,7 +214,7 @@ class Engine:
             if call.hold is not None:
                 execution = self.execution(call, form=form)
             else:
-                execution = self.begin_now(call, form=form) or await self.begin(call, form=form)
+                execution = await self.begin(call, form=form)
             try:
                 await execution.run()
             except BaseException:
@@ -236,28 +234,21 @@ class Engine:
             await self.records.commit(call)
         return answer
 
-    def begin_now(self, call: Call, *, whole: bool = True, form: Form | None = None) -> Execution | None:
-        """The execution of a call whose class has a compiled plan. None if something must be awaited first: a guardrail
-        or a count."""
-        if self._guardrails or call.policy is not None or call.asks_cache:
-            return None
-        call.plan = self._class_plan(call)
-        return None if call.plan is None else self.progress(Execution, call, whole=whole, form=form)
-
     async def begin(self, call: Call, *, whole: bool = True, form: Form | None = None) -> Execution:
         """Apply the guardrails to an admitted call, decide, and make the execution of its plan."""
         if not call.is_guarded and (self._guardrails or call.policy is not None):
             await self.guard(call)
-        call.plan = self._class_plan(call) if call.asks_cache else None
+        call.plan = self._class_plan(call)
         if call.plan is None:
             await self.choose(call)
         if call.asks_cache:
             await self.look_up(call, form)
-        return self.execution(call, whole=whole, form=form)
+        if call.policy is not None:
+            return self.execution(call, whole=whole, form=form)
+        return self.progress(Execution, call, whole=whole, form=form)
 
     def execution(self, call: Call, *, whole: bool = True, form: Form | None = None) -> Execution:
-        kind = Execution if call.policy is None or not is_hedged(call) else HedgedExecution
-        return self.progress(kind, call, whole=whole, form=form)
+        return self.progress(HedgedExecution if is_hedged(call) else Execution, call, whole=whole, form=form)
 
     async def leave(self, call: Call, hold: Admission) -> None:
         """Settle a call that has ended, and release its hold."""
@@ -379,19 +370,19 @@ class Engine:
             policy_class=call.policy_class,
         )
 
-    async def guard(self, call: Call, *, plain: bool = False) -> None:
-        """Apply the input guardrails; with ``plain`` none may need awaiting. Raises ``BlockedByPolicy``; the trace is
-        kept."""
+    async def guard(self, call: Call) -> None:
+        """Apply the input guardrails. In plain code a guardrail that has to be awaited raises ``InternalError``. Raises
+        ``BlockedByPolicy``; the trace is kept."""
         call.is_guarded = True
         guardrails = standing(self.guardrails(call), "input")
         if not guardrails:
             return
         if call.bounds.high > PIECE_CHARS:
-            await self._refuse_too_long(call, plain=plain)
+            await self._refuse_too_long(call)
         gate = RequestGate(call.request, guardrails)
         try:
-            if plain:
-                done_now(pass_gate(gate, partial(self._check_time, call)))
+            if in_plain_code():
+                await pass_gate(gate, partial(self._check_time, call))
             else:
                 with self._clock.deadline(call.deadline) as limit:
                     await pass_gate(gate, partial(rest, self._clock))
@@ -412,12 +403,12 @@ class Engine:
             if call.prompt is not None and self._warmth is not None:
                 self._warmth.look(call)
 
-    async def _refuse_too_long(self, call: Call, *, plain: bool) -> None:
+    async def _refuse_too_long(self, call: Call) -> None:
         """Raise the decision's refusal of a prompt that no model can take, before guardrails spend time on it. The
         decision repeats the check, since guardrails may change the prompt."""
         given = self._input(call)
         try:
-            refused = self.counting.too_long(call, given) if plain else await self.counting.too_long_aside(call, given)
+            refused = await self.counting.too_long(call, given)
             if refused is not None:
                 call.given = refused
                 decide(refused, call.board, call.laid)
@@ -429,10 +420,6 @@ class Engine:
         """Raise ``RouterTimeoutError`` past the deadline. Awaits nothing."""
         if self._clock.monotonic() >= call.deadline:
             raise _late_guardrail(call)
-
-    def guard_now(self, call: Call) -> None:
-        """As ``guard``, without awaiting. Raises ``InternalError`` for a guardrail that has to be awaited."""
-        at_once(self.guard(call, plain=True))
 
     def guardrails(self, call: Call) -> Sequence[Guardrail]:
         """The guardrails of a call: first the Router's, then the policy's."""
@@ -449,15 +436,13 @@ class Engine:
         call: Call | None = None,
         fleet: Fleet | None = None,
         *,
-        plain: bool = False,
         form: Form | None = None,
     ) -> Call | bytes:
         """Make the call of a caller with limits, apply the guardrails, decide within the money that is left, and
         reserve the most that the chosen model can cost.
 
-        Returns the call (without a hold if nothing limits it), or the answer kept under its idempotency key. With
-        ``plain`` no guardrail may need awaiting. A refused request still counts in the rate limits, and a refusal for
-        rate limits goes before any other."""
+        Returns the call (without a hold if nothing limits it), or the answer kept under its idempotency key. A refused
+        request still counts in the rate limits, and a refusal for rate limits goes before any other."""
         try:
             if call is None:
                 call = self.make_call(read, hold.caller, fleet, hold)
@@ -472,11 +457,11 @@ class Engine:
                 if isinstance(found, Replay):
                     return found.result
                 call.windows = hold.windows
-                await self.guard(call, plain=plain)
+                await self.guard(call)
             kept = None
             if call.asks_cache:
                 call.plan = await self.plan(call)
-                await self.look_up(call, form, plain=plain)
+                await self.look_up(call, form, patient=hold.is_patient)
                 if call.served is not None:
                     found = await hold.take()
                     kept = found.result if isinstance(found, Replay) else None
@@ -502,11 +487,11 @@ class Engine:
             raise
         return call
 
-    async def look_up(self, call: Call, form: Form | None = None, *, plain: bool = False) -> None:
+    async def look_up(self, call: Call, form: Form | None = None, *, patient: bool = True) -> None:
         """Look up the answer to a decided call in the response cache (``Caching.look``)."""
         guardrails = self.guardrails(call)
         try:
-            await self.caching.look(call, guardrails and standing(guardrails, "output"), form, plain=plain)
+            await self.caching.look(call, guardrails and standing(guardrails, "output"), form, patient=patient)
         except BaseException as error:
             self.undecided(call, error)
             raise
@@ -556,58 +541,33 @@ class Engine:
             elif plan is None:
                 call.given = own or self.give(call)
                 self.counting.predict(call)
-                counted = await self.counting.count_aside(call, call.given)
+                counted = await self.counting.count(call, call.given)
                 raise without_money(found.purse, least_nanos(counted, call.board))
             else:
                 left = found.purse.left_nanos
         raise StorageUnavailable("the caller's balance keeps changing: try again")
 
     async def choose(self, call: Call) -> None:
-        """Decide; long prompts are counted in a worker thread. A failure leaves a trace."""
+        """Decide. A failure leaves a trace."""
         try:
             call.plan = await self.plan(call)
         except BaseException as error:
             self.undecided(call, error)
             raise
 
-    def choose_now(self, call: Call) -> None:
-        """As ``choose``, without awaiting: counting tokens blocks the caller."""
-        try:
-            call.plan = self.plan_now(call)
-        except BaseException as error:
-            self.undecided(call, error)
-            raise
-
     async def plan(self, call: Call) -> Plan:
-        """Decide, and leave no trace."""
-        plan = self._decide(call)
-        if plan is None:
-            matter = countable(call.given, call.board)  # the vocabularies whose counts can change the decision
-            call.given = await self.counting.count_aside(call, call.given, matter)
-            plan = decide(call.given, call.board, call.laid)
-        return plan
-
-    def plan_now(self, call: Call) -> Plan:
-        """As ``plan``, without awaiting."""
-        plan = self._decide(call)
-        if plan is None:
-            call.given = self.counting.count(call, call.given, countable(call.given, call.board))
-            plan = decide(call.given, call.board, call.laid)
-        return plan
-
-    def _decide(self, call: Call) -> Plan | None:
-        """The plan, or None if exact token counts are needed. Returning None keeps ``CountTokens`` out of the chain of
-        a later refusal."""
+        """Decide, and leave no trace. Long prompts are counted in a worker thread; in plain code this blocks."""
         plan = self._class_plan(call)
         if plan is not None:
             return plan
         self.give(call)
         if self.counting.predictor is not None:
             self.counting.predict(call)
-        try:
+        with suppress(CountTokens):  # so that it is not in the chain of a later refusal
             return decide(call.given, call.board, call.laid)
-        except CountTokens:
-            return None
+        matter = countable(call.given, call.board)  # the vocabularies whose counts can change the decision
+        call.given = await self.counting.count(call, call.given, matter)
+        return decide(call.given, call.board, call.laid)
 
     def _class_plan(self, call: Call) -> Plan | None:
         """The compiled plan of the request's class, if it covers the call. Requests that list models have no class, nor
@@ -675,7 +635,7 @@ class Engine:
         """The decision's input, with tokens counted."""
         self.give(call)
         self.counting.predict(call)
-        return self.counting.count(call, call.given)
+        return at_once(self.counting.count(call, call.given))
 
     def progress(self, kind: type[P], call: Call, *, whole: bool = True, form: Form | None = None) -> P:
         """Start the plan of a decided call as an object of ``kind``."""

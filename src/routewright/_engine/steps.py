@@ -11,13 +11,14 @@ from msgspec import Struct
 
 from routewright._core.attempts.machine import Wait
 from routewright.errors import ProviderFault, RouterError
+from routewright.loop import at_once
 from routewright.wire import Chunk, FaultKind, UpstreamCall
 
 from .admission import Admission
 from .answer import Answer
 from .classify import CUT_SHORT, Fault
 from .fleet import Fleet
-from .guardrail import GuardrailFailed, done_now
+from .guardrail import GuardrailFailed
 from .progress import Blocked, Exchange, Progress
 from .request_input import Read
 from .route import Engine, raise_failure
@@ -206,7 +207,7 @@ class HostedProgress(Progress):
             for chunk in outcome:
                 part = self._take(exchange, chunk)
                 if exchange.attempt.screen is not None and part is not None:
-                    done_now(self._screened(exchange, part))
+                    at_once(self._screened(exchange, part))
                 if not is_whole and self.clock.monotonic() >= exchange.wake_at:
                     return self._silence(exchange)._replace(answered=True)
         except Blocked as blocked:
@@ -233,12 +234,12 @@ async def begin(engine: Engine, read: Read, hold: Admission, fleet: Fleet) -> Ho
     """Admit a limited call and choose a model. Returns the earlier answer if its idempotency key has one."""
     begun = False
     try:
-        entered = await engine.enter(hold, read, fleet=fleet, plain=True)
+        entered = await engine.enter(hold, read, fleet=fleet)
         if isinstance(entered, bytes):
             return await engine.replayed(entered, hold.caller)
         if entered.hold is None:
-            engine.guard_now(entered)
-            engine.choose_now(entered)
+            await engine.guard(entered)
+            await engine.choose(entered)
         progress, begun = engine.progress(HostedProgress, entered), True
     except RouterError as error:
         hold.tell(error)

@@ -252,7 +252,7 @@ class Stream:
             if call.hold is not None:
                 execution = engine.execution(call, whole=False)
             else:
-                execution = engine.begin_now(call, whole=False) or await engine.begin(call, whole=False)
+                execution = await engine.begin(call, whole=False)
         except BaseException as error:
             self._closed = True
             if isinstance(error, RouterError):
