@@ -14,6 +14,7 @@ import anyio
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from . import wire
 from ._core.account import RANDOM_BYTES, SHOWN, is_live, new_key
 from ._core.account_fields import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
 from ._core.crypto import seal
@@ -56,51 +57,6 @@ from .root_secret import RootSecret
 from .settings import WebhookSettings
 from .storage import open_storage
 from .webhook import WebhookSigner
-from .wire import (
-    SYSTEM_ACCOUNT,
-    Account,
-    AccountStanding,
-    AddCredit,
-    AllAccounts,
-    Caller,
-    Credit,
-    DeleteEndpoint,
-    Deliveries,
-    Delivery,
-    DeliveryAttempt,
-    DeliveryState,
-    Endpoint,
-    Endpoints,
-    Environment,
-    EventType,
-    Incident,
-    IncidentCreated,
-    Incidents,
-    Key,
-    Keys,
-    KeyStanding,
-    LedgerRows,
-    NewEndpoint,
-    NewKey,
-    PlanName,
-    Purse,
-    PutAccount,
-    PutEndpoint,
-    PutEvent,
-    PutIncident,
-    PutKey,
-    RateLimits,
-    ReplayDeliveries,
-    RevokeKey,
-    Scope,
-    SealedSecret,
-    Severity,
-    SignatureProfile,
-    Standing,
-    Stands,
-    Write,
-    Written,
-)
 from .wire.account import Secret
 
 
@@ -150,11 +106,11 @@ class Console(Closing):
         self,
         name: str,
         *,
-        plan: PlanName = "free",
-        limits: RateLimits | None = None,
+        plan: wire.PlanName = "free",
+        limits: wire.RateLimits | None = None,
         prepaid: bool = False,
         monthly_limit_usd: float | None = None,
-    ) -> Account:
+    ) -> wire.Account:
         """Create an account. ``limits`` override those of the plan, each that is not None; ``enterprise`` has no
         others. ``prepaid``: calls are paid from the account's ``credit``. ``monthly_limit_usd``: the most to be charged
         in a month; None: unlimited. Raises ``ValidationFailed``, and ``InternalError`` if the storage has no
@@ -164,9 +120,9 @@ class Console(Closing):
             said = f"must neither begin nor end with a blank, got {shown(name)}"
             raise ValidationFailed.at("name", said, "leave it out")
         given = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
-        account = checked_account(Account(name=name, created_at=self._now(), **account_terms(given)))
+        account = checked_account(wire.Account(name=name, created_at=self._now(), **account_terms(given)))
         try:
-            await self._change(name, PutAccount(account, expect="absent"))
+            await self._change(name, wire.PutAccount(account, expect="absent"))
         except PreconditionFailed as error:
             problem = Problem("name", f"{told(name)} is set up already", "change_account() changes its terms")
             raise ValidationFailed.of(problem) from error
@@ -176,42 +132,42 @@ class Console(Closing):
         self,
         name: str,
         *,
-        plan: PlanName | UnsetType = UNSET,
-        limits: RateLimits | UnsetType | None = UNSET,
+        plan: wire.PlanName | UnsetType = UNSET,
+        limits: wire.RateLimits | UnsetType | None = UNSET,
         prepaid: bool | UnsetType = UNSET,
         monthly_limit_usd: float | UnsetType | None = UNSET,
-    ) -> Account:
+    ) -> wire.Account:
         """Change the given terms; concurrent changes of other terms are kept. ``limits`` are replaced as a whole: None
         in them stands for the plan's value, None for all of them. Raises ``NotFound`` and ``ValidationFailed``, and
         ``PreconditionFailed`` if concurrent changes never end."""
         given = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
         terms = account_terms(given)
 
-        async def attempt() -> Account:
+        async def attempt() -> wire.Account:
             there = await self.account(name)
             account = checked_account(changed(there, terms))
-            await self._change(name, PutAccount(account, expect=there))
+            await self._change(name, wire.PutAccount(account, expect=there))
             return account
 
         return await unhindered(attempt, f"account {told(name)}")
 
-    async def account(self, name: str) -> Account:
+    async def account(self, name: str) -> wire.Account:
         """The terms of an account. Raises ``NotFound``."""
         found = await self._stands(name)
         if found.account is None:
             raise NotFound(f"no account {told(name)}")
         return found.account
 
-    async def accounts(self) -> list[Account]:
+    async def accounts(self) -> list[wire.Account]:
         """All accounts, by name."""
-        return await self._checked.read(SYSTEM_ACCOUNT, AllAccounts())
+        return await self._checked.read(wire.SYSTEM_ACCOUNT, wire.AllAccounts())
 
-    async def credit(self, account: str, usd: float, *, note: str = "", id: str | None = None) -> Credit:
+    async def credit(self, account: str, usd: float, *, note: str = "", id: str | None = None) -> wire.Credit:
         """Add to the balance of an account; a negative amount subtracts. A repeated ``id``, such as an invoice number,
         is ignored; without one every call counts. An account that is not ``prepaid`` keeps the credit until it is.
         Raises ``NotFound`` and ``ValidationFailed``."""
         nanos, note, credit_id = credit_of(usd, note, id)
-        given = AddCredit(credit_id or self._ids("cr_"), nanos, self._now(), note)
+        given = wire.AddCredit(credit_id or self._ids("cr_"), nanos, self._now(), note)
         await self.account(account)
         try:
             written = await self._change(account, given)
@@ -219,15 +175,15 @@ class Console(Closing):
             problem = f"would exceed ${usd_text(MOST_CREDIT)}, the most credit that an account may have in all"
             raise ValidationFailed.at("usd", problem, "pass a smaller amount") from error
         if not written.created:  # the id was used before: for the same amount?
-            rows = await self._checked.scan(account, LedgerRows(request_id=given.id), after=None, limit=1)
+            rows = await self._checked.scan(account, wire.LedgerRows(request_id=given.id), after=None, limit=1)
             before = sum(row.credit_nanos for row in rows)
             if rows and before != nanos:
                 problem = f"{shown(given.id)} was used for ${usd_text(before)}"
                 raise ValidationFailed.at("id", problem, "pass another id for another amount")
         balance = _balance(await self._stands(account))
-        return Credit(given.id, nanos, written.created, None if balance is None else balance.left_nanos)
+        return wire.Credit(given.id, nanos, written.created, None if balance is None else balance.left_nanos)
 
-    async def standing(self, account: str) -> AccountStanding:
+    async def standing(self, account: str) -> wire.AccountStanding:
         """The balance of an account and its charges of this month, also for its keys with budgets. Raises
         ``NotFound``."""
         stands = await self._stands(account)
@@ -238,20 +194,20 @@ class Console(Closing):
         for key in await self.keys(account):
             if key.has_limited_money:
                 purses = (await self._stands(account, key.id)).purses
-                keys.append(KeyStanding(key, *[each for each in purses if each.level == "key"]))
-        return AccountStanding(stands.account, _balance(stands), month, tuple(keys))
+                keys.append(wire.KeyStanding(key, *[each for each in purses if each.level == "key"]))
+        return wire.AccountStanding(stands.account, _balance(stands), month, tuple(keys))
 
     async def create_key(
         self,
         account: str,
         *,
         name: str,
-        environment: Environment = "production",
-        scopes: Sequence[Scope] | None = None,
-        limits: RateLimits | None = None,
+        environment: wire.Environment = "production",
+        scopes: Sequence[wire.Scope] | None = None,
+        limits: wire.RateLimits | None = None,
         budget_usd: float | None = None,
         monthly_limit_usd: float | None = None,
-    ) -> NewKey:
+    ) -> wire.NewKey:
         """Create a key of an account. The result is the only place that shows it; a digest is stored. ``scopes``: None
         is all. ``limits`` apply beside those of the account. ``budget_usd`` is the most that its calls may ever be
         charged, ``monthly_limit_usd`` the most in a month. Raises ``NotFound``, ``ValidationFailed`` and
@@ -265,16 +221,16 @@ class Console(Closing):
         if not self._secret.lasts:
             raise _without_secret("keys")
         digest, prefix, now = self._authenticator.peppers()[0].digest(text), text[:SHOWN], self._now()
-        key = Key(id=self._ids("key_"), account=account, digest=digest, prefix=prefix, created_at=now, **terms)
-        await self._change(account, PutKey(key, expect="absent"))
-        return NewKey(Secret(text), key)
+        key = wire.Key(id=self._ids("key_"), account=account, digest=digest, prefix=prefix, created_at=now, **terms)
+        await self._change(account, wire.PutKey(key, expect="absent"))
+        return wire.NewKey(Secret(text), key)
 
-    async def keys(self, account: str) -> list[Key]:
+    async def keys(self, account: str) -> list[wire.Key]:
         """All keys of an account, oldest first, including revoked ones."""
         check_owner("account", account)
-        return await self._checked.read(account, Keys())
+        return await self._checked.read(account, wire.Keys())
 
-    async def key(self, account: str, key_id: str) -> Key:
+    async def key(self, account: str, key_id: str) -> wire.Key:
         """A key of an account. Raises ``NotFound``, also for a key of another account."""
         check_key_id("key_id", key_id)
         found = (await self._stands(account, key_id)).key
@@ -288,11 +244,11 @@ class Console(Closing):
         key_id: str,
         *,
         name: str | UnsetType = UNSET,
-        scopes: Sequence[Scope] | UnsetType | None = UNSET,
-        limits: RateLimits | UnsetType | None = UNSET,
+        scopes: Sequence[wire.Scope] | UnsetType | None = UNSET,
+        limits: wire.RateLimits | UnsetType | None = UNSET,
         budget_usd: float | UnsetType | None = UNSET,
         monthly_limit_usd: float | UnsetType | None = UNSET,
-    ) -> Key:
+    ) -> wire.Key:
         """Change the given terms of a key; concurrent changes of other terms are kept. ``limits`` are replaced as a
         whole: None in them is no limit. Raises ``NotFound`` and ``ValidationFailed``, and ``PreconditionFailed`` if
         concurrent changes never end."""
@@ -300,22 +256,22 @@ class Console(Closing):
                  "monthly_limit_usd": monthly_limit_usd}  # fmt: skip
         terms = key_terms(given)
 
-        async def attempt() -> Key:
+        async def attempt() -> wire.Key:
             there = await self.key(account, key_id)
             key = changed(there, terms)
-            await self._change(account, PutKey(key, expect=there))
+            await self._change(account, wire.PutKey(key, expect=there))
             return key
 
         return await unhindered(attempt, f"key {told(key_id)}")
 
-    async def revoke_key(self, account: str, key_id: str) -> Key:
+    async def revoke_key(self, account: str, key_id: str) -> wire.Key:
         """Revoke a key for good: within two seconds it is refused everywhere. Traces of its calls in the last 24 hours,
         and of any later ones, are marked ``compromised``. Raises ``NotFound``."""
         await self.key(account, key_id)
-        await self._change(account, RevokeKey(key_id, self._now()))
+        await self._change(account, wire.RevokeKey(key_id, self._now()))
         return await self.key(account, key_id)
 
-    async def authenticate(self, authorization: str | None, environment: Environment | None = None) -> Caller:
+    async def authenticate(self, authorization: str | None, environment: wire.Environment | None = None) -> wire.Caller:
         """The caller of the key in an ``Authorization`` header. ``environment``: the one that was addressed; None: any.
 
         Raises ``AuthenticationFailed`` for any invalid key, and ``StorageUnavailable``."""
@@ -323,20 +279,24 @@ class Console(Closing):
             key_terms({"environment": environment})  # raises ValidationFailed
         return await self._authenticator.caller(authorization, environment)
 
-    async def open_incident(self, title: str, *, severity: Severity, status_url: str | None = None) -> Incident:
+    async def open_incident(
+        self, title: str, *, severity: wire.Severity, status_url: str | None = None
+    ) -> wire.Incident:
         """Open an incident, and emit ``incident.created``. Raises ``ValidationFailed``."""
         terms = incident_terms({"title": title, "severity": severity, "status_url": status_url})
         now = self._clock.time()
-        incident = Incident(id=self._ids("inc_"), started_at=timestamp(now), **terms)
-        created = IncidentCreated(
+        incident = wire.Incident(id=self._ids("inc_"), started_at=timestamp(now), **terms)
+        created = wire.IncidentCreated(
             incident.id, incident.title, incident.severity, incident.started_at, incident.status_url
         )
-        (event,) = events_of([created], Caller(SYSTEM_ACCOUNT), self._ids, now)
-        await self._checked.apply(SYSTEM_ACCOUNT, [PutIncident(incident, expect="absent"), PutEvent(event.stored)])
+        (event,) = events_of([created], wire.Caller(wire.SYSTEM_ACCOUNT), self._ids, now)
+        await self._checked.apply(
+            wire.SYSTEM_ACCOUNT, [wire.PutIncident(incident, expect="absent"), wire.PutEvent(event.stored)]
+        )
         wake(self._storage)
         return incident
 
-    async def resolve_incident(self, id: str) -> Incident:
+    async def resolve_incident(self, id: str) -> wire.Incident:
         """Mark an incident as resolved; repeating it has no effect. Raises ``NotFound``."""
         found = next((each for each in await self.incidents() if each.id == id), None)
         if found is None:
@@ -344,34 +304,34 @@ class Console(Closing):
         if found.resolved_at is not None:
             return found
         resolved = replace(found, resolved_at=self._now())
-        await self._checked.apply(SYSTEM_ACCOUNT, [PutIncident(resolved, expect="present")])
+        await self._checked.apply(wire.SYSTEM_ACCOUNT, [wire.PutIncident(resolved, expect="present")])
         return resolved
 
-    async def incidents(self) -> list[Incident]:
+    async def incidents(self) -> list[wire.Incident]:
         """The last hundred incidents, newest first."""
-        return await self._checked.read(SYSTEM_ACCOUNT, Incidents())
+        return await self._checked.read(wire.SYSTEM_ACCOUNT, wire.Incidents())
 
     async def create_endpoint(
         self,
         account: str,
         url: str,
         *,
-        events: Sequence[EventType] | None = None,
-        environment: Environment = "production",
-        profile: SignatureProfile = "service",
+        events: Sequence[wire.EventType] | None = None,
+        environment: wire.Environment = "production",
+        profile: wire.SignatureProfile = "service",
         allow_loopback: bool = False,
-    ) -> NewEndpoint:
+    ) -> wire.NewEndpoint:
         """Register a webhook endpoint of an account. The result is the only place that shows its signing secret.
         ``events``: the types to receive; None: all. ``profile``: ``standard`` signs as in Standard Webhooks. ``url``:
         https, on a public host; ``allow_loopback`` also allows this machine, for development. Raises
         ``ValidationFailed``."""
         check_whose("account", account)
         check_choice("allow_loopback", allow_loopback, (True, False))
-        check_choice("environment", environment, get_args(Environment))
-        check_choice("profile", profile, get_args(SignatureProfile))
+        check_choice("environment", environment, get_args(wire.Environment))
+        check_choice("profile", profile, get_args(wire.SignatureProfile))
         check_url(url, allow_loopback=allow_loopback)
         secret = WebhookSigner.new_secret()
-        endpoint = Endpoint(
+        endpoint = wire.Endpoint(
             id=self._ids("whe_"),
             account=account,
             environment=environment,
@@ -379,21 +339,21 @@ class Console(Closing):
             events=checked_events(events),
             profile=profile,
             created_at=self._now(),
-            secrets=(SealedSecret(self._sealed(secret)),),
+            secrets=(wire.SealedSecret(self._sealed(secret)),),
         )
         await self._put_endpoint(endpoint, "absent")
-        return NewEndpoint(secret, endpoint)
+        return wire.NewEndpoint(secret, endpoint)
 
-    async def endpoints(self, account: str) -> list[Endpoint]:
+    async def endpoints(self, account: str) -> list[wire.Endpoint]:
         """The webhook endpoints of an account, oldest first, including disabled ones."""
         check_whose("account", account)
-        return await self._checked.read(account, Endpoints())
+        return await self._checked.read(account, wire.Endpoints())
 
-    async def disable_endpoint(self, account: str, endpoint_id: str) -> Endpoint:
+    async def disable_endpoint(self, account: str, endpoint_id: str) -> wire.Endpoint:
         """Stop deliveries to an endpoint. Pending ones end as ``failed_delivery``. Raises ``NotFound``."""
         return await self._change_endpoint(account, endpoint_id, lambda there: replace(there, disabled_at=self._now()))
 
-    async def enable_endpoint(self, account: str, endpoint_id: str) -> Endpoint:
+    async def enable_endpoint(self, account: str, endpoint_id: str) -> wire.Endpoint:
         """Resume deliveries of new events; ``replay`` delivers those that failed in the last 24 hours. Raises
         ``NotFound``."""
         return await self._change_endpoint(account, endpoint_id, lambda there: replace(there, disabled_at=None))
@@ -401,9 +361,11 @@ class Console(Closing):
     async def delete_endpoint(self, account: str, endpoint_id: str) -> None:
         """Remove an endpoint and its deliveries. Raises ``NotFound``."""
         await self._endpoint(account, endpoint_id)
-        await self._checked.apply(account, [DeleteEndpoint(endpoint_id)])
+        await self._checked.apply(account, [wire.DeleteEndpoint(endpoint_id)])
 
-    async def rotate_endpoint(self, account: str, endpoint_id: str, *, overlap_s: float = OVERLAP_S) -> NewEndpoint:
+    async def rotate_endpoint(
+        self, account: str, endpoint_id: str, *, overlap_s: float = OVERLAP_S
+    ) -> wire.NewEndpoint:
         """Give an endpoint a new signing secret. For ``overlap_s`` seconds deliveries are signed with the old one, too.
         Raises ``NotFound``."""
         given: object = overlap_s
@@ -412,31 +374,31 @@ class Console(Closing):
             raise ValidationFailed.at("overlap_s", problem, "30 days are the most")
         secret = WebhookSigner.new_secret()
 
-        def change(there: Endpoint) -> Endpoint:
+        def change(there: wire.Endpoint) -> wire.Endpoint:
             return rotated(there, self._sealed(secret), self._clock.time(), overlap_s)
 
-        return NewEndpoint(secret, await self._change_endpoint(account, endpoint_id, change))
+        return wire.NewEndpoint(secret, await self._change_endpoint(account, endpoint_id, change))
 
     async def deliveries(
         self,
         account: str,
         *,
         endpoint_id: str | None = None,
-        state: DeliveryState | None = None,
+        state: wire.DeliveryState | None = None,
         after: str | None = None,
         limit: int = 50,
-    ) -> list[Delivery]:
+    ) -> list[wire.Delivery]:
         """Deliveries to the account's endpoints, newest event first: pending ones, and those of the last 24 hours.
         ``after``: the ``key`` of the last item of the previous page."""
         check_whose("account", account)
-        check_choice("state", state, (None, *get_args(DeliveryState)))
+        check_choice("state", state, (None, *get_args(wire.DeliveryState)))
         if endpoint_id is not None:
             await self._endpoint(account, endpoint_id)
         if type(limit) is not int:
             raise ValidationFailed.at("limit", f"must be a whole number, got {told(limit)}", "pass 50, for example")
         if after is not None and not is_place(after):
             raise ValidationFailed.at("after", "is not the key of a delivery", "pass Delivery.key of the last one")
-        return await self._checked.scan(account, Deliveries(endpoint_id, state), after=after, limit=limit)
+        return await self._checked.scan(account, wire.Deliveries(endpoint_id, state), after=after, limit=limit)
 
     async def replay(self, account: str, endpoint_id: str, event_id: str | None = None) -> int:
         """Deliver again, under the same event id: one event, or all that an endpoint has not accepted. Pending retries
@@ -445,7 +407,7 @@ class Console(Closing):
         await self._endpoint(account, endpoint_id)
         if event_id is not None and not is_place(event_id):
             raise ValidationFailed.at("event_id", "is not the id of an event", "pass evt_... of a delivery")
-        asked = ReplayDeliveries(endpoint_id, event_id, self._clock.time())
+        asked = wire.ReplayDeliveries(endpoint_id, event_id, self._clock.time())
         (written,) = await self._checked.apply(account, [asked])
         wake(self._storage)
         return int(written.count)
@@ -468,7 +430,7 @@ class Console(Closing):
 
     async def test_endpoint(
         self, account: str, endpoint_id: str, *, transport: WebhookTransport | None = None, allow_loopback: bool = False
-    ) -> dict[EventType, DeliveryAttempt]:
+    ) -> dict[wire.EventType, wire.DeliveryAttempt]:
         """Send an endpoint a signed sample of each event type it receives, once, without storing anything. Returns the
         outcome by type. Raises ``NotFound``."""
         endpoint = await self._endpoint(account, endpoint_id)
@@ -476,9 +438,9 @@ class Console(Closing):
         live = opened(endpoint, self._secret.keys(PURPOSE), now, nonce).secrets
         sender = transport or WebhookSettings(allow_loopback=allow_loopback).open_transport()
         try:
-            found: dict[EventType, DeliveryAttempt] = {}
+            found: dict[wire.EventType, wire.DeliveryAttempt] = {}
             for name in endpoint.events:
-                (event,) = events_of([SAMPLES[name]], Caller(account, endpoint.environment), self._ids, now)
+                (event,) = events_of([SAMPLES[name]], wire.Caller(account, endpoint.environment), self._ids, now)
                 found[name], _ = await post(sender, self._clock, endpoint, event.stored, live)
             return found
         finally:
@@ -495,15 +457,15 @@ class Console(Closing):
         in_use = self._secret.live()[0]
         # signing secrets sealed with the previous root secret are sealed anew with the present one
         roots, now, nonce = self._secret.keys(PURPOSE), self._clock.time(), partial(secrets.token_bytes, 16)
-        endpoints: Sequence[Endpoint] = ()
+        endpoints: Sequence[wire.Endpoint] = ()
         with suppress(UnsupportedWrite):  # a custom storage may not keep endpoints
-            endpoints = await self._checked.read(SYSTEM_ACCOUNT, Endpoints(of_all=True))
+            endpoints = await self._checked.read(wire.SYSTEM_ACCOUNT, wire.Endpoints(of_all=True))
         for endpoint in endpoints:
             resealed = opened(endpoint, roots, now, nonce).endpoint
             if resealed is not None:
                 with suppress(PreconditionFailed):  # a delivering process has sealed it meanwhile
                     await self._put_endpoint(resealed, endpoint)
-        left_behind, peppers = list[Key](), self._authenticator.peppers()
+        left_behind, peppers = list[wire.Key](), self._authenticator.peppers()
         if force is not True and len(peppers) > 1:  # live keys still digested with the previous secret
             for account in await self.accounts():
                 keys = await self.keys(account.name)
@@ -534,31 +496,31 @@ class Console(Closing):
             raise _without_secret("signing secrets")
         return seal(self._secret.keys(PURPOSE)[0], secret.reveal(), secrets.token_bytes(16))
 
-    async def _endpoint(self, account: str, endpoint_id: str) -> Endpoint:
+    async def _endpoint(self, account: str, endpoint_id: str) -> wire.Endpoint:
         found = next((each for each in await self.endpoints(account) if each.id == endpoint_id), None)
         if found is None:
             raise NotFound(f"no endpoint {told(endpoint_id)}")
         return found
 
-    async def _put_endpoint(self, endpoint: Endpoint, expect: Endpoint | Literal["absent"]) -> Endpoint:
-        await self._checked.apply(endpoint.account, [PutEndpoint(endpoint, expect=expect, at=self._clock.time())])
+    async def _put_endpoint(self, endpoint: wire.Endpoint, expect: wire.Endpoint | Literal["absent"]) -> wire.Endpoint:
+        await self._checked.apply(endpoint.account, [wire.PutEndpoint(endpoint, expect=expect, at=self._clock.time())])
         wake(self._storage)
         return endpoint
 
     async def _change_endpoint(
-        self, account: str, endpoint_id: str, change: Callable[[Endpoint], Endpoint]
-    ) -> Endpoint:
-        async def attempt() -> Endpoint:
+        self, account: str, endpoint_id: str, change: Callable[[wire.Endpoint], wire.Endpoint]
+    ) -> wire.Endpoint:
+        async def attempt() -> wire.Endpoint:
             there = await self._endpoint(account, endpoint_id)
             return await self._put_endpoint(change(there), there)
 
         return await unhindered(attempt, f"endpoint {told(endpoint_id)}")
 
-    async def _stands(self, account: str, key_id: str | None = None) -> Standing:
+    async def _stands(self, account: str, key_id: str | None = None) -> wire.Standing:
         check_owner("account", account)
-        return await self._checked.read(account, Stands(self._now(), key_id))
+        return await self._checked.read(account, wire.Stands(self._now(), key_id))
 
-    async def _change(self, account: str, write: Write) -> Written:
+    async def _change(self, account: str, write: wire.Write) -> wire.Written:
         """Write to an account, and drop its keys from the authenticator's cache."""
         (written,) = await self._checked.apply(account, [write])
         self._authenticator.forget(account)
@@ -603,5 +565,5 @@ def _without_secret(what: str) -> StorageUnavailable:
     return StorageUnavailable(f"no root secret is stored, so {what} would become invalid with this process: {hint}")
 
 
-def _balance(stands: Standing) -> Purse | None:
+def _balance(stands: wire.Standing) -> wire.Purse | None:
     return next((each for each in stands.purses if each.level == "account" and each.limit_nanos is not None), None)

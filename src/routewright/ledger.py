@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from copy import copy
 from datetime import date
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from msgspec import UNSET, UnsetType
 
 from ._core.accounts.ledger import key_of
 from ._core.analytics.report import days_of
-from ._core.analytics.rollup import MOST_USD
-from ._core.request.rules import Range
 from ._core.timestamps import moment
 from ._core.trace.ids import normalise_trace_id
 from ._engine.storage import GuardedStorage
@@ -26,21 +23,10 @@ from .errors import ValidationFailed
 from .protocols import Clock, Storage
 from .storage import open_storage
 from .trace import When
-from .wire import (
-    LedgerRow,
-    LedgerRows,
-    LedgerSum,
-    LedgerSums,
-)
-
-if TYPE_CHECKING:
-    pass
+from .wire import LedgerRow, LedgerRows, LedgerSum, LedgerSums
 
 PIECE = 200
 """Rows per read."""
-MAX_NOTE_CHARS = 500
-_COST = Range(0, MOST_USD)
-_ATTEMPT = Range(1, 1_000, whole=True)
 
 
 class Ledger(Closing):
@@ -91,9 +77,14 @@ class Ledger(Closing):
         if first is not None and last is not None and first > last:
             raise ValidationFailed.at("since", f"is {first}, after until ({last})", "swap them")
         asked = LedgerRows(first, last, None if trace_id is None else normalise_trace_id(trace_id))
-        async with aclosing(_rows(self._checked, self._of(account), asked)) as found:
-            async for row in found:
+        account, after = self._of(account), None
+        while True:
+            rows = await self._checked.scan(account, asked, after=after, limit=PIECE)
+            for row in rows:
                 yield row
+            if len(rows) < PIECE:
+                return
+            after = key_of(rows[-1])
 
     async def sums(
         self, first: str | date | None = None, last: str | date | None = None, *, account: str | UnsetType = UNSET
@@ -102,14 +93,11 @@ class Ledger(Closing):
 
         Raises ``ValidationFailed``."""
         days = days_of(first, last, self._clock.time(), ("first", "last"))
-        return await self._sums(self._of(account), *days)
+        return await self._checked.read(self._of(account), LedgerSums(*days))
 
     async def aclose(self) -> None:
         """Close the storage."""
         await self._storage.aclose()
-
-    async def _sums(self, account: str, first: str, last: str) -> list[LedgerSum]:
-        return await self._checked.read(account, LedgerSums(first, last))
 
     def _of(self, account: str | UnsetType) -> str:
         return self._account if account is UNSET else check_account("account", account)
@@ -122,15 +110,3 @@ class BlockingLedger(Twin[Ledger]):
 
     rows = plain_loop(Ledger.rows)
     sums = plain(Ledger.sums)
-
-
-async def _rows(storage: Storage, account: str, asked: LedgerRows) -> AsyncGenerator[LedgerRow, None]:
-    """Rows, newest first."""
-    after = None
-    while True:
-        found = await storage.scan(account, asked, after=after, limit=PIECE)
-        for row in found:
-            yield row
-        if len(found) < PIECE:
-            return
-        after = key_of(found[-1])

@@ -13,84 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, TypeV
 
 from msgspec import Struct
 
-from .wire import (
-    Account,
-    AgentState,
-    AllAccounts,
-    Ask,
-    CacheCount,
-    CacheCounts,
-    CacheEntry,
-    CacheMatch,
-    CacheSelection,
-    CacheStats,
-    Caller,
-    Chunk,
-    Claim,
-    Counted,
-    CurrentRetention,
-    Deliveries,
-    Delivery,
-    Durability,
-    Endpoint,
-    Endpoints,
-    Environment,
-    Events,
-    FallbackCount,
-    FallbackCounts,
-    Feature,
-    FeedbackByTrace,
-    FunctionSpec,
-    Grant,
-    GroupedUsage,
-    Heard,
-    Incident,
-    Incidents,
-    Key,
-    KeyByDigest,
-    Keys,
-    LatencyCount,
-    LatencyCounts,
-    LearnedModel,
-    LearnedSince,
-    LedgerRow,
-    LedgerRows,
-    LedgerSum,
-    LedgerSums,
-    Left,
-    Model,
-    Notice,
-    Observation,
-    PolicyVersion,
-    PolicyVersions,
-    PutEvent,
-    PutFeedback,
-    Replay,
-    RollupKeys,
-    RouteRequest,
-    RunLimit,
-    SetRetention,
-    Short,
-    Snapshot,
-    SnapshotById,
-    Stage,
-    Standing,
-    Stands,
-    StoredEvent,
-    Taken,
-    Takes,
-    Trace,
-    TraceById,
-    TraceItem,
-    TraceItems,
-    Traces,
-    UpstreamCall,
-    UsageCounts,
-    Verdict,
-    WebhookAnswer,
-    Write,
-    Written,
-)
+from . import wire
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -170,11 +93,11 @@ class Provider(Protocol):
     def name(self) -> str:
         """The provider part of its models' ids."""
 
-    def models(self) -> Sequence[Model]:
+    def models(self) -> Sequence[wire.Model]:
         """The models it serves. Empty: every catalogue model whose provider is ``name``. A model in the catalogue needs
         only its id; others need price, window, modalities, and ``quality`` or ``like``."""
 
-    def open(self, call: UpstreamCall) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+    def open(self, call: wire.UpstreamCall) -> AbstractAsyncContextManager[AsyncIterator[wire.Chunk]]:
         """Start one call. A provider that cannot stream yields one ``Delta``."""
 
     async def aclose(self) -> None:
@@ -210,7 +133,7 @@ class BaseProvider:
         """True if its server lists its models (``DiscoveringProvider``)."""
         return False
 
-    def unsupported(self, model: Model) -> Collection[Feature]:
+    def unsupported(self, model: wire.Model) -> Collection[wire.Feature]:
         """The features that a model does not support: requests that need one are not sent to it. Called once per
         model."""
         return ()
@@ -273,7 +196,7 @@ class Guardrail(Protocol):
         """The name in spans."""
 
     @property
-    def stages(self) -> Collection[Stage]:
+    def stages(self) -> Collection[wire.Stage]:
         """When it is called: ``input``, ``output`` or both."""
 
     @property
@@ -281,7 +204,7 @@ class Guardrail(Protocol):
         """The length in characters of the longest possible finding: a stream holds back so much. None: only a whole
         answer can be judged, so a stream yields nothing before the end."""
 
-    def check(self, text: str, stage: Stage) -> Verdict | Awaitable[Verdict]:
+    def check(self, text: str, stage: wire.Stage) -> wire.Verdict | Awaitable[wire.Verdict]:
         """Judge one text: ``Allow()``, ``Redact`` with the parts, or ``Block``. May be ``async``. A streamed answer
         arrives as successive windows, each starting at a word."""
 
@@ -293,20 +216,20 @@ class Cache(Protocol):
     Safe to use from any event loop and thread. It never returns an expired or removed entry. An error counts as a miss;
     no call fails because of its cache. ``BaseCache`` has the optional attributes."""
 
-    async def get(self, key: bytes, now: float) -> CacheEntry | None:
+    async def get(self, key: bytes, now: float) -> wire.CacheEntry | None:
         """The entry of exactly this request, without its embedding. ``now`` in Unix seconds."""
 
-    async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
+    async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[wire.CacheMatch]:
         """The entries of a partition with the most similar embeddings, most similar first, without the embeddings.
         Entries without an embedding are never returned."""
 
-    async def put(self, entry: CacheEntry) -> None:
+    async def put(self, entry: wire.CacheEntry) -> None:
         """Keep an answer, replacing one with the same key. May evict others."""
 
-    async def remove(self, which: CacheSelection) -> int:
+    async def remove(self, which: wire.CacheSelection) -> int:
         """Remove entries and return their number. They are never returned afterwards."""
 
-    async def stats(self, account: str | None, now: float) -> CacheStats:
+    async def stats(self, account: str | None, now: float) -> wire.CacheStats:
         """Count the entries of an account; None: of all accounts."""
 
     async def aclose(self) -> None:
@@ -320,7 +243,9 @@ class BaseCache:
     """False if ``get`` and ``put`` never wait: they are called without a time limit."""
     exact: bool = False
     """True if there is no similarity search."""
-    learned: Callable[[str, Sequence[Observation], int], Awaitable[tuple[Sequence[Observation], int]]] | None = None
+    learned: (
+        Callable[[str, Sequence[wire.Observation], int], Awaitable[tuple[Sequence[wire.Observation], int]]] | None
+    ) = None
     """``async learned(space, new, after)`` shares observations between processes. Adds the new ones; returns those of
     other users since ``after``, and their end."""
     lead: Callable[[bytes, float], Awaitable[bool]] | None = None
@@ -383,7 +308,7 @@ class BaseTokenCounter:
 class WebhookTransport(Protocol):
     """Sends webhooks, in one event loop. The default connects to public addresses only, without proxies."""
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookAnswer:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> wire.WebhookAnswer:
         """POST once and return the status, whatever it is. Follows no redirects. Raises ``OSError`` if there is no
         answer, with a message for the endpoint's owner. The caller cancels it after 10 s."""
 
@@ -394,7 +319,7 @@ class WebhookTransport(Protocol):
 class QualityPredictor(Protocol):
     """Predicts how well each model would answer a request. The default is the catalogue's column."""
 
-    def predict(self, request: RouteRequest, models: Sequence[Model]) -> Sequence[float] | None:
+    def predict(self, request: wire.RouteRequest, models: Sequence[wire.Model]) -> Sequence[float] | None:
         """One quality in 0..1 per model, in order; None: use the catalogue's. Called on the hot path: no I/O.
 
         An error fails the call with ``InternalError``; return None to fall back on the catalogue."""
@@ -406,10 +331,10 @@ class Coordination(Protocol):
 
     Safe to call from any event loop and thread. Raises ``StorageUnavailable`` if it cannot be reached."""
 
-    async def announce(self, notice: Notice) -> None:
+    async def announce(self, notice: wire.Notice) -> None:
         """Publish a notice to all listeners."""
 
-    async def hear(self, after: int | None) -> Heard:
+    async def hear(self, after: int | None) -> wire.Heard:
         """The notices since ``after``, the ``last`` of the previous result. Waits some seconds for the first. With None
         it returns at once, without notices and with the present position."""
 
@@ -426,10 +351,10 @@ class CountingCoordination(Coordination, Protocol):
     def processes(self) -> int:
         """The number of processes that share it. While it is unreachable, each has an equal part of every limit."""
 
-    async def take(self, takes: Takes) -> Taken:
+    async def take(self, takes: wire.Takes) -> wire.Taken:
         """Take everything or nothing; nothing if cancelled. Raises ``RateLimited`` and ``StorageUnavailable``."""
 
-    def end(self, taken: Taken, tokens: int | None, *, void: bool = False) -> None:
+    def end(self, taken: wire.Taken, tokens: int | None, *, void: bool = False) -> None:
         """Return a slot, and correct the tokens to the number used; None: unknown. ``void`` returns everything taken.
         Never fails or waits."""
 
@@ -443,60 +368,68 @@ class Storage(Protocol):
     of another. Every method raises ``UnsupportedWrite`` for an unknown kind, and ``StorageUnavailable`` for a failure
     that may pass. ``BaseStorage`` has the optional attributes."""
 
-    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+    async def apply(self, account: str, writes: Sequence[wire.Write]) -> list[wire.Written]:
         """Apply all or none, in order. Raises ``PreconditionFailed`` if a write's expectation does not hold."""
 
     @overload
-    async def read(self, account: str, query: TraceById) -> Trace | None: ...
+    async def read(self, account: str, query: wire.TraceById) -> wire.Trace | None: ...
     @overload
-    async def read(self, account: str, query: FeedbackByTrace) -> PutFeedback | None: ...
+    async def read(self, account: str, query: wire.FeedbackByTrace) -> wire.PutFeedback | None: ...
     @overload
-    async def read(self, account: str, query: SnapshotById) -> Snapshot | None: ...
+    async def read(self, account: str, query: wire.SnapshotById) -> wire.Snapshot | None: ...
     @overload
-    async def read(self, account: str, query: PolicyVersions) -> list[PolicyVersion]: ...
+    async def read(self, account: str, query: wire.PolicyVersions) -> list[wire.PolicyVersion]: ...
     @overload
-    async def read(self, account: str, query: LearnedSince) -> list[LearnedModel]: ...
+    async def read(self, account: str, query: wire.LearnedSince) -> list[wire.LearnedModel]: ...
     @overload
-    async def read(self, account: str, query: CurrentRetention) -> SetRetention: ...
+    async def read(self, account: str, query: wire.CurrentRetention) -> wire.SetRetention: ...
     @overload
-    async def read(self, account: str, query: RollupKeys) -> list[str]: ...
+    async def read(self, account: str, query: wire.RollupKeys) -> list[str]: ...
     @overload
-    async def read(self, account: str, query: UsageCounts) -> GroupedUsage: ...
+    async def read(self, account: str, query: wire.UsageCounts) -> wire.GroupedUsage: ...
     @overload
-    async def read(self, account: str, query: CacheCounts) -> list[CacheCount]: ...
+    async def read(self, account: str, query: wire.CacheCounts) -> list[wire.CacheCount]: ...
     @overload
-    async def read(self, account: str, query: FallbackCounts) -> list[FallbackCount]: ...
+    async def read(self, account: str, query: wire.FallbackCounts) -> list[wire.FallbackCount]: ...
     @overload
-    async def read(self, account: str, query: LatencyCounts) -> list[LatencyCount]: ...
+    async def read(self, account: str, query: wire.LatencyCounts) -> list[wire.LatencyCount]: ...
     @overload
-    async def read(self, account: str, query: Stands) -> Standing: ...
+    async def read(self, account: str, query: wire.Stands) -> wire.Standing: ...
     @overload
-    async def read(self, account: str, query: LedgerSums) -> list[LedgerSum]: ...
+    async def read(self, account: str, query: wire.LedgerSums) -> list[wire.LedgerSum]: ...
     @overload
-    async def read(self, account: str, query: KeyByDigest) -> Key | None: ...
+    async def read(self, account: str, query: wire.KeyByDigest) -> wire.Key | None: ...
     @overload
-    async def read(self, account: str, query: Keys) -> list[Key]: ...
+    async def read(self, account: str, query: wire.Keys) -> list[wire.Key]: ...
     @overload
-    async def read(self, account: str, query: AllAccounts) -> list[Account]: ...
+    async def read(self, account: str, query: wire.AllAccounts) -> list[wire.Account]: ...
     @overload
-    async def read(self, account: str, query: Incidents) -> list[Incident]: ...
+    async def read(self, account: str, query: wire.Incidents) -> list[wire.Incident]: ...
     @overload
-    async def read(self, account: str, query: AgentState) -> bytes | None: ...
+    async def read(self, account: str, query: wire.AgentState) -> bytes | None: ...
     @overload
-    async def read(self, account: str, query: Endpoints) -> list[Endpoint]: ...
+    async def read(self, account: str, query: wire.Endpoints) -> list[wire.Endpoint]: ...
     async def read(self, account: str, query: Any) -> Any:
         """Answer a query; None if there is no such thing. An implementation may take ``Query`` and return ``Any``."""
 
     @overload
-    async def scan(self, account: str, query: TraceItems, *, after: str | None, limit: int) -> list[TraceItem]: ...
+    async def scan(
+        self, account: str, query: wire.TraceItems, *, after: str | None, limit: int
+    ) -> list[wire.TraceItem]: ...
     @overload
-    async def scan(self, account: str, query: Traces, *, after: str | None, limit: int) -> list[Trace]: ...
+    async def scan(self, account: str, query: wire.Traces, *, after: str | None, limit: int) -> list[wire.Trace]: ...
     @overload
-    async def scan(self, account: str, query: LedgerRows, *, after: str | None, limit: int) -> list[LedgerRow]: ...
+    async def scan(
+        self, account: str, query: wire.LedgerRows, *, after: str | None, limit: int
+    ) -> list[wire.LedgerRow]: ...
     @overload
-    async def scan(self, account: str, query: Events, *, after: str | None, limit: int) -> list[StoredEvent]: ...
+    async def scan(
+        self, account: str, query: wire.Events, *, after: str | None, limit: int
+    ) -> list[wire.StoredEvent]: ...
     @overload
-    async def scan(self, account: str, query: Deliveries, *, after: str | None, limit: int) -> list[Delivery]: ...
+    async def scan(
+        self, account: str, query: wire.Deliveries, *, after: str | None, limit: int
+    ) -> list[wire.Delivery]: ...
     async def scan(self, account: str, query: Any, *, after: str | None, limit: int) -> Any:
         """Up to ``limit`` items, newest first by ``key``, starting behind the key ``after``. None for a limit below
         1."""
@@ -542,11 +475,11 @@ class TraceDraft(Protocol):
         """As in ``PutTrace``."""
 
     @property
-    def rows(self) -> Sequence[LedgerRow]:
+    def rows(self) -> Sequence[wire.LedgerRow]:
         """The ledger rows of its attempts, booked with it."""
 
     @property
-    def environment(self) -> Environment:
+    def environment(self) -> wire.Environment:
         """The trace's environment."""
 
     @property
@@ -562,15 +495,15 @@ class TraceDraft(Protocol):
         """The shortest form to rebuild it from, for the storages of this package; None if there is none."""
 
     @property
-    def trace(self) -> Trace:
+    def trace(self) -> wire.Trace:
         """The trace, built anew each time."""
 
     @property
-    def wordless(self) -> Trace:
+    def wordless(self) -> wire.Trace:
         """The trace without its content, so that no redactor has to run."""
 
     @property
-    def counted(self) -> Counted:
+    def counted(self) -> wire.Counted:
         """The figures that the analytics count, at a fraction of the cost."""
 
     @property
@@ -586,26 +519,26 @@ class Facts(Struct, eq=False):
 
     id: str
     """The id of the call and of its trace."""
-    caller: Caller
+    caller: wire.Caller
     created_at: str
     """RFC 3339: when the call arrived. Its month pays."""
     trace: TraceDraft | None = None
-    rows: Sequence[LedgerRow] = ()
+    rows: Sequence[wire.LedgerRow] = ()
     """The costs of its attempts. Without rows it is charged nothing."""
     tokens: int | None = None
     """Tokens used, to correct those taken from rate limits. None: unknown."""
-    run: RunLimit | None = None
+    run: wire.RunLimit | None = None
     run_nanos: int | None = None
     """The amount counted for its run, if it may exceed the rows."""
-    claim: Claim | None = None
+    claim: wire.Claim | None = None
     result: bytes | None = None
     """The answer to keep under its idempotency key for 24 hours. None: it failed, and the key is free."""
-    events: Sequence[PutEvent] = ()
+    events: Sequence[wire.PutEvent] = ()
     event_ids: Sequence[str] = ()
     """Three ids, for thresholds of the month that it crosses."""
-    snapshots: Sequence[Snapshot] = ()
+    snapshots: Sequence[wire.Snapshot] = ()
     """The snapshots that its trace names."""
-    durability: Durability = "committed"
+    durability: wire.Durability = "committed"
 
 
 @runtime_checkable
@@ -618,24 +551,24 @@ class Accounts(Protocol):
     process holds is released after a lease, and an ``expired`` row records that its cost is unknown. Raises
     ``StorageUnavailable`` if it cannot be reached. After that error, or a cancellation, the call holds nothing."""
 
-    async def admit(self, ask: Ask) -> Grant | Replay | Short:
+    async def admit(self, ask: wire.Ask) -> wire.Grant | wire.Replay | wire.Short:
         """Take all that a call asks for, or nothing. Raises ``AuthenticationFailed`` for a revoked key,
         ``IdempotencyKeyReused``, ``RateLimited``, and ``RouterTimeoutError`` if its key was held for too long."""
 
-    async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
+    async def settle(self, grant: wire.Grant | None, facts: Facts) -> Sequence[wire.StoredEvent]:
         """End a call: book it, keep its answer and trace, and emit its events, all or nothing. The result is durable
         when this returns. Settling twice books once. A call without a grant is booked, too."""
 
-    async def widen(self, grant: Grant, nanos: int) -> bool:
+    async def widen(self, grant: wire.Grant, nanos: int) -> bool:
         """Reserve more for a running call, if there is room now."""
 
-    def release(self, grant: Grant, tokens: int | None = 0) -> None:
+    def release(self, grant: wire.Grant, tokens: int | None = 0) -> None:
         """End a call without a result. Never fails or waits. Its request stays counted; ``tokens`` as in ``Facts``."""
 
-    def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
+    def left(self, caller: wire.Caller, run: wire.RunLimit | None = None) -> wire.Left | None:
         """The money a caller may still spend, from memory. None: unknown to this process."""
 
-    async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
+    async def look(self, caller: wire.Caller, run: wire.RunLimit | None = None) -> wire.Left:
         """As ``left``, from the newest state."""
 
 
@@ -661,7 +594,7 @@ class LocalStorage(Storage, Protocol):
 class ImmediateStorage(Storage, Protocol):
     """A storage whose methods never wait, so that writes need no queue."""
 
-    def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
+    def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[wire.Snapshot]) -> None:
         """Keep a trace, as ``PutTrace`` does, and its snapshots under ``SYSTEM_ACCOUNT``."""
 
 
@@ -671,7 +604,7 @@ class ToolContext(Struct, kw_only=True):
     run_id: str
     """The run's trace id."""
     step: int
-    caller: Caller
+    caller: wire.Caller
     deadline: float
     """When the tool's time ends, on the clock's monotonic scale. It starts after the approval."""
     left_nanos: int | None = None
@@ -682,7 +615,7 @@ class ToolContext(Struct, kw_only=True):
     """Set by the tool as it spends: counted even if the tool then fails or times out."""
     trace_id: str | None = None
     """Set by the tool to a trace of its own, to show that below the step."""
-    limit: RunLimit | None = None
+    limit: wire.RunLimit | None = None
     """The run's budget, for model calls that are part of the run."""
 
 
@@ -696,7 +629,7 @@ class Tool(Protocol):
     """A tool of an agent. Safe to run many times at once. ``BaseTool`` has the optional attributes."""
 
     @property
-    def spec(self) -> FunctionSpec:
+    def spec(self) -> wire.FunctionSpec:
         """Name, description and JSON schema of the arguments, for the model."""
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:

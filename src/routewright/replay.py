@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from ._core.routing.board import BOARDS_KEPT, Boards, LruCache
+from ._core.routing.board import BOARDS_KEPT, Boards
 from ._core.routing.constraints import CountTokens
 from ._core.routing.decision import Decision, decision_of
 from ._core.routing.inputs import RULES
@@ -27,7 +28,7 @@ class Replays:
     def __init__(self, fleets: Callable[[], Sequence[Fleet]], snapshot: Callable[[str], Snapshot | None]) -> None:
         self._fleets = fleets
         self._stored = snapshot
-        self._compiled: LruCache[tuple[str, str], Boards] = LruCache(BOARDS_KEPT)
+        self._boards: Callable[[str, str], Boards] = lru_cache(BOARDS_KEPT)(self._compiled)
 
     def decide(self, given: DecisionInput) -> Decision:
         """Replay a decision. Raises ``NotFound`` if a snapshot of its input is no longer stored."""
@@ -46,20 +47,18 @@ class Replays:
                 board = fleet.boards_on(given.as_of).dialled(dials).of(health)
                 break
         if board is None:
-            board = self.boards(given).dialled(dials).of(self._snapshot(given.health, HealthSnapshot))
+            board = (
+                self._boards(given.catalogue, given.as_of)
+                .dialled(dials)
+                .of(self._snapshot(given.health, HealthSnapshot))
+            )
         with suppress(CountTokens):
             return decision_of(given, board)
         # older versions refused without exact counts; there is no text to count now
         return decision_of(replace(given, tokens=replace(given.tokens, counted=True)), board)
 
-    def boards(self, given: DecisionInput) -> Boards:
-        """The compiled catalogue of a decision, from the storage. Raises ``NotFound``."""
-        key = given.catalogue, given.as_of
-        found = self._compiled[key]
-        if found is None:
-            found = Boards(Pool(self._snapshot(given.catalogue, CatalogueSnapshot), given.as_of))
-            self._compiled.put(key, found)
-        return found
+    def _compiled(self, catalogue: str, as_of: str) -> Boards:
+        return Boards(Pool(self._snapshot(catalogue, CatalogueSnapshot), as_of))
 
     def _snapshot(self, snapshot_id: str, kind: type[T]) -> T:
         found = self._stored(snapshot_id)

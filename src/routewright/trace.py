@@ -13,6 +13,7 @@ from typing import Any, Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from . import wire
 from ._core.analytics.report import (
     GROUP_LIMIT,
     cache_report,
@@ -42,32 +43,6 @@ from .protocols import Clock, Storage
 from .root_secret import RootSecret
 from .settings import Retention, Settings
 from .storage import open_storage
-from .wire import (
-    SYSTEM_ACCOUNT,
-    Bucket,
-    CacheCounts,
-    CacheReport,
-    CurrentRetention,
-    DeleteResults,
-    DeleteTraces,
-    Environment,
-    FallbackCounts,
-    FallbackReport,
-    FeedbackByTrace,
-    LatencyCounts,
-    LatencyReport,
-    Page,
-    PutFeedback,
-    PutTrace,
-    RollupKeys,
-    Trace,
-    TraceById,
-    TraceItem,
-    TraceItems,
-    Traces,
-    UsageCounts,
-    UsageReport,
-)
 
 When = str | datetime | date
 """A timestamp (RFC 3339), a datetime with a time zone, or a date: its start in UTC."""
@@ -99,7 +74,7 @@ class TraceStore(Closing):
         self._checked: Storage = FreshStorage(storage, self._clock)
         self._secret = RootSecret(storage, os.environ)
         self._worker: Worker | None = None
-        self._forget_answers: Callable[[str, Environment | None], Awaitable[None]] | None = None
+        self._forget_answers: Callable[[str, wire.Environment | None], Awaitable[None]] | None = None
         self._account = "default"
 
     @classmethod
@@ -108,7 +83,7 @@ class TraceStore(Closing):
         storage: Storage,
         settings: Settings,
         worker: Worker,
-        forget_answers: Callable[[str, Environment | None], Awaitable[None]],
+        forget_answers: Callable[[str, wire.Environment | None], Awaitable[None]],
     ) -> Self:
         """The store of a Router, which closes the storage itself. ``forget_answers`` clears its response cache."""
         store = cls(storage, rollup_keys=settings.rollup_keys, clock=settings.clock)
@@ -130,23 +105,23 @@ class TraceStore(Closing):
     def __repr__(self) -> str:
         return f"TraceStore({self._storage!r})"
 
-    async def record(self, trace: Trace) -> None:
+    async def record(self, trace: wire.Trace) -> None:
         """Store a trace under its account, replacing one with the same id and environment. Raises
         ``ValidationFailed``."""
         trace = checked_trace(trace)
         check_account("trace.account", trace.account)
         try:
-            await self._checked.apply(trace.account, [PutTrace(trace, rollup_keys=self._rollup_keys)])
+            await self._checked.apply(trace.account, [wire.PutTrace(trace, rollup_keys=self._rollup_keys)])
         except PreconditionFailed as error:
             problem = f"{shown(trace.id)} exists in the environment other than {trace.environment}"
             raise ValidationFailed.at("trace.id", problem, "record it under another id") from error
 
     async def get(
-        self, trace_id: str, *, account: str | UnsetType = UNSET, environment: Environment | None = None
-    ) -> Trace:
+        self, trace_id: str, *, account: str | UnsetType = UNSET, environment: wire.Environment | None = None
+    ) -> wire.Trace:
         """Read one trace. An agent run includes the spans of its model calls, as one tree. Raises ``NotFound``, also
         for another account's trace."""
-        query = TraceById(normalise_trace_id(trace_id), check_environment(environment))
+        query = wire.TraceById(normalise_trace_id(trace_id), check_environment(environment))
         return await read_trace(self._checked, self._of(account), query)
 
     async def query(
@@ -158,8 +133,8 @@ class TraceStore(Closing):
         limit: int = 50,
         cursor: str | None = None,
         account: str | UnsetType = UNSET,
-        environment: Environment | None = None,
-    ) -> Page[TraceItem]:
+        environment: wire.Environment | None = None,
+    ) -> wire.Page[wire.TraceItem]:
         """A page of traces without spans, newest first, created at or after ``since`` and before ``until``.
 
         ``cursor`` is the ``next_cursor`` of the previous page, valid for 24 hours with the same arguments (``limit``
@@ -167,7 +142,7 @@ class TraceStore(Closing):
         given: object = limit
         if isinstance(given, bool) or not isinstance(given, int | float) or not LIMIT.admits(given):
             raise ValidationFailed.at("limit", f"must be {LIMIT}, got {shown(limit)}", "for example 50")
-        asked = TraceItems(**self._selection(filter, since, until, environment))
+        asked = wire.TraceItems(**self._selection(filter, since, until, environment))
         account = self._of(account)
         bound = [account, msgspec.to_builtins(asked)]
         now = self._clock.time()
@@ -175,8 +150,8 @@ class TraceStore(Closing):
         found = await self._checked.scan(account, asked, after=after, limit=int(limit) + 1)
         data = found[: int(limit)]
         if len(found) == len(data):
-            return Page(data)
-        return Page(data, seal(data[-1].key, bound, self._secret.keys("cursors")[0], now), has_more=True)
+            return wire.Page(data)
+        return wire.Page(data, seal(data[-1].key, bound, self._secret.keys("cursors")[0], now), has_more=True)
 
     async def export(
         self,
@@ -185,10 +160,10 @@ class TraceStore(Closing):
         since: When | None = None,
         until: When | None = None,
         account: str | UnsetType = UNSET,
-        environment: Environment | None = None,
-    ) -> AsyncGenerator[Trace, None]:
+        environment: wire.Environment | None = None,
+    ) -> AsyncGenerator[wire.Trace, None]:
         """Complete traces of an account, newest first; the arguments select as in ``query``."""
-        asked = Traces(**self._selection(filter, since, until, environment))
+        asked = wire.Traces(**self._selection(filter, since, until, environment))
         account = self._of(account)
         after: str | None = None
         while True:
@@ -208,7 +183,7 @@ class TraceStore(Closing):
         until: When | None = None,
         everything: bool = False,
         account: str | UnsetType = UNSET,
-        environment: Environment | None = None,
+        environment: wire.Environment | None = None,
     ) -> int:
         """Delete the traces of an account that match all arguments, with their feedback, also from its reports. Returns
         their number.
@@ -217,11 +192,11 @@ class TraceStore(Closing):
         the Router's cache. The ledger stays. Raises ``ValidationFailed``."""
         check_deletes(everything, named=trace_id is not None or bool(filter or since or until))
         only = None if trace_id is None else normalise_trace_id(trace_id)
-        which = DeleteTraces(id=only, limit=DELETE_AT_ONCE, **self._selection(filter, since, until, environment))
+        which = wire.DeleteTraces(id=only, limit=DELETE_AT_ONCE, **self._selection(filter, since, until, environment))
         account = self._of(account)
         if everything:
             with suppress(UnsupportedWrite):  # such a storage has no answers under idempotency keys
-                await self._checked.apply(account, [DeleteResults(environment)])
+                await self._checked.apply(account, [wire.DeleteResults(environment)])
             if self._forget_answers is not None:
                 await self._forget_answers(account, environment)
         removed = 0
@@ -237,12 +212,12 @@ class TraceStore(Closing):
         if not isinstance(retention, Retention):
             hint = "pass Retention(production_days=..., ...)"
             raise ValidationFailed.at("retention", f"is {shown(retention)}", hint)
-        await self._checked.apply(SYSTEM_ACCOUNT, [retention.write])
+        await self._checked.apply(wire.SYSTEM_ACCOUNT, [retention.write])
         return await self._checked.sweep(self._clock.time())
 
     async def retention(self) -> Retention:
         """The present retention."""
-        return Retention.of(await self._checked.read(SYSTEM_ACCOUNT, CurrentRetention()))
+        return Retention.of(await self._checked.read(wire.SYSTEM_ACCOUNT, wire.CurrentRetention()))
 
     async def feedback(
         self,
@@ -251,7 +226,7 @@ class TraceStore(Closing):
         comment: str | None = None,
         *,
         account: str | UnsetType = UNSET,
-        environment: Environment | None = None,
+        environment: wire.Environment | None = None,
     ) -> None:
         """Rate an answer from 0 to 1. Raises ``NotFound`` if the account has no such trace."""
         said = checked_feedback(trace_id, score, comment, self._clock.time(), check_environment(environment))
@@ -261,10 +236,10 @@ class TraceStore(Closing):
             raise NotFound(f"no trace {shown(trace_id)}") from error
 
     async def feedback_of(
-        self, trace_id: str, *, account: str | UnsetType = UNSET, environment: Environment | None = None
-    ) -> PutFeedback | None:
+        self, trace_id: str, *, account: str | UnsetType = UNSET, environment: wire.Environment | None = None
+    ) -> wire.PutFeedback | None:
         """The feedback on an answer: ``score``, ``comment`` and ``at`` (Unix seconds)."""
-        query = FeedbackByTrace(normalise_trace_id(trace_id), check_environment(environment))
+        query = wire.FeedbackByTrace(normalise_trace_id(trace_id), check_environment(environment))
         return await self._checked.read(self._of(account), query)
 
     async def usage(
@@ -273,10 +248,10 @@ class TraceStore(Closing):
         end_date: str | date | None = None,
         *,
         group_by: str = "model",
-        bucket: Bucket = "day",
+        bucket: wire.Bucket = "day",
         account: str | UnsetType = UNSET,
-        environment: Environment | None = None,
-    ) -> UsageReport:
+        environment: wire.Environment | None = None,
+    ) -> wire.UsageReport:
         """Requests, errors, money and tokens by time and group (spec 4.6).
 
         Dates are UTC and inclusive; the default is the last seven days. ``group_by``: ``model``, ``tenant`` or
@@ -284,8 +259,8 @@ class TraceStore(Closing):
         first, last = days_of(start_date, end_date, self._clock.time())
         check_bucket(bucket, first, last)
         if group_by not in GROUPS:
-            check_group(group_by, [*self._rollup_keys, *await self._read(account, RollupKeys())])
-        asked = UsageCounts(
+            check_group(group_by, [*self._rollup_keys, *await self._read(account, wire.RollupKeys())])
+        asked = wire.UsageCounts(
             first=first,
             last=last,
             environment=check_environment(environment),
@@ -301,11 +276,11 @@ class TraceStore(Closing):
         end_date: str | date | None = None,
         *,
         account: str | UnsetType = UNSET,
-        environment: Environment | None = None,
-    ) -> CacheReport:
+        environment: wire.Environment | None = None,
+    ) -> wire.CacheReport:
         """Hits, misses and dollars saved (spec 4.7). Dates as in ``usage``."""
         first, last = days_of(start_date, end_date, self._clock.time())
-        asked = CacheCounts(first=first, last=last, environment=check_environment(environment))
+        asked = wire.CacheCounts(first=first, last=last, environment=check_environment(environment))
         return cache_report(await self._read(account, asked), first, last)
 
     async def fallback_report(
@@ -314,11 +289,11 @@ class TraceStore(Closing):
         end_date: str | date | None = None,
         *,
         account: str | UnsetType = UNSET,
-        environment: Environment | None = None,
-    ) -> FallbackReport:
+        environment: wire.Environment | None = None,
+    ) -> wire.FallbackReport:
         """How often fallbacks served and why, and how attempts ended by model (spec 4.7). Dates as in ``usage``."""
         first, last = days_of(start_date, end_date, self._clock.time())
-        asked = FallbackCounts(first=first, last=last, environment=check_environment(environment))
+        asked = wire.FallbackCounts(first=first, last=last, environment=check_environment(environment))
         return fallback_report(await self._read(account, asked), first, last)
 
     async def latency_report(
@@ -327,11 +302,11 @@ class TraceStore(Closing):
         end_date: str | date | None = None,
         *,
         account: str | UnsetType = UNSET,
-        environment: Environment | None = None,
-    ) -> LatencyReport:
+        environment: wire.Environment | None = None,
+    ) -> wire.LatencyReport:
         """Latency quantiles by model and strategy, within 1 % (spec 4.7). Dates as in ``usage``."""
         first, last = days_of(start_date, end_date, self._clock.time())
-        asked = LatencyCounts(first=first, last=last, environment=check_environment(environment))
+        asked = wire.LatencyCounts(first=first, last=last, environment=check_environment(environment))
         return latency_report(await self._read(account, asked), first, last)
 
     async def aclose(self) -> None:
@@ -346,7 +321,7 @@ class TraceStore(Closing):
         return await self._checked.read(self._of(account), query)
 
     def _selection(
-        self, filter: str, since: When | None, until: When | None, environment: Environment | None
+        self, filter: str, since: When | None, until: When | None, environment: wire.Environment | None
     ) -> dict[str, Any]:
         first, last = span_of(since, until)
         terms = parse_filter(filter)

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from hashlib import sha256
 from math import inf
 from types import MappingProxyType
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from msgspec.structs import replace
 
@@ -97,7 +97,7 @@ class Fleet:
         """The policy version of requests without a policy."""
         self.server: list[Provider | None] = [server.get(model) for model in self.pool.ids]
         """The provider of each row of the pool."""
-        self.is_whole = [provider is not None and _is_whole(provider) for provider in self.server]
+        self.is_whole = [provider is not None and bool(_option(provider, "whole")) for provider in self.server]
         own = [options_of(provider, BaseProvider) for provider in self.server]
         self.scoped = [bool(provider.needs_scope) for provider in own]
         """For each row, True if its provider is limited by cancel scopes."""
@@ -402,10 +402,10 @@ def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[
     in the provider's region, which overrides the catalogue's."""
     regions, urls = dict[int, str](), dict[int, tuple[Feature, ...]]()
     for key, each in {id(each): each for each in server.values()}.items():
-        asked = f"region of {shown(each.name)}"
-        region: object = _said(asked, partial(_region, each))
+        region: object = _option(each, "region")
         if region is not None and not isinstance(region, str):
-            raise ValidationFailed.at("providers", f"{asked} is {shown(region)}", "make it a string, or None")
+            problem = f"region of {shown(each.name)} is {shown(region)}"
+            raise ValidationFailed.at("providers", problem, "make it a string, or None")
         regions[key] = region or ""
         urls[key] = _unsupported_urls(each)
     made: list[Model] = []
@@ -427,19 +427,16 @@ def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[
     return made
 
 
-def _region(provider: Provider) -> object:
-    return options_of(provider, BaseProvider).region
-
-
-def _extra(provider: Provider) -> object:
-    return options_of(provider, BaseProvider).caller_extra
+def _option(provider: Provider, name: str) -> Any:
+    """An optional attribute. It may be a property that fails."""
+    return _said(f"{name} of {shown(provider.name)}", lambda: getattr(options_of(provider, BaseProvider), name))
 
 
 def _unsupported_urls(provider: Provider) -> tuple[Feature, ...]:
-    what = f"fetches_urls of {shown(provider.name)}"
-    fetches: object = _said(what, lambda: options_of(provider, BaseProvider).fetches_urls)
+    fetches: object = _option(provider, "fetches_urls")
     if not isinstance(fetches, bool) and fetches != "callers":
-        raise ValidationFailed.at("providers", f"{what} is {shown(fetches)}", "make it True, False or 'callers'")
+        problem = f"fetches_urls of {shown(provider.name)} is {shown(fetches)}"
+        raise ValidationFailed.at("providers", problem, "make it True, False or 'callers'")
     return _UNSUPPORTED_URLS[fetches]
 
 
@@ -449,16 +446,11 @@ def _caller_extra(server: Mapping[str, Provider]) -> dict[str, frozenset[str]]:
     by_vendor, by_name = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
     providers = {id(provider): provider for provider in server.values()}
     for key, provider in providers.items():
-        what = f"caller_extra of {shown(provider.name)}"
-        extra = _said(what, partial(_extra, provider))
+        extra, what = _option(provider, "caller_extra"), f"caller_extra of {shown(provider.name)}"
         names = CALLER_EXTRA if extra is None else checked_caller_extra(extra, what)
         by_name[provider.name] = names & by_name.get(provider.name, names)
         by_vendor |= {model.partition("/")[0]: names for model, each in server.items() if id(each) == key}
     return by_vendor | by_name
-
-
-def _is_whole(provider: Provider) -> bool:
-    return _said(f"whole of {shown(provider.name)}", lambda: bool(options_of(provider, BaseProvider).whole))
 
 
 def _said(asked: str, ask: Callable[[], T]) -> T:
