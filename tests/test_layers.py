@@ -19,7 +19,7 @@ FLOORS = [
     ["wire", "loop"],
     ["protocols"],
     ["_core"],
-    ["identity"],
+    ["identity", "worker"],
     ["_engine", "backends"],
     (
         "settings storage coordination root_secret guardrail input_file "
@@ -45,7 +45,7 @@ CORE_ORDER = (
     "catalogue/price_list"
 ).split()
 ENGINE_ORDER = (
-    "worker context request_input storage readiness retention webhooks capture counting answer "
+    "context request_input storage readiness retention webhooks capture counting answer "
     "trace_queue hooks trace_log shared_limits admission discovery fleet guardrail calibrations cache tool_calls "
     "classify progress execute hedge prompt_caches record route many steps stream prepared agent"
 ).split()
@@ -239,7 +239,7 @@ def test_locks_are_renewed_in_forked_children() -> None:
             if isinstance(node, ast.Call) and called(node).endswith("Lock"):
                 made = f"{name_of(path)} makes {ast.unparse(node)}"
                 # the lock of a thread, which is not there in the child
-                assert made == "_engine/worker makes threading.RLock()", f"{made}: take fork.Guard"
+                assert made == "worker makes threading.RLock()", f"{made}: take fork.Guard"
 
 
 @pytest.mark.parametrize("room", ["contrib", "server", "serve", "cli"])

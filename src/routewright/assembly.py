@@ -38,7 +38,6 @@ from ._engine.route import Engine, Options
 from ._engine.shared_limits import SharedLimits, Sharing
 from ._engine.trace_log import TraceCounts, TraceLog
 from ._engine.webhooks import Dispatcher, wake
-from ._engine.worker import CLOSE_S, CLOSED, Worker
 from .arguments import check_caller, check_parts, checked_policies
 from .backends.providers.callable import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
@@ -84,6 +83,7 @@ from .wire import (
     RouteRequest,
     TokenBounds,
 )
+from .worker import CLOSE_S, CLOSED, Worker
 
 T = TypeVar("T")
 

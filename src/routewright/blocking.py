@@ -14,9 +14,9 @@ from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from ._engine.worker import Worker
 from .errors import RouterClosed
 from .wire import OutputDelta, RouteEvent
+from .worker import Worker
 
 if TYPE_CHECKING:
     from ._core.routing.decision import Decision

@@ -21,7 +21,6 @@ from ._core.request.problems import shown
 from ._engine.cache import Caching
 from ._engine.request_input import RawRequest
 from ._engine.route import Engine
-from ._engine.worker import Worker
 from .blocking import Twin, plain
 from .errors import RouterError, RouterTimeoutError, UpstreamFailed, ValidationFailed
 from .protocols import Clock
@@ -29,6 +28,7 @@ from .settings import CacheSettings
 from .storage import open_cache
 from .wire import CacheSelection, CacheStats, Caller
 from .wire.plain import Struct
+from .worker import Worker
 
 if TYPE_CHECKING:
     from ._core.cache.answers import JsonEquality, NormalisedEquality, NumericEquality

@@ -37,7 +37,6 @@ from ._core.write_batch import MOST_CREDIT
 from ._engine.hooks import events_of
 from ._engine.storage import GuardedStorage, no_accounts, unhindered
 from ._engine.webhooks import Dispatcher, post, wake
-from ._engine.worker import Worker
 from .arguments import (
     ENVIRONMENTS,
     check_choice,
@@ -58,6 +57,7 @@ from .settings import WebhookSettings
 from .storage import open_storage
 from .webhook import WebhookSigner
 from .wire.account import Secret
+from .worker import Worker
 
 
 class Console(Closing):

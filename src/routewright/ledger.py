@@ -15,7 +15,6 @@ from ._core.analytics.report import days_of
 from ._core.timestamps import moment
 from ._core.trace.ids import normalise_trace_id
 from ._engine.storage import GuardedStorage
-from ._engine.worker import Worker
 from .arguments import check_account, check_storage
 from .backends.clock import SystemClock
 from .blocking import Closing, Twin, plain, plain_loop
@@ -24,6 +23,7 @@ from .protocols import Clock, Storage
 from .storage import open_storage
 from .trace import When
 from .wire import LedgerRow, LedgerRows, LedgerSum, LedgerSums
+from .worker import Worker
 
 PIECE = 200
 """Rows per read."""

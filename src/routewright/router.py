@@ -33,7 +33,6 @@ from ._engine.route import Engine
 from ._engine.steps import HostedProgress, StepCall, StepDone, Steps, StepWait, begin
 from ._engine.stream import Stream
 from ._engine.trace_log import TraceCounts
-from ._engine.worker import Detached
 from .arguments import (
     Options,
     RequestLike,
@@ -67,6 +66,7 @@ from .wire import (
     Trace,
     TraceItem,
 )
+from .worker import Detached
 
 __all__ = [
     "BlockingRouter",

@@ -34,7 +34,6 @@ from ._core.trace.filter import parse_filter, seal, unseal
 from ._core.trace.ids import normalise_trace_id
 from ._engine.storage import read_trace
 from ._engine.trace_queue import FreshStorage
-from ._engine.worker import Worker
 from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
 from .backends.clock import SystemClock
 from .blocking import Closing, Twin, plain, plain_loop
@@ -43,6 +42,7 @@ from .protocols import Clock, Storage
 from .root_secret import RootSecret
 from .settings import Retention, Settings
 from .storage import open_storage
+from .worker import Worker
 
 When = str | datetime | date
 """A timestamp (RFC 3339), a datetime with a time zone, or a date: its start in UTC."""

@@ -42,13 +42,13 @@ from routewright.wire import (
     Short,
     WindowState,
 )
+from routewright.worker import Worker
 
 from .answer import Answer
 from .request_input import Read
 from .shared_limits import SharedLimits
 from .storage import KNOWN_S, MOST_KNOWN, NoAccounts, in_time, no_accounts, unfit
 from .trace_log import LONGEST_S, TraceLog
-from .worker import Worker
 
 TRIES = 5
 """Decisions per call, each within the balance that the storage reported last."""

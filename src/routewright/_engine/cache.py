@@ -45,11 +45,11 @@ from routewright.wire import (
     ToolCall,
     Trace,
 )
+from routewright.worker import Worker
 
 from .calibrations import Calibrations, Judge, Space
 from .context import CancelWatch
 from .guardrail import GuardrailFailed, Screen, rest
-from .worker import Worker
 
 NEAREST = 6
 """Entries that are compared with a question."""

@@ -22,8 +22,7 @@ from routewright.errors import RouterClosed
 from routewright.fork import Guard
 from routewright.protocols import AnswerComparator, Clock, Rng
 from routewright.wire import CacheMatch, Caller, Observation
-
-from .worker import Worker
+from routewright.worker import Worker
 
 JUDGED_SHARE = 0.1
 """Share of refused candidates that are compared if comparing may cost money, as with a judge."""

@@ -13,8 +13,7 @@ from routewright.errors import ProviderFault
 from routewright.fork import Guard
 from routewright.loop import Signal, in_thread
 from routewright.protocols import Clock, DiscoveringProvider
-
-from .worker import Worker
+from routewright.worker import Worker
 
 FIRST_S, ALONE_S = 1.0, 5.0
 """How long first calls wait for servers: if other providers can serve them, and if none can."""

@@ -26,8 +26,7 @@ from routewright.loop import Signal, is_cancelled
 from routewright.protocols import Clock
 from routewright.wire import Caller, Event, PushedEvent, Trace
 from routewright.wire.trace import copied
-
-from .worker import Job, Worker
+from routewright.worker import Job, Worker
 
 QUEUE = 10_000
 """The most calls that wait for their hooks."""

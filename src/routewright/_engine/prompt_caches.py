@@ -18,9 +18,9 @@ from routewright.errors import RouterError
 from routewright.loop import at_once
 from routewright.protocols import LocalStorage, Storage
 from routewright.wire import AgentState, PutAgentState
+from routewright.worker import Job, Worker
 
 from .storage import GuardedStorage
-from .worker import Job, Worker
 
 DELAY_S = 0.01
 """How long turns are collected before a write."""

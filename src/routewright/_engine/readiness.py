@@ -22,9 +22,9 @@ from routewright.wire import (
     PolicyVersions,
     PutPolicyVersion,
 )
+from routewright.worker import Detached, Worker
 
 from .storage import GuardedStorage, storage_faults
-from .worker import Detached, Worker
 
 LEFT_S = 10.0
 """Time-out of a probe; then a new one may start."""

@@ -39,6 +39,7 @@ from routewright.wire import (
     Snapshot,
     Trace,
 )
+from routewright.worker import Job, Worker
 
 from .answer import Answer
 from .capture import Captured, Capturing
@@ -47,7 +48,6 @@ from .hooks import Hooks, events_of
 from .progress import Progress
 from .prompt_caches import Warmth
 from .trace_log import TraceLog
-from .worker import Job, Worker
 
 FIND_S = 0.25
 DAY_S = 24 * 3600.0

@@ -34,9 +34,9 @@ from routewright.wire import (
     Takes,
     WindowState,
 )
+from routewright.worker import Job, Worker
 
 from .storage import GuardedStorage
-from .worker import Job, Worker
 
 
 class Sharing:

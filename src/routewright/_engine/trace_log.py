@@ -48,13 +48,13 @@ from routewright.wire import (
     Write,
     Written,
 )
+from routewright.worker import Job, Worker
 
 from .capture import redacting
 from .hooks import Hooks
 from .retention import Snapshots
 from .storage import GuardedStorage, checked_written, read_trace, unfit
 from .trace_queue import FreshStorage, Pending, Queue
-from .worker import Job, Worker
 
 DELAY_S = 0.01
 """How long traces are collected into a batch. An idle storage has each within 50 ms."""

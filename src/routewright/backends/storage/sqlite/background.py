@@ -9,16 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+from routewright.backends.clock import SystemClock
 from routewright.backends.storage.tables.rollups import roll
 from routewright.errors import RouterError
 from routewright.fork import Guard
+from routewright.worker import Job, Worker
 
 from .connection import Connection
 from .connections import Connections
@@ -43,7 +44,7 @@ _HEADER, _FRAME_HEADER, _SALT = 32, 24, slice(16, 24)
 READERS_MS = 20
 """How long a checkpoint waits for readers."""
 IDLE_S = 2.0
-"""The thread ends after this time without a write."""
+"""The work ends after this time without a write."""
 AGAIN_S = 1.0
 """Pause after a checkpoint that readers blocked."""
 LONGEST_WAIT_S = 0.2
@@ -53,6 +54,9 @@ VACUUM_BYTES = 16 * 1024 * 1024
 a copy of a row that it has moved between pages."""
 
 _log = logging.getLogger(__name__)
+_worker = Worker(SystemClock(), "routewright-background")
+"""Its thread serves all files of the process. It may wait ``busy_s`` for writers of other processes, so nothing that
+callers wait for runs there."""
 
 
 class BackgroundWork:
@@ -62,12 +66,13 @@ class BackgroundWork:
         self._connections = connections
         self._inline = inline
         self._guard = Guard()
+        """Held by a turn of the work."""
+        self._job, self._urgent = Job(_worker, self._turn, EVERY_S), Job(_worker, self._turn, 0.0)
         connections.renewals.add(self)
 
     def renew(self) -> None:
         """Start without work."""
-        self._thread: threading.Thread | None = None
-        self._ends, self._wakes = threading.Event(), threading.Event()
+        self._is_closed = False
         self._wrote_at = self._again_at = self._look_at = 0.0
         self._long = 2 * LOG_BYTES
         """The log is checkpointed at once beyond this size."""
@@ -82,22 +87,15 @@ class BackgroundWork:
         if self._inline:
             if self._log_bytes() > LOG_BYTES:
                 self._keep()
-        elif self._thread is None:
-            with self._guard.lock:
-                if self._thread is None:
-                    events = self._ends, self._wakes
-                    thread = threading.Thread(
-                        target=self._run, args=events, name="routewright-sqlite-keeper", daemon=True
-                    )
-                    with suppress(RuntimeError):  # the next write tries again
-                        thread.start()
-                        self._thread = thread
-        elif now >= self._look_at and now >= self._again_at:
+            return
+        self._is_closed, self._job.delay = False, EVERY_S
+        self._job.poke()
+        if now >= self._look_at and now >= self._again_at:
             self._look_at = now + LOOK_S
             size = self._log_bytes()
             if size > self._long:
                 self._long = size
-                self._wakes.set()
+                self._urgent.poke()
 
     def scrub(self) -> None:
         """Erase deleted rows from the log and the file; later, if readers block it."""
@@ -105,27 +103,19 @@ class BackgroundWork:
         self._keep()
 
     def close(self) -> None:
-        """End the thread, which would open the file again. The next writer continues the work."""
+        """End the work, which would open the file again, until the next write."""
         with self._guard.lock:
-            thread, self._thread = self._thread, None
-            self._ends.set()
-            self._wakes.set()
-            self._ends, self._wakes = threading.Event(), threading.Event()
-        if thread is not None:
-            thread.join()
-        if self._stale:
-            self._keep()
+            self._is_closed = True
+            if self._stale:
+                self._keep()
 
-    def _run(self, ends: threading.Event, wakes: threading.Event) -> None:
-        while self._stale or time.monotonic() - self._wrote_at < IDLE_S:
-            wakes.wait(EVERY_S)
-            wakes.clear()
-            if ends.is_set():
+    async def _turn(self) -> None:
+        with self._guard.lock:
+            if self._is_closed:
                 return
             self._keep()
-        with self._guard.lock:
-            if not ends.is_set():
-                self._thread = None
+        if self._stale or time.monotonic() - self._wrote_at < IDLE_S:
+            self._job.poke()
 
     def _keep(self) -> None:
         """Do the pending work, unless another process does."""

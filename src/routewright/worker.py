@@ -1,4 +1,4 @@
-"""Background work: one daemon thread per Router, with its own asyncio loop.
+"""Background work: one daemon thread per Router, and one for all storages in files, each with its own asyncio loop.
 
 The thread starts on first use, and again in a forked child. It ends with ``close``, when the Worker is collected, or
 within two seconds of the interpreter's exit. Under a virtual clock there is no thread: the work runs as tasks of the
@@ -24,11 +24,11 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 import anyio
 import anyio.to_thread
 
-from routewright import fork
-from routewright.errors import RouterClosed
-from routewright.fork import Guard, Renewals, importing
-from routewright.loop import Signal, is_cancelled, is_closed, this_loop
-from routewright.protocols import Clock
+from . import fork
+from .errors import RouterClosed
+from .fork import Guard, Renewals, importing
+from .loop import Signal, is_cancelled, is_closed, this_loop
+from .protocols import Clock
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -50,7 +50,9 @@ class Worker:
     Running work keeps alive what it refers to. Daemons must not refer to the Worker's owner: an owner dropped without
     ``close`` would stay alive."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, name: str = "routewright-worker") -> None:
+        self.name = name
+        """The name of its thread."""
         self.renewals = Renewals()
         """State of the Worker's owner that a forked child makes anew."""
         self._clock = clock
@@ -91,7 +93,7 @@ class Worker:
                 else:
                     if self._on_drop is not None:
                         self._on_drop.detach()  # it refers to the thread of the parent process
-                    self._home = thread = _Thread(self._clock, self._daemons)
+                    self._home = thread = _Thread(self._clock, self._daemons, self.name)
                     self._on_drop = weakref.finalize(self, thread.begin_close, CLOSE_S)
                     self._on_drop.atexit = False
             return self._home
@@ -183,7 +185,7 @@ class Detached(Generic[T]):
 class _Thread:
     """A daemon thread with an event loop. It does not refer to its Worker, so that the Worker can be collected."""
 
-    def __init__(self, clock: Clock, daemons: list[Call]) -> None:
+    def __init__(self, clock: Clock, daemons: list[Call], name: str) -> None:
         self.forks = self.due_since = fork.count
         self._tasks = _Tasks(clock)
         self._loop = asyncio.new_event_loop()
@@ -193,7 +195,7 @@ class _Thread:
             self.submit(partial(_Tasks.start_daemon, daemon=daemon))
         with importing.lock:  # a child forked during the thread's import would see a partial module
             import_module("anyio._backends._asyncio")
-        self._thread = threading.Thread(target=self._serve, name="routewright-worker", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:  # such as: the interpreter exits
