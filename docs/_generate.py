@@ -360,10 +360,8 @@ def sign_table() -> str:
 
 def ending_table() -> str:
     """What a finish reason means."""
-    words: dict[str, list[str]] = {}
-    for ending in ENDINGS:
-        words.setdefault(ending.means, []).append(ending.word)
-    return table(("means", "finish reasons"), [(f"`{means}`", _coded(each)) for means, each in words.items()])
+    rows = [(f"`{means}`", _coded(words.split())) for means, words in ENDINGS.items()]
+    return table(("means", "finish reasons"), rows)
 
 
 def cell_table() -> str:
@@ -477,7 +475,8 @@ def _nested(kind: type[Struct], inner: dict[str, type[Struct]], at: str) -> list
 
 def _rows(kind: type[Struct]) -> list[tuple[str, ...]]:
     docs = {field: prose(said) for field, said in field_docs(kind).items()}
-    return [(f"`{field}`", f"`{of}`", docs.get(field, "")) for field, of in kind.__annotations__.items()]
+    types = {field: of.replace("wire.", "") for field, of in kind.__annotations__.items()}
+    return [(f"`{field}`", f"`{of}`", docs.get(field, "")) for field, of in types.items()]
 
 
 def _code(text: str) -> str:

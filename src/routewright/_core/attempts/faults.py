@@ -59,89 +59,93 @@ class Sign(NamedTuple):
     what: str
     """A status, a vendor's code in lower case, or a regular expression for the message."""
     kind: FaultKind
-    whose: str = ""
-    """The vendors that use it; empty if most do."""
+
+
+def _signs(place: Place, kind: FaultKind, words: str) -> list[Sign]:
+    return [Sign(place, word, kind) for word in words.split()]
 
 
 SIGNS: tuple[Sign, ...] = (  # higher rows take precedence
     # codes that are more specific than their status
-    Sign("code", "insufficient_quota", FaultKind.AUTH, "OpenAI, with 429: out of credit"),
-    Sign("code", "billing_hard_limit_reached", FaultKind.AUTH, "OpenAI"),
-    Sign("code", "access_terminated", FaultKind.AUTH),
-    Sign("code", "contract_spend_limit_reached", FaultKind.AUTH, "Anthropic, with 429: nothing more this month"),
-    Sign("code", "enforced_spend_limit_reached", FaultKind.AUTH, "Anthropic, likewise"),
-    Sign("code", "exceeded_current_quota_error", FaultKind.AUTH, "Moonshot, with 429: out of credit"),
-    Sign("code", "1113", FaultKind.AUTH, "Z.ai, with 429: out of credit"),
-    Sign("code", "billing_not_active", FaultKind.AUTH, "OpenAI, with 429: nobody pays"),
-    Sign("code", "openrouter_in_flight_budget", FaultKind.RATE_LIMITED, "OpenRouter, with 402: other calls hold it"),
-    Sign("code", "exceed_context_size_error", FaultKind.CONTEXT_OVERFLOW, "llama.cpp, at times with 500"),
+    # insufficient_quota: OpenAI, with 429: out of credit; billing_hard_limit_reached: OpenAI;
+    # contract_spend_limit_reached: Anthropic, with 429: nothing more this month; enforced_spend_limit_reached:
+    # Anthropic, likewise; exceeded_current_quota_error: Moonshot, with 429: out of credit; 1113: Z.ai, with 429: out
+    # of credit; billing_not_active: OpenAI, with 429: nobody pays
+    *_signs(
+        "code",
+        FaultKind.AUTH,
+        "insufficient_quota billing_hard_limit_reached access_terminated contract_spend_limit_reached "
+        "enforced_spend_limit_reached exceeded_current_quota_error 1113 billing_not_active",
+    ),
+    # openrouter_in_flight_budget: OpenRouter, with 402: other calls hold it
+    *_signs("code", FaultKind.RATE_LIMITED, "openrouter_in_flight_budget"),
+    # exceed_context_size_error: llama.cpp, at times with 500
+    *_signs("code", FaultKind.CONTEXT_OVERFLOW, "exceed_context_size_error"),
     # messages that are more specific than their status, if it is below 500
+    # xAI, with 429 or 403, and Fireworks, with 412
     Sign(
         "text",
         r"used all available credits|reached its monthly spending limit|reaching the monthly spending limit",
         FaultKind.AUTH,
-        "xAI, with 429 or 403, and Fireworks, with 412",
     ),
+    # Groq, with 413, and OpenAI, with 429: more at once than a minute's limit
     Sign(
         "text",
         r"request too large for .{0,200}tokens per min",
         FaultKind.REQUEST,
-        "Groq, with 413, and OpenAI, with 429: more at once than a minute's limit",
     ),
     # statuses with one meaning
     Sign("status", "401", FaultKind.AUTH),
-    Sign("status", "402", FaultKind.AUTH, "out of credit: this key does not get served, another may"),
+    Sign("status", "402", FaultKind.AUTH),  # out of credit: this key does not get served, another may
     Sign("status", "408", FaultKind.TIMEOUT),
-    Sign("status", "409", FaultKind.SERVER, "OpenAI and Anthropic: their own clients try again"),
-    Sign("status", "424", FaultKind.SERVER, "Hugging Face: what it depends on failed"),
+    Sign("status", "409", FaultKind.SERVER),  # OpenAI and Anthropic: their own clients try again
+    Sign("status", "424", FaultKind.SERVER),  # Hugging Face: what it depends on failed
     Sign("status", "429", FaultKind.RATE_LIMITED),
-    Sign("status", "499", FaultKind.SERVER, "Google and Cohere: cancelled, and not by us"),
+    Sign("status", "499", FaultKind.SERVER),  # Google and Cohere: cancelled, and not by us
     # codes, if the status is ambiguous
-    Sign("code", "context_length_exceeded", FaultKind.CONTEXT_OVERFLOW, "OpenAI and many others"),
-    Sign("code", "string_above_max_length", FaultKind.CONTEXT_OVERFLOW, "OpenAI"),
-    Sign("code", "request_too_large", FaultKind.CONTEXT_OVERFLOW, "Anthropic"),
-    Sign("code", "content_filter", FaultKind.REFUSED, "Azure"),
-    Sign("code", "content_policy_violation", FaultKind.REFUSED, "OpenAI"),
-    Sign("code", "data_inspection_failed", FaultKind.REFUSED, "Alibaba"),
-    Sign("code", "invalid_prompt", FaultKind.REFUSED, "OpenAI"),
-    Sign("code", "moderation_blocked", FaultKind.REFUSED, "OpenAI"),
-    Sign("code", "model_not_found", FaultKind.MODEL_NOT_FOUND, "OpenAI"),
-    Sign("code", "invalid_model", FaultKind.MODEL_NOT_FOUND, "Mistral"),
-    Sign("code", "deploymentnotfound", FaultKind.MODEL_NOT_FOUND, "Azure"),
-    Sign("code", "model_decommissioned", FaultKind.MODEL_NOT_FOUND, "Groq, with 400"),
-    Sign("code", "model_permission_blocked_org", FaultKind.MODEL_NOT_FOUND, "Groq, with 403"),
-    Sign("code", "model_permission_blocked_project", FaultKind.MODEL_NOT_FOUND, "Groq, with 403"),
-    Sign("code", "model_terms_required", FaultKind.MODEL_NOT_FOUND, "Groq, with 400"),
-    Sign("code", "model_not_available", FaultKind.MODEL_NOT_FOUND, "Together, with 400"),
-    Sign("code", "model.accessdenied", FaultKind.MODEL_NOT_FOUND, "Alibaba, with 403"),
-    Sign("code", "invalid_api_key", FaultKind.AUTH, "OpenAI"),
-    Sign("code", "api_key_invalid", FaultKind.AUTH, "Google, with 400"),
-    Sign("code", "permission_denied", FaultKind.AUTH, "Google"),
-    Sign("code", "unauthenticated", FaultKind.AUTH, "Google"),
-    Sign("code", "arrearage", FaultKind.AUTH, "Alibaba, with 400: out of credit"),
-    Sign("code", "authentication_error", FaultKind.AUTH),
-    Sign("code", "billing_error", FaultKind.AUTH, "Anthropic"),
-    Sign("code", "organization_on_hold", FaultKind.AUTH, "Anthropic, with 400"),
-    Sign("code", "rate_limit_error", FaultKind.RATE_LIMITED),
-    Sign("code", "rate_limit_exceeded", FaultKind.RATE_LIMITED),
-    Sign("code", "timeout_error", FaultKind.SERVER, "Anthropic, elsewhere with 504"),
-    Sign("code", "resource_exhausted", FaultKind.RATE_LIMITED, "Google"),
-    Sign("code", "internal_server_error", FaultKind.SERVER),
-    Sign("code", "overloaded_error", FaultKind.SERVER, "Anthropic"),
-    Sign("code", "service_unavailable", FaultKind.SERVER),
-    Sign("code", "internal", FaultKind.SERVER, "Google"),
-    Sign("code", "unavailable", FaultKind.SERVER, "Google: overloaded"),
-    Sign("code", "deadline_exceeded", FaultKind.SERVER, "Google"),
-    Sign("code", "tool_use_failed", FaultKind.MALFORMED, "Groq, with 400: the model wrote a tool call that is none"),
-    Sign("code", "json_validate_failed", FaultKind.MALFORMED, "Groq, with 400: the model wrote JSON that is none"),
-    Sign("code", "base_resp.1000", FaultKind.SERVER, "MiniMax, with 200, as those that follow"),
-    Sign("code", "base_resp.1001", FaultKind.TIMEOUT),
-    Sign("code", "base_resp.1002", FaultKind.RATE_LIMITED),
-    Sign("code", "base_resp.1004", FaultKind.AUTH),
-    Sign("code", "base_resp.1008", FaultKind.AUTH, "out of credit"),
-    Sign("code", "base_resp.1024", FaultKind.SERVER),
-    Sign("code", "base_resp.1026", FaultKind.REFUSED),
-    Sign("code", "base_resp.1027", FaultKind.REFUSED),
+    # context_length_exceeded: OpenAI and many others; string_above_max_length: OpenAI; request_too_large: Anthropic
+    *_signs("code", FaultKind.CONTEXT_OVERFLOW, "context_length_exceeded string_above_max_length request_too_large"),
+    # content_filter: Azure; content_policy_violation: OpenAI; data_inspection_failed: Alibaba; invalid_prompt:
+    # OpenAI; moderation_blocked: OpenAI
+    *_signs(
+        "code",
+        FaultKind.REFUSED,
+        "content_filter content_policy_violation data_inspection_failed invalid_prompt moderation_blocked "
+        "base_resp.1026 base_resp.1027",
+    ),
+    # model_not_found: OpenAI; invalid_model: Mistral; deploymentnotfound: Azure; model_decommissioned: Groq, with
+    # 400; model_permission_blocked_org: Groq, with 403; model_permission_blocked_project: Groq, with 403;
+    # model_terms_required: Groq, with 400; model_not_available: Together, with 400; model.accessdenied: Alibaba, with
+    # 403
+    *_signs(
+        "code",
+        FaultKind.MODEL_NOT_FOUND,
+        "model_not_found invalid_model deploymentnotfound model_decommissioned model_permission_blocked_org "
+        "model_permission_blocked_project model_terms_required model_not_available model.accessdenied",
+    ),
+    # invalid_api_key: OpenAI; api_key_invalid: Google, with 400; permission_denied: Google; unauthenticated: Google;
+    # arrearage: Alibaba, with 400: out of credit; billing_error: Anthropic; organization_on_hold: Anthropic, with
+    # 400; base_resp.1008: out of credit
+    *_signs(
+        "code",
+        FaultKind.AUTH,
+        "invalid_api_key api_key_invalid permission_denied unauthenticated arrearage authentication_error "
+        "billing_error organization_on_hold base_resp.1004 base_resp.1008",
+    ),
+    # resource_exhausted: Google
+    *_signs("code", FaultKind.RATE_LIMITED, "rate_limit_error rate_limit_exceeded resource_exhausted base_resp.1002"),
+    # timeout_error: Anthropic, elsewhere with 504; overloaded_error: Anthropic; internal: Google; unavailable:
+    # Google: overloaded; deadline_exceeded: Google; base_resp.*: MiniMax, with 200
+    *_signs(
+        "code",
+        FaultKind.SERVER,
+        "timeout_error internal_server_error overloaded_error service_unavailable internal unavailable "
+        "deadline_exceeded base_resp.1000 base_resp.1024",
+    ),
+    # tool_use_failed: Groq, with 400: the model wrote a tool call that is none; json_validate_failed: Groq, with 400:
+    # the model wrote JSON that is none
+    *_signs("code", FaultKind.MALFORMED, "tool_use_failed json_validate_failed"),
+    *_signs("code", FaultKind.TIMEOUT, "base_resp.1001"),
     # messages, if the code is ambiguous
     Sign(
         "text",
@@ -171,110 +175,62 @@ SIGNS: tuple[Sign, ...] = (  # higher rows take precedence
         FaultKind.MODEL_NOT_FOUND,
     ),
     # vague codes, if the message says nothing
-    Sign("code at last", "api_error", FaultKind.SERVER, "Anthropic; Ollama's word for a model that is not there, too"),
-    Sign("code at last", "server_error", FaultKind.SERVER),
-    Sign("code at last", "base_resp.2013", FaultKind.REQUEST, "MiniMax, too long a prompt among others"),
+    # api_error: Anthropic; Ollama's word for a model that is not there, too
+    *_signs("code at last", FaultKind.SERVER, "api_error server_error"),
+    # base_resp.2013: MiniMax, too long a prompt among others
+    *_signs("code at last", FaultKind.REQUEST, "base_resp.2013"),
     # statuses, if there is nothing else
     Sign("status at last", "403", FaultKind.AUTH),
     Sign("status at last", "413", FaultKind.CONTEXT_OVERFLOW),
-    Sign("status at last", "498", FaultKind.RATE_LIMITED, "Groq: over capacity"),
+    Sign("status at last", "498", FaultKind.RATE_LIMITED),  # Groq: over capacity
 )
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "other"]
 
-
-class Ending(NamedTuple):
-    """The meaning of a finish reason."""
-
-    word: str
-    """In lower case."""
-    means: FinishReason | FaultKind
-    whose: str = ""
-    """The vendors that use it; empty if many do."""
-
-
-_CUT = FaultKind.TRUNCATED
-
-ENDINGS: tuple[Ending, ...] = (  # any other word is delivered as ``other``
-    Ending("stop", "stop"),
-    Ending("end_turn", "stop", "Anthropic, Amazon"),
-    Ending("stop_sequence", "stop", "Anthropic, Cohere, Hugging Face"),
-    Ending("eos", "stop", "Together"),
-    Ending("eos_token", "stop", "Hugging Face"),
-    Ending("endoftext", "stop", "AI21"),
-    Ending("complete", "stop", "Cohere"),
-    Ending("completed", "stop", "OpenAI's Responses"),
-    Ending("normal", "stop", "Baidu"),
-    Ending("tool_calls", "tool_calls"),
-    Ending("tool_call", "tool_calls", "Cohere"),
-    Ending("tool_use", "tool_calls", "Anthropic, Amazon"),
-    Ending("function_call", "tool_calls", "OpenAI, before there were tools"),
-    Ending("length", "length"),
-    Ending("max_tokens", "length", "Anthropic, Google, Cohere"),
-    Ending("max_output_tokens", "length", "OpenAI's Responses"),
-    Ending("max_new_tokens", "length"),
-    Ending("max_length", "length"),
-    Ending("model_length", "length", "Mistral"),
-    Ending("model_context_window_exceeded", "length", "Anthropic, Z.ai"),
-    Ending("limit", "length", "llama.cpp"),
-    Ending("error_limit", "length", "Cohere"),
-    Ending("continuation", "length", "Google"),
-    Ending("pause_turn", "length", "Anthropic"),
-    Ending("budget", "length", "another Router"),
-    Ending("content_filter", "content_filter"),
-    Ending("content_filtered", "content_filter", "Amazon"),
-    Ending("guardrail_intervened", "content_filter", "Amazon"),
-    Ending("refusal", "content_filter", "Anthropic"),
-    Ending("sensitive", "content_filter", "Z.ai, Tencent"),
-    Ending("error_toxic", "content_filter", "Cohere"),
-    Ending("moderation", "content_filter"),
-    Ending("blocked", "content_filter"),
-    Ending("safety", "content_filter", "Google, as those that follow"),
-    Ending("recitation", "content_filter"),
-    Ending("blocklist", "content_filter"),
-    Ending("prohibited_content", "content_filter"),
-    Ending("spii", "content_filter"),
-    Ending("escalation", "content_filter"),
-    Ending("model_armor", "content_filter"),
-    Ending("image_safety", "content_filter"),
-    Ending("image_prohibited_content", "content_filter"),
-    Ending("image_recitation", "content_filter"),
-    Ending("abort", _CUT, "vLLM, SGLang"),
-    Ending("aborted", _CUT),
-    Ending("cancel", _CUT),
-    Ending("canceled", _CUT),
-    Ending("cancelled", _CUT),
-    Ending("user_cancel", _CUT, "Cohere"),
-    Ending("interrupted", _CUT),
-    Ending("error", _CUT, "OpenRouter, Mistral, vLLM, Cohere"),
-    Ending("internal_error", _CUT),
-    Ending("server_error", _CUT),
-    Ending("network_error", _CUT, "Z.ai"),
-    Ending("failed", _CUT, "OpenAI's Responses"),
-    Ending("incomplete", _CUT, "OpenAI's Responses"),
-    Ending("timeout", _CUT, "Cohere"),
-    Ending("deadline_exceeded", _CUT),
-    Ending("max_time", _CUT),
-    Ending("overloaded", _CUT),
-    Ending("insufficient_system_resource", _CUT, "DeepSeek"),
-    Ending("null", _CUT, "Alibaba, of an answer that goes on"),
-    Ending("none", _CUT),
-    Ending("finish_reason_unspecified", _CUT, "Google"),
-    Ending("malformed_function_call", FaultKind.MALFORMED, "Google, as those that follow"),
-    Ending("function_call_filter", FaultKind.MALFORMED, "the same, at its address for OpenAI's clients"),
-    Ending("malformed_response", FaultKind.MALFORMED),
-    Ending("unexpected_tool_call", FaultKind.MALFORMED),
-    Ending("too_many_tool_calls", FaultKind.MALFORMED),
-    Ending("no_image", FaultKind.MALFORMED),
-    Ending("language", FaultKind.REQUEST),
-    Ending("missing_thought_signature", FaultKind.REQUEST),
-    Ending("pup_limited_disabled", FaultKind.AUTH, "of what the account asked for before"),
-    Ending("malformed_model_output", FaultKind.MALFORMED, "Amazon"),
-    Ending("malformed_tool_use", FaultKind.MALFORMED, "Amazon"),
-)
+ENDINGS: dict[FinishReason | FaultKind, str] = {  # in lower case; any other word is delivered as ``other``
+    # end_turn: Anthropic, Amazon; stop_sequence: Anthropic, Cohere, Hugging Face; eos: Together; eos_token: Hugging
+    # Face; endoftext: AI21; complete: Cohere; completed: OpenAI's Responses; normal: Baidu
+    "stop": "stop end_turn stop_sequence eos eos_token endoftext complete completed normal",
+    # tool_call: Cohere; tool_use: Anthropic, Amazon; function_call: OpenAI, before there were tools
+    "tool_calls": "tool_calls tool_call tool_use function_call",
+    # max_tokens: Anthropic, Google, Cohere; max_output_tokens: OpenAI's Responses; model_length: Mistral;
+    # model_context_window_exceeded: Anthropic, Z.ai; limit: llama.cpp; error_limit: Cohere; continuation: Google;
+    # pause_turn: Anthropic; budget: another Router
+    "length": (
+        "length max_tokens max_output_tokens max_new_tokens max_length model_length model_context_window_exceeded "
+        "limit error_limit continuation pause_turn budget"
+    ),
+    # content_filtered: Amazon; guardrail_intervened: Amazon; refusal: Anthropic; sensitive: Z.ai, Tencent;
+    # error_toxic: Cohere; safety and the rest: Google
+    "content_filter": (
+        "content_filter content_filtered guardrail_intervened refusal sensitive error_toxic moderation blocked "
+        "safety recitation blocklist prohibited_content spii escalation model_armor image_safety "
+        "image_prohibited_content image_recitation"
+    ),
+    # abort: vLLM, SGLang; user_cancel: Cohere; error: OpenRouter, Mistral, vLLM, Cohere; network_error: Z.ai; failed:
+    # OpenAI's Responses; incomplete: OpenAI's Responses; timeout: Cohere; insufficient_system_resource: DeepSeek;
+    # null: Alibaba, of an answer that goes on; finish_reason_unspecified: Google
+    FaultKind.TRUNCATED: (
+        "abort aborted cancel canceled cancelled user_cancel interrupted error internal_error server_error "
+        "network_error failed incomplete timeout deadline_exceeded max_time overloaded insufficient_system_resource "
+        "null none finish_reason_unspecified"
+    ),
+    # malformed_model_output, malformed_tool_use: Amazon; the others: Google; function_call_filter: at its address for
+    # OpenAI's clients
+    FaultKind.MALFORMED: (
+        "malformed_function_call function_call_filter malformed_response unexpected_tool_call too_many_tool_calls "
+        "no_image malformed_model_output malformed_tool_use"
+    ),
+    FaultKind.REQUEST: "language missing_thought_signature",
+    # pup_limited_disabled: of what the account asked for before
+    FaultKind.AUTH: "pup_limited_disabled",
+}
 ENDING = re.compile(r"[A-Za-z][\w.:-]{0,63}")
 """Matches an unknown finish reason that is safe to show: one word, no text."""
-_ENDINGS: dict[str, FinishReason | FaultKind] = {ending.word: ending.means for ending in ENDINGS} | {"other": "other"}
+_ENDINGS: dict[str, FinishReason | FaultKind] = {
+    word: means for means, words in ENDINGS.items() for word in words.split()
+}
+_ENDINGS["other"] = "other"
 
 _MISTAKES = (TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError, NotImplementedError)
 """Exceptions that a retry does not avoid."""
