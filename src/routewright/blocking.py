@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
+from copy import copy
 from functools import partial, wraps
 from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
+from msgspec import UNSET, UnsetType
+
+from .arguments import check_account
 from .errors import RouterClosed
 from .wire import OutputDelta, RouteEvent
 from .worker import Worker
@@ -44,6 +48,22 @@ class Closing:
         self: Closable, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+class OfAccount(Closing):
+    """Has a default account, which each method may replace."""
+
+    _account = "default"
+
+    def as_account(self, account: str) -> Self:
+        """The same with another default account."""
+        view = copy(self)
+        view._account = check_account("account", account)
+        vars(view).pop("blocking", None)
+        return view
+
+    def _of(self, account: str | UnsetType) -> str:
+        return self._account if account is UNSET else check_account("account", account)
 
 
 class _Blocking:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from copy import copy
 from datetime import date
 from functools import cached_property
-from typing import Self
 
 from msgspec import UNSET, UnsetType
 
@@ -15,9 +13,9 @@ from ._core.analytics.report import days_of
 from ._core.timestamps import moment
 from ._core.trace.ids import normalise_trace_id
 from ._engine.storage import GuardedStorage
-from .arguments import check_account, check_storage
+from .arguments import check_storage
 from .backends.clock import SystemClock
-from .blocking import Closing, Twin, plain, plain_loop
+from .blocking import OfAccount, Twin, plain, plain_loop
 from .errors import ValidationFailed
 from .protocols import Clock, Storage
 from .storage import open_storage
@@ -29,7 +27,7 @@ PIECE = 200
 """Rows per read."""
 
 
-class Ledger(Closing):
+class Ledger(OfAccount):
     """Reads what was paid and billed.
 
     ledger = Ledger("sqlite:///calls.db")
@@ -44,14 +42,6 @@ class Ledger(Closing):
         self._storage = storage
         self._checked: Storage = GuardedStorage(storage)
         self._clock = clock or SystemClock()
-        self._account = "default"
-
-    def as_account(self, account: str) -> Self:
-        """The same ledger with another default account."""
-        ledger = copy(self)
-        ledger._account = check_account("account", account)
-        vars(ledger).pop("blocking", None)
-        return ledger
 
     @cached_property
     def blocking(self) -> BlockingLedger:
@@ -98,9 +88,6 @@ class Ledger(Closing):
     async def aclose(self) -> None:
         """Close the storage."""
         await self._storage.aclose()
-
-    def _of(self, account: str | UnsetType) -> str:
-        return self._account if account is UNSET else check_account("account", account)
 
 
 class BlockingLedger(Twin[Ledger]):

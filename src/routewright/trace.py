@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from copy import copy
 from datetime import date, datetime
 from functools import cached_property
 from typing import Any, Self
@@ -36,7 +35,7 @@ from ._engine.storage import read_trace
 from ._engine.trace_queue import FreshStorage
 from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
 from .backends.clock import SystemClock
-from .blocking import Closing, Twin, plain, plain_loop
+from .blocking import OfAccount, Twin, plain, plain_loop
 from .errors import NotFound, PreconditionFailed, UnsupportedWrite, ValidationFailed
 from .protocols import Clock, Storage
 from .root_secret import RootSecret
@@ -53,7 +52,7 @@ PIECE = 200
 DELETE_AT_ONCE = 100
 
 
-class TraceStore(Closing):
+class TraceStore(OfAccount):
     """Stores and reads traces, and reports on them.
 
     store = TraceStore("sqlite:///traces.db")
@@ -75,7 +74,6 @@ class TraceStore(Closing):
         self._secret = RootSecret(storage, os.environ)
         self._worker: Worker | None = None
         self._forget_answers: Callable[[str, wire.Environment | None], Awaitable[None]] | None = None
-        self._account = "default"
 
     @classmethod
     def of_router(
@@ -88,13 +86,6 @@ class TraceStore(Closing):
         """The store of a Router, which closes the storage itself. ``forget_answers`` clears its response cache."""
         store = cls(storage, rollup_keys=settings.rollup_keys, clock=settings.clock)
         store._worker, store._forget_answers = worker, forget_answers
-        return store
-
-    def as_account(self, account: str) -> Self:
-        """The same store with another default account."""
-        store = copy(self)
-        store._account = check_account("account", account)
-        vars(store).pop("blocking", None)
         return store
 
     @cached_property
@@ -313,9 +304,6 @@ class TraceStore(Closing):
         """Close the storage, unless it is a Router's."""
         if self._worker is None:
             await self._storage.aclose()
-
-    def _of(self, account: str | UnsetType) -> str:
-        return self._account if account is UNSET else check_account("account", account)
 
     async def _read(self, account: str | UnsetType, query: Any) -> Any:
         return await self._checked.read(self._of(account), query)

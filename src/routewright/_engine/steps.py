@@ -232,19 +232,16 @@ class HostedProgress(Progress):
 
 async def begin(engine: Engine, read: Read, hold: Admission, fleet: Fleet) -> HostedProgress | Answer:
     """Admit a limited call and choose a model. Returns the earlier answer if its idempotency key has one."""
-    begun = False
     try:
         entered = await engine.enter(hold, read, fleet=fleet)
         if isinstance(entered, bytes):
+            hold.release()
             return await engine.replayed(entered, hold.caller)
         if entered.hold is None:
             await engine.guard(entered)
             await engine.choose(entered)
-        progress, begun = engine.progress(HostedProgress, entered), True
-    except RouterError as error:
+        return engine.progress(HostedProgress, entered)
+    except BaseException as error:
         hold.tell(error)
+        hold.release()
         raise
-    finally:
-        if not begun:
-            hold.release()
-    return progress

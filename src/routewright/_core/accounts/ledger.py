@@ -68,19 +68,15 @@ class Shelf(StoredAccounts, Protocol):
 
     def attempts(self, account: str, call: str) -> set[int]:
         """``attempt`` numbers of a call's rows."""
-        ...
 
     def unbook(self, account: str, call: str) -> Expired | None:
         """Remove a call's ``expired`` row. None: there is none."""
-        ...
 
     def told(self, account: str, name: str) -> int:
         """Highest threshold with an event under a name."""
-        ...
 
     def put_told(self, account: str, name: str, threshold: int) -> None:
         """Store that threshold."""
-        ...
 
 
 class Booked(Struct, eq=False, gc=False):

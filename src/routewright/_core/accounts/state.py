@@ -110,19 +110,15 @@ class StoredAccounts(Protocol):
 
     def account(self, name: str) -> Account | None:
         """An account, if it is set up."""
-        ...
 
     def key(self, account: str, key_id: str) -> Key | None:
         """A key of an account."""
-        ...
 
     def sums(self, account: str, purse: str) -> tuple[int, int]:
         """Money spent from a purse, and credit granted to it."""
-        ...
 
     def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         """The stored answer of an idempotency key. ``now`` in Unix seconds."""
-        ...
 
 
 class State:

@@ -67,24 +67,19 @@ class Traffic(Protocol):
     @property
     def circuits(self) -> Circuits:
         """Only rows in ``circuits.tripped`` need ``admits``."""
-        ...
 
     def admits(self, row: int, now: float) -> bool | None:
         """Whether a model may be called now. None: yes, as the only probe."""
-        ...
 
     @property
     def is_whole(self) -> Sequence[bool]:
         """Per row, True if the model sends whole answers even when streamed."""
-        ...
 
     def due(self, row: int) -> float:
         """When a model with an open circuit may be called again."""
-        ...
 
     def spares(self, now: float) -> bool:
         """True if the retry budget allows one more retry or hedge, which is then taken out."""
-        ...
 
 
 class Wait(NamedTuple):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -31,6 +29,7 @@ from routewright.errors import RouterError
 from routewright.fork import Guard
 from routewright.protocols import Clock
 from routewright.wire import Heard, Notice
+from routewright.worker import Job, Worker
 
 from .connection import Database, Tables, unsafe
 from .schema import Store
@@ -88,59 +87,51 @@ def _count(tables: Tables, _: AccountTransaction) -> bool:
     return roll(tables, _TAKEN)
 
 
+_worker = Worker(SystemClock(), "routewright-postgres-keeper")
+"""A thread of their own for all databases of the process: one whose server does not answer blocks it for seconds."""
+
+
 class BackgroundWork:
     """Counts traces in the background, so that reports are fast, and creates the next day's partitions. Only one
-    process counts at a time. The thread ends after a while without writes."""
+    process counts at a time."""
 
     def __init__(self, transact: Transact, clock: Clock, *, inline: bool) -> None:
         self._transact = transact
         self._clock = clock
         self._inline = inline
         self._guard = Guard()
+        """Held by a turn of the work."""
+        self._job = Job(_worker, self._turn, EVERY_S)
         self.renew()
 
     def renew(self) -> None:
         """Start without work."""
-        self._thread: threading.Thread | None = None
-        self._ends = threading.Event()
-        self._wrote = False
+        self._is_closed = False
         self._day = ""
 
     def wrote(self) -> None:
         """Called after traces were written."""
-        self._wrote = True
-        if self._thread is not None or self._inline:
-            return
-        with self._guard.lock:
-            if self._thread is None:
-                self._ends = threading.Event()
-                thread = threading.Thread(target=self._keep, name="routewright-postgres-keeper", daemon=True)
-                with suppress(RuntimeError):  # reports count, too
-                    thread.start()
-                    self._thread = thread
+        if not self._inline:
+            self._is_closed = False
+            self._job.poke()
 
     def close(self) -> None:
-        """End the thread."""
-        thread, self._thread = self._thread, None
-        self._ends.set()
-        if thread is not None:
-            thread.join(EVERY_S)
+        """End the work until the next write."""
+        self._is_closed = True
+        if self._guard.lock.acquire(timeout=EVERY_S):
+            self._guard.lock.release()
 
-    def _keep(self) -> None:
-        while not self._ends.wait(EVERY_S) and self._wrote:
-            self._wrote = False
+    async def _turn(self) -> None:
+        with self._guard.lock:
             tomorrow = timestamp(self._clock.time() + DAY_S)[:10]
             try:
-                while self._transact(_count_alone):
+                while not self._is_closed and self._transact(_count_alone):
                     pass
-                if tomorrow != self._day:
+                if not self._is_closed and tomorrow != self._day:
                     self._transact(partial(_make_day, tomorrow))
                     self._day = tomorrow
             except RouterError as error:
                 _log.debug("traces were not counted: %s", error)
-        with self._guard.lock:
-            if self._thread is threading.current_thread():
-                self._thread = None
 
 
 def _make_day(day: str, tables: Tables, _: AccountTransaction) -> None:
