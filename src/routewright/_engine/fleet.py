@@ -97,7 +97,7 @@ class Fleet:
         """The policy version of requests without a policy."""
         self.server: list[Provider | None] = [server.get(model) for model in self.pool.ids]
         """The provider of each row of the pool."""
-        self.is_whole = [provider is not None and bool(_option(provider, "whole")) for provider in self.server]
+        self.is_whole = [provider is not None and _is_whole(provider) for provider in self.server]
         own = [options_of(provider, BaseProvider) for provider in self.server]
         self.scoped = [bool(provider.needs_scope) for provider in own]
         """For each row, True if its provider is limited by cancel scopes."""
@@ -425,6 +425,10 @@ def _as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[
             model = replace(model, availability=replace(model.availability, regions=(regions[key],)))
         made.append(model)
     return made
+
+
+def _is_whole(provider: Provider) -> bool:
+    return _said(f"whole of {shown(provider.name)}", lambda: bool(options_of(provider, BaseProvider).whole))
 
 
 def _option(provider: Provider, name: str) -> Any:

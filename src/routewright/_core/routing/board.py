@@ -3,8 +3,7 @@ board replaces it and updates the earlier orders by the rows that moved. Nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -96,8 +95,7 @@ class Boards:
         self.variables = variables or {}
         """The environment variable that enables each unavailable provider, by its name."""
         self._latest: tuple[Board, ...] = ()
-        self.eligible: Callable[[Kind], Eligible] = lru_cache(_KEPT)(partial(Eligible.of, pool))
-        """The catalogue's constraints, checked for one kind of request."""
+        self._eligible: LruCache[Kind, Eligible] = LruCache(_KEPT)
         self._dialled: LruCache[RequestOptions, Boards] = LruCache(DIALLED_KEPT)
         self._follows: tuple[Board, Board] | None = None
         """For boards with dials: the latest one, and the plain board of the same health."""
@@ -123,7 +121,7 @@ class Boards:
         found = self._dialled[dials]
         if found is None:
             found = Boards(self.pool.dialled(dials), self.aliases, self.variables)
-            found.eligible = self.eligible
+            found._eligible = self._eligible
             self._dialled.put(dials, found)
         return found
 
@@ -142,6 +140,14 @@ class Boards:
             board = follows[0].moved(plain.forecast.health, {row: known.get(ids[row], UNKNOWN) for row in moved.rows})
         self._follows = board, plain
         return board
+
+    def eligible(self, kind: Kind) -> Eligible:
+        """The catalogue's constraints, checked for one kind of request."""
+        found = self._eligible[kind]
+        if found is None:
+            found = Eligible.of(self.pool, kind)
+            self._eligible.put(kind, found)
+        return found
 
 
 class Board:

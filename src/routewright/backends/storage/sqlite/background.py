@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+from routewright import fork
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.tables.rollups import roll
 from routewright.errors import RouterError
@@ -88,8 +89,10 @@ class BackgroundWork:
             if self._log_bytes() > LOG_BYTES:
                 self._keep()
             return
-        self._is_closed, self._job.delay = False, EVERY_S
-        self._job.poke()
+        self._is_closed = False
+        if self._job.due_since != fork.count:  # as ``poke`` asks, for every transaction
+            self._job.delay = EVERY_S
+            self._job.poke()
         if now >= self._look_at and now >= self._again_at:
             self._look_at = now + LOOK_S
             size = self._log_bytes()
