@@ -6,7 +6,7 @@ import logging
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache, partial
 from typing import Any, Literal, TypeVar, get_args
@@ -555,10 +555,8 @@ class Parts:
         if coordination is not None:
 
             def tell(model: str, seconds: float) -> None:
-                with suppress(RouterClosed):
-                    self.worker.start(
-                        coordination.announce, Notice(CIRCUIT_TOPIC, f"{environment} {seconds:.3f} {model}")
-                    )
+                notice = Notice(CIRCUIT_TOPIC, f"{environment} {seconds:.3f} {model}")
+                self.worker.start_if_open(coordination.announce, notice)
 
             fleet.tell = tell
         return fleet

@@ -72,6 +72,11 @@ class Worker:
         call, context = partial(async_fn, *args), contextvars.copy_context()
         self.home().submit(lambda tasks: tasks.start(call, context))
 
+    def start_if_open(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
+        """As ``start``; does nothing once the Worker is closed."""
+        with suppress(RouterClosed):
+            self.start(async_fn, *args)
+
     def start_daemon(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
         """Run a function that never returns: closing cancels it, and forked children start it again."""
         home, daemon = self.home(), partial(async_fn, *args)

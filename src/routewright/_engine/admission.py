@@ -23,7 +23,6 @@ from routewright.errors import (
     InternalError,
     PermissionDenied,
     RateLimited,
-    RouterClosed,
     RouterError,
     StorageUnavailable,
 )
@@ -125,8 +124,7 @@ class Admissions:
             with suppress(RouterError):
                 self._note(name, await hold.look(LONGEST_S))
 
-        with suppress(RouterClosed):
-            self._worker.start(look_again)
+        self._worker.start_if_open(look_again)
         return True
 
     def _note(self, name: tuple[str, str | None], left: Left) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Any, Literal
@@ -27,7 +26,6 @@ from routewright._core.call import Call
 from routewright._core.routing.plan import NamedLeg
 from routewright._core.structured_output import Fit, Form
 from routewright._core.trace.spans import LookLine
-from routewright.errors import RouterClosed
 from routewright.fork import Guard
 from routewright.loop import Signal, at_once, in_thread
 from routewright.protocols import AnswerComparator, BaseCache, Cache, Clock, Embedder, Guardrail, Rng, options_of
@@ -305,7 +303,7 @@ class Caching:
         """Keep an answer. Calls that wait for it, or come before it is kept, get it at once."""
         lookup.tell(entry)
         if self._waits:
-            self._start(partial(self._put, lookup, entry))
+            self._worker.start_if_open(partial(self._put, lookup, entry))
             return
         try:
             at_once(self.cache.put(entry))
@@ -337,7 +335,7 @@ class Caching:
                 del self._flights[lookup.key]
             lead, lookup.leads = self._lead if lookup.leads else None, False
         if lead is not None:
-            self._start(lambda: self.asked(lead(lookup.key, 0.0)))
+            self._worker.start_if_open(lambda: self.asked(lead(lookup.key, 0.0)))
 
     async def feedback(self, caller: Caller, trace: Trace, score: float) -> None:
         """Apply feedback on an answer: a poor answer is removed, and the calibration learns if it was a hit."""
@@ -348,10 +346,6 @@ class Caching:
         if score < POOR:
             made_by = trace.id if span is None else span.entry_trace_id
             await self.remove(CacheSelection(account=caller.account, id=made_by))
-
-    def _start(self, async_fn: Callable[[], Awaitable[object]]) -> None:
-        with suppress(RouterClosed):
-            self._worker.start(async_fn)
 
 
 class Lookup(Struct, eq=False):

@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from typing import TypeAlias
@@ -18,7 +17,6 @@ from msgspec.structs import replace
 from routewright._core.attempts.faults import raised_in
 from routewright._core.cache.calibration import LEARNED, Bound, Calibration
 from routewright._core.cache.guards import Offer, offer
-from routewright.errors import RouterClosed
 from routewright.fork import Guard
 from routewright.protocols import AnswerComparator, Clock, Rng
 from routewright.wire import CacheMatch, Caller, Observation
@@ -103,7 +101,7 @@ class Calibrations:
         now = self._clock.monotonic()
         if self._learned is not None and now >= space.due:
             space.due = now + NEWS_EVERY_S
-            self._start(partial(self._exchange, space))
+            self._worker.start_if_open(partial(self._exchange, space))
         return found
 
     def compare(self, space: Space, caller: Caller, found: Offer, texts: tuple[str, str, str]) -> None:
@@ -118,10 +116,10 @@ class Calibrations:
         if not isinstance(told, Awaitable):
             self.learn(space, seen)
         elif found.serve > 0:
-            self._start(partial(self._compare_aside, told, rest, texts, space, seen))
+            self._worker.start_if_open(partial(self._compare_aside, told, rest, texts, space, seen))
         elif self._rng.random() < JUDGED_SHARE:
             seen = replace(seen, weight=seen.weight / JUDGED_SHARE)
-            self._start(partial(self._compare_aside, told, rest, texts, space, seen))
+            self._worker.start_if_open(partial(self._compare_aside, told, rest, texts, space, seen))
         elif isinstance(told, Coroutine):
             told.close()
 
@@ -195,7 +193,3 @@ class Calibrations:
                 space.is_telling = False
                 for each in others:
                     space.calibration.learn(each)
-
-    def _start(self, async_fn: Callable[[], Awaitable[object]]) -> None:
-        with suppress(RouterClosed):
-            self._worker.start(async_fn)
