@@ -133,9 +133,17 @@ class Job:
     """Coalesced background work: many requests, one run.
 
     A run starts ``delay`` seconds after the first ``poke``, or at once when the Worker closes, in an empty context.
-    Runs do not overlap. A run sees everything done before the ``poke``."""
+    Runs do not overlap. A run sees everything done before the ``poke``. ``may_be_dropped``: closing drops a due run."""
 
-    def __init__(self, worker: Worker, async_fn: Callable[[], Awaitable[object]], delay: float) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        async_fn: Callable[[], Awaitable[object]],
+        delay: float,
+        *,
+        may_be_dropped: bool = False,
+    ) -> None:
+        self.may_be_dropped = may_be_dropped
         self.async_fn = async_fn
         self.delay = delay
         self.due_since = NEVER
@@ -424,7 +432,7 @@ class _Tasks:
     async def _cycle(self, job: Job) -> None:
         try:
             await self._pause(job.delay)
-            while job in self._due:
+            while job in self._due and not (self._is_closing and job.may_be_dropped):
                 self._due.remove(job)
                 job.due_since = NEVER
                 await _contain(job.async_fn)

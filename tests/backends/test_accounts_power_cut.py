@@ -185,7 +185,7 @@ def test_one_connection_that_never_syncs_is_detected(tmp_path: Path, monkeypatch
                 if sql.startswith("PRAGMA wal_checkpoint"):
                     made.execute("PRAGMA synchronous = OFF")
 
-            return Watched(made, turn_off) if "keeper" in threading.current_thread().name else made
+            return Watched(made, turn_off) if "background" in threading.current_thread().name else made
 
         return opened
 

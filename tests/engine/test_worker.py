@@ -268,6 +268,20 @@ class TestThread:
         assert time.monotonic() - began < 30
         assert not thread.is_alive()
 
+    def test_close_drops_the_run_of_a_job_that_may_be_dropped(self, worker: Worker) -> None:
+        runs: list[int] = []
+
+        async def run() -> None:
+            runs.append(1)
+            job.poke()
+
+        job = Job(worker, run, 60.0, may_be_dropped=True)
+        job.poke()
+        began = time.monotonic()
+        worker.close(60)
+        assert time.monotonic() - began < 30
+        assert not runs
+
     def test_closing_ends_a_call_that_another_thread_waits_for(self, worker: Worker) -> None:
         running, errors = threading.Event(), list[BaseException]()
 

@@ -101,7 +101,7 @@ class BackgroundWork:
         self._inline = inline
         self._guard = Guard()
         """Held by a turn of the work."""
-        self._job = Job(_worker, self._turn, EVERY_S)
+        self._job = Job(_worker, self._turn, EVERY_S, may_be_dropped=True)
         self.renew()
 
     def renew(self) -> None:

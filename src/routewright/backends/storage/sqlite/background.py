@@ -68,7 +68,8 @@ class BackgroundWork:
         self._inline = inline
         self._guard = Guard()
         """Held by a turn of the work."""
-        self._job, self._urgent = Job(_worker, self._turn, EVERY_S), Job(_worker, self._turn, 0.0)
+        self._job = Job(_worker, self._turn, EVERY_S, may_be_dropped=True)
+        self._urgent = Job(_worker, self._turn, 0.0, may_be_dropped=True)
         connections.renewals.add(self)
 
     def renew(self) -> None:
