@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cachetools import LRUCache
 from msgspec.structs import asdict, replace
 
+from routewright import wire
 from routewright._core.accounts.payer import check_key, parties_of, refused
 from routewright._core.attempts.statistics import EPOCH_S, plus
 from routewright._core.limits import Window
@@ -17,23 +18,6 @@ from routewright.errors import RateLimited, RouterError, UnsupportedWrite
 from routewright.fork import Guard
 from routewright.loop import at_once
 from routewright.protocols import Accounts, Clock, CountingCoordination, Facts, LocalStorage
-from routewright.wire import (
-    SYSTEM_ACCOUNT,
-    WINDOW_S,
-    AddLearned,
-    Ask,
-    Grant,
-    Learned,
-    LearnedModel,
-    LearnedSince,
-    RateLimits,
-    Replay,
-    Short,
-    StoredEvent,
-    Taken,
-    Takes,
-    WindowState,
-)
 from routewright.worker import Job, Worker
 
 from .storage import GuardedStorage
@@ -43,7 +27,7 @@ class Sharing:
     """Exchanges one fleet's health with a storage on this machine. ``take`` returns the observations since its last
     call; ``stop`` is called if the storage cannot keep them."""
 
-    take: Callable[[], dict[str, Learned]]
+    take: Callable[[], dict[str, wire.Learned]]
     stop: Callable[[], object]
 
     def __init__(self, fleet: str, storage: LocalStorage, worker: Worker, clock: Clock) -> None:
@@ -52,19 +36,20 @@ class Sharing:
         self._storage = GuardedStorage(storage)
         self._clock = clock
         self._job = Job(worker, self._write, EPOCH_S)
-        self._unsent: dict[str, Learned] = {}
+        self._unsent: dict[str, wire.Learned] = {}
 
     def poke(self) -> None:
         """Schedule a write of new observations."""
         self._job.delay = EPOCH_S - (self._clock.time() - EPOCH_S / 2) % EPOCH_S
         self._job.poke()
 
-    def read(self, epoch: int) -> list[LearnedModel] | None:
+    def read(self, epoch: int) -> list[wire.LearnedModel] | None:
         """Read what was added since an epoch, without waiting. None: the storage is unavailable."""
         if not self._path.exists():  # a decision does not create the file
             return []
+        query = wire.LearnedSince(self._fleet, epoch)
         try:
-            found: list[LearnedModel] = at_once(self._storage.read(SYSTEM_ACCOUNT, LearnedSince(self._fleet, epoch)))
+            found: list[wire.LearnedModel] = at_once(self._storage.read(wire.SYSTEM_ACCOUNT, query))
         except (UnsupportedWrite, RuntimeError):
             self.stop()
             return None
@@ -80,7 +65,7 @@ class Sharing:
         if not models:
             return
         try:
-            await self._storage.apply(SYSTEM_ACCOUNT, [AddLearned(self._fleet, models)])
+            await self._storage.apply(wire.SYSTEM_ACCOUNT, [wire.AddLearned(self._fleet, models)])
         except UnsupportedWrite:
             self.stop()
         except RouterError:
@@ -94,8 +79,8 @@ _log = logging.getLogger(__name__)
 
 
 class _Held(NamedTuple):
-    takes: Takes
-    taken: Taken | None
+    takes: wire.Takes
+    taken: wire.Taken | None
     """None: the coordination was unavailable."""
     at: float
     windows: list[Window]
@@ -121,7 +106,7 @@ class SharedLimits:
         self.is_away = False
         """The coordination did not answer the last call."""
 
-    async def admit(self, ask: Ask) -> Grant | Replay | Short:
+    async def admit(self, ask: wire.Ask) -> wire.Grant | wire.Replay | wire.Short:
         accounts, asked = self._accounts, replace(ask, windows=False)
         if ask.id in self._held:
             return await accounts.admit(asked)
@@ -129,50 +114,50 @@ class SharedLimits:
         if left.key is not None:
             check_key(left.key, left.key.id)
         parties, slots = tuple(parties_of(ask.caller, left.account, left.key)), int(ask.slot)
-        takes = Takes(ask.id, ask.caller.account, parties, ask.tokens, slots, ask.lasts_s)
-        found: Grant | Replay | Short | None = None
+        takes = wire.Takes(ask.id, ask.caller.account, parties, ask.tokens, slots, ask.lasts_s)
+        found: wire.Grant | wire.Replay | wire.Short | None = None
         if ask.claim is None and parties:  # with an idempotency key, look for a replay first: it takes nothing
             windows = await self._take(takes)
             try:
                 found = await accounts.admit(replace(asked, waits_s=0.0))
             finally:
-                if not isinstance(found, Grant):
+                if not isinstance(found, wire.Grant):
                     self._end(ask.id, 0, void=True)
-            if isinstance(found, Grant):
+            if isinstance(found, wire.Grant):
                 found.windows = windows
-            if not isinstance(found, Short) or not found.waits or not ask.waits_s:
+            if not isinstance(found, wire.Short) or not found.waits or not ask.waits_s:
                 return found
         found = await accounts.admit(asked)  # a call that waits for money is counted after the wait
-        if isinstance(found, Replay):
+        if isinstance(found, wire.Replay):
             return found
         try:
             windows = await self._take(takes)
         except BaseException:
-            if isinstance(found, Grant):
+            if isinstance(found, wire.Grant):
                 accounts.release(found)
             raise
-        if isinstance(found, Grant):
+        if isinstance(found, wire.Grant):
             found.windows = windows
         else:  # refused for money, not for its rate limits
             self._end(ask.id, 0, void=True)
         return found
 
-    async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
+    async def settle(self, grant: wire.Grant | None, facts: Facts) -> Sequence[wire.StoredEvent]:
         self._end(facts.id, facts.tokens)
         return await self._accounts.settle(grant, facts)
 
-    def release(self, grant: Grant, tokens: int | None = 0) -> None:
+    def release(self, grant: wire.Grant, tokens: int | None = 0) -> None:
         self._end(grant.id, tokens)
         self._accounts.release(grant, tokens)
 
-    async def _take(self, takes: Takes) -> tuple[WindowState, ...]:
+    async def _take(self, takes: wire.Takes) -> tuple[wire.WindowState, ...]:
         taken = await self._asked(takes) if takes.parties else None
-        states = list[WindowState]()
+        states = list[wire.WindowState]()
         with self._guard.lock:
             self._at = now = max(self._at, self._clock.monotonic())
             windows = [self._windows.setdefault(name, Window()) for name, _ in takes.parties]
             for window in windows:
-                window.age(now - WINDOW_S)
+                window.age(now - wire.WINDOW_S)
             if taken is None:
                 limited = [
                     (name, window, limits) for (name, limits), window in zip(takes.parties, windows, strict=True)
@@ -187,7 +172,7 @@ class SharedLimits:
             self._held[takes.id] = _Held(takes, taken, now, windows)
         return tuple(states) if taken is None else taken.windows
 
-    async def _asked(self, takes: Takes) -> Taken | None:
+    async def _asked(self, takes: wire.Takes) -> wire.Taken | None:
         """Ask the coordination; None: it is unavailable. Raises ``RateLimited``."""
         now, why = self._clock.monotonic(), f"no answer within {PATIENCE_S:g} s"
         if now < self._away_until:
@@ -215,10 +200,10 @@ class SharedLimits:
             self.is_away, self._away_until = False, -inf
             _log.warning("%r is back: rate limits are counted there again", self._coordination)
 
-    def _part(self, limits: RateLimits) -> RateLimits:
+    def _part(self, limits: wire.RateLimits) -> wire.RateLimits:
         """This process's share of the limits; all shares together stay within them."""
         given = {name: most for name, most in asdict(limits).items() if most is not None}
-        return RateLimits(**{name: most // self._coordination.processes for name, most in given.items()})
+        return wire.RateLimits(**{name: most // self._coordination.processes for name, most in given.items()})
 
     def _end(self, call: str, tokens: int | None, *, void: bool = False) -> None:
         """Release what a call holds, once; the tokens it used stay counted."""
