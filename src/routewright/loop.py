@@ -213,7 +213,7 @@ def at_once(waiting: Coroutine[Any, Any, T]) -> T:
         return result
     finally:
         _here.is_plain = before
-        waiting.close()
+    waiting.close()
     raise RuntimeError("a coroutine waits that is declared never to wait")
 
 
