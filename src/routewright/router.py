@@ -316,7 +316,8 @@ class Router:
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
         engine = self._parts.engine
         call = engine.make_call(self._read(request, options), self._as(caller))
-        call.plan = at_once(engine.plan(call))
+        plan = engine.class_plan(call)
+        call.plan = at_once(engine.plan(call)) if plan is None else plan
         return Decision(call.plan, call.given, call.board)
 
     def check_policies(

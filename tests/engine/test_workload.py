@@ -97,7 +97,7 @@ async def test_calls_of_one_workload_share_a_plan_while_nothing_moves() -> None:
     plans = []
     for caller in (ACME, ACME, OTHER):
         call = engine.make_call(await engine.read(bench.router._asked("Hello", {}, None)), caller)
-        plans.append(engine._class_plan(call))
+        plans.append(engine.class_plan(call))
     assert plans[0] is plans[1] is not plans[2]
     assert plans[0] is not None
     assert plans[2] is not None

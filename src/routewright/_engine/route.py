@@ -238,7 +238,7 @@ class Engine:
         """Apply the guardrails to an admitted call, decide, and make the execution of its plan."""
         if not call.is_guarded and (self._guardrails or call.policy is not None):
             await self.guard(call)
-        call.plan = self._class_plan(call)
+        call.plan = self.class_plan(call)
         if call.plan is None:
             await self.choose(call)
         if call.asks_cache:
@@ -512,7 +512,7 @@ class Engine:
                 if left is not None:
                     own_nanos, tokens = (None, None) if budget is None else budget
                     call.budget = Room(max(0, left if own_nanos is None else min(own_nanos, left)), tokens)
-                plan = self._class_plan(call)
+                plan = self.class_plan(call)
                 call.plan = plan
             if plan is None:
                 if own is None:
@@ -557,7 +557,7 @@ class Engine:
 
     async def plan(self, call: Call) -> Plan:
         """Decide, and leave no trace. Long prompts are counted in a worker thread; in plain code this blocks."""
-        plan = self._class_plan(call)
+        plan = self.class_plan(call)
         if plan is not None:
             return plan
         self.give(call)
@@ -569,7 +569,7 @@ class Engine:
         call.given = await self.counting.count(call, call.given, matter)
         return decide(call.given, call.board, call.laid)
 
-    def _class_plan(self, call: Call) -> Plan | None:
+    def class_plan(self, call: Call) -> Plan | None:
         """The compiled plan of the request's class, if it covers the call. Requests that list models have no class, nor
         have those of a host that predicts qualities."""
         if call.has_lists or call.warm or call.own_given is not None or self.counting.predictor is not None:
