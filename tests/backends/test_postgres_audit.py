@@ -117,7 +117,7 @@ def test_the_command_checks_and_upgrades_a_database(
     monkeypatch.delenv("ROUTEWRIGHT_SECRET")
     assert main(["store", "check", url]) == 0
     out = capsys.readouterr().out
-    assert "keys     1 live, not checked: ROUTEWRIGHT_SECRET is not set\n" in out
+    assert "\nlive keys    1\nnot checked  the keys: ROUTEWRIGHT_SECRET is not set\n" in out
     assert out.endswith("\nsound\n")
     assert main(["store", "check", url, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["keys"] == {"live": 1, "of_another_secret": None}
