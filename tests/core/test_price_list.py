@@ -281,11 +281,16 @@ def test_only_common_values_of_equally_priced_rows_are_applied() -> None:
     assert updated(ours(), {"a": litellm(deprecation_date="2027-01-01"), "openai/a": litellm()}) is None
 
 
-def test_a_zero_price_is_not_applied_to_a_paid_model() -> None:
-    listed, _ = read_price_list({"a": litellm(input_cost_per_token=0, output_cost_per_token=0)})
+@pytest.mark.parametrize(("input_cost", "output_cost"), [(0, 0), (0, 2e-6), (2e-6, 0), (1e-320, 1e-320), (-0.0, 2e-6)])
+def test_a_price_of_nothing_is_not_applied_to_a_paid_model(input_cost: float, output_cost: float) -> None:
+    listed, _ = read_price_list({"a": litellm(input_cost_per_token=input_cost, output_cost_per_token=output_cost)})
     updates, (problem,) = updates_of([ours()], listed, TODAY)
     assert updates == []
     assert "has a price of nothing for openai/a, so it is not taken" in str(problem)
+
+
+def test_a_free_model_may_stay_free() -> None:
+    listed, _ = read_price_list({"a": litellm(input_cost_per_token=0, output_cost_per_token=0)})
     assert updates_of([ours(input_usd=0.0, output_usd=0.0)], listed, TODAY) == ([], [])
 
 

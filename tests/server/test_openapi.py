@@ -225,6 +225,7 @@ def test_the_server_url_is_the_mount_point() -> None:
     assert told["servers"] == [{"url": "/llm"}]
     assert json.loads(document_at("/über mir/")[0])["servers"] == [{"url": "/%C3%BCber%20mir"}]
     assert json.loads(document_at("")[0])["servers"] == [{"url": "/"}]
+    assert json.loads(document_at("//other.example")[0])["servers"] == [{"url": "/other.example"}], "not another host"
 
 
 def test_query_parameters_of_the_document_are_refused() -> None:

@@ -38,6 +38,7 @@ _PER_MILLION = ("input", "output", "cache_read", "cache_write")
 _LONG = re.compile(rf"({'|'.join(_PER_TOKEN)})_above_(\d{{1,6}})k_tokens")
 _PRICE = NUMBERS[Pricing]["input_usd"]
 _TOKENS = NUMBERS[Model]["context_window"]
+MIN_USD = 1e-6  # a million tokens; below it no budget ever ends a call
 _ENTRY = ("context_window", "max_output_tokens", "modalities", "structured_output", "reasoning")
 """Fields of a new model in a catalogue file, besides its id, prices and end."""
 P = TypeVar("P", Pricing, PriceTier)
@@ -103,7 +104,7 @@ def updates_of(
         if any(row.model.pricing_per_1m != new for row in rows):
             hint = f"choose the provider {' or '.join(dict.fromkeys(row.source for row in rows))}"
             problems.append(Problem(model_id, "has rows with different prices, so none is taken", hint))
-        elif now and new and (now.input_usd or now.output_usd) and not (new.input_usd or new.output_usd):
+        elif now and new and (new.input_usd < MIN_USD <= now.input_usd or new.output_usd < MIN_USD <= now.output_usd):
             hint = f"if it is free, write so into your catalogue file under prices[{quoted(model_id)}]"
             problems.append(Problem(first.place, f"has a price of nothing for {model_id}, so it is not taken", hint))
         else:  # what all rows of the model say

@@ -70,7 +70,7 @@ class MontySandbox:
             elif "memory limit exceeded" in str(error):
                 reason = "memory"
             elif len(printed) <= self._output_bytes:
-                printed += error.display().encode() + b"\n"
+                printed += error.display()[: self._output_bytes].encode() + b"\n"
         except (OSError, RuntimeError) as error:  # its process did not start
             raise ToolFailed(f"code_exec is refused: Monty does not start ({error})") from error
         if len(printed) > self._output_bytes:
