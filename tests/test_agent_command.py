@@ -98,6 +98,14 @@ def test_system_replaces_the_system_prompt(monkeypatch: Patch, capsys: Capture) 
     assert capsys.readouterr().out == "Be brief.\n"
 
 
+def test_a_policy_of_the_file_chooses_the_models(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "policies.toml"
+    path.write_text('[[policies]]\nname = "only"\nmodels = ["mistral/*"]\n')
+    assert agent("--policies", str(path), "--policy", "only", "--json", "hi") == 0
+    (step,) = json.loads(capsys.readouterr().out)["steps"]
+    assert step["model"].startswith("mistral/")
+
+
 def test_a_conversation_is_remembered_in_the_store(monkeypatch: Patch, capsys: Capture) -> None:
     answer_with(monkeypatch, answers=lambda call: ", ".join(str(each.content) for each in call.messages[1:]))
     for task in ("one", "two"):

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("acme")
 
 ACCOUNT = """\
 name                     acme
-created                  2026-11-22 12:00
+created                  2026-11-22 12:00:00Z
 plan                     pro
 limits requests per min  600
 limits tokens per min    600,000
@@ -117,9 +117,9 @@ def test_an_account_is_set_up_with_all_its_terms(capsys: Capture) -> None:
     limits = ["requests per min", "tokens per min", "concurrency"]
     assert head == ["name", "plan", *limits, "prepaid", "monthly limit", "created"]
     assert rows == [
-        ["acme", "pro", "600", "600,000", "25", "2026-11-22 12:00"],
-        ["free for all", "unlimited", "2026-11-22 12:00"],
-        ["Ünal & Co.", "team", "7", "3,000,000", "100", "yes", "$12.5", "2026-11-22 12:00"],
+        ["acme", "pro", "600", "600,000", "25", "2026-11-22 12:00:00Z"],
+        ["free for all", "unlimited", "2026-11-22 12:00:00Z"],
+        ["Ünal & Co.", "team", "7", "3,000,000", "100", "yes", "$12.5", "2026-11-22 12:00:00Z"],
     ]
     assert [each["name"] for each in told(capsys, "accounts", "ls")["accounts"]] == [
         "acme", "free for all", "Ünal & Co.",
@@ -179,8 +179,9 @@ def test_show_prints_the_standing_of_an_account(acme: str, capsys: Capture) -> N
         "month reserved           $0.125",
         "month percent            31.2",
         "",
-        "id                              name     spent  limit  spent  limit  reserved",
-        f"{key_id}  website  $1.25     $2  $1.25               $0",
+        "id                              name     revoked  total spent  total limit  month spent  month limit  "
+        "month reserved",
+        f"{key_id}  website                 $1.25           $2        $1.25                           $0",
     ]
     shown = told(capsys, "accounts", "show", acme)
     assert shown["balance_usd"] == 8.75
@@ -295,7 +296,7 @@ def test_keys_are_listed_and_revoked(capsys: Capture) -> None:
     assert sorted(line.split()[:4] for line in lines) == sorted([
         [key_id, "website", key[:12], "production"], [kept_id, "website", kept[:12], "sandbox"],
     ])  # fmt: skip
-    assert ["2026-11-22 12:00  2026-11-22 12:00  route" in line for line in lines].count(True) == 1
+    assert ["2026-11-22 12:00:00Z  2026-11-22 12:00:00Z  route" in line for line in lines].count(True) == 1
 
 
 def test_a_change_of_a_key_changes_only_the_given_limits(capsys: Capture) -> None:
@@ -366,8 +367,8 @@ def test_an_incident_is_opened_listed_and_resolved(capsys: Capture) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == "id severity started resolved title".split()
     assert sorted(line.split()[1:] for line in lines[1:]) == [  # both began at noon
-        ["critical", "2026-11-22", "12:00", "2026-11-22", "12:00", "Nothing", "works"],
-        ["major", "2026-11-22", "12:00", "All", "is", "slow"],
+        ["critical", "2026-11-22", "12:00:00Z", "2026-11-22", "12:00:00Z", "Nothing", "works"],
+        ["major", "2026-11-22", "12:00:00Z", "All", "is", "slow"],
     ]
     assert {each["title"] for each in told(capsys, "incidents", "ls")["incidents"]} == {"Nothing works", "All is slow"}
 

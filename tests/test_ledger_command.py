@@ -60,13 +60,23 @@ def test_rows_are_listed_newest_first_each_on_a_line(call: str, capsys: Capture)
     out, err = capsys.readouterr()
     assert err == ""
     head, second, first, credit = (re.split(r"  +", line) for line in out.splitlines())
-    assert head[:9] == ["at", "request id", "attempt", "kind", "model", "input", "output", "cost", "charge"]
+    assert head[:9] == [
+        "at",
+        "request id",
+        "attempt",
+        "kind",
+        "model",
+        "tokens input",
+        "tokens output",
+        "cost",
+        "charge",
+    ]
     assert second == [
-        "2026-11-21 12:01", call, "1", "attempt", "good/one", "8", "2", "$0.000016", "$0.000016", "$0", "$0",
+        "2026-11-21 12:01:00Z", call, "1", "attempt", "good/one", "8", "2", "$0.000016", "$0.000016", "$0", "$0",
         "$0.0000041, $0.000061",
     ]  # fmt: skip
     assert first[3:9] == ["attempt", "good/one", "100", "50", "$0.0003", "$0.0003"]
-    assert credit[:4] == ["2026-11-01 00:00", "cr_1", "0", "credit"]
+    assert credit[:4] == ["2026-11-01 00:00:00Z", "cr_1", "0", "credit"]
     assert "$1" in credit
 
 

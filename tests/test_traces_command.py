@@ -37,12 +37,12 @@ def test_ls_lists_traces_newest_first_each_on_a_line(capsys: Capture) -> None:
     out, err = capsys.readouterr()
     assert err == ""
     assert out == (
-        "id          created           status     selected model  duration    cost  notes\n"
-        "tr_newest   2026-11-22 11:00  completed  openai/gpt-4o      2.0 s  $0.002\n"
-        "tr_rescued  2026-11-22 10:00  completed  openai/gpt-4o      2.0 s  $0.002  fallback\n"
-        "tr_sandbox  2026-11-22 09:00  completed  openai/gpt-4o      2.0 s  $0.002  sandbox\n"
-        "tr_failed   2026-11-21 10:00  failed                        2.0 s      $0  router.upstream_failed\n"
-        "tr_oldest   2026-11-20 10:00  completed  openai/gpt-4o      2.0 s  $0.002\n"
+        "id          created               status     selected model  duration    cost  notes\n"
+        "tr_newest   2026-11-22 11:00:00Z  completed  openai/gpt-4o      2.0 s  $0.002\n"
+        "tr_rescued  2026-11-22 10:00:00Z  completed  openai/gpt-4o      2.0 s  $0.002  fallback\n"
+        "tr_sandbox  2026-11-22 09:00:00Z  completed  openai/gpt-4o      2.0 s  $0.002  sandbox\n"
+        "tr_failed   2026-11-21 10:00:00Z  failed                        2.0 s      $0  router.upstream_failed\n"
+        "tr_oldest   2026-11-20 10:00:00Z  completed  openai/gpt-4o      2.0 s  $0.002\n"
     )
 
 
@@ -110,7 +110,7 @@ model           openai/gpt-4o
 cost            $0.002
 tokens          100 in, 20 out
 duration        2.0 s
-created         2026-11-22 10:00
+created         2026-11-22 10:00:00Z
 goal            cost
 strategy        balanced
 charged         $0.002
@@ -161,7 +161,9 @@ def test_show_prints_the_feedback(capsys: Capture) -> None:
     assert capsys.readouterr() == ("", "kept: 0.8 for tr_rescued\n")
     traces("show", "tr_rescued")
     out = capsys.readouterr().out
-    assert re.search(r"\nfeedback score +0\.8\nfeedback comment +a little long\nfeedback at +2026-11-22 12:00\n", out)
+    assert re.search(
+        r"\nfeedback score +0\.8\nfeedback comment +a little long\nfeedback at +2026-11-22 12:00:00Z\n", out
+    )
     traces("show", "tr_rescued", "--json")
     body = json.loads(capsys.readouterr().out)
     assert body["feedback"] == {"score": 0.8, "comment": "a little long", "at": 1795348800.0}

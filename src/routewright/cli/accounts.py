@@ -94,10 +94,12 @@ async def _show_account(args: Namespace, screen: Screen) -> None:
         "month": _purse_json(standing.month),
     }
     keys = [
-        {**picked(each.key, "id name"), "total": _purse_json(each.total), "month": _purse_json(each.month)}
+        {**picked(each.key, "id name revoked_at"), "total": _purse_json(each.total), "month": _purse_json(each.month)}
         for each in standing.keys
     ]
-    screen.report({**told, "keys": keys}, fields(told), Line(), listing(keys, f"id name {_SPENT}"))
+    screen.report(
+        {**told, "keys": keys}, fields(told), Line(), listing(keys, f"id name revoked_at {_SPENT}", ended("revoked_at"))
+    )
 
 
 @verb("accounts change", _NAME, arg("--plan PLAN", _PLANS, PlanName, KEPT), *_OTHER_TERMS, *IN_STORE)

@@ -23,7 +23,7 @@ from routewright.wire import AgentResponse, RunCompleted, RunStarted, Step, Step
 from routewright.wire.analytics import time_short
 
 from .command import CATALOGUE, RUN_EXITS, arg, exit_code_of, flag, group, in_words, refused, repeated, verb
-from .route import AIM, METADATA, MODEL, POLICIES, SANDBOX, keep, prompt_of, router_of
+from .route import AIM, METADATA, MODEL, POLICIES, POLICY, SANDBOX, keep, prompt_of, router_of
 from .show import Line, Screen, dollars, fields
 from .store import KEEPS, existing_store, named_store
 
@@ -53,7 +53,7 @@ SHOWN = 200
         arg("--max-cost USD", "the most that the whole run may cost", float),
         arg("--step-timeout-ms MS", "time for each step", int, 30_000),
     ),
-    group("the models", *AIM, MODEL, SANDBOX, CATALOGUE, POLICIES),
+    group("the models", *AIM, MODEL, SANDBOX, CATALOGUE, POLICY, POLICIES),
     flag("--json", "one JSON object: the response, or the error"),
     KEEPS,
 )
@@ -66,7 +66,7 @@ async def _agent(args: Namespace, screen: Screen) -> int:
         raise refused("--conversation", "needs a store to be kept in", "give --store PATH")
     router = router_of(args, sandbox=args.sandbox, storage=storage)
     search = None if args.search is None else _search(args.search)
-    given = {"system": args.system, "models": args.model}
+    given = {"system": args.system, "models": args.model, "policy_id": args.policy_id}
     agent = Agent(
         router,
         tools=_tools(args),

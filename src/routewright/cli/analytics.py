@@ -47,7 +47,7 @@ def _show(screen: Screen, name: str, report: Any, lack: str, blocks: Iterable[Bl
 @verb(
     "analytics usage",
     arg("--group-by WHAT", "model, tenant, workflow or metadata.KEY", default="model"),
-    arg("--bucket SPAN", "how long each is", Bucket, "day"),
+    arg("--bucket", "how long each is", Bucket, "day"),
     *_REPORT,
     more=_MORE,
 )

@@ -180,7 +180,7 @@ def arg(names: str, does: str, kind: Any = str, default: Any = None, **rest: Any
     rest |= {"metavar": metavar} if metavar else {}
     if default is not None:
         rest["default"] = default
-        does += "" if default in ([], KEPT) else f" (default: {default})"
+        does += "" if default in ([], KEPT, "") else f" (default: {default})"
     return lambda to: to.add_argument(*options.split(","), help=does, **rest)
 
 

@@ -70,13 +70,14 @@ AIM = (
 MODEL = several("--model ID,...", "only these models")
 PROVIDER = several("--provider NAME,...", "only models of these providers")
 SANDBOX = flag("--sandbox", "canned answers: no key, no network, nobody is billed")
+POLICY = arg("--policy ID", "id or name of a policy in --policies", dest="policy_id")
 POLICIES = arg("--policies FILE", "policies that --policy can name: TOML or JSON")
 _REQUEST = (
     PROMPT,
     group(
         "the choice",
         *AIM,
-        arg("--policy ID", "id or name of a policy in --policies", dest="policy_id"),
+        POLICY,
         arg("--max-cost USD", "never spend more on this request", float),
         arg("--max-tokens N", "never use more, input and output together", float),
         arg("--timeout-ms MS", "time for everything (default: 60000)", float),
