@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from routewright import (
     Caller,
@@ -40,8 +41,11 @@ from routewright.wire import (
     Events,
     Finish,
     FunctionSpec,
+    PolicyClass,
     PolicyFallback,
     PolicyGuardrail,
+    PolicyMatch,
+    PolicySnapshot,
     PolicyVersions,
     PriceChange,
     PutPolicyVersion,
@@ -214,6 +218,26 @@ async def test_policy_versions_named_by_traces_are_not_reused(firm: Firm, expect
     await firm.storage.apply(SYSTEM_ACCOUNT, new)
     found = await firm.storage.read(SYSTEM_ACCOUNT, PolicyVersions(tuple(each.content for each in new)))
     assert sorted(each.label for each in found) == ["careful@2026-11-20.3", "support@2026-11-21.3"]
+
+
+async def test_a_policy_with_fields_that_policies_lost_is_read(firm: Firm, path: Path) -> None:
+    rules = {"name": "desk", "id": "pol_desk", "explore_models": 0.1, "goal": "cost"}
+    classes = [
+        {"match": {"topic": "math"}, "goal": "quality"},
+        {"match": {"topic": "code", "metadata": {"tier": "gold"}}, "name": "gold", "explore_models": 0.2},
+    ]
+    inner = {"kind": "policy", "id": "pos_2", "version": "desk@2026-11-20", "policy": rules}
+    stored = {**inner, "id": "pos_1", "policy": {**rules, "classes": classes}, "models": ["good/one"], "chain": None,
+              "prefer": [], "classes": [inner]}  # fmt: skip
+    with closing(sqlite3.connect(path)) as connection, connection:
+        row = ("pos_1", json.dumps(stored).encode())
+        connection.execute("INSERT INTO snapshot (id, body, depth, named, at) VALUES (?, ?, 0, 1, 0)", row)
+    found = await firm.storage.read(SYSTEM_ACCOUNT, SnapshotById("pos_1"))
+    desk = Policy(name="desk", id="pol_desk", goal="cost")
+    kept = [PolicyClass(match=PolicyMatch(metadata={}), goal="quality"),
+            PolicyClass(match=PolicyMatch(metadata={"tier": "gold"}), name="gold")]  # fmt: skip
+    only = PolicySnapshot("pos_2", "desk@2026-11-20", desk)
+    assert found == PolicySnapshot("pos_1", only.version, replace(desk, classes=kept), ("good/one",), classes=(only,))
 
 
 async def test_pages_visit_every_trace_once_and_old_cursors_continue(firm: Firm, expected: Any) -> None:

@@ -36,7 +36,7 @@ _line = msgspec.msgpack.Decoder(CallLine).decode
 _json_trace = msgspec.json.Decoder(Trace).decode
 _json_item = msgspec.json.Decoder(TraceItem).decode
 _content = msgspec.json.Decoder(wire.Content).decode
-_snapshot = msgspec.json.Decoder(wire.Snapshot).decode
+_present_snapshot = msgspec.json.Decoder(wire.Snapshot).decode
 _change = msgspec.json.Decoder(HealthChange).decode
 _feedback = msgspec.json.Decoder(wire.PutFeedback).decode
 _retention = msgspec.json.Decoder(wire.SetRetention).decode
@@ -209,11 +209,34 @@ def _snapshot_of(connection: Statements, snapshot_id: str) -> wire.Snapshot | No
         changes.append((wanted, row[0]))
         wanted = row[1]
     _, body = changes.pop()
-    found: wire.Snapshot = _snapshot(body)
+    found = _snapshot(body)
     for changed_id, body in reversed(changes):
         assert isinstance(found, wire.HealthSnapshot), "only these are stored as changes"
         found = changed(found, _change(body), changed_id)
     return found
+
+
+def _snapshot(body: bytes) -> wire.Snapshot:
+    """A stored snapshot, also one from before policies lost some fields."""
+    found: wire.Snapshot
+    try:
+        found = _present_snapshot(body)
+    except msgspec.ValidationError:
+        document = msgspec.json.decode(body)
+        _drop_lost_fields(document)
+        found = msgspec.convert(document, wire.Snapshot)
+    return found
+
+
+def _drop_lost_fields(snapshot: dict[str, Any]) -> None:
+    """Drop what policies no longer say. Classes that matched by the prompt alone are left without conditions."""
+    policy = snapshot["policy"]
+    for rules in (policy, *(policy.get("classes") or ())):
+        rules.pop("explore_models", None)
+        if "match" in rules:
+            rules["match"] = {"metadata": rules["match"].get("metadata", {})}
+    for each in snapshot.get("classes", ()):
+        _drop_lost_fields(each)
 
 
 def retention_of(connection: Statements) -> wire.SetRetention:
