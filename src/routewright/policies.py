@@ -6,9 +6,10 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 from ._core.request.problems import shown
 from .errors import RouterError, ValidationFailed
@@ -64,6 +65,11 @@ class PolicyFile:
 
         self._taken = self._signature()  # before reading, so that a concurrent write counts as a change
         try:
+            with suppress(OSError, ValueError):  # reading it reports the problem
+                mode = self.path.stat().st_mode
+                if not S_ISREG(mode) and not S_ISDIR(mode):  # opening a pipe or a device may block for ever
+                    hint = "name a file that can be read again"
+                    raise ValidationFailed.at(str(self.path), "is not a regular file", hint)
             document = read(self.path)
             with document.naming():
                 yield policies_of(document)

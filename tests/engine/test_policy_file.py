@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from routewright import Event, Policy, Router, RouterError, Settings, ValidationFailed
+from routewright.input_file import Document, read
 from routewright.policies import PolicyFile
 from routewright.testing import FakeClock
 from routewright.wire import PolicyChanged
@@ -93,19 +94,40 @@ async def test_a_missing_file_keeps_the_old_policies(path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_closing_does_not_wait_for_a_file_that_is_being_read(path: Path) -> None:
+async def test_a_pipe_is_refused_without_opening_it(path: Path) -> None:
+    clock = FakeClock()
+    async with router(path, clock) as desk:
+        model(desk)
+        os.unlink(path)
+        os.mkfifo(path)
+        await clock.advance(3)
+        assert model(desk) == "openai/gpt-4.1"
+        with pytest.raises(ValidationFailed, match="is not a regular file"):
+            desk.reload_policies()
+
+
+def test_closing_does_not_wait_for_a_file_that_is_being_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Router.sandbox(policies=PolicyFile(path, every_s=1e6))
     assert desk.policies()
-    path.unlink()
-    os.mkfifo(path)  # a reader waits for what is written
+    reading, go_on = threading.Event(), threading.Event()
+
+    def read_slowly(path: Path) -> Document:
+        reading.set()
+        go_on.wait()
+        return read(path)
+
+    monkeypatch.setattr("routewright.policies.read", read_slowly)
     reader = threading.Thread(target=suppressed, args=[desk.reload_policies], daemon=True)
     closer = threading.Thread(target=desk.blocking.close, daemon=True)
-    reader.start()
-    with path.open("w"):  # once the reader has opened it
+    try:
+        reader.start()
+        assert reading.wait(10)
         closer.start()
         closer.join(10)
         assert not closer.is_alive()
-    reader.join(10)
+    finally:
+        go_on.set()
+        reader.join(10)
 
 
 def suppressed(call: Callable[[], object]) -> None:
