@@ -58,7 +58,7 @@ def pricing(catalogue: Catalogue, model_id: str = "openai/gpt-5.1") -> Pricing:
 def test_an_import_names_the_changed_models_and_writes_them(capsys: Capture) -> None:
     assert run("import", save()) == 0
     out, err = capsys.readouterr()
-    assert out == "openai/gpt-5.1  changed\n"
+    assert out == "openai/gpt-5.1  changed  input $1.25 -> $1.1\n"
     assert "written to models.json: use it as --catalogue models.json" in err
     before = pricing(Catalogue())
     assert pricing(load()) == Pricing(1.1, 10.0, before.cached_input_usd, None, 0.625, 5.0)
@@ -88,6 +88,16 @@ def test_a_dry_run_writes_nothing(capsys: Capture) -> None:
     assert not Path("models.json").exists()
 
 
+@pytest.mark.parametrize(("cost", "said"), [
+    (6.25e-06, "input $1.25 -> $6.25 x5"), (1.25e-05, "input $1.25 -> $12.5 x10"), (6e-06, "input $1.25 -> $6"),
+    (1.25e-07, "input $1.25 -> $0.125 x0.1"), (0, "input $1.25 -> $0 x0"),
+])  # fmt: skip
+def test_prices_that_change_by_a_factor_of_five_are_marked(cost: float, said: str, capsys: Capture) -> None:
+    prices = row(input_cost_per_token=cost, output_cost_per_token=1e-05)
+    assert run("import", save(**{"gpt-5.1": prices}), "--dry-run") == 0
+    assert capsys.readouterr().out == f"openai/gpt-5.1  changed  {said}\n"
+
+
 def test_rows_that_cannot_be_read_are_reported(capsys: Capture) -> None:
     run("import", save(e=row(mode="embedding"), x=row(input_cost_per_token=1, output_cost_per_token=1)))
     out = capsys.readouterr().out
@@ -112,7 +122,8 @@ def test_new_models_are_added_where_asked(capsys: Capture) -> None:
     new = row(input_cost_per_token=1e-06, output_cost_per_token=2e-06, max_input_tokens=9000, supports_vision=True,
               deprecation_date="2027-05-01")  # fmt: skip
     assert run("import", save(**{"gpt-9": new, "other": new}), "--add", "openai/gpt-*") == 0
-    assert "openai/gpt-9  new\n" in capsys.readouterr().out
+    said = "openai/gpt-9  new  input none -> $1, output none -> $2, ends 2027-05-01\n"
+    assert said in capsys.readouterr().out
     (model,) = load().models[len(Catalogue().models) :]
     assert (model.id, model.pricing_per_1m, model.context_window) == ("openai/gpt-9", Pricing(1.0, 2.0), 9000)
     assert (model.modalities, model.deprecated_at) == (("text", "image"), "2027-05-01")
@@ -202,6 +213,8 @@ def test_import_as_json_is_complete(capsys: Capture) -> None:
     assert run("import", save(x=row(input_cost_per_token="")), "--json") == 0
     body = json.loads(capsys.readouterr().out)
     assert (body["changed"], body["new"], body["written"]) == (["openai/gpt-5.1"], [], "models.json")
+    step = {"model": "openai/gpt-5.1", "price": "input", "before_usd": 1.25, "after_usd": 1.1, "mark": ""}
+    assert body["prices"] == [step]
     assert [problem["path"] for problem in body["problems"]] == ["x.input_cost_per_token"]
 
 

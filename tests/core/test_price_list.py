@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from routewright import Catalogue, Model, Pricing, ValidationFailed
-from routewright._core.catalogue.price_list import Listed, read_price_list, updates_of, with_updates
+from routewright._core.catalogue.price_list import Listed, changes_of, read_price_list, updates_of, with_updates
 from routewright._core.catalogue.prices import pricing_on
 from routewright._core.money import per_million
 from routewright.wire import PriceChange, PriceTier
@@ -320,6 +320,21 @@ def test_replacing_todays_price_keeps_later_changes() -> None:
 
 def test_a_deprecation_date_in_the_list_is_taken() -> None:
     assert updated(ours(), {"a": litellm(deprecation_date="2027-03-01")}) == replace(ours(), deprecated_at="2027-03-01")
+
+
+def test_a_change_names_every_price_that_moves() -> None:
+    tiers = PriceTier(200_000, 2.0, 4.0), PriceTier(200_000, 20.0, 4.0)
+    before = replace(
+        ours(cached_input_usd=0.1, tiers=tiers[:1]), price_changes=(PriceChange(TODAY, Pricing(3.0, 2.0)),)
+    )
+    after = replace(ours(input_usd=0.0, reasoning_usd=0.0055, tiers=tiers[1:]), deprecated_at="2027-03-01")
+    (change,) = changes_of([(replace(before, price_changes=None), after)], TODAY)
+    moved = "input $1 -> $0 x0, cached_input $0.1 -> none, input above 200000 $2 -> $20 x10, reasoning none -> $0.0055"
+    assert str(change) == f"openai/a  changed  {moved}, ends 2027-03-01"
+    (change,) = changes_of([(before, ours())], TODAY)
+    assert str(change) == "openai/a  changed  input $3 -> $1"  # from what is paid today
+    (change,) = changes_of([(ours(input_usd=0.0), ours())], TODAY)
+    assert str(change) == "openai/a  changed  input $0 -> $1 from nothing"
 
 
 def test_a_file_keeps_what_no_update_is_about() -> None:

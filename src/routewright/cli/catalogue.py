@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from routewright._core.catalogue.price_list import Listed, read_price_list, updates_of, with_updates
+from routewright._core.catalogue.price_list import Listed, changes_of, read_price_list, updates_of, with_updates
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.problems import listed as in_quotes
@@ -63,14 +63,14 @@ def _import(args: Namespace, screen: Screen) -> None:
     if writes:
         _check(json_document(output, text))
         replace_file(output, text)
-    new = [model.id for before, model in updates if before is None]
-    changed = [model.id for before, model in updates if before is not None]
-    told = {"changed": changed, "new": new, "problems": [problem._asdict() for problem in problems]}
+    changes = changes_of(updates, today)
+    told = {name: [each.model for each in changes if each.is_new is (name == "new")] for name in ("changed", "new")}
+    steps = [{"model": each.model, **one._asdict(), "mark": one.mark} for each in changes for one in each.prices]
+    reports = {"prices": steps, "problems": [problem._asdict() for problem in problems]}
     use = f"written to {output}: use it as --catalogue {output}, or Catalogue.load({str(output)!r})"
     screen.report(
-        told | {"written": str(output) if writes else None},
-        *(Line(f"{model}  changed") for model in changed),
-        *(Line(f"{model}  new", "good") for model in new),
+        told | reports | {"written": str(output) if writes else None},
+        *(Line(str(each), "bad" if any(one.mark for one in each.prices) else "plain") for each in changes),
         *(Line(str(problem), "bad") for problem in problems[:_NAMED]),
         *([Line(f"and {len(problems) - _NAMED} more; --json lists all", "dim")] if len(problems) > _NAMED else ()),
         note=use if writes else "nothing is written",

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar, get_args
 from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 
-from routewright._core.money import per_million
+from routewright._core.money import nanos_of, per_million, usd_text
 from routewright._core.request.json_scan import joined, quoted
 from routewright._core.request.problems import in_json, shown
 from routewright._core.request.rules import MODEL_ID, NUMBERS, is_date, is_name
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import Modality, Model, PriceTier, Pricing
+from routewright.wire import Modality, Model, PriceTier, Pricing, ServicePrice
 
 from .models import NO_FILES
 from .prices import pricing_on
@@ -62,6 +62,40 @@ class Listed(NamedTuple):
 
 Update = tuple[Model | None, Model]
 """A model before and after the import; None: it is new."""
+
+
+class PriceStep(NamedTuple):
+    """A price before and after an import, in dollars per million tokens. None: there is none."""
+
+    price: str
+    before_usd: float | None
+    after_usd: float | None
+
+    @property
+    def mark(self) -> str:
+        """``x10`` for a factor of five or more, up or down: lists slip by powers of ten."""
+        before, after = self.before_usd, self.after_usd
+        if before is None or after is None or 4.999 * min(before, after) > max(before, after):
+            return ""
+        return f"x{after / before:.3g}" if before else "from nothing"
+
+    def __str__(self) -> str:
+        shown = ["none" if usd is None else f"${usd_text(nanos_of(usd))}" for usd in self[1:]]
+        return f"{self.price} {' -> '.join(shown)} {self.mark}".rstrip()
+
+
+class ModelChange(NamedTuple):
+    """What an import changes in a model."""
+
+    model: str
+    is_new: bool
+    prices: list[PriceStep]
+    ends: str | None
+    """Its new last day."""
+
+    def __str__(self) -> str:
+        steps = [*map(str, self.prices), *([f"ends {self.ends}"] if self.ends else ())]
+        return f"{self.model}  {'new' if self.is_new else 'changed'}  {', '.join(steps)}"
 
 
 def read_price_list(content: object) -> tuple[list[Listed], list[Problem]]:
@@ -137,6 +171,27 @@ def _updated(ours: Model, said: Listed, day: str) -> Model:
 def _overlaid(old: P, new: P) -> P:
     """The old prices with those that the new ones have."""
     return replace(old, **{name: value for name, value in asdict(new).items() if value is not None})
+
+
+def changes_of(updates: Iterable[Update], day: str) -> list[ModelChange]:
+    """The updates in figures, new models last. ``day`` is that of ``updates_of``."""
+    changes = []
+    for before, after in updates:
+        old, new = {} if before is None else _prices(pricing_on(before, day)), _prices(after.pricing_per_1m)
+        steps = [PriceStep(name, old.get(name), new.get(name)) for name in old | new if old.get(name) != new.get(name)]
+        ends = None if before is not None and before.deprecated_at == after.deprecated_at else after.deprecated_at
+        changes.append(ModelChange(after.id, before is None, steps, ends))
+    return sorted(changes, key=lambda change: change.is_new)
+
+
+def _prices(pricing: Pricing | None) -> dict[str, float]:
+    """All prices by name, as ``input`` and ``input above 200000``."""
+    parts: dict[str, Pricing | PriceTier | ServicePrice] = {} if pricing is None else {"": pricing}
+    if pricing is not None:
+        parts |= {f" above {tier.above_tokens}": tier for tier in pricing.tiers}
+        parts |= {f" {tier.tier}": tier for tier in pricing.service_tiers}
+    named = [(name + where, usd) for where, part in parts.items() for name, usd in asdict(part).items()]
+    return {name.replace("_usd", ""): usd for name, usd in named if "_usd" in name and usd is not None}
 
 
 def with_updates(content: Mapping[str, Any], updates: Iterable[Update], as_of: str | None) -> dict[str, Any]:
