@@ -27,8 +27,8 @@ class LedgerRow(Struct, frozen=True, kw_only=True, gc=False):
     """1, 2 ... within the call; 0 for rows without an attempt; -1, -2 ... in rows of kind ``correction``."""
     kind: RowKind = "attempt"
     """``attempt``: a call of one model. ``expired``: a reservation whose process is gone, so its true cost is unknown.
-    ``credit``: money added. ``correction``: the change of an earlier row's
-    amounts, in stores of earlier versions."""
+    ``credit``: money added. ``correction``: the change of an earlier row's amounts, which
+    the library counts but never writes."""
     at: str
     """RFC 3339, UTC, milliseconds: admission of the call. All its attempts are charged to that month."""
     key_id: str | None = None
