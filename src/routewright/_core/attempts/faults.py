@@ -65,21 +65,21 @@ def _signs(place: Place, kind: FaultKind, words: str) -> list[Sign]:
     return [Sign(place, word, kind) for word in words.split()]
 
 
-SIGNS: tuple[Sign, ...] = (  # higher rows take precedence
+SIGNS: tuple[Sign, ...] = (  # higher rows take precedence; a comment names the vendors of the words below it
     # codes that are more specific than their status
-    # insufficient_quota: OpenAI, with 429: out of credit; billing_hard_limit_reached: OpenAI;
-    # contract_spend_limit_reached: Anthropic, with 429: nothing more this month; enforced_spend_limit_reached:
-    # Anthropic, likewise; exceeded_current_quota_error: Moonshot, with 429: out of credit; 1113: Z.ai, with 429: out
-    # of credit; billing_not_active: OpenAI, with 429: nobody pays
     *_signs(
         "code",
         FaultKind.AUTH,
-        "insufficient_quota billing_hard_limit_reached access_terminated contract_spend_limit_reached "
-        "enforced_spend_limit_reached exceeded_current_quota_error 1113 billing_not_active",
+        # OpenAI, with 429: out of credit, or nobody pays
+        "insufficient_quota billing_hard_limit_reached billing_not_active "
+        # Anthropic, with 429: nothing more this month
+        "contract_spend_limit_reached enforced_spend_limit_reached "
+        # Moonshot, Z.ai, with 429: out of credit; the last one: several
+        "exceeded_current_quota_error 1113 access_terminated",
     ),
-    # openrouter_in_flight_budget: OpenRouter, with 402: other calls hold it
+    # OpenRouter, with 402: other calls hold it
     *_signs("code", FaultKind.RATE_LIMITED, "openrouter_in_flight_budget"),
-    # exceed_context_size_error: llama.cpp, at times with 500
+    # llama.cpp, at times with 500
     *_signs("code", FaultKind.CONTEXT_OVERFLOW, "exceed_context_size_error"),
     # messages that are more specific than their status, if it is below 500
     # xAI, with 429 or 403, and Fireworks, with 412
@@ -89,11 +89,7 @@ SIGNS: tuple[Sign, ...] = (  # higher rows take precedence
         FaultKind.AUTH,
     ),
     # Groq, with 413, and OpenAI, with 429: more at once than a minute's limit
-    Sign(
-        "text",
-        r"request too large for .{0,200}tokens per min",
-        FaultKind.REQUEST,
-    ),
+    Sign("text", r"request too large for .{0,200}tokens per min", FaultKind.REQUEST),
     # statuses with one meaning
     Sign("status", "401", FaultKind.AUTH),
     Sign("status", "402", FaultKind.AUTH),  # out of credit: this key does not get served, another may
@@ -102,48 +98,46 @@ SIGNS: tuple[Sign, ...] = (  # higher rows take precedence
     Sign("status", "424", FaultKind.SERVER),  # Hugging Face: what it depends on failed
     Sign("status", "429", FaultKind.RATE_LIMITED),
     Sign("status", "499", FaultKind.SERVER),  # Google and Cohere: cancelled, and not by us
-    # codes, if the status is ambiguous
-    # context_length_exceeded: OpenAI and many others; string_above_max_length: OpenAI; request_too_large: Anthropic
+    # codes, if the status is ambiguous; base_resp.* are MiniMax's, with 200
+    # OpenAI and many others; OpenAI; Anthropic
     *_signs("code", FaultKind.CONTEXT_OVERFLOW, "context_length_exceeded string_above_max_length request_too_large"),
-    # content_filter: Azure; content_policy_violation: OpenAI; data_inspection_failed: Alibaba; invalid_prompt:
-    # OpenAI; moderation_blocked: OpenAI
     *_signs(
         "code",
         FaultKind.REFUSED,
-        "content_filter content_policy_violation data_inspection_failed invalid_prompt moderation_blocked "
-        "base_resp.1026 base_resp.1027",
+        # OpenAI
+        "content_policy_violation invalid_prompt moderation_blocked "
+        # Azure; Alibaba; MiniMax
+        "content_filter data_inspection_failed base_resp.1026 base_resp.1027",
     ),
-    # model_not_found: OpenAI; invalid_model: Mistral; deploymentnotfound: Azure; model_decommissioned: Groq, with
-    # 400; model_permission_blocked_org: Groq, with 403; model_permission_blocked_project: Groq, with 403;
-    # model_terms_required: Groq, with 400; model_not_available: Together, with 400; model.accessdenied: Alibaba, with
-    # 403
     *_signs(
         "code",
         FaultKind.MODEL_NOT_FOUND,
-        "model_not_found invalid_model deploymentnotfound model_decommissioned model_permission_blocked_org "
-        "model_permission_blocked_project model_terms_required model_not_available model.accessdenied",
+        # Groq, with 400 or, of permissions, 403
+        "model_decommissioned model_terms_required model_permission_blocked_org model_permission_blocked_project "
+        # OpenAI; Mistral; Azure; Together, with 400; Alibaba, with 403
+        "model_not_found invalid_model deploymentnotfound model_not_available model.accessdenied",
     ),
-    # invalid_api_key: OpenAI; api_key_invalid: Google, with 400; permission_denied: Google; unauthenticated: Google;
-    # arrearage: Alibaba, with 400: out of credit; billing_error: Anthropic; organization_on_hold: Anthropic, with
-    # 400; base_resp.1008: out of credit
     *_signs(
         "code",
         FaultKind.AUTH,
-        "invalid_api_key api_key_invalid permission_denied unauthenticated arrearage authentication_error "
-        "billing_error organization_on_hold base_resp.1004 base_resp.1008",
+        # Google, the first with 400
+        "api_key_invalid permission_denied unauthenticated "
+        # Anthropic, the second with 400, the third as many others
+        "billing_error organization_on_hold authentication_error "
+        # OpenAI; Alibaba, with 400: out of credit; MiniMax, the last one: out of credit
+        "invalid_api_key arrearage base_resp.1004 base_resp.1008",
     ),
-    # resource_exhausted: Google
+    # many; many; Google; MiniMax
     *_signs("code", FaultKind.RATE_LIMITED, "rate_limit_error rate_limit_exceeded resource_exhausted base_resp.1002"),
-    # timeout_error: Anthropic, elsewhere with 504; overloaded_error: Anthropic; internal: Google; unavailable:
-    # Google: overloaded; deadline_exceeded: Google; base_resp.*: MiniMax, with 200
     *_signs(
         "code",
         FaultKind.SERVER,
-        "timeout_error internal_server_error overloaded_error service_unavailable internal unavailable "
-        "deadline_exceeded base_resp.1000 base_resp.1024",
+        # Anthropic, the first elsewhere with 504; many; MiniMax
+        "timeout_error overloaded_error internal_server_error service_unavailable base_resp.1000 base_resp.1024 "
+        # Google, the second: overloaded
+        "internal unavailable deadline_exceeded",
     ),
-    # tool_use_failed: Groq, with 400: the model wrote a tool call that is none; json_validate_failed: Groq, with 400:
-    # the model wrote JSON that is none
+    # Groq, with 400: the model wrote a tool call, or JSON, that is none
     *_signs("code", FaultKind.MALFORMED, "tool_use_failed json_validate_failed"),
     *_signs("code", FaultKind.TIMEOUT, "base_resp.1001"),
     # messages, if the code is ambiguous
@@ -175,9 +169,9 @@ SIGNS: tuple[Sign, ...] = (  # higher rows take precedence
         FaultKind.MODEL_NOT_FOUND,
     ),
     # vague codes, if the message says nothing
-    # api_error: Anthropic; Ollama's word for a model that is not there, too
+    # Anthropic, and Ollama of a model that is not there; many
     *_signs("code at last", FaultKind.SERVER, "api_error server_error"),
-    # base_resp.2013: MiniMax, too long a prompt among others
+    # MiniMax: too long a prompt among others
     *_signs("code at last", FaultKind.REQUEST, "base_resp.2013"),
     # statuses, if there is nothing else
     Sign("status at last", "403", FaultKind.AUTH),
@@ -188,41 +182,46 @@ SIGNS: tuple[Sign, ...] = (  # higher rows take precedence
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "other"]
 
 ENDINGS: dict[FinishReason | FaultKind, str] = {  # in lower case; any other word is delivered as ``other``
-    # end_turn: Anthropic, Amazon; stop_sequence: Anthropic, Cohere, Hugging Face; eos: Together; eos_token: Hugging
-    # Face; endoftext: AI21; complete: Cohere; completed: OpenAI's Responses; normal: Baidu
-    "stop": "stop end_turn stop_sequence eos eos_token endoftext complete completed normal",
-    # tool_call: Cohere; tool_use: Anthropic, Amazon; function_call: OpenAI, before there were tools
-    "tool_calls": "tool_calls tool_call tool_use function_call",
-    # max_tokens: Anthropic, Google, Cohere; max_output_tokens: OpenAI's Responses; model_length: Mistral;
-    # model_context_window_exceeded: Anthropic, Z.ai; limit: llama.cpp; error_limit: Cohere; continuation: Google;
-    # pause_turn: Anthropic; budget: another Router
-    "length": (
-        "length max_tokens max_output_tokens max_new_tokens max_length model_length model_context_window_exceeded "
-        "limit error_limit continuation pause_turn budget"
+    "stop": (
+        # many; OpenAI's Responses; Together; AI21; Baidu
+        "stop completed eos endoftext normal "
+        # Anthropic and Amazon; Anthropic, Cohere and Hugging Face; Hugging Face; Cohere
+        "end_turn stop_sequence eos_token complete"
     ),
-    # content_filtered: Amazon; guardrail_intervened: Amazon; refusal: Anthropic; sensitive: Z.ai, Tencent;
-    # error_toxic: Cohere; safety and the rest: Google
+    # many; Cohere; Anthropic and Amazon; OpenAI, before there were tools
+    "tool_calls": "tool_calls tool_call tool_use function_call",
+    "length": (
+        # many, among them Anthropic, Google and Cohere (the fourth)
+        "length max_new_tokens max_length max_tokens "
+        # OpenAI's Responses; Mistral; Anthropic and Z.ai; Anthropic
+        "max_output_tokens model_length model_context_window_exceeded pause_turn "
+        # llama.cpp; Cohere; Google; another Router
+        "limit error_limit continuation budget"
+    ),
     "content_filter": (
-        "content_filter content_filtered guardrail_intervened refusal sensitive error_toxic moderation blocked "
+        # many; Amazon, two; Anthropic; Z.ai and Tencent; Cohere
+        "content_filter moderation blocked content_filtered guardrail_intervened refusal sensitive error_toxic "
+        # Google
         "safety recitation blocklist prohibited_content spii escalation model_armor image_safety "
         "image_prohibited_content image_recitation"
     ),
-    # abort: vLLM, SGLang; user_cancel: Cohere; error: OpenRouter, Mistral, vLLM, Cohere; network_error: Z.ai; failed:
-    # OpenAI's Responses; incomplete: OpenAI's Responses; timeout: Cohere; insufficient_system_resource: DeepSeek;
-    # null: Alibaba, of an answer that goes on; finish_reason_unspecified: Google
     FaultKind.TRUNCATED: (
-        "abort aborted cancel canceled cancelled user_cancel interrupted error internal_error server_error "
-        "network_error failed incomplete timeout deadline_exceeded max_time overloaded insufficient_system_resource "
-        "null none finish_reason_unspecified"
+        # many, among them vLLM and SGLang (the first), OpenRouter, Mistral, vLLM and Cohere (the last)
+        "abort aborted cancel canceled cancelled interrupted internal_error server_error deadline_exceeded max_time "
+        "overloaded none error "
+        # OpenAI's Responses, two; Cohere, two; Z.ai; DeepSeek; Alibaba, of an answer that goes on; Google
+        "failed incomplete user_cancel timeout network_error insufficient_system_resource null "
+        "finish_reason_unspecified"
     ),
-    # malformed_model_output, malformed_tool_use: Amazon; the others: Google; function_call_filter: at its address for
-    # OpenAI's clients
     FaultKind.MALFORMED: (
+        # Google, the second at its address for OpenAI's clients
         "malformed_function_call function_call_filter malformed_response unexpected_tool_call too_many_tool_calls "
+        # Google; Amazon, two
         "no_image malformed_model_output malformed_tool_use"
     ),
+    # Google
     FaultKind.REQUEST: "language missing_thought_signature",
-    # pup_limited_disabled: of what the account asked for before
+    # what the account asked for before
     FaultKind.AUTH: "pup_limited_disabled",
 }
 ENDING = re.compile(r"[A-Za-z][\w.:-]{0,63}")
