@@ -230,7 +230,7 @@ def _snapshot(body: bytes) -> wire.Snapshot:
 
 def _drop_lost_fields(snapshot: dict[str, Any]) -> None:
     """Drop what policies no longer say. Classes that matched by the prompt alone are left without conditions."""
-    policy = snapshot["policy"]
+    policy = snapshot.get("policy", {})
     for rules in (policy, *(policy.get("classes") or ())):
         rules.pop("explore_models", None)
         if "match" in rules:
