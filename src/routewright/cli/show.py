@@ -82,9 +82,7 @@ def listing(things: Iterable[Mapping[str, Any]], columns: str, style: Callable[[
     """Records as a table. ``columns`` are paths of fields, as ``id plan limits.concurrency``."""
     records, paths = list(things), columns.split()
     numeric = {path for path in paths for each in records if isinstance(_field(each, path), int | float)}
-    head = "|".join(
-        f"{'>' if path in numeric else ''}{heading(path.removeprefix('limits.').replace('.', ' '))}" for path in paths
-    )
+    head = "|".join(f"{'>' if path in numeric else ''}{heading(path)}" for path in paths)
     rows = [
         Row(tuple(cell(path, _field(each, path)) for path in paths), "plain" if style is None else style(each))
         for each in records
@@ -116,7 +114,7 @@ def heading(name: str) -> str:
     """The name of a field, without its unit, as words."""
     for unit in _UNITS:
         name = name if unit == "_rate" else name.removesuffix(unit)
-    return name.replace("_", " ")
+    return name.removeprefix("limits.").replace(".", " ").replace("_", " ")
 
 
 def cell(name: str, value: Any) -> str:
@@ -254,9 +252,7 @@ _UNITS: dict[str, Callable[[Any], str]] = {
     "_rate": percent,
     "_bytes": size,
     "_nanos": lambda nanos: exact(nanos),
-    "_at": lambda at: (
-        (at if isinstance(at, str) else timestamp(at))[: len("2026-11-22T12:00:00")].replace("T", " ") + "Z"
-    ),
+    "_at": lambda at: (at if isinstance(at, str) else timestamp(at))[:19].replace("T", " ") + "Z",
 }
 """Ends of the names of fields, and how their values are written."""
 
