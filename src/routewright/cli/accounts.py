@@ -25,7 +25,7 @@ _ACCOUNT_TERMS = ("plan", "prepaid", "monthly_limit_usd")
 _KEY_TERMS = ("name", "scopes", "budget_usd", "monthly_limit_usd")
 _ACCOUNTS = """name plan limits.requests_per_min limits.tokens_per_min limits.concurrency prepaid monthly_limit_usd
     created_at"""
-_SPENT = "id name revoked_at total.spent_usd total.limit_usd month.spent_usd month.limit_usd month.reserved_usd"
+_STANDING = "id name revoked_at total.spent_usd total.limit_usd month.spent_usd month.limit_usd month.reserved_usd"
 _KEYS = "id name prefix environment created_at revoked_at scopes"
 
 
@@ -97,7 +97,7 @@ async def _show_account(args: Namespace, screen: Screen) -> None:
         {**picked(each.key, "id name revoked_at"), "total": _purse_json(each.total), "month": _purse_json(each.month)}
         for each in standing.keys
     ]
-    screen.report({**told, "keys": keys}, fields(told), Line(), listing(keys, _SPENT, ended("revoked_at")))
+    screen.report({**told, "keys": keys}, fields(told), Line(), listing(keys, _STANDING, ended("revoked_at")))
 
 
 @verb("accounts change", _NAME, arg("--plan PLAN", _PLANS, PlanName, KEPT), *_OTHER_TERMS, *IN_STORE)
