@@ -28,8 +28,7 @@ from .route import PROMPT, request_of
 from .show import Line, Screen, listing, replace_file
 from .store import is_same
 
-_NAMED = 10
-"""The most problems shown."""
+_NAMED = 10  # the most problems shown
 
 
 @verb(
@@ -166,8 +165,7 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
     ]
     table = listing(rows, "policy model fitting allowed estimated_cost_usd worst_cost_usd if_a_provider_is_lost")
     screen.report({"policies": told}, table, *([Line(), *map(Line, notes)] if notes else []))
-    fails = any(not each.servable or (args.strict and each.breaks_without) for each in found)
-    return NOBODY_FITS if fails else OK
+    return NOBODY_FITS if any(not each.servable or (args.strict and each.breaks_without) for each in found) else OK
 
 
 def _checked(check: PolicyCheck) -> str:
