@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import sys
 import threading
+from asyncio import _get_running_loop
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -205,21 +206,22 @@ class Mutex:
 
 def at_once(waiting: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in plain code, inside or outside of a loop. Raises ``RuntimeError`` if it has to wait."""
-    before, _here.is_plain = _here.is_plain, True
+    before, _here.plain_in = _here.plain_in, _get_running_loop() or ("trio" in sys.modules and this_loop()) or False
     try:
         waiting.send(None)
     except StopIteration as done:
         result: T = done.value
         return result
     finally:
-        _here.is_plain = before
+        _here.plain_in = before
     waiting.close()
     raise RuntimeError("a coroutine waits that is declared never to wait")
 
 
 def in_plain_code() -> bool:
-    """True inside ``at_once``, where nothing can wait."""
-    return _here.is_plain
+    """True inside ``at_once``, where nothing can wait; False in a loop that was started inside it."""
+    here = _get_running_loop() or ("trio" in sys.modules and this_loop())
+    return _here.plain_in is not None and (not here or here is _here.plain_in)
 
 
 class _Clock(Protocol):
@@ -323,7 +325,8 @@ class Work:
 
 class _Here(threading.local):
     work: Work | None = None
-    is_plain = False
+    plain_in: object = None
+    """The loop around the innermost ``at_once``, or False. None outside of it."""
 
 
 _here = _Here()
