@@ -418,7 +418,10 @@ class Parts:
             try:
                 self.worker.close(WORKER_S)
             finally:
-                in_new_loop(free)
+                try:
+                    in_new_loop(free, began + CLOSE_S - self.settings.clock.monotonic())
+                except TimeoutError:
+                    _logger.warning("closing continues without waiting for what blocks its event loop")
 
     async def aclose(self) -> None:
         """Refuse calls, let the worker and running calls end, write pending traces, and close providers and, last, the

@@ -8,7 +8,7 @@ import sys
 import threading
 from asyncio import _get_running_loop
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from math import inf
@@ -237,12 +237,21 @@ async def in_thread(clock: _Clock, function: Callable[[*Ts], T], *args: *Ts) -> 
     return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=True)
 
 
-def in_new_loop(async_fn: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run it in a new event loop, and block until it ends: in this thread, or in another if a loop runs here."""
+def in_new_loop(async_fn: Callable[[], Coroutine[Any, Any, T]], timeout_s: float) -> T:
+    """Run it in a new event loop, and block until it ends: in this thread, or in another if a loop runs here. Raises
+    ``TimeoutError`` if the other takes longer than ``timeout_s``; neither that nor an interrupt ends it."""
     if this_loop() is None:  # the present context may name another kind of loop
         return contextvars.Context().run(anyio.run, async_fn)
-    with ThreadPoolExecutor(1, "routewright-aside") as aside:
-        return aside.submit(anyio.run, async_fn).result()
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(anyio.run(async_fn))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="routewright-aside", daemon=True).start()
+    return answer.result(timeout_s)
 
 
 def from_elsewhere(action: Callable[[], object]) -> Callable[[], object]:

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -89,6 +90,30 @@ def test_breaking_out_of_a_loop_over_text_ends_the_call() -> None:
     for _ in router.blocking.stream("hi").text():
         router.blocking.close()
         break
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_closing_inside_a_loop_leaves_a_provider_that_blocks(backend: str) -> None:
+    go_on = threading.Event()
+
+    class Stuck(ScriptedProvider):
+        async def aclose(self) -> None:
+            go_on.wait(30)
+
+    router = Router(providers=[Stuck(["hello"], models=[Model(id="a/one")])])
+
+    async def inside() -> float:
+        assert router.blocking.route("hi").output == "hello"
+        began = time.monotonic()
+        router.blocking.close()
+        return time.monotonic() - began
+
+    try:
+        assert anyio.run(inside, backend=backend) < 10
+        (aside,) = [thread for thread in threading.enumerate() if thread.name == "routewright-aside"]
+        assert aside.daemon
+    finally:
+        go_on.set()
 
 
 def test_closing_twice_is_closing_once_and_async_with_is_optional() -> None:

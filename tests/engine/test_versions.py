@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -165,3 +167,24 @@ def test_the_blocking_door_asks_the_storage_too(tmp_path: Path) -> None:
     answer = router.blocking.route("Hello", policy_id="desk")
     assert ".x" not in answer.routing.policy_version
     router.blocking.close()
+
+
+async def test_a_storage_that_blocks_holds_a_policy_for_two_seconds_at_most() -> None:
+    go_on = threading.Event()
+
+    class Stuck:
+        async def read(self, account: str, query: Query) -> Any:
+            go_on.wait(30)
+
+        apply = scan = sweep = read
+
+        async def aclose(self) -> None:
+            pass
+
+    router, began = Router.sandbox(policies=[FAST], storage=Stuck()), time.monotonic()  # type: ignore[arg-type]
+    try:
+        assert version(router).startswith("desk@")
+        assert time.monotonic() - began < 10
+    finally:
+        go_on.set()
+    await router.aclose()

@@ -154,7 +154,10 @@ class PolicyNames:
                 return await self.ask(asked)
             raise StorageUnavailable(f"the storage did not answer within {ASK_S:g} s")
 
-        return in_new_loop(ask_in_time)
+        try:
+            return in_new_loop(ask_in_time, ASK_S + 1.0)
+        except TimeoutError as error:
+            raise StorageUnavailable(f"the storage blocked its event loop for {ASK_S + 1.0:g} s") from error
 
 
 async def _retry_until_done(retry: WeakMethod[Retry], clock: Clock) -> None:
