@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from routewright.loop import Abandoned, Threads, check_wanted
+from routewright.loop import Abandoned, Reply, Threads, at_once, check_wanted, give
 
 pytestmark = pytest.mark.anyio
 
@@ -94,3 +94,13 @@ async def test_errors_of_work_are_raised_and_free_the_thread() -> None:
 
 def test_check_wanted_passes_outside_of_threads() -> None:
     check_wanted()
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_a_reply_outside_of_a_loop_is_not_there_until_it_is_given(awaited: bool) -> None:
+    reply = Reply[str](awaited=awaited)
+    with pytest.raises(RuntimeError, match="event loop"):
+        reply.wait().send(None)
+    reply.result = "done"
+    assert give([reply]) == []
+    assert at_once(reply.wait()) == "done"

@@ -101,15 +101,17 @@ class Signal:
 class Reply(Generic[T]):
     """A result that a task waits for and another thread sets. ``give`` sets many in one wake-up of a loop."""
 
-    __slots__ = ("error", "future", "here", "is_given", "is_left", "loop", "result")
+    __slots__ = ("error", "future", "here", "is_awaited", "is_given", "is_left", "loop", "result")
 
     def __init__(self, *, awaited: bool = True) -> None:
         self.future: asyncio.Future[None] | None = None
         """Awaited by an asyncio task."""
         self.here: Any = None
-        """Awaited by any other task."""
+        """Awaited by any other task. Without a loop a ``Signal`` or None."""
         self.loop: Any = None
-        """The loop of the task that waits. None: no task does."""
+        """The loop of the task that waits. None: no task does, or there is no loop."""
+        self.is_awaited = awaited
+        """False if it is given before anyone waits, or nobody does."""
         self.result: T | None = None
         self.error: Exception | None = None
         self.is_given = False
@@ -125,13 +127,16 @@ class Reply(Generic[T]):
         if loop is not None and current_task(loop) is not None:
             self.loop, self.future = loop, asyncio.Future(loop=loop)
         else:
-            self.loop, self.here = this_loop(), anyio.Event()
+            self.loop = this_loop()
+            self.here = None if self.loop is None else anyio.Event()
 
     async def wait(self) -> T:
-        """Wait in the loop that it was made in. One that is not awaited is there at once."""
+        """Wait in the loop that it was made in. Raises ``RuntimeError`` if nothing could wake the caller."""
         try:
             if self.loop is not None:
                 await (self.here.wait() if self.future is None else self.future)
+            elif not self.is_given:
+                raise RuntimeError("this has to be awaited in an event loop")
         except BaseException:
             self.is_left = True
             raise
@@ -148,6 +153,8 @@ def give(replies: Iterable[Reply[Any]]) -> list[Reply[Any]]:
         reply.is_given = True
         if reply.loop is not None:
             by_loop.setdefault(reply.loop, []).append(reply)
+        elif reply.here is not None:
+            reply.here.set()
     for loop, mine in by_loop.items():
         try:
             if mine[0].future is not None:

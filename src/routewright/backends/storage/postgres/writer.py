@@ -431,12 +431,6 @@ class Writer:
         return self._clock.monotonic() if self._inline else time.monotonic()
 
     def _answer(self, replies: Sequence[Reply[Any]]) -> None:
-        if self._inline:
-            for reply in replies:
-                reply.is_given = True
-                if isinstance(reply, PendingAsk):
-                    reply.answered.set()
-        elif replies:
-            for lost in give(replies):
-                if isinstance(lost, PendingAsk) and isinstance(lost.result, Grant):  # its task is gone
-                    self._give_back(lost)
+        for lost in give(replies):
+            if isinstance(lost, PendingAsk) and isinstance(lost.result, Grant):  # its task is gone
+                self._give_back(lost)

@@ -152,7 +152,7 @@ class Writer:
             try:
                 thread.start()
             except RuntimeError as error:  # the next request tries again
-                if request.loop is None:  # nobody waits for it: it runs once a thread can be started
+                if not request.is_awaited:  # nobody waits for it: it runs once a thread can be started
                     return
                 request.is_left = True
                 if isinstance(request, Request):
@@ -271,7 +271,7 @@ class Writer:
             for request in left:
                 request.error, request.result = self._fault_of(error), None
             if not self._inline:
-                released = [each for each in by_order[SETTLE] if each.loop is None and isinstance(each, Request)]
+                released = [each for each in by_order[SETTLE] if not each.is_awaited and isinstance(each, Request)]
                 released = released if is_of_the_file(error) else []
                 self._releases = [*self._releases, *released][:MOST_RELEASES]
             self.transaction.refuse(partial(self._fault_of, error))
@@ -364,14 +364,9 @@ class Writer:
         self._answer(replies)
 
     def _answer(self, replies: Sequence[Reply[Any]]) -> None:
-        if self._inline:
-            for reply in replies:
-                if isinstance(reply, PendingAsk):
-                    reply.answered.set()
-        elif replies:
-            for lost in give(replies):
-                if isinstance(lost, PendingAsk) and lost.takes:  # its loop is gone, so release its hold here
-                    self._waiting.put(Request(partial(self.transaction.leave, lost), SETTLE))
+        for lost in give(replies):
+            if isinstance(lost, PendingAsk) and lost.takes:  # its loop is gone, so release its hold here
+                self._waiting.put(Request(partial(self.transaction.leave, lost), SETTLE))
 
     def _fault_of(self, error: Exception) -> RouterError:
         return fault_of(error, self._connections.path)

@@ -159,16 +159,14 @@ SETTLE, WRITE, ASK = 0, 1, 2
 class PendingAsk(Reply[Any]):
     """A pending admission, which may wait for others to release something."""
 
-    __slots__ = ("answered", "ask", "takes", "until", "waits")
+    __slots__ = ("ask", "takes", "until", "waits")
     order = ASK
-    answered: Signal
-    """Set if no thread gives the reply."""
 
     def __init__(self, ask: Ask, *, inline: bool) -> None:
         super().__init__(awaited=not inline)
         self.ask = ask
         if inline:
-            self.answered = Signal()
+            self.here = Signal()
         self.waits: Wait | None = None
         self.until = inf
         """Monotonic deadline."""
@@ -178,11 +176,11 @@ class PendingAsk(Reply[Any]):
     async def polled(self, clock: Clock, look: Callable[[], object]) -> Any:
         """Wait in virtual time, without a thread. ``look`` tries waiting asks again."""
         until = clock.monotonic() + self.ask.waits_s
-        while not self.answered.is_set:
+        while not self.is_given:
             now = clock.monotonic()
             with clock.deadline(min(now + LOOK_S, until) if now < until else now + LOOK_S):
-                await self.answered.wait()
-            if not self.answered.is_set:
+                await self.here.wait()
+            if not self.is_given:
                 look()
         return await self.wait()
 
