@@ -1,8 +1,8 @@
 """Background work: one daemon thread per Router, and one for all storages in files, each with its own asyncio loop.
 
 The thread starts on first use, and again in a forked child. It ends with ``close``, when the Worker is collected, or
-within two seconds of the interpreter's exit. Under a virtual clock there is no thread: the work runs as tasks of the
-caller's loop, in a deterministic order."""
+within two seconds of the interpreter's exit; also whenever it has no work, if that may be dropped. Under a virtual
+clock there is no thread: the work runs as tasks of the caller's loop, in a deterministic order."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ class Worker:
     """Runs async functions in the background. Safe to use from any thread, event loop and forked child.
 
     Running work keeps alive what it refers to. Daemons must not refer to the Worker's owner: an owner dropped without
-    ``close`` would stay alive."""
+    ``close`` would stay alive. ``may_be_dropped``: its thread ends when it has no work, and nothing waits for it."""
 
-    def __init__(self, clock: Clock, name: str = "routewright-worker") -> None:
+    def __init__(self, clock: Clock, name: str = "routewright-worker", *, may_be_dropped: bool = False) -> None:
         self.name = name
         """The name of its thread."""
+        self.may_be_dropped = may_be_dropped
         self.renewals = Renewals()
         """State of the Worker's owner that a forked child makes anew."""
         self._clock = clock
@@ -87,10 +88,10 @@ class Worker:
         """The thread or loop for work in this process; started, with its daemons, if need be. Raises
         ``RouterClosed``."""
         home = self._home
-        if home is not None and home.forks == fork.count:
+        if home is not None and home.forks == fork.count and not home.is_over:
             return home
         with _moving.lock:
-            if self._home is None or self._home.forks != fork.count:
+            if self._home is None or self._home.forks != fork.count or self._home.is_over:
                 if self._closed:
                     raise RouterClosed(CLOSED)
                 if self._clock.virtual:
@@ -98,16 +99,21 @@ class Worker:
                 else:
                     if self._on_drop is not None:
                         self._on_drop.detach()  # it refers to the thread of the parent process
-                    self._home = thread = _Thread(self._clock, self._daemons, self.name)
+                    self._home = thread = _Thread(self._clock, self._daemons, self.name, self.may_be_dropped)
                     self._on_drop = weakref.finalize(self, thread.begin_close, CLOSE_S)
                     self._on_drop.atexit = False
             return self._home
 
+    @property
+    def present(self) -> _Thread | None:
+        """The thread that was started last, if in this process."""
+        home = self._home
+        return home if isinstance(home, _Thread) and home.forks == fork.count else None
+
     def check_blocking(self) -> None:
         """Raise ``RuntimeError`` if blocking until the background has ended would deadlock."""
-        home = self._home
-        if isinstance(home, _Thread) and home.forks == fork.count:
-            home.check_blocking()
+        if (thread := self.present) is not None:
+            thread.check_blocking()
         elif self._clock.virtual:
             _check_no_loop("use aclose")
 
@@ -133,17 +139,10 @@ class Job:
     """Coalesced background work: many requests, one run.
 
     A run starts ``delay`` seconds after the first ``poke``, or at once when the Worker closes, in an empty context.
-    Runs do not overlap. A run sees everything done before the ``poke``. ``may_be_dropped``: closing drops a due run."""
+    Runs do not overlap. A run sees everything done before the ``poke``. Closing drops a due run that may be dropped."""
 
-    def __init__(
-        self,
-        worker: Worker,
-        async_fn: Callable[[], Awaitable[object]],
-        delay: float,
-        *,
-        may_be_dropped: bool = False,
-    ) -> None:
-        self.may_be_dropped = may_be_dropped
+    def __init__(self, worker: Worker, async_fn: Callable[[], Awaitable[object]], delay: float) -> None:
+        self.may_be_dropped = worker.may_be_dropped
         self.async_fn = async_fn
         self.delay = delay
         self.due_since = NEVER
@@ -152,15 +151,30 @@ class Job:
 
     def poke(self) -> bool:
         """Request a run, from any thread; nearly free while one is due. False: the Worker is closed."""
-        if self.due_since != fork.count:
+        for _ in range(2):  # the thread may just have ended
+            if self.due_since == fork.count:
+                return True
             try:
                 home = self._worker.home()
                 self.due_since = home.due_since  # before submitting, since the run resets it
                 home.submit(lambda tasks: tasks.poke(self))
+                return True
             except RouterClosed:
                 self.due_since = NEVER
-                return False
-        return True
+        return False
+
+    def drop(self) -> None:
+        """Drop a due run, from any thread. If it was the last one, wait a moment for the end of the thread."""
+        home = self._worker.present
+        if home is not None:
+            is_last = concurrent.futures.Future[bool]()
+            with suppress(TimeoutError):
+                try:
+                    home.submit(lambda tasks: is_last.set_result(tasks.drop(self)))
+                except RouterClosed:
+                    is_last.set_result(True)
+                if is_last.result(GRACE_S):
+                    home.join(GRACE_S)
 
 
 class Detached(Generic[T]):
@@ -198,11 +212,15 @@ class Detached(Generic[T]):
 class _Thread:
     """A daemon thread with an event loop. It does not refer to its Worker, so that the Worker can be collected."""
 
-    def __init__(self, clock: Clock, daemons: list[Call], name: str) -> None:
+    def __init__(self, clock: Clock, daemons: list[Call], name: str, may_be_dropped: bool) -> None:
         self.forks = self.due_since = fork.count
+        self.may_be_dropped = may_be_dropped
         self._tasks = _Tasks(clock)
         self._loop = asyncio.new_event_loop()
-        self._has_ended = False
+        self._has_ended = self.is_over = False
+        """The second: because it had no more work."""
+        self._submitted = self._begun = 0
+        """Actions so far; the second is counted in the thread."""
         self._submitting = threading.RLock()  # reentrant: a finaliser may submit while it is held
         for daemon in daemons:
             self.submit(partial(_Tasks.start_daemon, daemon=daemon))
@@ -249,7 +267,12 @@ class _Thread:
         with self._submitting:
             if self._has_ended:
                 raise RouterClosed(CLOSED)
-            self._loop.call_soon_threadsafe(action, self._tasks)
+            self._submitted += 1
+            self._loop.call_soon_threadsafe(self._begin, action)
+
+    def _begin(self, action: Callable[[_Tasks], object]) -> None:
+        self._begun += 1
+        action(self._tasks)
 
     def check_blocking(self) -> None:
         if threading.get_ident() == self._thread.ident:
@@ -275,8 +298,8 @@ class _Thread:
         """Wait for the thread's end, unless this is the thread."""
         if threading.get_ident() == self._thread.ident:
             return
-        self._thread.join(timeout)
-        if self._thread.is_alive():
+        self._thread.join(min(timeout, GRACE_S) if self.may_be_dropped else timeout)
+        if self._thread.is_alive() and not self.may_be_dropped:
             _logger.warning("background work blocks its thread; stopped waiting after %.1f s", timeout)
 
     def _serve(self) -> None:
@@ -288,16 +311,25 @@ class _Thread:
 
     async def _main(self) -> None:
         try:
-            await self._tasks.drain()
+            await self._tasks.drain(self._ends_idle)
         finally:
             with self._submitting:
                 self._has_ended = True
         await asyncio.sleep(0)  # actions submitted until now become tasks
         await asyncio.sleep(0)  # and start, so that they notice when the runner cancels them
 
+    def _ends_idle(self) -> bool:
+        """True if the work is done. From then on, work needs a new thread."""
+        with self._submitting:
+            if self.may_be_dropped and 0 < self._submitted == self._begun and self._tasks.is_idle:
+                self._has_ended = self.is_over = True
+        return self.is_over
+
 
 class _CallersLoop:
     """Runs work in the event loop that requests it. Work requested outside of any loop starts in the next one."""
+
+    is_over = False
 
     def __init__(self, clock: Clock, daemons: list[Call]) -> None:
         self.forks, self.due_since = fork.count, NEVER  # a loop may end before a due job has run
@@ -375,6 +407,11 @@ class _Tasks:
         self._timeout = 0.0
         self._is_closing = False
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no task runs."""
+        return not self._tasks
+
     def start(self, call: Call, context: contextvars.Context) -> anyio.CancelScope:
         """Run a task that closing awaits. Cancelling the scope ends it."""
         scope = anyio.CancelScope()
@@ -395,6 +432,13 @@ class _Tasks:
             self._in_cycle.add(job)
             self.start(partial(self._cycle, job), contextvars.Context())
 
+    def drop(self, job: Job) -> bool:
+        """Drop a due run. True: no other is due."""
+        self._due.discard(job)
+        job.due_since = NEVER
+        self._notify()
+        return not self._due
+
     def begin_close(self, timeout: float) -> None:
         """Start ``drain``; due jobs run at once."""
         if not self._is_closing:
@@ -402,9 +446,9 @@ class _Tasks:
             self._timeout = timeout
             self._notify()
 
-    async def drain(self) -> None:
-        """Wait until closing begins, then for the awaited tasks, then cancel all."""
-        await self._until(lambda: self._is_closing)
+    async def drain(self, ends_idle: Callable[[], bool] = lambda: False) -> None:
+        """Wait until closing begins or ``ends_idle``, then for the awaited tasks, then cancel all."""
+        await self._until(lambda: self._is_closing or ends_idle())
         with self._clock.deadline(self._clock.monotonic() + self._timeout):
             await self._until(lambda: not self._awaited)
         if self._awaited:
@@ -431,22 +475,22 @@ class _Tasks:
 
     async def _cycle(self, job: Job) -> None:
         try:
-            await self._pause(job.delay)
+            await self._pause(job)
             while job in self._due and not (self._is_closing and job.may_be_dropped):
                 self._due.remove(job)
                 job.due_since = NEVER
                 await _contain(job.async_fn)
                 if job in self._due:
                     # closing skips the delay once per job: a job that pokes itself must not spin
-                    await (self._clock.sleep if self._is_closing else self._pause)(job.delay)
+                    await (self._clock.sleep(job.delay) if self._is_closing else self._pause(job))
         finally:
             self._in_cycle.remove(job)
             self._due.discard(job)
             job.due_since = NEVER
 
-    async def _pause(self, seconds: float) -> None:
-        with self._clock.deadline(self._clock.monotonic() + seconds):
-            await self._until(lambda: self._is_closing)
+    async def _pause(self, job: Job) -> None:
+        with self._clock.deadline(self._clock.monotonic() + job.delay):
+            await self._until(lambda: self._is_closing or job not in self._due)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():

@@ -484,6 +484,50 @@ def test_a_fork_during_writes_and_reads_damages_nothing_and_both_sides_continue(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_closed_store_leaves_no_thread_and_a_fork_no_warning(path: Path) -> None:
+    program = """
+        import time, warnings
+        from routewright import Router
+
+        warnings.simplefilter("error")
+        for _ in range(2):
+            router = Router.sandbox({"hi": "hello"}, storage=SqliteStorage(sys.argv[1]))
+            router.blocking.route("hi")
+            router.blocking.close()
+            ends = time.monotonic() + 2
+            while threading.active_count() > 1 and time.monotonic() < ends:
+                time.sleep(0.01)  # the writer's own
+            print([thread.name for thread in threading.enumerate()], flush=True)
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+    """
+    assert run(program, path).split() == ["['MainThread']"] * 2
+
+
+def test_a_write_lock_held_elsewhere_delays_neither_closing_nor_exit(path: Path) -> None:
+    program = """
+        import atexit, sqlite3, time
+
+        storage = SqliteStorage(sys.argv[1])
+        anyio.run(put, storage, 1, 1)
+        other = sqlite3.connect(sys.argv[1], isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        time.sleep(0.6)  # its roll-up waits for the lock now
+        began = time.monotonic()
+        if sys.argv[2] == "close":
+            storage._close()
+            say(time.monotonic() - began)
+        atexit._run_exitfuncs()
+        say(time.monotonic() - began)
+        os._exit(0)
+    """
+    for how in ("close", "exit"):
+        assert max(map(float, run(program, path, how).split())) < 1.5, how
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_no_connection_is_open_during_a_fork(path: Path) -> None:
     script = """
         path = Path(sys.argv[1])

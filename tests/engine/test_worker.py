@@ -268,19 +268,55 @@ class TestThread:
         assert time.monotonic() - began < 30
         assert not thread.is_alive()
 
-    def test_close_drops_the_run_of_a_job_that_may_be_dropped(self, worker: Worker) -> None:
-        runs: list[int] = []
+    def test_close_drops_the_run_of_a_job_that_may_be_dropped(self) -> None:
+        worker, runs = Worker(SystemClock(), may_be_dropped=True), list[int]()
 
         async def run() -> None:
             runs.append(1)
             job.poke()
 
-        job = Job(worker, run, 60.0, may_be_dropped=True)
+        job = Job(worker, run, 60.0)
         job.poke()
         began = time.monotonic()
         worker.close(60)
         assert time.monotonic() - began < 30
         assert not runs
+
+    def test_a_thread_whose_work_may_be_dropped_ends_without_it_and_starts_again(self) -> None:
+        worker, taken = Worker(SystemClock(), may_be_dropped=True), list[threading.Thread]()
+        came = threading.Semaphore(0)
+
+        async def run() -> None:
+            taken.append(threading.current_thread())
+            came.release()
+
+        job = Job(worker, run, 0.0)
+        for _ in range(200):  # some while the thread is about to end
+            assert job.poke()
+            assert came.acquire(timeout=10)
+        taken[-1].join(10)
+        assert not any(thread.is_alive() for thread in taken)
+        assert len(set(taken)) > 1
+
+    def test_the_last_job_that_is_dropped_ends_the_thread(self) -> None:
+        worker, ran = Worker(SystemClock(), may_be_dropped=True), threading.Event()
+
+        async def run() -> None:
+            ran.set()
+
+        first, last = Job(worker, run, 60.0), Job(worker, run, 60.0)
+        assert first.poke()
+        assert last.poke()
+        assert worker.present is not None
+        thread = worker.present._thread
+        first.drop()
+        assert thread.is_alive()
+        last.drop()
+        assert not thread.is_alive()
+        assert not ran.is_set()
+        first.delay = 0.0
+        assert first.poke()
+        assert ran.wait(10)
 
     def test_closing_ends_a_call_that_another_thread_waits_for(self, worker: Worker) -> None:
         running, errors = threading.Event(), list[BaseException]()
@@ -613,6 +649,18 @@ class TestProcess:
         """)
         assert lines == ["exit", "job", "task"]
         assert took < 2.0
+
+    def test_exit_does_not_wait_for_work_that_may_be_dropped(self) -> None:
+        lines, took = run_script("""
+            async def block():
+                say("exit")
+                time.sleep(60)
+
+            Job(Worker(SystemClock(), may_be_dropped=True), block, 0.0).poke()
+            time.sleep(0.3)
+        """)
+        assert lines == ["exit"]
+        assert took < 1.5
 
     @pytest.mark.parametrize("hang", ["anyio.sleep_forever", "block", "cling"])
     def test_exit_takes_two_seconds_at_most_for_all_workers(self, hang: str) -> None:

@@ -37,6 +37,8 @@ from .transaction import AccountTransaction
 
 EVERY_S = 2.0
 """Interval of roll-ups while traces are written."""
+CLOSE_S = 0.25
+"""How long closing waits for a roll-up."""
 ROLLING = "_rolling"
 """Lock for roll-ups, and for dropping days."""
 _log = logging.getLogger(__name__)
@@ -87,7 +89,7 @@ def _count(tables: Tables, _: AccountTransaction) -> bool:
     return roll(tables, _TAKEN)
 
 
-_worker = Worker(SystemClock(), "routewright-postgres-keeper")
+_worker = Worker(SystemClock(), "routewright-postgres-keeper", may_be_dropped=True)
 """A thread of their own for all databases of the process: one whose server does not answer blocks it for seconds."""
 
 
@@ -101,7 +103,7 @@ class BackgroundWork:
         self._inline = inline
         self._guard = Guard()
         """Held by a turn of the work."""
-        self._job = Job(_worker, self._turn, EVERY_S, may_be_dropped=True)
+        self._job = Job(_worker, self._turn, EVERY_S)
         self.renew()
 
     def renew(self) -> None:
@@ -118,7 +120,9 @@ class BackgroundWork:
     def close(self) -> None:
         """End the work until the next write."""
         self._is_closed = True
-        if self._guard.lock.acquire(timeout=EVERY_S):
+        if not self._inline:
+            self._job.drop()
+        if self._guard.lock.acquire(timeout=CLOSE_S):
             self._guard.lock.release()
 
     async def _turn(self) -> None:

@@ -55,7 +55,7 @@ VACUUM_BYTES = 16 * 1024 * 1024
 a copy of a row that it has moved between pages."""
 
 _log = logging.getLogger(__name__)
-_worker = Worker(SystemClock(), "routewright-background")
+_worker = Worker(SystemClock(), "routewright-background", may_be_dropped=True)
 """Its thread serves all files of the process. It may wait ``busy_s`` for writers of other processes, so nothing that
 callers wait for runs there."""
 
@@ -68,8 +68,8 @@ class BackgroundWork:
         self._inline = inline
         self._guard = Guard()
         """Held by a turn of the work."""
-        self._job = Job(_worker, self._turn, EVERY_S, may_be_dropped=True)
-        self._urgent = Job(_worker, self._turn, 0.0, may_be_dropped=True)
+        self._job = Job(_worker, self._turn, EVERY_S)
+        self._urgent = Job(_worker, self._turn, 0.0)
         connections.renewals.add(self)
 
     def renew(self) -> None:
@@ -107,18 +107,26 @@ class BackgroundWork:
         self._keep()
 
     def close(self) -> None:
-        """End the work, which would open the file again, until the next write."""
-        with self._guard.lock:
-            self._is_closed = True
-            if self._stale:
-                self._keep()
+        """End the work, which would open the file again, until the next write. Only deletions are waited for."""
+        self._is_closed = True
+        if not self._inline:
+            self._urgent.drop()
+            self._job.drop()
+        if self._guard.lock.acquire(timeout=-1 if self._stale else EVERY_S):
+            try:
+                if self._stale:
+                    self._keep()
+            finally:
+                self._guard.lock.release()
 
     async def _turn(self) -> None:
         with self._guard.lock:
             if self._is_closed:
                 return
             self._keep()
-        if self._stale or time.monotonic() - self._wrote_at < IDLE_S:
+        if self._is_closed:  # meanwhile, without waiting for this
+            self._connections.close()
+        elif self._stale or time.monotonic() - self._wrote_at < IDLE_S:
             self._job.poke()
 
     def _keep(self) -> None:
@@ -129,7 +137,7 @@ class BackgroundWork:
                     return
                 if not self._stale and time.monotonic() >= self._again_at and self._written_bytes() > LOG_BYTES:
                     self._move(connection)  # before roll-ups, which may fail while others write
-                while not self._inline and transact(connection, roll):
+                while not (self._inline or self._is_closed) and transact(connection, roll):
                     time.sleep(0.001)  # let others write
                 if self._stale:  # after roll-ups, whose pending rows have data of removed ones
                     self._move(connection)
