@@ -60,7 +60,6 @@ from .protocols import (
     DiscoveringProvider,
     Guardrail,
     ImmediateStorage,
-    LimitingStorage,
     LocalStorage,
     Provider,
     Storage,
@@ -526,7 +525,7 @@ class Parts:
         if self._coordination is not None:
             hear: weakref.WeakMethod[Hear] = weakref.WeakMethod(self._hear_circuit)
             self.worker.start_daemon(listen, self._coordination, hear, settings.clock)
-        if self._webhooks is not None and isinstance(self.storage, LimitingStorage):
+        if self._webhooks is not None and options_of(self.storage, BaseStorage).accounts is not None:
             self._webhooks.wake()  # with other storages the first event wakes it
         self.running = engine
         return engine

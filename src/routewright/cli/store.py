@@ -18,7 +18,7 @@ from routewright.authentication import strangers
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.upkeep import backup, check, live_digests, upgrade
 from routewright.errors import NotFound, StorageUnavailable, ValidationFailed
-from routewright.protocols import LimitingStorage, LocalStorage, Storage
+from routewright.protocols import BaseStorage, LocalStorage, Storage, options_of
 from routewright.root_secret import VARIABLE as SECRET
 from routewright.root_secret import RootSecret, secret_path
 from routewright.settings import Retention
@@ -291,8 +291,9 @@ async def _copy(args: Namespace, screen: Screen) -> int:
         raise NotFound(f"there is no store {args.source}")
     try:
         await source.read(SYSTEM_ACCOUNT, RollupKeys())  # completes the roll-ups
-        assert isinstance(source, LimitingStorage), "those that a URL names are"
-        await source.accounts.look(Caller(SYSTEM_ACCOUNT))  # releases what dead processes held
+        accounts = options_of(source, BaseStorage).accounts
+        assert accounts is not None, "those that a URL names have them"
+        await accounts.look(Caller(SYSTEM_ACCOUNT))  # releases what dead processes held
     finally:
         await source.aclose()
     rows, problems = copy(source.path, target, lambda text: None if args.json else screen.note(text))
