@@ -46,8 +46,7 @@ class PostgresStorage(BaseStorage):
         self._server = Server(url, self._clock, inline=inline)
         self._database = self._server.database
         self._at_length = partial(self._server.transact, patience_s=LONG_S)
-        self._keeper = BackgroundWork(self._at_length, self._clock, inline=inline)
-        self._database.renewals.add(self._keeper)
+        self._keeper = BackgroundWork(self._at_length, self._clock, self._database.renewals, inline=inline)
         self._writer = Writer(self._server, self._clock, lease_s, inline=inline)
         self.accounts: PostgresAccounts = PostgresAccounts(self._writer, self._keeper, self._clock, inline=inline)
         """Limits, budgets and idempotency keys (``protocols.Accounts``)."""

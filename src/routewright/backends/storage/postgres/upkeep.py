@@ -26,7 +26,7 @@ from routewright.backends.storage.tables.upkeep import (
     remove_snapshots,
 )
 from routewright.errors import RouterError
-from routewright.fork import Guard
+from routewright.fork import Guard, Renewals
 from routewright.protocols import Clock
 from routewright.wire import Heard, Notice
 from routewright.worker import Job, Worker
@@ -97,14 +97,14 @@ class BackgroundWork:
     """Counts traces in the background, so that reports are fast, and creates the next day's partitions. Only one
     process counts at a time."""
 
-    def __init__(self, transact: Transact, clock: Clock, *, inline: bool) -> None:
+    def __init__(self, transact: Transact, clock: Clock, renewals: Renewals, *, inline: bool) -> None:
         self._transact = transact
         self._clock = clock
         self._inline = inline
         self._guard = Guard()
         """Held by a turn of the work."""
         self._job = Job(_worker, self._turn, EVERY_S)
-        self.renew()
+        renewals.add(self)
 
     def renew(self) -> None:
         """Start without work."""
