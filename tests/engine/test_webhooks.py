@@ -542,7 +542,7 @@ async def test_more_attempts_reach_the_last_delay_of_the_schedule() -> None:
 
 @pytest.mark.parametrize("has_accounts", [False, True])
 def test_a_storage_without_accounts_is_not_asked_for_deliveries_at_the_start(has_accounts: bool) -> None:
-    asked = []
+    asked = list[object]()
 
     class Own(BaseStorage):
         accounts = MemoryStorage().accounts if has_accounts else None
@@ -552,7 +552,7 @@ def test_a_storage_without_accounts_is_not_asked_for_deliveries_at_the_start(has
             asked.append(self)
             return False
 
-        async def read(self, *_: object) -> Any:
+        async def read(self, *_: object, **__: object) -> Any:
             raise StorageUnavailable("it is away")
 
         apply = scan = sweep = read
@@ -560,8 +560,9 @@ def test_a_storage_without_accounts_is_not_asked_for_deliveries_at_the_start(has
         async def aclose(self) -> None:
             pass
 
-    router = Router.sandbox(storage=Own())
-    assert router.policies()
+    storage: Any = Own()
+    router = Router.sandbox(storage=storage)
+    assert router._parts.engine is not None
     router.blocking.close()
     assert bool(asked) is has_accounts
 
