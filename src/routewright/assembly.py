@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 import anyio
 from msgspec.structs import replace
 
+from . import protocols
 from ._core.analytics.report import checked_keys
 from ._core.attempts.faults import raised_in
 from ._core.cache.answers import NormalisedEquality
@@ -51,21 +52,7 @@ from .guardrail import checked_guardrails
 from .identity import Ids
 from .loop import Signal, at_once, in_new_loop, in_thread, this_loop
 from .policies import PolicyFile, Reload, watch
-from .protocols import (
-    BaseStorage,
-    BaseTokenCounter,
-    Cache,
-    Coordination,
-    CountingCoordination,
-    DiscoveringProvider,
-    Guardrail,
-    ImmediateStorage,
-    LocalStorage,
-    Provider,
-    Storage,
-    TokenCounter,
-    options_of,
-)
+from .protocols import options_of
 from .replay import Replays
 from .root_secret import RootSecret
 from .settings import Settings
@@ -103,14 +90,14 @@ class Parts:
 
     def __init__(
         self,
-        providers: Sequence[Provider] | None,
+        providers: Sequence[protocols.Provider] | None,
         catalogue: Catalogue | None,
         policies: Sequence[Policy] | PolicyFile,
-        storage: Storage | None,
-        guardrails: Sequence[Guardrail],
+        storage: protocols.Storage | None,
+        guardrails: Sequence[protocols.Guardrail],
         settings: Settings | None,
-        coordination: Coordination | None = None,
-        cache: Cache | None = None,
+        coordination: protocols.Coordination | None = None,
+        cache: protocols.Cache | None = None,
         *,
         timeout: float | None = None,
         max_retries: int | None = None,
@@ -136,7 +123,7 @@ class Parts:
         self.environment: Environment = environment
         """The environment of callers that name none."""
         self.catalogue = Catalogue() if catalogue is None else catalogue
-        self.storage: Storage = MemoryStorage(clock=settings.clock) if storage is None else storage
+        self.storage: protocols.Storage = MemoryStorage(clock=settings.clock) if storage is None else storage
         self.worker = Worker(settings.clock)
         retry = weakref.WeakMethod(self.name_policies)
         self._versions = PolicyNames(self.storage, self.worker, settings.clock, retry)
@@ -157,9 +144,9 @@ class Parts:
                 max_attempts=settings.webhooks.max_attempts,
             )
             self.worker.renewals.add(self._webhooks)
-        own = options_of(self.storage, BaseStorage)
+        own = options_of(self.storage, protocols.BaseStorage)
         accounts = own.accounts
-        if accounts is not None and isinstance(coordination, CountingCoordination):
+        if accounts is not None and isinstance(coordination, protocols.CountingCoordination):
             accounts = SharedLimits(accounts, coordination, settings.clock)
             self.worker.renewals.add(accounts)
         self._log = TraceLog(
@@ -237,7 +224,7 @@ class Parts:
 
             def load() -> None:
                 for encoding in needed:
-                    options_of(self._token_counter, BaseTokenCounter).load(encoding)
+                    options_of(self._token_counter, protocols.BaseTokenCounter).load(encoding)
 
             await in_thread(settings.clock, load)
             engine.counting.loaded.update(needed)
@@ -286,13 +273,15 @@ class Parts:
     def degraded(self) -> str | None:
         """The part that is unavailable and the effect, in a sentence; None if all are available."""
         limits, shared = self._log.accounts, self._coordination
-        if not (isinstance(limits, SharedLimits) and limits.is_away and isinstance(shared, CountingCoordination)):
+        if not (
+            isinstance(limits, SharedLimits) and limits.is_away and isinstance(shared, protocols.CountingCoordination)
+        ):
             return None
         part = f"1/{shared.processes} of every rate limit"
         return f"the coordination did not answer the last call: this process goes on with {part}"
 
     @cached_property
-    def coordination(self) -> Coordination:
+    def coordination(self) -> protocols.Coordination:
         """The coordination that was passed, else the one of the storage, else one for this process."""
         return self._coordination or coordination_of(self.storage, self.settings.clock)
 
@@ -319,7 +308,7 @@ class Parts:
         )
 
     @cached_property
-    def _token_counter(self) -> TokenCounter:
+    def _token_counter(self) -> protocols.TokenCounter:
         if self.settings.tokens is not None:
             return self.settings.tokens
         with importing.lock:
@@ -381,7 +370,7 @@ class Parts:
 
     def wait(self, async_fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Run a storage operation from plain code: inline if the storage never waits, else in the worker."""
-        if not isinstance(self.storage, ImmediateStorage):
+        if not isinstance(self.storage, protocols.ImmediateStorage):
             return self.worker.run(async_fn, *args)
         return at_once(async_fn(*args))
 
@@ -516,7 +505,7 @@ class Parts:
                 settings.traceparent_to,
             ),
         )
-        if settings.retention is not None or not isinstance(self.storage, ImmediateStorage):
+        if settings.retention is not None or not isinstance(self.storage, protocols.ImmediateStorage):
             retention = None if settings.retention is None else settings.retention.write
             self.worker.start_daemon(sweep, self.storage, retention, settings.clock)
         if self._policy_file is not None:
@@ -525,21 +514,21 @@ class Parts:
         if self._coordination is not None:
             hear: weakref.WeakMethod[Hear] = weakref.WeakMethod(self._hear_circuit)
             self.worker.start_daemon(listen, self._coordination, hear, settings.clock)
-        if self._webhooks is not None and options_of(self.storage, BaseStorage).accounts is not None:
+        if self._webhooks is not None and options_of(self.storage, protocols.BaseStorage).accounts is not None:
             self._webhooks.wake()  # with other storages the first event wakes it
         self.running = engine
         return engine
 
     def _make_fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
         models = self.catalogue.models
-        providers: Sequence[Provider] = self._providers if environment != "hosted" else ()
+        providers: Sequence[protocols.Provider] = self._providers if environment != "hosted" else ()
         if environment == "hosted":  # a stand-in for every provider, for models that the host calls itself
             providers = [HostedProvider(name) for name in dict.fromkeys(model.provider for model in models)]
         if environment == "sandbox":
             models = declared(models, providers)
             providers = [SandboxProvider(models, self._answers, self._faults)]
         sharing = None
-        if isinstance(self.storage, LocalStorage):
+        if isinstance(self.storage, protocols.LocalStorage):
             sharing = Sharing(environment, self.storage, self.worker, self.settings.clock)
         fleet = Fleet(
             models,
@@ -569,7 +558,7 @@ class Parts:
             self._fleets[environment].heard(model, float(seconds))
 
     @property
-    def _providers(self) -> Sequence[Provider]:
+    def _providers(self) -> Sequence[protocols.Provider]:
         if self._given is None:
             with importing.lock:
                 from .backends.providers.environment import providers_from_environment, variables_to_set
@@ -598,7 +587,9 @@ class Parts:
             with self._guard.lock:
                 if self._discovery is None:
                     providers = self._providers
-                    asked = [each for each in providers if isinstance(each, DiscoveringProvider) and each.discovers]
+                    asked = [
+                        each for each in providers if isinstance(each, protocols.DiscoveringProvider) and each.discovers
+                    ]
                     patience_s, taken = FIRST_S if len(asked) < len(providers) else ALONE_S, self._take_discovered
                     self._discovery = Discovery(asked, self.settings.clock, patience_s, weakref.WeakMethod(taken))
         return self._discovery

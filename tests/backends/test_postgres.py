@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connection import Address, Connection, Database, Tables
-from routewright.backends.storage.postgres.upkeep import BackgroundWork
 from routewright.backends.storage.tables.read import DAY_S
 from routewright.backends.storage.tables.traces import COLUMNS
 from routewright.backends.storage.tables.upkeep import old_traces, remove_old
@@ -31,13 +30,6 @@ from tests.servers import PostgresServer
 from .databases import new_store
 
 pytestmark = pytest.mark.anyio
-
-
-def test_background_work_begins_anew_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, renew = list[BackgroundWork](), BackgroundWork.renew
-    monkeypatch.setattr(BackgroundWork, "renew", lambda self: (begun.append(self), renew(self)))
-    PostgresStorage("postgresql://routewright@127.0.0.1:9/none")
-    assert len(begun) == 1
 
 
 @pytest.fixture(scope="class")

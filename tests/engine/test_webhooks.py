@@ -562,7 +562,7 @@ def test_a_storage_without_accounts_is_not_asked_for_deliveries_at_the_start(has
 
     storage: Any = Own()
     router = Router.sandbox(storage=storage)
-    assert router._parts.engine is not None
+    _ = router._parts.engine
     router.blocking.close()
     assert bool(asked) is has_accounts
 
