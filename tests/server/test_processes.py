@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from msgspec.structs import asdict, replace
-from uvicorn.supervisors.multiprocess import Multiprocess
+from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess
 
 from routewright.cli.serve import FLAGS
-from routewright.errors import ValidationFailed
-from routewright.serve.plan import Address, Plan
+from routewright.errors import InternalError, ValidationFailed
+from routewright.serve import processes
+from routewright.serve.plan import Address, Begun, CommandOptions, Plan, Prepared
 from routewright.serve.processes import (
     METRICS_FOLDER,
     Supervisor,
@@ -91,6 +95,119 @@ def test_a_store_in_memory_is_never_shared(
     supervisor.handle_ttin()
     assert done == ([] if store == "memory:" else ["HUP", "TTIN"])
     assert ("the in-memory store would be lost" in caplog.text) == (store == "memory:")
+
+
+QUICK = replace(PLAN, graceful_timeout_s=0, connections=asdict(ConnectionLimits()))
+
+
+class Worker:
+    """A process of uvicorn's. ``ends``: whether it does when it is told to."""
+
+    def __init__(self, *, ends: bool = True, broken: bool = False) -> None:
+        self.process, self.pid, self.exitcode = SimpleNamespace(is_alive=self.is_alive, join=self.join), 7, None
+        self.ends, self.broken, self.told = ends, broken, list[str]()
+
+    def start(self) -> None:
+        if self.broken:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        self.told.append("start")
+
+    def is_alive(self, timeout: float = 0) -> bool:
+        return not ("kill" in self.told or (self.ends and "terminate" in self.told))
+
+    def wait_until_ready(self, timeout: float, should_exit: threading.Event) -> bool:
+        return not should_exit.is_set()
+
+    def terminate(self) -> None:
+        self.told.append("terminate")
+
+    def kill(self) -> None:
+        self.told.append("kill")
+
+    def join(self, timeout: float | None = None) -> None:
+        assert timeout is not None or not self.is_alive(), "waits for ever"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Supervisor]]:
+    """Makes a supervisor of such workers, in the order in which it starts them."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def make(*workers: Worker) -> Supervisor:
+        left = iter(workers)
+        monkeypatch.setattr("uvicorn.supervisors.multiprocess.Process", lambda *_: next(left))
+        monkeypatch.setattr("routewright.serve.processes.SILENT_S", 0)
+        monkeypatch.setattr(WorkerConfig, "configure_logging", lambda self: None)
+        return Supervisor(WorkerConfig(QUICK), [])
+
+    yield make
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_workers_end_when_another_one_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch, made: Callable[..., Supervisor]
+) -> None:
+    first = Worker(ends=False)
+    supervisor = made(first, Worker(broken=True))
+
+    @contextmanager
+    def prepared(asked: object) -> Iterator[Callable[[str], Any]]:
+        yield lambda what: {"plan": Prepared(QUICK, {}, (), ()), "begin": Begun({})}[what]
+
+    monkeypatch.setattr(processes, "preparing", prepared)
+    monkeypatch.setattr(processes, "listening", lambda plan, names: (plan, None, None))
+    monkeypatch.setattr(processes, "Supervisor", lambda *_: supervisor)
+    with pytest.raises(InternalError, match="a worker cannot be started: "):
+        processes.run(CommandOptions(None, {}, FLAGS), lambda warnings: None, lambda *_: None)
+    assert first.told[:2] == ["start", "terminate"]
+    assert not first.is_alive()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTTIN])
+def test_a_running_server_outlives_a_worker_that_cannot_be_started(
+    made: Callable[..., Supervisor], caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    old: list[Any] = [Worker(), Worker()]
+    supervisor = made(*old, Worker(broken=True), Worker(broken=True), new := cast(Any, Worker()))
+    supervisor.init_processes()
+    supervisor.signal_queue.append(number)
+    supervisor.handle_signals()
+    assert "a worker cannot be started: [Errno 11]" in caplog.text
+    assert (supervisor.processes, supervisor.processes_num) == (old, 2)
+    old[1].kill()
+    for _ in range(2):  # fails, and is tried again
+        supervisor.keep_subprocess_alive()
+    assert supervisor.processes == [old[0], new]
+
+
+def test_a_signal_ends_the_server_during_a_reload(made: Callable[..., Supervisor]) -> None:
+    busy, other, new = cast(Any, (Worker(ends=False), Worker(), Worker()))
+    supervisor = made(busy, other, new)
+    supervisor.init_processes()
+    supervisor.config.plan = replace(QUICK, graceful_timeout_s=60)
+    supervisor.signal_queue.append(signal.SIGHUP)
+    timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGTERM])
+    timer.start()
+    supervisor.handle_signals()
+    assert (supervisor.processes, supervisor.signal_queue) == ([new, other, busy], [signal.SIGTERM])
+    supervisor.handle_signals()
+    assert supervisor.should_exit.wait(0)
+    supervisor.config.plan = QUICK
+    supervisor.terminate_all()
+    supervisor.join_all()
+    assert not any(worker.is_alive() for worker in supervisor.processes)
+
+
+def test_a_reload_kills_a_worker_that_does_not_end(made: Callable[..., Supervisor]) -> None:
+    stuck, new = cast(Any, (Worker(ends=False), Worker()))
+    supervisor = made(stuck, new)
+    supervisor.processes_num = 1
+    supervisor.init_processes()
+    supervisor.signal_queue.append(signal.SIGHUP)
+    supervisor.handle_signals()
+    assert stuck.told == ["start", "terminate", "kill"]
+    assert supervisor.processes == [new]
 
 
 def test_signals_wait_until_new_keys_were_shown() -> None:

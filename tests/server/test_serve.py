@@ -149,7 +149,7 @@ def test_a_reload_replaces_all_workers_and_refuses_no_request(tmp_path: Path) ->
         server.until(lambda: server.children)
         server.signal(signal.SIGHUP)  # during the start: it is done afterwards
         key = server.keys["test"]
-        server.until(lambda: server.log.count("Waiting for child process") == 2 and len(server.children) == 2)
+        server.until(lambda: server.log.count("Terminated child process") == 2 and len(server.children) == 2)
         before = server.children
         with Load(server, key) as load:
             file.write_text("models = 'many'\n")
@@ -167,9 +167,23 @@ def test_a_reload_replaces_all_workers_and_refuses_no_request(tmp_path: Path) ->
         assert server.ended() == 0
 
 
+def test_a_reload_does_not_delay_the_end(tmp_path: Path) -> None:
+    with Vendor() as vendor, serving(tmp_path, **vendor.variables) as server:
+        port, response = server.port, server.ask(server.keys["live"], **STREAM)
+        assert response.readline()
+        server.signal(signal.SIGHUP)
+        server.until(lambda: "Terminated child process" in server.log)
+        server.signal(signal.SIGTERM)
+        server.until(lambda: is_refused(port))  # while the old worker sends its stream
+        vendor.gate.open()
+        assert "event: route.completed" in response.read().decode()
+        assert server.ended() == 0
+
+
 def test_a_worker_that_cannot_start_ends_the_server(tmp_path: Path) -> None:
     with serving(tmp_path, "--workers", "2") as server:
         assert answers(server, server.keys["test"])
+        server.until(lambda: server.log.count("keeping traces") == 2)  # else the second one creates the file anew
         for file in tmp_path.glob("routewright.db*"):
             file.unlink()
         os.kill(server.children[0], signal.SIGKILL)

@@ -11,15 +11,17 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
 from msgspec.structs import replace
 from uvicorn.config import STARTUP_FAILURE, Config
-from uvicorn.supervisors.multiprocess import Multiprocess
+from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from routewright._core.account import without_keys
 from routewright.errors import InternalError, Problem, RouterError, ValidationFailed
@@ -27,8 +29,8 @@ from routewright.errors import InternalError, Problem, RouterError, ValidationFa
 from .plan import Address, Begun, CommandOptions, Plan, Prepared
 
 SILENT_S = 10
-"""How long a worker may take to answer uvicorn's health check, and at a reload to become ready. uvicorn waits for as
-long if a worker dies while it is asked."""
+"""How long a worker may take to answer uvicorn's health check, at a reload to become ready, and to end after
+``graceful_timeout_s``. uvicorn waits for as long if a worker dies while it is asked."""
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _BACKLOG = 2048
 _SPAWN = get_context("spawn")
@@ -52,6 +54,8 @@ def run(
         try:
             supervisor.run()
         except OSError as error:
+            supervisor.terminate_all()  # Python would wait for them when it exits
+            supervisor.join_all()
             raise InternalError(f"a worker cannot be started: {error}") from error
     return int(any(worker.exitcode == STARTUP_FAILURE for worker in supervisor.processes))
 
@@ -107,10 +111,62 @@ def _end_after(supervisor: Any) -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
+class _Exit(threading.Event):
+    """Set as soon as a signal ends the server. uvicorn only queues it, which a reload would outlast. A handler must not
+    call ``set``: it may have interrupted ``wait``, which holds the same lock."""
+
+    def __init__(self, signals: list[int]) -> None:
+        super().__init__()
+        self._signals = signals
+
+    def is_set(self) -> bool:
+        return super().is_set() or signal.SIGTERM in self._signals or signal.SIGINT in self._signals
+
+
 class Supervisor(Multiprocess):
-    """uvicorn's supervisor. It closes the ports before its workers end, and never shares a store in memory."""
+    """uvicorn's supervisor. It closes the ports before its workers end, waits for none of them for ever, goes on when
+    one cannot be started, and never shares a store in memory."""
 
     config: WorkerConfig
+
+    def __init__(self, config: WorkerConfig, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self.should_exit = _Exit(self.signal_queue)
+
+    def handle_signals(self) -> None:
+        """Replace, add or remove workers, or end."""
+        for worker in self.processes:
+            worker.join = partial(self._retire, worker)  # type: ignore[method-assign]  # uvicorn's waits for ever
+        self._attempt(super().handle_signals)
+        self.processes_num = len(self.processes)  # fewer if one could not be added
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace workers that died. One that cannot be started is tried again in a moment."""
+        self._attempt(super().keep_subprocess_alive)
+
+    def _attempt(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except OSError as error:
+            _log.error("a worker cannot be started: %s", error)
+
+    def _retire(self, worker: Process) -> None:
+        """Wait for a worker that was told to end. When the server is to end, ``join_all`` waits for it."""
+        ends = time.monotonic() + self.config.plan.graceful_timeout_s + SILENT_S
+        while worker.process.is_alive() and not self.should_exit.is_set():
+            worker.process.join(0.1)
+            if time.monotonic() > ends:
+                worker.kill()
+        if self.should_exit.is_set():
+            self.processes.append(worker)
+
+    def join_all(self) -> None:
+        """Wait for workers that were told to end."""
+        ends = time.monotonic() + self.config.plan.graceful_timeout_s + SILENT_S
+        for worker in self.processes:
+            worker.process.join(max(ends - time.monotonic(), 0))
+            worker.kill()
+            worker.process.join()
 
     def terminate_all(self) -> None:
         """Close the ports, and let the workers finish their requests."""
