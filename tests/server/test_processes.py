@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,8 +31,9 @@ from routewright.serve.processes import (
     listening,
     set_up,
 )
-from routewright.serve.worker import fitting
+from routewright.serve.worker import administered, announce_end, fitting
 from routewright.server.http_limits import ConnectionLimits
+from routewright.server.protocol import ENDING
 
 from .command import free_ports
 from .wire import Client, scope_of
@@ -189,7 +192,10 @@ def test_a_signal_ends_the_server_during_a_reload(made: Callable[..., Supervisor
     supervisor.signal_queue.append(signal.SIGHUP)
     timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGTERM])
     timer.start()
-    supervisor.handle_signals()
+    try:
+        supervisor.handle_signals()
+    finally:
+        timer.join()
     assert (supervisor.processes, supervisor.signal_queue) == ([new, other, busy], [signal.SIGTERM])
     supervisor.handle_signals()
     assert supervisor.should_exit.wait(0)
@@ -266,3 +272,39 @@ async def test_only_a_trusted_proxy_names_the_client(
     headers, asking = {"x-forwarded-for": "198.51.100.9, 192.0.2.7"}, Client()
     await config.loaded_app(scope_of("GET", "/v1/models", headers=headers), asking.receive, asking.send)
     assert seen == [client]
+
+
+@pytest.mark.anyio
+async def test_an_administrators_listener_that_fails_fails_the_worker() -> None:
+    closed = socket.socket()
+    closed.close()
+    plan = replace(PLAN, connections=asdict(ConnectionLimits()))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        async with administered(cast(Any, None), closed, plan):
+            raise AssertionError("it listens")
+
+
+@pytest.mark.anyio
+async def test_an_administrators_listener_ends_with_its_block() -> None:
+    plan = replace(PLAN, connections=asdict(ConnectionLimits()))
+    before = asyncio.all_tasks()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with administered(cast(Any, None), listener, plan):
+            socket.create_connection(listener.getsockname(), timeout=5).close()
+        assert asyncio.all_tasks() == before
+
+
+def test_a_signal_tells_even_connections_that_are_not_there_yet() -> None:
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    came: list[int] = []
+    state: dict[str, Any] = {}
+    try:
+        for number, _ in before:
+            signal.signal(number, lambda number, _: came.append(number))
+        announce_end(state)
+        assert ENDING not in state
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+    assert (came, state) == ([signal.SIGTERM], {ENDING: True})

@@ -215,8 +215,8 @@ def set_up(level: str, *, access: bool = False) -> None:
 
 @contextmanager
 def _held_signals() -> Iterator[None]:
-    """Hold back signals: this process gets them at the end, when it has a supervisor, and has shown new keys. Processes
-    that are started in it never get those of the terminal."""
+    """Hold back signals: this process gets them at the end, when it has a supervisor, and has shown new keys. So Ctrl-C
+    waits until the configuration was read. The process that prepares inherits this, and is not hit by it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

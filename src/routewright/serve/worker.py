@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -23,7 +24,7 @@ from routewright.server.app import App, create_app
 from routewright.server.errors import Refused
 from routewright.server.exchange import Receive, Scope, Send
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
-from routewright.server.protocol import OBSERVERS, BoundedProtocol
+from routewright.server.protocol import ENDING, OBSERVERS, BoundedProtocol
 
 from .parts import opened
 from .plan import Plan
@@ -69,6 +70,7 @@ class Worker:
                 await send({"type": "lifespan.startup.failed", "message": f"this worker cannot serve: {error}"})
                 return
             app, admin, scope["state"][OBSERVERS] = self._applications(router, console)
+            announce_end(scope["state"])
             await app.start()
             if self._administration is not None:
                 await stack.enter_async_context(administered(admin, self._administration, self._plan))
@@ -104,6 +106,17 @@ class Worker:
         return app, create_admin(router, metrics=metrics), [each.refused for each in observers]
 
 
+def announce_end(state: dict[str, Any]) -> None:
+    """Let signals that end this worker set ``ENDING``, too: uvicorn tells only the connections that it has by then."""
+
+    def handler(then: Any, number: int, frame: Any) -> None:
+        state[ENDING] = True
+        then(number, frame)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, partial(handler, signal.getsignal(number)))
+
+
 class _AdminServer(uvicorn.Server):
     """A server beside that of requests, which has the signals."""
 
@@ -127,12 +140,17 @@ async def administered(admin: Admin, administration: socket, plan: Plan) -> Asyn
     )
     server = _AdminServer(config)
     task = asyncio.create_task(server.serve([administration]))
+    while not (server.started or task.done()):
+        await asyncio.wait([task], timeout=0.01)
+    if task.done():
+        task.result()
     try:
         yield
     finally:
         for each in server.servers:
             each.close()
         task.cancel()
+        await asyncio.wait([task])
 
 
 def protocol_of(plan: Plan, most: int | None = None) -> type[asyncio.Protocol]:
