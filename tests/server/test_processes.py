@@ -216,6 +216,14 @@ def test_a_reload_kills_a_worker_that_does_not_end(made: Callable[..., Superviso
     assert supervisor.processes == [new]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
+def test_a_signal_ends_the_server(made: Callable[..., Supervisor], number: int) -> None:
+    supervisor = made()
+    signal.raise_signal(number)
+    supervisor.handle_signals()
+    assert supervisor.should_exit.wait(0)
+
+
 def test_signals_wait_until_new_keys_were_shown() -> None:
     came: list[int] = []
     before = signal.getsignal(signal.SIGTERM)

@@ -128,6 +128,7 @@ class Supervisor(Multiprocess):
     one cannot be started, and never shares a store in memory."""
 
     config: WorkerConfig
+    handle_quit = Multiprocess.handle_term  # uvicorn ignores SIGQUIT
 
     def __init__(self, config: WorkerConfig, sockets: list[socket.socket]) -> None:
         super().__init__(config, sockets)
