@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from routewright import Agent, Stream
+from routewright import Agent, Stream, wire
 from routewright._core.agent.request import sent_run
 from routewright._core.timestamps import span_of
 from routewright.agent import Run
@@ -22,23 +22,6 @@ from routewright.console import Console
 from routewright.errors import AuthenticationFailed, PermissionDenied, Problem, ValidationFailed
 from routewright.router import Prepared, Router
 from routewright.trace import TraceStore
-from routewright.wire import (
-    Bucket,
-    Caller,
-    Environment,
-    Model,
-    OutputDelta,
-    RouteCompleted,
-    RouteRequest,
-    RouteResponse,
-    RouteStarted,
-    RunCompleted,
-    RunStarted,
-    Scope,
-    StepCompleted,
-    StreamError,
-    ToolCallDelta,
-)
 
 from .bodies import Bodies
 from .errors import envelope, told
@@ -46,11 +29,11 @@ from .exchange import JSON, Exchange, while_connected
 from .exchange import Scope as AsgiScope
 from .sse import EventStream, Frame, Frames
 
-_CONTENT = (OutputDelta, ToolCallDelta, RouteCompleted, StepCompleted, RunCompleted)
+_CONTENT = (wire.OutputDelta, wire.ToolCallDelta, wire.RouteCompleted, wire.StepCompleted, wire.RunCompleted)
 """Events that end the holding back of a stream."""
-Decode = Callable[[bytes], RouteRequest]
+Decode = Callable[[bytes], wire.RouteRequest]
 """Makes a request from the body of another API. Raises ``ValidationFailed``."""
-Authenticate = Callable[[AsgiScope], Caller | Awaitable[Caller]]
+Authenticate = Callable[[AsgiScope], wire.Caller | Awaitable[wire.Caller]]
 """Returns the caller for an ASGI scope. Raises ``AuthenticationFailed``."""
 
 
@@ -62,7 +45,7 @@ class Auth:
         router: Router,
         console: Console | None,
         authenticate: Authenticate | None,
-        environment: Environment | None,
+        environment: wire.Environment | None,
     ) -> None:
         self._router = router
         self._authenticate = authenticate
@@ -73,13 +56,13 @@ class Auth:
             console = Console(router.storage, clock=router.clock)
         self._console = console
 
-    async def caller(self, exchange: Exchange, scope: Scope, key: str | None = None) -> Caller:
+    async def caller(self, exchange: Exchange, scope: wire.Scope, key: str | None = None) -> wire.Caller:
         """Authenticate the caller and check its scope. ``key`` replaces the header ``Authorization``. Raises
         ``AuthenticationFailed``, ``PermissionDenied`` and ``StorageUnavailable``."""
         said: Any
         if self._authenticate is not None:
             said = self._authenticate(exchange.scope)
-            if not isinstance(said, Caller) and isawaitable(said):
+            if not isinstance(said, wire.Caller) and isawaitable(said):
                 said = await said
         else:
             assert self._console is not None, "set if keys are accepted"
@@ -106,7 +89,7 @@ class Service(Struct, frozen=True):
     """Runs the tasks of ``/v1/agents/run``."""
 
     def prepare(
-        self, exchange: Exchange, caller: Caller, decode: Decode | None = None, path: str = "/v1/route"
+        self, exchange: Exchange, caller: wire.Caller, decode: Decode | None = None, path: str = "/v1/route"
     ) -> Awaitable[Prepared]:
         """Read the request, with the idempotency key of its header. ``decode`` reads the body of another API. Raises
         what ``Bodies.read``, ``decode`` and ``Router.prepare`` raise."""
@@ -116,7 +99,7 @@ class Service(Struct, frozen=True):
         make = partial(self.router.prepare, caller=caller, path=path, traceparent=traceparent, **options)
         return self.bodies.read(exchange, make if decode is None else lambda body: make(decode(body), body=body))
 
-    async def answer(self, exchange: Exchange, prepared: Prepared) -> tuple[RouteResponse, dict[str, str]]:
+    async def answer(self, exchange: Exchange, prepared: Prepared) -> tuple[wire.RouteResponse, dict[str, str]]:
         """Run the call. Returns the response and the headers about its limits. The call is cancelled when the client
         disconnects, except with an idempotency key, so that the client can ask again (contract 7). Raises
         ``ClientLeft``."""
@@ -174,11 +157,11 @@ class UsageQuery(DatesQuery, frozen=True, omit_defaults=True):
 
     group_by: str = "model"
     """``model``, ``tenant``, ``workflow``, or ``metadata.<key>`` of the keys that this service groups by."""
-    bucket: Bucket = "day"
+    bucket: wire.Bucket = "day"
     """``hour``, ``day``, ``week`` or ``month``."""
 
 
-class ListedModel(Model, frozen=True, kw_only=True):
+class ListedModel(wire.Model, frozen=True, kw_only=True):
     """A model as ``GET /v1/models`` lists it, with the fields that OpenAI's clients read."""
 
     created: int
@@ -188,7 +171,7 @@ class ListedModel(Model, frozen=True, kw_only=True):
     object: Literal["model"] = "model"
 
     @classmethod
-    def of(cls, model: Model) -> ListedModel:
+    def of(cls, model: wire.Model) -> ListedModel:
         """List a model."""
         return cls(**asdict(model), created=released(model.released_at), owned_by=model.provider)
 
@@ -210,7 +193,7 @@ class Models(Struct, frozen=True):
     models: list[ListedModel]
 
 
-async def route(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
+async def route(service: Service, exchange: Exchange, caller: wire.Caller, _: NoQuery) -> None:
     """Answer a request, falling back along the chain where a model fails."""
     prepared = await service.prepare(exchange, caller)
     if prepared.request.stream:
@@ -220,7 +203,7 @@ async def route(service: Service, exchange: Exchange, caller: Caller, _: NoQuery
     await exchange.respond(msgspec.json.encode(response), 200, JSON, headers)
 
 
-async def run_agent(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
+async def run_agent(service: Service, exchange: Exchange, caller: wire.Caller, _: NoQuery) -> None:
     """Work on a task in steps, with tools, within limits of steps, time and money."""
     key = exchange.sent.get(b"idempotency-key")
     make = partial(sent_run, idempotency_key=None if key is None else _text(key))
@@ -248,9 +231,9 @@ class EventFrames:
         """Give them in order. Raises the error that refuses or ends the call."""
         async with self.stream if isinstance(self.stream, Stream) else aclosing(self.stream.events()) as events:
             async for event in events:
-                if isinstance(event, StreamError) and isinstance(self.stream, Stream):
+                if isinstance(event, wire.StreamError) and isinstance(self.stream, Stream):
                     self.stream.raise_failure()
-                if isinstance(event, RouteStarted | RunStarted):
+                if isinstance(event, wire.RouteStarted | wire.RunStarted):
                     self._exchange.trace_id = event.data.trace_id
                 self._last_id = event.id
                 body = _framed(event.event, event.id, msgspec.json.encode(event.data))
@@ -258,67 +241,67 @@ class EventFrames:
 
     def last_words(self, error: Exception) -> bytes:
         """The event ``error``."""
-        return _framed(StreamError.event, self._last_id + 1, envelope(told(error, self._exchange.request_id)))
+        return _framed(wire.StreamError.event, self._last_id + 1, envelope(told(error, self._exchange.request_id)))
 
 
 def _framed(name: str, number: int, data: bytes) -> bytes:
     return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), number, data)
 
 
-async def decide(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
+async def decide(service: Service, exchange: Exchange, caller: wire.Caller, _: NoQuery) -> None:
     """Choose without calling anything. It counts as a request, and as no tokens."""
     prepared = await service.prepare(exchange, caller)
     decision = await while_connected(exchange, prepared.decide)
     await exchange.respond(decision.to_json().encode(), 200, JSON, prepared.headers)
 
 
-async def models(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
+async def models(service: Service, exchange: Exchange, caller: wire.Caller, _: NoQuery) -> None:
     """The models that can be routed to, with price, window, abilities and availability."""
     await exchange.json(Models([ListedModel.of(each) for each in service.router.models(caller=caller)]))
 
 
-async def policies(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
+async def policies(service: Service, exchange: Exchange, caller: wire.Caller, _: NoQuery) -> None:
     """The policies that ``policy_id`` can name."""
     # guardrails stay hidden: callers who know them can write around them
     await exchange.json([replace(policy, guardrails=None) for policy in service.router.policies()])
 
 
-def _traces(service: Service, caller: Caller) -> TraceStore:
+def _traces(service: Service, caller: wire.Caller) -> TraceStore:
     return service.router.as_caller(caller).traces
 
 
-async def trace(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
+async def trace(service: Service, exchange: Exchange, caller: wire.Caller, _: NoQuery) -> None:
     """One trace with its spans."""
     found = await _traces(service, caller).get(exchange.parameter, environment=caller.environment)
     await exchange.json(found)
 
 
-async def traces(service: Service, exchange: Exchange, caller: Caller, asked: TracesQuery) -> None:
+async def traces(service: Service, exchange: Exchange, caller: wire.Caller, asked: TracesQuery) -> None:
     """A page of traces without their spans, newest first."""
     since, until = span_of(asked.since, asked.until, ("from", "to"))
     given = asdict(asked) | {"since": since, "until": until}
     await exchange.json(await _traces(service, caller).query(**given, environment=caller.environment))
 
 
-async def usage(service: Service, exchange: Exchange, caller: Caller, asked: UsageQuery) -> None:
+async def usage(service: Service, exchange: Exchange, caller: wire.Caller, asked: UsageQuery) -> None:
     """Requests, money and tokens by time and group."""
     report = _traces(service, caller).usage
     await exchange.json(await report(**asdict(asked), environment=caller.environment))
 
 
-async def cache(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
+async def cache(service: Service, exchange: Exchange, caller: wire.Caller, asked: DatesQuery) -> None:
     """Hit rate, dollars saved, hits by the age of their entries."""
     report = _traces(service, caller).cache_report
     await exchange.json(await report(**asdict(asked), environment=caller.environment))
 
 
-async def fallback(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
+async def fallback(service: Service, exchange: Exchange, caller: wire.Caller, asked: DatesQuery) -> None:
     """How often a fallback served, why, and how attempts at each model ended."""
     report = _traces(service, caller).fallback_report
     await exchange.json(await report(**asdict(asked), environment=caller.environment))
 
 
-async def latency(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
+async def latency(service: Service, exchange: Exchange, caller: wire.Caller, asked: DatesQuery) -> None:
     """Quantiles of the latency by model and strategy."""
     report = _traces(service, caller).latency_report
     await exchange.json(await report(**asdict(asked), environment=caller.environment))

@@ -12,26 +12,10 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.request.problems import shown
 from routewright.errors import RateLimited, RouterError
 from routewright.router import Prepared
-from routewright.wire import (
-    Caller,
-    Model,
-    OutputDelta,
-    Reason,
-    Reasoning,
-    ReasoningDelta,
-    RouteCompleted,
-    RouteEvent,
-    RouteFallback,
-    RouteRequest,
-    RouteResponse,
-    RouteStarted,
-    Scope,
-    StreamError,
-    ToolCallDelta,
-)
 
 from .endpoints import Service
 from .errors import told
@@ -56,7 +40,7 @@ from .vendor_requests import (
 
 MOST_REJECTED = 20
 """Rejected models in one error."""
-_UNCALLABLE = (Reason.DISABLED, Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE)
+_UNCALLABLE = (wire.Reason.DISABLED, wire.Reason.DEPRECATED, wire.Reason.PROVIDER_UNAVAILABLE)
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -84,7 +68,7 @@ class VendorCall(ABC):
         self.turns: list[str] | None = None
         """Path of each message, if it differs from the route request's (``Words.turns``)."""
 
-    def decode(self, body: bytes) -> RouteRequest:
+    def decode(self, body: bytes) -> wire.RouteRequest:
         """Read a body. Raises ``InvalidJson``, ``ValidationFailed`` and ``ModelNotFound``."""
         fields = Fields(tree_of(body), "", self.ignored)
         for name in ("idempotency_key", *OURS):
@@ -110,14 +94,14 @@ class VendorCall(ABC):
         return made
 
     @abstractmethod
-    def read(self, fields: Fields) -> RouteRequest:
+    def read(self, fields: Fields) -> wire.RouteRequest:
         """Make a request from the rest of the body, without the fields about routing."""
 
     @abstractmethod
-    def whole(self, response: RouteResponse) -> Any:
+    def whole(self, response: wire.RouteResponse) -> Any:
         """The complete answer in the vendor's format."""
 
-    async def caller(self, service: Service, exchange: Exchange, scope: Scope = "route") -> Caller:
+    async def caller(self, service: Service, exchange: Exchange, scope: wire.Scope = "route") -> wire.Caller:
         """Authenticate the caller."""
         return await service.auth.caller(exchange, scope)
 
@@ -167,7 +151,7 @@ async def answer(
         await exchange.json(vendor_call.whole(response), headers)
 
 
-async def model_at(service: Service, exchange: Exchange, vendor_call: VendorCall) -> Model:
+async def model_at(service: Service, exchange: Exchange, vendor_call: VendorCall) -> wire.Model:
     """The model of a path, by any of its names. Raises ``ModelNotFound``."""
     known = known_to(service, await vendor_call.caller(service, exchange, "models:read"))
     id = known.id_of(exchange.parameter, vendor_call.vendor, vendor_call.names.listed_at)
@@ -201,18 +185,18 @@ class CallFrames(ABC):
         async with self.stream as stream:
             async for event in stream:
                 match event:
-                    case RouteStarted(data=data):
+                    case wire.RouteStarted(data=data):
                         self.exchange.trace_id = self.trace_id = data.trace_id
                         self.model = data.routing.selected_model
                         limits = self._vendor_call.limits(stream.headers, self.exchange.clock.time())
                         self.headers = routing_headers(data, ignored) | limits
-                    case RouteFallback(data=data):
+                    case wire.RouteFallback(data=data):
                         self.model = self.headers["X-Routewright-Model"] = data.to_model
                         self.headers.pop("X-Routewright-Ignored", None)
                         self.headers |= ignored.headers(data.to_model)
-                    case RouteCompleted(data=response):
+                    case wire.RouteCompleted(data=response):
                         self.model = response.routing.selected_model
-                    case StreamError():
+                    case wire.StreamError():
                         stream.raise_failure()
                 events = b"".join(self.events(event))
                 if events:
@@ -224,7 +208,7 @@ class CallFrames(ABC):
         return self._failed(self._vendor_call.in_words(said, self.exchange.clock.time()))
 
     @abstractmethod
-    def events(self, event: RouteEvent) -> Iterator[bytes]:
+    def events(self, event: wire.RouteEvent) -> Iterator[bytes]:
         """The frames of an event."""
 
     @abstractmethod
@@ -279,18 +263,18 @@ class BlockFrames(CallFrames):
         self._calls: dict[int, Block] = {}
         """By the model's own index."""
 
-    def events(self, event: RouteEvent) -> Iterator[bytes]:
+    def events(self, event: wire.RouteEvent) -> Iterator[bytes]:
         """The frames of an event."""
         match event:
-            case OutputDelta(data=data) if data.text:
+            case wire.OutputDelta(data=data) if data.text:
                 if not self._open or self._open[-1].kind != "text":
                     yield from self._begin(Block("text"))
                 yield self._grown(self._open[-1], data.text)
-            case ReasoningDelta(data=data):
-                for thought in self._thoughts(Reasoning(data.provider, data.items, data.text or None)):
+            case wire.ReasoningDelta(data=data):
+                for thought in self._thoughts(wire.Reasoning(data.provider, data.items, data.text or None)):
                     yield from self._begin(Block("thought", thought=thought))
                     yield from self._end(self._open[-1:])
-            case ToolCallDelta(data=data):
+            case wire.ToolCallDelta(data=data):
                 call = self._calls.setdefault(data.index, Block("call"))
                 call.id, call.name = call.id or data.call_id, call.name or data.name
                 call.waiting += data.arguments
@@ -299,7 +283,7 @@ class BlockFrames(CallFrames):
                 if call.waiting and call in self._open:
                     told, call.waiting = call.waiting, ""
                     yield self._grown(call, told)
-            case RouteCompleted(data=response):
+            case wire.RouteCompleted(data=response):
                 if not self.blocks:
                     yield from self._empty()
                 yield from self._end(self._open)
@@ -323,7 +307,7 @@ class BlockFrames(CallFrames):
         for block in blocks:
             yield from self._ended(block)
 
-    def _thoughts(self, reasoning: Reasoning) -> Iterable[Any]:
+    def _thoughts(self, reasoning: wire.Reasoning) -> Iterable[Any]:
         return (reasoning,)
 
     @abstractmethod
@@ -347,5 +331,5 @@ class BlockFrames(CallFrames):
         return self._begun()
 
     @abstractmethod
-    def _completed(self, response: RouteResponse) -> Iterator[bytes]:
+    def _completed(self, response: wire.RouteResponse) -> Iterator[bytes]:
         """End the answer."""

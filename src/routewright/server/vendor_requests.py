@@ -14,29 +14,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.catalogue.models import model_called, named, undated
 from routewright._core.request.json_scan import beneath, joined, scan
 from routewright._core.request.problems import did_you_mean, hint_for, shown
 from routewright._core.request.read import converted
 from routewright._core.request.rules import CALLER_EXTRA
 from routewright.errors import NotFound, Problem, RouterError, ValidationFailed
-from routewright.wire import (
-    Budget,
-    CacheControl,
-    CacheOpts,
-    Caller,
-    Effort,
-    Fallback,
-    Goal,
-    Model,
-    Part,
-    Reasoning,
-    RouteRequest,
-    RouteResponse,
-    StartedData,
-    Strategy,
-    TextPart,
-)
 
 from .endpoints import Service
 from .errors import retold
@@ -45,7 +29,7 @@ from .fields import Fields, Ignored, wrong
 E = TypeVar("E", bound=RouterError)
 
 _encode = msgspec.json.encode
-_decode_reasoning = msgspec.json.Decoder(Reasoning).decode
+_decode_reasoning = msgspec.json.Decoder(wire.Reasoning).decode
 
 FIELD = "routewright"
 """Field of a vendor's request with our own options."""
@@ -55,14 +39,14 @@ AUTO = "auto"
 class Wishes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The field ``routewright``: fields of the route request (spec 2.1) that the vendors lack."""
 
-    goal: Goal | None = None
-    strategy: Strategy | None = None
+    goal: wire.Goal | None = None
+    strategy: wire.Strategy | None = None
     policy_id: str | None = None
     models: list[str] | None = None
     prefer: str | list[str] | None = None
-    fallback: Fallback | None = None
-    budget: Budget | None = None
-    cache: bool | CacheOpts | None = None
+    fallback: wire.Fallback | None = None
+    budget: wire.Budget | None = None
+    cache: bool | wire.CacheOpts | None = None
     metadata: dict[str, Any] | None = None
     timeout_ms: float | None = None
 
@@ -151,7 +135,7 @@ class Known(NamedTuple):
 
     names: Mapping[str, str]
     """Model ids by id and alias."""
-    models: Callable[[], Iterable[Model]]
+    models: Callable[[], Iterable[wire.Model]]
     extra: Callable[[str], Collection[str]] = lambda provider: CALLER_EXTRA
     """The vendor fields that the caller may send to a provider."""
 
@@ -180,7 +164,7 @@ NOBODY = Known({}, tuple)
 """No models."""
 
 
-def known_to(service: Service, caller: Caller) -> Known:
+def known_to(service: Service, caller: wire.Caller) -> Known:
     """The models that a caller may name."""
     router = service.router
     extra = partial(router.caller_extra, caller=caller)
@@ -193,7 +177,7 @@ def chooses(model: str) -> bool:
     return model == AUTO or (colon != "" and kind in (AUTO, "policy"))
 
 
-def places_of(model: str, fallback: Fallback | None = None) -> dict[str, str]:
+def places_of(model: str, fallback: wire.Fallback | None = None) -> dict[str, str]:
     """The fields of the route request that ``model`` and fallback models become (``Words.places``)."""
     if model.startswith("policy:"):
         return {"policy_id": "model"}
@@ -204,7 +188,9 @@ def places_of(model: str, fallback: Fallback | None = None) -> dict[str, str]:
     return {"models[0]": "model", **places}
 
 
-def wished(request: RouteRequest, model: str, vendor: str, wishes: Wishes, known: Container[str]) -> RouteRequest:
+def wished(
+    request: wire.RouteRequest, model: str, vendor: str, wishes: Wishes, known: Container[str]
+) -> wire.RouteRequest:
     """Add the routing options of ``model`` and ``wishes`` to a request. ``model`` is ``known``, or leaves the choice to
     the router (``chooses``). A named model is the only candidate, followed by ``fallback.models`` in order. Raises
     ``ValidationFailed`` if model and wishes contradict each other."""
@@ -215,7 +201,7 @@ def wished(request: RouteRequest, model: str, vendor: str, wishes: Wishes, known
     if model == AUTO:
         return replace(request, **told)
     kind, _, rest = model.partition(":")
-    goals, field, value = get_args(Goal), "models", cast("Any", [model])
+    goals, field, value = get_args(wire.Goal), "models", cast("Any", [model])
     if chooses(model):
         field, value = "goal" if kind == AUTO else "policy_id", rest
     if field == "goal" and rest not in goals:
@@ -234,12 +220,12 @@ def wished(request: RouteRequest, model: str, vendor: str, wishes: Wishes, known
     return replace(request, **told)
 
 
-def routing_headers(told: RouteResponse | StartedData, ignored: Ignored) -> dict[str, str]:
+def routing_headers(told: wire.RouteResponse | wire.StartedData, ignored: Ignored) -> dict[str, str]:
     """Headers with the serving model and ignored fields; of a complete answer also cost and latency."""
     routing = told.routing
     headers = {"X-Routewright-Trace-Id": told.trace_id, "X-Routewright-Model": routing.selected_model}
     headers |= ignored.headers(routing.selected_model, routing.ignored_params)
-    if isinstance(told, RouteResponse):
+    if isinstance(told, wire.RouteResponse):
         headers |= {
             "X-Routewright-Cost-Usd": f"{told.routing.cost_usd:.9f}".rstrip("0").rstrip("."),
             "X-Routewright-Latency-Ms": f"{told.routing.latency_ms:.3f}",
@@ -250,16 +236,16 @@ def routing_headers(told: RouteResponse | StartedData, ignored: Ignored) -> dict
 
 # Options that several vendors have
 
-EFFORTS: dict[str, Effort] = {**{effort: effort for effort in get_args(Effort)}, "xhigh": "max"}
+EFFORTS: dict[str, wire.Effort] = {**{effort: effort for effort in get_args(wire.Effort)}, "xhigh": "max"}
 """Our reasoning efforts by the vendors' words."""
 
 
-def packed(reasoning: Reasoning) -> str:
+def packed(reasoning: wire.Reasoning) -> str:
     """Reasoning as an opaque text, which clients send back unchanged. Its readable text is sent separately."""
     return b64encode(_encode(replace(reasoning, text=None))).decode()
 
 
-def unpacked(text: object) -> Reasoning | None:
+def unpacked(text: object) -> wire.Reasoning | None:
     """The reasoning of an opaque text, or None if it is not ours."""
     if isinstance(text, str):
         with suppress(ValueError, msgspec.DecodeError, RouterError, RecursionError):
@@ -269,24 +255,24 @@ def unpacked(text: object) -> Reasoning | None:
     return None
 
 
-def joined_thoughts(found: list[Reasoning]) -> Reasoning | None:
+def joined_thoughts(found: list[wire.Reasoning]) -> wire.Reasoning | None:
     """The reasoning of one turn, from its pieces."""
     return replace(found[0], items=[item for each in found for item in each.items]) if found else None
 
 
-def content_of(parts: list[Part]) -> str | list[Part] | None:
+def content_of(parts: list[wire.Part]) -> str | list[wire.Part] | None:
     """The content of a message. A single text becomes a string, which every model supports."""
     match parts:
-        case [TextPart(text, None)]:
+        case [wire.TextPart(text, None)]:
             return text
     return parts or None
 
 
-def mark_of(fields: Fields) -> CacheControl | None:
+def mark_of(fields: Fields) -> wire.CacheControl | None:
     """``cache_control``."""
     if fields.peek("cache_control") is None:
         return None
     given = fields.object("cache_control")
     given.one_of("type", ("ephemeral",))
     ttl = given.may_be("ttl", ("5m", "1h"))
-    return CacheControl("ephemeral", cast('Literal["5m", "1h"] | None', ttl))
+    return wire.CacheControl("ephemeral", cast('Literal["5m", "1h"] | None', ttl))
