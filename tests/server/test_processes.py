@@ -182,6 +182,7 @@ def test_a_running_server_outlives_a_worker_that_cannot_be_started(
     for _ in range(2):  # fails, and is tried again
         supervisor.keep_subprocess_alive()
     assert supervisor.processes == [old[0], new]
+    assert {record.levelname for record in caplog.records if "worker 7 died" in record.message} == {"ERROR"}
 
 
 def test_a_signal_ends_the_server_during_a_reload(made: Callable[..., Supervisor]) -> None:

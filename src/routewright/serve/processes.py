@@ -143,6 +143,9 @@ class Supervisor(Multiprocess):
 
     def keep_subprocess_alive(self) -> None:
         """Replace workers that died. One that cannot be started is tried again in a moment."""
+        for worker in self.processes:
+            if not (self.should_exit.is_set() or worker.process.is_alive()):
+                _log.error("worker %s died, and is replaced", worker.pid)
         self._attempt(super().keep_subprocess_alive)
 
     def _attempt(self, step: Callable[[], None]) -> None:
