@@ -213,7 +213,8 @@ class Mutex:
 
 def at_once(waiting: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in plain code, inside or outside of a loop. Raises ``RuntimeError`` if it has to wait."""
-    before, _here.plain_in = _here.plain_in, _get_running_loop() or ("trio" in sys.modules and this_loop()) or False
+    before = _here.plain_in
+    _here.plain_in = _get_running_loop() or ("trio" in sys.modules and this_loop()) or False
     try:
         waiting.send(None)
     except StopIteration as done:
