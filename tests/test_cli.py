@@ -756,3 +756,15 @@ def test_no_column_is_lost_and_no_cell_cut(environment: dict[str, str], monkeypa
 def test_wide_characters_are_aligned() -> None:
     table = Table([Row(("模型", "1")), Row(("ab", "20"))], "name | >n")
     assert plain([table]) == "name   n\n模型   1\nab    20\n"
+
+
+def test_commands_leave_the_delivery_of_webhooks_to_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, sandbox = list[Any](), Router.sandbox
+
+    def make(**options: Any) -> Router:
+        made.append(options["settings"])
+        return sandbox(**options)
+
+    monkeypatch.setattr(Router, "sandbox", make)
+    assert main(["route", "--sandbox", "Hi"]) == 0
+    assert [settings.webhooks.deliver for settings in made] == [False]
