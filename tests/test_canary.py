@@ -1,5 +1,5 @@
-"""Canary words in prompts and answers, keys and secrets never appear in logs, errors, traces, files or reprs, unless
-somebody asked for them: not however a call ends, nor whatever is passed to a ``Console`` by mistake."""
+"""Canary words in prompts, answers, keys and secrets never appear in logs, errors, traces, files or reprs, unless
+capture is on. It does not matter how a call ends, or what is passed to a ``Console`` by mistake."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _SAYS = {
     wire.SubTraceSpan: "trace_id",
     wire.ToolSpan: "still_running",
 }
-"""Fields that the tree tells of a span, by its type."""
+"""Fields of a span that the tree shows, by span type."""
 _USUAL = (("attempt", 1), ("provider", "sandbox"))
 
 
