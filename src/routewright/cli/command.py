@@ -111,7 +111,7 @@ _WORDS = {
     "pass Router(providers=[...]), or use Router.sandbox()": "or add --sandbox",
 }
 """Names in the library's messages about requests, and their options."""
-_OF_FILE = re.compile(r"\.(toml|json|py): ")
+_OF_FILE = re.compile(r"\.(toml|json): ")
 """Begins the path of a problem in a file."""
 _ARGUMENTS = {
     "filter": "FILTER",
