@@ -10,7 +10,6 @@ from random import Random
 
 from routewright import SqliteStorage
 from routewright._core.routing.inputs import RULES
-from routewright._core.timestamps import timestamp
 from routewright.wire import (
     Candidate,
     DecisionInput,
@@ -21,6 +20,7 @@ from routewright.wire import (
     Tokens,
     Trace,
 )
+from routewright.wire.timestamps import timestamp
 
 from .data import SEED, models
 

@@ -20,8 +20,6 @@ from routewright import (
     SqliteStorage,
     TraceStore,
 )
-from routewright._core.money import nanos_of
-from routewright._core.timestamps import timestamp
 from routewright.protocols import Facts, Storage
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Turn
@@ -44,6 +42,8 @@ from routewright.wire import (
     UpstreamCall,
     Usage,
 )
+from routewright.wire.money import nanos_of
+from routewright.wire.timestamps import timestamp
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 SET_UP = "2026-11-01T00:00:00.000Z"

@@ -11,11 +11,8 @@ import msgspec
 
 from ._core.agent.request import checked_run, run_of
 from ._core.money import usd
-from ._core.request.json_scan import quoted
-from ._core.request.problems import did_you_mean, shown
 from ._core.request.read import as_request, joined_tags
 from ._core.structured_output import Form
-from ._core.trace.ids import normalise_trace_id
 from ._engine.agent import SYSTEM, Plan, Resumed, checkpoint_of
 from ._engine.agent import Run as Run
 from ._engine.storage import GuardedStorage
@@ -37,7 +34,10 @@ from .wire import (
     ToolCall,
 )
 from .wire import Tool as Declaration
+from .wire.ids import normalise_trace_id
+from .wire.json_scan import quoted
 from .wire.plain import PlainData
+from .wire.problems import did_you_mean, shown
 
 if TYPE_CHECKING:
     from .router import Router

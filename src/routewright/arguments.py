@@ -7,18 +7,19 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, cast, get_args
 
 from . import wire
-from ._core.account import SCOPES, holds_key
+from ._core.account import SCOPES
 from ._core.account_fields import KEY_THERE, told
 from ._core.policy import checked_policy
-from ._core.request.json_scan import is_unicode
-from ._core.request.problems import listed, shown
 from ._core.request.rules import check_names
-from ._core.trace.ids import normalise_trace_id
 from .catalogue import Catalogue
 from .errors import ValidationFailed
 from .protocols import Cache, Provider
 from .protocols import Tool as RunnableTool
 from .settings import Settings
+from .wire.account import holds_key
+from .wire.ids import normalise_trace_id
+from .wire.json_scan import is_unicode
+from .wire.problems import listed, shown
 
 MAX_ACCOUNT_CHARS = 200
 ENVIRONMENTS = get_args(wire.Environment)

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from ._core.account import Pepper, is_live, told_key, unknown_key
 from ._core.crypto import derive, same
-from ._core.request.problems import shown
-from ._core.timestamps import timestamp
 from .coordination import RECHECK_S
 from .errors import RouterError, ValidationFailed
 from .protocols import Clock, Storage
 from .root_secret import RootSecret
 from .wire import SYSTEM_ACCOUNT, Caller, Environment, KeyByDigest, PutKey, Stands
+from .wire.problems import shown
+from .wire.timestamps import timestamp
 
 PURPOSE = "key pepper"
 MOST_KNOWN = 10_000

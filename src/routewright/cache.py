@@ -17,7 +17,6 @@ from ._core.cache.calibration import START, Bound
 from ._core.cache.guards import guard, offer
 from ._core.cache.question import gist
 from ._core.call import Call
-from ._core.request.problems import shown
 from ._engine.cache import Caching
 from ._engine.request_input import RawRequest
 from ._engine.route import Engine
@@ -28,6 +27,7 @@ from .settings import CacheSettings
 from .storage import open_cache
 from .wire import CacheSelection, CacheStats, Caller
 from .wire.plain import Struct
+from .wire.problems import shown
 from .worker import Worker
 
 if TYPE_CHECKING:

@@ -16,11 +16,12 @@ from routewright.wire import Bill, BillLine, Model, Usage
 
 from ._core.catalogue import prices as price_rules
 from ._core.catalogue.models import Deprecation, deprecations, given_fields, models_of, overlay
-from ._core.money import NANOS_PER_USD, PICOS_PER_NANO, PICOS_PER_USD_1M
-from ._core.request.json_scan import quoted
-from ._core.request.problems import did_you_mean, shown
-from ._core.request.read import rebuilt
+from ._core.money import PICOS_PER_NANO, PICOS_PER_USD_1M
 from ._core.request.rules import check_names, is_day
+from .wire.conversion import rebuilt
+from .wire.json_scan import quoted
+from .wire.money import NANOS_PER_USD
+from .wire.problems import did_you_mean, shown
 
 
 class Catalogue:

@@ -17,10 +17,10 @@ from routewright import wire
 from routewright.errors import Problem, ValidationFailed
 
 from ._core.policy import check_apart, checked_policy
-from ._core.request.json_scan import joined, quoted
-from ._core.request.problems import did_you_mean, example, in_json, shown
 from ._core.request.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, Range, is_date, is_day, is_name
 from .input_file import Document
+from .wire.json_scan import joined, quoted
+from .wire.problems import did_you_mean, example, in_json, shown
 
 T = TypeVar("T")
 

@@ -18,9 +18,6 @@ from . import wire
 from ._core.account import RANDOM_BYTES, SHOWN, is_live, new_key
 from ._core.account_fields import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
 from ._core.crypto import seal
-from ._core.money import usd_text
-from ._core.request.problems import listed, shown
-from ._core.timestamps import timestamp
 from ._core.webhooks.endpoint import (
     MAX_OVERLAP_S,
     OVERLAP_S,
@@ -57,6 +54,9 @@ from .settings import WebhookSettings
 from .storage import open_storage
 from .webhook import WebhookSigner
 from .wire.account import Secret
+from .wire.money import usd_text
+from .wire.problems import listed, shown
+from .wire.timestamps import timestamp
 from .worker import Worker
 
 

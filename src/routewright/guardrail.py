@@ -10,11 +10,11 @@ from ._core.guardrails.custom import check_custom, custom_pattern
 from ._core.guardrails.detectors import PATTERNS
 from ._core.guardrails.screen import STAGES, Ruled
 from ._core.guardrails.texts import Phrases
-from ._core.request.problems import Problems, no_choice, shown
 from ._core.request.rules import MAX_PROBLEMS, check_choice, check_phrases, check_text
 from .errors import Problem, ValidationFailed
 from .protocols import Guardrail
 from .wire import GuardrailAction, PatternKind, Stage
+from .wire.problems import Problems, no_choice, shown
 
 
 class PatternGuardrail(Ruled):

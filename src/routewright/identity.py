@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
-from routewright._core.trace.ids import CHANCE_LENGTH, IdSequence, letters_of
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, Rng
+from routewright.wire.ids import ALPHABET, LENGTH, TIME_LENGTH
 
+CHANCE_LENGTH = LENGTH - TIME_LENGTH - 2  # random letters: 70 bits
 DRAWN = 320
 """Ids per draw of random numbers: a draw from the system releases the GIL, and waits to get it back."""
 _SIZE = DRAWN * CHANCE_LENGTH
+_PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
+_LETTERS = ALPHABET.encode() * 8
+
+
+def letters_of(chance: bytes) -> str:
+    """Encode each random byte as a letter."""
+    return chance.translate(_LETTERS).decode()
+
+
+class IdSequence:
+    """Increasing ids of one process: milliseconds, a counter, random letters. If the clock steps back, the last time is
+    used until it catches up. After 1,024 ids in a millisecond the next millisecond is used."""
+
+    def __init__(self) -> None:
+        self._milliseconds = -1
+        self._within = 0
+        self._high = self._lead = ""
+
+    def next(self, prefix: str, milliseconds: int, chance: str) -> str:
+        """The next id. ``chance`` is ``CHANCE_LENGTH`` random letters."""
+        within = 0
+        if milliseconds <= self._milliseconds:
+            milliseconds, within = self._milliseconds, self._within + 1
+            if within == len(_PAIRS):
+                milliseconds, within = milliseconds + 1, 0
+        self._within = within
+        if milliseconds != self._milliseconds:
+            if milliseconds >> 20 != self._milliseconds >> 20:
+                self._high = "".join([_PAIRS[milliseconds >> bits & 1023] for bits in (40, 30, 20)])
+            self._milliseconds = milliseconds
+            self._lead = f"{self._high}{_PAIRS[milliseconds >> 10 & 1023]}{_PAIRS[milliseconds & 1023]}"
+        return f"{prefix}{self._lead}{_PAIRS[within]}{chance}"
 
 
 class Ids:

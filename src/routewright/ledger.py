@@ -10,8 +10,6 @@ from msgspec import UNSET, UnsetType
 
 from ._core.accounts.ledger import key_of
 from ._core.analytics.report import days_of
-from ._core.timestamps import moment
-from ._core.trace.ids import normalise_trace_id
 from ._engine.storage import GuardedStorage
 from .arguments import check_storage
 from .backends.clock import SystemClock
@@ -21,6 +19,8 @@ from .protocols import Clock, Storage
 from .storage import open_storage
 from .trace import When
 from .wire import LedgerRow, LedgerRows, LedgerSum, LedgerSums
+from .wire.ids import normalise_trace_id
+from .wire.timestamps import moment
 from .worker import Worker
 
 PIECE = 200

@@ -11,12 +11,12 @@ from math import inf
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
-from ._core.request.problems import shown
 from .errors import RouterError, ValidationFailed
 from .input_file import path_of, read
 from .loop import in_thread
 from .protocols import Clock
 from .wire import Policy, PolicyChanged
+from .wire.problems import shown
 
 Reload = Callable[[Sequence[Policy] | None], list[PolicyChanged]]
 """Publishes policies; None: those now in the file."""

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ._core.crypto import MIN_ROOT_BYTES, derive, same
-from ._core.request.json_scan import is_unicode
 from .backends.storage.memory import MemoryStorage
 from .coordination import Companions
 from .errors import PreconditionFailed, RouterError, StorageReadOnly, StorageUnavailable, ValidationFailed
 from .protocols import LocalStorage, Storage
 from .wire.account import Secret
+from .wire.json_scan import is_unicode
 
 VARIABLE = "ROUTEWRIGHT_SECRET"
 """The environment variable that replaces the file."""

@@ -13,8 +13,6 @@ from msgspec.structs import replace
 
 from ._core.call import Call
 from ._core.catalogue.models import resolve_one
-from ._core.request.json_scan import decode
-from ._core.request.problems import shown
 from ._core.request.read import Tags, as_budget, checked_tags, sent_request, tagged
 from ._core.request.rules import CALLER_EXTRA
 from ._core.routing.budget import SharedBudget, room_of
@@ -22,7 +20,6 @@ from ._core.routing.decision import Decision, explain
 from ._core.routing.what_if import PolicyCheck, WhyNot, why_not
 from ._core.structured_output import Form
 from ._core.tokens.estimate import bounds_of
-from ._core.trace.ids import normalise_trace_id, parse_traceparent
 from ._engine.answer import Answer
 from ._engine.context import NO_TAGS, parent_held, parent_here, tags_held, within
 from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
@@ -66,6 +63,9 @@ from .wire import (
     Trace,
     TraceItem,
 )
+from .wire.ids import normalise_trace_id, parse_traceparent
+from .wire.json_scan import decode
+from .wire.problems import shown
 from .worker import Detached
 
 __all__ = [

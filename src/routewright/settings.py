@@ -11,7 +11,6 @@ from msgspec import Struct, field
 
 from ._core.analytics.report import checked_keys
 from ._core.attempts.budgets import ExecutionLimits as ExecutionLimits
-from ._core.request.problems import shown
 from ._core.webhooks.outbox import DELAYS_S, MAX_ATTEMPTS
 from ._engine.capture import Capturing
 from .backends.clock import SystemClock
@@ -27,6 +26,7 @@ from .protocols import (
     WebhookTransport,
 )
 from .wire import Durability, SetRetention
+from .wire.problems import shown
 
 DAY_S = 24 * 3600.0
 MAX_DAYS = 36_500

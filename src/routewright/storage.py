@@ -17,7 +17,6 @@ from ._core.accounts.wait_queue import WaitQueue
 from ._core.analytics.rollup import Rollups
 from ._core.attempts.statistics import added
 from ._core.policy import next_label
-from ._core.request.problems import did_you_mean, shown
 from ._core.trace.filter import selects
 from ._core.write_batch import check_batch, check_digests, ids_of
 from .backends.coordination.memory import MemoryCoordination
@@ -25,6 +24,7 @@ from .backends.storage.memory import MemoryStorage
 from .errors import ValidationFailed
 from .protocols import Cache, Clock, Coordination, Storage
 from .wire.account import without_password
+from .wire.problems import did_you_mean, shown
 
 __all__ = [
     "Expired",

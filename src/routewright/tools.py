@@ -13,13 +13,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ._core.agent.calculator import CalculatorError, calculate
-from ._core.request.problems import shown
 from ._core.request.rules import FUNCTION_NAME
 from .errors import ValidationFailed
 from .loop import Threads, Work
 from .protocols import BaseTool, CodeSandbox, SearchBackend, SearchResult, Tool, ToolContext, ToolFailed
 from .wire import FunctionSpec
 from .wire import Tool as Declaration
+from .wire.problems import shown
 
 KEPT = 64
 """Cached declarations of functions: making one takes about a millisecond."""

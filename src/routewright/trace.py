@@ -25,12 +25,9 @@ from ._core.analytics.report import (
     usage_report,
 )
 from ._core.analytics.rollup import GROUPS
-from ._core.request.problems import shown
 from ._core.request.rules import Range
 from ._core.snapshot_delta import checked_trace
-from ._core.timestamps import span_of
 from ._core.trace.filter import parse_filter, seal, unseal
-from ._core.trace.ids import normalise_trace_id
 from ._engine.storage import read_trace
 from ._engine.trace_queue import FreshStorage
 from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
@@ -41,6 +38,9 @@ from .protocols import Clock, Storage
 from .root_secret import RootSecret
 from .settings import Retention, Settings
 from .storage import open_storage
+from .wire.ids import normalise_trace_id
+from .wire.problems import shown
+from .wire.timestamps import span_of
 from .worker import Worker
 
 When = str | datetime | date

@@ -19,11 +19,11 @@ from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from opentelemetry.trace import SpanKind, StatusCode
 
 from routewright import Caller, Capture, DenyList, Router, Settings
-from routewright._core.trace.ids import span_id_of
 from routewright.contrib.otel import OpenTelemetry
 from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS
 from routewright.errors import UpstreamFailed
 from routewright.wire import ModelSpan, Trace
+from routewright.wire.ids import span_id_of
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 HERE = f"00-{TRACE}-{SPAN}-01"

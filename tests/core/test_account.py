@@ -15,17 +15,16 @@ from routewright._core.account import (
     SHOWN,
     Pepper,
     compromised_from,
-    holds_key,
     is_compromised,
     is_live,
     limits_of,
     new_key,
     told_key,
     unknown_key,
-    without_keys,
 )
 from routewright.errors import AuthenticationFailed
 from routewright.wire import Account, Environment, Key, PlanName, RateLimits
+from routewright.wire.account import holds_key, without_keys
 from tests.contracts.storage.samples import make_account, make_key
 
 LIVE = new_key("production", bytes(range(RANDOM_BYTES)))

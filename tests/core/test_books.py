@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from routewright._core.accounts.books import INCIDENTS, WEEK_S, Books, forgotten_at, is_quiet
 from routewright._core.accounts.ledger import added, key_of, sum_of
 from routewright._core.accounts.state import KEPT_S, Expired, KeptResult
-from routewright._core.timestamps import timestamp
 from routewright.wire import (
     Events,
     Incident,
@@ -26,6 +25,7 @@ from routewright.wire import (
     StoredEvent,
     Tokens,
 )
+from routewright.wire.timestamps import timestamp
 from tests.contracts.storage.samples import AT, make_row
 
 NOW = 1_795_478_400.0

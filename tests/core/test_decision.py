@@ -40,7 +40,7 @@ from routewright.wire import (
     Reason,
     TokenBounds,
 )
-from routewright.wire.analytics import usd_short
+from routewright.wire.money import usd_short
 from tests.tables import table
 
 from .pools import TODAY, board, healths, inputs, models, pools

@@ -6,7 +6,8 @@ from itertools import cycle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.trace.ids import CHANCE_LENGTH, IdSequence, letters_of, milliseconds_of, normalise_trace_id
+from routewright.identity import CHANCE_LENGTH, IdSequence, letters_of
+from routewright.wire.ids import milliseconds_of, normalise_trace_id
 
 chances = st.binary(min_size=CHANCE_LENGTH, max_size=CHANCE_LENGTH).map(letters_of)
 

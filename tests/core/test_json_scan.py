@@ -12,18 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from routewright._core.request import read as request_module
-from routewright._core.request.json_scan import (
-    MAX_DEPTH,
-    Flaw,
-    decode,
-    finite,
-    flaw_in,
-    joined,
-    nests_deeper,
-    object_in,
-    scan,
-)
 from routewright.errors import InvalidJson, Problem, ValidationFailed
+from routewright.wire.json_scan import MAX_DEPTH, Flaw, decode, finite, flaw_in, joined, nests_deeper, object_in, scan
 from tests.tables import table
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from routewright._core.timestamps import moment, timestamp
 from routewright.errors import Problem, ValidationFailed
+from routewright.wire.timestamps import moment, timestamp
 from tests.tables import table
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -19,16 +19,9 @@ from routewright._core.catalogue.prices import (
     range_nanos,
     usage_nanos,
 )
-from routewright._core.money import (
-    MOST_TOKENS,
-    MOST_USD_PER_1M,
-    budget_nanos,
-    nanos,
-    price_picos,
-    usd_text,
-)
+from routewright._core.money import MOST_TOKENS, MOST_USD_PER_1M, budget_nanos, nanos, price_picos
 from routewright.wire import Model, PriceTier, Pricing, Usage
-from routewright.wire.analytics import usd_short
+from routewright.wire.money import usd_short, usd_text
 from tests.tables import table
 
 

@@ -19,7 +19,7 @@ from routewright import Catalogue, Policy, Router
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.model_selector import CAPABLE, Known
-from routewright._core.money import budget_nanos, sayable, usd_text
+from routewright._core.money import budget_nanos, sayable
 from routewright._core.policy import Laid, checked_policy
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.constraints import FitCheck, failures
@@ -42,6 +42,7 @@ from routewright.wire import (
     Pricing,
     TokenBounds,
 )
+from routewright.wire.money import usd_text
 from tests.tables import table
 
 from .policies import publish

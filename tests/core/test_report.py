@@ -40,7 +40,7 @@ from routewright.wire import (
     UsageRow,
     UsageTotals,
 )
-from routewright.wire.analytics import time_short
+from routewright.wire.timestamps import time_short
 from tests.tables import table
 
 NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC).timestamp()

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.request.problems import nearest
 from routewright._core.request.read import as_request, checked, decode_request, needs_of
 from routewright._core.request.rules import MAX_PROBLEMS, _check_fields, check_ids
 from routewright.errors import InvalidJson, Problem, ValidationFailed
@@ -40,6 +39,7 @@ from routewright.wire import (
     Tool,
     ToolCall,
 )
+from routewright.wire.problems import nearest
 from tests.tables import table
 
 HELLO: dict[str, Any] = {"role": "user", "content": "Hello"}

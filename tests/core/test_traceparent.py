@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.trace.ids import RANDOM, SAMPLED, TraceParent, parse_traceparent, span_id_of
+from routewright.wire.ids import RANDOM, SAMPLED, TraceParent, parse_traceparent, span_id_of
 from tests.tables import table
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -10,7 +10,6 @@ from routewright import (
     Router,
     Settings,
 )
-from routewright._core.timestamps import timestamp
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line
 from routewright.wire import (
@@ -29,6 +28,7 @@ from routewright.wire import (
     Usage,
     Write,
 )
+from routewright.wire.timestamps import timestamp
 
 from . import support
 from .behind import Behind

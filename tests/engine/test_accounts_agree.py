@@ -15,8 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import MemoryStorage, ProviderFault, RateLimited, Router, RouterError, Settings, SqliteStorage
-from routewright._core.money import nanos_of
-from routewright._core.timestamps import timestamp
 from routewright.protocols import LimitingStorage
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause
@@ -37,6 +35,8 @@ from routewright.wire import (
     Usage,
     UsageCounts,
 )
+from routewright.wire.money import nanos_of
+from routewright.wire.timestamps import timestamp
 
 from .bank import ONE, SPARE, account, key
 

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from routewright._core.trace.ids import CHANCE_LENGTH
-from routewright.identity import DRAWN, Ids
+from routewright.identity import CHANCE_LENGTH, DRAWN, Ids
 from routewright.testing import FakeClock
 
 

@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import Budget, Catalogue, Model, NoCandidates, Policy, Pricing, Router, RouterError, Settings
-from routewright._core.money import nanos_of
 from routewright.errors import QuotaExhausted
 from routewright.testing import ScriptedProvider
 from routewright.wire import Delta, Finish, PolicyFallback, PriceTier, Usage
+from routewright.wire.money import nanos_of
 
 from .bank import ACME, Bank, account
 

@@ -13,9 +13,9 @@ from opentelemetry import trace as telemetry
 from opentelemetry.sdk.trace import TracerProvider
 
 from routewright import Answer, Delta, Finish, Model, Pricing, Router, Settings, UpstreamCall, ValidationFailed
-from routewright._core.trace.ids import span_id_of
 from routewright.router import StepCall
 from routewright.wire import Chunk, Trace
+from routewright.wire.ids import span_id_of
 from tests.tables import table
 
 pytestmark = pytest.mark.anyio

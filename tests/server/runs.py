@@ -10,11 +10,11 @@ import anyio
 import msgspec
 
 from routewright import Agent, Catalogue, Console, MemoryStorage, Model, Pricing, Router, Settings
-from routewright._core.timestamps import timestamp
 from routewright.server import HttpLimits, create_app
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause, Script
 from routewright.wire import Delta, Events, Finish, LedgerRow, LedgerRows, Stands, ToolDelta, Usage
+from routewright.wire.timestamps import timestamp
 from tests.engine.behind import Behind
 
 from .serving import SECRET, bearer

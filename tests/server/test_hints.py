@@ -16,11 +16,11 @@ import pytest
 
 import routewright
 from routewright import Agent, Console, Policy, Router, TraceStore, ValidationFailed
-from routewright._core.request.problems import in_json, known_places, nearest, no_choice
 from routewright.errors import Problem, RouterError
 from routewright.server import App, create_app
 from routewright.storage import open_storage
 from routewright.wire import Budget, Fallback, Params, RouteRequest
+from routewright.wire.problems import in_json, known_places, nearest, no_choice
 from tests.tables import table
 
 from .asking import ask

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from routewright import Model, OpenAIProvider, Pricing, Router, Settings
-from routewright._core.trace.ids import span_id_of
 from routewright.backends.storage.memory import MemoryStorage
+from routewright.wire.ids import span_id_of
 from tests.tables import table
 
 from .serving import HELLO, Site, bearer, served

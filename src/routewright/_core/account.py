@@ -11,10 +11,10 @@ from typing import NamedTuple, get_args
 from routewright import wire
 from routewright.errors import AuthenticationFailed, RateLimited
 from routewright.wire import Account, Environment, Key, PlanName, RateLimits, Resource, Scope, WindowState
+from routewright.wire.ids import AFTER_PREFIX
+from routewright.wire.timestamps import moment
 
 from .crypto import mac
-from .timestamps import moment
-from .trace.ids import AFTER_PREFIX
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 PLANS: dict[PlanName, RateLimits] = {
@@ -32,8 +32,6 @@ _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _LENGTH = 33  # characters of base 62 for 192 bits
 _KEY = re.compile(rf"sk_(?:live|test)_[0-9A-Za-z]{{{_LENGTH}}}", re.ASCII)
 _KEY_ID = re.compile(f"key_{AFTER_PREFIX}")
-_KEY_IN_TEXT = re.compile(r"sk_(?:live|test)_[0-9A-Za-z]{8}")
-_KEYS_IN_TEXT = re.compile(r"(sk_(?:live|test)_)[0-9A-Za-z]{8,}")
 _MARK_BYTES = 4
 _BEARER = re.compile(r"bearer +([!-~]+) *", re.ASCII | re.IGNORECASE)
 _LONGEST = 200
@@ -87,16 +85,6 @@ class Pepper:
     def made(self, digest: str) -> bool:
         """True if a digest was made with this pepper."""
         return digest.startswith(self._mark)
-
-
-def holds_key(text: str) -> bool:
-    """True if a text contains an API key."""
-    return _KEY_IN_TEXT.search(text) is not None
-
-
-def without_keys(text: str) -> str:
-    """Replace API keys in a text by their prefix and ``***``."""
-    return _KEYS_IN_TEXT.sub(r"\1***", text)
 
 
 def told_key(authorization: object, environment: Environment | None) -> Told:

@@ -14,11 +14,12 @@ from msgspec.structs import replace
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Account, Environment, Key, RateLimits, Severity
+from routewright.wire.account import holds_key
+from routewright.wire.json_scan import quoted
+from routewright.wire.problems import EXACT, Problems, did_you_mean, listed, shown
 
-from .account import PLANS, SCOPES, holds_key
+from .account import PLANS, SCOPES
 from .money import budget_nanos
-from .request.json_scan import quoted
-from .request.problems import EXACT, Problems, did_you_mean, listed, shown
 from .request.rules import Range
 
 Changed = TypeVar("Changed", Account, Key)

@@ -23,12 +23,12 @@ from routewright.wire import (
     ToolDelta,
     Usage,
 )
+from routewright.wire.json_scan import is_unicode
 
 from .attempts.faults import ENDING, FinishReason, ending_of
 from .catalogue.prices import Prices, adds_up, range_nanos, usage_nanos
 from .guardrails.screen import Hit
 from .money import MOST_TOKENS
-from .request.json_scan import is_unicode
 from .routing.plan import Leg
 from .tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate, text_range
 

@@ -38,6 +38,8 @@ from routewright.wire import (
     WarmPrefix,
     WindowState,
 )
+from routewright.wire.ids import TraceParent
+from routewright.wire.timestamps import timestamp
 
 from .account import usage_of
 from .attempt import NO_TEXT, Attempt, Rare
@@ -52,8 +54,6 @@ from .routing.decision import Decision
 from .routing.plan import ID, Plan
 from .routing.request_options import Requirements
 from .routing.scoring import Prompt
-from .timestamps import timestamp
-from .trace.ids import TraceParent
 from .trace.spans import (
     ESTIMATED,
     HEDGE,

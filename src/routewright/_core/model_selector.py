@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from routewright.errors import ValidationFailed
 from routewright.wire import Capability, Model, Policy
+from routewright.wire.json_scan import quoted
+from routewright.wire.problems import did_you_mean, listed
 
 from .catalogue.models import resolve
-from .request.json_scan import quoted
-from .request.problems import did_you_mean, listed
 
 CAPABLE: dict[Capability, Callable[[Model], bool]] = {
     "image": lambda model: "image" in (model.modalities or ()),

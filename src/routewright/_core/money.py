@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from decimal import Context, Decimal
 
-from routewright.wire.analytics import NANOS_PER_USD as NANOS_PER_USD
+from routewright.wire.money import NANOS_PER_USD
 
 PICOS_PER_NANO = 1_000
 _DIGITS = 12  # significant digits of a price; further digits in price lists are float errors
@@ -42,19 +42,6 @@ def nanos(picos: int) -> int:
 def usd(amount_nanos: int) -> float:
     """Convert an amount to dollars."""
     return amount_nanos / NANOS_PER_USD
-
-
-def nanos_of(dollars: float) -> int:
-    """Convert dollars to nano-dollars, rounded to nearest."""
-    return round(dollars * NANOS_PER_USD)
-
-
-def usd_text(amount_nanos: int) -> str:
-    """Format an amount in dollars with all digits: ``0.0021``."""
-    if amount_nanos < 0:
-        return f"-{usd_text(-amount_nanos)}"
-    dollars, rest = divmod(amount_nanos, NANOS_PER_USD)
-    return f"{dollars}.{rest:09}".rstrip("0").rstrip(".")
 
 
 def sayable(amount_nanos: int) -> int:

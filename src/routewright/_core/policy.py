@@ -29,15 +29,15 @@ from routewright.wire import (
     RouteRequest,
     Stage,
 )
+from routewright.wire.conversion import rebuilt
+from routewright.wire.ids import ALPHABET
+from routewright.wire.json_scan import quoted
+from routewright.wire.problems import Problems, as_attribute, did_you_mean, listed, shown
 
 from .catalogue.models import content_id
 from .guardrails.custom import check_custom
 from .model_selector import CAPABLE, Known, allowed, in_order
 from .request import rules
-from .request.json_scan import quoted
-from .request.problems import Problems, as_attribute, did_you_mean, listed, shown
-from .request.read import rebuilt
-from .trace.ids import ALPHABET
 
 N = TypeVar("N", int, float)
 

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import HealthSnapshot, ModelHealth, Trace
+from routewright.wire.json_scan import MAX_DEPTH, Flaw, beneath, flaw_in, joined
+from routewright.wire.problems import Problems, problem_of, shown
+from routewright.wire.timestamps import moment
 
 from .analytics.rollup import MOST_MS, MOST_TOKENS, MOST_USD
-from .request.json_scan import MAX_DEPTH, Flaw, beneath, flaw_in, joined
-from .request.problems import Problems, problem_of, shown
 from .request.rules import MAX_PROBLEMS, check_metadata
-from .timestamps import moment
 
 
 class HealthChange(Struct, frozen=True, omit_defaults=True):

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Message, Params, RouteRequest, TokenBounds
+from routewright.wire.json_scan import beneath
 
-from .request.json_scan import beneath
 from .request.rules import FUNCTION_NAME
 from .tokens.estimate import bounds_of
 

@@ -8,8 +8,7 @@ from typing import get_args
 from routewright import wire
 from routewright.errors import PreconditionFailed, UnsupportedWrite
 from routewright.wire import SYSTEM_ACCOUNT, Environment, Write
-
-from .money import NANOS_PER_USD, usd_text
+from routewright.wire.money import NANOS_PER_USD, usd_text
 
 MOST_CREDIT = 9_000_000_000 * NANOS_PER_USD
 """Limit on an account's total credit; fits into 64 bits."""

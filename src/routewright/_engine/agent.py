@@ -19,7 +19,7 @@ from routewright._core.accounts.payer import without_money
 from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observation, RunTools
 from routewright._core.agent.record import RunRecord, run_trace, words_of
 from routewright._core.agent.request import FULL, fitted
-from routewright._core.money import budget_nanos, nanos_of, usd, usd_text
+from routewright._core.money import budget_nanos, usd
 from routewright._core.request.read import checked
 from routewright._core.structured_output import Form, with_output
 from routewright._core.tokens.estimate import bounds_of
@@ -35,6 +35,7 @@ from routewright.errors import (
 )
 from routewright.protocols import Facts, Tool, ToolContext
 from routewright.wire import Tool as Declaration
+from routewright.wire.money import nanos_of, usd_text
 
 from .admission import Admission
 from .answer import reread

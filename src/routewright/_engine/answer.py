@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from routewright._core.account import headers_of
 from routewright._core.call import Call
-from routewright._core.request.json_scan import quoted
 from routewright._core.routing.board import Board
 from routewright._core.routing.decision import Decision
 from routewright._core.structured_output import Fit, Form
@@ -35,6 +34,7 @@ from routewright.wire import (
     WindowState,
     WindowUsage,
 )
+from routewright.wire.json_scan import quoted
 from routewright.wire.plain import PlainData, preformatted
 
 if TYPE_CHECKING:

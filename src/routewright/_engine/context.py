@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import anyio
 
 from routewright._core.request.read import joined_tags
-from routewright._core.trace.ids import RANDOM, SAMPLED, TraceParent, span_id_of
 from routewright.loop import current_task
+from routewright.wire.ids import RANDOM, SAMPLED, TraceParent, span_id_of
 
 
 class CancelWatch:

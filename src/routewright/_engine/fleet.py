@@ -26,8 +26,6 @@ from routewright._core.catalogue.models import (
     unavailable,
     under_catalogue,
 )
-from routewright._core.request.json_scan import quoted
-from routewright._core.request.problems import shown
 from routewright._core.request.rules import CALLER_EXTRA, URLS, checked_caller_extra
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.constraints import Kind
@@ -36,6 +34,8 @@ from routewright.errors import NoProviders, Problem, ProviderFault, RouterError,
 from routewright.fork import Guard
 from routewright.protocols import BaseProvider, Clock, Provider, options_of
 from routewright.wire import Availability, AvailabilityStatus, Caller, ErrorBurst, Feature, Learned, Model, Need
+from routewright.wire.json_scan import quoted
+from routewright.wire.problems import shown
 
 from .shared_limits import Sharing
 

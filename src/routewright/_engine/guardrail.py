@@ -10,11 +10,11 @@ from anyio.lowlevel import RunVar
 
 from routewright._core.guardrails.screen import REST, AnswerGate, Hit, PassageGate
 from routewright._core.guardrails.texts import PIECE_CHARS, Passage
-from routewright._core.request.json_scan import quoted
 from routewright.errors import InternalError
 from routewright.loop import in_plain_code, this_loop
 from routewright.protocols import Clock, Guardrail
 from routewright.wire import Delta, Finish, FunctionCall, ToolCall, ToolDelta
+from routewright.wire.json_scan import quoted
 
 from .capture import REST_S
 from .context import CancelWatch

@@ -17,14 +17,14 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from routewright._core.agent.record import Recorded
-from routewright._core.request.problems import shown
-from routewright._core.timestamps import timestamp
 from routewright.errors import ValidationFailed
 from routewright.fork import Guard
 from routewright.identity import Ids
 from routewright.loop import Signal, is_cancelled
 from routewright.protocols import Clock
 from routewright.wire import Caller, Event, PushedEvent, Trace
+from routewright.wire.problems import shown
+from routewright.wire.timestamps import timestamp
 from routewright.wire.trace import copied
 from routewright.worker import Job, Worker
 

@@ -15,13 +15,14 @@ from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
 from routewright._core.call import Call
-from routewright._core.money import usd, usd_text
+from routewright._core.money import usd
 from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing
 from routewright._core.routing.budget import Room, Share, SharedBudget, own_room, within, worst_of_plan
 from routewright._core.routing.decide import pays_for_any
 from routewright.errors import BudgetExceeded, RouterError, ValidationFailed
 from routewright.wire import Budget, Caller, DecisionInput
+from routewright.wire.money import usd_text
 
 from .answer import Answer
 from .request_input import RawRequest, Read

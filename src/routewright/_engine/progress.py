@@ -19,12 +19,12 @@ from routewright._core.attempts.faults import FAULTS, hint_of
 from routewright._core.attempts.machine import FALLBACK_SHARE, Attempts, End, Wait
 from routewright._core.call import Call
 from routewright._core.guardrails.screen import Hit
-from routewright._core.request.json_scan import quoted
 from routewright._core.routing.budget import Amount, worst_of_call, worst_wanted
 from routewright._core.structured_output import Fit, Form, Repair
 from routewright.errors import ProviderFault, RouterError
 from routewright.protocols import Clock, Deadline, Guardrail, Provider, Rng
 from routewright.wire import Chunk, Delta, FallbackReason, FaultKind, Finish, Params, ToolDelta, UpstreamCall, Usage
+from routewright.wire.json_scan import quoted
 
 from .admission import Admission
 from .classify import FILTERED, TOO_SLOW, WITH_GUARDRAILS, Fault, fault_of, misfit, no_answer, silence

@@ -17,8 +17,8 @@ from routewright._core.tokens.estimate import (
     bounds_of,
     bounds_of_text,
 )
-from routewright._core.trace.ids import TraceParent
 from routewright.wire import Message, RouteRequest, TokenBounds
+from routewright.wire.ids import TraceParent
 
 LARGE_CHARACTERS = WHOLE_CHARACTERS
 """Size of all texts that takes about a millisecond to read."""

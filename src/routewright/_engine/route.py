@@ -26,7 +26,6 @@ from routewright._core.guardrails.screen import RequestGate, guardrails_of, stan
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._core.money import PICOS_PER_NANO
 from routewright._core.policy import Laid, by_key, class_of, find_policy, name_of, under_policy
-from routewright._core.request.json_scan import quoted
 from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing, check_https
 from routewright._core.routing.budget import Room, room_of, within, worst_of_start
@@ -66,6 +65,7 @@ from routewright.wire import (
     RunLimit,
     Scope,
 )
+from routewright.wire.json_scan import quoted
 
 from .admission import TRIES, Admission, Admissions
 from .answer import Answer, DecideAgain, Replayed, reread

@@ -9,8 +9,6 @@ from functools import cache
 from math import inf
 from typing import Any, TypeVar, get_args, get_origin, get_overloads, get_type_hints
 
-from routewright._core.request.json_scan import quoted
-from routewright._core.timestamps import timestamp
 from routewright._core.trace.spans import joined
 from routewright.errors import (
     InternalError,
@@ -24,6 +22,8 @@ from routewright.errors import (
 from routewright.loop import is_cancelled
 from routewright.protocols import Clock, Facts, ImmediateStorage, Storage
 from routewright.wire import Ask, Caller, Grant, Left, Query, RunLimit, Scan, Stands, Trace, TraceById, Write, Written
+from routewright.wire.json_scan import quoted
+from routewright.wire.timestamps import timestamp
 
 T = TypeVar("T")
 TRIES = 10

@@ -12,10 +12,10 @@ from msgspec import MsgspecError, json
 
 from routewright._core.agent.machine import Observation, arguments_shown, decode_object
 from routewright._core.agent.request import misfits
-from routewright._core.request.json_scan import is_shallow
-from routewright._core.request.problems import did_you_mean
 from routewright.protocols import BaseTool, Clock, Tool, ToolContext, ToolFailed, options_of
 from routewright.wire import Step, ToolCall
+from routewright.wire.json_scan import is_shallow
+from routewright.wire.problems import did_you_mean
 
 Approve = Callable[[str, dict[str, Any]], bool | Awaitable[bool]]
 """Called with a tool's name and arguments before it runs; False blocks it."""

@@ -18,8 +18,6 @@ import anyio
 
 from routewright._core.accounts.ledger import bounded, without_trace
 from routewright._core.agent.record import Recorded
-from routewright._core.money import usd_text
-from routewright._core.request.json_scan import quoted
 from routewright.errors import (
     InternalError,
     NotFound,
@@ -48,6 +46,8 @@ from routewright.wire import (
     Write,
     Written,
 )
+from routewright.wire.json_scan import quoted
+from routewright.wire.money import usd_text
 from routewright.worker import Job, Worker
 
 from .capture import redacting

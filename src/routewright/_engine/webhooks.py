@@ -15,7 +15,6 @@ from weakref import WeakSet
 import anyio
 import anyio.abc
 
-from routewright._core.timestamps import timestamp
 from routewright._core.webhooks.endpoint import headers_for, opened
 from routewright._core.webhooks.outbox import ATTEMPT_S, DELAYS_S, MAX_ATTEMPTS, after_attempt, body_of
 from routewright.errors import RouterClosed, RouterError, StorageUnavailable, UnsupportedWrite
@@ -35,6 +34,7 @@ from routewright.wire import (
     Write,
     Written,
 )
+from routewright.wire.timestamps import timestamp
 
 from .storage import GuardedStorage
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import anyio
 
-from routewright._core.request.json_scan import quoted
-from routewright._core.request.problems import did_you_mean
 from routewright.agent import BUILT_IN, Agent
 from routewright.backends.tools.search import SearxngSearch
 from routewright.errors import ValidationFailed
 from routewright.protocols import CodeSandbox
 from routewright.wire import AgentResponse, RunCompleted, RunStarted, Step, StepCompleted, StepStarted
-from routewright.wire.analytics import time_short
+from routewright.wire.json_scan import quoted
+from routewright.wire.problems import did_you_mean
+from routewright.wire.timestamps import time_short
 
 from .command import CATALOGUE, RUN_EXITS, arg, exit_code_of, flag, group, in_words, refused, repeated, verb
 from .route import AIM, METADATA, MODEL, POLICIES, POLICY, SANDBOX, keep, prompt_of, router_of

@@ -10,12 +10,12 @@ from typing import Any, get_args
 import msgspec
 
 from routewright._core.account_fields import told
-from routewright._core.timestamps import timestamp
 from routewright.errors import NotFound
 from routewright.protocols import Cache
 from routewright.router import Router
 from routewright.storage import open_cache
 from routewright.wire import Caller, Environment
+from routewright.wire.timestamps import timestamp
 
 from .command import JSON, YES, arg, flag, group, refused, unconfirmed, verb
 from .route import pair

@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 
 from routewright._core.catalogue.price_list import Listed, changes_of, read_price_list, updates_of, with_updates
-from routewright._core.request.json_scan import quoted
-from routewright._core.request.problems import did_you_mean, shown
-from routewright._core.request.problems import listed as in_quotes
 from routewright._core.routing.what_if import PolicyCheck
-from routewright._core.timestamps import timestamp
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
 from routewright.config import policies_of, read_catalogue
 from routewright.input_file import Document, json_document, read
 from routewright.router import Router
+from routewright.wire.json_scan import quoted
+from routewright.wire.problems import did_you_mean, shown
+from routewright.wire.problems import listed as in_quotes
+from routewright.wire.timestamps import timestamp
 
 from .command import CATALOGUE, JSON, NOBODY_FITS, OK, arg, flag, refused, repeated, several, verb
 from .route import PROMPT, request_of

@@ -21,10 +21,9 @@ from typing import Any, NamedTuple, NoReturn, get_args
 import msgspec
 
 from routewright import __version__, errors
-from routewright._core.account import without_keys
 from routewright.errors import RouterError, ValidationFailed
 from routewright.wire import error_envelope
-from routewright.wire.account import without_passwords
+from routewright.wire.account import without_keys, without_passwords
 
 from .show import Screen, discard_output, json_line
 

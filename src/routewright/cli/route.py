@@ -15,8 +15,6 @@ import msgspec
 from msgspec.structs import replace
 
 from routewright import Answer, wire
-from routewright._core.request.json_scan import quoted
-from routewright._core.request.problems import did_you_mean
 from routewright._core.request.read import decode_request
 from routewright._core.routing.decision import Decision, explain
 from routewright.assembly import stale
@@ -28,7 +26,9 @@ from routewright.router import Router
 from routewright.settings import Settings, WebhookSettings
 from routewright.trace import TraceStore
 from routewright.wire import Effort, Goal, Message, Modality, Model, Part, Reason, RouteRequest, Strategy
-from routewright.wire.analytics import time_short
+from routewright.wire.json_scan import quoted
+from routewright.wire.problems import did_you_mean
+from routewright.wire.timestamps import time_short
 
 from .command import CATALOGUE, JSON, arg, either, flag, group, in_words, refused, repeated, several, verb
 from .show import LIST_PRICE, USUAL_TIME, Block, Line, Row, Screen, Table, dollars, facts, listing, picked, tokens

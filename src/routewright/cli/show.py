@@ -19,12 +19,11 @@ from unicodedata import combining, east_asian_width
 
 import msgspec
 
-from routewright._core.account import without_keys
-from routewright._core.money import nanos_of, usd_text
-from routewright._core.timestamps import timestamp
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import ModelSpan, Tokens, TraceItem
-from routewright.wire.analytics import time_short
+from routewright.wire.account import without_keys
+from routewright.wire.money import nanos_of, usd_text
+from routewright.wire.timestamps import time_short, timestamp
 
 Style = Literal["plain", "title", "good", "bad", "dim"]
 _COLOURS: dict[Style, str] = {"plain": "", "title": "bold", "good": "green", "bad": "red", "dim": "dim"}

@@ -9,7 +9,7 @@ from msgspec import to_builtins
 
 from routewright import wire
 from routewright.wire import Candidate, ModelSpan, Span, SpanStatus, Trace, TraceStatus
-from routewright.wire.analytics import time_short
+from routewright.wire.timestamps import time_short
 
 from .show import Block, Line, Row, Style, Table, cell, cost, dollars, heading, listing, tokens
 

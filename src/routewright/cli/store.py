@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from routewright._core.request.json_scan import is_unicode
-from routewright._core.timestamps import timestamp
 from routewright.authentication import strangers
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.upkeep import backup, check, live_digests, upgrade
@@ -25,6 +23,8 @@ from routewright.settings import Retention
 from routewright.storage import is_postgres, open_storage, url_of
 from routewright.trace import TraceStore
 from routewright.wire import SYSTEM_ACCOUNT, Caller, Environment, RollupKeys
+from routewright.wire.json_scan import is_unicode
+from routewright.wire.timestamps import timestamp
 
 from .command import INTERNAL, JSON, KEPT, OK, Declaration, arg, number_or, refused, verb
 from .show import Line, Screen, facts, fields, picked

@@ -12,11 +12,11 @@ import msgspec
 
 from routewright import wire
 from routewright._core.account_fields import told
-from routewright._core.request.json_scan import quoted
 from routewright.errors import NotFound, StorageCorrupt
 from routewright.trace import TraceStore
 from routewright.wire import Trace, TraceItem
-from routewright.wire.analytics import time_short
+from routewright.wire.json_scan import quoted
+from routewright.wire.timestamps import time_short
 
 from .command import YES, arg, flag, refused, unconfirmed, verb
 from .show import LIST_PRICE, USUAL_TIME, Block, Line, Screen, cost, counted, facts, fields, listing, picked, tokens

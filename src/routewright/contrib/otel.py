@@ -15,7 +15,6 @@ from typing import Any, assert_never
 import msgspec
 
 from routewright import Router
-from routewright._core.trace.ids import parse_traceparent, span_id_of
 from routewright.router import Subscription
 from routewright.wire import (
     CacheSpan,
@@ -29,6 +28,7 @@ from routewright.wire import (
     ToolSpan,
     Trace,
 )
+from routewright.wire.ids import parse_traceparent, span_id_of
 
 from .semconv import (
     ATTRIBUTES,

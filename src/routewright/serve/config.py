@@ -15,7 +15,6 @@ from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
 from routewright._core.attempts.budgets import ExecutionLimits
-from routewright._core.request.problems import did_you_mean
 from routewright._core.request.rules import Range
 from routewright._core.webhooks.outbox import MAX_ATTEMPTS
 from routewright.config import STRICT, Name, Strict, Switch, entry_of, shaped, within
@@ -24,6 +23,7 @@ from routewright.input_file import read
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.settings import CacheSettings, Limits, Settings, WebhookSettings
 from routewright.wire import Durability, Environment
+from routewright.wire.problems import did_you_mean
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 CONFIG = "ROUTEWRIGHT_CONFIG"

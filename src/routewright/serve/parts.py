@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import anyio.to_thread
 
-from routewright._core.request.problems import one_of, shown
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.catalogue import Catalogue
 from routewright.console import Console
@@ -23,6 +22,7 @@ from routewright.router import Router
 from routewright.settings import CacheSettings, Capture, ExecutionLimits, Limits, Retention, Settings, WebhookSettings
 from routewright.storage import open_cache, open_coordination, open_storage
 from routewright.wire import PutAccount, PutKey
+from routewright.wire.problems import one_of, shown
 
 from .plan import Plan, Tls
 

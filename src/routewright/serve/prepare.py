@@ -14,7 +14,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import get_args
 
-from routewright._core.request.problems import listed
 from routewright.backends.clock import SystemClock
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.hosts import ENDPOINTS
@@ -29,6 +28,7 @@ from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.storage import is_postgres, open_cache, open_coordination, open_storage, url_of
 from routewright.wire import Environment, Key
 from routewright.wire.account import without_password
+from routewright.wire.problems import listed
 
 from .config import ServeFile, Sources
 from .parts import exporter, router_of, server_context, settings_of

@@ -23,8 +23,8 @@ from msgspec.structs import replace
 from uvicorn.config import STARTUP_FAILURE, Config
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
-from routewright._core.account import without_keys
 from routewright.errors import InternalError, Problem, RouterError, ValidationFailed
+from routewright.wire.account import without_keys
 
 from .plan import Address, Begun, CommandOptions, Plan, Prepared
 

@@ -6,8 +6,8 @@ import json
 import logging
 from typing import Any
 
-from routewright._core.account import without_keys
-from routewright._core.timestamps import timestamp
+from routewright.wire.account import without_keys
+from routewright.wire.timestamps import timestamp
 
 from .errors import Refused
 from .exchange import Exchange

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio.to_thread
 import msgspec
 
-from routewright._core.request.problems import shown
 from routewright.errors import Problem, ValidationFailed
 from routewright.router import Router
+from routewright.wire.problems import shown
 
 from .exchange import JSON, Receive, Scope, Send
 

@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from routewright import wire
-from routewright._core.request.problems import example, shown
 from routewright.errors import AuthenticationFailed, RouterError
+from routewright.wire.problems import example, shown
 
 from .endpoints import Service, released
 from .errors import fit

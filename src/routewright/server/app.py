@@ -9,12 +9,12 @@ from contextlib import suppress
 
 import anyio
 
-from routewright._core.request.problems import shown
 from routewright.agent import Agent
 from routewright.console import Console
 from routewright.errors import RouterError
 from routewright.router import Router
 from routewright.wire import Environment
+from routewright.wire.problems import shown
 
 from .admin import PROBES, READY_S, Admin
 from .bodies import Bodies

@@ -15,13 +15,13 @@ from msgspec.structs import asdict, replace
 
 from routewright import Agent, Stream, wire
 from routewright._core.agent.request import sent_run
-from routewright._core.timestamps import span_of
 from routewright.agent import Run
 from routewright.arguments import Options
 from routewright.console import Console
 from routewright.errors import AuthenticationFailed, PermissionDenied, Problem, ValidationFailed
 from routewright.router import Prepared, Router
 from routewright.trace import TraceStore
+from routewright.wire.timestamps import span_of
 
 from .bodies import Bodies
 from .errors import envelope, told

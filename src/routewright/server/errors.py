@@ -12,8 +12,6 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from routewright._core.account import without_keys
-from routewright._core.request.problems import in_json, problem_in_json
 from routewright.backends.clock import SystemClock
 from routewright.errors import (
     AuthenticationFailed,
@@ -29,6 +27,8 @@ from routewright.errors import (
 )
 from routewright.identity import Ids
 from routewright.wire import error_envelope
+from routewright.wire.account import without_keys
+from routewright.wire.problems import in_json, problem_in_json
 
 E = TypeVar("E", bound=RouterError)
 

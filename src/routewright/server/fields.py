@@ -7,10 +7,10 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from routewright._core.account import holds_key
-from routewright._core.request.json_scan import decode, joined, scan
-from routewright._core.request.problems import example, no_choice, shown
 from routewright.errors import Problem, ValidationFailed
+from routewright.wire.account import holds_key
+from routewright.wire.json_scan import decode, joined, scan
+from routewright.wire.problems import example, no_choice, shown
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Literal, cast, get_args
 import msgspec
 
 from routewright import wire
-from routewright._core.request.problems import did_you_mean, listed, shown
-from routewright._core.request.read import converted
-from routewright._core.trace.ids import milliseconds_of
 from routewright.errors import RouterError, ValidationFailed
 from routewright.router import Prepared
+from routewright.wire.conversion import converted
+from routewright.wire.ids import milliseconds_of
+from routewright.wire.problems import did_you_mean, listed, shown
 
 from .endpoints import Service, released
 from .errors import fit

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, cast, get_args
 import msgspec
 from msgspec.structs import replace
 
-from routewright._core.request.problems import shown
 from routewright.errors import RouterError
 from routewright.wire import FunctionCall, Message, Part, Role, RouteResponse, Tokens, ToolCall, Verbosity
+from routewright.wire.problems import shown
 
 from .endpoints import Service
 from .errors import fit

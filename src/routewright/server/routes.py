@@ -14,11 +14,11 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from routewright import errors
-from routewright._core.request.json_scan import quoted
-from routewright._core.request.problems import did_you_mean, shown
-from routewright._core.request.read import converted
 from routewright.errors import RouterError
 from routewright.wire import Caller, Scope
+from routewright.wire.conversion import converted
+from routewright.wire.json_scan import quoted
+from routewright.wire.problems import did_you_mean, shown
 
 from . import anthropic, endpoints, openai, responses
 from .admin import PROBES

@@ -13,9 +13,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from routewright import wire
-from routewright._core.request.problems import shown
 from routewright.errors import RateLimited, RouterError
 from routewright.router import Prepared
+from routewright.wire.problems import shown
 
 from .endpoints import Service
 from .errors import told

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from routewright import wire
 from routewright._core.catalogue.models import model_called, named, undated
-from routewright._core.request.json_scan import beneath, joined, scan
-from routewright._core.request.problems import did_you_mean, hint_for, shown
-from routewright._core.request.read import converted
 from routewright._core.request.rules import CALLER_EXTRA
 from routewright.errors import NotFound, Problem, RouterError, ValidationFailed
+from routewright.wire.conversion import converted
+from routewright.wire.json_scan import beneath, joined, scan
+from routewright.wire.problems import did_you_mean, hint_for, shown
 
 from .endpoints import Service
 from .errors import retold

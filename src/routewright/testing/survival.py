@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import anyio
 
 from routewright._core.guardrails.screen import RequestGate, guardrails_of
-from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import as_request
 from routewright._engine.guardrail import pass_gate, rest
 from routewright.arguments import RequestLike, checked_policies
@@ -33,6 +32,7 @@ from routewright.loop import this_loop
 from routewright.router import Router
 from routewright.settings import Settings
 from routewright.wire import Fallback, ModelSpan, Policy, PolicyFallback, RouteRequest, Trace, Usage
+from routewright.wire.problems import did_you_mean, shown
 
 from .clock import FakeClock
 from .faulty import FaultyProvider

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from routewright._core.request.problems import did_you_mean
 from routewright._engine.answer import Answer
 from routewright.wire import ModelSpan, Trace
+from routewright.wire.problems import did_you_mean
 
 _NAMES = [*Trace.__struct_fields__, "model", "provider", "attempts"]
 

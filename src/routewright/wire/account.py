@@ -7,10 +7,11 @@ from typing import Any, Literal, Self
 
 from msgspec import Struct
 
-from .analytics import in_usd
 from .limits import RateLimits
+from .money import in_usd
 
 HIDDEN = "***"
+_KEY = re.compile(r"(sk_(?:live|test)_)[0-9A-Za-z]{8,}")
 
 
 class Secret(str):
@@ -68,6 +69,16 @@ def without_password(url: str) -> str:
     """A URL with its password removed, safe to show even if it is malformed."""
     shown = re.sub(r"^((?>[\w+]*:?/*))[^@]*:.*@", r"\1", url, flags=re.DOTALL)
     return re.sub(r"(?<=password=)[^&]*", HIDDEN, without_passwords(shown))
+
+
+def holds_key(text: str) -> bool:
+    """True if a text contains an API key."""
+    return _KEY.search(text) is not None
+
+
+def without_keys(text: str) -> str:
+    """Replace API keys in a text by their prefix and ``***``."""
+    return _KEY.sub(r"\1***", text)
 
 
 Environment = Literal["production", "sandbox"]

@@ -1,34 +1,11 @@
-"""Analytics reports, and formatting of amounts and times. Billing uses the ledger's nano-dollars instead."""
+"""Analytics reports. Billing uses the ledger's nano-dollars instead."""
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Literal
 
 from .plain import Struct
 from .response import Tokens
-
-NANOS_PER_USD = 1_000_000_000
-
-
-def in_usd(nanos: int | None) -> float | None:
-    """Convert nano-dollars to dollars. None stays None."""
-    return None if nanos is None else nanos / NANOS_PER_USD
-
-
-def usd_short(dollars: float) -> str:
-    """Format dollars: cents from one dollar up, else two significant digits."""
-    if dollars >= 1:
-        return f"${dollars:,.2f}"
-    return f"${dollars:.2g}" if dollars >= 0.0001 or not dollars else f"${Decimal(f'{dollars:.2g}'):f}"
-
-
-def time_short(ms: float) -> str:
-    """Format a duration: milliseconds below a second, else seconds."""
-    if ms >= 999.5:
-        return f"{ms / 1000:,.1f} s"
-    return f"{ms:.0f} ms" if ms >= 9.95 or not ms else f"{ms:.1f} ms"
-
 
 Bucket = Literal["hour", "day", "week", "month"]
 

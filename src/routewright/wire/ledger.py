@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from .account import Account, Durability, Key
-from .analytics import NANOS_PER_USD, in_usd
+from .money import NANOS_PER_USD, in_usd
 from .plain import Struct
 from .response import Tokens
 

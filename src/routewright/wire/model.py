@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .analytics import NANOS_PER_USD
+from .money import NANOS_PER_USD
 from .plain import Struct
 
 Modality = Literal["text", "image", "tool", "audio", "file"]

@@ -359,8 +359,8 @@ class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     @classmethod
     def _made_of(cls, value: Any, source: Any) -> Any:
         """Convert as the Router does: null counts as absent. Raises ``ValueError`` with every problem and its hint."""
-        from routewright._core.request.problems import problem_in_json
-        from routewright._core.request.read import converted
+        from .conversion import converted
+        from .problems import problem_in_json
 
         try:
             return converted(value, cls, "")

@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from routewright._core.accounts.books import INCIDENTS, WEEK_S
-from routewright._core.timestamps import timestamp
 from routewright.errors import PreconditionFailed, UnsupportedWrite
 from routewright.protocols import Storage
 from routewright.wire import (
@@ -46,6 +45,7 @@ from routewright.wire import (
     Write,
     Written,
 )
+from routewright.wire.timestamps import timestamp
 
 from .basics import Suite
 from .samples import (

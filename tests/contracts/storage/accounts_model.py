@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from routewright._core.account import limits_of
 from routewright._core.accounts.state import KEPT_S
-from routewright._core.timestamps import timestamp
 from routewright.errors import AuthenticationFailed, IdempotencyKeyReused, RateLimited, RouterError, RouterTimeoutError
 from routewright.protocols import Accounts, Facts, LimitingStorage
 from routewright.testing import FakeClock
@@ -40,6 +39,7 @@ from routewright.wire import (
     Short,
     Stands,
 )
+from routewright.wire.timestamps import timestamp
 
 from .samples import AT, AT_S, DAY_S, make_account, make_ask, make_facts, make_key, make_row
 

@@ -11,7 +11,6 @@ import anyio
 import pytest
 from msgspec.structs import asdict, replace
 
-from routewright._core.timestamps import timestamp
 from routewright._core.trace.filter import KEYS, selects
 from routewright.errors import PreconditionFailed, UnsupportedWrite
 from routewright.protocols import Storage
@@ -41,6 +40,7 @@ from routewright.wire import (
     UsageCounts,
     Write,
 )
+from routewright.wire.timestamps import timestamp
 
 from .samples import (
     ALIKE,

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.timestamps import timestamp
 from routewright._core.webhooks.outbox import KEPT_S
 from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage
@@ -31,6 +30,7 @@ from routewright.wire import (
     Write,
     Written,
 )
+from routewright.wire.timestamps import timestamp
 
 from .basics import Suite
 from .samples import AT, NOW, make_event

@@ -15,7 +15,6 @@ import pytest
 from msgspec.structs import asdict
 
 from routewright._core.analytics.rollup import Rollups
-from routewright._core.timestamps import timestamp
 from routewright._core.trace.filter import selects
 from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage
@@ -33,6 +32,7 @@ from routewright.wire import (
     TraceItems,
     Traces,
 )
+from routewright.wire.timestamps import timestamp
 
 from .basics import Suite
 from .samples import (

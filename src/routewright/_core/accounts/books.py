@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from routewright._core.timestamps import timestamp
 from routewright.errors import UnsupportedWrite
 from routewright.wire import (
     Account,
@@ -38,6 +37,7 @@ from routewright.wire import (
     StoredEvent,
     Written,
 )
+from routewright.wire.timestamps import timestamp
 
 from .ledger import added, key_of, sum_of
 from .state import Expired, KeptResult

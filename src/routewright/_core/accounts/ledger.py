@@ -10,7 +10,6 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from routewright._core.money import usd
-from routewright._core.timestamps import timestamp
 from routewright.protocols import Facts
 from routewright.wire import (
     Account,
@@ -24,6 +23,7 @@ from routewright.wire import (
     ThresholdCrossed,
     Tokens,
 )
+from routewright.wire.timestamps import timestamp
 
 from .payer import MONTH, RUN, End, Hold, purses_of
 from .state import KEPT_S, Expired, KeptResult, State, StoredAccounts, scope_of

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from routewright._core.account import is_live, is_made, limits_of, refusal, stray_key, unknown_key
 from routewright._core.limits import Window, denied
-from routewright._core.money import usd, usd_text
+from routewright._core.money import usd
 from routewright.errors import InsufficientBalance, QuotaExhausted, RateLimited, RouterError
 from routewright.wire import WINDOW_S, Account, Caller, Key, Level, Purse, RateLimits, RunLimit, Take
+from routewright.wire.money import usd_text
 
 _WHOSE: dict[Level, str] = {
     "agent_run": "the agent run",

@@ -22,8 +22,6 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from routewright._core.limits import Window
-from routewright._core.request.json_scan import quoted
-from routewright._core.timestamps import timestamp
 from routewright.errors import IdempotencyKeyReused, RateLimited, RouterTimeoutError
 from routewright.wire import (
     WINDOW_S,
@@ -42,6 +40,8 @@ from routewright.wire import (
     Stands,
     WindowState,
 )
+from routewright.wire.json_scan import quoted
+from routewright.wire.timestamps import timestamp
 
 from .payer import (
     BALANCE,

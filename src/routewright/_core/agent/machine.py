@@ -24,9 +24,10 @@ from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
 from routewright import wire
-from routewright._core.money import nanos_of, usd
-from routewright._core.request.json_scan import is_shallow
+from routewright._core.money import usd
 from routewright.errors import RouterError
+from routewright.wire.json_scan import is_shallow
+from routewright.wire.money import nanos_of
 
 NOT_RUN = "not run: the run may take {} steps, and this call would have been one more"
 """The result shown to the model for a parallel call beyond the step limit."""

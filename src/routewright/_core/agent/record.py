@@ -12,7 +12,7 @@ from routewright import wire
 from routewright._core.analytics.rollup import counted_of
 from routewright._core.call import Call
 from routewright._core.money import usd
-from routewright._core.timestamps import timestamp
+from routewright.wire.timestamps import timestamp
 
 
 class RunRecord(Struct, eq=False):

@@ -11,13 +11,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from routewright._core.request.json_scan import decode, is_unicode, joined, quoted, scan
-from routewright._core.request.problems import did_you_mean, example, shown
-from routewright._core.request.read import check_same_key, converted
+from routewright._core.request.read import check_same_key
 from routewright._core.request.rules import MAX_KEY_BYTES, MAX_PROBLEMS, check_metadata, check_numbers, check_tools
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, estimate_text
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import AgentRequest, Message, Tool
+from routewright.wire.conversion import converted
+from routewright.wire.json_scan import decode, is_unicode, joined, quoted, scan
+from routewright.wire.problems import did_you_mean, example, shown
 
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),

@@ -10,10 +10,10 @@ from msgspec.structs import asdict, astuple
 
 from routewright import wire
 from routewright._core.money import usd
-from routewright._core.request.json_scan import is_unicode
-from routewright._core.request.problems import one_of, shown
 from routewright._core.request.rules import is_day
 from routewright.errors import ValidationFailed
+from routewright.wire.json_scan import is_unicode
+from routewright.wire.problems import one_of, shown
 
 from .rollup import AGES_S, GROUPS, METADATA, MISS, OLDER, add_to, quantile
 

@@ -16,8 +16,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from routewright import wire
-from routewright._core.money import nanos_of
 from routewright._core.trace.filter import text_of
+from routewright.wire.money import nanos_of
 
 K = TypeVar("K")
 D = TypeVar("D")

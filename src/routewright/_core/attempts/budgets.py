@@ -9,8 +9,8 @@ from math import inf
 
 from msgspec import Struct
 
-from routewright._core.request.problems import shown
 from routewright.errors import Problem, ValidationFailed
+from routewright.wire.problems import shown
 
 
 class ExecutionLimits(Struct, frozen=True, kw_only=True):

@@ -13,13 +13,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.request.json_scan import quoted
-from routewright._core.request.problems import Problems, did_you_mean, listed, shown
-from routewright._core.request.read import rebuilt
 from routewright._core.request.rules import MODEL_ID, check_date, check_day, check_names, check_numbers, check_text
 from routewright._core.routing.quality import DEFAULT_QUALITY
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, CatalogueSnapshot, Model, PriceTier, Pricing, ServicePrice
+from routewright.wire.conversion import rebuilt
+from routewright.wire.json_scan import quoted
+from routewright.wire.problems import Problems, did_you_mean, listed, shown
 
 _BORROWED = (  # fields a model copies from the one it is ``like``, if they are not set; never the price
     "context_window modalities max_output_tokens structured_output unsupported reasoning tokenizer quality ttft_s "

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar, get_args
 from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 
-from routewright._core.money import nanos_of, per_million, usd_text
-from routewright._core.request.json_scan import joined, quoted
-from routewright._core.request.problems import in_json, shown
+from routewright._core.money import per_million
 from routewright._core.request.rules import MODEL_ID, NUMBERS, is_date, is_name
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Modality, Model, PriceTier, Pricing, ServicePrice
+from routewright.wire.json_scan import joined, quoted
+from routewright.wire.money import nanos_of, usd_text
+from routewright.wire.problems import in_json, shown
 
 from .models import NO_FILES
 from .prices import pricing_on

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from routewright import wire
-from routewright._core.request.json_scan import is_unicode
 from routewright.protocols import Redactor
+from routewright.wire.json_scan import is_unicode
 
 from .detectors import PATTERNS
 from .screen import STAGES, Ruled

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from routewright._core.request.json_scan import joined
-from routewright._core.request.problems import Problems, shown
 from routewright._core.request.rules import check_text
 from routewright._core.routing.logarithms import BoolArray
 from routewright.errors import Problem
+from routewright.wire.json_scan import joined
+from routewright.wire.problems import Problems, shown
 
 from .detectors import Pattern, Piece, either, glance, many, maybe, one, run
 

@@ -20,11 +20,11 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.request.json_scan import is_unicode, quoted
-from routewright._core.request.problems import shown
 from routewright.errors import InternalError
 from routewright.protocols import Guardrail
 from routewright.wire import Allow, Block, GuardrailAction, Policy, Redact, Redaction, RouteRequest, Stage, Verdict
+from routewright.wire.json_scan import is_unicode, quoted
+from routewright.wire.problems import shown
 
 from .custom import custom_pattern
 from .detectors import CONTEXT_CHARS, PATTERNS, Pattern, PatternSearch

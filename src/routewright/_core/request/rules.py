@@ -43,9 +43,19 @@ from routewright.wire import (
     Strategy,
     Tool,
 )
-
-from .json_scan import beneath, joined, quoted
-from .problems import EXACT, FORMATS, Problems, did_you_mean, example, hint_for, known_places, listed, no_choice, shown
+from routewright.wire.json_scan import beneath, joined, quoted
+from routewright.wire.problems import (
+    EXACT,
+    FORMATS,
+    Problems,
+    did_you_mean,
+    example,
+    hint_for,
+    known_places,
+    listed,
+    no_choice,
+    shown,
+)
 
 MAX_MESSAGES = 1_000
 MAX_STOPS = 4

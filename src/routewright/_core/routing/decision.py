@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 
 from routewright._core.money import usd
 from routewright.wire import Candidate, Decided, DecisionInput, Reason, Rejection
-from routewright.wire.analytics import usd_short
+from routewright.wire.money import usd_short
 from routewright.wire.plain import PlainData, preformatted
 
 from .board import Board

@@ -11,13 +11,14 @@ from msgspec.structs import replace
 
 from routewright._core.catalogue.prices import affordable_output
 from routewright._core.model_selector import Known, lacking, picking
-from routewright._core.money import budget_nanos, nanos, sayable, usd_text
+from routewright._core.money import budget_nanos, nanos, sayable
 from routewright._core.policy import Laid
-from routewright._core.request.problems import BOTH, listed
 from routewright._core.request.rules import NUMBERS
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS, length
 from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import Budget, DecisionInput, Need, Policy, PolicySnapshot, Reason
+from routewright.wire.money import usd_text
+from routewright.wire.problems import BOTH, listed
 
 from .board import Board
 from .constraints import REASONS, Eligible, FitCheck, count_reasons, failures, first_failures, named_reasons

@@ -10,10 +10,10 @@ from typing import Literal
 from msgspec.structs import replace
 
 from routewright._core.attempts.health import health_snapshot
-from routewright._core.money import NANOS_PER_USD, usd_text
 from routewright._core.policy import Laid
 from routewright.errors import NoCandidates
 from routewright.wire import Availability, DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason
+from routewright.wire.money import NANOS_PER_USD, usd_text
 from routewright.wire.plain import Struct
 
 from .board import Board, Boards

@@ -23,10 +23,10 @@ from typing import Any, get_args
 import msgspec
 
 from routewright._core.crypto import mac, same
-from routewright._core.request.json_scan import is_unicode
-from routewright._core.request.problems import did_you_mean, listed, shown
 from routewright.errors import CursorExpired, CursorInvalid, UnsupportedWrite, ValidationFailed
 from routewright.wire import Environment, FilterOp, Goal, Selection, Strategy, Term, TraceItem, TraceKind, TraceStatus
+from routewright.wire.json_scan import is_unicode
+from routewright.wire.problems import did_you_mean, listed, shown
 
 CURSOR_LIFETIME_S = 24 * 3600
 MAX_CURSOR_CHARS = 1_000

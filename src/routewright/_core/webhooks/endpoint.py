@@ -15,9 +15,9 @@ from routewright import wire
 from routewright._core.account_fields import told
 from routewright._core.addresses import is_loopback, is_public
 from routewright._core.crypto import seal, unseal
-from routewright._core.request.problems import one_of
 from routewright.errors import ValidationFailed
 from routewright.wire import Endpoint, EventType, SealedSecret, StoredEvent
+from routewright.wire.problems import one_of
 
 from .signature import HEADER, MAX_SECRETS, decoded, header_of, headers_of, keys_of, whole
 

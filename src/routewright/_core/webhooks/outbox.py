@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from routewright import wire
-from routewright._core.timestamps import timestamp
+from routewright.wire.timestamps import timestamp
 
 DELAYS_S = (60.0, 300.0, 900.0, 3_600.0, 14_400.0)  # seconds from failed attempt 1, 2 ... to the next
 MAX_ATTEMPTS = 5

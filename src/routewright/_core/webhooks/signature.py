@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Never
 
 from routewright._core.crypto import HASH, same
-from routewright._core.request.problems import shown
 from routewright.errors import SignatureError, ValidationFailed
 from routewright.wire.account import HIDDEN, Secret
+from routewright.wire.problems import shown
 
 PREFIX = "whsec_"
 HEADER = "Service-Signature"

@@ -13,7 +13,6 @@ from typing import Any, TypeVar, TypeVarTuple
 from msgspec import msgpack
 
 from routewright._core.cache.key import is_tagged
-from routewright._core.request.problems import check_bounds
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.connection import connect, file_of, identity_of, make_file, pragma
 from routewright.backends.storage.sqlite.connections import again
@@ -23,6 +22,7 @@ from routewright.fork import Guard, quiet_at_fork
 from routewright.loop import Threads
 from routewright.protocols import BaseCache, Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
+from routewright.wire.problems import check_bounds
 
 from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, entry_of, narrowed, row_of
 from .search import AT_ONCE, Mirrors

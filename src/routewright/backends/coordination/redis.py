@@ -23,7 +23,6 @@ from msgspec.structs import astuple
 
 from routewright._core.accounts.payer import refused
 from routewright._core.limits import Window
-from routewright._core.request.problems import shown
 from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.memory import HEAR_S
 from routewright.backends.redis import Server
@@ -32,6 +31,7 @@ from routewright.fork import Guard, renew_in_children
 from routewright.loop import Reply, Threads, give
 from routewright.protocols import Clock
 from routewright.wire import WINDOW_S, Heard, Notice, Taken, Takes, WindowState
+from routewright.wire.problems import shown
 
 UNITS = 1 << 20
 """A second in the script's whole numbers: floats hold each of them exactly, and so do differences of them."""

@@ -14,7 +14,6 @@ from typing import Any, NoReturn, Unpack
 
 import msgspec
 
-from routewright._core.request.json_scan import object_in
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.wire import (
     Chunk,
@@ -32,6 +31,7 @@ from routewright.wire import (
     UpstreamCall,
     Usage,
 )
+from routewright.wire.json_scan import object_in
 
 from .answer import Function, Piece, Reader, count_of, usage_last
 from .endpoint import Endpoint, check_arguments, wire_name

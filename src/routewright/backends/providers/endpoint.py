@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
-from routewright._core.request.problems import shown
 from routewright._core.request.rules import CALLER_EXTRA, check_names
 from routewright.errors import ValidationFailed
 from routewright.wire import Model
 from routewright.wire.account import Secret
+from routewright.wire.problems import shown
 
 _SECRET_CHARS = 6
 """Minimum length of a secret to redact. Shorter ones could be ordinary words."""

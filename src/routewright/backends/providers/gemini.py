@@ -14,7 +14,6 @@ from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
-from routewright._core.request.json_scan import object_in
 from routewright.errors import ProviderFault
 from routewright.wire import (
     AudioPart,
@@ -29,6 +28,7 @@ from routewright.wire import (
     UpstreamCall,
     Usage,
 )
+from routewright.wire.json_scan import object_in
 
 from .answer import Function, Piece, Reader, count_of, usage_last
 from .endpoint import wire_name

@@ -12,9 +12,6 @@ from itertools import islice
 from math import ceil, inf, isfinite
 from typing import Any, Literal
 
-from routewright._core.request.json_scan import quoted
-from routewright._core.request.problems import did_you_mean, shown
-from routewright._core.request.read import rebuilt
 from routewright._core.tokens.estimate import bounds_of, estimate_text
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.loop import Threads
@@ -33,6 +30,9 @@ from routewright.wire import (
     UpstreamCall,
     Usage,
 )
+from routewright.wire.conversion import rebuilt
+from routewright.wire.json_scan import quoted
+from routewright.wire.problems import did_you_mean, shown
 
 from .callable import THREADS, Reply, RunningFunction
 

@@ -11,12 +11,12 @@ from pathlib import PurePath
 from typing import Any, Self, TextIO, cast
 from urllib.parse import urlsplit
 
-from routewright._core.request.problems import shown
 from routewright.backends.providers.endpoint import Endpoint, address_of, header_of
 from routewright.errors import ValidationFailed
 from routewright.protocols import BaseTool, ToolContext, ToolFailed
 from routewright.wire import FunctionSpec
 from routewright.wire.account import Secret
+from routewright.wire.problems import shown
 
 try:
     import httpx2

@@ -14,12 +14,12 @@ from mcp.shared.transport_context import TransportContext
 from msgspec import json
 from pydantic import ValidationError
 
-from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.rules import FUNCTION_NAME
 from routewright.backends.clock import SystemClock
 from routewright.errors import ValidationFailed
 from routewright.protocols import ToolFailed
 from routewright.wire import FunctionSpec
+from routewright.wire.problems import did_you_mean, shown
 
 OPEN_S = 30.0
 """How long a server may take to start and to list its tools."""

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from routewright._core.request.problems import did_you_mean, shown
 from routewright.errors import Problem, ValidationFailed
 from routewright.testing.provider import Pause
 from routewright.wire import FaultKind
+from routewright.wire.problems import did_you_mean, shown
 
 from .steps import FOREVER, Break, Connection, Drip, Head, Repeat, Step
 

@@ -15,8 +15,6 @@ from routewright._core.accounts.ledger import before
 from routewright._core.analytics.rollup import Rollups
 from routewright._core.attempts.statistics import added
 from routewright._core.policy import Versions
-from routewright._core.request.problems import check_bounds
-from routewright._core.timestamps import timestamp
 from routewright._core.trace.filter import check_terms
 from routewright._core.webhooks.outbox import OF_WEBHOOKS, Outbox
 from routewright._core.write_batch import UNNAMED_S, check_batch, check_digests, check_place, ids_of
@@ -26,6 +24,8 @@ from routewright.fork import Guard
 from routewright.loop import at_once
 from routewright.protocols import BaseStorage, Clock, Facts, TraceDraft
 from routewright.wire import SYSTEM_ACCOUNT, Snapshot, Written
+from routewright.wire.problems import check_bounds
+from routewright.wire.timestamps import timestamp
 from routewright.wire.trace import copied
 
 from .accounts import KeptAccount, MemoryAccounts, Whole, selected

@@ -9,9 +9,6 @@ from typing import Any
 
 from routewright import wire
 from routewright._core.accounts.books import MONEY
-from routewright._core.request.problems import check_lease
-from routewright._core.timestamps import timestamp
-from routewright._core.trace.ids import milliseconds_of
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.tables.ledger import KNOWN_S
 from routewright.backends.storage.tables.read import DAY_S, REPORTS, answer, page, trace_by_id
@@ -19,6 +16,9 @@ from routewright.backends.storage.tables.traces import rows_of_draft
 from routewright.errors import RouterError, StorageUnavailable
 from routewright.protocols import BaseStorage, Clock, Facts
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, StoredEvent, Write, Written
+from routewright.wire.ids import milliseconds_of
+from routewright.wire.problems import check_lease
+from routewright.wire.timestamps import timestamp
 
 from .connection import LONG_S, Tables
 from .request_queue import Ending, PendingAsk

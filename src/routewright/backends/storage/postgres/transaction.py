@@ -20,7 +20,6 @@ from routewright._core.account import limits_of
 from routewright._core.accounts.ledger import Booked
 from routewright._core.accounts.payer import BALANCE, MONTH, Hold, level_of, purses_of
 from routewright._core.accounts.state import State, scope_of
-from routewright._core.timestamps import timestamp
 from routewright.backends.storage.tables.ledger import MOST_SNAPSHOTS, SNAPSHOT_S, TableShelf
 from routewright.backends.storage.tables.statements import upsert
 from routewright.backends.storage.tables.traces import remove_traces, rows_of_draft
@@ -28,6 +27,7 @@ from routewright.backends.storage.tables.write import Writes, is_durable, put_ev
 from routewright.errors import InternalError, RouterError
 from routewright.protocols import Clock, Facts
 from routewright.wire import RunLimit, StoredEvent, Write, Written
+from routewright.wire.timestamps import timestamp
 
 from .connection import LOCK, NO_PARTITION, PATIENCE_S, Database, Tables, array_of, call, state_of
 from .request_queue import Ending, packed, put_traces, release_of

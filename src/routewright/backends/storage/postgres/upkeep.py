@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from msgspec import json
 
 from routewright._core.accounts.books import WEEK_S
-from routewright._core.timestamps import timestamp
 from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.memory import HEAR_S
 from routewright.backends.storage.tables.read import DAY_S, retention_of
@@ -29,6 +28,7 @@ from routewright.errors import RouterError
 from routewright.fork import Guard, Renewals
 from routewright.protocols import Clock
 from routewright.wire import Heard, Notice
+from routewright.wire.timestamps import timestamp
 from routewright.worker import Job, Worker
 
 from .connection import Database, Tables, unsafe

@@ -21,12 +21,12 @@ from msgspec.structs import replace
 
 from routewright._core.accounts.payer import MONTH
 from routewright._core.accounts.state import Wait, scope_of
-from routewright._core.timestamps import timestamp
 from routewright.errors import RouterError, StorageUnavailable
 from routewright.fork import Guard
 from routewright.loop import Reply, give
 from routewright.protocols import Clock
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit
+from routewright.wire.timestamps import timestamp
 
 from . import request_queue
 from .connection import COLLIDED, LOCKED, state_of

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import anyio
 
 from routewright import wire
-from routewright._core.request.problems import check_lease
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.tables import upkeep as cleanup
 from routewright.backends.storage.tables.ledger import ASK, KNOWN_S, MOST_SNAPSHOTS, SETTLE, SNAPSHOT_S, PendingAsk
@@ -24,6 +23,7 @@ from routewright.errors import RouterError, StorageCorrupt
 from routewright.loop import Threads
 from routewright.protocols import BaseStorage, Clock, Facts
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, StoredEvent, Write, Written
+from routewright.wire.problems import check_lease
 
 from .background import BackgroundWork
 from .connection import Connect, Connection, connect, file_of

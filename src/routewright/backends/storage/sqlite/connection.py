@@ -10,9 +10,9 @@ from errno import ENAMETOOLONG
 from pathlib import Path
 from typing import Any, Protocol
 
-from routewright._core.request.problems import shown
 from routewright.backends.storage.tables.statements import Statements
 from routewright.errors import ValidationFailed
+from routewright.wire.problems import shown
 
 _BESIDE = "-journal"
 """The longest suffix of SQLite's files."""

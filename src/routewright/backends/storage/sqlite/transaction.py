@@ -16,12 +16,12 @@ from routewright._core.accounts.ledger import Booked
 from routewright._core.accounts.payer import End, Hold, Tick, Widened
 from routewright._core.accounts.state import scope_of
 from routewright._core.accounts.wait_queue import WaitQueue
-from routewright._core.timestamps import timestamp
 from routewright.backends.storage.tables.ledger import PendingAsk, TableShelf
 from routewright.backends.storage.tables.traces import TraceRows, add_traces
 from routewright.errors import RouterError
 from routewright.protocols import Clock, Facts
 from routewright.wire import AddCredit, Grant, Snapshot
+from routewright.wire.timestamps import timestamp
 
 from .connection import Connection
 from .log import Log

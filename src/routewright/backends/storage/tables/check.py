@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from routewright._core.account import compromised_from
-from routewright._core.request.problems import shown
 from routewright.errors import RouterError
+from routewright.wire.problems import shown
 
 from .ledger import account_of, event_of, incident_of, key_of, names_of
 from .read import whole

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from routewright._core.accounts.books import WEEK_S
 from routewright._core.attempts.statistics import epoch_at
-from routewright._core.timestamps import timestamp
 from routewright._core.webhooks.outbox import KEPT_S
 from routewright._core.write_batch import UNNAMED_S
 from routewright.wire import Environment, TraceItems
+from routewright.wire.timestamps import timestamp
 
 from .read import retention_of
 from .selection import rows_of

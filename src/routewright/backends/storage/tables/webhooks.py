@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from routewright import wire
-from routewright._core.timestamps import timestamp
 from routewright._core.webhooks.outbox import KEPT_S, OF_WEBHOOKS
 from routewright.wire import Written
+from routewright.wire.timestamps import timestamp
 
 from .ledger import encode, event_of
 from .statements import Statements, upsert

@@ -1,4 +1,4 @@
-"""Timestamps as RFC 3339 in UTC with milliseconds. Strings in this form sort by time."""
+"""Timestamps as RFC 3339 in UTC with milliseconds, and durations for people. Strings in this form sort by time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from routewright.errors import ValidationFailed
 
-from .request.problems import shown
+from .problems import shown
 
 _HINT = "write a timestamp as 2026-11-22T09:30:00Z, or pass a datetime with a time zone"
 _MS = timedelta(milliseconds=1)
@@ -52,6 +52,13 @@ def span_of(
     if first is not None and last is not None and first > last:
         raise ValidationFailed.at(names[0], f"is {first}, after {last}, the {names[1]}", "swap them")
     return first, last
+
+
+def time_short(ms: float) -> str:
+    """Format a duration: milliseconds below a second, else seconds."""
+    if ms >= 999.5:
+        return f"{ms / 1000:,.1f} s"
+    return f"{ms:.0f} ms" if ms >= 9.95 or not ms else f"{ms:.1f} ms"
 
 
 def _said(given: object) -> str:

@@ -6,51 +6,19 @@ import re
 from hashlib import blake2b
 from typing import NamedTuple
 
-from routewright._core.request.json_scan import is_unicode, quoted
 from routewright.errors import ValidationFailed
+
+from .json_scan import is_unicode, quoted
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26
 AFTER_PREFIX = f"[{ALPHABET}]{{{LENGTH}}}"  # regular expression for an id after its prefix
-_PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
-_TIME_LENGTH = 10  # letters of the milliseconds; two for a counter and the random ones follow
-CHANCE_LENGTH = LENGTH - _TIME_LENGTH - 2  # random letters: 70 bits
-_LETTERS = ALPHABET.encode() * 8
-
-
-def letters_of(chance: bytes) -> str:
-    """Encode each random byte as a letter."""
-    return chance.translate(_LETTERS).decode()
-
-
-class IdSequence:
-    """Increasing ids of one process: milliseconds, a counter, random letters. If the clock steps back, the last time is
-    used until it catches up. After 1,024 ids in a millisecond the next millisecond is used."""
-
-    def __init__(self) -> None:
-        self._milliseconds = -1
-        self._within = 0
-        self._high = self._lead = ""
-
-    def next(self, prefix: str, milliseconds: int, chance: str) -> str:
-        """The next id. ``chance`` is ``CHANCE_LENGTH`` random letters."""
-        within = 0
-        if milliseconds <= self._milliseconds:
-            milliseconds, within = self._milliseconds, self._within + 1
-            if within == len(_PAIRS):
-                milliseconds, within = milliseconds + 1, 0
-        self._within = within
-        if milliseconds != self._milliseconds:
-            if milliseconds >> 20 != self._milliseconds >> 20:
-                self._high = "".join([_PAIRS[milliseconds >> bits & 1023] for bits in (40, 30, 20)])
-            self._milliseconds = milliseconds
-            self._lead = f"{self._high}{_PAIRS[milliseconds >> 10 & 1023]}{_PAIRS[milliseconds & 1023]}"
-        return f"{prefix}{self._lead}{_PAIRS[within]}{chance}"
+TIME_LENGTH = 10  # letters of the milliseconds; two for a counter and the random ones follow
 
 
 def milliseconds_of(id: str) -> int:
     """Creation time of an id in Unix milliseconds; 0 for an id in another format."""
-    written = id.rpartition("_")[2][:_TIME_LENGTH]
+    written = id.rpartition("_")[2][:TIME_LENGTH]
     number = 0
     for letter in written:
         value = ALPHABET.find(letter)

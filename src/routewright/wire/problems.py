@@ -15,19 +15,13 @@ import msgspec
 from msgspec.structs import fields
 
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import (
-    AvailabilityStatus,
-    Bucket,
-    Budget,
-    Fallback,
-    Modality,
-    ModelStrategy,
-    Policy,
-    RouteRequest,
-    Tokenizer,
-)
 
+from .agent import ModelStrategy
+from .analytics import Bucket
 from .json_scan import beneath, decode, joined, quoted
+from .model import AvailabilityStatus, Modality, Tokenizer
+from .policy import Policy
+from .request import Budget, Fallback, RouteRequest
 
 Problems = list[Problem]  # found so far; every rule appends to it
 
