@@ -25,11 +25,8 @@ from routewright.wire import (
 
 NAMES = {
     "routewright.agent": "Agent AgentAnswer AgentStream",
-    "routewright.tools": "FunctionTool",
+    "routewright.tools": "FunctionTool SearxngSearch BraveSearch TavilySearch MontySandbox McpTools",
     "routewright.protocols": ("Tool ToolContext ToolFailed SearchBackend SearchResult CodeSandbox Executed"),
-    "routewright.backends.tools.mcp": "McpTools",
-    "routewright.backends.tools.monty_sandbox": "MontySandbox",
-    "routewright.backends.tools.search": "SearxngSearch BraveSearch TavilySearch",
 }
 """Public names, by module."""
 

@@ -27,16 +27,14 @@ from docs._table import table
 from msgspec import Struct
 
 import routewright
-from routewright import Catalogue, Decision, Model, RateLimits, Router, RouterError, Settings, errors
+from routewright import Catalogue, Decision, ExecutionLimits, Model, RateLimits, Router, RouterError, Settings, errors
 from routewright._core.account import PLANS
-from routewright._core.attempts.budgets import ExecutionLimits
 from routewright._core.attempts.faults import ENDINGS, FAULTS, SIGNS, Rule
 from routewright._core.request.rules import NUMBERS
 from routewright._core.routing.pool import FEATURES
 from routewright._core.routing.scoring import WEIGHTS, Weights
 from routewright._core.trace.filter import COMPARE, FLAGS, METADATA, TEXTS
 from routewright._core.trace.filter import NUMBERS as NUMBERS_OF_FILTERS
-from routewright.arguments import RequestLike
 from routewright.backends.providers.endpoint import Endpoint
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.hosts import ENDPOINTS
@@ -50,6 +48,7 @@ from routewright.config import (
 )
 from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS
 from routewright.docstrings import field_docs, prose, summary
+from routewright.router import RequestLike
 from routewright.serve.config import (
     VARIABLES,
     AdminEntry,
@@ -169,17 +168,20 @@ SAMPLES = (
 )
 
 FURTHER_NAMES = {
-    "routewright.backends.clock": "SystemClock",
-    "routewright.backends.coordination.memory": "MemoryCoordination",
     "routewright.backends.providers.callable": "HostedProvider",
     "routewright.backends.providers.http": "HttpRequest",
     "routewright.blocking": "BlockingPrepared BlockingStream",
-    "routewright.console": "BlockingConsole",
+    "routewright.agent": "decode_run",
+    "routewright.catalogue": "model_called named undated",
+    "routewright.console": "BlockingConsole SECRET SomeLimits limits_of secret_path",
     "routewright.ledger": "BlockingLedger",
     "routewright.policies": "PolicyFile read_policies",
     "routewright.router": (
-        "BlockingRouter InputTokens PolicyCheck Prepared StepCall StepDone StepWait Steps Subscription WhyNot"
+        "BlockingRouter CALLER_EXTRA InputTokens Options PolicyCheck Prepared RequestLike StepCall StepDone StepWait "
+        "Steps Subscription WhyNot decode_request"
     ),
+    "routewright.settings": "SystemClock",
+    "routewright.storage": "MemoryCoordination",
     "routewright.trace": "BlockingTraceStore",
     "routewright.webhook": "StandardWebhookSigner",
     "routewright.wire": (

@@ -16,7 +16,7 @@ from routewright._core.account import new_key, unknown_key
 from routewright._core.crypto import derive, mac
 from routewright.errors import AuthenticationFailed, StorageUnavailable
 from routewright.protocols import Storage
-from routewright.root_secret import BEFORE, VARIABLE, SecretFile
+from routewright.root_secret import BEFORE, SECRET, SecretFile
 from routewright.testing import FakeClock
 from routewright.wire import Environment, KeyByDigest, NewKey, PutKey, Stands
 
@@ -359,7 +359,7 @@ async def test_a_staggered_change_of_the_variables_refuses_no_key(
     storage = MemoryStorage()
 
     def started(secret: str, before: str) -> Console:
-        monkeypatch.setenv(VARIABLE, secret)
+        monkeypatch.setenv(SECRET, secret)
         monkeypatch.setenv(BEFORE, before)
         console = Console(storage, clock=clock, recheck_s=0)
         console._secret.live()
@@ -372,7 +372,7 @@ async def test_a_staggered_change_of_the_variables_refuses_no_key(
         for console in (restarted, old, restarted, old, restarted):
             assert await holds(console, new)
         old = restarted
-    with pytest.raises(ValidationFailed, match=f"{VARIABLE}: holds the root secret, which only you can change"):
+    with pytest.raises(ValidationFailed, match=f"{SECRET}: holds the root secret, which only you can change"):
         await old.rotate_secret()
 
 

@@ -67,6 +67,28 @@ OUTSIDE = {"now", "today", "utcnow", "random", "load", "save", "loadtxt", "savet
 BUILT_IN = {"open", "print", "input", "breakpoint", "eval", "exec", "__import__"}
 PRIVATE = re.compile(r"_(?!_|replace$|asdict$|fields$).*")
 """Attributes that are no business of others; those of named tuples are."""
+OUTER = ("contrib", "server", "serve", "cli")
+"""They use the library as a user does."""
+SEEN = (
+    "errors wire protocols router agent trace console cache ledger webhook catalogue policies guardrail settings "
+    "storage tools testing fork loop identity"
+).split()
+"""What they may import: the modules of users, and the ground."""
+INSIDE = {
+    ("cli/catalogue", "_core.catalogue.price_list"): "imports price lists, which nothing else reads",
+    ("cli/catalogue", "config"): "checks what it writes as a file is checked",
+    ("cli/catalogue", "input_file"): "names the place in the file",
+    ("cli/store", "backends.storage"): "makes, checks, upgrades, copies and saves stores, which nothing else does",
+    ("serve/config", "config"): "its file has the tables of the other files",
+    ("serve/config", "input_file"): "reads it as those are read",
+    (
+        "serve/parts",
+        "backends.providers.environment",
+    ): "gives the environment's providers more leave",
+    ("serve/prepare", "backends.providers.environment"): "tells the variables of the environment's providers",
+    ("server/exchange", "backends.clock"): "watches for a client's end with the deadlines of the loop, without a task",
+}
+"""What they import besides, and why."""
 OWN_TIMEOUTS = {"fail_after", "move_on_after", "fail_at", "move_on_at", "wait_for", "timeout_at"}
 
 
@@ -238,16 +260,29 @@ def test_locks_are_renewed_in_forked_children() -> None:
                 assert made == "worker makes threading.RLock()", f"{made}: take fork.Guard"
 
 
-@pytest.mark.parametrize("room", ["contrib", "server", "serve", "cli"])
-def test_outer_packages_use_only_public_names(room: str) -> None:
+@pytest.mark.parametrize("room", OUTER)
+def test_outer_packages_reach_for_no_private_attribute(room: str) -> None:
     for path in sorted((SRC / room).rglob("*.py")):
-        for imported in imports(path):
-            engine = imported.startswith("routewright._engine")
-            assert not engine, f"{name_of(path)} imports {imported}: give Router a public name for it"
         for node in nodes_of(path):
             if isinstance(node, ast.Attribute) and PRIVATE.fullmatch(node.attr):
                 owner = ast.unparse(node.value)
                 assert owner in ("self", "cls"), f"{name_of(path)} reaches for {owner}.{node.attr}: give it a name"
+
+
+def test_outer_packages_import_only_what_users_import() -> None:
+    found = set[tuple[str, str]]()
+    for path in modules():
+        here = name_of(path)
+        if room_of(here) not in OUTER:
+            continue
+        for imported in imports(path):
+            module = imported.removeprefix("routewright.")
+            if not imported.startswith("routewright.") or module.split(".")[0] in {*SEEN, *OUTER}:
+                continue
+            inside = {(here, known) for file, known in INSIDE if file == here and f"{module}.".startswith(f"{known}.")}
+            assert inside, f"{here} imports {imported}: serve it from the module where a user would look for it"
+            found |= inside
+    assert found == INSIDE.keys(), "drop the exceptions that nothing needs any more"
 
 
 def test_no_file_has_a_leftover_name() -> None:

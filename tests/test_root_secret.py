@@ -15,7 +15,7 @@ import pytest
 from routewright import Console, MemoryStorage, SqliteStorage
 from routewright.errors import StorageReadOnly, StorageUnavailable, ValidationFailed
 from routewright.protocols import Storage
-from routewright.root_secret import BEFORE, VARIABLE, RootSecret, secret_path
+from routewright.root_secret import BEFORE, SECRET, RootSecret, secret_path
 from routewright.storage import open_storage
 from tests.tables import table
 
@@ -113,17 +113,17 @@ def test_the_mode_does_not_depend_on_the_umask(store: SqliteStorage) -> None:
 
 
 def test_the_variable_takes_precedence_and_creates_no_file(store: SqliteStorage) -> None:
-    assert root_secret(store, {VARIABLE: GIVEN}) == GIVEN.encode()
+    assert root_secret(store, {SECRET: GIVEN}) == GIVEN.encode()
     assert names(store.path.parent) == []
     made = root_secret(store, {})
-    assert root_secret(store, {VARIABLE: GIVEN}) == GIVEN.encode() != made
-    assert root_secret(MemoryStorage(), {VARIABLE: GIVEN}) == GIVEN.encode()
-    assert root_secret(store, {VARIABLE: ""}) == made, "an empty one is none"
+    assert root_secret(store, {SECRET: GIVEN}) == GIVEN.encode() != made
+    assert root_secret(MemoryStorage(), {SECRET: GIVEN}) == GIVEN.encode()
+    assert root_secret(store, {SECRET: ""}) == made, "an empty one is none"
 
 
 def test_a_short_secret_is_refused(store: SqliteStorage) -> None:
-    with pytest.raises(ValidationFailed, match=f"{VARIABLE}: has 15 bytes; take at least 16") as raised:
-        root_secret(store, {VARIABLE: "fifteen letters"})
+    with pytest.raises(ValidationFailed, match=f"{SECRET}: has 15 bytes; take at least 16") as raised:
+        root_secret(store, {SECRET: "fifteen letters"})
     assert "fifteen letters" not in str(raised.value)
 
 
@@ -134,16 +134,16 @@ def test_a_secret_with_a_surrogate_is_refused(secret: Any) -> None:
 
 
 def test_a_variable_may_hold_any_bytes(store: SqliteStorage) -> None:
-    assert root_secret(store, {VARIABLE: os.fsdecode(b"\xff" * 20)}) == b"\xff" * 20
+    assert root_secret(store, {SECRET: os.fsdecode(b"\xff" * 20)}) == b"\xff" * 20
 
 
 def test_the_previous_secret_has_its_own_variable(store: SqliteStorage) -> None:
-    told = RootSecret(store, {VARIABLE: GIVEN, BEFORE: FORMER})
+    told = RootSecret(store, {SECRET: GIVEN, BEFORE: FORMER})
     assert told.live() == (GIVEN.encode(), FORMER.encode())
-    assert RootSecret(store, {VARIABLE: GIVEN, BEFORE: ""}).live() == (GIVEN.encode(),)
+    assert RootSecret(store, {SECRET: GIVEN, BEFORE: ""}).live() == (GIVEN.encode(),)
     with pytest.raises(ValidationFailed, match=f"{BEFORE}: has 5 bytes"):
-        RootSecret(store, {VARIABLE: GIVEN, BEFORE: "short"}).live()
-    with pytest.raises(ValidationFailed, match=f"{BEFORE}: is set, and {VARIABLE} is not"):
+        RootSecret(store, {SECRET: GIVEN, BEFORE: "short"}).live()
+    with pytest.raises(ValidationFailed, match=f"{BEFORE}: is set, and {SECRET} is not"):
         RootSecret(store, {BEFORE: FORMER}).live()
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from routewright import MemoryStorage, SqliteStorage, TraceStore
 from routewright.errors import CursorInvalid, PreconditionFailed, StorageUnavailable, ValidationFailed
-from routewright.root_secret import BEFORE, VARIABLE, RootSecret, SecretFile, secret_path
+from routewright.root_secret import BEFORE, SECRET, RootSecret, SecretFile, secret_path
 from tests.contracts.storage.samples import make_trace
 from tests.tables import table
 
@@ -106,13 +106,11 @@ def test_memory_rotates_for_all_its_users() -> None:
 
 
 def test_a_configured_secret_is_not_rotated() -> None:
-    told = RootSecret(MemoryStorage(), {VARIABLE: PRESENT})
-    with pytest.raises(
-        ValidationFailed, match=f"set {VARIABLE} to a new one and {BEFORE} to the present one"
-    ) as raised:
+    told = RootSecret(MemoryStorage(), {SECRET: PRESENT})
+    with pytest.raises(ValidationFailed, match=f"set {SECRET} to a new one and {BEFORE} to the present one") as raised:
         told.rotate(PRESENT.encode())
     assert PRESENT not in str(raised.value)
-    passed = RootSecret(MemoryStorage(), {VARIABLE: PRESENT}, [NEW, PRESENT])
+    passed = RootSecret(MemoryStorage(), {SECRET: PRESENT}, [NEW, PRESENT])
     assert passed.live() == (NEW.encode(), PRESENT.encode())
     with pytest.raises(ValidationFailed, match="pass \\[the new one, the present one\\] as secret"):
         passed.rotate(NEW.encode())
@@ -139,7 +137,7 @@ def test_a_random_secret_for_another_storage_is_not_persistent() -> None:
     secret = RootSecret(Elsewhere(), {})
     assert secret.live() == secret.live()
     assert not secret.lasts
-    with pytest.raises(StorageUnavailable, match=f"no root secret is kept anywhere: set {VARIABLE}"):
+    with pytest.raises(StorageUnavailable, match=f"no root secret is kept anywhere: set {SECRET}"):
         secret.rotate(secret.live()[0])
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 import msgspec
 
 from ._core.agent.request import checked_run, run_of
+from ._core.agent.request import decode_run as decode_run
 from ._core.money import usd
 from ._core.request.read import as_request, joined_tags
 from ._core.structured_output import Form

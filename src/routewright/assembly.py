@@ -238,7 +238,7 @@ class Parts:
         if fleet is None:
             if environment == "production":
                 today = datetime.fromtimestamp(self.settings.clock.time(), UTC).date().isoformat()
-                said = stale(self.catalogue, today, self.settings.stale_after_days)
+                said = self.catalogue.stale(today, self.settings.stale_after_days)
                 if said:
                     _logger.warning("%s, or raise settings.stale_after_days", said)
             fleet = self._fleets[environment] = self._make_fleet(environment)
@@ -644,11 +644,3 @@ def _resolved(environment: Environment, caller: Caller) -> Caller:
     if environment == "sandbox" and caller.environment != "sandbox":
         return replace(caller, environment="sandbox")
     return caller
-
-
-def stale(catalogue: Catalogue, today: str, after_days: int | None) -> str:
-    """The warning for an outdated catalogue; empty for one that is not."""
-    age = catalogue.age_days(today)
-    if age is None or after_days is None or age <= after_days:
-        return ""
-    return f"the prices are of {catalogue.as_of}, {age} days ago: renew them with 'routewright catalogue import FILE'"

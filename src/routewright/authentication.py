@@ -93,16 +93,13 @@ class Authenticator:
                 self._known.popitem(last=False)
         return caller
 
+    def strangers(self, digests: Sequence[str]) -> int:
+        """Number of keys that are refused because they were made with another secret. Makes no secret."""
+        peppers = [Pepper(derive(root, PURPOSE)) for root in self._secret.known()] if digests else []
+        return sum(not any(pepper.made(digest) for pepper in peppers) for digest in digests)
+
     def forget(self, account: str) -> None:
         """Drop an account's keys from the cache after a change."""
         for digest, known in [*self._known.items()]:
             if known.caller.account == account:
                 self._known.pop(digest, None)
-
-
-def strangers(digests: Sequence[str], secret: RootSecret) -> int:
-    """Number of keys that are refused here because they were made with another secret."""
-    if not digests:
-        return 0
-    peppers = [Pepper(derive(root, PURPOSE)) for root in secret.known()]
-    return sum(not any(pepper.made(digest) for pepper in peppers) for digest in digests)

@@ -16,6 +16,9 @@ from routewright.wire import Bill, BillLine, Model, Usage
 
 from ._core.catalogue import prices as price_rules
 from ._core.catalogue.models import Deprecation, deprecations, given_fields, models_of, overlay
+from ._core.catalogue.models import model_called as model_called
+from ._core.catalogue.models import named as named
+from ._core.catalogue.models import undated as undated
 from ._core.money import PICOS_PER_NANO, PICOS_PER_USD_1M
 from ._core.request.rules import check_names, is_day
 from .wire.conversion import rebuilt
@@ -92,6 +95,13 @@ class Catalogue:
         said = self._said_as_of
         day = date.fromisoformat(_checked_day(today, "today"))
         return None if said is None else (day - date.fromisoformat(said)).days
+
+    def stale(self, today: str, after_days: int | None) -> str:
+        """The warning for a catalogue older than some days (None: never); empty for one that is not."""
+        age = self.age_days(today)
+        if age is None or after_days is None or age <= after_days:
+            return ""
+        return f"the prices are of {self.as_of}, {age} days ago: renew them with 'routewright catalogue import FILE'"
 
     def bill(self, model: str, usage: Usage, *, on: str | date | None = None, batch: bool = False) -> Bill:
         """Price one call by the prices of a day, by default today in UTC.

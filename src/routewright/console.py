@@ -16,6 +16,8 @@ from msgspec.structs import replace
 
 from . import wire
 from ._core.account import RANDOM_BYTES, SHOWN, is_live, new_key
+from ._core.account import limits_of as limits_of
+from ._core.account_fields import SomeLimits as SomeLimits
 from ._core.account_fields import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
 from ._core.crypto import seal
 from ._core.webhooks.endpoint import (
@@ -48,8 +50,10 @@ from .blocking import Closing, Twin, plain
 from .coordination import RECHECK_S
 from .errors import NotFound, PreconditionFailed, Problem, StorageUnavailable, UnsupportedWrite, ValidationFailed
 from .identity import Ids
-from .protocols import BaseStorage, Clock, Storage, WebhookTransport, options_of
+from .protocols import BaseStorage, Clock, LocalStorage, Storage, WebhookTransport, options_of
+from .root_secret import SECRET as SECRET
 from .root_secret import RootSecret
+from .root_secret import secret_path as secret_path
 from .settings import WebhookSettings
 from .storage import open_storage
 from .webhook import WebhookSigner
@@ -477,6 +481,13 @@ class Console(Closing):
             hint = "use or revoke them, or pass force=True to invalidate them"
             raise ValidationFailed.at("force", problem, hint)
         self._secret.rotate(in_use)
+
+    def strangers(self, digests: Sequence[str]) -> int | None:
+        """Number of keys that are refused because they were made with another root secret, by the digests that
+        ``routewright store check`` reads. None: it is not known here."""
+        if not isinstance(self._storage, LocalStorage) and not self._secret.lasts:
+            return None
+        return self._authenticator.strangers(digests)
 
     async def aclose(self) -> None:
         """Close the storage."""

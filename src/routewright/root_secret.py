@@ -22,7 +22,7 @@ from .protocols import LocalStorage, Storage
 from .wire.account import Secret
 from .wire.json_scan import is_unicode
 
-VARIABLE = "ROUTEWRIGHT_SECRET"
+SECRET = "ROUTEWRIGHT_SECRET"
 """The environment variable that replaces the file."""
 BEFORE = "ROUTEWRIGHT_SECRET_BEFORE"
 """The environment variable of the previous secret, while it is valid."""
@@ -33,7 +33,7 @@ _LONG_ENOUGH = f"take at least {MIN_ROOT_BYTES}, as of 'openssl rand -hex 32'"
 _CHANGED = "another process is changing the root secret, or has just done so: check if it must be changed again"
 _KEYS_LOST = (
     "and the store has keys already, which were made with another secret and are all refused: "
-    f"put the file of its backup back, or set {VARIABLE}"
+    f"put the file of its backup back, or set {SECRET}"
 )
 
 _log = logging.getLogger(__name__)
@@ -98,17 +98,17 @@ class RootSecret:
         if self._given:
             hint = "pass [the new one, the present one] as secret"
             return _Held(*self._given, refusal=partial(ValidationFailed.at, "Console(secret=...)", fixed, hint))
-        told = [self._environment.get(name, "").encode(errors="surrogateescape") for name in (VARIABLE, BEFORE)]
+        told = [self._environment.get(name, "").encode(errors="surrogateescape") for name in (SECRET, BEFORE)]
         if told[0]:
-            _check_lengths(dict(zip((VARIABLE, BEFORE), told, strict=True)))
-            hint = f"set {VARIABLE} to a new one and {BEFORE} to the present one, in all processes"
-            return _Held(*filter(None, told), refusal=partial(ValidationFailed.at, VARIABLE, fixed, hint))
+            _check_lengths(dict(zip((SECRET, BEFORE), told, strict=True)))
+            hint = f"set {SECRET} to a new one and {BEFORE} to the present one, in all processes"
+            return _Held(*filter(None, told), refusal=partial(ValidationFailed.at, SECRET, fixed, hint))
         if told[1]:
-            raise ValidationFailed.at(BEFORE, f"is set, and {VARIABLE} is not", f"set {VARIABLE}, too")
+            raise ValidationFailed.at(BEFORE, f"is set, and {SECRET} is not", f"set {SECRET}, too")
         if isinstance(self.storage, LocalStorage):
             return SecretFile(self.storage.path)
         lasts = isinstance(self.storage, MemoryStorage)
-        refusal = None if lasts else partial(StorageUnavailable, f"no root secret is kept anywhere: set {VARIABLE}")
+        refusal = None if lasts else partial(StorageUnavailable, f"no root secret is kept anywhere: set {SECRET}")
         return _made_up_for.of(self.storage, partial(_Held, lasts=lasts, refusal=refusal))
 
 
@@ -235,12 +235,12 @@ def _read(path: Path) -> _Known:
     except FileNotFoundError:
         raise
     except PermissionError as error:
-        raise StorageReadOnly(f"{path} cannot be read: run as its owner, or set {VARIABLE}") from error
+        raise StorageReadOnly(f"{path} cannot be read: run as its owner, or set {SECRET}") from error
     except OSError as error:
-        raise StorageUnavailable(f"{path} cannot be read ({error.strerror}): see to it, or set {VARIABLE}") from error
+        raise StorageUnavailable(f"{path} cannot be read ({error.strerror}): see to it, or set {SECRET}") from error
     if os.name == "posix" and stat.S_IMODE(status.st_mode) & 0o077:
         raise StorageUnavailable(
-            f"others can read {path}: run 'chmod 600 {path}', or set {VARIABLE}; make a new secret if they did"
+            f"others can read {path}: run 'chmod 600 {path}', or set {SECRET}; make a new secret if they did"
         )
     found = tuple(line for line in lines if line)[:LIVE]
     if not found or any(len(each) < MIN_ROOT_BYTES for each in found):

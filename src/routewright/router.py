@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ._core.call import Call
 from ._core.catalogue.models import resolve_one
-from ._core.request.read import Tags, as_budget, checked_tags, sent_request, tagged
+from ._core.request.read import Tags, as_budget, checked_tags, decode_request, sent_request, tagged
 from ._core.request.rules import CALLER_EXTRA
 from ._core.routing.budget import SharedBudget, room_of
 from ._core.routing.decision import Decision, explain
@@ -69,11 +69,14 @@ from .wire.problems import shown
 from .worker import Detached
 
 __all__ = [
+    "CALLER_EXTRA",
     "BlockingRouter",
     "HookCounts",
     "InputTokens",
+    "Options",
     "PolicyCheck",
     "Prepared",
+    "RequestLike",
     "Router",
     "StepCall",
     "StepDone",
@@ -82,6 +85,7 @@ __all__ = [
     "Subscription",
     "TraceCounts",
     "WhyNot",
+    "decode_request",
 ]
 
 _CLOSED = "the router is closed"

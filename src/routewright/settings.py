@@ -13,7 +13,7 @@ from ._core.analytics.report import checked_keys
 from ._core.attempts.budgets import ExecutionLimits as ExecutionLimits
 from ._core.webhooks.outbox import DELAYS_S, MAX_ATTEMPTS
 from ._engine.capture import Capturing
-from .backends.clock import SystemClock
+from .backends.clock import SystemClock as SystemClock
 from .errors import ValidationFailed
 from .protocols import (
     AnswerComparator,

@@ -30,6 +30,7 @@ __all__ = [
     "Expired",
     "Hold",
     "KeptResult",
+    "MemoryCoordination",
     "Rollups",
     "Shelf",
     "State",

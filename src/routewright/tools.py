@@ -1,4 +1,6 @@
-"""Tools of agents: Python functions as tools, and the built-in ones (contract 10)."""
+"""Tools of agents: Python functions as tools, and the built-in ones (contract 10).
+
+The backends of the built-in tools and the tools of MCP servers are loaded when they are first used."""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ import typing
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -21,6 +24,20 @@ from .wire import FunctionSpec
 from .wire import Tool as Declaration
 from .wire.problems import shown
 
+if TYPE_CHECKING:
+    from .backends.tools.mcp import McpTools as McpTools
+    from .backends.tools.monty_sandbox import MontySandbox as MontySandbox
+    from .backends.tools.search import BraveSearch as BraveSearch
+    from .backends.tools.search import SearxngSearch as SearxngSearch
+    from .backends.tools.search import TavilySearch as TavilySearch
+
+_HOME = {
+    "BraveSearch": "search",
+    "McpTools": "mcp",
+    "MontySandbox": "monty_sandbox",
+    "SearxngSearch": "search",
+    "TavilySearch": "search",
+}
 KEPT = 64
 """Cached declarations of functions: making one takes about a millisecond."""
 MOST_THREADS = 8
@@ -258,3 +275,9 @@ def _untitled(schema: Any) -> Any:
             if name != "title" or not isinstance(value, str)
         }
     return [_untitled(each) for each in schema] if isinstance(schema, list) else schema
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".backends.tools.{_HOME[name]}", __package__), name)

@@ -1,4 +1,4 @@
-"""``sent_run``: errors in a run request name the fields of that request."""
+"""``decode_run``: errors in a run request name the fields of that request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from routewright import ValidationFailed
-from routewright._core.agent.request import checked_run, sent_run
+from routewright._core.agent.request import checked_run, decode_run
 from routewright.wire import AgentRequest
 from tests.tables import table
 
@@ -52,7 +52,7 @@ def test_the_strategy_is_checked_as_in_a_route_request(given: dict[str, str], pr
 
 def refusal(**body: Any) -> list[tuple[str, str, str]]:
     with pytest.raises(ValidationFailed) as caught:
-        sent_run(json.dumps(body).encode(), None)
+        decode_run(json.dumps(body).encode(), None)
     return [(each.path, each.problem, each.hint) for each in caught.value.problems]
 
 

@@ -7,9 +7,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from routewright._core.account import SCOPES, limits_of
-from routewright._core.account_fields import SomeLimits
-from routewright.console import Console
+from routewright.console import Console, SomeLimits, limits_of
 from routewright.wire import Account, Environment, Key, PlanName, Purse, RateLimits, Scope, Severity
 
 from .command import KEPT, YES, Declaration, arg, flag, number_or, refused, separated, several, unconfirmed, verb
@@ -210,7 +208,7 @@ async def _revoke(args: Namespace, screen: Screen) -> None:
 
 def _key_json(key: Key) -> dict[str, Any]:
     told = picked(key, "id account environment name prefix created_at revoked_at budget_usd monthly_limit_usd")
-    return {**told, "scopes": list(key.scopes or SCOPES), "limits": _limits_json(key.limits)}
+    return {**told, "scopes": list(key.scopes or get_args(Scope)), "limits": _limits_json(key.limits)}
 
 
 @verb(

@@ -14,9 +14,9 @@ from typing import Any
 import anyio
 
 from routewright.agent import BUILT_IN, Agent
-from routewright.backends.tools.search import SearxngSearch
 from routewright.errors import ValidationFailed
 from routewright.protocols import CodeSandbox
+from routewright.tools import SearxngSearch
 from routewright.wire import AgentResponse, RunCompleted, RunStarted, Step, StepCompleted, StepStarted
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import did_you_mean
@@ -208,7 +208,7 @@ def _tool(name: str) -> Any:
 def _sandbox() -> CodeSandbox:
     """The sandbox of ``--code``. Raises ``ValidationFailed`` if it is not installed."""
     try:
-        from routewright.backends.tools.monty_sandbox import MontySandbox
+        from routewright.tools import MontySandbox
     except ModuleNotFoundError as error:
         raise refused("--code", str(error), "or run the agent without it") from error
     return MontySandbox()

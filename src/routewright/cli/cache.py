@@ -9,12 +9,12 @@ from typing import Any, get_args
 
 import msgspec
 
-from routewright._core.account_fields import told
 from routewright.errors import NotFound
 from routewright.protocols import Cache
 from routewright.router import Router
 from routewright.storage import open_cache
 from routewright.wire import Caller, Environment
+from routewright.wire.json_scan import quoted
 from routewright.wire.timestamps import timestamp
 
 from .command import JSON, YES, arg, flag, group, refused, unconfirmed, verb
@@ -59,7 +59,7 @@ async def _stats(args: Namespace, screen: Screen) -> None:
         "oldest_at": None if kept.oldest_at is None else timestamp(kept.oldest_at),
         "saves_usd": kept.saves_nanos / 1e9,
     }
-    lack = "" if kept.entries else f"the account {told(args.account)} has no answer there"
+    lack = "" if kept.entries else f"the account {quoted(args.account)} has no answer there"
     screen.report({"account": args.account, **figures}, *([] if lack else [fields(figures)]), note=lack)
 
 

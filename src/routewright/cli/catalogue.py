@@ -12,12 +12,11 @@ from typing import Any
 import msgspec
 
 from routewright._core.catalogue.price_list import Listed, changes_of, read_price_list, updates_of, with_updates
-from routewright._core.routing.what_if import PolicyCheck
-from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
 from routewright.config import policies_of, read_catalogue
 from routewright.input_file import Document, json_document, read
-from routewright.router import Router
+from routewright.router import PolicyCheck, Router
+from routewright.settings import SystemClock
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import did_you_mean, shown
 from routewright.wire.problems import listed as in_quotes

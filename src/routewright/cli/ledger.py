@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from routewright._core.account_fields import told
 from routewright.ledger import Ledger
 from routewright.wire import LedgerRow
+from routewright.wire.json_scan import quoted
 
 from .command import arg, refused, verb
 from .show import Screen, Style, listing, picked
@@ -38,7 +38,7 @@ async def _rows(args: Namespace, screen: Screen) -> None:
             if len(booked) > args.limit:
                 break
     has_more = len(booked) > args.limit
-    note = "" if booked else f"nothing is booked there for the account {told(args.account)}"
+    note = "" if booked else f"nothing is booked there for the account {quoted(args.account)}"
     if has_more:
         note = "there are older ones; --limit shows more of them, --since and --until others"
     booked = booked[: args.limit]

@@ -14,15 +14,12 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from routewright import Answer, wire
-from routewright._core.request.read import decode_request
-from routewright._core.routing.decision import Decision, explain
-from routewright.assembly import stale
+from routewright import Answer, Decision, wire
 from routewright.catalogue import Catalogue
 from routewright.errors import InvalidJson, NoCandidates, RouterError
 from routewright.policies import PolicyFile
 from routewright.protocols import Storage
-from routewright.router import Router
+from routewright.router import Router, decode_request
 from routewright.settings import Settings, WebhookSettings
 from routewright.trace import TraceStore
 from routewright.wire import Effort, Goal, Message, Modality, Model, Part, Reason, RouteRequest, Strategy
@@ -234,7 +231,7 @@ async def _route(args: Namespace, screen: Screen) -> None:
             screen.json(body | ({"trace": answer.trace} if args.trace else {}))
         elif not args.quiet:
             screen.say(*_answer_page(answer))
-            screen.say(*([Line(), *_decision_page(answer.decision)] if args.explain else ()))
+            screen.say(*([Line(), *_decision_page(router.explain(answer.decision))] if args.explain else ()))
             screen.say(*(trace_page(answer.trace) if args.trace else ()))
         if storage is not None:
             await keep(router, answer.trace_id, args, screen)
@@ -317,15 +314,15 @@ def _decide(args: Namespace, screen: Screen) -> None:
         if not args.json and error.detail.get("rejected_candidates"):
             screen.say(*_refusal_page(error.detail), *lines)
         raise
-    screen.report(_decision_json(decision) | why, *_decision_page(decision), *lines)
+    screen.report(_decision_json(decision) | why, *_decision_page(router.explain(decision)), *lines)
 
 
 def _decision_json(decision: Decision) -> dict[str, Any]:
     return picked(decision, "model chain score reason output_cap fallback_affordable candidates rejected digest input")
 
 
-def _decision_page(decision: Decision) -> list[Block]:
-    reason, *lines = explain(decision).splitlines()
+def _decision_page(explained: str) -> list[Block]:
+    reason, *lines = explained.splitlines()
     return [Table([Row((reason,), "title")], prose=True), *map(Line, lines)]
 
 
@@ -358,7 +355,7 @@ def _models(args: Namespace, screen: Screen) -> None:
     Prices are US dollars per million tokens."""
     today = datetime.now(UTC).date().isoformat()
     catalogue = Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)
-    age = stale(catalogue, today, Settings().stale_after_days)
+    age = catalogue.stale(today, Settings().stale_after_days)
     if age:
         screen.note(age)
     models = Router(catalogue=catalogue, settings=Settings(stale_after_days=None)).models()

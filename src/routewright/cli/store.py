@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from routewright.authentication import strangers
-from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.upkeep import backup, check, live_digests, upgrade
+from routewright.console import SECRET, Console, secret_path
 from routewright.errors import NotFound, StorageUnavailable, ValidationFailed
 from routewright.protocols import BaseStorage, LocalStorage, Storage, options_of
-from routewright.root_secret import VARIABLE as SECRET
-from routewright.root_secret import RootSecret, secret_path
-from routewright.settings import Retention
+from routewright.settings import Retention, SystemClock
 from routewright.storage import is_postgres, open_storage, url_of
 from routewright.trace import TraceStore
 from routewright.wire import SYSTEM_ACCOUNT, Caller, Environment, RollupKeys
@@ -202,19 +199,18 @@ def _check(args: Namespace, screen: Screen) -> int:
         place = _file(args)
         found = check(place)
         digests = [] if found.problems else live_digests(place)
-    secret = RootSecret(existing_store(args), os.environ)
-    is_known = not is_postgres(named) or secret.lasts
-    keys = {"live": len(digests), "of_another_secret": strangers(digests, secret) if is_known else None}
+    strangers = Console(existing_store(args)).strangers(digests)
+    keys = {"live": len(digests), "of_another_secret": strangers}
     shown = {
         **picked(found, "version traces"),
         "live keys": len(digests),
-        "not checked": "" if is_known else f"the keys: {SECRET} is not set",
+        "not checked": "" if strangers is not None else f"the keys: {SECRET} is not set",
         "size_bytes": found.bytes,
     }
     problems = [*found.problems]
-    if keys["of_another_secret"]:
+    if strangers:
         problems.append(
-            f"{keys['of_another_secret']:,} of {keys['live']:,} live keys were made with another root secret than is "
+            f"{strangers:,} of {len(digests):,} live keys were made with another root secret than is "
             f"known here, and are refused: put the file of its backup back, or set {SECRET}"
         )
     said = "damaged: restore a backup" if found.problems else "sound, but its keys are refused" if problems else "sound"

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from routewright import wire
-from routewright._core.account_fields import told
 from routewright.errors import NotFound, StorageCorrupt
 from routewright.trace import TraceStore
 from routewright.wire import Trace, TraceItem
@@ -74,7 +73,7 @@ async def _ls(args: Namespace, screen: Screen) -> None:
     """List traces, newest first."""
     async with TraceStore(existing_store(args)) as store:
         page = await store.query(**_selection(args), limit=args.limit, cursor=args.cursor)
-    note = "" if page.data else f"the account {told(args.account)} has no such trace"
+    note = "" if page.data else f"the account {quoted(args.account)} has no such trace"
     if page.next_cursor is not None:
         note = f"older ones: the same with --cursor={page.next_cursor}"
     screen.report(
@@ -102,7 +101,7 @@ async def _show(args: Namespace, screen: Screen) -> None:
         if trace_id is None:
             newest = (await store.query(**whose, limit=1)).data
             if not newest:
-                raise NotFound(f"the account {told(args.account)} has no trace there")
+                raise NotFound(f"the account {quoted(args.account)} has no trace there")
             trace_id = newest[0].id
         trace = await store.get(trace_id, **whose)
         record = await _with_feedback(store, trace)

@@ -14,14 +14,11 @@ import pydantic
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
-from routewright._core.attempts.budgets import ExecutionLimits
-from routewright._core.request.rules import Range
-from routewright._core.webhooks.outbox import MAX_ATTEMPTS
-from routewright.config import STRICT, Name, Strict, Switch, entry_of, shaped, within
+from routewright.config import STRICT, Name, Strict, Switch, entry_of, shaped
 from routewright.errors import Problem, ValidationFailed
 from routewright.input_file import read
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
-from routewright.settings import CacheSettings, Limits, Settings, WebhookSettings
+from routewright.settings import CacheSettings, ExecutionLimits, Limits, Settings, WebhookSettings
 from routewright.wire import Durability, Environment
 from routewright.wire.problems import did_you_mean
 
@@ -65,7 +62,7 @@ Port = Annotated[int, STRICT, _from(0, 65_535)]
 Whole = Annotated[int, STRICT, _from(1, 1 << 40)]
 Number = Annotated[float, STRICT, _must("be above 0", lambda value: 0 < value < float("inf"))]
 Amount = Annotated[float, STRICT, _must("be 0 or above", lambda value: 0 <= value < float("inf"))]
-Share = Annotated[float, STRICT, within(Range(0, 1))]
+Share = Annotated[float, STRICT, _must("be a number from 0 to 1", lambda value: 0 <= value <= 1)]
 Days = Number | Literal["forever"]
 Prefix = Annotated[str, _must("begin with a slash and not end with one, as /llm", _is_prefix)]
 Network = Annotated[Name, _must("be an address, or a network as 10.0.0.0/8", _is_network)]
@@ -83,7 +80,10 @@ CachingEntry = entry_of(
 WebhooksEntry = entry_of(
     WebhookSettings,
     without=("transport",),
-    max_attempts=(Annotated[int, STRICT, _must("be 1 to 6", lambda value: 1 <= value <= 6)], MAX_ATTEMPTS),
+    max_attempts=(
+        Annotated[int, STRICT, _must("be 1 to 6", lambda value: 1 <= value <= 6)],
+        WebhookSettings().max_attempts,
+    ),
 )
 
 

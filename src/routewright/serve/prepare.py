@@ -14,17 +14,15 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import get_args
 
-from routewright.backends.clock import SystemClock
-from routewright.backends.providers.environment import providers_from_environment
-from routewright.backends.providers.hosts import ENDPOINTS
-from routewright.backends.storage.memory import MemoryStorage
-from routewright.console import Console
+from routewright import MemoryStorage
+from routewright.backends.providers.environment import variables_set
+from routewright.console import SECRET, Console
 from routewright.errors import Problem, ValidationFailed
 from routewright.protocols import LocalStorage
-from routewright.root_secret import VARIABLE as SECRET
 from routewright.router import Router
 from routewright.server.app import checked_origins
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
+from routewright.settings import SystemClock
 from routewright.storage import is_postgres, open_cache, open_coordination, open_storage, url_of
 from routewright.wire import Environment, Key
 from routewright.wire.account import without_password
@@ -56,13 +54,7 @@ def prepare(asked: CommandOptions, environ: Mapping[str, str]) -> Prepared:
     if plan.admin is not None and find_spec("prometheus_client") is None:
         missing = "admin.port: /metrics will have no figures: prometheus_client is not installed"
         warnings.append(f"{missing}; run: pip install 'routewright[metrics]'")
-    found = {provider.name for provider in providers_from_environment(environ)}
-    variables = (
-        next(name for name in (*vendor.key_variables, vendor.url_variable or "") if environ.get(name, "").strip())
-        for vendor in ENDPOINTS.values()
-        if vendor.name in found
-    )
-    return Prepared(plan, facts, tuple(warnings), tuple(variables))
+    return Prepared(plan, facts, tuple(warnings), tuple(variables_set(environ)))
 
 
 def plan_of(sources: Sources) -> Plan:

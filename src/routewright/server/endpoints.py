@@ -14,12 +14,10 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from routewright import Agent, Stream, wire
-from routewright._core.agent.request import sent_run
-from routewright.agent import Run
-from routewright.arguments import Options
+from routewright.agent import Run, decode_run
 from routewright.console import Console
 from routewright.errors import AuthenticationFailed, PermissionDenied, Problem, ValidationFailed
-from routewright.router import Prepared, Router
+from routewright.router import Options, Prepared, Router
 from routewright.trace import TraceStore
 from routewright.wire.timestamps import span_of
 
@@ -206,7 +204,7 @@ async def route(service: Service, exchange: Exchange, caller: wire.Caller, _: No
 async def run_agent(service: Service, exchange: Exchange, caller: wire.Caller, _: NoQuery) -> None:
     """Work on a task in steps, with tools, within limits of steps, time and money."""
     key = exchange.sent.get(b"idempotency-key")
-    make = partial(sent_run, idempotency_key=None if key is None else _text(key))
+    make = partial(decode_run, idempotency_key=None if key is None else _text(key))
     request = await service.bodies.read(exchange, make)
     run = service.agent.prepare(request, caller)
     finishes = request.idempotency_key is not None

@@ -12,7 +12,6 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from routewright.backends.clock import SystemClock
 from routewright.errors import (
     AuthenticationFailed,
     HeadersTooLarge,
@@ -26,6 +25,7 @@ from routewright.errors import (
     ValidationFailed,
 )
 from routewright.identity import Ids
+from routewright.settings import SystemClock
 from routewright.wire import error_envelope
 from routewright.wire.account import without_keys
 from routewright.wire.problems import in_json, problem_in_json

@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright import wire
-from routewright._core.catalogue.models import model_called, named, undated
-from routewright._core.request.rules import CALLER_EXTRA
+from routewright.catalogue import model_called, named, undated
 from routewright.errors import NotFound, Problem, RouterError, ValidationFailed
+from routewright.router import CALLER_EXTRA
 from routewright.wire.conversion import converted
 from routewright.wire.json_scan import beneath, joined, scan
 from routewright.wire.problems import did_you_mean, hint_for, shown

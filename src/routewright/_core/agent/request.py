@@ -115,7 +115,7 @@ _MEANT = {  # hints for fields of other APIs
 }
 
 
-def sent_run(body: bytes, idempotency_key: str | None) -> AgentRequest:
+def decode_run(body: bytes, idempotency_key: str | None) -> AgentRequest:
     """Decode and check a body, with the header's idempotency key. Raises ``InvalidJson`` and ``ValidationFailed``."""
     scan(body)
     request = run_of(decode(body))

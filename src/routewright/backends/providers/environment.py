@@ -49,6 +49,15 @@ def providers_from_environment(
     ]
 
 
+def variables_set(environ: Mapping[str, str]) -> list[str]:
+    """The variable with the key, or else the address, of each vendor of the environment."""
+    return [
+        next(name for name in (*vendor.key_variables, vendor.url_variable or "") if environ.get(name, "").strip())
+        for vendor in ENDPOINTS.values()
+        if vendor.is_set(environ)
+    ]
+
+
 def variables_to_set() -> dict[str, str]:
     """The variables that each vendor requires, by its name."""
     return {vendor.name: vendor.to_set for vendor in ENDPOINTS.values()}
