@@ -172,7 +172,7 @@ FURTHER_NAMES = {
     "routewright.backends.providers.http": "HttpRequest",
     "routewright.blocking": "BlockingPrepared BlockingStream",
     "routewright.agent": "decode_run",
-    "routewright.catalogue": "model_called named undated",
+    "routewright.catalogue": "model_called undated",
     "routewright.console": "BlockingConsole SECRET SomeLimits limits_of secret_path",
     "routewright.ledger": "BlockingLedger",
     "routewright.policies": "PolicyFile read_policies",

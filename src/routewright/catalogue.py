@@ -17,7 +17,6 @@ from routewright.wire import Bill, BillLine, Model, Usage
 from ._core.catalogue import prices as price_rules
 from ._core.catalogue.models import Deprecation, deprecations, given_fields, models_of, overlay
 from ._core.catalogue.models import model_called as model_called
-from ._core.catalogue.models import named as named
 from ._core.catalogue.models import undated as undated
 from ._core.money import PICOS_PER_NANO, PICOS_PER_USD_1M
 from ._core.request.rules import check_names, is_day

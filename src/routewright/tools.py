@@ -31,13 +31,8 @@ if TYPE_CHECKING:
     from .backends.tools.search import SearxngSearch as SearxngSearch
     from .backends.tools.search import TavilySearch as TavilySearch
 
-_HOME = {
-    "BraveSearch": "search",
-    "McpTools": "mcp",
-    "MontySandbox": "monty_sandbox",
-    "SearxngSearch": "search",
-    "TavilySearch": "search",
-}
+_HOME = {"McpTools": "mcp", "MontySandbox": "monty_sandbox"}
+_HOME |= dict.fromkeys(("BraveSearch", "SearxngSearch", "TavilySearch"), "search")
 KEPT = 64
 """Cached declarations of functions: making one takes about a millisecond."""
 MOST_THREADS = 8

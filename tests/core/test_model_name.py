@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from routewright import Catalogue
-from routewright._core.catalogue.models import Named, model_called, named
+from routewright import Catalogue, Model
+from routewright._core.catalogue.models import model_called
 from tests.tables import table
 
-CATALOGUE = [named(model) for model in Catalogue().models]
-AZURE = Named("azure/gpt-4.1", "azure", "my-deployment", "GPT-4.1 of ours")
+
+def model(provider: str, id: str, name: str, display_name: str) -> Model:
+    return Model(id=id, provider=provider, provider_model_id=name, display_name=display_name)
 
 
-def called(name: str, provider: str, *more: Named) -> str | None:
+CATALOGUE = Catalogue().models
+AZURE = model("azure", "azure/gpt-4.1", "my-deployment", "GPT-4.1 of ours")
+
+
+def called(name: str, provider: str, *more: Model) -> str | None:
     return model_called(name, [*CATALOGUE, *more], provider)
 
 
-def openai(name: str) -> Named:
-    return Named(f"openai/{name}", "openai", name, name)
+def openai(name: str) -> Model:
+    return model("openai", f"openai/{name}", name, name)
 
 
 @table(
@@ -59,7 +64,7 @@ def test_an_unknown_name_is_not_guessed(name: str, provider: str) -> None:
 
 
 def test_another_provider_may_have_a_model_of_that_name() -> None:
-    other = Named("azure/gpt-4.1", "azure", "gpt-4.1", "GPT-4.1")
+    other = model("azure", "azure/gpt-4.1", "gpt-4.1", "GPT-4.1")
     assert called("gpt-4.1", "azure", other) == "azure/gpt-4.1"
     assert called("gpt-4.1", "openai", other) == "openai/gpt-4.1"
 
@@ -85,5 +90,5 @@ def test_a_model_may_go_by_another_name_on_the_wire() -> None:
 def test_every_bundled_model_goes_by_its_own_names() -> None:
     for each in CATALOGUE:
         assert called(each.id, each.provider) == each.id
-        assert called(each.wire_name, each.provider) == each.id
+        assert called(each.provider_model_id, each.provider) == each.id
         assert called(each.display_name, each.provider) in (each.id, None)

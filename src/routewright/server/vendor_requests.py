@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright import wire
-from routewright.catalogue import model_called, named, undated
+from routewright.catalogue import model_called, undated
 from routewright.errors import NotFound, Problem, RouterError, ValidationFailed
 from routewright.router import CALLER_EXTRA
 from routewright.wire.conversion import converted
@@ -152,7 +152,7 @@ class Known(NamedTuple):
         of, name = model.split("/", 1) if "/" in model else (vendor, model)
         if f"{of}/{undated(name)}" in self.names:  # cheaper than the search below
             return f"{of}/{undated(name)}"
-        meant = model_called(name, map(named, self.models()), of)
+        meant = model_called(name, self.models(), of)
         if meant is not None:
             return meant
         hint = did_you_mean(model, self.names) or did_you_mean(f"{vendor}/{model}", self.names)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from hashlib import blake2b
 from math import log2
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -294,30 +294,16 @@ _PREFIX = "models/"  # Google's prefix of names
 _SIGNS = re.compile(r"[^a-z0-9]+")
 
 
-class Named(NamedTuple):
-    """The names of one model."""
-
-    id: str
-    provider: str
-    wire_name: str
-    display_name: str
-
-
-def named(model: Model) -> Named:
-    """The names of a model in the catalogue."""
-    return Named(model.id, model.provider, model.provider_model_id, model.display_name)
-
-
-def model_called(name: str, models: Iterable[Named], provider: str) -> str | None:
+def model_called(name: str, models: Iterable[Model], provider: str) -> str | None:
     """The id of the provider's model with a name of its own; None if none or several match."""
     sought = name.removeprefix(_PREFIX)
     plain, bare = undated(sought), _bare(sought)
-    matchers: tuple[Callable[[Named], bool], ...] = (
-        lambda model: sought in (model.id, model.wire_name, f"{model.provider}/{model.wire_name}"),
+    matchers: tuple[Callable[[Model], bool], ...] = (
+        lambda model: sought in (model.id, model.provider_model_id, f"{model.provider}/{model.provider_model_id}"),
         # the names differ only by a date that one of them lacks
-        lambda model: plain == undated(model.wire_name) and plain in (sought, model.wire_name),
+        lambda model: plain == undated(model.provider_model_id) and plain in (sought, model.provider_model_id),
         # the display name, ignoring case and punctuation
-        lambda model: bare != "" and bare in (_bare(model.display_name), _bare(model.wire_name)),
+        lambda model: bare != "" and bare in (_bare(model.display_name), _bare(model.provider_model_id)),
     )
     theirs = [each for each in models if each.provider == provider]
     for fits in matchers:

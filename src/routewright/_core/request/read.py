@@ -35,15 +35,7 @@ from routewright.wire.conversion import converted, rebuilt, without_nulls
 from routewright.wire.json_scan import finite, is_unicode, joined, scan
 from routewright.wire.problems import as_attribute, hint_for, shown, unshaped
 
-from .rules import (
-    MAX_METADATA_BYTES,
-    NUMBERS,
-    RETRIES,
-    TIMEOUT_S,
-    Range,
-    check_numbers,
-    completed,
-)
+from .rules import MAX_METADATA_BYTES, NUMBERS, RETRIES, TIMEOUT_S, Range, check_numbers, completed
 
 Tags = Mapping[str, Any]  # JSON values by name, added to the metadata of every request made within a scope
 
