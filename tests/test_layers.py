@@ -41,13 +41,13 @@ CORE_ORDER = (
     "cache/calibration cache/guards attempts/faults attempts/breaker attempts/journal webhooks/signature "
     "agent/calculator agent/request agent/machine limits guardrails/screen guardrails/capture attempt "
     "attempts/machine trace/spans account account_fields snapshot_delta webhooks/outbox webhooks/endpoint "
-    "accounts/payer accounts/state accounts/ledger accounts/wait_queue accounts/books call agent/record "
+    "accounts/payer accounts/state accounts/ledger accounts/wait_queue accounts/books call routing/choice agent/record "
     "catalogue/price_list"
 ).split()
 ENGINE_ORDER = (
     "context request_input storage readiness retention webhooks capture counting answer "
     "trace_queue hooks trace_log shared_limits admission discovery fleet guardrail calibrations cache tool_calls "
-    "classify progress execute hedge prompt_caches record route many steps stream prepared agent"
+    "classify exchange execute hedge prompt_caches record route many steps stream prepared agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(

@@ -143,7 +143,7 @@ BUGS = [
     Bug(
         "an answer is given before it is settled, and the bill is lost when the process ends",
         "_engine/route.py",
-        "        commits = self.records.commits or (call.hold is not None and not self.admissions.is_immediate)",
+        "        commits = self.records.commits or (is_limited and not self.admissions.is_immediate)",
         "        commits = self.records.commits",
         ADMISSION,
         "returned_only_once_it_is_settled",

@@ -219,6 +219,9 @@ class HeadersTooLarge(RouterError, code="headers_too_large", status=431, type="r
 class NoCandidates(RouterError, code="router.no_candidates", status=422, type="constraint_error"):
     """No model meets all constraints. ``rejected_candidates`` and ``suggestion`` are in ``detail`` (spec 7)."""
 
+    decision_input: object = None
+    """Its ``DecisionInput``, from which the decision can be repeated."""
+
 
 class BudgetExceeded(NoCandidates, code="router.budget_exceeded"):
     """Every suitable model would cost more than the budget; ``detail`` says by how much."""

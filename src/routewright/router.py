@@ -27,7 +27,7 @@ from ._engine.many import Many
 from ._engine.prepared import InputTokens, Prepared
 from ._engine.request_input import RawRequest, Read, read_turns
 from ._engine.route import Engine
-from ._engine.steps import HostedProgress, StepCall, StepDone, Steps, StepWait, begin
+from ._engine.steps import StepCall, StepDone, Steps, StepWait, begin
 from ._engine.stream import Stream
 from ._engine.trace_log import TraceCounts
 from .arguments import (
@@ -307,11 +307,8 @@ class Router:
         hold = engine.admissions.begin(read, caller, patient=False)
         if hold is None:
             call = engine.make_call(read, caller, fleet)
-            at_once(engine.guard(call))
-            at_once(engine.choose(call))
-            if call.asks_cache:
-                wait(partial(engine.look_up, patient=False), call)
-            return Steps(engine, engine.progress(HostedProgress, call), wait)
+            start = partial(engine.begin, patient=False)
+            return Steps(engine, wait(start, call) if read.request.cache else at_once(start(call)), wait)
         return Steps(engine, wait(begin, engine, read, hold, fleet), wait)
 
     def decide(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Decision:
@@ -319,10 +316,7 @@ class Router:
 
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
         engine = self._parts.engine
-        call = engine.make_call(self._read(request, options), self._as(caller))
-        plan = engine.class_plan(call)
-        call.plan = at_once(engine.plan(call)) if plan is None else plan
-        return Decision(call.plan, call.given, call.board)
+        return at_once(engine.decision(engine.make_call(self._read(request, options), self._as(caller))))
 
     def check_policies(
         self, request: RequestLike = "Hello", *, caller: Caller | None = None, **options: Unpack[Options]
@@ -345,7 +339,7 @@ class Router:
             raise ValidationFailed.at("model", f"must be an id or alias, got {shown(model)}", "models() lists them")
         engine = self._parts.engine
         call = engine.make_call(self._read(request, options), self._as(caller))
-        model = resolve_one(model, call.fleet.aliases, call.fleet.pool.row, "model")
+        model = resolve_one(model, call.fleet.aliases, call.board.pool.row, "model")
         return why_not(engine.counted(call), call.board, model, call.laid)
 
     def explain(self, decided: Decision | Answer[Any] | TraceItem) -> str:
@@ -603,7 +597,7 @@ class Router:
         if read.request.cache is None:
             read = replace(read, request=replace(read.request, cache=True))
         call = engine.make_call(read, self._caller)
-        call.plan = await engine.plan(call)
+        await engine.decision(call)
         return call
 
     def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> RawRequest | Read:

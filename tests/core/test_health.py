@@ -64,7 +64,7 @@ def entry(at: float, seen: AnswerFigures, row: int = 0) -> Entry:
     output = seen.tokens if seen.output_tokens is None else seen.output_tokens
     first_s = None if seen.first_ms is None else seen.first_ms / 1000
     usage = Usage(40, output, reasoning=output - seen.tokens)
-    return row, at, seen.whole_ms / 1000, first_s, usage, seen.output_tokens is not None, None, False
+    return Entry(row, at, seen.whole_ms / 1000, first_s, usage, seen.output_tokens is not None, None, False)
 
 
 def book_answer(health: Health, at: float, seen: AnswerFigures = ANSWER, row: int = 0) -> None:

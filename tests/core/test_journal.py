@@ -42,7 +42,8 @@ class Bench:
 
 
 def entry(row: int, at: float, whose: str | None = None, *, asked: bool = True, tokens: int = 100) -> Entry:
-    return row, at, 1.5, None, Usage(40, tokens), True, None if whose is None else (whose, "production", None), asked
+    workload = None if whose is None else (whose, "production", None)
+    return Entry(row, at, 1.5, None, Usage(40, tokens), True, workload, asked)
 
 
 def test_answers_between_faults_reset_consecutive_faults() -> None:

@@ -46,7 +46,7 @@ def entry(
     """An answer that is so many times as long, and took so many times as long for that, as the catalogue says."""
     tokens = round(USUAL * length)
     ms = time * (POOL.ttft_ms[row] + POOL.us_per_token[row] * tokens / 1000)
-    return row, 0.0, ms / 1000, None, Usage(40, tokens), tells, whose, True
+    return Entry(row, 0.0, ms / 1000, None, Usage(40, tokens), tells, whose, True)
 
 
 class Factors(NamedTuple):
@@ -58,7 +58,7 @@ class Factors(NamedTuple):
 
 def answered(work: Workloads, row: int, now: float, one: Entry) -> Factors:
     unusual, late = work.answered(row, now, [one], POOL)
-    tokens = one[4].output
+    tokens = one.usage.output
     return Factors(tokens / (tokens - unusual), 2.0**late)
 
 
@@ -105,7 +105,7 @@ def test_models_and_workloads_each_get_their_own_part() -> None:
         length = jobs[whose] * models[row] * chance.lognormvariate(-0.18, 0.6)
         one = entry(row, whose, length=length, time=tempers[row] * chance.lognormvariate(0.0, 0.3))
         factors = found[whose] = answered(work, row, n / 10, one)
-        unusual = one[4].output * (1 - 1 / factors.length)
+        unusual = one.usage.output * (1 - 1 / factors.length)
         health.answered(row, n / 10, [one], OUTLOOK, unusual, log2(factors.time))
     level = sum(models) / 3
     for whose, job in jobs.items():

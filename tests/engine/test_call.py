@@ -46,7 +46,7 @@ from .support import GOOD, SPARE, Ask, House, both_ways, said, streamed, traces_
 
 pytestmark = pytest.mark.anyio
 ANSWER = said(Delta("canary-answer"), Usage(10, 5), Finish("stop"))
-NEVER_KEPT = "Board Pool HealthSnapshot Progress Execution Exchange RouteRequest Fleet frame traceback".split()
+NEVER_KEPT = "Board Pool HealthSnapshot Attempts Execution Exchange RouteRequest Fleet frame traceback".split()
 
 
 async def call_of(house: House, **options: Any) -> Call:
@@ -106,7 +106,7 @@ async def test_a_budget_refusal_is_an_event_of_its_own() -> None:
     call = engine.make_call(RawRequest("hi", {"budget": {"maxCostUsd": 0.000_01}}).read(), Caller())
     budget = call.request.budget
     with pytest.raises(BudgetExceeded) as refused:
-        await engine.choose(call)
+        await engine.begin(call)
     (event,) = call.events(refused.value, budget)
     assert isinstance(event, BudgetRefused)
     assert event.trace_id == refused.value.trace_id

@@ -11,8 +11,9 @@ import anyio.lowlevel
 import pytest
 
 from routewright import MemoryStorage, ProviderFault, Router, Settings
+from routewright._engine.execute import Execution
 from routewright._engine.request_input import RawRequest
-from routewright._engine.steps import HostedProgress, begin
+from routewright._engine.steps import Steps, begin
 from routewright.errors import UpstreamFailed
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Pause
@@ -174,13 +175,12 @@ async def hosted(router: Router) -> None:
     engine, read = router._parts.engine, RawRequest("hi", {"params": CAP, "idempotency_key": "k"}).read()
     hold = engine.admissions.begin(read, ACME)
     assert hold is not None, "its caller is limited"
-    begun = await begin(engine, read, hold, router._parts.hosted("production"))
-    assert isinstance(begun, HostedProgress)
-    begun.advance()
-    begun.feed([chunk for chunk in ANSWER if not isinstance(chunk, str)])  # type: ignore[misc]
-    call = begun.call
-    engine.records.conclude(call, begun)
-    await engine.leave(call, hold)
+    execution = await begin(engine, read, hold, router._parts.hosted("production"))
+    assert isinstance(execution, Execution)
+    steps = Steps(engine, execution, lambda _: None)
+    steps.next()
+    steps.feed([chunk for chunk in ANSWER if not isinstance(chunk, str)])  # type: ignore[misc]
+    await engine.leave(execution.call, hold)
 
 
 @pytest.mark.parametrize("scene", SCENES)

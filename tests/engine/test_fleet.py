@@ -14,6 +14,7 @@ from routewright import Model, Pricing, Router, Settings
 from routewright._core.attempts.budgets import ExecutionLimits
 from routewright._core.attempts.health import LOOK_EVERY_S, health_snapshot
 from routewright._core.attempts.journal import FOLDED_AT
+from routewright._core.attempts.statistics import Entry
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.decide import compiled, decide
 from routewright._core.routing.inputs import RULES
@@ -40,7 +41,8 @@ def fleet_of_one() -> tuple[Fleet, FakeClock]:
 
 def answer(fleet: Fleet, row: int = 0, *, whose: str | None = None, probe: bool = False, asked: bool = False) -> None:
     now = fleet._clock.monotonic()
-    fleet.answered((row, now, 1.0, 0.5, USAGE, False, None if whose is None else (whose,), asked), probe=probe)
+    workload = None if whose is None else (whose,)
+    fleet.answered(Entry(row, now, 1.0, 0.5, USAGE, False, workload, asked), probe=probe)
 
 
 def fail(fleet: Fleet, times: int, row: int = 0) -> None:
@@ -373,7 +375,8 @@ def test_threads_see_whole_snapshots_while_health_is_published(full: bool) -> No
                     fleet.failed(leg.row)
                 else:
                     now, took = time.monotonic(), chance.uniform(0.1, 9)
-                    fleet.answered((leg.row, now, took, None, Usage(40, chance.randint(5, 900)), True, ("x",), True))
+                    usage = Usage(40, chance.randint(5, 900))
+                    fleet.answered(Entry(leg.row, now, took, None, usage, True, ("x",), True))
         except BaseException as error:
             errors.append(error)
 

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from routewright import BudgetExceeded, Catalogue, Router, Settings, SqliteStorage
-from routewright._core.attempts.statistics import EPOCH_S
+from routewright._core.attempts.statistics import EPOCH_S, Entry
 from routewright._core.routing.board import Board
 from routewright.errors import StorageUnavailable, UnsupportedWrite
 from routewright.protocols import Storage
@@ -132,7 +132,7 @@ async def test_circuits_are_not_shared_and_leave_nothing_in_the_store(path: Path
     await clock.advance(60.0)
     assert fleet.admits(0, clock.monotonic()) is None
     now = clock.monotonic()
-    fleet.answered((0, now, 1.0, 0.5, Usage(40, 100), False, None, False), probe=True)
+    fleet.answered(Entry(0, now, 1.0, 0.5, Usage(40, 100), False, None, False), probe=True)
     await clock.advance(KNOWN_S)
     assert board(one).health == board(other).health
 

@@ -83,7 +83,7 @@ class Host:
 
     def trace(self, steps: Steps) -> Trace:
         """The trace as it is stored."""
-        return self.router.blocking.trace(steps._progress.call.id)
+        return self.router.blocking.trace(steps._execution.call.id)
 
 
 def feed(steps: Steps) -> None:
@@ -384,7 +384,7 @@ def test_dropped_steps_keep_their_trace() -> None:
     host = Host()
     steps = host.router.steps("hi")
     steps.next()
-    trace_id = steps._progress.call.id
+    trace_id = steps._execution.call.id
     del steps
     assert host.router.blocking.trace(trace_id).status == "cancelled"
 

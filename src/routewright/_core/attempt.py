@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from msgspec import Struct, json
 from msgspec.structs import astuple, replace
 
 from routewright.errors import ProviderFault
 from routewright.wire import (
+    CachedAnswer,
     Chunk,
     Delta,
     FaultKind,
@@ -29,7 +30,7 @@ from .attempts.faults import ENDING, FinishReason, ending_of
 from .catalogue.prices import Prices, adds_up, range_nanos, usage_nanos
 from .guardrails.screen import Hit
 from .money import MOST_TOKENS
-from .routing.plan import Leg
+from .routing.plan import Leg, NamedLeg
 from .tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate, text_range
 
 MAX_ANSWER_CHARS = 32 << 20
@@ -53,6 +54,22 @@ class Rare:
         copied: Self = super().__copy__()  # type: ignore[misc]  # the stubs of msgspec leave it out
         copied.__dict__.update(self.__dict__)
         return copied
+
+
+class CheckedAnswer(Protocol):
+    """An answer behind guardrails (``_engine/guardrail.py``)."""
+
+    @property
+    def output(self) -> str:
+        """The text that passed."""
+
+    @property
+    def calls(self) -> list[ToolCall] | None:
+        """The tool calls that passed."""
+
+    @property
+    def hits(self) -> list[Hit]:
+        """What the guardrails hit."""
 
 
 class _Rare(Rare):
@@ -89,7 +106,7 @@ class _Rare(Rare):
     """Input of ``cost_range_nanos`` if the provider did not report final usage."""
     unslept_ms = 0.0
     """In the sandbox: the model's usual latency."""
-    screen: Any = None
+    screen: CheckedAnswer | None = None
     """Guardrails applied to its answer, if any."""
     hits: Sequence[Hit] = ()
     finish_word: str | None = None
@@ -159,7 +176,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
     @property
     def answer(self) -> str:
         """The text after guardrails."""
-        return self.output if self.screen is None else str(self.screen.output)
+        return self.output if self.screen is None else self.screen.output
 
     @property
     def tool_calls(self) -> list[ToolCall] | None:
@@ -172,10 +189,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
     @property
     def answer_calls(self) -> list[ToolCall] | None:
         """The tool calls after guardrails."""
-        if self.screen is None:
-            return self.tool_calls
-        calls: list[ToolCall] | None = self.screen.calls
-        return calls
+        return self.tool_calls if self.screen is None else self.screen.calls
 
     @property
     def produced(self) -> bool:
@@ -357,6 +371,20 @@ class ToolPieces:
     def __init__(self) -> None:
         self.id = self.name = ""
         self.arguments: list[str] = []
+
+
+def cached_attempt(answer: CachedAnswer) -> Attempt:
+    """A cached answer in the form of an attempt."""
+    attempt = Attempt(1, NamedLeg(answer.model, answer.provider), None)
+    attempt.text.append(answer.output)
+    attempt.characters = len(answer.output)
+    attempt.finish_reason = answer.finish_reason
+    for place, call in enumerate(answer.tool_calls or ()):
+        attempt.pieces = attempt.pieces or {}
+        attempt.pieces[place] = pieces = ToolPieces()
+        pieces.id, pieces.name = call.id, call.function.name
+        pieces.arguments.append(call.function.arguments)
+    return attempt
 
 
 NO_TEXT: Any = ()  # replaces text that was dropped

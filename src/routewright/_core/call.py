@@ -5,8 +5,8 @@ content is captured."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from msgspec import Raw, Struct, json, msgpack
 from msgspec.structs import replace
@@ -17,9 +17,11 @@ from routewright.wire import (
     Budget,
     BudgetRefused,
     Caller,
+    Content,
     Counted,
     DecisionInput,
     Environment,
+    ErrorBurst,
     FallbackReason,
     FallbackTriggered,
     LedgerRow,
@@ -35,7 +37,6 @@ from routewright.wire import (
     ToolCall,
     Trace,
     TraceStatus,
-    WarmPrefix,
     WindowState,
 )
 from routewright.wire.ids import TraceParent
@@ -49,11 +50,12 @@ from .guardrails.screen import Hit
 from .money import usd
 from .policy import Laid
 from .routing.board import Board
-from .routing.budget import Amount, Room, own_room
+from .routing.budget import UNLIMITED, Amount, Room, least_room, room_of
+from .routing.decide import Choice
 from .routing.decision import Decision
 from .routing.plan import ID, Plan
 from .routing.request_options import Requirements
-from .routing.scoring import Prompt
+from .routing.scoring import Warm
 from .trace.spans import (
     ESTIMATED,
     HEDGE,
@@ -70,6 +72,36 @@ from .trace.spans import (
 BEST_KEPT = 5  # candidates in a trace; a replay gives all of them
 
 
+class Serving(Protocol):
+    """The providers and models that a call was decided for: the engine's ``Fleet``."""
+
+    aliases: Mapping[str, str]
+
+    @property
+    def candidates(self) -> bytes:
+        """Digest of the served models and their providers."""
+
+    def ended(self, whose: tuple[str, str], *, error: bool) -> ErrorBurst | None:
+        """Count a finished call of an account and environment. Returns an error burst when one begins."""
+
+
+class CapturedContent(Protocol):
+    """Content of a call that is captured, and redacted when first read."""
+
+    size: int
+    """Bytes of text."""
+    is_slow: bool
+    """Redacting it keeps a processor busy."""
+
+    @property
+    def is_redacted(self) -> bool:
+        """True once the redactor has run."""
+
+    @property
+    def content(self) -> Content:
+        """The redacted content."""
+
+
 class _Rare(Rare):
     """Fields that few calls need."""
 
@@ -78,8 +110,6 @@ class _Rare(Rare):
     policy: PolicySnapshot | None = None
     laid: Laid | None = None
     """The policy applied to the request, until the call ends."""
-    hold: Any = None
-    """Its hold on limits and money, until it ends. None: nothing limits its caller."""
     asks: Requirements | None = None
     """Model abilities that it needs besides text. None: none."""
     repeats = False
@@ -88,19 +118,15 @@ class _Rare(Rare):
     """Metadata values that identify its workload."""
     workload: tuple[int, int] | None = None
     """How much longer, and slower, the workload's answers are than usual, in quarter octaves."""
-    prompt: Prompt | None = None
-    """Hashes of its prompt, to look for in vendors' caches."""
-    warm: tuple[WarmPrefix, ...] = ()
-    """Prefixes expected in vendors' caches."""
+    warm: Warm | None = None
+    """Its prompt and the prefixes of it that vendors' caches should have, until the call ends."""
     has_lists = False
     """True: the request names models, so it shares no plan with its class."""
     budget: Room | None = None
-    own_given: DecisionInput | None = None
-    """The decision's input if it differs from the class's. None: ``given`` derives it from the plan's."""
+    own_input: DecisionInput | None = None
+    """The decision's input if it differs from the class's. None: ``decision_input`` derives it from the plan's."""
     policy_class = ""
     """Name of the policy's class that applies."""
-    asks_cache = False
-    lookup: Any = None
     looked: LookLine | None = None
     metadata_json: bytes | None = None
     """Encoded at the start, because callers may change their object."""
@@ -116,8 +142,7 @@ class _Rare(Rare):
     """Highest possible use of its budget, if any. Set at the end."""
     created_text: str | None = None
     error_code: str | None = None  # not the error itself, which would keep its frames alive
-    captured: Any = None
-    """Captured content, if any. Redacted when first read."""
+    captured: CapturedContent | None = None
     text_bytes = 0
     is_booked = False
     """True: its cost is settled separately from its trace."""
@@ -137,7 +162,9 @@ class Call(_Rare, Struct, dict=True, eq=False):
     bounds: TokenBounds
     board: Board
     """Snapshots used for the whole call."""
-    fleet: Any
+    fleet: Serving
+    day: str
+    """UTC date of its start."""
     snapshot_ids: tuple[str, str, str | None]
     """Ids of the catalogue, health and policy snapshots of the decision."""
     policy_version: str
@@ -163,7 +190,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
     @property
     def as_of(self) -> str:
         """UTC date of the decision."""
-        return self.board.pool.as_of if self.board.pool.dated else str(self.fleet.day)
+        return self.board.pool.as_of if self.board.pool.dated else self.day
 
     @property
     def deadline(self) -> float:
@@ -176,12 +203,28 @@ class Call(_Rare, Struct, dict=True, eq=False):
         metadata: dict[str, Any] = {} if self.metadata_json is None else json.decode(self.metadata_json)
         return metadata
 
+    def limit(self, room: Room) -> None:
+        """Reduce its budget to the room that others leave it."""
+        budget = self.request.budget
+        nanos, tokens = least_room(room, UNLIMITED if budget is None else room_of(budget))
+        cost_usd = None if nanos is None else usd(nanos)
+        self.request = replace(self.request, budget=Budget(cost_usd, tokens))
+
+    def decide(self, choice: Choice) -> None:
+        """Record the decision."""
+        self.plan = choice.plan
+        if choice.budget is not None:
+            self.budget = choice.budget
+        if choice.own_input is not None:
+            self.own_input = choice.own_input
+            self.bounds = choice.own_input.tokens
+
     @property
-    def given(self) -> DecisionInput:
+    def decision_input(self) -> DecisionInput:
         """The decision's input."""
-        given, plan, budget = self.own_given, self.plan, self.budget
-        if given is not None:
-            return given
+        own_input, plan, budget = self.own_input, self.plan, self.budget
+        if own_input is not None:
+            return own_input
         assert plan is not None, "its plan is one of a class of requests"
         catalogue, health, _ = self.snapshot_ids
         nanos, tokens = (None, None) if budget is None else budget
@@ -196,17 +239,10 @@ class Call(_Rare, Struct, dict=True, eq=False):
             policy_class=self.policy_class,
         )
 
-    @given.setter
-    def given(self, given: DecisionInput) -> None:
-        self.own_given = given
-        self.bounds, self.timeout_ms = given.tokens, given.timeout_ms
-        unlimited = given.budget_nanos is None and given.budget_tokens is None
-        self.budget = None if unlimited else own_room(given)
-
     @property
     def decision(self) -> Decision | None:
         """The decision, if one was made."""
-        return None if self.plan is None else Decision(self.plan, self.given, None)
+        return None if self.plan is None else Decision(self.plan, self.decision_input, None)
 
     @property
     def created(self) -> str:
@@ -268,21 +304,22 @@ class Call(_Rare, Struct, dict=True, eq=False):
         """Record the outcome and drop working data. Neither an answer nor an error means that the caller left."""
         self.ended_at = at
         self.request = self.fleet = self.board = None  # type: ignore[assignment]
-        if self.prompt is not None:
-            self.prompt = None
-        if self.laid is not None or self.hold is not None:
-            self.laid = self.hold = None
-        if self.lookup is not None:
-            self.lookup = None
-            if self.served is not None and not self.attempts:  # a hit
-                self.served.text, self.served.screen, self.served.pieces = NO_TEXT, None, None
+        if self.warm is not None:
+            self.warm = None
+        if self.laid is not None:
+            self.laid = None
+        served = self.served
+        if served is not None and not self.attempts:  # it came from the cache
+            served.text, served.screen, served.pieces = NO_TEXT, None, None
         for attempt in self.attempts:
             attempt.text = NO_TEXT
             if attempt.thoughts is not None:
                 attempt.thoughts = None
             attempt.patience_s = attempt.due_at = 0.0
-            if attempt.screen is not None or attempt.pieces is not None:
-                attempt.screen = attempt.pieces = None
+            if attempt.screen is not None:
+                attempt.hits, attempt.screen = attempt.screen.hits, None
+            if attempt.pieces is not None:
+                attempt.pieces = None
         if self.served is not None:
             self.status = "completed"
         elif error is None:
@@ -329,7 +366,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
     @property
     def line(self) -> CallLine:
         """The stored form of its trace, without content."""
-        caller, served, given, cost = self.caller, self.served, self.given, self.cost_nanos
+        caller, served, decision_input, cost = self.caller, self.served, self.decision_input, self.cost_nanos
         usage = None if served is None else served.usage
         line = CallLine(
             self.id,
@@ -340,8 +377,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
             caller.account,
             caller.key_id,
             self.policy_version,
-            given,
-            None if self.plan is None else self._choice(self.plan, given),
+            decision_input,
+            None if self.plan is None else self._choice(self.plan, decision_input),
             None if served is None else served.leg.id,
             served is not None and served.place > 0,
             cost,
@@ -354,20 +391,20 @@ class Call(_Rare, Struct, dict=True, eq=False):
         )
         if self.traceparent is not None:
             line.traceparent = self.traceparent.text
-        if self.asks_cache or self.hits:
+        if self.looked is not None or self.hits:
             line.looked, line.hits = self.looked, tuple(self.hits)
         return line
 
-    def _choice(self, plan: Plan, given: DecisionInput) -> ChoiceLine:
+    def _choice(self, plan: Plan, decision_input: DecisionInput) -> ChoiceLine:
         decided_at = self.attempts[0].started_at if self.attempts else self.ended_at
         looked = self.looked
         took_ms = round((decided_at - self.started_at) * 1000, 3) if looked is None else round(looked.start_ms, 3)
-        known, is_plain = plan.line, self.own_given is None and self.budget is None
+        known, is_plain = plan.line, self.own_input is None and self.budget is None
         line: ChoiceLine
         if known is not None and known[1] and is_plain:
             line = replace(known[0], took_ms=took_ms)
             return line
-        decision = Decision(plan, given, None)
+        decision = Decision(plan, decision_input, None)
         line = ChoiceLine(
             Raw(msgpack.encode(decision.front[:BEST_KEPT])) if known is None else known[0].candidates,
             plan.models,
@@ -428,11 +465,12 @@ class Call(_Rare, Struct, dict=True, eq=False):
     @property
     def counted(self) -> Counted:
         """What analytics count of its trace."""
-        served, attempts, given, looked = self.served, self.attempts, self.own_given, self.looked
+        served, attempts, looked = self.served, self.attempts, self.looked
         is_hit, usage = looked is not None and looked.hit, None if served is None else served.usage
-        if given is None:
+        decision_input = self.own_input
+        if decision_input is None:
             assert self.plan is not None, "its plan is one of a class of requests"
-            given = self.plan.given
+            decision_input = self.plan.given
         ended, reason = list[tuple[str, bool]](), None
         for each in attempts:
             if each.fault is not None or each.finish_reason is not None:  # else it was cancelled
@@ -453,7 +491,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             was_tried=bool(attempts),
             ended=ended,
             fallback=reason,
-            latency=None if served is None or is_hit else (served.leg.id, given.strategy, self.latency_ms),
+            latency=None if served is None or is_hit else (served.leg.id, decision_input.strategy, self.latency_ms),
             lookups=[] if looked is None else [(looked.age_s, looked.saved_nanos) if looked.hit else (None, 0)],
         )
 
@@ -475,7 +513,9 @@ class Call(_Rare, Struct, dict=True, eq=False):
         usage, (primary, *chain) = served.usage, map(ID, plan.legs)
         told, budget = plan.told, self.budget
         counts = plan.counts if budget is None else plan.rejections(self.bounds.high, budget.nanos, budget.tokens)
-        sentence = told[1] if told is not None and told[0] is counts else Decision(plan, self.given, None).reason
+        sentence = (
+            told[1] if told is not None and told[0] is counts else Decision(plan, self.decision_input, None).reason
+        )
         looked, is_hit = self.looked, False
         if looked is not None and looked.hit:
             near = "" if looked.similarity is None else f", similarity {looked.similarity:.3f}"

@@ -198,6 +198,13 @@ class Admission:
         self.is_refused = False
         """The storage refused it, or has not answered: it is not counted, and leaves no trace."""
 
+    def adopt(self, call: Call) -> None:
+        """Admit this call: with its id and times, and until its deadline, which a policy may have shortened."""
+        self.trace_id = call.id
+        self.at = call.created_at
+        self.started_at = call.started_at
+        self.deadline = call.deadline
+
     @property
     def headers(self) -> dict[str, str]:
         return headers_of(self.windows, self._shared.clock.time())

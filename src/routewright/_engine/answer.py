@@ -197,7 +197,7 @@ class Answer(PlainData, Generic[T_co]):
         if isinstance(call, Replayed):
             return call.decision
         assert call.plan is not None, "an answered call was decided"
-        return Decision(call.plan, call.given, self._board)
+        return Decision(call.plan, call.decision_input, self._board)
 
 
 def reread(form: Form, output: str) -> Any:

@@ -16,14 +16,13 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 
-from routewright._core.attempt import Attempt, ToolPieces
+from routewright._core.attempt import Attempt, cached_attempt
 from routewright._core.attempts.faults import raised_in
 from routewright._core.attempts.journal import LowHits
 from routewright._core.cache.calibration import Bound
 from routewright._core.cache.guards import Offer
 from routewright._core.cache.key import keys_of, selects
 from routewright._core.call import Call
-from routewright._core.routing.plan import NamedLeg
 from routewright._core.structured_output import Fit, Form
 from routewright._core.trace.spans import LookLine
 from routewright.fork import Guard
@@ -147,52 +146,57 @@ class Caching:
 
     async def look(
         self, call: Call, guardrails: Sequence[Guardrail] = (), form: Form | None = None, *, patient: bool = True
-    ) -> None:
-        """Look up the answer to a decided call; a hit serves it. If not ``patient``, only a finished answer to the same
-        request is found."""
-        clock = self.clock
-        began, lookup = clock.monotonic(), self.lookup(call)
-        call.lookup, found = lookup, None
-        entry = await self._exact(lookup, call.deadline, patient=patient)
-        if entry is None and patient and lookup.question is not None:
-            lookup.offer = found = await self._offer(lookup)
-            if found is not None and found.match is not None and self._rng.random() < found.serve:
-                entry = found.match.entry
-        if (
-            entry is not None
-            and (guardrails or form is not None)
-            and not await _fits(entry, guardrails, form, self.clock)
-        ):
-            entry = lookup.offer = found = None
-        now, is_hit, options = clock.time(), entry is not None, lookup.options
-        start_ms, spent_ms = (began - call.started_at) * 1000, (clock.monotonic() - began) * 1000
-        mode: Literal["exact", "semantic"] = "semantic"
-        if lookup.question is None or not patient or (is_hit and found is None):
-            mode = "exact"
-        call.looked = looked = LookLine(is_hit, mode, start_ms, spent_ms, lookup.key, namespace=options.namespace)
-        nearest = entry
-        if found is not None:
-            looked.compared, looked.refused_by = found.compared, found.refused_by
-            looked.max_error = lookup.bound.max_error
-            if found.match is not None:
-                nearest, looked.features = found.match.entry, found.features
-                looked.similarity, looked.risk = round(found.match.similarity, 4), round(found.risk, 4)
-                looked.explored = found.serve > 0 and not is_hit
-        if nearest is not None:
-            looked.entry_id, looked.age_s = nearest.id, round(max(0.0, now - nearest.created_at), 3)
+    ) -> Lookup:
+        """Look up the answer to a decided call. If not ``patient``, only a finished answer to the same request is
+        found."""
+        began, lookup = self.clock.monotonic(), self.lookup(call)
+        try:
+            await self._find(lookup, guardrails, form, patient=patient)
+        except BaseException:
+            lookup.leave()
+            raise
+        entry = lookup.hit
+        spent_ms = (self.clock.monotonic() - began) * 1000
+        lookup.line = self._line(lookup, (began - call.started_at) * 1000, spent_ms, patient=patient)
         with self.guard.lock:
-            lookup.evicted = self._low_hits.looked((call.caller.account, call.environment), now, is_hit=is_hit)
+            whose = call.caller.account, call.environment
+            lookup.evicted = self._low_hits.looked(whose, self.clock.time(), is_hit=entry is not None)
         if entry is not None:
-            looked.saved_nanos = entry.cost_nanos
-            served = Attempt(1, NamedLeg(entry.answer.model, entry.answer.provider), None)
-            served.text, served.characters = [entry.answer.output], len(entry.answer.output)
-            served.finish_reason = entry.answer.finish_reason
-            for place, told in enumerate(entry.answer.tool_calls or ()):
-                pieces = served.pieces = served.pieces or {}
-                pieces[place] = piece = ToolPieces()
-                piece.id, piece.name, piece.arguments = told.id, told.function.name, [told.function.arguments]
-            call.served = served
+            lookup.served = cached_attempt(entry.answer)
             lookup.land(None)
+        return lookup
+
+    async def _find(self, lookup: Lookup, guardrails: Sequence[Guardrail], form: Form | None, *, patient: bool) -> None:
+        """Find an entry that may be served: one of the same request, else one near enough."""
+        entry = await self._exact(lookup, lookup.until, patient=patient)
+        if entry is None and patient and lookup.question is not None:
+            lookup.offer = offer = await self._offer(lookup)
+            if offer is not None and offer.match is not None and self._rng.random() < offer.serve:
+                entry = offer.match.entry
+        is_checked = entry is not None and (guardrails or form is not None)
+        if entry is not None and is_checked and not await _fits(entry, guardrails, form, self.clock):
+            entry = lookup.offer = None
+        lookup.hit = entry
+
+    def _line(self, lookup: Lookup, start_ms: float, spent_ms: float, *, patient: bool) -> LookLine:
+        """The look-up as the trace keeps it."""
+        offer, entry, is_hit = lookup.offer, lookup.hit, lookup.hit is not None
+        mode: Literal["exact", "semantic"] = "semantic"
+        if lookup.question is None or not patient or (is_hit and offer is None):
+            mode = "exact"
+        line = LookLine(is_hit, mode, start_ms, spent_ms, lookup.key, namespace=lookup.options.namespace)
+        if entry is not None:
+            line.saved_nanos = entry.cost_nanos
+        if offer is not None:
+            line.compared, line.refused_by = offer.compared, offer.refused_by
+            line.max_error = lookup.bound.max_error
+            if offer.match is not None:
+                entry, line.features = offer.match.entry, offer.features
+                line.similarity, line.risk = round(offer.match.similarity, 4), round(offer.risk, 4)
+                line.explored = offer.serve > 0 and not is_hit
+        if entry is not None:
+            line.entry_id, line.age_s = entry.id, round(max(0.0, self.clock.time() - entry.created_at), 3)
+        return line
 
     def lookup(self, call: Call) -> Lookup:
         options = call.request.cache if isinstance(call.request.cache, CacheOpts) else DEFAULT
@@ -374,7 +378,13 @@ class Lookup(Struct, eq=False):
     space: Space = None  # type: ignore[assignment]  # set before there is an offer
     vector: Any = None
     offer: Offer | None = None
+    hit: CacheEntry | None = None
+    """The entry that serves the call."""
+    served: Attempt | None = None
+    """Its answer, in the form of an attempt."""
+    line: LookLine | None = None
     evicted: CacheEvicted | None = None
+    """An alert: too few hits in the last hour."""
 
     @property
     def bound(self) -> Bound:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import anyio.to_thread
 
 from routewright._core.attempt import Attempt
+from routewright._core.call import CapturedContent
 from routewright._core.guardrails.capture import kept, without_patterns
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright.fork import Guard
@@ -84,7 +85,7 @@ class Capturing:
         )
 
 
-async def redacting(make: Callable[[], T], of: Iterable[Captured | None], clock: Clock) -> T:
+async def redacting(make: Callable[[], T], of: Iterable[CapturedContent | None], clock: Clock) -> T:
     """Call ``make``; in a worker thread if a redactor has to run, since that may be slow."""
     left = [captured for captured in of if captured is not None and not captured.is_redacted]
     if clock.virtual or not left:

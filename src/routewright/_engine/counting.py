@@ -37,11 +37,11 @@ class Counting:
         self._threads = Threads("counts of tokens", 1)  # more would not be faster
         self._threads_of_long = Threads("counts of long prompts", 1)
 
-    def predict(self, call: Call) -> None:
-        """Add the host's predicted qualities, if any, to the decision's input."""
-        given, models = call.given, call.board.forecast.pool.models
-        if self.predictor is None or given.quality is not None:
-            return
+    def with_qualities(self, call: Call, decision_input: DecisionInput) -> DecisionInput:
+        """The input with the qualities that the host predicts, if any. Raises ``InternalError``."""
+        models = call.board.forecast.pool.models
+        if self.predictor is None:
+            return decision_input
         try:
             qualities = self.predictor.predict(call.request, models)
             column = None if qualities is None else quality_column(qualities)
@@ -49,7 +49,7 @@ class Counting:
             raise InternalError(f"the quality predictor failed with {type(error).__name__}") from error
         if column is not None and len(column) != len(models):
             raise InternalError(f"the quality predictor gave {len(column)} qualities for {len(models)} models")
-        call.given = replace(given, quality=column)
+        return replace(decision_input, quality=column)
 
     async def too_long(self, call: Call, given: DecisionInput) -> DecisionInput | None:
         """The input, to be decided without counts, if the prompt by far exceeds the window of every model that the

@@ -1,23 +1,44 @@
 """Performs a plan: calls the models that the machine names, and reports how each attempt ended. One path for plain and
-streamed calls.
+streamed calls, and for hosts that make the calls themselves (``steps.py``), who use what does not wait.
 
-A plain call enters one deadline per attempt and collects the answer inside it. A stream enters one per piece, so that
-none runs while the reader works. No deadline outlives its attempt: an expired one would cancel the next attempt."""
+    Execution ── machine: Attempts     decides which model comes next
+              ── exchange: Exchange    the provider that is being called
+              ── hedge: Performer      calls a second model beside a silent one, if the policy asks for it
+
+A plain call enters one alarm per attempt and collects the answer inside it. A stream enters one per chunk, so that none
+runs while the reader works. No alarm outlives its attempt: one that has rung would cancel the next attempt."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import anyio.lowlevel
+from msgspec import Struct
+from msgspec.structs import replace
 
-from routewright.wire import Finish
+from routewright._core.attempt import Attempt
+from routewright._core.attempts.budgets import Pace
+from routewright._core.attempts.faults import FAULTS, hint_of
+from routewright._core.attempts.machine import Attempts, End, Wait
+from routewright._core.attempts.statistics import Entry
+from routewright._core.call import Call
+from routewright._core.routing.budget import Amount, worst_of_call, worst_wanted
+from routewright._core.structured_output import Fit, Form, Repair
+from routewright.errors import ProviderFault, RouterError
+from routewright.loop import in_plain_code
+from routewright.protocols import Clock, Guardrail, Rng
+from routewright.wire import FaultKind, Finish, Params, UpstreamCall, Usage
 
-from .classify import CUT_SHORT, TOO_SLOW
-from .context import CancelWatch
-from .guardrail import GuardrailFailed, rest
-from .progress import FAREWELL_S, Blocked, Exchange, Part, Progress
+from .admission import Admission
+from .cache import Lookup
+from .classify import CUT_SHORT, FILTERED, TOO_SLOW, Fault, fault_of, misfit
+from .context import CancelWatch, Onward
+from .exchange import FAREWELL_S, AttemptStarted, Blocked, Delivery, Exchange
+from .fleet import Fleet
+from .guardrail import GuardrailFailed, Screen, rest
 
 LATE_S = 0.01
 """How much later than its deadline a call may end to close a provider."""
@@ -25,44 +46,81 @@ YIELD_EVERY = 64
 """Number of chunks between two checkpoints: some providers never wait."""
 
 _log = logging.getLogger(__name__)
+_NO_PARAMS = Params()
 
 
-class Execution(Progress):
-    """A running plan that awaits its providers. Not safe to pull from two tasks at once."""
+class Performer(Protocol):
+    """Performs an attempt in its own way (``hedge.py``)."""
 
-    _interrupted: bool = False
+    async def perform(self, exchange: Exchange) -> Delivery | AttemptStarted | None:
+        """``Execution.perform``."""
+
+    def interrupt(self, now: float) -> None:
+        """``Exchange.interrupt`` of all that it performs."""
+
+
+class Execution(Struct, eq=False):
+    """A running plan. Not safe to use from two tasks or threads at once."""
+
+    call: Call
+    machine: Attempts
+    fleet: Fleet
+    clock: Clock
+    rng: Rng
+    deadline: float
+    """When all waiting ends: the call's deadline, or earlier if the reader left."""
+    is_sandbox: bool
+    hold: Admission | None = None
+    """What the call holds of limits and money. None: nothing limits it."""
+    payer: Admission | None = None
+    """Reserves money for the call, which may not cost more."""
+    lookup: Lookup | None = None
+    """Its look-up in the response cache."""
+    form: Form | None = None
+    guardrails: Sequence[Guardrail] = ()
+    onward: Onward | None = None
+    """The trace context sent to providers."""
+    hedge: Performer | None = None
+    exchange: Exchange | None = None
+    error: RouterError | None = None
+    cause: BaseException | None = None
+    """The exception that the last attempt's provider raised instead of a ``ProviderFault``."""
+    data: Any = None
+    pause_s: float = 0.0
+    """What to wait before the next attempt."""
+    repair: Repair | None = None
+    """Messages that ask the present model to repair its last answer."""
+    is_interrupted: bool = False
+
+    # The plan's performance, step by step
 
     async def run(self) -> None:
-        while self.end is None:
-            if self.exchange is None and not self._pause_for_s:
+        """Perform the plan to its end, for a caller that wants the whole answer."""
+        machine, performer = self.machine, self.hedge or self
+        while machine.end is None:
+            if self.exchange is None and not self.pause_s:
                 if self.payer is not None and self.call.attempts:
                     await self.widen()
                 if self.advance() is None:
                     return
             if self.exchange is not None:
-                await self._within(self.exchange)
+                await performer.perform(self.exchange)
             else:
                 await self._pause()
 
-    async def next_part(self) -> Part | None:
-        """Advance by one part. None if it is not for the caller, and whenever ``end`` is set."""
+    async def next(self) -> Delivery | AttemptStarted | None:
+        """Advance by one chunk, for a reader. None if there is none for the caller, and whenever ``end`` is set."""
         exchange = self.exchange
         if exchange is not None:
-            if exchange.parts:
-                return exchange.parts.popleft()
+            if exchange.ready:
+                return exchange.ready.popleft()
+            now = self.clock.monotonic()
             if exchange.context is None:
-                # restart the times, since the reader may have been slow
-                pool, now = self.call.board.pool, self.clock.monotonic()
-                attempt = exchange.attempt
-                # recomputed as in `_book_fault`: with a rounding difference a silent model would count as hurried
-                exchange.wake_at = self.latest if self.is_last(attempt) else min(now + attempt.patience_s, self.latest)
-                attempt.started_at = now
-                if pool.dated:
-                    attempt.prices_of_day = pool.prices_on(attempt.leg.row, self.fleet.today())
+                self._begin_again(exchange, now)
             else:
-                self._wait(exchange, self.clock.monotonic())
-            return await self._within(exchange)
-        if self._pause_for_s:
+                exchange.wait(now)
+            return await self._deliver(exchange)
+        if self.pause_s:
             await self._pause()
             return None
         if self.payer is not None and self.call.attempts:
@@ -71,15 +129,106 @@ class Execution(Progress):
         if not isinstance(step, Exchange):
             return None
         if step.attempt.number == 1 and not step.attempt.place:  # ``route.started`` has announced it
-            return await self._within(step)
-        return self.started(step.attempt)
+            return await self._deliver(step)
+        return self._start_of(step.attempt)
+
+    async def _deliver(self, exchange: Exchange) -> Delivery | AttemptStarted | None:
+        """The next chunk of an attempt, or of the one that was faster."""
+        delivery = await (self.hedge or self).perform(exchange)
+        if delivery is not None and self.exchange is not None:
+            attempt = self.exchange.attempt
+            attempt.delivered = attempt.characters > 0
+        return delivery
+
+    def advance(self) -> Exchange | Wait | None:
+        """Start the machine's next step; None at the end."""
+        now = self.clock.monotonic()
+        step = self.machine.next(now)
+        if isinstance(step, Attempt):
+            self.exchange = exchange = self.open(step, now)
+            return exchange
+        if step is not None:
+            self.pause_s = step.seconds
+        return step
+
+    def open(self, attempt: Attempt, now: float) -> Exchange:
+        """The exchange of an attempt that begins now."""
+        leg, call, machine = attempt.leg, self.call, self.machine
+        row, request, pool = leg.row, call.request, call.board.pool
+        provider = self.fleet.server[row]
+        assert provider is not None, "constraints admit served models only"
+        repair = None if attempt.repair is None else self.repair
+        name = provider.name
+        if name != leg.provider:
+            attempt.server = name
+        if self.guardrails:
+            form = None if request.params is None else request.params.response_format
+            is_json = form is not None and form.get("type") != "text"
+            attempt.screen = Screen(self.guardrails, as_json=is_json, resting=self._rest)
+        call.attempts = (*call.attempts, attempt)
+        params = request.params or _NO_PARAMS
+        upstream = UpstreamCall(
+            pool.models[row],
+            request.messages if repair is None else [*request.messages, *repair.messages],
+            replace(params, reasoning="none") if row in pool.quiet else params,
+            request.tools,
+            request.tool_choice,
+            attempt.cap,
+            self.deadline,
+            not machine.whole,
+            None if self.onward is None else self.onward.header(name, attempt.number),
+            call.repeats,
+        )
+        if pool.dated:
+            attempt.prices_of_day = pool.prices_on(row, self.fleet.today())
+        return Exchange(
+            attempt,
+            provider,
+            upstream,
+            machine,
+            self.clock,
+            self.deadline,
+            self.fleet.scoped[row],
+            None if machine.whole else Pace(machine.rules.limits, leg.us_per_token),
+            attempt.due_at,
+            now,
+        )
+
+    def _begin_again(self, exchange: Exchange, now: float) -> None:
+        """Restart the times of an attempt that has been announced, since the reader may have been slow."""
+        attempt, machine, pool = exchange.attempt, self.machine, self.call.board.pool
+        latest = machine.latest
+        # recomputed as in `end_attempt`: with a rounding difference a silent model would count as hurried
+        exchange.wake_at = latest if machine.is_last(attempt) else min(now + attempt.patience_s, latest)
+        attempt.started_at = now
+        if pool.dated:
+            attempt.prices_of_day = pool.prices_on(attempt.leg.row, self.fleet.today())
+
+    def _start_of(self, attempt: Attempt) -> AttemptStarted:
+        """The event of a new attempt, with the model it replaces; that is the chosen one if it was skipped."""
+        after, chosen = attempt.after, self.machine.plan.legs[0].id
+        if after is not None and after.fault is not None:
+            return AttemptStarted(attempt, after.model, FAULTS[after.fault].reason, attempt.restart)
+        passed_over = None if attempt.model == chosen else chosen
+        return AttemptStarted(attempt, passed_over, "upstream_5xx", restart=False)
 
     async def _pause(self) -> None:
-        pause_s, self._pause_for_s = self._pause_for_s, 0.0
-        with self.clock.deadline(self.until):
+        pause_s, self.pause_s = self.pause_s, 0.0
+        with self.clock.deadline(self.deadline):
             await self.clock.sleep(pause_s)
 
-    async def _within(self, exchange: Exchange) -> Part | None:
+    async def widen(self) -> None:
+        """Reserve enough money for the next model, if the call has a reservation."""
+        payer, machine = self.payer, self.machine
+        leg = machine.next_leg
+        if payer is None or leg is None or not self.call.attempts:
+            return
+        await payer.widen(machine.spent.nanos + worst_wanted(machine.plan.given, leg, self.call.bounds).nanos)
+        machine.cover(payer.nanos)
+
+    # One attempt
+
+    async def perform(self, exchange: Exchange) -> Delivery | AttemptStarted | None:
         """Pull the attempt within its time-out."""
         with self.clock.deadline(exchange.wake_at, scoped=exchange.scoped) as limit:
             exchange.limit = limit
@@ -87,18 +236,18 @@ class Execution(Progress):
                 return await self._pull(exchange)
             finally:
                 exchange.limit = None
-        assert limit.expired, "a deadline swallows nothing but its own cancellation"
+        assert limit.expired, "an alarm swallows nothing but its own cancellation"
         await exchange.watch.drop_stray()
-        if not exchange.over and not self._interrupted:
+        if not exchange.is_over and not self.is_interrupted:
             # an attempt that is cut off may have been billed once its context was entered
-            fault = self._silence(exchange)._replace(answered=exchange.context is not None)
+            fault = exchange.silence()._replace(answered=exchange.is_entered)
             try:
-                self.ended(exchange, fault, abandoned=True)
+                self.end_attempt(exchange, fault, abandoned=True)
             finally:
                 await self._leave(exchange, abandoned=True)
         return None
 
-    async def _pull(self, exchange: Exchange) -> Part | None:
+    async def _pull(self, exchange: Exchange) -> Delivery | None:
         """Take chunks until one is for a reader; None when the attempt has ended."""
         attempt, abandoned = exchange.attempt, False
         exchange.watch = watch = CancelWatch()
@@ -108,30 +257,28 @@ class Execution(Progress):
             if exchange.chunks is None:
                 context = exchange.provider.open(exchange.upstream)
                 chunks = await context.__aenter__()
-                exchange.context = context
+                exchange.context, exchange.is_entered = context, True
                 exchange.chunks = chunks if hasattr(chunks, "__anext__") else aiter(chunks)
-                exchange.since = self.clock.monotonic()
+                exchange.waits_since = self.clock.monotonic()
             following = exchange.chunks.__anext__
-            pace, whole, screen = exchange.pace, self.whole, attempt.screen
-            while not (abandoned := pace is not None and pace.is_slow and self._may_leave(exchange)):
-                exchange.taken += 1
-                if exchange.taken > YIELD_EVERY:
-                    exchange.taken = 0
+            pace, whole, screen = exchange.pace, self.machine.whole, attempt.screen
+            while not (abandoned := pace is not None and pace.is_slow and self._may_leave(attempt)):
+                exchange.count += 1
+                if exchange.count > YIELD_EVERY:
+                    exchange.count = 0
                     await self.clock.sleep(0)
-                part: Part | None
-                part = taken = self._take(exchange, await following())
-                if taken is None or (whole and screen is None):
+                delivery = exchange.take(await following())
+                if delivery is None or (whole and screen is None):
                     continue
-                if type(taken) is Finish and attempt.delivered and screen is None and not self._interrupted:
-                    continue  # not for the reader
                 if screen is not None:
-                    exchange.parts = parts = deque(await self._screened(exchange, taken))
-                    part = parts.popleft() if parts else None
-                if part is not None and not whole:
+                    exchange.ready = ready = await exchange.screen(delivery)
+                    delivery = ready.popleft() if ready else None
+                elif type(delivery) is Finish and attempt.delivered and not self.is_interrupted:
+                    continue  # not for the reader
+                if delivery is not None and not whole:
                     if watch.is_on(by_scopes=False):  # the provider swallowed a cancellation
                         raise asyncio.CancelledError
-                    attempt.delivered = attempt.characters > 0
-                    return part
+                    return delivery
             fault = TOO_SLOW
         except StopAsyncIteration:
             fault = CUT_SHORT
@@ -139,24 +286,28 @@ class Execution(Progress):
             fault, abandoned = blocked.fault, True
         except GuardrailFailed as error:
             self.end_with(error)
-            await self._abandon(exchange)
+            await self.abandon(exchange)
             return None
         except BaseException as error:
             if watch.passes(error):
                 raise
-            fault = self._fault_of(error, attempt, entered=exchange.context is not None)
+            fault = self.fault_of(error, attempt, answered=exchange.is_entered)
         if watch.is_on(by_scopes=attempt.finish_reason is None):  # whatever the provider turned it into
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise asyncio.CancelledError
         try:
-            self.ended(exchange, fault, abandoned=abandoned)
+            self.end_attempt(exchange, fault, abandoned=abandoned)
         finally:
             await self._leave(exchange, abandoned=abandoned)
         return None
 
+    def _may_leave(self, attempt: Attempt) -> bool:
+        """True if an answer below the minimum throughput may be abandoned; a complete one is kept."""
+        return attempt.finish_reason is None and self.machine.may_move_on(attempt)
+
     async def _leave(self, exchange: Exchange, *, abandoned: bool) -> None:
         """Close an attempt's connection. For an abandoned one this is shielded, since the task may be cancelled."""
-        context, exchange.over = exchange.context, True
+        context, exchange.is_over = exchange.context, True
         exchange.context = exchange.chunks = None
         if self.exchange is exchange:
             self.exchange = None
@@ -167,7 +318,7 @@ class Execution(Progress):
                 await context.__aexit__(None, None, None)
                 return
             now = self.clock.monotonic()
-            with self.clock.deadline(min(now + FAREWELL_S, max(now, self.until) + LATE_S), shield=True):
+            with self.clock.deadline(min(now + FAREWELL_S, max(now, self.deadline) + LATE_S), shield=True):
                 await context.__aexit__(None, None, None)
         except BaseException as error:
             if exchange.watch.passes(error):
@@ -175,32 +326,202 @@ class Execution(Progress):
             # the answer or the fault is known; an error on closing changes neither
             _log.warning("provider %s raised %s on closing", exchange.attempt.provider, type(error).__name__)
 
-    async def aclose(self) -> None:
-        """Abandon the present attempt, if any, even if the caller is cancelled."""
-        if self.exchange is not None:
-            await self._abandon(self.exchange)
+    def end_attempt(self, exchange: Exchange, fault: Fault, *, abandoned: bool = False) -> None:
+        """End an attempt whose provider has nothing more, or was ``abandoned``: price the answer, book health, and
+        report to the machine. After a complete answer ``fault`` is ignored."""
+        attempt, call, machine = exchange.attempt, self.call, self.machine
+        reason = attempt.finish_reason
+        if machine.end is not None:  # a hedged attempt has just won
+            return self.drop(exchange)
+        if reason is None or exchange.is_screening:
+            return self._book_fault(exchange, fault, abandoned=abandoned)
+        if reason == "content_filter":
+            return self._book_fault(exchange, FILTERED, abandoned=abandoned)
+        if self.form is not None and (unfit := self._unfit(attempt, self.form)) is not None:
+            return self._book_fault(exchange, unfit, abandoned=abandoned)
+        usage = self._price(attempt)
+        call.served, self.cause = attempt, None
+        if self.is_sandbox:
+            attempt.unslept_ms = float(attempt.leg.expected_ms)
+            if attempt.number == 1:
+                self.fleet.asked(attempt.ended_at)
+        else:
+            row, pool, first_at = attempt.leg.row, call.board.pool, attempt.first_at
+            assert first_at is not None, "it has a finish reason"
+            delay_s, is_usual = 0.0, reason == "stop" or reason == "tool_calls"  # other answers were cut off
+            if pool.usual_output is not pool.output:  # health is learned for calls without an effort setting
+                delay_s = pool.delay_ms[row] / 1000
+                usage = pool.dials.as_usual(usage)
+                is_usual = is_usual and pool.dials.effort != "none" and row not in pool.quiet
+            began, caller = attempt.started_at, call.caller
+            entry = Entry(
+                row,
+                attempt.ended_at,
+                max(attempt.ended_at - began - delay_s, 0.0),
+                None if machine.whole else max(first_at - began - delay_s, 0.0),  # unknown unless streamed
+                usage,
+                is_usual and not attempt.usage_estimated,
+                (caller.account, caller.environment, call.snapshot_ids[2], *call.workload_values),
+                attempt.number == 1,
+            )
+            self.fleet.answered(entry, probe=attempt.probe)
+        return machine.succeeded(attempt)
 
-    async def _abandon(self, exchange: Exchange) -> None:
-        exchange.watch = watch = CancelWatch()
-        watch.before = 0
-        try:
-            self._leave_behind(exchange)
-        finally:
-            await self._leave(exchange, abandoned=True)
+    def _unfit(self, attempt: Attempt, form: Form) -> Fault | None:
+        """Parse the answer as the requested type. Returns a fault if it does not fit. Tool calls are not parsed."""
+        if attempt.pieces is not None:
+            return None
+        result = form.read(attempt.answer)
+        if isinstance(result, Fit):
+            self.data = result.value
+            return None
+        if self.is_sandbox:
+            attempt.unslept_ms = float(attempt.leg.expected_ms)
+        return misfit(attempt.answer, result, attempt.finish_reason)
 
-    def interrupt(self) -> None:
-        """End the wait of a reader in another task, so that the call can be closed."""
-        self._interrupted = True
-        self.until = self.clock.monotonic()
+    def _book_fault(self, exchange: Exchange, fault: Fault, *, abandoned: bool) -> None:
+        attempt, machine, now = exchange.attempt, self.machine, self.clock.monotonic()
+        attempt.ended_at = now
+        attempt.fault_text, attempt.fault_public = fault.text, fault.public
+        attempt.hint = fault.hint
+        self.cause = fault.cause
+        self.repair = fault.repair or self.repair
+        # a provider that had less time than usual, because the caller's ran out, is not blamed
+        blamed_from = attempt.started_at + attempt.patience_s
+        if attempt.first_at is not None:
+            blamed_from = exchange.waits_since + machine.rules.limits.idle_s
+        is_hurried = abandoned and fault is not TOO_SLOW and min(now, exchange.wake_at) < blamed_from
+        is_hurried = is_hurried or exchange.is_screening
+        exchange.wake(min(self.deadline, now + FAREWELL_S))
+        rule = FAULTS[fault.kind]
+        is_touched = attempt.first_at is not None or fault.answered
+        if attempt.number == 1:
+            self.fleet.asked(now)
+        machine.failed(
+            attempt,
+            fault.kind,
+            now,
+            touched=is_touched,
+            retry_after=fault.retry_after,
+            retry=fault.retry,
+            repair=None if fault.repair is None else fault.repair.bounds,
+            jitter=self.rng.random(),
+        )
+        if not self.is_sandbox:
+            if rule.blames and not is_hurried:
+                self.fleet.failed(
+                    attempt.leg.row,
+                    probe=attempt.probe,
+                    retry_after=fault.retry_after,
+                    credential=rule.opens_credential,
+                    alone=not machine.pause_s,
+                )
+            elif attempt.probe:
+                self.fleet.left(attempt.leg.row)
+        if attempt.produced or (fault.kind is FaultKind.INVALID_OUTPUT and attempt.finish_reason is not None):
+            self._price(attempt)
+        elif is_touched or rule.billed:
+            attempt.doubt()
+
+    def fault_of(self, error: BaseException, attempt: Attempt, *, answered: bool) -> Fault:
+        """Classify what a provider raised. Anything but a ``ProviderFault`` is a bug in the provider."""
+        fault = fault_of(error)
+        if fault is not None:
+            return fault
+        name = type(error).__name__
+        _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, name)
+        if error.__traceback__ is not None:
+            error = error.with_traceback(error.__traceback__.tb_next)  # drop the frame that refers to `self`
+        text, cause = f"server: {name} in the provider", None if isinstance(error, ProviderFault) else error
+        return Fault(FaultKind.SERVER, text, answered=answered, hint=hint_of(error), cause=cause)
+
+    def drop(self, exchange: Exchange) -> None:
+        """Price an abandoned attempt, and report it without a fault."""
+        attempt = exchange.attempt
+        is_touched = attempt.first_at is not None or exchange.is_entered
+        self.machine.left(attempt, touched=is_touched and not attempt.counted)
+        self._settle(exchange)
+        if attempt.probe and not self.is_sandbox:
+            self.fleet.left(attempt.leg.row)
+
+    def settle(self) -> None:
+        """Price what the present attempt, if any, has produced so far."""
         if self.exchange is not None:
-            self.exchange.wake(self.until)
+            self._settle(self.exchange)
+
+    def _settle(self, exchange: Exchange) -> None:
+        attempt = exchange.attempt
+        attempt.ended_at = self.clock.monotonic()
+        if attempt.produced:
+            self._price(attempt)
+        elif exchange.is_entered:
+            attempt.doubt()
+
+    def _price(self, attempt: Attempt) -> Usage:
+        usage = attempt.usage
+        if usage is not None and usage.tier:
+            pool, row = self.call.board.pool, attempt.leg.row
+            attempt.prices_of_day = pool.prices_served(row, usage.tier, self.fleet.today())
+        return attempt.settle(self.call.bounds)
+
+    # Its end
+
+    @property
+    def end(self) -> End | None:
+        """How it ended, once it has."""
+        return self.machine.end
+
+    def end_with(self, error: RouterError | None) -> None:
+        """End with an error that is not a provider's fault, unless it has ended. None has no effect."""
+        if error is not None and self.machine.end is None:
+            self.error, self.machine.end = error, End.FAILED
+
+    @property
+    def used(self) -> Amount:
+        """Upper bound for the budget used. An answer without reported usage counts with the most it can cost."""
+        used, served = self.machine.spent, self.call.served
+        if served is None or served.usage is None or served.cap is None:
+            return used
+        if served.counted and not served.usage_estimated:
+            return used
+        worst = worst_of_call(served.leg, self.call.bounds, served.cap)
+        booked = Amount(served.cost_nanos, served.usage.input + served.usage.output)
+        return used.plus(worst.without(booked))
+
+    @property
+    def broke_off(self) -> bool:
+        """True if it failed because a delivered part of the answer could not be taken back."""
+        attempts = self.call.attempts
+        return bool(attempts) and attempts[-1].delivered and self.machine.on_partial == "error"
 
     def expect_text(self) -> None:
         """From now on a fault after content is an error: plain text cannot be voided."""
-        self.on_partial = "error"
+        self.machine.on_partial = "error"
 
-    def _entered(self, exchange: Exchange) -> bool:
-        return exchange.context is not None
+    def interrupt(self) -> None:
+        """End the wait of a reader in another task, so that the call can be closed."""
+        self.is_interrupted = True
+        self.deadline = now = self.clock.monotonic()
+        if self.exchange is not None:
+            self.exchange.interrupt(now)
+        if self.hedge is not None:
+            self.hedge.interrupt(now)
 
-    async def _resting(self) -> None:
-        await rest(self.clock)
+    async def aclose(self) -> None:
+        """Abandon the present attempt, if any, even if the caller is cancelled."""
+        if self.exchange is not None:
+            await self.abandon(self.exchange)
+
+    async def abandon(self, exchange: Exchange) -> None:
+        """End an attempt without a fault, and close its connection."""
+        exchange.watch = watch = CancelWatch()
+        watch.before = 0
+        try:
+            self.drop(exchange)
+        finally:
+            await self._leave(exchange, abandoned=True)
+
+    async def _rest(self) -> None:
+        """Let others go on while a long answer is checked. Plain code cannot wait."""
+        if not in_plain_code():
+            await rest(self.clock)

@@ -10,8 +10,8 @@ import anyio
 
 from routewright._core.attempts.faults import FAULTS
 
+from .exchange import AttemptStarted, Delivery, Exchange
 from .execute import Execution
-from .progress import AttemptStarted, Exchange, Part
 
 
 class _Race:
@@ -21,38 +21,43 @@ class _Race:
         self.decided = anyio.Event()
         self.running = 0
         self.winner: Exchange | None = None
-        self.part: Part | None = None
+        self.delivery: Delivery | AttemptStarted | None = None
 
-    def left(self, exchange: Exchange, part: Part | None, *, all_over: bool) -> None:
-        """Record that an attempt produced its first piece, or ended."""
+    def left(self, exchange: Exchange, delivery: Delivery | AttemptStarted | None, *, is_end: bool) -> None:
+        """Record that an attempt produced its first chunk, or ended."""
         self.running -= 1
         if self.decided.is_set():
             return
-        if not exchange.over:
-            self.winner, self.part = exchange, part
-        if not exchange.over or all_over or self.running == 0:
+        if not exchange.is_over:
+            self.winner, self.delivery = exchange, delivery
+        if not exchange.is_over or is_end or self.running == 0:
             self.decided.set()
 
 
-class HedgedExecution(Execution):
-    """A plan whose first attempt may be hedged."""
+class Hedge:
+    """Performs the first attempt of a plan beside a second one, if it stays silent."""
 
-    _racing: Sequence[Exchange] = ()
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+        self._racing: Sequence[Exchange] = ()
 
-    def interrupt(self) -> None:
-        """End the wait of a reader in another task (``Execution.interrupt``)."""
-        super().interrupt()
+    def interrupt(self, now: float) -> None:
+        """End the waits of both attempts (``Execution.interrupt``)."""
         for exchange in self._racing:
-            exchange.wake(self.until)
+            exchange.interrupt(now)
 
-    async def _within(self, exchange: Exchange) -> Part | None:
-        if (hedge_s := self.hedge_after_s(exchange.attempt)) is None or exchange.context is not None:
-            return await super()._within(exchange)
-        self.exchange, self._racing, race = None, (exchange,), _Race()
+    async def perform(self, exchange: Exchange) -> Delivery | AttemptStarted | None:
+        """Pull the attempt within its time-out (``Execution.perform``)."""
+        execution, machine = self._execution, self._execution.machine
+        hedge_s = machine.hedge_after_s(exchange.attempt)
+        if hedge_s is None or exchange.context is not None:
+            return await execution.perform(exchange)
+        execution.exchange, race = None, _Race()
+        self._racing = (exchange,)
         try:
             second = await self._race(exchange, hedge_s, race)
-            if self.end is not None:  # one was refused at the moment in which the other began
-                race.winner = race.part = None
+            if machine.end is not None:  # one was refused at the moment in which the other began
+                race.winner = race.delivery = None
         except BaseException as error:
             race.winner = None
             if isinstance(error, BaseExceptionGroup):  # of the task group
@@ -60,44 +65,44 @@ class HedgedExecution(Execution):
             raise
         finally:
             racing, self._racing = self._racing, ()
-            for each in racing:
-                if each is not race.winner and not each.over:  # it produced its first piece just after the winner
-                    each.attempt.delivered = False
-                    await self._abandon(each)
-        self.exchange = race.winner
+            for runner in racing:
+                if runner is not race.winner and not runner.is_over:  # it began to answer just after the winner
+                    await execution.abandon(runner)
+        execution.exchange = race.winner
         if second is None or race.winner is not second:
-            return race.part
-        if race.part is not None:
-            second.parts = deque([race.part, *(second.parts or ())])  # after the event that names the model
+            return race.delivery
+        if race.delivery is not None and not isinstance(race.delivery, AttemptStarted):
+            second.ready = deque([race.delivery, *(second.ready or ())])  # after the event that names the model
         fault = exchange.attempt.fault
         reason = "timeout" if fault is None else FAULTS[fault].reason
         return AttemptStarted(second.attempt, exchange.attempt.model, reason, restart=False)
 
     async def _race(self, first: Exchange, hedge_s: float, race: _Race) -> Exchange | None:
         """Run the attempts until one wins, and leave the other. Returns the second, if there was one."""
-        second = None
+        execution, second = self._execution, None
         async with anyio.create_task_group() as group:
             race.running = 1
-            group.start_soon(self._lead, first, race)
-            with self.clock.deadline(first.attempt.started_at + hedge_s):
+            group.start_soon(self._run, first, race)
+            with execution.clock.deadline(first.attempt.started_at + hedge_s):
                 await race.decided.wait()
-            if not race.decided.is_set() and not first.over and first.attempt.first_at is None:
-                now = self.clock.monotonic()
-                attempt = self.hedge(now)
+            if not race.decided.is_set() and not first.is_over and first.attempt.first_at is None:
+                now = execution.clock.monotonic()
+                attempt = execution.machine.hedge(now)
                 if attempt is not None:
-                    second = self._open_for(attempt, now)
+                    second = execution.open(attempt, now)
                     self._racing = (*self._racing, second)
                     race.running += 1
-                    group.start_soon(self._lead, second, race)
+                    group.start_soon(self._run, second, race)
             await race.decided.wait()
             group.cancel_scope.cancel()
         return second
 
-    async def _lead(self, exchange: Exchange, race: _Race) -> None:
+    async def _run(self, exchange: Exchange, race: _Race) -> None:
+        execution = self._execution
         try:
-            part = await super()._within(exchange)
+            delivery = await execution.perform(exchange)
         except BaseException:
-            if not exchange.over:
-                await self._abandon(exchange)
+            if not exchange.is_over:
+                await execution.abandon(exchange)
             raise
-        race.left(exchange, part, all_over=self.end is not None)
+        race.left(exchange, delivery, is_end=execution.machine.end is not None)

@@ -12,16 +12,15 @@ from typing import Any, Generic, TypeVar
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
-from msgspec.structs import replace
 
 from routewright._core.call import Call
-from routewright._core.money import usd
 from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing
-from routewright._core.routing.budget import Room, Share, SharedBudget, own_room, within, worst_of_plan
-from routewright._core.routing.decide import pays_for_any
+from routewright._core.routing.budget import UNLIMITED, Room, Share, SharedBudget, within, worst_of_plan
+from routewright._core.routing.choice import input_of_call
+from routewright._core.routing.decide import Choice, pays_for_any
 from routewright.errors import BudgetExceeded, RouterError, ValidationFailed
-from routewright.wire import Budget, Caller, DecisionInput
+from routewright.wire import Caller
 from routewright.wire.money import usd_text
 
 from .answer import Answer
@@ -99,28 +98,30 @@ class Many(Generic[T]):
             if self._budget.left.nanos is not None:
                 check_costs_nothing(call.request.params)
             # refused here if it does not fit even when running requests use nothing of their reservations
-            await self._choose(call, self._budget.left)
-            assert call.plan is not None, "the call was decided"
-            given = call.given
-            worst = worst_of_plan(call.plan, given.tokens, own_room(given), given.max_retries + 1)
-            share = self._budget.reserve(worst)
+            choice = await self._choose(call, self._budget.left)
+            decision_input = choice.plan.given if choice.own_input is None else choice.own_input
+            tokens = call.bounds if choice.own_input is None else choice.own_input.tokens
+            tries = decision_input.max_retries + 1
+            share = self._budget.reserve(worst_of_plan(choice.plan, tokens, choice.budget or UNLIMITED, tries))
             if share is not None:
-                _limit(call, within(given, share.room))
+                call.limit(share.room)
                 return read, call, share
             await self._changed.wait()
 
-    async def _choose(self, call: Call, left: Room) -> None:
+    async def _choose(self, call: Call, left: Room) -> Choice:
         """Decide within the rest of the shared budget. A refusal for that budget does not list the models, since very
         many requests may be refused alike."""
-        own = self._engine.give(call)
-        given = within(own, left)
-        _limit(call, given)
-        if given != own and not pays_for_any(given, call.board) and pays_for_any(own, call.board):
+        own_input = input_of_call(call, self._engine.defaults)
+        decision_input = within(own_input, left)
+        call.limit(left)
+        is_less = decision_input != own_input
+        if is_less and not pays_for_any(decision_input, call.board) and pays_for_any(own_input, call.board):
             self._engine.refuse(call, _spent(left))
         try:
-            return await self._engine.choose(call)
-        except BudgetExceeded as error:
-            if given == own:
+            return await self._engine.choice(call)
+        except BaseException as error:
+            self._engine.undecided(call, error)
+            if not (isinstance(error, BudgetExceeded) and is_less):
                 raise
             spent = _spent(left)
             spent.trace_id, spent.request_id = error.trace_id, error.request_id
@@ -149,11 +150,6 @@ class Many(Generic[T]):
         except BaseException as error:
             self._failed = self._failed or error
             group.cancel_scope.cancel()
-
-
-def _limit(call: Call, given: DecisionInput) -> None:
-    cost = None if given.budget_nanos is None else usd(given.budget_nanos)
-    call.given, call.request = given, replace(call.request, budget=Budget(cost, given.budget_tokens))
 
 
 def _spent(left: Room) -> BudgetExceeded:

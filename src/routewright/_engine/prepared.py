@@ -64,9 +64,7 @@ class Prepared:
     def decision(self) -> Decision:
         """The decision as of now (``Router.decide``), without counting in rate limits. Tokens are counted inline if
         need be; ``await decide()`` counts them in a thread."""
-        call = self._engine.make_call(self._read, self.caller)
-        call.plan = at_once(self._engine.plan(call))
-        return Decision(call.plan, call.given, call.board)
+        return at_once(self._decide())
 
     def run(self) -> Awaitable[Answer[Any]]:
         """Admit the request and answer it. Raises as ``Router.route``."""
@@ -93,14 +91,11 @@ class Prepared:
                 model = (await self._decide()).model
             else:
                 model = resolve_one(model, call.fleet.aliases, pool.row, "model")
-            given = await engine.counting.count(call, engine.give(call))
-            return InputTokens(model, *length(given.tokens, pool.measures[pool.measure[pool.row[model]]]))
+            counted = await engine.counting.count(call, engine.input_of(call))
+            return InputTokens(model, *length(counted.tokens, pool.measures[pool.measure[pool.row[model]]]))
 
     async def _decide(self) -> Decision:
-        engine = self._engine
-        call = engine.make_call(self._read, self.caller)
-        call.plan = await engine.plan(call)
-        return Decision(call.plan, call.given, call.board)
+        return await self._engine.decision(self._engine.make_call(self._read, self.caller))
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:

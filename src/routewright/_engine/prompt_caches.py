@@ -13,7 +13,7 @@ from msgspec import MsgspecError, msgpack
 from routewright._core.attempt import Attempt
 from routewright._core.call import Call
 from routewright._core.catalogue.prices import HOUR_S, price_at, prompt_cache_of
-from routewright._core.routing.scoring import MOST_BYTES, Prefixes, Prompt, Sent
+from routewright._core.routing.scoring import MOST_BYTES, Prefixes, Prompt, Sent, Warm
 from routewright.errors import RouterError
 from routewright.loop import at_once
 from routewright.protocols import LocalStorage, Storage
@@ -37,38 +37,38 @@ class Warmth:
         self._job = Job(worker, self._write, DELAY_S)
         self._unsent: deque[tuple[str, PutAgentState]] = deque(maxlen=1_000)
 
-    def look(self, call: Call) -> None:
-        """Find the prefixes of the prompt that vendors should have; also by the conversation's last turn from another
-        process, if the store can be read without waiting."""
-        caller, call.prompt, call.warm = call.caller, None, ()
+    def look(self, call: Call) -> Warm | None:
+        """The prompt of a call, and the prefixes of it that vendors should have; also by the conversation's last turn
+        from another process, if the store can be read without waiting. None: no vendor caches such a prompt."""
+        caller = call.caller
         if caller.environment == "sandbox" or call.bounds.high > MOST_BYTES:
-            return
+            return None
         prompt = Prompt(call.request, caller.account, repeats=call.repeats)
         if prompt.sizes[-1] > MOST_BYTES:  # for example with images
-            return
-        call.prompt = prompt
-        call.warm = self._prefixes.find(prompt, call.created_at)
+            return None
+        prefixes = self._prefixes.find(prompt, call.created_at)
         is_new, id = all(place < prompt.turn for place, _ in prompt.known.values()), _turn_of(call)
         if not (is_new and prompt.turn) or id is None or self._path is None or not self._path.exists():
-            return  # a decision does not create the file
+            return Warm(prompt, prefixes)  # a decision does not create the file
         query = AgentState(id, environment=caller.environment, informs=True)
         with suppress(RuntimeError, RouterError, MsgspecError):  # it would have to wait, or fails
             body: bytes | None = at_once(self._storage.read(caller.account, query))
             if body is not None:
                 self._prefixes.put(msgpack.decode(body, type=Sent), call.created_at)
-                call.warm = self._prefixes.find(prompt, call.created_at)
+                prefixes = self._prefixes.find(prompt, call.created_at)
+        return Warm(prompt, prefixes)
 
     def answered(self, call: Call, attempt: Attempt) -> None:
         """Record what the vendor found in its cache, and that it has the prompt now."""
-        prompt, usage, model, prices = call.prompt, attempt.usage, attempt.leg.id, attempt.prices
+        warm, usage, model, prices = call.warm, attempt.usage, attempt.leg.id, attempt.prices
         cache = prompt_cache_of(attempt.provider, model.partition("/")[2])
-        if prompt is None or usage is None or attempt.usage_estimated or cache is None or not prices:
+        if warm is None or usage is None or attempt.usage_estimated or cache is None or not prices:
             return
         if (price := price_at(prices, usage.input)).cached >= price.input:
             return
         if cache.by_marks and call.asks is not None and call.asks.hour_cache:
             cache = cache._replace(lifetime_s=HOUR_S)
-        sent, id = self._prefixes.answered(prompt, model, cache, usage, call.created_at), _turn_of(call)
+        sent, id = self._prefixes.answered(warm.prompt, model, cache, usage, call.created_at), _turn_of(call)
         if sent is not None and id is not None and self._path is not None:
             put = PutAgentState(id, call.caller.environment, msgpack.encode(sent), sent.until)
             self._unsent.append((call.caller.account, put))

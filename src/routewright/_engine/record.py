@@ -11,7 +11,7 @@ from typing import Any
 from routewright._core.attempt import Attempt
 from routewright._core.attempts.journal import HITS_WINDOW_S, WINDOW_S
 from routewright._core.attempts.machine import End
-from routewright._core.call import Call
+from routewright._core.call import Call, Serving
 from routewright._core.routing.decide import exceeds_windows
 from routewright._core.routing.decision import Decision
 from routewright.errors import (
@@ -43,9 +43,8 @@ from routewright.worker import Job, Worker
 
 from .answer import Answer
 from .capture import Captured, Capturing
-from .fleet import Fleet
+from .execute import Execution
 from .hooks import Hooks, events_of
-from .progress import Progress
 from .prompt_caches import Warmth
 from .trace_log import TraceLog
 
@@ -92,7 +91,7 @@ class Records:
 
     def renew(self) -> None:
         """Start empty: calls that began before a fork are recorded by the parent."""
-        self.dropped: deque[tuple[Call, Progress, float]] = deque()
+        self.dropped: deque[tuple[Call, Execution, float]] = deque()
         self.under_way: set[Call] = set()
         self._over: Signal | None = None
         """Set when a call ends; ``all_ended`` waits for it."""
@@ -118,7 +117,7 @@ class Records:
     def conclude(
         self,
         call: Call,
-        progress: Progress | None,
+        execution: Execution | None,
         *,
         error: RouterError | None = None,
         left: bool = False,
@@ -129,18 +128,22 @@ class Records:
 
         ``left``: the plan was abandoned. ``error``: the call failed before it had a plan. The caller must ``commit``,
         except with ``left`` or ``behind``. ``at``: monotonic seconds; None: now."""
-        served, board, plan, fleet, hold = call.served, call.board, call.plan, call.fleet, call.hold
+        served, board, plan, fleet = call.served, call.board, call.plan, call.fleet
+        hold = lookup = None
         data = None
-        if progress is not None:
-            data = progress.data
+        if execution is not None:
+            data, hold, lookup = execution.data, execution.hold, execution.lookup
             if call.request.budget is not None or (hold is not None and hold.run is not None):
-                call.used = progress.used
-            if not left and progress.end is not None and progress.end is not End.SUCCEEDED:
-                error = progress.error or failure(call, progress)
+                call.used = execution.used
+            end = execution.machine.end
+            if not left and end is not None and end is not End.SUCCEEDED:
+                error = execution.error or failure(call, execution)
         if error is not None:
             error.trace_id, error.request_id, error.cost_nanos = call.id, self._ids("req_"), call.cost_nanos
         # a redactor need not read a prompt that no model can take
-        if self._capture is not None and not (isinstance(error, NoCandidates) and exceeds_windows(call.given, board)):
+        if self._capture is not None and not (
+            isinstance(error, NoCandidates) and exceeds_windows(call.decision_input, board)
+        ):
             call.captured = self._capture.of(call.request.messages, served)
             call.text_bytes = call.captured.size
         output, tool_calls, reasoning = "", None, None
@@ -153,10 +156,9 @@ class Records:
         answer = Answer(call, board, output, tool_calls, data, reasoning)
         snapshots: Sequence[Snapshot] = board.snapshots if call.policy is None else (*board.snapshots, call.policy)
         if plan is not None and plan.counts is None:
-            plan.counts = Decision(plan, call.given, board).rejected_counts
+            plan.counts = Decision(plan, call.decision_input, board).rejected_counts
         budget = call.request.budget
-        lookup = call.lookup
-        if call.prompt is not None and self.warmth is not None and served is not None and call.attempts:
+        if call.warm is not None and self.warmth is not None and served is not None and call.attempts:
             self.warmth.answered(call, served)
         call.end(error, self.clock.monotonic() if at is None else at)
         evicted = None
@@ -167,7 +169,7 @@ class Records:
         if call.started_at < self._since:  # it began before a fork: the parent records it
             return answer, error
         grant = facts = None
-        if hold is not None and hold.grant is not None and progress is not None:
+        if hold is not None and hold.grant is not None and execution is not None:
             grant, hold.grant = hold.grant, None
             facts = hold.facts(call, answer if error is None and served is not None else None, call.used.nanos)
         events = _NO_EVENTS
@@ -200,18 +202,18 @@ class Records:
             failed = InternalError(type(error).__name__)
         self.conclude(call, None, error=failed)
 
-    def drop(self, call: Call, progress: Progress) -> None:
+    def drop(self, call: Call, execution: Execution) -> None:
         """Queue a call that was dropped before its end. Takes no lock, since finalisers call it; the background or the
         next call records it."""
         if call.started_at < self._since:  # as in ``conclude``
             return
-        progress.settle()
+        execution.settle()
         if self.log.queue.is_closed:  # there is no next call
-            self.conclude(call, progress, behind=True)
+            self.conclude(call, execution, behind=True)
             self.log.lose(call.id)
             return
-        self.dropped.append((call, progress, self.clock.monotonic()))
-        if call.hold is not None:
+        self.dropped.append((call, execution, self.clock.monotonic()))
+        if execution.hold is not None:
             self._ending.poke()
         if self._over is not None:
             self._over.set()
@@ -228,12 +230,12 @@ class Records:
     def keep_dropped(self) -> None:
         while self.dropped:
             try:
-                call, progress, at = self.dropped.popleft()
+                call, execution, at = self.dropped.popleft()
             except IndexError:  # another thread took it
                 return
-            hold = call.hold
+            hold = execution.hold
             try:
-                self.conclude(call, progress, behind=True, at=at)
+                self.conclude(call, execution, behind=True, at=at)
             finally:
                 if hold is not None:
                     hold.release()
@@ -242,7 +244,7 @@ class Records:
         self.keep_dropped()
 
     def _events(
-        self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Fleet, evicted: CacheEvicted | None
+        self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Serving, evicted: CacheEvicted | None
     ) -> Sequence[PutEvent]:
         caused, burst = call.events(error, budget), None
         # calls that were left do not count; answers outside the sandbox are counted with the model's health
@@ -261,22 +263,22 @@ class Records:
         return kept
 
 
-def failure(call: Call, progress: Progress) -> RouterError:
+def failure(call: Call, execution: Execution) -> RouterError:
     """The error of a failed call. Callers with a key do not see addresses of upstreams; the log does."""
     attempts = call.attempts
     texts = [attempt.fault_text for attempt in attempts]
-    kind, said = _told(call, progress, _tried(attempts, texts))
+    kind, said = _told(call, execution, _tried(attempts, texts))
     detail, outside = _detail(attempts, texts), None
     if any(attempt.fault_public for attempt in attempts):
         texts = [attempt.fault_public or attempt.fault_text for attempt in attempts]
-        outside = _told(call, progress, _tried(attempts, texts))[1], _detail(attempts, texts)
+        outside = _told(call, execution, _tried(attempts, texts))[1], _detail(attempts, texts)
         if call.caller.key_id is not None:
             _log.warning("call %s: %s", call.id, said)
             (said, detail), outside = outside, None
     error = kind(said, detail=detail, trace_id=call.id)
     error.outside = outside
-    if progress.cause is not None:
-        error.__cause__, progress.cause = progress.cause, None
+    if execution.cause is not None:
+        error.__cause__, execution.cause = execution.cause, None
     return error
 
 
@@ -306,10 +308,10 @@ def _tried(attempts: Sequence[Attempt], texts: Sequence[str]) -> str:
     return ", then ".join(f"{', '.join(models)} ({text})" for models, _, text in told) or "nothing"
 
 
-def _told(call: Call, progress: Progress, tried: str) -> tuple[type[RouterError], str]:
-    match progress.end:
+def _told(call: Call, execution: Execution, tried: str) -> tuple[type[RouterError], str]:
+    match execution.end:
         case End.TIMED_OUT:
-            timeout_ms = call.given.timeout_ms
+            timeout_ms = call.decision_input.timeout_ms
             said = f"no answer within timeout_ms={timeout_ms}; tried {tried}; allow more time or a faster model"
             return RouterTimeoutError, said
         case End.BLOCKED:
@@ -320,5 +322,5 @@ def _told(call: Call, progress: Progress, tried: str) -> tuple[type[RouterError]
                 return ContentRefused, f"the content was refused: {tried}"
             return ContentRefused, f"{models.pop()} refused the content; other providers were not asked"
     hints = {attempt.hint or _REMEDIES.get(attempt.fault or FaultKind.SERVER) for attempt in call.attempts}
-    remedy = _BEGUN if progress.broke_off else (hints.pop() if len(hints) == 1 else None) or "try again later"
+    remedy = _BEGUN if execution.broke_off else (hints.pop() if len(hints) == 1 else None) or "try again later"
     return UpstreamFailed, f"every attempt failed: {tried}; {remedy}"

@@ -1,39 +1,39 @@
 """How a request becomes an answer, in named steps. Read this first.
 
-    request -> read -> make_call -> choose, or enter -> Execution.run (or a Stream that pulls it, or a host's Steps)
+    request -> read -> make_call -> begin, or enter -> Execution.run (or a Stream that pulls it, or a host's Steps)
         -> conclude -> Answer
 
-``read`` checks the request. ``make_call`` makes its ``Call``: snapshots, policy, input of the decision. ``choose``
-decides, and counts tokens only where their bounds do not settle it. ``enter`` does the same for a caller with limits,
-and reserves what the call needs. The execution calls models. ``Records.conclude`` keeps the trace; then any failure is
-raised."""
+``read`` checks the request. ``make_call`` makes its ``Call``: snapshots, policy, requirements. ``begin`` decides, and
+counts tokens only where their bounds do not settle it. ``enter`` does the same for a caller with limits, and reserves
+what the call needs. The execution calls models. ``Records.conclude`` keeps the trace; then any failure is raised.
+
+Deciding, admission, guardrails and the cache return values; only this file puts them into the ``Call``, each once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, NoReturn
 
-from msgspec import json
+from msgspec import Struct, json
 from msgspec.structs import replace
 
 from routewright._core.accounts.payer import held_by_others, without_money
-from routewright._core.attempts.machine import End, Rules
+from routewright._core.attempts.machine import Attempts, End, Rules
 from routewright._core.attempts.statistics import values_of
 from routewright._core.call import Call
 from routewright._core.guardrails.screen import RequestGate, guardrails_of, standing
 from routewright._core.guardrails.texts import PIECE_CHARS
-from routewright._core.money import PICOS_PER_NANO
 from routewright._core.policy import Laid, by_key, class_of, find_policy, name_of, under_policy
 from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing, check_https
-from routewright._core.routing.budget import Room, room_of, within, worst_of_start
+from routewright._core.routing.budget import UNLIMITED, room_of, worst_of_start
+from routewright._core.routing.choice import class_plan, input_of_call, within_money
 from routewright._core.routing.constraints import CountTokens
-from routewright._core.routing.decide import compiled, countable, decide, least_nanos, pays_for_any
-from routewright._core.routing.inputs import Defaults, asked_of, caller_requirements, input_of, with_ids
-from routewright._core.routing.logarithms import SIZE_CLASSES, size_class
-from routewright._core.routing.plan import Plan
+from routewright._core.routing.decide import Choice, choose, countable, decide, least_nanos
+from routewright._core.routing.decision import Decision
+from routewright._core.routing.inputs import Defaults, asked_of, caller_requirements, with_ids
 from routewright._core.routing.request_options import request_options_of
 from routewright._core.routing.scoring import LEAST_TOKENS
 from routewright._core.routing.what_if import PolicyCheck, check
@@ -69,20 +69,18 @@ from routewright.wire.json_scan import quoted
 
 from .admission import TRIES, Admission, Admissions
 from .answer import Answer, DecideAgain, Replayed, reread
-from .cache import Caching
+from .cache import Caching, Lookup
 from .context import Onward
 from .counting import Counting
 from .discovery import Discovery
 from .execute import Execution
 from .fleet import Fleet
 from .guardrail import pass_gate, rest
-from .hedge import HedgedExecution
-from .progress import Progress
+from .hedge import Hedge
 from .record import Records
 from .request_input import RawRequest, Read
 from .storage import storage_faults
 
-P = TypeVar("P", bound=Progress)
 _HTTP_URL = int(Need.HTTP_URL)
 _decode = json.Decoder(RouteResponse).decode
 _TRACELESS = InsufficientBalance, QuotaExhausted, RateLimited, ValidationFailed
@@ -100,6 +98,15 @@ class Options(NamedTuple):
     """Metadata keys that tell workloads apart."""
     traceparent_to: Collection[str]
     """Providers that trace contexts are sent to."""
+
+
+class Entry(Struct, frozen=True):
+    """A call that was admitted."""
+
+    call: Call
+    hold: Admission | None = None
+    """What it holds. None: nothing limits the call, which is not decided yet."""
+    lookup: Lookup | None = None
 
 
 class Engine:
@@ -130,7 +137,7 @@ class Engine:
         self.ids = admissions.ids
         self._clock = records.clock
         self._rng = rng
-        self._defaults, self._guardrails, self._rollup_keys, self._workload_keys, self._traceparent_to = options
+        self.defaults, self._guardrails, self._rollup_keys, self._workload_keys, self._traceparent_to = options
         self._caching = caching
         self._decide_again = decide_again
         self._warmth = records.warmth
@@ -172,7 +179,7 @@ class Engine:
             await self.servers.wait()
         hold = self.admissions.begin(read, caller, run, scope=scope)
         if hold is None:
-            return await self._answer(self.make_call(read, caller), form)
+            return await self._answer(self.make_call(read, caller), None, form)
         return await self._limited(hold, read, None, form)
 
     async def carry_out(self, read: Read, call: Call) -> Answer:
@@ -180,15 +187,15 @@ class Engine:
         hold = self.admissions.begin(read, call.caller)
         if hold is None:
             return await self._answer(call)
-        call.hold, hold.trace_id, hold.at, hold.deadline = hold, call.id, call.created_at, call.deadline
+        hold.adopt(call)
         return await self._limited(hold, read, call)
 
     async def _limited(self, hold: Admission, read: Read, call: Call | None, form: Form | None = None) -> Answer:
         try:
-            entered = await self.enter(hold, read, call, form=form)
-            if isinstance(entered, bytes):
-                return await self.replayed(entered, hold.caller, form)
-            return await self._answer(entered, form)
+            entry = await self.enter(hold, read, call, form=form)
+            if isinstance(entry, bytes):
+                return await self.replayed(entry, hold.caller, form)
+            return await self._answer(entry.call, entry, form)
         except RouterError as error:
             hold.tell(error)
             raise
@@ -198,23 +205,24 @@ class Engine:
             if self.admissions.queue.is_closed:
                 await self.records.write_last(hold.trace_id)
 
-    async def replayed(self, kept: bytes, caller: Caller, form: Form | None = None) -> Answer:
+    async def replayed(self, stored: bytes, caller: Caller, form: Form | None = None) -> Answer:
         """The answer kept under an idempotency key."""
         with storage_faults:
-            response = _decode(kept)
+            response = _decode(stored)
         data = None if form is None or response.tool_calls else reread(form, response.output)
         before = Replayed(response, await self.records.find(caller, response.trace_id), self._decide_again)
         return Answer(before, None, response.output, response.tool_calls, data)
 
-    async def _answer(self, call: Call, form: Form | None = None) -> Answer:
+    async def _answer(self, call: Call, entry: Entry | None = None, form: Form | None = None) -> Answer:
         """Answer an admitted request; return once everything that must be stored is. Raises ``RouterError``; the trace
         is kept either way."""
-        commits = self.records.commits or (call.hold is not None and not self.admissions.is_immediate)
+        is_limited = entry is not None and entry.hold is not None
+        commits = self.records.commits or (is_limited and not self.admissions.is_immediate)
         try:
-            if call.hold is not None:
-                execution = self.execution(call, form=form)
-            else:
+            if entry is None or entry.hold is None:
                 execution = await self.begin(call, form=form)
+            else:
+                execution = self.execution(call, entry.hold, entry.lookup, form=form)
             try:
                 await execution.run()
             except BaseException:
@@ -234,21 +242,43 @@ class Engine:
             await self.records.commit(call)
         return answer
 
-    async def begin(self, call: Call, *, whole: bool = True, form: Form | None = None) -> Execution:
-        """Apply the guardrails to an admitted call, decide, and make the execution of its plan."""
+    async def begin(
+        self, call: Call, *, whole: bool = True, form: Form | None = None, patient: bool = True
+    ) -> Execution:
+        """Guard and decide a call that nothing limits, look it up in the cache, and make the execution of its plan."""
         if not call.is_guarded and (self._guardrails or call.policy is not None):
             await self.guard(call)
-        call.plan = self.class_plan(call)
-        if call.plan is None:
-            await self.choose(call)
-        if call.asks_cache:
-            await self.look_up(call, form)
-        if call.policy is not None:
-            return self.execution(call, whole=whole, form=form)
-        return self.progress(Execution, call, whole=whole, form=form)
+        request, lookup = call.request, None
+        budget = None if request.budget is None else room_of(request.budget)
+        plan = None if self.counting.predictor is not None else class_plan(call, budget, self.defaults)
+        if plan is not None:
+            call.plan = plan
+            if budget is not None:
+                call.budget = budget
+        else:
+            try:
+                call.decide(await self._choose(call, self.input_of(call)))
+            except BaseException as error:
+                self.undecided(call, error)
+                raise
+        if request.cache:
+            try:
+                lookup = await self._look_up(call, form, patient=patient)
+            except BaseException as error:
+                self.undecided(call, error)
+                raise
+        return self.execution(call, None, lookup, whole=whole, form=form)
 
-    def execution(self, call: Call, *, whole: bool = True, form: Form | None = None) -> Execution:
-        return self.progress(HedgedExecution if is_hedged(call) else Execution, call, whole=whole, form=form)
+    async def start(
+        self, hold: Admission, read: Read, fleet: Fleet | None = None, *, whole: bool = True
+    ) -> Execution | bytes:
+        """Begin a call of a caller with limits. Returns the answer kept under its idempotency key, if there is one."""
+        entry = await self.enter(hold, read, fleet=fleet)
+        if isinstance(entry, bytes):
+            return entry
+        if entry.hold is None:
+            return await self.begin(entry.call, whole=whole, patient=hold.is_patient)
+        return self.execution(entry.call, entry.hold, entry.lookup, whole=whole)
 
     async def leave(self, call: Call, hold: Admission) -> None:
         """Settle a call that has ended, and release its hold."""
@@ -312,9 +342,10 @@ class Engine:
             read.tokens,
             board,
             fleet,
+            fleet.day,
             board.ids if policy is None else (*board.ids[:2], policy.id),
             fleet.inline_version if policy is None else policy.version,
-            self._defaults.timeout_ms if request.timeout_ms is None else int(request.timeout_ms),
+            self.defaults.timeout_ms if request.timeout_ms is None else int(request.timeout_ms),
             self._clock.time() if hold is None else hold.at,
             started_at,
             started_at,
@@ -325,50 +356,24 @@ class Engine:
             call.asks = asks
         if read.repeats:
             call.repeats = True
-        if request.budget is not None:
-            call.budget = room_of(request.budget)
         if request.metadata:
             call.metadata_json = json.encode(request.metadata)
             if self._workload_keys:
                 call.workload_values = values_of(request.metadata, self._workload_keys)
         if self._rollup_keys:
             call.rollup_keys = self._rollup_keys
-        if request.cache:
-            call.asks_cache = True
         if read.traceparent is not None:
             call.traceparent = read.traceparent
         if policy is not None:
             call.policy, call.laid = policy, laid
             if class_name:
                 call.policy_class = class_name
-        if hold is not None:
-            call.hold = hold
         if steps := fleet.workloads.steps:
             whose = caller.account, caller.environment, call.snapshot_ids[2], *call.workload_values
             call.workload = steps.get(whose)
         if self._warmth is not None and read.tokens.estimate >= LEAST_TOKENS:
-            self._warmth.look(call)
+            call.warm = self._warmth.look(call)
         return call
-
-    def give(self, call: Call) -> DecisionInput:
-        if call.plan is None and call.own_given is None:
-            call.given = self._input(call)
-        return call.given
-
-    def _input(self, call: Call) -> DecisionInput:
-        return input_of(
-            call.request,
-            call.bounds,
-            asks=call.asks,
-            pool=call.board.pool,
-            health=call.board.forecast.health.id,
-            policy=call.policy,
-            as_of=call.as_of,
-            defaults=self._defaults,
-            work=call.workload,
-            warm=call.warm,
-            policy_class=call.policy_class,
-        )
 
     async def guard(self, call: Call) -> None:
         """Apply the input guardrails. In plain code a guardrail that has to be awaited raises ``InternalError``. Raises
@@ -400,17 +405,15 @@ class Engine:
             self.refuse(call, BlockedByPolicy(f"{said}; no model was called", detail=detail))
         if gate.hits:
             call.bounds = bounds_of(call.request)
-            if call.prompt is not None and self._warmth is not None:
-                self._warmth.look(call)
+            if call.warm is not None and self._warmth is not None:
+                call.warm = self._warmth.look(call)
 
     async def _refuse_too_long(self, call: Call) -> None:
         """Raise the decision's refusal of a prompt that no model can take, before guardrails spend time on it. The
         decision repeats the check, since guardrails may change the prompt."""
-        given = self._input(call)
         try:
-            refused = await self.counting.too_long(call, given)
+            refused = await self.counting.too_long(call, input_of_call(call, self.defaults))
             if refused is not None:
-                call.given = refused
                 decide(refused, call.board, call.laid)
         except BaseException as error:
             self.undecided(call, error)
@@ -435,183 +438,160 @@ class Engine:
         read: Read,
         call: Call | None = None,
         fleet: Fleet | None = None,
-        *,
         form: Form | None = None,
-    ) -> Call | bytes:
+    ) -> Entry | bytes:
         """Make the call of a caller with limits, apply the guardrails, decide within the money that is left, and
         reserve the most that the chosen model can cost.
 
         Returns the call (without a hold if nothing limits it), or the answer kept under its idempotency key. A refused
         request still counts in the rate limits, and a refusal for rate limits goes before any other."""
+        choice: Choice | None = None
+        lookup = None
         try:
             if call is None:
                 call = self.make_call(read, hold.caller, fleet, hold)
-            if call.policy is not None:  # a policy may shorten the time-out
-                hold.deadline = call.deadline
+            if call.policy is not None:  # it may shorten the time-out
+                hold.adopt(call)
             if hold.left is None and await self.admissions.is_open(hold):
-                call.hold = None
-                return call
-            guarded = call.is_guarded or not (self._guardrails or call.policy is not None)
-            if not guarded and standing(self.guardrails(call), "input"):
-                found = await hold.take()  # a guardrail may cost something: admit first
-                if isinstance(found, Replay):
-                    return found.result
-                call.windows = hold.windows
+                return Entry(call)
+            has_guardrails = bool(self._guardrails) or call.policy is not None
+            if has_guardrails and not call.is_guarded and standing(self.guardrails(call), "input"):
+                reply = await hold.take()  # a guardrail may cost something: admit first
+                if isinstance(reply, Replay):
+                    return reply.result
                 await self.guard(call)
-            kept = None
-            if call.asks_cache:
-                call.plan = await self.plan(call)
-                await self.look_up(call, form, patient=hold.is_patient)
-                if call.served is not None:
-                    found = await hold.take()
-                    kept = found.result if isinstance(found, Replay) else None
-            if call.served is None:
-                call.plan = None
-                kept = await self._afford(hold, call)
-            if kept is not None:
-                if call.lookup is not None:
-                    call.lookup.leave()
-                return kept
+            if call.request.cache:
+                choice = await self.choice(call)
+                lookup = await self._look_up(call, form, patient=hold.is_patient)
+            if choice is not None and lookup is not None and lookup.served is not None:
+                reply = await hold.take()
+                if isinstance(reply, Replay):
+                    return reply.result
+            else:
+                outcome = await self._afford(hold, call)
+                if isinstance(outcome, bytes):
+                    if lookup is not None:
+                        lookup.leave()
+                    return outcome
+                choice = outcome
+            call.decide(choice)
             call.windows = hold.windows
+            return Entry(call, hold, lookup)
         except BaseException as error:
-            if call is not None and call.lookup is not None:  # first, since the rest may be cancelled
-                call.lookup.leave()
+            if lookup is not None:  # first, since the rest may be cancelled
+                lookup.leave()
             if isinstance(error, RouterError) and hold.grant is None and not hold.is_refused:
-                kept = await hold.count()
-                if kept is not None:
-                    return kept
+                stored = await hold.count()
+                if stored is not None:
+                    return stored
             # a call that failed before a model was chosen leaves a trace, unless its admission was refused
             is_traced = not (hold.is_refused or isinstance(error, _TRACELESS))
             if call is not None and call.status == "running" and is_traced:
-                self.undecided(call, error)
+                self.undecided(call, error, choice)
             raise
-        return call
 
-    async def look_up(self, call: Call, form: Form | None = None, *, patient: bool = True) -> None:
+    async def _look_up(self, call: Call, form: Form | None, *, patient: bool) -> Lookup:
         """Look up the answer to a decided call in the response cache (``Caching.look``)."""
         guardrails = self.guardrails(call)
-        try:
-            await self.caching.look(call, guardrails and standing(guardrails, "output"), form, patient=patient)
-        except BaseException as error:
-            self.undecided(call, error)
-            raise
+        lookup = await self.caching.look(call, guardrails and standing(guardrails, "output"), form, patient=patient)
+        call.looked = lookup.line
+        return lookup
 
-    async def _afford(self, hold: Admission, call: Call) -> bytes | None:
+    async def _afford(self, hold: Admission, call: Call) -> Choice | bytes:
         """Decide within the money that the caller has left, and reserve the most that the plan can cost.
 
-        The balance in memory is only a first guess: the storage's answer to ``take`` decides, and may start another
-        round."""
+        The balance in memory is only a first guess: it may have been spent in another process, or by a call that is
+        admitted at this moment. The storage's answer to ``take`` decides; if it is short, the decision is made again
+        within what the storage says is left, and a cheaper model may do. Refused is only what even then no model can
+        do (contract 7; ``tests/engine/test_admission_money.py``)."""
         assert hold.left is not None, "`enter` has looked"
-        left, budget, own = hold.left.nanos, call.budget, None
-        if left is not None and call.asks is not None:
-            check_costs_nothing(call.request.params)
+        request, left_nanos, own_input = call.request, hold.left.nanos, None
+        if left_nanos is not None and call.asks is not None:
+            check_costs_nothing(request.params)
+        own_budget = None if request.budget is None else room_of(request.budget)
         calls = 2 if call.policy is not None and is_hedged(call) else 1
         for _ in range(TRIES):
-            plan = None
-            if own is None:
-                if left is not None:
-                    own_nanos, tokens = (None, None) if budget is None else budget
-                    call.budget = Room(max(0, left if own_nanos is None else min(own_nanos, left)), tokens)
-                plan = self.class_plan(call)
-                call.plan = plan
-            if plan is None:
-                if own is None:
-                    call.budget = budget
-                    own = self.give(call)
-                plan = await self._plan_within(call, own, left)
+            choice, nanos = None, 0
+            if own_input is None:
+                budget = own_budget
+                if left_nanos is not None:
+                    budget = (own_budget or UNLIMITED).within(left_nanos)
+                plan = None if self.counting.predictor is not None else class_plan(call, budget, self.defaults)
                 if plan is not None:
-                    call.given = plan.given
-            if left is None:
-                nanos = 0
-            elif plan is None:
-                nanos = max(left + 1, 1)  # the least that any model can need
+                    choice = Choice(plan, None, budget)
+                else:
+                    own_input = self.input_of(call)
+            if own_input is not None:
+                choice = await self._choose_within(call, own_input, left_nanos)
+            if left_nanos is not None:
+                nanos = max(left_nanos + 1, 1)  # the least that any model can need
+                if choice is not None:
+                    bounds = call.bounds if choice.own_input is None else choice.own_input.tokens
+                    nanos = worst_of_start(choice.plan, bounds, choice.budget or UNLIMITED, calls)
+            reply = await hold.take(nanos)
+            if isinstance(reply, Replay):
+                return reply.result
+            if isinstance(reply, Grant):
+                if choice is not None and (left_nanos is not None or not reply.is_limited):
+                    return choice
+                left_nanos = (await hold.look()).nanos
+            elif reply.waits:
+                raise held_by_others(reply.purse, call.timeout_ms if hold.is_patient else None)
+            elif choice is None:
+                counted = await self.counting.count(call, own_input or self.input_of(call))
+                raise without_money(reply.purse, least_nanos(counted, call.board))
             else:
-                assert call.budget is not None, "set above"
-                nanos = worst_of_start(plan, call.bounds, call.budget, calls)
-            found = await hold.take(nanos)
-            if isinstance(found, Replay):
-                return found.result
-            if isinstance(found, Grant):
-                if plan is not None and (left is not None or not found.is_limited):
-                    call.plan = plan
-                    return None
-                left = (await hold.look()).nanos
-            elif found.waits:
-                raise held_by_others(found.purse, call.timeout_ms if hold.is_patient else None)
-            elif plan is None:
-                call.given = own or self.give(call)
-                self.counting.predict(call)
-                counted = await self.counting.count(call, call.given)
-                raise without_money(found.purse, least_nanos(counted, call.board))
-            else:
-                left = found.purse.left_nanos
+                left_nanos = reply.purse.left_nanos
         raise StorageUnavailable("the caller's balance keeps changing: try again")
 
-    async def choose(self, call: Call) -> None:
-        """Decide. A failure leaves a trace."""
-        try:
-            call.plan = await self.plan(call)
-        except BaseException as error:
-            self.undecided(call, error)
-            raise
+    async def choice(self, call: Call) -> Choice:
+        """Decide within the call's own budget. Long prompts are counted in a worker thread; in plain code this blocks.
+        Raises ``NoCandidates``."""
+        budget = None if call.request.budget is None else room_of(call.request.budget)
+        plan = None if self.counting.predictor is not None else class_plan(call, budget, self.defaults)
+        return await self._choose(call, self.input_of(call)) if plan is None else Choice(plan, None, budget)
 
-    async def plan(self, call: Call) -> Plan:
-        """Decide, and leave no trace. Long prompts are counted in a worker thread; in plain code this blocks."""
-        plan = self.class_plan(call)
-        if plan is not None:
-            return plan
-        self.give(call)
-        if self.counting.predictor is not None:
-            self.counting.predict(call)
+    def input_of(self, call: Call) -> DecisionInput:
+        """The input of a decision for the call alone, with the host's predicted qualities, if any."""
+        return self.counting.with_qualities(call, input_of_call(call, self.defaults))
+
+    async def _choose(self, call: Call, decision_input: DecisionInput) -> Choice:
+        """Decide by an input of the call's own, and count tokens if their bounds leave the outcome open."""
         with suppress(CountTokens):  # so that it is not in the chain of a later refusal
-            return decide(call.given, call.board, call.laid)
-        matter = countable(call.given, call.board)  # the vocabularies whose counts can change the decision
-        call.given = await self.counting.count(call, call.given, matter)
-        return decide(call.given, call.board, call.laid)
+            return choose(decision_input, call.board, call.laid)
+        vocabularies = countable(decision_input, call.board)  # those whose counts can change the decision
+        counted = await self.counting.count(call, decision_input, vocabularies)
+        return choose(counted, call.board, call.laid)
 
-    def class_plan(self, call: Call) -> Plan | None:
-        """The compiled plan of the request's class, if it covers the call. Requests that list models have no class, nor
-        have those of a host that predicts qualities."""
-        if call.has_lists or call.warm or call.own_given is not None or self.counting.predictor is not None:
-            return None
-        request, board, bounds, budget = call.request, call.board, call.bounds, call.budget
-        tokens = bounds.estimate
-        size = SIZE_CLASSES[tokens] if tokens < len(SIZE_CLASSES) else size_class(tokens)
-        retries = None if request.fallback is None else request.fallback.max_retries
-        policy, day = call.snapshot_ids[2], call.fleet.day
-        key: tuple[Hashable, ...] = (
-            policy, request.goal, request.strategy, call.asks, size, retries, day, call.workload,
-        )  # fmt: skip
-        found = board.lineage.plans[key]
-        if found is not None and found.version == board.version:
-            plan = found.value
-        else:
-            plan = compiled(board, key, partial(self._input, call))
-        nanos, most = (None, None) if budget is None else budget
-        return plan if plan is not None and plan.covers(bounds, call.timeout_ms, nanos, most) else None
-
-    async def _plan_within(self, call: Call, own: DecisionInput, left: int | None) -> Plan | None:
-        """Decide by a call's own input within the money that is left. None if that is too little. A refusal that has
-        nothing to do with the balance is raised."""
-        given = own if left is None else within(own, Room(left, None))
-        call.given = given
-        if given != own:
-            picos = (given.budget_nanos or 0) * PICOS_PER_NANO
-            all_fit = call.board.forecast.costs_at_most(given.tokens.high, given.max_output_tokens, picos)
-            if all_fit or pays_for_any(given, call.board):
-                try:
-                    return await self.plan(call)
-                except NoCandidates:
-                    pass
-            call.given = own
-        plan = await self.plan(call)
-        if given == own:
-            return plan
-        call.given = own
+    async def _choose_within(self, call: Call, own_input: DecisionInput, left_nanos: int | None) -> Choice | None:
+        """Decide within the money that is left. None if that is too little. A refusal that has nothing to do with the
+        balance is raised."""
+        decision_input = own_input if left_nanos is None else within_money(call, own_input, left_nanos)
+        if decision_input is not None:
+            try:
+                return await self._choose(call, decision_input)
+            except NoCandidates:
+                if decision_input is own_input:
+                    raise
+        await self._choose(call, own_input)
         return None
 
-    def undecided(self, call: Call, error: BaseException) -> None:
-        self.give(call)
+    async def decision(self, call: Call) -> Decision:
+        """Decide, and leave no trace. Raises ``NoCandidates``."""
+        choice = await self.choice(call)
+        call.decide(choice)
+        return Decision(choice.plan, call.decision_input, call.board)
+
+    def undecided(self, call: Call, error: BaseException, choice: Choice | None = None) -> None:
+        """Keep the trace of a call that ends before a model is called."""
+        if call.plan is None:
+            refused = error.decision_input if isinstance(error, NoCandidates) else None
+            if choice is not None:
+                call.decide(choice)
+            elif isinstance(refused, DecisionInput):
+                call.own_input = refused
+            else:
+                call.own_input = input_of_call(call, self.defaults)
         self.records.undecided(call, error)
 
     def refuse(self, call: Call, error: RouterError) -> NoReturn:
@@ -633,43 +613,67 @@ class Engine:
 
     def counted(self, call: Call) -> DecisionInput:
         """The decision's input, with tokens counted."""
-        self.give(call)
-        self.counting.predict(call)
-        return at_once(self.counting.count(call, call.given))
+        return at_once(self.counting.count(call, self.input_of(call)))
 
-    def progress(self, kind: type[P], call: Call, *, whole: bool = True, form: Form | None = None) -> P:
-        """Start the plan of a decided call as an object of ``kind``."""
-        plan, rules = call.plan, call.fleet.rules
+    def execution(
+        self,
+        call: Call,
+        hold: Admission | None,
+        lookup: Lookup | None = None,
+        *,
+        whole: bool = True,
+        form: Form | None = None,
+    ) -> Execution:
+        """The execution of a decided call."""
+        plan, fleet, room, payer = call.plan, call.fleet, call.budget, None
+        assert isinstance(fleet, Fleet), "`make_call` took one"
         assert plan is not None, "the call was decided"
+        rules = fleet.rules
         if call.policy is not None or call.request.fallback is not None:
-            asked, given = call.request.fallback, _policy_fallback(call)
-            rules = Rules(
-                call.fleet.limits,
-                (None if asked is None else asked.on_partial) or "restart",
-                on_refusal_fall_back=given is not None and given.on_refusal == "fallback",
-                hedged=given is not None and given.hedge,
-                retries=None if asked is not None and asked.max_retries is not None else call.fleet.rules.retries,
-            )
+            rules = self._rules(call, fleet)
+        if hold is not None and room is not None and hold.grant is not None and hold.grant.is_limited:
+            room, payer = room.within(hold.grant.nanos), hold
         timeout_s = call.timeout_ms / 1000
         deadline = call.started_at + timeout_s
-        hold, room, payer = call.hold, call.budget, None
-        if hold is not None and room is not None and hold.grant.is_limited:
-            room, payer = Room(min(hold.grant.nanos, room.nanos), room.tokens), hold
-        progress = kind(
-            plan, call.bounds, call.budget, room, deadline, timeout_s, whole, call.fleet, rules,
-            rules.on_partial, call=call, fleet=call.fleet, clock=self._clock, rng=self._rng, until=deadline,
-            sandbox=call.caller.environment == "sandbox", form=form, payer=payer,
-        )  # fmt: skip
-        if call.served is not None:  # served from the cache
-            progress.end = End.SUCCEEDED
-            if form is not None and call.served.pieces is None:
-                progress.data = reread(form, call.served.output)
+        machine = Attempts(
+            plan=plan,
+            bounds=call.bounds,
+            budget=call.budget,
+            room=room,
+            deadline=deadline,
+            timeout_s=timeout_s,
+            whole=whole,
+            traffic=fleet,
+            rules=rules,
+            on_partial=rules.on_partial,
+        )
+        is_sandbox = call.caller.environment == "sandbox"
+        execution = Execution(
+            call, machine, fleet, self._clock, self._rng, deadline, is_sandbox, hold, payer, lookup, form
+        )
+        if rules.hedged:
+            execution.hedge = Hedge(execution)
+        if lookup is not None and lookup.served is not None:
+            call.served, machine.end = lookup.served, End.SUCCEEDED
+            if form is not None and lookup.served.pieces is None:
+                execution.data = reread(form, lookup.served.output)
         if self._guardrails or call.policy is not None:
-            progress.guardrails = standing(self.guardrails(call), "output")
+            execution.guardrails = standing(self.guardrails(call), "output")
         if call.traceparent is not None and self._traceparent_to:
-            progress.onward = Onward(call.traceparent, call.id, self._traceparent_to)
+            execution.onward = Onward(call.traceparent, call.id, self._traceparent_to)
         self.records.under_way.add(call)
-        return progress
+        return execution
+
+    def _rules(self, call: Call, fleet: Fleet) -> Rules:
+        """The rules for the attempts of a call with a policy or a fallback of its own."""
+        fallback, policy_rules = call.request.fallback, _policy_fallback(call)
+        return Rules(
+            fleet.limits,
+            (None if fallback is None else fallback.on_partial) or "restart",
+            on_refusal_fall_back=policy_rules is not None and policy_rules.on_refusal == "fallback",
+            hedged=policy_rules is not None and policy_rules.hedge,
+            retries=None if fallback is not None and fallback.max_retries is not None else fleet.rules.retries,
+        )
 
 
 def _late_guardrail(call: Call) -> RouterTimeoutError:

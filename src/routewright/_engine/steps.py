@@ -17,9 +17,10 @@ from routewright.wire import Chunk, FaultKind, UpstreamCall
 from .admission import Admission
 from .answer import Answer
 from .classify import CUT_SHORT, Fault
+from .exchange import Blocked, Exchange
+from .execute import Execution
 from .fleet import Fleet
 from .guardrail import GuardrailFailed
-from .progress import Blocked, Exchange, Progress
 from .request_input import Read
 from .route import Engine, raise_failure
 
@@ -78,7 +79,7 @@ class Steps:
     def __init__(
         self,
         engine: Engine,
-        begun: HostedProgress | Answer,
+        begun: Execution | Answer,
         wait: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
     ) -> None:
         """``begun`` is an ``Answer`` if the idempotency key has one. ``wait`` awaits in plain code."""
@@ -89,12 +90,12 @@ class Steps:
         if isinstance(begun, Answer):
             self._answer = begun
         else:
-            self._progress = begun
+            self._execution = begun
 
     def __del__(self) -> None:
         """Record the cost of steps that are dropped before their end."""
         if self._answer is None:
-            self._engine.records.drop(self._progress.call, self._progress)
+            self._engine.records.drop(self._execution.call, self._execution)
 
     def __enter__(self) -> Self:
         return self
@@ -106,15 +107,18 @@ class Steps:
         """The next thing to do. Raises ``RuntimeError`` while the result of a call is missing."""
         if self._answer is not None:
             return StepDone()
-        if self._progress.exchange is not None:
-            raise RuntimeError(f"call {len(self._progress.call.attempts)} has not ended: feed() its result first")
-        if self._progress.payer is not None and self._progress.call.attempts:
-            self._wait(self._progress.widen)
-        match step := self._progress.advance():
+        execution = self._execution
+        if execution.exchange is not None:
+            raise RuntimeError(f"call {len(execution.call.attempts)} has not ended: feed() its result first")
+        if execution.payer is not None and execution.call.attempts:
+            self._wait(execution.widen)
+        match step := execution.advance():
             case Exchange():
+                step.is_entered = True  # whatever the host does with it
                 attempt = step.attempt
-                return StepCall(attempt.model, step.upstream, self._progress.left_s, attempt.number)
+                return StepCall(attempt.model, step.upstream, self._left_s(step), attempt.number)
             case Wait(seconds):
+                execution.pause_s = 0.0  # the host pauses
                 return StepWait(seconds)
             case None:
                 self._conclude()
@@ -125,20 +129,35 @@ class Steps:
     def feed(self, outcome: Iterable[Chunk] | ProviderFault) -> None:
         """Pass the result of the call: its chunks, including a ``Finish``, or a ``ProviderFault``. An iterator is read
         until it ends or the time is up; if it raises anything but a ``ProviderFault``, that counts as ``server``.
-        Raises ``RuntimeError`` if no call is running."""
-        if self._answer is not None or self._progress.exchange is None:
+        Raises ``RuntimeError`` if no call is running, and ``TypeError`` for anything else."""
+        exchange = self._exchange()
+        if exchange is None:
             raise RuntimeError("no call is running: call next() first, and feed() once for each StepCall")
-        self._progress.feed(outcome)
-        if self._progress.end is not None and self._answer is None:  # the outcome's code may have closed it
+        if isinstance(outcome, str | bytes | Mapping) or not isinstance(outcome, Iterable | ProviderFault):
+            what = type(outcome).__name__
+            raise TypeError(f"feed() takes chunks or a ProviderFault, got {what}; pass a list of chunks")
+        execution = self._execution
+        try:
+            fault = self._read(exchange, outcome)
+        except GuardrailFailed as error:
+            self._drop()
+            execution.end_with(error)
+        else:
+            if execution.exchange is not None:  # otherwise the outcome's code has closed it
+                is_late = fault.kind is FaultKind.TIMEOUT and fault.answered
+                execution.end_attempt(exchange, fault, abandoned=is_late)
+                execution.exchange = None
+        if execution.end is not None and self._answer is None:  # as above
             self._conclude()
 
     @property
     def idle_s(self) -> float:
         """How long the next piece of a streamed answer may take from now. Raises ``RuntimeError`` if no call is
         running."""
-        if self._answer is not None or self._progress.exchange is None:
+        exchange = self._exchange()
+        if exchange is None:
             raise RuntimeError("no call is running, so there is no time limit")
-        return self._progress.left_s
+        return self._left_s(exchange)
 
     @property
     def result(self) -> Answer:
@@ -154,93 +173,71 @@ class Steps:
     def close(self) -> None:
         """End the call; its trace has the output so far. Safe to call twice."""
         if self._answer is None:
-            self._progress.leave()
+            self._drop()
             self._conclude()
 
+    def _exchange(self) -> Exchange | None:
+        """The exchange of the running call."""
+        return None if self._answer is not None else self._execution.exchange
+
+    def _left_s(self, exchange: Exchange) -> float:
+        """How long the attempt may stay silent from now."""
+        return max(exchange.wake_at - exchange.clock.monotonic(), SHORTEST_S)
+
+    def _drop(self) -> None:
+        """Abandon the present attempt, if any, without blaming the provider."""
+        exchange, self._execution.exchange = self._execution.exchange, None
+        if exchange is not None:
+            self._execution.drop(exchange)
+
     def _conclude(self) -> None:
-        call, hold = self._progress.call, self._progress.call.hold
-        self._answer, self._error = self._engine.records.conclude(call, self._progress)
+        execution = self._execution
+        call, hold = execution.call, execution.hold
+        self._answer, self._error = self._engine.records.conclude(call, execution)
         if hold is not None:
             self._wait(partial(self._engine.leave, call, hold))
-
-
-class HostedProgress(Progress):
-    """A plan whose upstream calls the host makes."""
-
-    @property
-    def left_s(self) -> float:
-        """How long the present attempt may stay silent from now."""
-        assert self.exchange is not None, "an attempt is running"
-        return max(self.exchange.wake_at - self.clock.monotonic(), SHORTEST_S)
-
-    def feed(self, outcome: Iterable[Chunk] | ProviderFault) -> None:
-        """Take the result of the present attempt. Raises ``TypeError`` unless it is chunks or a fault."""
-        given: object = outcome
-        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable | ProviderFault):
-            what = type(given).__name__
-            raise TypeError(f"feed() takes chunks or a ProviderFault, got {what}; pass a list of chunks")
-        exchange = self.exchange
-        assert exchange is not None, "an attempt is running"
-        try:
-            fault = self._read(exchange, outcome)
-        except GuardrailFailed as error:
-            self.leave()
-            self.end_with(error)
-        else:
-            if self.exchange is not None:  # otherwise it was closed meanwhile
-                self.ended(exchange, fault, abandoned=fault.kind is FaultKind.TIMEOUT and fault.answered)
-                self.exchange = None
-
-    def leave(self) -> None:
-        """Abandon the present attempt, if any, without blaming the provider."""
-        exchange, self.exchange = self.exchange, None
-        if exchange is not None:
-            self._leave_behind(exchange)
 
     def _read(self, exchange: Exchange, outcome: Iterable[Chunk] | ProviderFault) -> Fault:
         """Read chunks to their end; returns the fault that applies if the answer is not complete then."""
         if isinstance(outcome, ProviderFault):
-            return self._hosts_fault(exchange, outcome)
+            return self._fault_of(exchange, outcome)
         is_whole = isinstance(outcome, Sequence)  # it is complete and paid for, so its time is not checked
-        exchange.since = self.clock.monotonic()
+        exchange.waits_since = exchange.clock.monotonic()
         try:
             for chunk in outcome:
-                part = self._take(exchange, chunk)
-                if exchange.attempt.screen is not None and part is not None:
-                    at_once(self._screened(exchange, part))
-                if not is_whole and self.clock.monotonic() >= exchange.wake_at:
-                    return self._silence(exchange)._replace(answered=True)
+                delivery = exchange.take(chunk)
+                if exchange.attempt.screen is not None and delivery is not None:
+                    at_once(exchange.screen(delivery))
+                if not is_whole and exchange.clock.monotonic() >= exchange.wake_at:
+                    return exchange.silence()._replace(answered=True)
         except Blocked as blocked:
             return blocked.fault
         except GuardrailFailed:
             raise
-        except Exception as error:
-            return self._hosts_fault(exchange, error)
+        except Exception as error:  # the host's iterator may raise anything
+            return self._fault_of(exchange, error)
         finally:
             if isinstance(outcome, Generator):
                 with suppress(Exception):
                     outcome.close()
         return CUT_SHORT
 
-    def _hosts_fault(self, exchange: Exchange, error: Exception) -> Fault:
+    def _fault_of(self, exchange: Exchange, error: Exception) -> Fault:
         """Classify the host's exception. After a time-out without a status the model may have been billed."""
-        fault = self._fault_of(error, exchange.attempt, entered=True)
+        fault = self._execution.fault_of(error, exchange.attempt, answered=True)
         if fault.kind is FaultKind.TIMEOUT:
             return fault._replace(answered=fault.answered or getattr(error, "status", None) is None)
         return fault
 
 
-async def begin(engine: Engine, read: Read, hold: Admission, fleet: Fleet) -> HostedProgress | Answer:
+async def begin(engine: Engine, read: Read, hold: Admission, fleet: Fleet) -> Execution | Answer:
     """Admit a limited call and choose a model. Returns the earlier answer if its idempotency key has one."""
     try:
-        entered = await engine.enter(hold, read, fleet=fleet)
-        if isinstance(entered, bytes):
-            hold.release()
-            return await engine.replayed(entered, hold.caller)
-        if entered.hold is None:
-            await engine.guard(entered)
-            await engine.choose(entered)
-        return engine.progress(HostedProgress, entered)
+        start = await engine.start(hold, read, fleet=fleet)
+        if isinstance(start, Execution):
+            return start
+        hold.release()
+        return await engine.replayed(start, hold.caller)
     except BaseException as error:
         hold.tell(error)
         hold.release()

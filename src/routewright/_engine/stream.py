@@ -39,8 +39,8 @@ from routewright.wire import (
 
 from .admission import Admission
 from .answer import Answer, events_again, events_before_end, reasoning_data
+from .exchange import AttemptStarted, Delivery
 from .execute import Execution
-from .progress import AttemptStarted, Part
 from .request_input import RawRequest, Read
 from .route import Engine, raise_failure
 
@@ -72,8 +72,8 @@ class Stream:
         self._event_id = 0
         self._told: tuple[int, int] = 0, 0
         """The attempt whose thoughts were sent last, and the number sent."""
-        self._after_thought: Part | None = None
-        """The part that follows the thought sent last."""
+        self._after_thought: Delivery | AttemptStarted | None = None
+        """What follows the thought sent last."""
         self._is_text = False
         self._headers: dict[str, str] = {}
         self._closed = False
@@ -112,10 +112,11 @@ class Stream:
             execution = self._execution
             if execution is None:
                 return await self._begin()
-            while execution.end is None:
-                part, self._after_thought = self._after_thought, None
+            machine = execution.machine
+            while machine.end is None:
+                delivery, self._after_thought = self._after_thought, None
                 try:
-                    part = part or await execution.next_part()
+                    delivery = delivery or await execution.next()
                 except BaseException:
                     await self._leave()
                     raise
@@ -123,16 +124,16 @@ class Stream:
                     await self._leave()
                     raise StopAsyncIteration
                 exchange = execution.exchange
-                if exchange is not None and exchange.attempt.thoughts is not None and part is not None:
+                if exchange is not None and exchange.attempt.thoughts is not None and delivery is not None:
                     thought = self._thought(exchange.attempt)
                     if thought is not None:
-                        self._after_thought = part
+                        self._after_thought = delivery
                         return thought
-                if type(part) is Delta:
+                if type(delivery) is Delta:
                     self._event_id += 1
                     number = 0 if exchange is None else exchange.attempt.number
-                    return OutputDelta(self._event_id, OutputData(part.text, number))
-                event = None if part is None else self._event(part, execution)
+                    return OutputDelta(self._event_id, OutputData(delivery.text, number))
+                event = None if delivery is None else self._event(delivery, execution)
                 if event is not None:
                     return event
             served = execution.call.served
@@ -240,19 +241,15 @@ class Stream:
                 await engine.servers.wait()
             self._hold = hold = engine.admissions.begin(read, self._caller)
             if hold is None:
-                call = engine.make_call(read, self._caller)
+                execution = await engine.begin(engine.make_call(read, self._caller), whole=False)
             else:
-                entered = await engine.enter(hold, read)
-                if isinstance(entered, bytes):
-                    self._answer = await engine.replayed(entered, self._caller)
+                start = await engine.start(hold, read, whole=False)
+                if not isinstance(start, Execution):
+                    self._answer = await engine.replayed(start, self._caller)
                     self._replay = deque(events_again(self._answer.response))
                     await self._give_back()
                     return self._replay.popleft()
-                call, self._headers = entered, hold.headers
-            if call.hold is not None:
-                execution = engine.execution(call, whole=False)
-            else:
-                execution = await engine.begin(call, whole=False)
+                execution, self._headers = start, hold.headers
         except BaseException as error:
             self._closed = True
             if isinstance(error, RouterError):
@@ -260,14 +257,16 @@ class Stream:
             self._tell(error)
             await self._give_back()
             raise
-        self._call, self._execution = call, execution
+        self._call = call = execution.call
+        self._execution = execution
         if self._is_text:
             execution.expect_text()
-        model, *chain = map(ID, execution.plan.legs)
+        legs = execution.machine.plan.legs
+        model, *chain = map(ID, legs)
         if call.looked is not None:
             self._headers = self._headers | {CACHE_HEADER: call.looked.header}
         served = call.served
-        ignored = [] if call.asks is None else call.asks.ignored_by(execution.plan.legs[0].able)
+        ignored = [] if call.asks is None else call.asks.ignored_by(legs[0].able)
         begun = StartedData(call.id, StartedRouting(model, chain, call.policy_version, ignored))
         if served is not None:  # served from the cache
             begun = StartedData(call.id, StartedRouting(served.model, chain, call.policy_version))
@@ -289,8 +288,8 @@ class Stream:
         reasoning = attempt.reasoning(since)
         return None if reasoning is None else ReasoningDelta(self._next_id(), reasoning_data(reasoning, number))
 
-    def _event(self, part: Part, execution: Execution) -> RouteEvent | None:
-        match part:
+    def _event(self, delivery: Delivery | AttemptStarted, execution: Execution) -> RouteEvent | None:
+        match delivery:
             case ToolDelta(index, arguments, call_id, name):
                 number = execution.exchange.attempt.number if execution.exchange is not None else 0
                 return ToolCallDelta(self._next_id(), ToolCallData(index, call_id, name, arguments, number))

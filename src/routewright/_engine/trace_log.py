@@ -411,9 +411,9 @@ class TraceLog:
         the reserved amount. Raises ``StorageUnavailable``, also after ``until`` on the clock. Returns False if a
         redactor is not done by then."""
         call, grant, fault = pending.call, pending.grant, Exception()
-        if call.captured is not None:
+        if (captured := call.captured) is not None:
             with self._clock.deadline(until) as limit:
-                await redacting(lambda: call.captured.content, [call.captured], self._clock)
+                await redacting(lambda: captured.content, [captured], self._clock)
             if limit.expired:
                 return False
         most = call.cost_nanos if grant is None or not grant.is_limited else grant.nanos

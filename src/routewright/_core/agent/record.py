@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from routewright import wire
 from routewright._core.analytics.rollup import counted_of
-from routewright._core.call import Call
+from routewright._core.call import Call, CapturedContent
 from routewright._core.money import usd
 from routewright.wire.timestamps import timestamp
 
@@ -19,7 +19,7 @@ class RunRecord(Struct, eq=False):
     """A finished run (``protocols.TraceDraft``). Its model calls are counted and billed separately."""
 
     wordless: wire.Trace
-    captured: Any = None
+    captured: CapturedContent | None = None
     """The arguments and results of its tools (``words_of``), redacted on first read."""
     rollup_keys: tuple[str, ...] = ()
     deadline: float = 0.0

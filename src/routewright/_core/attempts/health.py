@@ -131,21 +131,21 @@ class Health:
         whole, first = known.whole, known.first
         answered = length = squared = tokens = 0
         after_first_ms = 0.0
-        for _, _, whole_s, first_s, usage, tells, _, _ in answers:
-            output = usage.output
-            made = output - usage.reasoning
-            ms = whole_s * 1000
-            if first_s is None:
-                usually = usual_ms + usual_us * made
+        for answer in answers:
+            output = answer.usage.output
+            visible = output - answer.usage.reasoning
+            ms = answer.whole_s * 1000
+            if answer.first_s is None:
+                usually = usual_ms + usual_us * visible
                 first_ms = ms * usual_ms / (usually if usually > 1.0 else 1.0)
             else:
-                first_ms = first_s * 1000
+                first_ms = answer.first_s * 1000
             whole[ceil(log(ms) * BUCKETS) if ms > 1.0 else 0] += weight
             first[ceil(log(first_ms) * BUCKETS) if first_ms > 1.0 else 0] += weight
-            tokens += made
+            tokens += visible
             if ms > first_ms:
                 after_first_ms += ms - first_ms
-            if tells:
+            if answer.is_usual:
                 answered += 1
                 length += output
                 squared += output * output

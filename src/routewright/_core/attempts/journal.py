@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from typing import TypeVar
 
 from msgspec import Struct
@@ -96,7 +96,7 @@ T = TypeVar("T")
 
 FOLDED_AT = 64  # entries after which the appender folds
 MOST_WAITING = 10_000  # further entries are dropped
-_ROW, _WHOSE = itemgetter(0), itemgetter(6)
+_ROW, _WHOSE = attrgetter("row"), attrgetter("whose")
 
 
 class Journal:
@@ -131,7 +131,7 @@ class Journal:
         if waiting > self._reported:
             for run in _runs(self._entries[self._reported : waiting], 1):
                 for row, answers in _by(_ROW, run).items():
-                    self._circuits.succeeded(row, run[-1][1], probe=False, count=len(answers))
+                    self._circuits.succeeded(row, run[-1].ended_at, probe=False, count=len(answers))
             self._reported = waiting
         return waiting
 
@@ -148,11 +148,11 @@ class Journal:
         """Book the answer of a probe at once, after the pending ones; True if a circuit changed."""
         self.fold(forecast)
         self._book([entry], forecast)
-        return self._circuits.succeeded(*entry[:2], probe=True)
+        return self._circuits.succeeded(entry.row, entry.ended_at, probe=True)
 
     def _book(self, run: list[Entry], forecast: Forecast) -> None:
         """Book answers of one second: what they teach, the retries they allow, and the successes of accounts."""
-        now = run[-1][1]
+        now = run[-1].ended_at
         for row, answers in _by(_ROW, run).items():
             unusual, late = 0.0, 0.0
             for own in _by(_WHOSE, answers).values():
@@ -160,8 +160,8 @@ class Journal:
                 unusual += more
                 late += later
             self.health.answered(row, now, answers, forecast, unusual, late)
-        for asked in _runs([entry for entry in run if entry[7]], PARTS):
-            self._retries.asked(asked[-1][1], len(asked))
+        for asked in _runs([entry for entry in run if entry.is_first], PARTS):
+            self._retries.asked(asked[-1].ended_at, len(asked))
         for whose, answers in _by(_WHOSE, run).items():
             if whose is not None:
                 self._bursts.answered(whose[:2], now, len(answers))  # by account and environment
@@ -182,7 +182,7 @@ def _runs(entries: list[Entry], parts: int) -> list[list[Entry]]:
     """Split entries by time, in fractions (1 / ``parts``) of a second. Fast if all fall into one."""
 
     def part(entry: Entry) -> int:
-        return int(entry[1] * parts)
+        return int(entry.ended_at * parts)
 
     if entries and part(entries[0]) == part(entries[-1]):
         return [entries]

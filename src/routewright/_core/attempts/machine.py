@@ -118,7 +118,8 @@ class Attempts(Struct, eq=False):
     _number: int = 0
     _place: int = 0
     _tries: int = 0
-    _pause_s: float = 0.0
+    pause_s: float = 0.0
+    """The pause before the next attempt."""
     _longest_pause: float = 0.0
     """0 before the first pause."""
     _last: Attempt | None = None
@@ -144,8 +145,8 @@ class Attempts(Struct, eq=False):
         if now >= self.deadline or (self._last is not None and self._too_late(now)):
             self.end = End.TIMED_OUT
             return None
-        if self._pause_s:
-            pause_s, self._pause_s = self._pause_s, 0.0
+        if self.pause_s:
+            pause_s, self.pause_s = self.pause_s, 0.0
             return Wait(pause_s)
         kept_away: list[int] = []
         attempt = self._reach(now, kept_away)
@@ -250,6 +251,12 @@ class Attempts(Struct, eq=False):
         """True if its model is the last of the chain."""
         return attempt.place + 1 >= len(self.plan.legs)
 
+    def may_move_on(self, attempt: Attempt) -> bool:
+        """True if another model may take over: there is one, and the text delivered so far can be voided."""
+        if self.is_last(attempt):
+            return False
+        return self.whole or not (attempt.delivered and self.on_partial == "error")
+
     @property
     def next_leg(self) -> Leg | None:
         """The next model to try; None at the end of the chain."""
@@ -345,7 +352,7 @@ class Attempts(Struct, eq=False):
         pause = max(retry_after or 0.0, drawn)
         if self._too_late(now + pause) or not self.traffic.spares(now):
             return False
-        self._pause_s = pause
+        self.pause_s = pause
         self._longest_pause = min(PAUSE_FACTOR * drawn, limits.longest_backoff_s)
         return True
 

@@ -92,10 +92,25 @@ MOST_VALUE_CHARS = 128  # longer metadata values are cut
 
 Whose = tuple[str | None, ...]
 """A workload: account, environment, policy, and the values of the metadata keys named in the settings."""
-Entry = tuple[int, float, float, float | None, Usage, bool, Whose | None, bool]
-"""An answer in the journal: the row of its model; when it ended (monotonic seconds); seconds it took; seconds to its
-first token, if known; its usage; whether its length is representative (the model ended it, and its usage is known); its
-workload; whether it was the first attempt of a request."""
+
+
+class Entry(Struct, frozen=True, gc=False):
+    """An answer in the journal."""
+
+    row: int
+    """Of its model."""
+    ended_at: float
+    """Monotonic seconds."""
+    whole_s: float
+    first_s: float | None
+    """Seconds to its first token, if known."""
+    usage: Usage
+    is_usual: bool
+    """Its length is representative: the model ended it, and its usage is known."""
+    whose: Whose | None
+    """Its workload."""
+    is_first: bool
+    """It was the first attempt of a request."""
 
 
 def values_of(metadata: Mapping[str, Any], keys: Sequence[str]) -> tuple[str | None, ...]:
@@ -161,7 +176,7 @@ class Workloads:
     def answered(self, row: int, now: float, answers: Sequence[Entry], pool: Pool) -> tuple[float, float]:
         """Learn from answers of one model to one workload. Returns the workload's part: the tokens beyond a usual
         workload's, and the sum of octaves of their times."""
-        whose = answers[0][6]
+        whose = answers[0].whose
         if whose is None:
             return 0.0, 0.0
         if self._origin is None:
@@ -181,13 +196,14 @@ class Workloads:
             self.steps.pop(first, None)
         model, output, ttft_ms, us = pool.ids[row], pool.output[row], pool.ttft_ms[row], pool.us_per_token[row]
         count, tokens, ratios, times, least = 0, 0, 0.0, 0.0, 1 / MOST_RATIO
-        for _, _, whole_s, _, usage, tells, _, _ in answers:
-            if tells:
+        for answer in answers:
+            usage = answer.usage
+            if answer.is_usual:
                 count += 1
                 tokens += usage.output
                 ratios += min(max(usage.output / output, least), MOST_RATIO)
             ms = ttft_ms + us * (usage.output - usage.reasoning) / 1000 + least
-            times += min(max(whole_s * 1000 / ms, least), MOST_RATIO)
+            times += min(max(answer.whole_s * 1000 / ms, least), MOST_RATIO)
         if count:
             self._splits[0].learn(length, model, count, ratios, weight)
         self._splits[1].learn(time, model, len(answers), times, weight)

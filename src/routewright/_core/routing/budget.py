@@ -50,12 +50,21 @@ class Room(NamedTuple):
             amount.tokens if self.tokens is None else max(0, min(self.tokens, amount.tokens)),
         )
 
+    def within(self, nanos: int) -> Room:
+        """The room that this much money leaves."""
+        if self.nanos is not None and self.nanos < nanos:
+            return self
+        return Room(max(0, nanos), self.tokens)
+
     def without(self, nanos: int, tokens: int) -> Room:
         """The room left after spending or reserving this much."""
         return Room(
             None if self.nanos is None else self.nanos - nanos,
             None if self.tokens is None else self.tokens - tokens,
         )
+
+
+UNLIMITED = Room(None, None)
 
 
 class Share(NamedTuple):
@@ -116,18 +125,25 @@ def room_of(budget: Budget) -> Room:
     )
 
 
+def least_room(room: Room, other: Room) -> Room:
+    """What both rooms leave; nothing below 0."""
+    nanos, tokens = room
+    if nanos is None or (other.nanos is not None and other.nanos < nanos):
+        nanos = other.nanos
+    if tokens is None or (other.tokens is not None and other.tokens < tokens):
+        tokens = other.tokens
+    return Room(None if nanos is None else max(0, nanos), None if tokens is None else max(0, tokens))
+
+
 def own_room(given: DecisionInput) -> Room:
     """The room of an input's own budget."""
     return Room(given.budget_nanos, given.budget_tokens)
 
 
 def within(given: DecisionInput, room: Room) -> DecisionInput:
-    """The input with its budget reduced to a shared one's room."""
-    most: dict[str, int] = {}
-    for name, own, left in zip(("budget_nanos", "budget_tokens"), own_room(given), room, strict=True):
-        if left is not None:
-            most[name] = max(0, left if own is None else min(own, left))
-    return replace(given, **most)
+    """The input with its budget reduced to a room."""
+    nanos, tokens = least_room(own_room(given), room)
+    return replace(given, budget_nanos=nanos, budget_tokens=tokens)
 
 
 def worst_of_call(leg: Leg, tokens: TokenBounds, cap: int) -> Amount:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Hashable, Iterable, Iterator, S
 from operator import itemgetter
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright._core.money import MOST_TOKENS, nanos
@@ -17,6 +18,7 @@ from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Reason, TokenBounds
 
 from .board import Board, Dated
+from .budget import UNLIMITED, Room, own_room
 from .constraints import PASSES, REASONS, CountTokens, FitCheck, Kind, count_reasons, first_failures, named_reasons
 from .logarithms import IntArray
 from .order import Order
@@ -31,6 +33,22 @@ _LEAST_TOKENS = 1
 _FOR_EVER_MS = 1 << 53
 UNPRICED = 1 << 62  # pico-dollars above every budget
 _CIRCUIT_OPEN = REASONS.index(Reason.CIRCUIT_OPEN)
+
+
+class Choice(Struct, frozen=True):
+    """The outcome of deciding for one call."""
+
+    plan: Plan
+    own_input: DecisionInput | None
+    """The decision's input. None: that of the plan's class, with the numbers of the call."""
+    budget: Room | None
+    """What its attempts may cost together: the call's own budget, reduced to the money that is left."""
+
+
+def choose(decision_input: DecisionInput, board: Board, laid: Laid | None) -> Choice:
+    """Decide for one call alone (``decide``)."""
+    room = own_room(decision_input)
+    return Choice(decide(decision_input, board, laid), decision_input, room if room != UNLIMITED else None)
 
 
 def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan:
@@ -56,7 +74,9 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
     if not front:
         if check.is_open:  # a refusal quotes costs, which the bounds overstate
             raise CountTokens
-        raise refusal(given, board, order.eligible, laid)
+        error = refusal(given, board, order.eligible, laid)
+        error.decision_input = given
+        raise error
 
     rows = [key[-1] for key in front]
     tried_first = max(1, len({*given.prefer} & {pool.ids[row] for row in rows})) if given.prefer else 1

@@ -258,6 +258,13 @@ class Prompt:
         self.known: dict[str, tuple[int, Sent]] = {}  # the longest prefix sent to each model, with its place
 
 
+class Warm(NamedTuple):
+    """A prompt, and the prefixes of it that vendors' caches should have."""
+
+    prompt: Prompt
+    prefixes: tuple[WarmPrefix, ...]
+
+
 class Prefixes:
     """Prefixes recently sent to models, and how reliably each model's cache hits. Of concurrent writes one may be
     lost."""

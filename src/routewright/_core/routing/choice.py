@@ -1,0 +1,71 @@
+"""Decides for one call: by the compiled plan of its class where that certainly holds, else by an input of its own.
+
+    class_plan(call, budget)     a look-up and a few comparisons
+    input_of_call(call)          the input of the long way, ``decide.choose``, which may raise ``CountTokens``
+
+Nothing here changes the call. Money that its caller has left is an argument: it is known late, and may be too little
+when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import partial
+
+from routewright._core.call import Call
+from routewright._core.money import PICOS_PER_NANO
+from routewright.wire import DecisionInput
+
+from .budget import Room, within
+from .decide import compiled, pays_for_any
+from .inputs import Defaults, input_of
+from .logarithms import SIZE_CLASSES, size_class
+from .plan import Plan
+
+
+def class_plan(call: Call, budget: Room | None, defaults: Defaults) -> Plan | None:
+    """The compiled plan of the call's class, if it certainly is that of the call within ``budget``. Calls that list
+    models have no class: the number of classes must not be up to clients."""
+    if call.has_lists or (call.warm is not None and call.warm.prefixes):
+        return None
+    request, board, bounds = call.request, call.board, call.bounds
+    tokens, fallback = bounds.estimate, request.fallback
+    size = SIZE_CLASSES[tokens] if tokens < len(SIZE_CLASSES) else size_class(tokens)
+    retries = None if fallback is None else fallback.max_retries
+    policy, asks, work = call.snapshot_ids[2], call.asks, call.workload
+    key: tuple[Hashable, ...] = policy, request.goal, request.strategy, asks, size, retries, call.day, work
+    entry = board.lineage.plans[key]
+    if entry is not None and entry.version == board.version:
+        plan = entry.value
+    else:
+        plan = compiled(board, key, partial(input_of_call, call, defaults))
+    nanos, most_tokens = (None, None) if budget is None else budget
+    return plan if plan is not None and plan.covers(bounds, call.timeout_ms, nanos, most_tokens) else None
+
+
+def input_of_call(call: Call, defaults: Defaults) -> DecisionInput:
+    """The input of a decision for the call alone."""
+    return input_of(
+        call.request,
+        call.bounds,
+        asks=call.asks,
+        pool=call.board.pool,
+        health=call.board.forecast.health.id,
+        policy=call.policy,
+        as_of=call.as_of,
+        defaults=defaults,
+        work=call.workload,
+        warm=() if call.warm is None else call.warm.prefixes,
+        policy_class=call.policy_class,
+    )
+
+
+def within_money(call: Call, own_input: DecisionInput, left_nanos: int) -> DecisionInput | None:
+    """The input reduced to the money that is left; None if that certainly pays for no model."""
+    board, decision_input = call.board, within(own_input, Room(left_nanos, None))
+    if decision_input == own_input:
+        return own_input
+    picos = (decision_input.budget_nanos or 0) * PICOS_PER_NANO
+    high, cap = decision_input.tokens.high, decision_input.max_output_tokens
+    if board.forecast.costs_at_most(high, cap, picos) or pays_for_any(decision_input, board):
+        return decision_input
+    return None

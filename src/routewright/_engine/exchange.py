@@ -1,0 +1,178 @@
+"""The exchange with one provider during one attempt: its connection, its chunks, and how long to wait for the next."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from routewright._core.attempt import Attempt
+from routewright._core.attempts.budgets import Pace
+from routewright._core.attempts.machine import FALLBACK_SHARE, Attempts
+from routewright._core.guardrails.screen import Hit
+from routewright.protocols import Clock, Deadline, Provider
+from routewright.wire import Chunk, Delta, FallbackReason, FaultKind, Finish, ToolDelta, UpstreamCall
+from routewright.wire.json_scan import quoted
+
+from .classify import WITH_GUARDRAILS, Fault, no_answer, silence
+from .context import CancelWatch
+from .guardrail import Screen
+
+FAREWELL_S = 0.5
+"""How long closing an attempt may take. A clean close of a complete one keeps its connection for the next call."""
+LEAST_IDLE_S = 1.0
+"""A shorter silence never ends an answer in favour of the next model."""
+LEAST_WAIT_S = 0.001
+"""Chunks at shorter intervals count as one burst, timed by its first."""
+
+
+class AttemptStarted(NamedTuple):
+    """A model is being called."""
+
+    attempt: Attempt
+    from_model: str | None
+    reason: FallbackReason
+    restart: bool
+    """The text delivered so far is void."""
+
+
+Delivery = Delta | ToolDelta | Finish
+"""A chunk that is for the caller."""
+
+
+class Blocked(Exception):
+    """A guardrail blocks the answer."""
+
+    def __init__(self, hit: Hit) -> None:
+        super().__init__(hit.guardrail)
+        text = f"blocked: by guardrail {quoted(hit.guardrail)}, rule {quoted(hit.rule)}"
+        self.fault = Fault(FaultKind.BLOCKED, text, answered=True)
+
+
+class Exchange(Struct, eq=False):
+    """The exchange of an attempt. Times are on the monotonic scale."""
+
+    attempt: Attempt
+    provider: Provider
+    upstream: UpstreamCall
+    machine: Attempts
+    clock: Clock
+    deadline: float
+    """When all waiting ends: the call's deadline, or earlier if the reader left."""
+    scoped: bool
+    """Waits are limited by cancel scopes."""
+    pace: Pace | None
+    """None unless streamed."""
+    wake_at: float
+    """When the present wait ends at the latest."""
+    waits_since: float = 0.0
+    """When the present wait began: at the last chunk, or when a reader asked for the next."""
+    context: AbstractAsyncContextManager[AsyncIterator[Chunk]] | None = None
+    chunks: AsyncIterator[Chunk] | None = None
+    limit: Deadline | None = None
+    """The alarm of the present wait."""
+    watch: CancelWatch = None  # type: ignore[assignment]  # set when a wait begins
+    """The task that waits."""
+    ready: deque[Delivery] | None = None
+    """Chunks that passed the guardrails together and are delivered one by one."""
+    is_entered: bool = False
+    """The provider may have started to work."""
+    is_screening: bool = False
+    """A guardrail is checking a chunk."""
+    is_over: bool = False
+    """The provider's context was left."""
+    count: int = 0
+    """Chunks since the last checkpoint."""
+
+    def __repr__(self) -> str:
+        # without text, since a repr ends up in logs
+        return f"<Exchange of {self.attempt}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """For ``rich``, without text as well."""
+        return [("attempt", self.attempt)]
+
+    def wake(self, at: float) -> None:
+        """Set when the present wait ends, and later ones."""
+        self.wake_at = at
+        if self.limit is not None:
+            self.limit.move(at)
+
+    def interrupt(self, now: float) -> None:
+        """End the present wait, and all later ones."""
+        self.deadline = now
+        self.wake(now)
+
+    def take(self, chunk: Chunk) -> Delivery | None:
+        """Record a chunk and its time. Returns it if it is for the caller."""
+        attempt, now = self.attempt, self.clock.monotonic()
+        characters = attempt.characters
+        delivery = attempt.take(chunk)
+        if attempt.finish_reason is None:
+            waited_s = now - self.waits_since
+            if self.pace is not None:
+                self.pace.chunk(attempt.characters - characters, waited_s)
+            if attempt.first_at is None:
+                attempt.first_at = now
+            elif waited_s < LEAST_WAIT_S:
+                return delivery
+            if delivery is None or self.machine.whole:  # otherwise the wait starts when the reader asks for more
+                self.wait(now)
+        elif delivery is not None:  # the answer is complete; the provider only has to close
+            if attempt.first_at is None:
+                attempt.first_at = now
+            attempt.ended_at = now
+            self.wake_at = wake_at = min(self.deadline, now + FAREWELL_S)
+            if self.limit is not None:
+                self.limit.move(wake_at)
+        return delivery
+
+    def wait(self, now: float) -> None:
+        """Start to wait for the next chunk. If time is short, leave the next model its share."""
+        attempt, deadline = self.attempt, self.deadline
+        self.waits_since = now
+        if attempt.first_at is None or attempt.finish_reason is not None:
+            return
+        wake_at, share_s = now + self.machine.rules.limits.idle_s, FALLBACK_SHARE * (deadline - now)
+        if wake_at > deadline - share_s:
+            wake_at = min(wake_at, deadline)
+            if self.machine.may_move_on(attempt):
+                wake_at = min(wake_at, max(deadline - share_s, now + LEAST_IDLE_S))
+        self.wake_at = wake_at
+        if self.limit is not None:
+            self.limit.move(wake_at)
+
+    async def screen(self, delivery: Delivery) -> deque[Delivery]:
+        """The chunks that the guardrails let pass. Raises ``Blocked`` and ``GuardrailFailed``."""
+        attempt, wake_at, began = self.attempt, self.wake_at, self.clock.monotonic()
+        screen, passed = attempt.screen, deque[Delivery]()
+        assert isinstance(screen, Screen), "the answer is guarded"
+        self.is_screening = True
+        self.wake(self.deadline)  # the provider's time-out is suspended
+        match delivery:
+            case Delta(text):
+                text = await screen.feed(text)
+                if text:
+                    passed.append(Delta(text))
+            case Finish():
+                passed.extend(await screen.end(attempt.output, attempt.tool_calls or (), delivery))
+        if screen.blocked is not None:
+            raise Blocked(screen.blocked)
+        took_s = self.clock.monotonic() - began
+        self.is_screening = False
+        self.waits_since += took_s
+        self.wake(min(self.deadline, wake_at + took_s))
+        return passed
+
+    def silence(self) -> Fault:
+        """The fault of a provider that has not sent the next chunk in time."""
+        attempt, now = self.attempt, self.clock.monotonic()
+        if self.is_screening:
+            return WITH_GUARDRAILS
+        if attempt.first_at is not None:
+            return silence(now - self.waits_since, begun=True)
+        waited_s = now - attempt.started_at
+        return no_answer(waited_s) if self.machine.whole else silence(waited_s, begun=False)
