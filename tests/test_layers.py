@@ -46,8 +46,8 @@ CORE_ORDER = (
 ).split()
 ENGINE_ORDER = (
     "context request_input storage readiness retention webhooks capture counting answer "
-    "trace_queue hooks trace_log shared_limits admission discovery fleet guardrail calibrations cache tool_calls "
-    "classify exchange execute hedge prompt_caches record route many steps stream prepared agent"
+    "trace_queue hooks trace_log shared_limits admission decide discovery fleet guardrail calibrations cache "
+    "tool_calls classify exchange execute hedge prompt_caches record route many steps stream prepared agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(

@@ -316,7 +316,7 @@ class Router:
 
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
         engine = self._parts.engine
-        return at_once(engine.decision(engine.make_call(self._read(request, options), self._as(caller))))
+        return at_once(engine.deciding.decision(engine.make_call(self._read(request, options), self._as(caller))))
 
     def check_policies(
         self, request: RequestLike = "Hello", *, caller: Caller | None = None, **options: Unpack[Options]
@@ -340,7 +340,7 @@ class Router:
         engine = self._parts.engine
         call = engine.make_call(self._read(request, options), self._as(caller))
         model = resolve_one(model, call.fleet.aliases, call.board.pool.row, "model")
-        return why_not(engine.counted(call), call.board, model, call.laid)
+        return why_not(engine.deciding.counted(call), call.board, model, call.laid)
 
     def explain(self, decided: Decision | Answer[Any] | TraceItem) -> str:
         """The decision as a table: chosen, runner-up, fallbacks, rejected and why."""
@@ -597,7 +597,7 @@ class Router:
         if read.request.cache is None:
             read = replace(read, request=replace(read.request, cache=True))
         call = engine.make_call(read, self._caller)
-        await engine.decision(call)
+        await engine.deciding.decision(call)
         return call
 
     def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> RawRequest | Read:

@@ -25,6 +25,7 @@ from routewright.wire import (
     FallbackReason,
     FallbackTriggered,
     LedgerRow,
+    PolicyFallback,
     PolicySnapshot,
     PushedEvent,
     Reasoning,
@@ -196,6 +197,11 @@ class Call(_Rare, Struct, dict=True, eq=False):
     def deadline(self) -> float:
         """Monotonic seconds at which its time is over."""
         return self.started_at + self.timeout_ms / 1000
+
+    @property
+    def policy_fallback(self) -> PolicyFallback | None:
+        """How its policy falls back, if it says so."""
+        return None if self.policy is None else self.policy.policy.fallback
 
     @property
     def metadata(self) -> dict[str, Any]:

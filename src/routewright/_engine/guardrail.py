@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
 
-from routewright._core.guardrails.screen import REST, AnswerGate, Hit, PassageGate
+from routewright._core.call import Call
+from routewright._core.guardrails.screen import REST, AnswerGate, Hit, PassageGate, RequestGate
 from routewright._core.guardrails.texts import PIECE_CHARS, Passage
-from routewright.errors import InternalError
+from routewright.errors import InternalError, RouterTimeoutError
 from routewright.loop import in_plain_code, this_loop
 from routewright.protocols import Clock, Guardrail
 from routewright.wire import Delta, Finish, FunctionCall, ToolCall, ToolDelta
@@ -73,6 +75,24 @@ async def pass_gate(gate: PassageGate | AnswerGate, resting: Resting) -> None:
             gate.take(verdict)
         except InternalError as error:
             raise GuardrailFailed(error.message) from error
+
+
+async def pass_in_time(gate: RequestGate, clock: Clock, call: Call) -> None:
+    """``pass_gate`` for a request. Raises ``RouterTimeoutError`` at the call's deadline."""
+    problem = f"timeout_ms={call.timeout_ms} ran out while a guardrail checked the request"
+    late = f"{problem}; raise timeout_ms, send a shorter text, or use a faster guardrail"
+
+    async def check_time() -> None:
+        if clock.monotonic() >= call.deadline:
+            raise RouterTimeoutError(late)
+
+    if in_plain_code():
+        await pass_gate(gate, check_time)
+        return
+    with clock.deadline(call.deadline) as limit:
+        await pass_gate(gate, partial(rest, clock))
+    if limit.expired:
+        raise RouterTimeoutError(late)
 
 
 class Screen:

@@ -118,7 +118,7 @@ class Many(Generic[T]):
         if is_less and not pays_for_any(decision_input, call.board) and pays_for_any(own_input, call.board):
             self._engine.refuse(call, _spent(left))
         try:
-            return await self._engine.choice(call)
+            return await self._engine.deciding.choice(call)
         except BaseException as error:
             self._engine.undecided(call, error)
             if not (isinstance(error, BudgetExceeded) and is_less):

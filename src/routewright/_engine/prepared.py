@@ -91,11 +91,11 @@ class Prepared:
                 model = (await self._decide()).model
             else:
                 model = resolve_one(model, call.fleet.aliases, pool.row, "model")
-            counted = await engine.counting.count(call, engine.input_of(call))
+            counted = await engine.counting.count(call, engine.deciding.input_of(call))
             return InputTokens(model, *length(counted.tokens, pool.measures[pool.measure[pool.row[model]]]))
 
     async def _decide(self) -> Decision:
-        return await self._engine.decision(self._engine.make_call(self._read, self.caller))
+        return await self._engine.deciding.decision(self._engine.make_call(self._read, self.caller))
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:

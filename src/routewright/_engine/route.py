@@ -12,14 +12,12 @@ Deciding, admission, guardrails and the cache return values; only this file puts
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple, NoReturn
 
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from routewright._core.accounts.payer import held_by_others, without_money
 from routewright._core.attempts.machine import Attempts, End, Rules
 from routewright._core.attempts.statistics import values_of
 from routewright._core.call import Call
@@ -28,11 +26,9 @@ from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._core.policy import Laid, by_key, class_of, find_policy, name_of, under_policy
 from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing, check_https
-from routewright._core.routing.budget import UNLIMITED, room_of, worst_of_start
-from routewright._core.routing.choice import class_plan, input_of_call, within_money
-from routewright._core.routing.constraints import CountTokens
-from routewright._core.routing.decide import Choice, choose, countable, decide, least_nanos
-from routewright._core.routing.decision import Decision
+from routewright._core.routing.budget import room_of
+from routewright._core.routing.choice import class_plan, input_of_call
+from routewright._core.routing.decide import Choice
 from routewright._core.routing.inputs import Defaults, asked_of, caller_requirements, with_ids
 from routewright._core.routing.request_options import request_options_of
 from routewright._core.routing.scoring import LEAST_TOKENS
@@ -46,19 +42,15 @@ from routewright.errors import (
     QuotaExhausted,
     RateLimited,
     RouterError,
-    RouterTimeoutError,
-    StorageUnavailable,
     ValidationFailed,
 )
-from routewright.loop import at_once, in_plain_code, in_thread
+from routewright.loop import in_thread
 from routewright.protocols import Guardrail, Rng
 from routewright.wire import (
     Caller,
     DecisionInput,
     Environment,
-    Grant,
     Need,
-    PolicyFallback,
     PolicySnapshot,
     Replay,
     RouteResponse,
@@ -67,15 +59,16 @@ from routewright.wire import (
 )
 from routewright.wire.json_scan import quoted
 
-from .admission import TRIES, Admission, Admissions
+from .admission import Admission, Admissions
 from .answer import Answer, DecideAgain, Replayed, reread
 from .cache import Caching, Lookup
 from .context import Onward
 from .counting import Counting
+from .decide import Deciding
 from .discovery import Discovery
 from .execute import Execution
 from .fleet import Fleet
-from .guardrail import pass_gate, rest
+from .guardrail import pass_in_time
 from .hedge import Hedge
 from .record import Records
 from .request_input import RawRequest, Read
@@ -132,6 +125,7 @@ class Engine:
         self._fleets = fleets
         self.servers = servers
         self.counting = counting
+        self.deciding = Deciding(counting, options.defaults)
         self.records = records
         self.admissions = admissions
         self.ids = admissions.ids
@@ -257,7 +251,7 @@ class Engine:
                 call.budget = budget
         else:
             try:
-                call.decide(await self._choose(call, self.input_of(call)))
+                call.decide(await self.deciding.choose(call, self.deciding.input_of(call)))
             except BaseException as error:
                 self.undecided(call, error)
                 raise
@@ -382,17 +376,11 @@ class Engine:
         guardrails = standing(self.guardrails(call), "input")
         if not guardrails:
             return
-        if call.bounds.high > PIECE_CHARS:
-            await self._refuse_too_long(call)
         gate = RequestGate(call.request, guardrails)
         try:
-            if in_plain_code():
-                await pass_gate(gate, partial(self._check_time, call))
-            else:
-                with self._clock.deadline(call.deadline) as limit:
-                    await pass_gate(gate, partial(rest, self._clock))
-                if limit.expired:
-                    raise _late_guardrail(call)
+            if call.bounds.high > PIECE_CHARS:
+                await self.deciding.refuse_too_long(call)
+            await pass_in_time(gate, self._clock, call)
         except BaseException as error:
             call.request = gate.request
             self.undecided(call, error)
@@ -407,22 +395,6 @@ class Engine:
             call.bounds = bounds_of(call.request)
             if call.warm is not None and self._warmth is not None:
                 call.warm = self._warmth.look(call)
-
-    async def _refuse_too_long(self, call: Call) -> None:
-        """Raise the decision's refusal of a prompt that no model can take, before guardrails spend time on it. The
-        decision repeats the check, since guardrails may change the prompt."""
-        try:
-            refused = await self.counting.too_long(call, input_of_call(call, self.defaults))
-            if refused is not None:
-                decide(refused, call.board, call.laid)
-        except BaseException as error:
-            self.undecided(call, error)
-            raise
-
-    async def _check_time(self, call: Call) -> None:
-        """Raise ``RouterTimeoutError`` past the deadline. Awaits nothing."""
-        if self._clock.monotonic() >= call.deadline:
-            raise _late_guardrail(call)
 
     def guardrails(self, call: Call) -> Sequence[Guardrail]:
         """The guardrails of a call: first the Router's, then the policy's."""
@@ -461,14 +433,14 @@ class Engine:
                     return reply.result
                 await self.guard(call)
             if call.request.cache:
-                choice = await self.choice(call)
+                choice = await self.deciding.choice(call)
                 lookup = await self._look_up(call, form, patient=hold.is_patient)
             if choice is not None and lookup is not None and lookup.served is not None:
                 reply = await hold.take()
                 if isinstance(reply, Replay):
                     return reply.result
             else:
-                outcome = await self._afford(hold, call)
+                outcome = await self.deciding.afford(hold, call)
                 if isinstance(outcome, bytes):
                     if lookup is not None:
                         lookup.leave()
@@ -497,91 +469,6 @@ class Engine:
         call.looked = lookup.line
         return lookup
 
-    async def _afford(self, hold: Admission, call: Call) -> Choice | bytes:
-        """Decide within the money that the caller has left, and reserve the most that the plan can cost.
-
-        The balance in memory is only a first guess: it may have been spent in another process, or by a call that is
-        admitted at this moment. The storage's answer to ``take`` decides; if it is short, the decision is made again
-        within what the storage says is left, and a cheaper model may do. Refused is only what even then no model can
-        do (contract 7; ``tests/engine/test_admission_money.py``)."""
-        assert hold.left is not None, "`enter` has looked"
-        request, left_nanos, own_input = call.request, hold.left.nanos, None
-        if left_nanos is not None and call.asks is not None:
-            check_costs_nothing(request.params)
-        own_budget = None if request.budget is None else room_of(request.budget)
-        calls = 2 if call.policy is not None and is_hedged(call) else 1
-        for _ in range(TRIES):
-            choice, nanos = None, 0
-            if own_input is None:
-                budget = own_budget
-                if left_nanos is not None:
-                    budget = (own_budget or UNLIMITED).within(left_nanos)
-                plan = None if self.counting.predictor is not None else class_plan(call, budget, self.defaults)
-                if plan is not None:
-                    choice = Choice(plan, None, budget)
-                else:
-                    own_input = self.input_of(call)
-            if own_input is not None:
-                choice = await self._choose_within(call, own_input, left_nanos)
-            if left_nanos is not None:
-                nanos = max(left_nanos + 1, 1)  # the least that any model can need
-                if choice is not None:
-                    bounds = call.bounds if choice.own_input is None else choice.own_input.tokens
-                    nanos = worst_of_start(choice.plan, bounds, choice.budget or UNLIMITED, calls)
-            reply = await hold.take(nanos)
-            if isinstance(reply, Replay):
-                return reply.result
-            if isinstance(reply, Grant):
-                if choice is not None and (left_nanos is not None or not reply.is_limited):
-                    return choice
-                left_nanos = (await hold.look()).nanos
-            elif reply.waits:
-                raise held_by_others(reply.purse, call.timeout_ms if hold.is_patient else None)
-            elif choice is None:
-                counted = await self.counting.count(call, own_input or self.input_of(call))
-                raise without_money(reply.purse, least_nanos(counted, call.board))
-            else:
-                left_nanos = reply.purse.left_nanos
-        raise StorageUnavailable("the caller's balance keeps changing: try again")
-
-    async def choice(self, call: Call) -> Choice:
-        """Decide within the call's own budget. Long prompts are counted in a worker thread; in plain code this blocks.
-        Raises ``NoCandidates``."""
-        budget = None if call.request.budget is None else room_of(call.request.budget)
-        plan = None if self.counting.predictor is not None else class_plan(call, budget, self.defaults)
-        return await self._choose(call, self.input_of(call)) if plan is None else Choice(plan, None, budget)
-
-    def input_of(self, call: Call) -> DecisionInput:
-        """The input of a decision for the call alone, with the host's predicted qualities, if any."""
-        return self.counting.with_qualities(call, input_of_call(call, self.defaults))
-
-    async def _choose(self, call: Call, decision_input: DecisionInput) -> Choice:
-        """Decide by an input of the call's own, and count tokens if their bounds leave the outcome open."""
-        with suppress(CountTokens):  # so that it is not in the chain of a later refusal
-            return choose(decision_input, call.board, call.laid)
-        vocabularies = countable(decision_input, call.board)  # those whose counts can change the decision
-        counted = await self.counting.count(call, decision_input, vocabularies)
-        return choose(counted, call.board, call.laid)
-
-    async def _choose_within(self, call: Call, own_input: DecisionInput, left_nanos: int | None) -> Choice | None:
-        """Decide within the money that is left. None if that is too little. A refusal that has nothing to do with the
-        balance is raised."""
-        decision_input = own_input if left_nanos is None else within_money(call, own_input, left_nanos)
-        if decision_input is not None:
-            try:
-                return await self._choose(call, decision_input)
-            except NoCandidates:
-                if decision_input is own_input:
-                    raise
-        await self._choose(call, own_input)
-        return None
-
-    async def decision(self, call: Call) -> Decision:
-        """Decide, and leave no trace. Raises ``NoCandidates``."""
-        choice = await self.choice(call)
-        call.decide(choice)
-        return Decision(choice.plan, call.decision_input, call.board)
-
     def undecided(self, call: Call, error: BaseException, choice: Choice | None = None) -> None:
         """Keep the trace of a call that ends before a model is called."""
         if call.plan is None:
@@ -608,12 +495,8 @@ class Engine:
             for name, each in (("", published), *zip(names, published.classes, strict=True)):
                 call = self.make_call(under, caller, policies={published.policy.id: each})
                 assert call.laid is not None, "the call has a policy"
-                found.append(replace(check(self.counted(call), call.board, call.laid), policy_class=name))
+                found.append(replace(check(self.deciding.counted(call), call.board, call.laid), policy_class=name))
         return found
-
-    def counted(self, call: Call) -> DecisionInput:
-        """The decision's input, with tokens counted."""
-        return at_once(self.counting.count(call, self.input_of(call)))
 
     def execution(
         self,
@@ -666,29 +549,14 @@ class Engine:
 
     def _rules(self, call: Call, fleet: Fleet) -> Rules:
         """The rules for the attempts of a call with a policy or a fallback of its own."""
-        fallback, policy_rules = call.request.fallback, _policy_fallback(call)
+        fallback, by_policy = call.request.fallback, call.policy_fallback
         return Rules(
             fleet.limits,
             (None if fallback is None else fallback.on_partial) or "restart",
-            on_refusal_fall_back=policy_rules is not None and policy_rules.on_refusal == "fallback",
-            hedged=policy_rules is not None and policy_rules.hedge,
+            on_refusal_fall_back=by_policy is not None and by_policy.on_refusal == "fallback",
+            hedged=by_policy is not None and by_policy.hedge,
             retries=None if fallback is not None and fallback.max_retries is not None else fleet.rules.retries,
         )
-
-
-def _late_guardrail(call: Call) -> RouterTimeoutError:
-    problem = f"timeout_ms={call.timeout_ms} ran out while a guardrail checked the request"
-    return RouterTimeoutError(f"{problem}; raise timeout_ms, send a shorter text, or use a faster guardrail")
-
-
-def is_hedged(call: Call) -> bool:
-    """True if a second model may be called beside one that does not respond."""
-    rules = _policy_fallback(call)
-    return rules is not None and rules.hedge
-
-
-def _policy_fallback(call: Call) -> PolicyFallback | None:
-    return None if call.policy is None else call.policy.policy.fallback
 
 
 def raise_failure(error: RouterError) -> NoReturn:

@@ -1,0 +1,132 @@
+"""Decides for a call: counts tokens where their bounds leave the outcome open, asks the host's predictor, and keeps
+within the money that the caller has left. The rules are pure (``_core/routing``); this file awaits between them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from routewright._core.accounts.payer import held_by_others, without_money
+from routewright._core.call import Call
+from routewright._core.request.rules import check_costs_nothing
+from routewright._core.routing.budget import UNLIMITED, Room, room_of, worst_of_start
+from routewright._core.routing.choice import class_plan, input_of_call, within_money
+from routewright._core.routing.constraints import CountTokens
+from routewright._core.routing.decide import Choice, choose, countable, decide, least_nanos
+from routewright._core.routing.decision import Decision
+from routewright._core.routing.inputs import Defaults
+from routewright._core.routing.plan import Plan
+from routewright.errors import NoCandidates, StorageUnavailable
+from routewright.loop import at_once
+from routewright.wire import DecisionInput, Grant, Replay
+
+from .admission import TRIES, Admission
+from .counting import Counting
+
+
+class Deciding:
+    """Decides for calls. Safe to use from several loops and threads."""
+
+    def __init__(self, counting: Counting, defaults: Defaults) -> None:
+        self.counting = counting
+        self._defaults = defaults
+
+    def class_plan(self, call: Call, budget: Room | None) -> Plan | None:
+        """The plan of the call's class, if it certainly is the call's own. A host that predicts qualities has none."""
+        return None if self.counting.predictor is not None else class_plan(call, budget, self._defaults)
+
+    async def afford(self, hold: Admission, call: Call) -> Choice | bytes:
+        """Decide within the money that the caller has left, and reserve the most that the plan can cost.
+
+        The balance in memory is only a first guess: it may have been spent in another process, or by a call that is
+        admitted at this moment. The storage's answer to ``take`` decides; if it is short, the decision is made again
+        within what the storage says is left, and a cheaper model may do. Refused is only what even then no model can
+        do (contract 7; ``tests/engine/test_admission_money.py``)."""
+        assert hold.left is not None, "`enter` has looked"
+        request, left_nanos, own_input = call.request, hold.left.nanos, None
+        if left_nanos is not None and call.asks is not None:
+            check_costs_nothing(request.params)
+        own_budget = None if request.budget is None else room_of(request.budget)
+        fallback = None if call.policy is None else call.policy_fallback
+        calls = 2 if fallback is not None and fallback.hedge else 1
+        for _ in range(TRIES):
+            choice, nanos = None, 0
+            if own_input is None:
+                budget = own_budget
+                if left_nanos is not None:
+                    budget = (own_budget or UNLIMITED).within(left_nanos)
+                plan = self.class_plan(call, budget)
+                if plan is not None:
+                    choice = Choice(plan, None, budget)
+                else:
+                    own_input = self.input_of(call)
+            if own_input is not None:
+                choice = await self._choose_within(call, own_input, left_nanos)
+            if left_nanos is not None:
+                nanos = max(left_nanos + 1, 1)  # the least that any model can need
+                if choice is not None:
+                    bounds = call.bounds if choice.own_input is None else choice.own_input.tokens
+                    nanos = worst_of_start(choice.plan, bounds, choice.budget or UNLIMITED, calls)
+            reply = await hold.take(nanos)
+            if isinstance(reply, Replay):
+                return reply.result
+            if isinstance(reply, Grant):
+                if choice is not None and (left_nanos is not None or not reply.is_limited):
+                    return choice
+                left_nanos = (await hold.look()).nanos
+            elif reply.waits:
+                raise held_by_others(reply.purse, call.timeout_ms if hold.is_patient else None)
+            elif choice is None:
+                counted = await self.counting.count(call, own_input or self.input_of(call))
+                raise without_money(reply.purse, least_nanos(counted, call.board))
+            else:
+                left_nanos = reply.purse.left_nanos
+        raise StorageUnavailable("the caller's balance keeps changing: try again")
+
+    async def choice(self, call: Call) -> Choice:
+        """Decide within the call's own budget. Long prompts are counted in a worker thread; in plain code this blocks.
+        Raises ``NoCandidates``."""
+        budget = None if call.request.budget is None else room_of(call.request.budget)
+        plan = self.class_plan(call, budget)
+        return await self.choose(call, self.input_of(call)) if plan is None else Choice(plan, None, budget)
+
+    def input_of(self, call: Call) -> DecisionInput:
+        """The input of a decision for the call alone, with the host's predicted qualities, if any."""
+        return self.counting.with_qualities(call, input_of_call(call, self._defaults))
+
+    async def choose(self, call: Call, decision_input: DecisionInput) -> Choice:
+        """Decide by an input of the call's own, and count tokens if their bounds leave the outcome open."""
+        with suppress(CountTokens):  # so that it is not in the chain of a later refusal
+            return choose(decision_input, call.board, call.laid)
+        vocabularies = countable(decision_input, call.board)  # those whose counts can change the decision
+        counted = await self.counting.count(call, decision_input, vocabularies)
+        return choose(counted, call.board, call.laid)
+
+    async def _choose_within(self, call: Call, own_input: DecisionInput, left_nanos: int | None) -> Choice | None:
+        """Decide within the money that is left. None if that is too little. A refusal that has nothing to do with the
+        balance is raised."""
+        decision_input = own_input if left_nanos is None else within_money(call, own_input, left_nanos)
+        if decision_input is not None:
+            try:
+                return await self.choose(call, decision_input)
+            except NoCandidates:
+                if decision_input is own_input:
+                    raise
+        await self.choose(call, own_input)
+        return None
+
+    async def decision(self, call: Call) -> Decision:
+        """Decide, and leave no trace. Raises ``NoCandidates``."""
+        choice = await self.choice(call)
+        call.decide(choice)
+        return Decision(choice.plan, call.decision_input, call.board)
+
+    def counted(self, call: Call) -> DecisionInput:
+        """The decision's input, with tokens counted."""
+        return at_once(self.counting.count(call, self.input_of(call)))
+
+    async def refuse_too_long(self, call: Call) -> None:
+        """Raise the decision's refusal of a prompt that no model can take, before guardrails spend time on it. The
+        decision repeats the check, since guardrails may change the prompt."""
+        refused = await self.counting.too_long(call, input_of_call(call, self._defaults))
+        if refused is not None:
+            decide(refused, call.board, call.laid)
