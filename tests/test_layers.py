@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from routewright._core.attempt import Attempt
+from routewright._core.call import Call
+
 pytestmark = pytest.mark.xdist_group("layers")  # one process reads the files
 SRC = Path(__file__).parent.parent / "src" / "routewright"
 
@@ -89,6 +92,13 @@ INSIDE = {
     ("server/exchange", "backends.clock"): "watches for a client's end with the deadlines of the loop, without a task",
 }
 """What they import besides, and why."""
+FIELDS = {
+    name
+    for record in (Call, Attempt)
+    for name in (*record.__struct_fields__, *vars(record.__mro__[1]))
+    if not name.startswith("__")
+}
+"""Of the two records of a request."""
 OWN_TIMEOUTS = {"fail_after", "move_on_after", "fail_at", "move_on_at", "wait_for", "timeout_at"}
 
 
@@ -235,6 +245,46 @@ def test_wire_and_core_use_no_clock_chance_or_files(floor: str) -> None:
                 assert node.attr not in OUTSIDE, f"{floor}/{here} reaches for {ast.unparse(node)}"
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 assert node.id not in BUILT_IN, f"{floor}/{here} reaches for {node.id}"
+
+
+RECORDS = {"Call": {"call"}, "Attempt": {"attempt", "served"}}
+"""The two records of a request, and the names that objects of theirs have by convention."""
+RECORD_FILES = {"routewright._core.call", "routewright._core.attempt"}
+WRITERS = {
+    "_core/call",
+    "_core/attempt",
+    "_core/attempts/machine",  # makes attempts
+    "_engine/route",  # puts in what deciding, admission, guardrails and cache return
+    "_engine/execute",  # performs the attempts
+    "_engine/exchange",  # takes the times of their chunks
+}
+"""The files that write the records of a request (at most six)."""
+
+
+def test_six_files_write_the_records_of_a_request() -> None:
+    knowing = [
+        path for path in modules() if RECORD_FILES & {f"routewright.{name_of(path)}".replace("/", "."), *imports(path)}
+    ]
+    assert {name_of(path) for path in knowing if any(written_by(path))} == WRITERS
+
+
+def written_by(path: Path) -> Iterator[str]:
+    """Fields of a ``Call`` or ``Attempt`` that a file assigns: of ``self`` where a class is one, else of what is named
+    or annotated as one."""
+    for function in (node for node in nodes_of(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
+        arguments = [*function.args.args, *function.args.kwonlyargs]
+        records = {each.arg for each in arguments if each.annotation and ast.unparse(each.annotation) in RECORDS}
+        for node in ast.walk(function):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets:
+                for each in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    if isinstance(each, ast.Attribute) and each.attr in FIELDS and is_record(each.value, records):
+                        yield ast.unparse(each)
+
+
+def is_record(owner: ast.expr, records: set[str]) -> bool:
+    name = owner.attr if isinstance(owner, ast.Attribute) else owner.id if isinstance(owner, ast.Name) else ""
+    return name in records or name in RECORDS["Call"] | RECORDS["Attempt"]
 
 
 def test_every_time_out_goes_through_the_clock() -> None:

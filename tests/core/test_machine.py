@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from routewright._core.attempt import Attempt
 from routewright._core.attempts.budgets import ExecutionLimits
-from routewright._core.attempts.faults import FAULTS
+from routewright._core.attempts.faults import FAULTS, Fault
 from routewright._core.attempts.machine import Attempts, End, Rules, Wait
 from routewright._core.catalogue.prices import usage_nanos
 from routewright._core.routing.budget import Room, own_room
 from routewright._core.routing.decide import decide
 from routewright._core.routing.plan import Plan
+from routewright._core.structured_output import Repair
 from routewright.errors import NoCandidates
 from routewright.wire import (
     FaultKind,
@@ -163,10 +164,13 @@ def fail_attempt(
     final: bool = False,
     touched: bool = False,
     delivered: bool = False,
+    jitter: float = 0.0,
+    repair: TokenBounds | None = None,
     **how: Any,
 ) -> None:
     report_usage(attempt, usage, final=final, delivered=delivered)
-    attempts.failed(attempt, FaultKind(kind), now, touched=touched, **how)
+    fault = Fault(FaultKind(kind), repair=None if repair is None else Repair([], repair), **how)
+    attempts.failed(attempt, fault, now, touched=touched, jitter=jitter)
 
 
 def fail_latest(attempts: Machine, kind: str, now: float = 0.0, **how: Any) -> None:

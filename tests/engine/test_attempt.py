@@ -13,8 +13,8 @@ import pytest
 
 from routewright import CallableProvider, Catalogue, Model, ProviderFault, Router, Settings
 from routewright._core.attempt import MAX_ANSWER_CHARS
-from routewright._engine.exchange import FAREWELL_S
-from routewright._engine.execute import LATE_S, YIELD_EVERY
+from routewright._engine.exchange import FAREWELL_S, LATE_S
+from routewright._engine.execute import YIELD_EVERY
 from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, Script, ScriptedCall

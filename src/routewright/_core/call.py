@@ -46,12 +46,13 @@ from routewright.wire.timestamps import timestamp
 from .account import usage_of
 from .attempt import NO_TEXT, Attempt, Rare
 from .attempts.faults import FAULTS
+from .attempts.machine import Rules
 from .catalogue.prices import saved_nanos
 from .guardrails.screen import Hit
 from .money import usd
 from .policy import Laid
 from .routing.board import Board
-from .routing.budget import UNLIMITED, Amount, Room, least_room, room_of
+from .routing.budget import UNLIMITED, Amount, Room, least_room, room_of, worst_of_call
 from .routing.decide import Choice
 from .routing.decision import Decision
 from .routing.plan import ID, Plan
@@ -203,6 +204,17 @@ class Call(_Rare, Struct, dict=True, eq=False):
         """How its policy falls back, if it says so."""
         return None if self.policy is None else self.policy.policy.fallback
 
+    def attempt_rules(self, default: Rules) -> Rules:
+        """The rules for its attempts, with a policy or a fallback of its own."""
+        fallback, by_policy = self.request.fallback, self.policy_fallback
+        return Rules(
+            default.limits,
+            (None if fallback is None else fallback.on_partial) or "restart",
+            on_refusal_fall_back=by_policy is not None and by_policy.on_refusal == "fallback",
+            hedged=by_policy is not None and by_policy.hedge,
+            retries=None if fallback is not None and fallback.max_retries is not None else default.retries,
+        )
+
     @property
     def metadata(self) -> dict[str, Any]:
         """Tags of the request."""
@@ -301,6 +313,17 @@ class Call(_Rare, Struct, dict=True, eq=False):
         """Tokens of the attempt that served the request."""
         usage = None if self.served is None else self.served.usage
         return Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached)
+
+    def most_used(self, spent: Amount) -> Amount:
+        """Upper bound for the budget used, of which ``spent`` is booked. An answer without reported usage counts with
+        the most it can cost."""
+        served = self.served
+        if served is None or served.usage is None or served.cap is None:
+            return spent
+        if served.counted and not served.usage_estimated:
+            return spent
+        worst = worst_of_call(served.leg, self.bounds, served.cap)
+        return spent.plus(worst.without(Amount(served.cost_nanos, served.usage.input + served.usage.output)))
 
     def void(self, is_void: bool) -> None:
         """Set whether another call was answered and billed instead, so that this one charges nothing."""

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import logging
 
-from routewright._core.structured_output import Repair, Unfit, expectations, repair_of
+from routewright._core.attempts.faults import Fault, hint_of
+from routewright._core.structured_output import Unfit, expectations, repair_of
 from routewright.errors import ProviderFault
 from routewright.wire import FaultKind
 
-
-class Fault(NamedTuple):
-    """Why an attempt failed."""
-
-    kind: FaultKind
-    text: str
-    answered: bool = False
-    """The provider had begun to answer."""
-    retry_after: float | None = None
-    retry: bool | None = None
-    """True if the provider says that a retry may help; None: as the kind says."""
-    repair: Repair | None = None
-    """How to ask the same model to repair its answer."""
-    public: str = ""
-    """``text`` without addresses; empty if it has none."""
-    hint: str = ""
-    cause: BaseException | None = None
+_log = logging.getLogger(__name__)
 
 
 CUT_SHORT = Fault(FaultKind.TRUNCATED, "truncated: the answer ended without its end")
@@ -60,17 +45,28 @@ def lasting(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
 
 
-def fault_of(error: BaseException) -> Fault | None:
-    """The fault of a ``ProviderFault``; None for any other exception, and for a malformed one."""
-    if not isinstance(error, ProviderFault):
-        return None
+def fault_of(error: BaseException, provider: str, *, answered: bool) -> Fault:
+    """The fault of a ``ProviderFault``. Anything else, also a malformed one, is a bug in the provider; ``answered``: it
+    may have started to work."""
+    if isinstance(error, ProviderFault) and (fault := _fault_told(error)) is not None:
+        return fault
+    name = type(error).__name__
+    _log.warning("provider %s raised %s instead of ProviderFault", provider, name)
+    if error.__traceback__ is not None:
+        error = error.with_traceback(error.__traceback__.tb_next)  # drop the frame that refers to the execution
+    text, cause = f"server: {name} in the provider", None if isinstance(error, ProviderFault) else error
+    return Fault(FaultKind.SERVER, text, answered=answered, hint=hint_of(error), cause=cause)
+
+
+def _fault_told(error: ProviderFault) -> Fault | None:
+    """None for a malformed one."""
     try:
-        said, public = str(error), error.public
+        text, public = str(error), error.public
         if public and error.message:
-            public = said.replace(error.message, public)
-        told = Fault(_kind(error.kind), said, bool(error.answered), _seconds(error.retry_after))
+            public = text.replace(error.message, public)
+        fault = Fault(_kind(error.kind), text, bool(error.answered), _seconds(error.retry_after))
         retry = error.retry if isinstance(error.retry, bool) else None
-        return told._replace(retry=retry, public=str(public), hint=str(error.hint), cause=error.__cause__)
+        return fault._replace(retry=retry, public=str(public), hint=str(error.hint), cause=error.__cause__)
     except Exception:  # a subclass may not call the constructor, or fail in ``__str__``
         return None
 

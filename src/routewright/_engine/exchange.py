@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from routewright._core.attempt import Attempt
 from routewright._core.attempts.budgets import Pace
+from routewright._core.attempts.faults import FAULTS, Fault
 from routewright._core.attempts.machine import FALLBACK_SHARE, Attempts
+from routewright._core.call import Call
 from routewright._core.guardrails.screen import Hit
+from routewright._core.structured_output import Repair
 from routewright.protocols import Clock, Deadline, Provider
-from routewright.wire import Chunk, Delta, FallbackReason, FaultKind, Finish, ToolDelta, UpstreamCall
+from routewright.wire import Chunk, Delta, FallbackReason, FaultKind, Finish, Params, ToolDelta, UpstreamCall
 from routewright.wire.json_scan import quoted
 
-from .classify import WITH_GUARDRAILS, Fault, no_answer, silence
+from .classify import WITH_GUARDRAILS, no_answer, silence
 from .context import CancelWatch
 from .guardrail import Screen
 
@@ -29,6 +34,13 @@ LEAST_WAIT_S = 0.001
 """Chunks at shorter intervals count as one burst, timed by its first."""
 
 
+LATE_S = 0.01
+"""How much later than its deadline a call may end to close a provider."""
+
+_log = logging.getLogger(__name__)
+_NO_PARAMS = Params()
+
+
 class AttemptStarted(NamedTuple):
     """A model is being called."""
 
@@ -37,6 +49,14 @@ class AttemptStarted(NamedTuple):
     reason: FallbackReason
     restart: bool
     """The text delivered so far is void."""
+
+    @classmethod
+    def of(cls, attempt: Attempt, chosen: str) -> Self:
+        """The event of a new attempt, with the model it replaces; that is the chosen one if it was skipped."""
+        after = attempt.after
+        if after is not None and after.fault is not None:
+            return cls(attempt, after.model, FAULTS[after.fault].reason, attempt.restart)
+        return cls(attempt, None if attempt.model == chosen else chosen, "upstream_5xx", restart=False)
 
 
 Delivery = Delta | ToolDelta | Finish
@@ -50,6 +70,27 @@ class Blocked(Exception):
         super().__init__(hit.guardrail)
         text = f"blocked: by guardrail {quoted(hit.guardrail)}, rule {quoted(hit.rule)}"
         self.fault = Fault(FaultKind.BLOCKED, text, answered=True)
+
+
+def upstream_call(
+    call: Call, attempt: Attempt, repair: Repair | None, deadline: float, *, is_streamed: bool
+) -> UpstreamCall:
+    """What a provider is asked in an attempt. ``repair``: messages that ask it to repair its last answer."""
+    request, pool, row = call.request, call.board.pool, attempt.leg.row
+    params = request.params or _NO_PARAMS
+    repairs = () if repair is None or attempt.repair is None else repair.messages
+    return UpstreamCall(
+        pool.models[row],
+        [*request.messages, *repairs] if repairs else request.messages,
+        replace(params, reasoning="none") if row in pool.quiet else params,
+        request.tools,
+        request.tool_choice,
+        attempt.cap,
+        deadline,
+        is_streamed,
+        None,
+        call.repeats,
+    )
 
 
 class Exchange(Struct, eq=False):
@@ -176,3 +217,23 @@ class Exchange(Struct, eq=False):
             return silence(now - self.waits_since, begun=True)
         waited_s = now - attempt.started_at
         return no_answer(waited_s) if self.machine.whole else silence(waited_s, begun=False)
+
+    async def leave(self, deadline: float, *, abandoned: bool) -> None:
+        """Close the connection. For an abandoned attempt this is shielded, since the task may be cancelled."""
+        context, self.context = self.context, None
+        self.chunks = None
+        self.is_over = True
+        if context is None:
+            return
+        try:
+            if not abandoned:
+                await context.__aexit__(None, None, None)
+                return
+            now = self.clock.monotonic()
+            with self.clock.deadline(min(now + FAREWELL_S, max(now, deadline) + LATE_S), shield=True):
+                await context.__aexit__(None, None, None)
+        except BaseException as error:
+            if self.watch.passes(error):
+                raise
+            # the answer or the fault is known; an error on closing changes neither
+            _log.warning("provider %s raised %s on closing", self.attempt.provider, type(error).__name__)

@@ -11,7 +11,6 @@ runs while the reader works. No alarm outlives its attempt: one that has rung wo
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -21,32 +20,27 @@ from msgspec.structs import replace
 
 from routewright._core.attempt import Attempt
 from routewright._core.attempts.budgets import Pace
-from routewright._core.attempts.faults import FAULTS, hint_of
+from routewright._core.attempts.faults import FAULTS, Fault
 from routewright._core.attempts.machine import Attempts, End, Wait
 from routewright._core.attempts.statistics import Entry
 from routewright._core.call import Call
-from routewright._core.routing.budget import Amount, worst_of_call, worst_wanted
+from routewright._core.routing.budget import Amount, worst_wanted
 from routewright._core.structured_output import Fit, Form, Repair
-from routewright.errors import ProviderFault, RouterError
+from routewright.errors import RouterError
 from routewright.loop import in_plain_code
 from routewright.protocols import Clock, Guardrail, Rng
-from routewright.wire import FaultKind, Finish, Params, UpstreamCall, Usage
+from routewright.wire import FaultKind, Finish, Usage
 
 from .admission import Admission
 from .cache import Lookup
-from .classify import CUT_SHORT, FILTERED, TOO_SLOW, Fault, fault_of, misfit
+from .classify import CUT_SHORT, FILTERED, TOO_SLOW, fault_of, misfit
 from .context import CancelWatch, Onward
-from .exchange import FAREWELL_S, AttemptStarted, Blocked, Delivery, Exchange
+from .exchange import FAREWELL_S, AttemptStarted, Blocked, Delivery, Exchange, upstream_call
 from .fleet import Fleet
 from .guardrail import GuardrailFailed, Screen, rest
 
-LATE_S = 0.01
-"""How much later than its deadline a call may end to close a provider."""
 YIELD_EVERY = 64
 """Number of chunks between two checkpoints: some providers never wait."""
-
-_log = logging.getLogger(__name__)
-_NO_PARAMS = Params()
 
 
 class Performer(Protocol):
@@ -130,7 +124,7 @@ class Execution(Struct, eq=False):
             return None
         if step.attempt.number == 1 and not step.attempt.place:  # ``route.started`` has announced it
             return await self._deliver(step)
-        return self._start_of(step.attempt)
+        return AttemptStarted.of(step.attempt, self.machine.plan.legs[0].id)
 
     async def _deliver(self, exchange: Exchange) -> Delivery | AttemptStarted | None:
         """The next chunk of an attempt, or of the one that was faster."""
@@ -157,7 +151,6 @@ class Execution(Struct, eq=False):
         row, request, pool = leg.row, call.request, call.board.pool
         provider = self.fleet.server[row]
         assert provider is not None, "constraints admit served models only"
-        repair = None if attempt.repair is None else self.repair
         name = provider.name
         if name != leg.provider:
             attempt.server = name
@@ -166,19 +159,9 @@ class Execution(Struct, eq=False):
             is_json = form is not None and form.get("type") != "text"
             attempt.screen = Screen(self.guardrails, as_json=is_json, resting=self._rest)
         call.attempts = (*call.attempts, attempt)
-        params = request.params or _NO_PARAMS
-        upstream = UpstreamCall(
-            pool.models[row],
-            request.messages if repair is None else [*request.messages, *repair.messages],
-            replace(params, reasoning="none") if row in pool.quiet else params,
-            request.tools,
-            request.tool_choice,
-            attempt.cap,
-            self.deadline,
-            not machine.whole,
-            None if self.onward is None else self.onward.header(name, attempt.number),
-            call.repeats,
-        )
+        upstream = upstream_call(call, attempt, self.repair, self.deadline, is_streamed=not machine.whole)
+        if self.onward is not None:
+            upstream = replace(upstream, traceparent=self.onward.header(name, attempt.number))
         if pool.dated:
             attempt.prices_of_day = pool.prices_on(row, self.fleet.today())
         return Exchange(
@@ -203,14 +186,6 @@ class Execution(Struct, eq=False):
         attempt.started_at = now
         if pool.dated:
             attempt.prices_of_day = pool.prices_on(attempt.leg.row, self.fleet.today())
-
-    def _start_of(self, attempt: Attempt) -> AttemptStarted:
-        """The event of a new attempt, with the model it replaces; that is the chosen one if it was skipped."""
-        after, chosen = attempt.after, self.machine.plan.legs[0].id
-        if after is not None and after.fault is not None:
-            return AttemptStarted(attempt, after.model, FAULTS[after.fault].reason, attempt.restart)
-        passed_over = None if attempt.model == chosen else chosen
-        return AttemptStarted(attempt, passed_over, "upstream_5xx", restart=False)
 
     async def _pause(self) -> None:
         pause_s, self.pause_s = self.pause_s, 0.0
@@ -244,7 +219,7 @@ class Execution(Struct, eq=False):
             try:
                 self.end_attempt(exchange, fault, abandoned=True)
             finally:
-                await self._leave(exchange, abandoned=True)
+                await exchange.leave(self.deadline, abandoned=True)
         return None
 
     async def _pull(self, exchange: Exchange) -> Delivery | None:
@@ -262,7 +237,7 @@ class Execution(Struct, eq=False):
                 exchange.waits_since = self.clock.monotonic()
             following = exchange.chunks.__anext__
             pace, whole, screen = exchange.pace, self.machine.whole, attempt.screen
-            while not (abandoned := pace is not None and pace.is_slow and self._may_leave(attempt)):
+            while not (abandoned := pace is not None and pace.is_slow and self.machine.may_leave(attempt)):
                 exchange.count += 1
                 if exchange.count > YIELD_EVERY:
                     exchange.count = 0
@@ -291,45 +266,22 @@ class Execution(Struct, eq=False):
         except BaseException as error:
             if watch.passes(error):
                 raise
-            fault = self.fault_of(error, attempt, answered=exchange.is_entered)
+            fault = fault_of(error, attempt.provider, answered=exchange.is_entered)
         if watch.is_on(by_scopes=attempt.finish_reason is None):  # whatever the provider turned it into
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise asyncio.CancelledError
         try:
             self.end_attempt(exchange, fault, abandoned=abandoned)
         finally:
-            await self._leave(exchange, abandoned=abandoned)
+            await exchange.leave(self.deadline, abandoned=abandoned)
         return None
-
-    def _may_leave(self, attempt: Attempt) -> bool:
-        """True if an answer below the minimum throughput may be abandoned; a complete one is kept."""
-        return attempt.finish_reason is None and self.machine.may_move_on(attempt)
-
-    async def _leave(self, exchange: Exchange, *, abandoned: bool) -> None:
-        """Close an attempt's connection. For an abandoned one this is shielded, since the task may be cancelled."""
-        context, exchange.is_over = exchange.context, True
-        exchange.context = exchange.chunks = None
-        if self.exchange is exchange:
-            self.exchange = None
-        if context is None:
-            return
-        try:
-            if not abandoned:
-                await context.__aexit__(None, None, None)
-                return
-            now = self.clock.monotonic()
-            with self.clock.deadline(min(now + FAREWELL_S, max(now, self.deadline) + LATE_S), shield=True):
-                await context.__aexit__(None, None, None)
-        except BaseException as error:
-            if exchange.watch.passes(error):
-                raise
-            # the answer or the fault is known; an error on closing changes neither
-            _log.warning("provider %s raised %s on closing", exchange.attempt.provider, type(error).__name__)
 
     def end_attempt(self, exchange: Exchange, fault: Fault, *, abandoned: bool = False) -> None:
         """End an attempt whose provider has nothing more, or was ``abandoned``: price the answer, book health, and
         report to the machine. After a complete answer ``fault`` is ignored."""
         attempt, call, machine = exchange.attempt, self.call, self.machine
+        if self.exchange is exchange:
+            self.exchange = None
         reason = attempt.finish_reason
         if machine.end is not None:  # a hedged attempt has just won
             return self.drop(exchange)
@@ -397,16 +349,7 @@ class Execution(Struct, eq=False):
         is_touched = attempt.first_at is not None or fault.answered
         if attempt.number == 1:
             self.fleet.asked(now)
-        machine.failed(
-            attempt,
-            fault.kind,
-            now,
-            touched=is_touched,
-            retry_after=fault.retry_after,
-            retry=fault.retry,
-            repair=None if fault.repair is None else fault.repair.bounds,
-            jitter=self.rng.random(),
-        )
+        machine.failed(attempt, fault, now, touched=is_touched, jitter=self.rng.random())
         if not self.is_sandbox:
             if rule.blames and not is_hurried:
                 self.fleet.failed(
@@ -423,21 +366,11 @@ class Execution(Struct, eq=False):
         elif is_touched or rule.billed:
             attempt.doubt()
 
-    def fault_of(self, error: BaseException, attempt: Attempt, *, answered: bool) -> Fault:
-        """Classify what a provider raised. Anything but a ``ProviderFault`` is a bug in the provider."""
-        fault = fault_of(error)
-        if fault is not None:
-            return fault
-        name = type(error).__name__
-        _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, name)
-        if error.__traceback__ is not None:
-            error = error.with_traceback(error.__traceback__.tb_next)  # drop the frame that refers to `self`
-        text, cause = f"server: {name} in the provider", None if isinstance(error, ProviderFault) else error
-        return Fault(FaultKind.SERVER, text, answered=answered, hint=hint_of(error), cause=cause)
-
     def drop(self, exchange: Exchange) -> None:
         """Price an abandoned attempt, and report it without a fault."""
         attempt = exchange.attempt
+        if self.exchange is exchange:
+            self.exchange = None
         is_touched = attempt.first_at is not None or exchange.is_entered
         self.machine.left(attempt, touched=is_touched and not attempt.counted)
         self._settle(exchange)
@@ -467,6 +400,17 @@ class Execution(Struct, eq=False):
     # Its end
 
     @property
+    def used(self) -> Amount:
+        """Upper bound for the budget used."""
+        return self.call.most_used(self.machine.spent)
+
+    @property
+    def broke_off(self) -> bool:
+        """True if it failed because a delivered part of the answer could not be taken back."""
+        attempts = self.call.attempts
+        return bool(attempts) and attempts[-1].delivered and self.machine.on_partial == "error"
+
+    @property
     def end(self) -> End | None:
         """How it ended, once it has."""
         return self.machine.end
@@ -475,24 +419,6 @@ class Execution(Struct, eq=False):
         """End with an error that is not a provider's fault, unless it has ended. None has no effect."""
         if error is not None and self.machine.end is None:
             self.error, self.machine.end = error, End.FAILED
-
-    @property
-    def used(self) -> Amount:
-        """Upper bound for the budget used. An answer without reported usage counts with the most it can cost."""
-        used, served = self.machine.spent, self.call.served
-        if served is None or served.usage is None or served.cap is None:
-            return used
-        if served.counted and not served.usage_estimated:
-            return used
-        worst = worst_of_call(served.leg, self.call.bounds, served.cap)
-        booked = Amount(served.cost_nanos, served.usage.input + served.usage.output)
-        return used.plus(worst.without(booked))
-
-    @property
-    def broke_off(self) -> bool:
-        """True if it failed because a delivered part of the answer could not be taken back."""
-        attempts = self.call.attempts
-        return bool(attempts) and attempts[-1].delivered and self.machine.on_partial == "error"
 
     def expect_text(self) -> None:
         """From now on a fault after content is an error: plain text cannot be voided."""
@@ -519,7 +445,7 @@ class Execution(Struct, eq=False):
         try:
             self.drop(exchange)
         finally:
-            await self._leave(exchange, abandoned=True)
+            await exchange.leave(self.deadline, abandoned=True)
 
     async def _rest(self) -> None:
         """Let others go on while a long answer is checked. Plain code cannot wait."""

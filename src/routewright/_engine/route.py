@@ -18,7 +18,7 @@ from typing import NamedTuple, NoReturn
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from routewright._core.attempts.machine import Attempts, End, Rules
+from routewright._core.attempts.machine import Attempts, End
 from routewright._core.attempts.statistics import values_of
 from routewright._core.call import Call
 from routewright._core.guardrails.screen import RequestGate, guardrails_of, standing
@@ -513,7 +513,7 @@ class Engine:
         assert plan is not None, "the call was decided"
         rules = fleet.rules
         if call.policy is not None or call.request.fallback is not None:
-            rules = self._rules(call, fleet)
+            rules = call.attempt_rules(rules)
         if hold is not None and room is not None and hold.grant is not None and hold.grant.is_limited:
             room, payer = room.within(hold.grant.nanos), hold
         timeout_s = call.timeout_ms / 1000
@@ -546,17 +546,6 @@ class Engine:
             execution.onward = Onward(call.traceparent, call.id, self._traceparent_to)
         self.records.under_way.add(call)
         return execution
-
-    def _rules(self, call: Call, fleet: Fleet) -> Rules:
-        """The rules for the attempts of a call with a policy or a fallback of its own."""
-        fallback, by_policy = call.request.fallback, call.policy_fallback
-        return Rules(
-            fleet.limits,
-            (None if fallback is None else fallback.on_partial) or "restart",
-            on_refusal_fall_back=by_policy is not None and by_policy.on_refusal == "fallback",
-            hedged=by_policy is not None and by_policy.hedge,
-            retries=None if fallback is not None and fallback.max_retries is not None else fleet.rules.retries,
-        )
 
 
 def raise_failure(error: RouterError) -> NoReturn:

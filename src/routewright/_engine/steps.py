@@ -9,6 +9,7 @@ from typing import Any, Self, assert_never
 
 from msgspec import Struct
 
+from routewright._core.attempts.faults import Fault
 from routewright._core.attempts.machine import Wait
 from routewright.errors import ProviderFault, RouterError
 from routewright.loop import at_once
@@ -16,7 +17,7 @@ from routewright.wire import Chunk, FaultKind, UpstreamCall
 
 from .admission import Admission
 from .answer import Answer
-from .classify import CUT_SHORT, Fault
+from .classify import CUT_SHORT, fault_of
 from .exchange import Blocked, Exchange
 from .execute import Execution
 from .fleet import Fleet
@@ -146,7 +147,6 @@ class Steps:
             if execution.exchange is not None:  # otherwise the outcome's code has closed it
                 is_late = fault.kind is FaultKind.TIMEOUT and fault.answered
                 execution.end_attempt(exchange, fault, abandoned=is_late)
-                execution.exchange = None
         if execution.end is not None and self._answer is None:  # as above
             self._conclude()
 
@@ -186,9 +186,8 @@ class Steps:
 
     def _drop(self) -> None:
         """Abandon the present attempt, if any, without blaming the provider."""
-        exchange, self._execution.exchange = self._execution.exchange, None
-        if exchange is not None:
-            self._execution.drop(exchange)
+        if self._execution.exchange is not None:
+            self._execution.drop(self._execution.exchange)
 
     def _conclude(self) -> None:
         execution = self._execution
@@ -224,7 +223,7 @@ class Steps:
 
     def _fault_of(self, exchange: Exchange, error: Exception) -> Fault:
         """Classify the host's exception. After a time-out without a status the model may have been billed."""
-        fault = self._execution.fault_of(error, exchange.attempt, answered=True)
+        fault = fault_of(error, exchange.attempt.provider, answered=True)
         if fault.kind is FaultKind.TIMEOUT:
             return fault._replace(answered=fault.answered or getattr(error, "status", None) is None)
         return fault

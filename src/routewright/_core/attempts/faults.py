@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, get_args
 
+from routewright._core.structured_output import Repair
 from routewright.wire import FallbackReason, FaultKind
 
 
@@ -47,6 +48,25 @@ FAULTS: dict[FaultKind, Rule] = {
     FaultKind.INVALID_OUTPUT: Rule(retry=False, fall_back=True, blames=False, billed=True, repair=True),
     FaultKind.BLOCKED: Rule(retry=False, fall_back=True, blames=False, billed=True, reason="safety"),
 }
+
+
+class Fault(NamedTuple):
+    """Why an attempt failed."""
+
+    kind: FaultKind
+    text: str = ""
+    answered: bool = False
+    """The provider had begun to answer, so it may bill."""
+    retry_after: float | None = None
+    retry: bool | None = None
+    """True if the provider says that a retry may help; None: as the kind says."""
+    repair: Repair | None = None
+    """How to ask the same model to repair its answer."""
+    public: str = ""
+    """``text`` without addresses; empty if it has none."""
+    hint: str = ""
+    cause: BaseException | None = None
+
 
 Place = Literal["status", "code", "text", "code at last", "status at last"]
 """The part of an error that a sign is matched against."""

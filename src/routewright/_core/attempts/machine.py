@@ -26,7 +26,7 @@ from routewright.wire import FaultKind, OnPartial, TokenBounds
 
 from .breaker import Circuits
 from .budgets import ExecutionLimits
-from .faults import FAULTS
+from .faults import FAULTS, Fault
 
 _REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)  # if the policy falls back on refusals
 PAUSE_FACTOR = 3  # decorrelated jitter: a pause is at most this many times the previous one
@@ -173,22 +173,11 @@ class Attempts(Struct, eq=False):
         if self.end is None:  # else the other attempt was faster
             self.end = End.SUCCEEDED
 
-    def failed(
-        self,
-        attempt: Attempt,
-        kind: FaultKind,
-        now: float,
-        *,
-        touched: bool,
-        retry_after: float | None = None,
-        retry: bool | None = None,
-        repair: TokenBounds | None = None,
-        jitter: float = 0.0,
-    ) -> None:
+    def failed(self, attempt: Attempt, fault: Fault, now: float, *, touched: bool, jitter: float = 0.0) -> None:
         """Record a fault, before the attempt's usage is estimated. ``touched``: the provider had begun to answer, so it
-        may bill. ``retry``: the provider's word on whether a retry helps; None: by the kind. ``repair``: what a repair
-        request adds to the prompt; None: not repairable. ``jitter`` in [0, 1) spreads the retries of many callers."""
+        may bill. ``jitter`` in [0, 1) spreads the retries of many callers."""
         self.running.remove(attempt)
+        kind, retry_after = fault.kind, fault.retry_after
         attempt.fault, rule = kind, FAULTS[kind]
         if kind is FaultKind.REFUSED and self.rules.on_refusal_fall_back:
             rule = _REFUSED_ELSEWHERE
@@ -207,12 +196,12 @@ class Attempts(Struct, eq=False):
             self.end = self._failure
         elif (  # once per model, and not in the time reserved for the next one
             rule.repair
-            and repair is not None
+            and fault.repair is not None
             and self._repair is None
             and (self._place + 1 >= len(self.plan.legs) or now < self._share(now))
         ):
-            self._repair = repair
-        elif (rule.retry if retry is None else retry) and self._may_retry(retry_after, now, jitter):
+            self._repair = fault.repair.bounds
+        elif (rule.retry if fault.retry is None else fault.retry) and self._may_retry(retry_after, now, jitter):
             pass
         elif rule.fall_back:
             self._move_on()
@@ -256,6 +245,10 @@ class Attempts(Struct, eq=False):
         if self.is_last(attempt):
             return False
         return self.whole or not (attempt.delivered and self.on_partial == "error")
+
+    def may_leave(self, attempt: Attempt) -> bool:
+        """True if an answer below the minimum throughput may be abandoned; a complete one is kept."""
+        return attempt.finish_reason is None and self.may_move_on(attempt)
 
     @property
     def next_leg(self) -> Leg | None:

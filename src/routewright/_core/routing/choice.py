@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import partial
+from typing import Any
+
+from msgspec.structs import astuple
 
 from routewright._core.call import Call
-from routewright._core.money import PICOS_PER_NANO
-from routewright.wire import DecisionInput
+from routewright._core.money import PICOS_PER_NANO, budget_nanos
+from routewright.wire import DecisionInput, Policy
 
 from .budget import Room, within
 from .decide import compiled, pays_for_any
-from .inputs import Defaults, input_of
+from .inputs import RULES, Defaults
 from .logarithms import SIZE_CLASSES, size_class
 from .plan import Plan
+from .quality import micro
 
 
 def class_plan(call: Call, budget: Room | None, defaults: Defaults) -> Plan | None:
@@ -43,20 +47,47 @@ def class_plan(call: Call, budget: Room | None, defaults: Defaults) -> Plan | No
 
 
 def input_of_call(call: Call, defaults: Defaults) -> DecisionInput:
-    """The input of a decision for the call alone."""
-    return input_of(
-        call.request,
-        call.bounds,
-        asks=call.asks,
-        pool=call.board.pool,
+    """The input of a decision for the call alone: everything that it depends on, and no text."""
+    request, asks, policy = call.request, call.asks, call.policy
+    budget, fallback = request.budget, request.fallback
+    chain = None if fallback is None else fallback.models
+    retries = None if fallback is None else fallback.max_retries
+    cost_usd = None if budget is None else budget.max_cost_usd
+    most_tokens = None if budget is None else budget.max_tokens
+    return DecisionInput(
+        catalogue=call.board.pool.snapshot.id,
         health=call.board.forecast.health.id,
-        policy=call.policy,
+        policy=None if policy is None else policy.id,
         as_of=call.as_of,
-        defaults=defaults,
-        work=call.workload,
+        tokens=call.bounds,
+        goal=request.goal or "cost",
+        strategy=request.strategy or "balanced",
+        models=None if request.models is None else tuple(request.models),
+        fallback=None if chain is None else tuple(chain),
+        max_retries=defaults.max_retries if retries is None else int(retries),
+        default_output_cap=defaults.output_cap,
+        budget_nanos=None if cost_usd is None else budget_nanos(cost_usd),
+        budget_tokens=None if most_tokens is None else int(most_tokens),
+        timeout_ms=call.timeout_ms,
+        rules=RULES,
+        prefer=tuple(request.prefer or ()),
+        workload=call.workload,
         warm=() if call.warm is None else call.warm.prefixes,
         policy_class=call.policy_class,
+        **({} if asks is None else asks._asdict()),
+        **({} if policy is None else _own_rules(policy.policy)),
     )
+
+
+def _own_rules(policy: Policy) -> dict[str, Any]:
+    """The fields that only a policy can set."""
+    weights, quality, latency = policy.weights, policy.min_quality, policy.max_latency_ms
+    return {
+        "regions": tuple(policy.regions or ()),
+        "weights": None if weights is None else tuple(int(share) for share in astuple(weights)),
+        "min_quality": None if quality is None else micro(quality),
+        "max_latency_ms": None if latency is None else int(latency),
+    }
 
 
 def within_money(call: Call, own_input: DecisionInput, left_nanos: int) -> DecisionInput | None:

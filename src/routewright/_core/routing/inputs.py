@@ -1,29 +1,21 @@
-"""Turns a request into the input of a decision: everything the decision depends on, and no text."""
+"""What a checked request asks of a model, and the values for what it leaves out (``choice.input_of_call``)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from routewright._core.catalogue.models import resolve, resolve_within
-from routewright._core.money import budget_nanos
 from routewright._core.request.read import keeps_an_hour, needs_of, wishes_of
 from routewright._core.request.rules import check_caller_extra, check_public_urls
 from routewright.wire import (
-    DecisionInput,
     Need,
-    Policy,
-    PolicySnapshot,
     ReasoningBudget,
     RouteRequest,
-    TokenBounds,
-    WarmPrefix,
 )
 
-from .forecast import Workload
-from .pool import Pool
 from .quality import micro
 from .request_options import Requirements
 
@@ -78,64 +70,6 @@ def with_ids(request: RouteRequest, aliases: Mapping[str, str], known: Mapping[s
     if prefer is not None:
         prefer = resolve_within(prefer, models, aliases, known, "prefer", "the preference")
     return replace(request, models=models, fallback=fallback, prefer=prefer)
-
-
-def input_of(
-    request: RouteRequest,
-    tokens: TokenBounds,
-    *,
-    asks: Requirements | None,
-    pool: Pool,
-    health: str,
-    policy: PolicySnapshot | None,
-    as_of: str,
-    defaults: Defaults,
-    work: Workload | None = None,
-    warm: tuple[WarmPrefix, ...] = (),
-    policy_class: str = "",
-) -> DecisionInput:
-    """Build the input from a checked request with model ids and its policy applied. ``asks``: from ``asked_of``; None
-    for plain text. ``warm``: prefixes expected in vendors' caches. ``policy_class``:
-    name of the class that ``policy`` is of."""
-    budget, fallback = request.budget, request.fallback
-    chain = None if fallback is None else fallback.models
-    retries = None if fallback is None else fallback.max_retries
-    cost = None if budget is None else budget.max_cost_usd
-    total = None if budget is None else budget.max_tokens
-    return DecisionInput(
-        catalogue=pool.snapshot.id,
-        health=health,
-        policy=None if policy is None else policy.id,
-        as_of=as_of,
-        tokens=tokens,
-        goal=request.goal or "cost",
-        strategy=request.strategy or "balanced",
-        models=None if request.models is None else tuple(request.models),
-        fallback=None if chain is None else tuple(chain),
-        max_retries=defaults.max_retries if retries is None else int(retries),
-        default_output_cap=defaults.output_cap,
-        budget_nanos=None if cost is None else budget_nanos(cost),
-        budget_tokens=None if total is None else int(total),
-        timeout_ms=int(request.timeout_ms or defaults.timeout_ms),
-        rules=RULES,
-        prefer=tuple(request.prefer or ()),
-        workload=work,
-        warm=warm,
-        policy_class=policy_class,
-        **({} if asks is None else asks._asdict()),
-        **({} if policy is None else _own_rules(policy.policy)),
-    )
-
-
-def _own_rules(policy: Policy) -> dict[str, Any]:
-    """The fields that only a policy can set."""
-    weights, quality, latency = policy.weights, policy.min_quality, policy.max_latency_ms
-    return {
-        "regions": tuple(policy.regions or ()),
-        "weights": None if weights is None else tuple(int(share) for share in astuple(weights)),
-        "min_quality": None if quality is None else micro(quality),
-        "max_latency_ms": None if latency is None else int(latency),
-    }
 
 
 def quality_column(qualities: Iterable[float]) -> tuple[int, ...]:
