@@ -29,7 +29,7 @@ from routewright._core.structured_output import Fit, Form, Repair
 from routewright.errors import RouterError
 from routewright.loop import in_plain_code
 from routewright.protocols import Clock, Guardrail, Rng
-from routewright.wire import FaultKind, Finish, Usage
+from routewright.wire import FaultKind, Finish
 
 from .admission import Admission
 from .cache import Lookup
@@ -105,31 +105,26 @@ class Execution(Struct, eq=False):
     async def next(self) -> Delivery | AttemptStarted | None:
         """Advance by one chunk, for a reader. None if there is none for the caller, and whenever ``end`` is set."""
         exchange = self.exchange
-        if exchange is not None:
-            if exchange.ready:
-                return exchange.ready.popleft()
-            now = self.clock.monotonic()
-            if exchange.context is None:
-                self._begin_again(exchange, now)
-            else:
-                exchange.wait(now)
-            return await self._deliver(exchange)
-        if self.pause_s:
-            await self._pause()
-            return None
-        if self.payer is not None and self.call.attempts:
-            await self.widen()
-        step = self.advance()
-        if not isinstance(step, Exchange):
-            return None
-        if step.attempt.number == 1 and not step.attempt.place:  # ``route.started`` has announced it
-            return await self._deliver(step)
-        return AttemptStarted.of(step.attempt, self.machine.plan.legs[0].id)
-
-    async def _deliver(self, exchange: Exchange) -> Delivery | AttemptStarted | None:
-        """The next chunk of an attempt, or of the one that was faster."""
+        if exchange is None:
+            if self.pause_s:
+                await self._pause()
+                return None
+            if self.payer is not None and self.call.attempts:
+                await self.widen()
+            step = self.advance()
+            if not isinstance(step, Exchange):
+                return None
+            if step.attempt.number > 1 or step.attempt.place:
+                return AttemptStarted.of(step.attempt, self.machine.plan.legs[0].id)
+            exchange = step  # ``route.started`` has announced it
+        elif exchange.ready:
+            return exchange.ready.popleft()
+        elif exchange.context is None:
+            self._begin_again(exchange, self.clock.monotonic())
+        else:
+            exchange.wait(self.clock.monotonic())
         delivery = await (self.hedge or self).perform(exchange)
-        if delivery is not None and self.exchange is not None:
+        if delivery is not None and self.exchange is not None:  # the faster of two, if they raced
             attempt = self.exchange.attempt
             attempt.delivered = attempt.characters > 0
         return delivery
@@ -291,7 +286,9 @@ class Execution(Struct, eq=False):
             return self._book_fault(exchange, FILTERED, abandoned=abandoned)
         if self.form is not None and (unfit := self._unfit(attempt, self.form)) is not None:
             return self._book_fault(exchange, unfit, abandoned=abandoned)
-        usage = self._price(attempt)
+        if attempt.usage is not None and attempt.usage.tier:
+            self._apply_tier(attempt, attempt.usage.tier)
+        usage = attempt.settle(call.bounds)
         call.served, self.cause = attempt, None
         if self.is_sandbox:
             attempt.unslept_ms = float(attempt.leg.expected_ms)
@@ -373,16 +370,14 @@ class Execution(Struct, eq=False):
             self.exchange = None
         is_touched = attempt.first_at is not None or exchange.is_entered
         self.machine.left(attempt, touched=is_touched and not attempt.counted)
-        self._settle(exchange)
+        self.settle(exchange)
         if attempt.probe and not self.is_sandbox:
             self.fleet.left(attempt.leg.row)
 
-    def settle(self) -> None:
-        """Price what the present attempt, if any, has produced so far."""
-        if self.exchange is not None:
-            self._settle(self.exchange)
-
-    def _settle(self, exchange: Exchange) -> None:
+    def settle(self, exchange: Exchange | None) -> None:
+        """Price what an attempt has produced so far."""
+        if exchange is None:
+            return
         attempt = exchange.attempt
         attempt.ended_at = self.clock.monotonic()
         if attempt.produced:
@@ -390,12 +385,14 @@ class Execution(Struct, eq=False):
         elif exchange.is_entered:
             attempt.doubt()
 
-    def _price(self, attempt: Attempt) -> Usage:
-        usage = attempt.usage
-        if usage is not None and usage.tier:
-            pool, row = self.call.board.pool, attempt.leg.row
-            attempt.prices_of_day = pool.prices_served(row, usage.tier, self.fleet.today())
-        return attempt.settle(self.call.bounds)
+    def _price(self, attempt: Attempt) -> None:
+        if attempt.usage is not None and attempt.usage.tier:
+            self._apply_tier(attempt, attempt.usage.tier)
+        attempt.settle(self.call.bounds)
+
+    def _apply_tier(self, attempt: Attempt, tier: str) -> None:
+        """Price it as the tier that served it."""
+        attempt.prices_of_day = self.call.board.pool.prices_served(attempt.leg.row, tier, self.fleet.today())
 
     # Its end
 

@@ -115,9 +115,9 @@ class Many(Generic[T]):
         decision_input = within(own_input, left)
         call.limit(left)
         is_less = decision_input != own_input
-        if is_less and not pays_for_any(decision_input, call.board) and pays_for_any(own_input, call.board):
-            self._engine.refuse(call, _spent(left))
         try:
+            if is_less and not pays_for_any(decision_input, call.board) and pays_for_any(own_input, call.board):
+                raise _spent(left)
             return await self._engine.deciding.choice(call)
         except BaseException as error:
             self._engine.undecided(call, error)

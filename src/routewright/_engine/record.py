@@ -207,7 +207,7 @@ class Records:
         next call records it."""
         if call.started_at < self._since:  # as in ``conclude``
             return
-        execution.settle()
+        execution.settle(execution.exchange)
         if self.log.queue.is_closed:  # there is no next call
             self.conclude(call, execution, behind=True)
             self.log.lose(call.id)

@@ -388,9 +388,11 @@ class Engine:
         call.request, call.hits = gate.request, gate.hits
         if gate.blocked is not None:
             hit = gate.blocked
-            said = f"the guardrail {quoted(hit.guardrail)} blocks the request by its rule {quoted(hit.rule)}"
+            text = f"the guardrail {quoted(hit.guardrail)} blocks the request by its rule {quoted(hit.rule)}"
             detail = {"guardrail": hit.guardrail, "rule": hit.rule, "stage": hit.stage}
-            self.refuse(call, BlockedByPolicy(f"{said}; no model was called", detail=detail))
+            blocked = BlockedByPolicy(f"{text}; no model was called", detail=detail)
+            self.undecided(call, blocked)
+            raise blocked
         if gate.hits:
             call.bounds = bounds_of(call.request)
             if call.warm is not None and self._warmth is not None:
@@ -480,11 +482,6 @@ class Engine:
             else:
                 call.own_input = input_of_call(call, self.defaults)
         self.records.undecided(call, error)
-
-    def refuse(self, call: Call, error: RouterError) -> NoReturn:
-        """End an admitted call without a decision: keep its trace and raise ``error``."""
-        self.undecided(call, error)
-        raise error
 
     def check(self, read: Read, caller: Caller) -> list[PolicyCheck]:
         """Check every policy, and each of its classes, with one request. Counts tokens."""
