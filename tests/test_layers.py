@@ -34,18 +34,17 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "addresses money catalogue/prices routing/logarithms routing/quality "
-    "sse tokens/images tokens/estimate request/rules structured_output crypto trace/filter "
-    "analytics/rollup analytics/report write_batch guardrails/detectors guardrails/custom guardrails/texts "
-    "request/read catalogue/models model_selector routing/request_options routing/pool routing/forecast "
-    "attempts/budgets attempts/statistics attempts/health policy routing/inputs routing/constraints routing/scoring "
-    "routing/plan routing/order routing/board routing/budget routing/refusal routing/decide "
-    "routing/decision routing/what_if idempotency cache/key cache/answers cache/question "
-    "cache/calibration cache/guards attempts/faults attempts/breaker attempts/journal webhooks/signature "
-    "agent/calculator agent/request agent/machine limits guardrails/screen guardrails/capture attempt "
-    "attempts/machine trace/spans account account_fields snapshot_delta webhooks/outbox webhooks/endpoint "
-    "accounts/payer accounts/state accounts/ledger accounts/wait_queue accounts/books call routing/choice agent/record "
-    "catalogue/price_list"
+    "addresses money catalogue/prices routing/logarithms routing/quality sse tokens/images tokens/estimate "
+    "request/rules structured_output crypto trace/filter analytics/rollup analytics/report write_batch "
+    "guardrails/detectors guardrails/custom guardrails/texts request/read catalogue/models model_selector "
+    "routing/request_options routing/pool routing/forecast attempts/statistics attempts/health policy "
+    "routing/inputs routing/constraints routing/scoring routing/plan routing/order routing/board routing/budget "
+    "routing/refusal routing/decide routing/decision routing/what_if idempotency cache/key cache/answers "
+    "cache/question cache/calibration cache/guards attempts/faults attempts/timeouts attempts/retry "
+    "attempts/breaker attempts/journal webhooks/signature agent/calculator agent/request agent/machine limits "
+    "guardrails/screen guardrails/capture attempt attempts/fallback attempts/machine trace/spans account "
+    "account_fields snapshot_delta webhooks/outbox webhooks/endpoint accounts/payer accounts/state accounts/ledger "
+    "accounts/wait_queue accounts/books call routing/choice agent/record catalogue/price_list"
 ).split()
 ENGINE_ORDER = (
     "context request_input storage readiness retention webhooks capture counting answer "

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from msgspec import Struct, field
 
 from ._core.analytics.report import checked_keys
-from ._core.attempts.budgets import ExecutionLimits as ExecutionLimits
+from ._core.attempts.timeouts import ExecutionLimits as ExecutionLimits
 from ._core.webhooks.outbox import DELAYS_S, MAX_ATTEMPTS
 from ._engine.capture import Capturing
 from .backends.clock import SystemClock as SystemClock

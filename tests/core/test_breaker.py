@@ -6,7 +6,7 @@ from math import inf
 from random import Random
 
 from routewright._core.attempts.breaker import Circuit, Circuits, State
-from routewright._core.attempts.budgets import ExecutionLimits
+from routewright._core.attempts.timeouts import ExecutionLimits
 from tests.tables import table
 
 LIMITS = ExecutionLimits()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.attempts.budgets import WindowedCount
+from routewright._core.attempts.retry import WindowedCount
 
 
 @given(st.integers(1, 8), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1)), max_size=60), st.integers(0, 12))

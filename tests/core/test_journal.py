@@ -7,10 +7,11 @@ from random import Random
 import pytest
 
 from routewright._core.attempts.breaker import Circuits, State
-from routewright._core.attempts.budgets import ExecutionLimits, RetryBudget
 from routewright._core.attempts.health import Health
 from routewright._core.attempts.journal import FOLDED_AT, LEAST_REQUESTS, MOST_WAITING, ErrorBursts, Journal
+from routewright._core.attempts.retry import RetryBudget
 from routewright._core.attempts.statistics import Entry
+from routewright._core.attempts.timeouts import ExecutionLimits
 from routewright._core.routing.forecast import Forecast
 from routewright.wire import Usage
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.attempt import Attempt
-from routewright._core.attempts.budgets import ExecutionLimits
+from routewright._core.attempts.fallback import Chain
 from routewright._core.attempts.faults import FAULTS, Fault
 from routewright._core.attempts.machine import Attempts, End, Rules, Wait
+from routewright._core.attempts.timeouts import ExecutionLimits
 from routewright._core.catalogue.prices import usage_nanos
 from routewright._core.routing.budget import Room, own_room
 from routewright._core.routing.decide import decide
@@ -111,10 +112,9 @@ def machine_of(
     given, whole, rules = plan.given, how.pop("whole", False), Rules(limits or ExecutionLimits(), **how)
     limited = given.budget_nanos is not None or given.budget_tokens is not None
     room, timeout_s = own_room(given) if limited else None, given.timeout_ms / 1000
-    traffic = traffic or FakeTraffic()
-    return Machine(
-        plan, bounds or given.tokens, room, room, DEADLINE, timeout_s, whole, traffic, rules, rules.on_partial
-    )
+    traffic, chain, tokens = traffic or FakeTraffic(), Chain(plan.legs), bounds or given.tokens
+    partial = rules.on_partial
+    return Machine(plan, tokens, room, room, DEADLINE, timeout_s, whole, traffic, rules, partial, chain)
 
 
 def room_of(attempts: Machine) -> Room:
@@ -456,24 +456,24 @@ def test_the_end_is_a_refusal_if_every_model_refuses() -> None:
 def test_the_first_token_is_due_in_time_for_a_fallback() -> None:
     attempts = machine()
     attempt = next_attempt(attempts)
-    assert attempt.due_at == 10.0  # four times the prior's one second, at least ten
+    assert attempt.wake_at == 10.0  # four times the prior's one second, at least ten
     attempt = next_attempt(machine([model("a/slower", 0.99, ttft_s=3.0), POOL[1]]))
-    assert attempt.due_at == 12.0
+    assert attempt.wake_at == 12.0
     slow = machine([model("a/slow", 0.99, ttft_s=12.0), POOL[1]])
     attempt = next_attempt(slow)
-    assert attempt.due_at == 45.0  # a quarter of the time is the fallback's
+    assert attempt.wake_at == 45.0  # a quarter of the time is the fallback's
     fail_latest(slow, "timeout", now=45.0)
     attempt = next_attempt(slow, 45.0)
-    assert attempt.due_at == DEADLINE  # the last has all that is left
+    assert attempt.wake_at == DEADLINE  # the last has all that is left
 
 
 def test_a_retry_leaves_the_fallback_its_full_time() -> None:
     attempts = machine([model("a/slow", 0.99, ttft_s=60.0), *POOL[1:]])
-    for now, due_at in ((0.0, 45.0), (30.0, 45.0), (44.0, 56.0)):  # a quarter of all, then of what is left
+    for now, wake_at in ((0.0, 45.0), (30.0, 45.0), (44.0, 56.0)):  # a quarter of all, then of what is left
         step = attempts.next(now)
         attempt = attempts.next(now) if isinstance(step, Wait) else step
         assert isinstance(attempt, Attempt)
-        assert attempts.latest == due_at
+        assert attempts.latest == wake_at
         fail_latest(attempts, "server", now=now)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from routewright._core.attempts.budgets import ExecutionLimits, RetryBudget
+from routewright._core.attempts.retry import RetryBudget
+from routewright._core.attempts.timeouts import ExecutionLimits
 
 LIMITS = ExecutionLimits()
 FLOOR = 100

@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import Model, Pricing, Router, Settings
-from routewright._core.attempts.budgets import ExecutionLimits
 from routewright._core.attempts.health import LOOK_EVERY_S, health_snapshot
 from routewright._core.attempts.journal import FOLDED_AT
 from routewright._core.attempts.statistics import Entry
+from routewright._core.attempts.timeouts import ExecutionLimits
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.decide import compiled, decide
 from routewright._core.routing.inputs import RULES

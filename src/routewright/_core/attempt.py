@@ -124,7 +124,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
     """Output token limit. None: the model's own."""
     patience_s: float = 0.0
     """Time until the first response, after which the attempt counts as the model's fault."""
-    due_at: float = 0.0
+    wake_at: float = 0.0
     """Deadline of the first response if it begins at once."""
     started_at: float = 0.0
     ended_at: float = 0.0

@@ -344,7 +344,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             attempt.text = NO_TEXT
             if attempt.thoughts is not None:
                 attempt.thoughts = None
-            attempt.patience_s = attempt.due_at = 0.0
+            attempt.patience_s = attempt.wake_at = 0.0
             if attempt.screen is not None:
                 attempt.hits, attempt.screen = attempt.screen.hits, None
             if attempt.pieces is not None:

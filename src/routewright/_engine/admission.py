@@ -223,8 +223,8 @@ class Admission:
         """Ask the storage for the caller's remaining money. Raises ``AuthenticationFailed`` for a key that is revoked
         or of another store, ``StorageUnavailable``, and ``RouterTimeoutError``."""
         clock, self.is_refused = self._shared.clock, self.grant is None
-        until = self.deadline if longest_s is None else clock.monotonic() + longest_s
-        found: object = await in_time(self._accounts.look(self.caller, self.run), clock, until)
+        deadline = self.deadline if longest_s is None else clock.monotonic() + longest_s
+        found: object = await in_time(self._accounts.look(self.caller, self.run), clock, deadline)
         if not isinstance(found, Left):
             raise unfit(self._accounts, "look", "a Left", found)
         self.left, self.is_refused = found, False

@@ -168,7 +168,7 @@ class Caching:
 
     async def _find(self, lookup: Lookup, guardrails: Sequence[Guardrail], form: Form | None, *, patient: bool) -> None:
         """Find an entry that may be served: one of the same request, else one near enough."""
-        entry = await self._exact(lookup, lookup.until, patient=patient)
+        entry = await self._exact(lookup, lookup.deadline, patient=patient)
         if entry is None and patient and lookup.question is not None:
             lookup.offer = offer = await self._offer(lookup)
             if offer is not None and offer.match is not None and self._rng.random() < offer.serve:
@@ -219,14 +219,14 @@ class Caching:
             own = now + WAIT_SHARE * max(0.0, deadline - now)
             with self.guard.lock:
                 is_over = flight.is_over
-                if not is_over and now >= flight.until:  # a stream that nobody reads
+                if not is_over and now >= flight.deadline:  # a stream that nobody reads
                     self.forget(flight)
                     continue
                 done = flight.done = flight.done or Signal()
             if not is_over:
-                with self.clock.deadline(min(own, flight.until)) as limit:
+                with self.clock.deadline(min(own, flight.deadline)) as limit:
                     await done.wait()
-                if limit.expired and own > flight.until:
+                if limit.expired and own > flight.deadline:
                     continue
                 if limit.expired:
                     with self.guard.lock:
@@ -249,8 +249,8 @@ class Caching:
         """The entry that another process makes. None if none does, or if it takes too long: this process makes the
         call."""
         now, entry = self.clock.monotonic(), None
-        until = now + WAIT_SHARE * (deadline - now)
-        while entry is None and now < until:
+        wake_at = now + WAIT_SHARE * (deadline - now)
+        while entry is None and now < wake_at:
             leads = await self.asked(self._lead(lookup.key, deadline - now), deadline)
             if leads is not False:
                 lookup.leads = leads is True  # the last leader may have kept an answer since the look-up
@@ -276,11 +276,11 @@ class Caching:
         """The entries nearest to a question that may serve it by age; None if it has no embedding."""
         lookup.space = self.calibrations.space(lookup.caller, lookup.options.namespace, self.embedder.name)
         embedding = self._embedded(lookup.question or "")
-        lookup.vector = vector = await self._embedder_part.ask(self.clock, embedding, lookup.until)
+        lookup.vector = vector = await self._embedder_part.ask(self.clock, embedding, lookup.deadline)
         if vector is None:
             return None
         search = self.cache.nearest(lookup.partition, vector, self.clock.time(), NEAREST)
-        near = await self.asked(search, lookup.until, self._search_part)
+        near = await self.asked(search, lookup.deadline, self._search_part)
         return [match for match in near or () if match.entry.prompt is not None and lookup.allows(match.entry)]
 
     async def _embedded(self, question: str) -> Any:
@@ -362,7 +362,7 @@ class Lookup(Struct, eq=False):
     question: str | None
     """The text for the similarity search; None: only an answer to the same request is found."""
     options: CacheOpts
-    until: float
+    deadline: float
     """The call's deadline; other calls do not wait longer."""
     is_over: bool = False
     """``entry`` is its result."""

@@ -12,9 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright._core.attempt import Attempt
-from routewright._core.attempts.budgets import Pace
 from routewright._core.attempts.faults import FAULTS, Fault
-from routewright._core.attempts.machine import FALLBACK_SHARE, Attempts
+from routewright._core.attempts.machine import Attempts
+from routewright._core.attempts.timeouts import FALLBACK_SHARE, Pace, idle_until
 from routewright._core.call import Call
 from routewright._core.guardrails.screen import Hit
 from routewright._core.structured_output import Repair
@@ -28,8 +28,6 @@ from .guardrail import Screen
 
 FAREWELL_S = 0.5
 """How long closing an attempt may take. A clean close of a complete one keeps its connection for the next call."""
-LEAST_IDLE_S = 1.0
-"""A shorter silence never ends an answer in favour of the next model."""
 LEAST_WAIT_S = 0.001
 """Chunks at shorter intervals count as one burst, timed by its first."""
 
@@ -177,11 +175,10 @@ class Exchange(Struct, eq=False):
         self.waits_since = now
         if attempt.first_at is None or attempt.finish_reason is not None:
             return
-        wake_at, share_s = now + self.machine.rules.limits.idle_s, FALLBACK_SHARE * (deadline - now)
-        if wake_at > deadline - share_s:
-            wake_at = min(wake_at, deadline)
-            if self.machine.may_move_on(attempt):
-                wake_at = min(wake_at, max(deadline - share_s, now + LEAST_IDLE_S))
+        idle_s = self.machine.rules.limits.idle_s
+        wake_at = now + idle_s
+        if wake_at > deadline - FALLBACK_SHARE * (deadline - now):
+            wake_at = idle_until(now, deadline, idle_s, may_move_on=self.machine.may_move_on(attempt))
         self.wake_at = wake_at
         if self.limit is not None:
             self.limit.move(wake_at)

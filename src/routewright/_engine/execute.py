@@ -19,10 +19,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright._core.attempt import Attempt
-from routewright._core.attempts.budgets import Pace
 from routewright._core.attempts.faults import FAULTS, Fault
 from routewright._core.attempts.machine import Attempts, End, Wait
 from routewright._core.attempts.statistics import Entry
+from routewright._core.attempts.timeouts import Pace
 from routewright._core.call import Call
 from routewright._core.routing.budget import Amount, worst_wanted
 from routewright._core.structured_output import Fit, Form, Repair
@@ -168,7 +168,7 @@ class Execution(Struct, eq=False):
             self.deadline,
             self.fleet.scoped[row],
             None if machine.whole else Pace(machine.rules.limits, leg.us_per_token),
-            attempt.due_at,
+            attempt.wake_at,
             now,
         )
 
@@ -190,7 +190,7 @@ class Execution(Struct, eq=False):
     async def widen(self) -> None:
         """Reserve enough money for the next model, if the call has a reservation."""
         payer, machine = self.payer, self.machine
-        leg = machine.next_leg
+        leg = machine.chain.leg
         if payer is None or leg is None or not self.call.attempts:
             return
         await payer.widen(machine.spent.nanos + worst_wanted(machine.plan.given, leg, self.call.bounds).nanos)

@@ -13,11 +13,12 @@ from typing import Any, TypeVar, get_args
 from msgspec.structs import replace
 
 from routewright._core.attempts.breaker import Circuits
-from routewright._core.attempts.budgets import ExecutionLimits, RetryBudget
 from routewright._core.attempts.health import Health, SharedHealth, health_after, health_snapshot
 from routewright._core.attempts.journal import ErrorBursts, Journal
 from routewright._core.attempts.machine import Rules
+from routewright._core.attempts.retry import RetryBudget
 from routewright._core.attempts.statistics import EPOCH_S, Entry, epoch_at
+from routewright._core.attempts.timeouts import ExecutionLimits
 from routewright._core.catalogue.models import (
     check_aliases,
     given_fields,

@@ -18,6 +18,7 @@ from typing import NamedTuple, NoReturn
 from msgspec import Struct, json
 from msgspec.structs import replace
 
+from routewright._core.attempts.fallback import Chain
 from routewright._core.attempts.machine import Attempts, End
 from routewright._core.attempts.statistics import values_of
 from routewright._core.call import Call
@@ -526,6 +527,7 @@ class Engine:
             traffic=fleet,
             rules=rules,
             on_partial=rules.on_partial,
+            chain=Chain(plan.legs),
         )
         is_sandbox = call.caller.environment == "sandbox"
         execution = Execution(

@@ -16,7 +16,8 @@ from enum import StrEnum
 from functools import partial
 from math import inf
 
-from .budgets import ExecutionLimits, WindowedCount
+from .retry import WindowedCount
+from .timeouts import ExecutionLimits
 
 WINDOW_S = 30  # seconds over which the share of faults is computed, the current one included
 WINDOW_LEAST = 20  # calls in the window needed for a share

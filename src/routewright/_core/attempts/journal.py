@@ -14,8 +14,8 @@ from routewright._core.routing.forecast import Forecast
 from routewright.wire import CacheEvicted, ErrorBurst
 
 from .breaker import Circuits
-from .budgets import PARTS, RetryBudget, WindowedCount
 from .health import Health
+from .retry import PARTS, RetryBudget, WindowedCount
 from .statistics import Entry, Workloads
 
 WINDOW_S = 300  # seconds over which the error rate is computed

@@ -13,26 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from routewright._core.attempt import Attempt
 from routewright._core.catalogue.prices import call_nanos, dearest_at, usage_nanos
 from routewright._core.routing.budget import Amount, Room, RoomTooSmall, output_cap, plan_output
-from routewright._core.routing.plan import Leg, Plan
+from routewright._core.routing.plan import Plan
 from routewright._core.tokens.estimate import longer
 from routewright.wire import FaultKind, OnPartial, TokenBounds
 
-from .breaker import Circuits
-from .budgets import ExecutionLimits
+from .fallback import Chain, Traffic
 from .faults import FAULTS, Fault
+from .retry import Retries
+from .timeouts import ExecutionLimits, first_token_s, is_too_late, reserved_from
 
 _REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)  # if the policy falls back on refusals
-PAUSE_FACTOR = 3  # decorrelated jitter: a pause is at most this many times the previous one
-LEAST_SHARE = 0.01
-"""The least share of ``timeout_ms`` a further attempt needs, if smaller than the limits' ``least_s``."""
-FALLBACK_SHARE = 0.25  # share of ``timeout_ms`` reserved for the next model of the chain
 
 
 class End(StrEnum):
@@ -61,27 +58,6 @@ class Rules(NamedTuple):
     """Retries per row, set by its provider; None: as in the decision's input."""
 
 
-class Traffic(Protocol):
-    """State shared by all requests: circuits and the retry budget."""
-
-    @property
-    def circuits(self) -> Circuits:
-        """Only rows in ``circuits.tripped`` need ``admits``."""
-
-    def admits(self, row: int, now: float) -> bool | None:
-        """Whether a model may be called now. None: yes, as the only probe."""
-
-    @property
-    def is_whole(self) -> Sequence[bool]:
-        """Per row, True if the model sends whole answers even when streamed."""
-
-    def due(self, row: int) -> float:
-        """When a model with an open circuit may be called again."""
-
-    def spares(self, now: float) -> bool:
-        """True if the retry budget allows one more retry or hedge, which is then taken out."""
-
-
 class Wait(NamedTuple):
     """Pause, then call ``next`` again."""
 
@@ -106,6 +82,7 @@ class Attempts(Struct, eq=False):
     rules: Rules
     on_partial: OnPartial
     """The reaction to a fault after content was delivered."""
+    chain: Chain
     running: list[Attempt] = []
     """The current attempt, then its hedge."""
     end: End | None = None
@@ -115,19 +92,12 @@ class Attempts(Struct, eq=False):
     latest: float = 0.0
     """The time by which the latest attempt must show a first token, to leave the next model its share of the time. For
     the last model it is the deadline."""
-    _number: int = 0
-    _place: int = 0
-    _tries: int = 0
     pause_s: float = 0.0
     """The pause before the next attempt."""
-    _longest_pause: float = 0.0
-    """0 before the first pause."""
+    _number: int = 0
+    _retries: Retries = field(default_factory=Retries)
     _last: Attempt | None = None
     """The attempt that failed last."""
-    _given_up: frozenset[int] = frozenset()
-    """Places of attempts that failed while another ran on; they are not tried again."""
-    _forced: bool = False
-    """A model with an open circuit was called because there was no other."""
     _repair: TokenBounds | None = None
 
     def __repr__(self) -> str:
@@ -150,9 +120,7 @@ class Attempts(Struct, eq=False):
             return Wait(pause_s)
         kept_away: list[int] = []
         attempt = self._reach(now, kept_away)
-        if attempt is None and kept_away and not self._forced:  # only open circuits are in the way
-            self._forced = True
-            self._place = min(kept_away, key=lambda place: self.traffic.due(self.plan.legs[place].row))
+        if attempt is None and self.chain.force(kept_away, self.traffic):
             cap = self.plan.given.max_output_tokens if self.room is None else self._affordable_cap(self.room)
             attempt = self._begin(now, cap, probe=True)
         if attempt is None:
@@ -177,7 +145,7 @@ class Attempts(Struct, eq=False):
         """Record a fault, before the attempt's usage is estimated. ``touched``: the provider had begun to answer, so it
         may bill. ``jitter`` in [0, 1) spreads the retries of many callers."""
         self.running.remove(attempt)
-        kind, retry_after = fault.kind, fault.retry_after
+        kind = fault.kind
         attempt.fault, rule = kind, FAULTS[kind]
         if kind is FaultKind.REFUSED and self.rules.on_refusal_fall_back:
             rule = _REFUSED_ELSEWHERE
@@ -188,7 +156,7 @@ class Attempts(Struct, eq=False):
         if rule.reason == "safety" and not rule.fall_back:
             self.end = End.REFUSED
         elif self.running:
-            self._given_up |= {attempt.place}
+            self.chain.given_up |= {attempt.place}
             self._go_on_with(self.running[0])
         elif now >= self.deadline:
             self.end = End.TIMED_OUT
@@ -198,10 +166,10 @@ class Attempts(Struct, eq=False):
             rule.repair
             and fault.repair is not None
             and self._repair is None
-            and (self._place + 1 >= len(self.plan.legs) or now < self._share(now))
+            and (self.chain.is_last(self.chain.place) or now < self._share(now))
         ):
             self._repair = fault.repair.bounds
-        elif (rule.retry if fault.retry is None else fault.retry) and self._may_retry(retry_after, now, jitter):
+        elif (rule.retry if fault.retry is None else fault.retry) and self._may_retry(fault, now, jitter):
             pass
         elif rule.fall_back:
             self._move_on()
@@ -238,7 +206,7 @@ class Attempts(Struct, eq=False):
 
     def is_last(self, attempt: Attempt) -> bool:
         """True if its model is the last of the chain."""
-        return attempt.place + 1 >= len(self.plan.legs)
+        return self.chain.is_last(attempt.place)
 
     def may_move_on(self, attempt: Attempt) -> bool:
         """True if another model may take over: there is one, and the text delivered so far can be voided."""
@@ -249,11 +217,6 @@ class Attempts(Struct, eq=False):
     def may_leave(self, attempt: Attempt) -> bool:
         """True if an answer below the minimum throughput may be abandoned; a complete one is kept."""
         return attempt.finish_reason is None and self.may_move_on(attempt)
-
-    @property
-    def next_leg(self) -> Leg | None:
-        """The next model to try; None at the end of the chain."""
-        return self.plan.legs[self._place] if self._place < len(self.plan.legs) else None
 
     def cover(self, nanos: int) -> None:
         """Limit the total cost of all attempts to ``nanos``, or to the call's budget if that is smaller."""
@@ -269,22 +232,22 @@ class Attempts(Struct, eq=False):
 
     def _too_late(self, now: float) -> bool:
         """True if there are models left, but too little time for another attempt."""
-        least_s = min(self.rules.limits.least_s, LEAST_SHARE * self.timeout_s)
-        return now > self.deadline - least_s and self._place < len(self.plan.legs)
+        limits, timeout_s = self.rules.limits, self.timeout_s
+        return self.chain.leg is not None and is_too_late(now, self.deadline, timeout_s, limits)
 
     def _reach(self, now: float, kept_away: list[int]) -> Attempt | None:
         """Start an attempt at the first model, from the current place on, that is affordable and may be called. Adds
         places with open circuits to ``kept_away``."""
-        plan, tripped = self.plan, self.traffic.circuits.tripped
-        legs, cap = plan.legs, plan.given.max_output_tokens
-        while (place := self._place) < len(legs):
+        chain, tripped = self.chain, self.traffic.circuits.tripped
+        legs, cap = chain.legs, self.plan.given.max_output_tokens
+        while (place := chain.place) < len(legs):
             if self.room is not None:
                 try:
                     cap = self._affordable_cap(self.room)
                 except RoomTooSmall:
                     self._move_on()
                     continue
-            if place not in self._given_up:
+            if place not in chain.given_up:
                 row = legs[place].row
                 if row not in tripped:
                     return self._begin(now, cap)
@@ -297,27 +260,24 @@ class Attempts(Struct, eq=False):
 
     def _affordable_cap(self, room: Room) -> int | None:
         """The output cap for the current model. Raises ``RoomTooSmall``."""
-        if self._number == self._place == 0:
+        if self._number == self.chain.place == 0:
             return plan_output(self.plan, self.bounds, self.budget or room).cap
-        return output_cap(self.plan.given, self.plan.legs[self._place], self._shown(self._repair), room)
+        return output_cap(self.plan.given, self.chain.legs[self.chain.place], self._shown(self._repair), room)
 
     def _begin(self, now: float, cap: int | None, *, probe: bool = False) -> Attempt:
         """Start an attempt at the current model, with its time limits."""
-        legs, place, deadline = self.plan.legs, self._place, self.deadline
-        leg = legs[place]
+        chain, deadline = self.chain, self.deadline
+        place, leg = chain.place, chain.legs[chain.place]
         self._number = number = self._number + 1
-        self._tries += 1
-        patience_s = leg.whole_patience_s if self.whole or self.traffic.is_whole[leg.row] else leg.patience_s
-        least_s = self.rules.limits.first_token_s
-        if patience_s < least_s:
-            patience_s = least_s
-        if place + 1 >= len(legs):
-            latest = due_at = deadline
+        self._retries.count += 1
+        patience_s = first_token_s(leg, self.rules.limits, whole=self.whole or self.traffic.is_whole[leg.row])
+        if place + 1 >= len(chain.legs):
+            latest = wake_at = deadline
         else:
-            latest = self._share(now) if place else max(now, deadline - FALLBACK_SHARE * self.timeout_s)
-            due_at = min(now + patience_s, latest)
+            latest = self._share(now)
+            wake_at = min(now + patience_s, latest)
         self.latest = latest
-        attempt = Attempt(number, leg, cap, patience_s, due_at, now)
+        attempt = Attempt(number, leg, cap, patience_s, wake_at, now)
         if number > 1:
             attempt.place, attempt.after, attempt.repair = place, self._last, self._repair
         if self.budget is not None and cap is not None:
@@ -329,44 +289,31 @@ class Attempts(Struct, eq=False):
 
     def _share(self, now: float) -> float:
         """The deadline, minus the time reserved for the next model."""
-        left_s = self.timeout_s if self._place == 0 else self.deadline - now
-        return max(now, self.deadline - FALLBACK_SHARE * left_s)
+        return reserved_from(now, self.deadline, self.deadline - now if self.chain.place else self.timeout_s)
 
-    def _may_retry(self, retry_after: float | None, now: float, jitter: float) -> bool:
+    def _may_retry(self, fault: Fault, now: float, jitter: float) -> bool:
         """Set the pause before a retry of the same model. False if the next model should be tried instead."""
-        limits, own = self.rules.limits, self.rules.retries
-        most = None if own is None else own[self.plan.legs[self._place].row]
+        own = self.rules.retries
+        most = None if own is None else own[self.chain.legs[self.chain.place].row]
         if most is None:
             most = self.plan.given.max_retries
-        if self._tries > most or (retry_after or 0.0) > limits.retry_after_s:
+        pause_s = self._retries.pause_s(self.rules.limits, most, fault.retry_after, jitter)
+        if pause_s is None or self._too_late(now + pause_s) or not self.traffic.spares(now):
             return False
-        longest = self._longest_pause or PAUSE_FACTOR * limits.backoff_s
-        drawn = limits.backoff_s + jitter * (longest - limits.backoff_s)
-        pause = max(retry_after or 0.0, drawn)
-        if self._too_late(now + pause) or not self.traffic.spares(now):
-            return False
-        self.pause_s = pause
-        self._longest_pause = min(PAUSE_FACTOR * drawn, limits.longest_backoff_s)
+        self.pause_s = pause_s
         return True
 
     def _move_on(self) -> None:
-        """Step to the next model. After a context overflow, skip models whose declared window is certainly too small;
-        the fault does not say how many tokens were too many."""
-        legs, last = self.plan.legs, self._last
-        self._repair = None
-        self._place += 1
-        self._tries = 0
-        self._longest_pause = 0.0
-        if last is not None and last.fault is FaultKind.CONTEXT_OVERFLOW:
-            while self._place < len(legs):
-                window = legs[self._place].declared_window
-                if window is None or legs[self._place].length(self.bounds)[0] <= window:
-                    break
-                self._place += 1
+        """Step to the next model."""
+        last = self._last
+        is_overflow = last is not None and last.fault is FaultKind.CONTEXT_OVERFLOW
+        self._repair, self._retries = None, Retries()
+        self.chain.move_on(self.bounds if is_overflow else None)
 
     def _go_on_with(self, running: Attempt) -> None:
         """Return to the place of the attempt that runs on alone."""
-        self._place, self._tries, self._repair = running.place, 1, running.repair
+        self.chain.place, self._repair = running.place, running.repair
+        self._retries = Retries(1)
 
     def _pay(self, attempt: Attempt, *, broke_off: bool) -> None:
         """Deduct an attempt's usage from the room; if it broke off, the most it can have used."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from routewright._core.attempts.budgets import ExecutionLimits, Pace
+from routewright._core.attempts.timeouts import ExecutionLimits, Pace
 from tests.tables import table
 
 LIMITS = ExecutionLimits()

@@ -1,16 +1,19 @@
-"""Execution limits: timeouts, retries, circuit breaking (contract 4), and the counters behind them.
+"""How long to wait for a model (contract 4): for its first token, between two chunks, and at which pace.
 
-``machine.py`` applies the timeouts to each attempt, ``_engine/execute.py`` enforces them."""
+``machine.py`` applies these rules to each attempt, ``_engine/execute.py`` enforces them."""
 
 from __future__ import annotations
 
-from collections import deque
 from math import inf
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire.problems import shown
+
+if TYPE_CHECKING:
+    from routewright._core.routing.plan import Leg  # settings are loaded without numpy
 
 
 class ExecutionLimits(Struct, frozen=True, kw_only=True):
@@ -61,66 +64,35 @@ class ExecutionLimits(Struct, frozen=True, kw_only=True):
             raise ValidationFailed.of(*problems)
 
 
-WINDOW_S = 10
-PARTS = 10  # steps per second, the current one included
 CHARACTERS = 4  # per token; a rough value suffices for ``slow_share``
+FALLBACK_SHARE = 0.25  # share of the time left that is reserved for the next model of the chain
+LEAST_SHARE = 0.01
+"""The least share of ``timeout_ms`` a further attempt needs, if smaller than the limits' ``least_s``."""
+LEAST_IDLE_S = 1.0
+"""A shorter silence never ends an answer in favour of the next model."""
 
 
-class WindowedCount:
-    """Counts events, and bad ones among them, over the last ``length`` steps. Steps never decrease."""
-
-    __slots__ = ("_length", "_steps", "bad", "total")
-
-    def __init__(self, length: int) -> None:
-        self._length = length
-        self._steps: deque[list[int]] = deque()  # [step, total, bad], the oldest first
-        self.total = self.bad = 0
-
-    def add(self, step: int, bad: int = 0, count: int = 1) -> None:
-        """Count ``count`` events, ``bad`` of them bad."""
-        steps = self._steps
-        if not steps or steps[-1][0] < step:
-            self.move_to(step)
-            steps.append([step, 0, 0])
-        latest = steps[-1]
-        latest[1] += count
-        latest[2] += bad
-        self.total += count
-        self.bad += bad
-
-    def move_to(self, step: int) -> None:
-        """Drop events before the window that ends with ``step``."""
-        steps = self._steps
-        while steps and steps[0][0] <= step - self._length:
-            _, total, bad = steps.popleft()
-            self.total -= total
-            self.bad -= bad
+def first_token_s(leg: Leg, limits: ExecutionLimits, *, whole: bool) -> float:
+    """How long a model may stay silent at first, apart from the call's deadline: a multiple of its usual time."""
+    return max(leg.whole_patience_s if whole else leg.patience_s, limits.first_token_s)
 
 
-class RetryBudget:
-    """Limits retries and hedges over ten seconds to a share of the requests plus a floor."""
+def reserved_from(now: float, deadline: float, left_s: float) -> float:
+    """When the time that is reserved for the next model begins, of ``left_s`` seconds up to the deadline."""
+    return max(now, deadline - FALLBACK_SHARE * left_s)
 
-    __slots__ = ("_floor", "_requests", "_retries", "_share")
 
-    def __init__(self, limits: ExecutionLimits) -> None:
-        self._share = limits.retry_share
-        self._floor = limits.retries_per_s * WINDOW_S
-        self._requests = WindowedCount(WINDOW_S * PARTS)
-        self._retries = WindowedCount(WINDOW_S * PARTS + 1)  # includes the partial oldest step
+def is_too_late(at: float, deadline: float, timeout_s: float, limits: ExecutionLimits) -> bool:
+    """True if there is too little time for another attempt."""
+    return at > deadline - min(limits.least_s, LEAST_SHARE * timeout_s)
 
-    def asked(self, now: float, count: int = 1) -> None:
-        """Count requests by their first attempts."""
-        self._requests.add(int(now * PARTS), count=count)
 
-    def take(self, now: float) -> bool:
-        """Take one retry out of the budget; False if it is used up."""
-        part = int(now * PARTS)
-        self._requests.move_to(part)
-        self._retries.move_to(part)
-        if self._retries.total + 1 > self._share * self._requests.total + self._floor:
-            return False
-        self._retries.add(part)
-        return True
+def idle_until(now: float, deadline: float, idle_s: float, *, may_move_on: bool) -> float:
+    """When a silence within an answer ends it. If time is short, the next model keeps its share of what is left."""
+    wake_at = min(now + idle_s, deadline)
+    if may_move_on:
+        wake_at = min(wake_at, max(deadline - FALLBACK_SHARE * (deadline - now), now + LEAST_IDLE_S))
+    return wake_at
 
 
 class Pace(Struct, eq=False):
