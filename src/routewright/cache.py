@@ -144,7 +144,7 @@ class ResponseCache:
         caching = self._caching()
         lookup, now = caching.lookup(call), caching.clock.time()
         near, reason = list[NearEntry](), ""
-        exact = await caching.asked(caching.cache.get(lookup.key, now), lookup.until)
+        exact = await caching.asked(caching.cache.get(lookup.key, now), lookup.deadline)
         exact = exact if exact is not None and lookup.allows(exact) else None
         if exact is not None:
             reason = f"a hit: the same request was answered {now - exact.created_at:.0f} s ago"

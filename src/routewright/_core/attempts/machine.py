@@ -27,7 +27,7 @@ from routewright.wire import FaultKind, OnPartial, TokenBounds
 from .fallback import Chain, Traffic
 from .faults import FAULTS, Fault
 from .retry import Retries
-from .timeouts import ExecutionLimits, first_token_s, is_too_late, reserved_from
+from .timeouts import ExecutionLimits, is_too_late, reserved_from
 
 _REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)  # if the policy falls back on refusals
 
@@ -270,11 +270,12 @@ class Attempts(Struct, eq=False):
         place, leg = chain.place, chain.legs[chain.place]
         self._number = number = self._number + 1
         self._retries.count += 1
-        patience_s = first_token_s(leg, self.rules.limits, whole=self.whole or self.traffic.is_whole[leg.row])
+        is_whole = self.whole or self.traffic.is_whole[leg.row]
+        patience_s = max(leg.whole_patience_s if is_whole else leg.patience_s, self.rules.limits.first_token_s)
         if place + 1 >= len(chain.legs):
             latest = wake_at = deadline
         else:
-            latest = self._share(now)
+            latest = reserved_from(now, deadline, deadline - now if place else self.timeout_s)
             wake_at = min(now + patience_s, latest)
         self.latest = latest
         attempt = Attempt(number, leg, cap, patience_s, wake_at, now)

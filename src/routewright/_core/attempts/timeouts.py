@@ -5,15 +5,11 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire.problems import shown
-
-if TYPE_CHECKING:
-    from routewright._core.routing.plan import Leg  # settings are loaded without numpy
 
 
 class ExecutionLimits(Struct, frozen=True, kw_only=True):
@@ -70,11 +66,6 @@ LEAST_SHARE = 0.01
 """The least share of ``timeout_ms`` a further attempt needs, if smaller than the limits' ``least_s``."""
 LEAST_IDLE_S = 1.0
 """A shorter silence never ends an answer in favour of the next model."""
-
-
-def first_token_s(leg: Leg, limits: ExecutionLimits, *, whole: bool) -> float:
-    """How long a model may stay silent at first, apart from the call's deadline: a multiple of its usual time."""
-    return max(leg.whole_patience_s if whole else leg.patience_s, limits.first_token_s)
 
 
 def reserved_from(now: float, deadline: float, left_s: float) -> float:
