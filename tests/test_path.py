@@ -56,13 +56,13 @@ class Path(NamedTuple):
 
 LIMITS = {
     "plain": Path(60, 24, target="60 in 15"),
-    "named": Path(122, 35),
+    "named": Path(120, 38),
     "streamed": Path(80, 28, target="80 in 17"),
-    "limited": Path(120, 32, target="120"),
-    "everything in memory": Path(181, 36),
-    "everything in SQLite": Path(424, 51, target="250", slack=45),
+    "limited": Path(120, 33, target="120"),
+    "everything in memory": Path(181, 38),
+    "everything in SQLite": Path(424, 53, target="250", slack=45),
     "http": Path(91, 33, target="110"),
-    "http with a key": Path(145, 43, target="180"),
+    "http with a key": Path(145, 44, target="180"),
 }
 MEASURED_ON = (3, 11)
 """Python 3.12 inlines comprehensions, and each version has its own asyncio."""

@@ -8,13 +8,12 @@ from contextlib import suppress
 from routewright._core.accounts.payer import held_by_others, without_money
 from routewright._core.call import Call
 from routewright._core.request.rules import check_costs_nothing
-from routewright._core.routing.budget import UNLIMITED, Room, room_of, worst_of_start
+from routewright._core.routing.budget import UNLIMITED, room_of, worst_of_start
 from routewright._core.routing.choice import class_plan, input_of_call, within_money
 from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decide import Choice, choose, countable, decide, least_nanos
 from routewright._core.routing.decision import Decision
 from routewright._core.routing.inputs import Defaults
-from routewright._core.routing.plan import Plan
 from routewright.errors import NoCandidates, StorageUnavailable
 from routewright.loop import at_once
 from routewright.wire import DecisionInput, Grant, Replay
@@ -29,10 +28,6 @@ class Deciding:
     def __init__(self, counting: Counting, defaults: Defaults) -> None:
         self.counting = counting
         self._defaults = defaults
-
-    def class_plan(self, call: Call, budget: Room | None) -> Plan | None:
-        """The plan of the call's class, if it certainly is the call's own. A host that predicts qualities has none."""
-        return None if self.counting.predictor is not None else class_plan(call, budget, self._defaults)
 
     async def afford(self, hold: Admission, call: Call) -> Choice | bytes:
         """Decide within the money that the caller has left, and reserve the most that the plan can cost.
@@ -54,7 +49,7 @@ class Deciding:
                 budget = own_budget
                 if left_nanos is not None:
                     budget = (own_budget or UNLIMITED).within(left_nanos)
-                plan = self.class_plan(call, budget)
+                plan = None if self.counting.predictor is not None else class_plan(call, budget, self._defaults)
                 if plan is not None:
                     choice = Choice(plan, None, budget)
                 else:
@@ -86,12 +81,13 @@ class Deciding:
         """Decide within the call's own budget. Long prompts are counted in a worker thread; in plain code this blocks.
         Raises ``NoCandidates``."""
         budget = None if call.request.budget is None else room_of(call.request.budget)
-        plan = self.class_plan(call, budget)
+        plan = None if self.counting.predictor is not None else class_plan(call, budget, self._defaults)
         return await self.choose(call, self.input_of(call)) if plan is None else Choice(plan, None, budget)
 
     def input_of(self, call: Call) -> DecisionInput:
         """The input of a decision for the call alone, with the host's predicted qualities, if any."""
-        return self.counting.with_qualities(call, input_of_call(call, self._defaults))
+        decision_input = input_of_call(call, self._defaults)
+        return decision_input if self.counting.predictor is None else self.counting.with_qualities(call, decision_input)
 
     async def choose(self, call: Call, decision_input: DecisionInput) -> Choice:
         """Decide by an input of the call's own, and count tokens if their bounds leave the outcome open."""

@@ -27,7 +27,7 @@ from routewright.wire import FaultKind, OnPartial, TokenBounds
 from .fallback import Chain, Traffic
 from .faults import FAULTS, Fault
 from .retry import Retries
-from .timeouts import ExecutionLimits, is_too_late, reserved_from
+from .timeouts import FALLBACK_SHARE, ExecutionLimits, is_too_late
 
 _REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)  # if the policy falls back on refusals
 
@@ -275,7 +275,8 @@ class Attempts(Struct, eq=False):
         if place + 1 >= len(chain.legs):
             latest = wake_at = deadline
         else:
-            latest = reserved_from(now, deadline, deadline - now if place else self.timeout_s)
+            left_s = deadline - now if place else self.timeout_s  # all of it, whenever the first attempt begins
+            latest = max(now, deadline - FALLBACK_SHARE * left_s)
             wake_at = min(now + patience_s, latest)
         self.latest = latest
         attempt = Attempt(number, leg, cap, patience_s, wake_at, now)
@@ -290,7 +291,8 @@ class Attempts(Struct, eq=False):
 
     def _share(self, now: float) -> float:
         """The deadline, minus the time reserved for the next model."""
-        return reserved_from(now, self.deadline, self.deadline - now if self.chain.place else self.timeout_s)
+        left_s = self.deadline - now if self.chain.place else self.timeout_s
+        return max(now, self.deadline - FALLBACK_SHARE * left_s)
 
     def _may_retry(self, fault: Fault, now: float, jitter: float) -> bool:
         """Set the pause before a retry of the same model. False if the next model should be tried instead."""

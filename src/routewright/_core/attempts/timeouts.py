@@ -68,11 +68,6 @@ LEAST_IDLE_S = 1.0
 """A shorter silence never ends an answer in favour of the next model."""
 
 
-def reserved_from(now: float, deadline: float, left_s: float) -> float:
-    """When the time that is reserved for the next model begins, of ``left_s`` seconds up to the deadline."""
-    return max(now, deadline - FALLBACK_SHARE * left_s)
-
-
 def is_too_late(at: float, deadline: float, timeout_s: float, limits: ExecutionLimits) -> bool:
     """True if there is too little time for another attempt."""
     return at > deadline - min(limits.least_s, LEAST_SHARE * timeout_s)
