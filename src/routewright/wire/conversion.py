@@ -28,7 +28,7 @@ def converted(value: object, shape: type[T], path: str) -> T:
         if type(value) is not list:
             msgspec.to_builtins(value)  # refuses objects that convert() would read by attribute, such as numpy scalars
         return msgspec.convert(value, shape)
-    except (msgspec.ValidationError, AttributeError, TypeError, UnicodeEncodeError, RecursionError):
+    except Exception:  # a misfit, or whatever an object of the caller raises when msgspec reads its items or attributes
         pass  # may still be valid: a subclass of a number, string or mapping
     return rebuilt(value, shape, path)
 
