@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.accounts.books import INCIDENTS, WEEK_S, Books, forgotten_at, is_quiet
-from routewright._core.accounts.ledger import added, key_of, sum_of
+from routewright._core.accounts.ledger import key_of
 from routewright._core.accounts.state import KEPT_S, Expired, KeptResult
 from routewright.wire import (
     Events,
@@ -18,7 +18,6 @@ from routewright.wire import (
     Incidents,
     LedgerRow,
     LedgerRows,
-    LedgerSum,
     LedgerSums,
     PutEvent,
     PutIncident,
@@ -26,10 +25,9 @@ from routewright.wire import (
     Tokens,
 )
 from routewright.wire.timestamps import timestamp
-from tests.contracts.storage.samples import AT, make_row
+from tests.contracts.storage.samples import AT, ledger_sums, make_row
 
 NOW = 1_795_478_400.0
-EMPTY = LedgerSum("2026-11-21", "a", "a/one", "attempt", 0, Tokens(), 0, 0, 0, 0, 0)
 
 
 def event(number: int, at: float = NOW) -> StoredEvent:
@@ -133,17 +131,17 @@ ROWS = st.builds(
 )
 
 
-@given(st.lists(ROWS, max_size=6))
-def test_subtracting_every_row_leaves_an_empty_sum(rows: list[LedgerRow]) -> None:
-    total = EMPTY
-    for each in rows:
-        total = added(total, sum_of(each))
-    assert (total.rows, total.charge_nanos) == (len(rows), sum(each.charge_nanos for each in rows))
-    bounds = [each.cost_range_nanos or (each.cost_nanos, each.cost_nanos) for each in rows]
-    assert (total.least_nanos, total.most_nanos) == (sum(low for low, _ in bounds), sum(high for _, high in bounds))
-    for each in rows:
-        total = added(total, sum_of(each, -1))
-    assert total == EMPTY
+@given(st.lists(ROWS, max_size=6, unique_by=lambda each: (each.request_id, each.attempt)))
+def test_sums_add_up_all_rows_and_a_removed_row_leaves_nothing(rows: list[LedgerRow]) -> None:
+    kept, day = Books(3), LedgerSums(AT[:10], AT[:10])
+    for row in rows:
+        kept.book(row)
+    before = kept.answer(day)
+    assert before == ledger_sums(rows)
+    kept.book(replace(make_row("gone", 0, charge=5), kind="expired", cost_range_nanos=(1, 9)))
+    assert [total.kind for total in kept.answer(day)] == ["attempt"] * len(before) + ["expired"]
+    assert kept.unbook("gone") is not None
+    assert kept.answer(day) == before
 
 
 @given(st.lists(ROWS, max_size=8, unique_by=lambda each: (each.request_id, each.attempt)))

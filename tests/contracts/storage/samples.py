@@ -5,7 +5,8 @@ Defaults are equal except for what a test sets; random data is seeded. ``expecte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from random import Random
 from typing import Any, get_args
 
@@ -41,11 +42,13 @@ from routewright.wire import (
     LatencyCounts,
     LedgerRow,
     LedgerRows,
+    LedgerSum,
     Message,
     ModelSpan,
     PutAccount,
     PutKey,
     PutTrace,
+    RowKind,
     RunLimit,
     SetRetention,
     Short,
@@ -312,6 +315,22 @@ def make_row(call: str = "c", attempt: int = 1, charge: int = 0, cost: int | Non
     paid = charge if cost is None else cost
     facts: dict[str, Any] = {"at": AT, "model": "a/one", "provider": "a", "charge_nanos": charge, "cost_nanos": paid}
     return LedgerRow(request_id=call, attempt=attempt, **facts | given)
+
+
+def ledger_sums(rows: Iterable[LedgerRow]) -> list[LedgerSum]:
+    """Rows added up by day, provider, model and kind, in order."""
+
+    def name(row: LedgerRow) -> tuple[str, str, str, RowKind]:
+        return row.at[:10], row.provider, row.model, row.kind
+
+    sums = []
+    for names, group in groupby(sorted(rows, key=name), key=name):
+        members = list(group)
+        ranges = [row.cost_range_nanos or (row.cost_nanos, row.cost_nanos) for row in members]
+        tokens = Tokens(*(sum(getattr(row.tokens, each) for row in members) for each in ("input", "output", "cached")))
+        totals = [sum(getattr(row, each) for row in members) for each in ("cost_nanos", "charge_nanos", "credit_nanos")]
+        sums.append(LedgerSum(*names, len(members), tokens, *totals, *map(sum, zip(*ranges, strict=True))))
+    return sums
 
 
 def make_ask(call: str = "c", nanos: int = 0, **given: Any) -> Ask:

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.accounts.ledger import added, key_of, sum_of
+from routewright._core.accounts.ledger import key_of
 from routewright.errors import IdempotencyKeyReused, PreconditionFailed
 from routewright.testing import FakeClock
 from routewright.wire import (
@@ -24,7 +24,6 @@ from routewright.wire import (
     HealthSnapshot,
     LedgerRow,
     LedgerRows,
-    LedgerSum,
     LedgerSums,
     PutAccount,
     PutEvent,
@@ -54,6 +53,7 @@ from .samples import (
     Draft,
     Till,
     all_pages,
+    ledger_sums,
     make_account,
     make_event,
     make_row,
@@ -362,12 +362,7 @@ class Accounting(AccountsSuite):
         for first, last in DAYS:
             fits = {name: [row for row in rows[name] if first <= row.at[:10] <= last] for name in names}
             for name in names:
-                sums: dict[tuple[str, ...], LedgerSum] = {}
-                for each in map(sum_of, fits[name]):
-                    key = each.day, each.provider, each.model, each.kind
-                    sums[key] = added(sums[key], each) if key in sums else each
-                expected = [each for _, each in sorted(sums.items())]
-                assert await till.storage.read(name, LedgerSums(first, last)) == expected
+                assert await till.storage.read(name, LedgerSums(first, last)) == ledger_sums(fits[name])
 
     async def test_sums_may_exceed_the_largest_amount(self, till: Till) -> None:
         for account in ("acme", "other"):

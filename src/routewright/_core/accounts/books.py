@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from math import inf
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -35,14 +36,16 @@ from routewright.wire import (
     RevokeKey,
     RowKind,
     StoredEvent,
+    Tokens,
     Written,
 )
 from routewright.wire.timestamps import timestamp
 
-from .ledger import added, key_of, sum_of
+from .ledger import key_of
 from .state import Expired, KeptResult
 
 T = TypeVar("T")
+_amounts = attrgetter("tokens.input", "tokens.output", "tokens.cached", "cost_nanos", "charge_nanos", "credit_nanos")
 INCIDENTS = 100  # the newest are kept
 WEEK_S = 7 * 24 * 3600.0  # how long events, and the times of their ``once`` keys, are kept
 BOOKED = PutAccount | PutKey | RevokeKey | DeleteResults | PutIncident | PutEvent | PutAgentState
@@ -61,7 +64,8 @@ class Books:
         self._keys: dict[str, Key] = {}
         self._rows: OrderedDict[tuple[str, int], LedgerRow] = OrderedDict()
         self._expired: OrderedDict[str, Expired] = OrderedDict()
-        self._sums: dict[tuple[str, str, str, RowKind], LedgerSum] = {}
+        self._sums: dict[tuple[str, str, str, RowKind], list[int]] = {}
+        """By day, provider, model and kind: the other fields of a ``LedgerSum``, in order."""
         self._kept: OrderedDict[bytes, tuple[Environment, float, KeptResult]] = OrderedDict()
         """With environment and expiry in Unix seconds."""
         self._events: OrderedDict[str, StoredEvent] = OrderedDict()
@@ -122,7 +126,8 @@ class Books:
             case Keys():
                 return sorted(self._keys.values(), key=lambda key: (key.created_at, key.id))
             case LedgerSums(first, last):
-                return [each for _, each in sorted(self._sums.items()) if first <= each.day <= last]
+                rows = sorted((name, sums) for name, sums in self._sums.items() if first <= name[0] <= last)
+                return [LedgerSum(*name, sums[0], Tokens(*sums[1:4]), *sums[4:]) for name, sums in rows]
             case AgentState():
                 for put in reversed(self._states.values()):
                     by_claim = query.claim is not None and put.claim == query.claim
@@ -219,12 +224,12 @@ class Books:
         return Written(created)
 
     def _sum(self, row: LedgerRow, sign: int) -> None:
-        more = sum_of(row, sign)
-        name = more.day, more.provider, more.model, more.kind
-        there = self._sums.pop(name, None)
-        found = more if there is None else added(there, more)
-        if found.rows:
-            self._sums[name] = found
+        name = row.at[:10], row.provider, row.model, row.kind
+        sums = self._sums.setdefault(name, [0] * 9)
+        for place, amount in enumerate((1, *_amounts(row), *(row.cost_range_nanos or [row.cost_nanos] * 2))):
+            sums[place] += sign * amount
+        if not sums[0]:
+            del self._sums[name]
 
 
 def is_quiet(last: float, write: PutEvent) -> bool:

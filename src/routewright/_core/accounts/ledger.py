@@ -16,41 +16,15 @@ from routewright.wire import (
     AddCredit,
     Environment,
     LedgerRow,
-    LedgerSum,
     PutAccount,
     PutKey,
     StoredEvent,
     ThresholdCrossed,
-    Tokens,
 )
 from routewright.wire.timestamps import timestamp
 
 from .payer import MONTH, RUN, End, Hold, purses_of
 from .state import KEPT_S, Expired, KeptResult, State, StoredAccounts, scope_of
-
-
-def sum_of(row: LedgerRow, sign: int = 1) -> LedgerSum:
-    """The sum of one row. ``sign=-1`` negates it, to subtract a row with ``added``."""
-    low, high = row.cost_range_nanos or (row.cost_nanos, row.cost_nanos)
-    tokens = Tokens(sign * row.tokens.input, sign * row.tokens.output, sign * row.tokens.cached)
-    cost, charge, credit = sign * row.cost_nanos, sign * row.charge_nanos, sign * row.credit_nanos
-    names = row.at[:10], row.provider, row.model, row.kind
-    return LedgerSum(*names, sign, tokens, cost, charge, credit, sign * low, sign * high)
-
-
-def added(there: LedgerSum, more: LedgerSum) -> LedgerSum:
-    """Add two sums. Day, provider, model and kind are those of the first."""
-    was, used = there.tokens, more.tokens
-    return replace(
-        there,
-        rows=there.rows + more.rows,
-        tokens=Tokens(was.input + used.input, was.output + used.output, was.cached + used.cached),
-        cost_nanos=there.cost_nanos + more.cost_nanos,
-        charge_nanos=there.charge_nanos + more.charge_nanos,
-        credit_nanos=there.credit_nanos + more.credit_nanos,
-        least_nanos=there.least_nanos + more.least_nanos,
-        most_nanos=there.most_nanos + more.most_nanos,
-    )
 
 
 def key_of(row: LedgerRow) -> str:
