@@ -13,8 +13,9 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
+from routewright._core.accounts.ledger import key_of
 from routewright._core.analytics.rollup import counted_of
-from routewright.backends.storage.memory import MemoryStorage
+from routewright.backends.storage.memory import BATCH, MemoryStorage
 from routewright.backends.storage.memory.accounts import VALUES
 from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.errors import PreconditionFailed, ValidationFailed
@@ -32,6 +33,8 @@ from routewright.wire import (
     FeedbackByTrace,
     HealthSnapshot,
     LedgerRow,
+    LedgerRows,
+    LedgerSums,
     PutAccount,
     PutAgentState,
     PutFeedback,
@@ -47,7 +50,7 @@ from routewright.wire import (
     Traces,
     UsageCounts,
 )
-from tests.contracts.storage.samples import make_account, make_trace
+from tests.contracts.storage.samples import AT, ledger_sums, make_account, make_row, make_trace
 from tests.contracts.storage.suites import BooksContract, StorageContract
 from tests.contracts.storage.walk import walk
 
@@ -129,6 +132,25 @@ async def test_traces_that_memory_drops_stay_counted() -> None:
     assert await _requests(storage) == 6
     await storage.apply("default", [DeleteTraces()])
     assert await _requests(storage) == 3
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_memory_reports_are_right_while_dropped_traces_wait_for_their_batch(reads: bool) -> None:
+    storage, rows = MemoryStorage(newest=5), list[LedgerRow]()
+    for number in range(2 * BATCH + 9):
+        draft = Draft(make_trace(number))
+        draft.rows = [make_row(draft.id, charge=number)]
+        rows += draft.rows
+        storage.keep("default", draft, [])
+        if reads and number % 3 == 0:
+            assert await _requests(storage) == number + 1
+            assert await storage.read("default", LedgerSums(AT[:10], AT[:10])) == ledger_sums(rows)
+            found = await storage.scan("default", LedgerRows(), after=None, limit=9)
+            assert found == sorted(rows[-5:], key=key_of, reverse=True)
+    assert await _requests(storage) == 2 * BATCH + 9
+    assert await storage.read("default", LedgerSums(AT[:10], AT[:10])) == ledger_sums(rows)
+    await storage.apply("default", [DeleteTraces()])
+    assert await _requests(storage) == 2 * BATCH + 4, "those that were dropped stay counted"
 
 
 async def test_memory_bounds_its_roll_ups_too_and_forgets_the_oldest_hours() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from routewright._core.analytics import rollup
@@ -21,6 +22,7 @@ from routewright._core.analytics.rollup import (
     GROUPS,
     Rollups,
     bucket_of,
+    counted_of,
     merged,
     packed,
     quantile,
@@ -361,6 +363,22 @@ def test_a_replaced_trace_counts_like_its_replacement(old: Trace, new: Trace, ot
 def test_the_order_of_traces_does_not_matter(traces: list[Trace], chance: random.Random) -> None:
     shuffled = chance.sample(traces, len(traces))
     assert state(rollups_of(traces)) == state(rollups_of(shuffled))
+
+
+@given(st.lists(st.tuples(TRACES | CROWDED, st.sampled_from([(), ("team",), KEYS])), max_size=8), st.randoms())
+def test_traces_counted_together_count_like_each_alone(
+    traces: list[tuple[Trace, tuple[str, ...]]], chance: random.Random
+) -> None:
+    often = chance.choices(traces, k=3 * len(traces)) if traces else []
+    many = [
+        (replace(each, cost_usd=chance.random(), duration_ms=chance.choice([1, 1.001])), keys) for each, keys in often
+    ]
+    for values in (None, 2):
+        alone, together = Rollups(values), Rollups(values)
+        for trace, keys in many:
+            alone.add(trace, keys)
+        together.count_all((counted_of(trace), keys) for trace, keys in many)
+        assert state(together) == state(alone)
 
 
 def test_replacing_a_trace_changes_only_what_differs() -> None:

@@ -34,6 +34,9 @@ K = TypeVar("K")
 T = TypeVar("T")
 TEXT_BYTES = 64 * 1024 * 1024
 """Captured prompts and answers of an account."""
+BATCH = 128
+"""Dropped traces counted at a time, in half the time that each would take alone. Less than one call in a hundred waits
+for them."""
 _by_key = attrgetter("key")
 
 
@@ -350,18 +353,24 @@ class MemoryStorage(BaseStorage):
         kept.feedback.pop(trace_id, None)
         self._unname(dropped)
         if kept.uncounted.pop(trace_id, None) is not None:
-            self._count(kept, dropped)
+            kept.due.append(dropped)
+            if dropped.text_bytes or len(kept.due) >= BATCH:  # texts would exceed their limit
+                self._count(kept)
 
     def _counted(self, kept: KeptAccount) -> Rollups:
         """The roll-ups, including all traces."""
-        while kept.uncounted:
-            self._count(kept, kept.uncounted.pop(next(iter(kept.uncounted))))
+        kept.due += kept.uncounted.values()
+        kept.uncounted.clear()
+        self._count(kept)
         return kept.rollups
 
-    def _count(self, kept: KeptAccount, put: TraceDraft) -> None:
-        self._book(kept, put)
-        kept.rollups.count(put.counted, put.rollup_keys)
+    def _count(self, kept: KeptAccount) -> None:
+        """Count and book the traces that are due."""
+        for put in kept.due:
+            self._book(kept, put)
+        kept.rollups.count_all((put.counted, put.rollup_keys) for put in kept.due)
         kept.rollups.keep_newest(self._newest)
+        kept.due.clear()
 
     def _book(self, kept: KeptAccount, put: TraceDraft) -> None:
         for row in put.rows:
@@ -373,7 +382,8 @@ class MemoryStorage(BaseStorage):
         if rows:
             caller = wire.Caller(account, put.environment, rows[0].key_id)
             at_once(self.accounts.settle(None, Facts(put.id, caller, rows[0].at, rows=rows)))
-            self._count(kept, kept.uncounted.pop(put.id))
+            kept.due.append(kept.uncounted.pop(put.id))
+            self._count(kept)
 
     def _count_out(self, kept: KeptAccount, put: TraceDraft) -> None:
         if kept.uncounted.pop(put.id, None) is None:

@@ -51,6 +51,8 @@ class KeptAccount:
         self.text_bytes = 0
         self.uncounted: dict[str, TraceDraft] = {}
         """Drafts that are not in the roll-ups yet. They are only counted when a report asks."""
+        self.due: list[TraceDraft] = []
+        """Those whose traces were dropped. They are counted in batches."""
         self.rollups = Rollups(VALUES)
         self.feedback: OrderedDict[str, wire.PutFeedback] = OrderedDict()
         self.snapshots: OrderedDict[str, tuple[Snapshot, float]] = OrderedDict()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -13,15 +11,13 @@ from msgspec.structs import replace
 
 from routewright import wire
 from routewright._core.analytics.rollup import (
-    MOST_MS,
-    MOST_NANOS,
-    MOST_TOKENS,
-    bucket_of,
+    amounts_of,
     counted_of,
-    latency_in,
+    group_of,
     shape_of,
 )
 from routewright._core.money import usd
+from routewright._core.routing.board import LruCache
 from routewright._core.trace.filter import number_of, text_of
 from routewright._core.trace.spans import CallLine, item_of
 from routewright.errors import StorageCorrupt
@@ -39,6 +35,8 @@ STORED = (
 )
 """The columns of a ``Stored``."""
 _encode = msgspec.json.Encoder().encode
+_shapes: LruCache[Hashable, bytes] = LruCache(4_096)
+"""Encoded shapes by ``group_of``: an hour has few."""
 _pack = msgspec.msgpack.Encoder().encode
 _decode = msgspec.json.decode
 COLUMNS = (
@@ -219,42 +217,12 @@ def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
 
 def _counted(account: str, counted: Counted, rollup_keys: Sequence[str], sign: int) -> tuple[Any, ...]:
     """A row of ``uncounted``: the shape of a trace and its amounts."""
-    tokens, latency = counted.tokens, counted.latency
-    if counted.metadata or rollup_keys or counted.lookups or counted.kind == "agent":
-        shape = _shape(counted, rollup_keys)
-    else:  # one of few shapes, encoded once
-        tried = None if latency is None else (*latency[:2], latency_in(bucket_of(min(latency[2], MOST_MS))))
-        shape = _known_shape(
-            counted.environment, counted.created_at[:13], counted.is_error, counted.model, counted.was_tried,
-            tuple(counted.ended), counted.fallback, tried,
-        )  # fmt: skip
-    return (
-        account, shape, sign, sign * min(counted.cost_nanos, MOST_NANOS), sign * min(counted.charged_nanos, MOST_NANOS),
-        sign * min(tokens.input, MOST_TOKENS), sign * min(tokens.output, MOST_TOKENS),
-        sign * min(tokens.cached, MOST_TOKENS),
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=4_096)
-def _known_shape(
-    environment: Environment,
-    hour: str,
-    is_error: bool,
-    model: str,
-    was_tried: bool,
-    ended: tuple[tuple[str, bool], ...],
-    fallback: str | None,
-    latency: tuple[str, str, float] | None,
-) -> bytes:
-    counted = Counted(
-        environment=environment, created_at=hour, is_error=is_error, model=model, cost_nanos=0, charged_nanos=0,
-        tokens=wire.Tokens(), metadata={}, was_tried=was_tried, ended=ended, fallback=fallback, latency=latency,
-    )  # fmt: skip
-    return _shape(counted, ())
-
-
-def _shape(counted: Counted, rollup_keys: Sequence[str]) -> bytes:
-    return _encode((shape_of(counted, rollup_keys), rollup_keys))
+    group = group_of(counted, rollup_keys)
+    shape = _shapes[group]
+    if shape is None:
+        shape = _encode((shape_of(counted, rollup_keys), rollup_keys))
+        _shapes.put(group, shape)
+    return account, shape, sign, *(sign * amount for amount in amounts_of(counted))
 
 
 def _tags(account: str, trace: TraceItem) -> Iterator[tuple[Any, ...]]:
@@ -287,5 +255,7 @@ def _names(given: DecisionInput | None) -> tuple[str, ...]:
 
 def _name(connection: Statements, named: Iterable[tuple[str, ...]], by: int) -> None:
     """Count the traces that name each snapshot."""
-    counts = Counter(chain.from_iterable(named))
-    insert(connection, _NAME, [(snapshot_id, 0, by * count, 0.0) for snapshot_id, count in sorted(counts.items())])
+    counts: dict[str, int] = {}
+    for snapshot_id in chain.from_iterable(named):
+        counts[snapshot_id] = counts.get(snapshot_id, 0) + by
+    insert(connection, _NAME, [(snapshot_id, 0, count, 0.0) for snapshot_id, count in sorted(counts.items())])
