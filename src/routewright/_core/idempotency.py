@@ -18,17 +18,14 @@ def fingerprint(method: str, path: str, body: Any) -> str:
     told = {key: value for key, value in body.items() if key != "idempotency_key"} if isinstance(body, dict) else body
     content = _encode([method, path, told])
     if b".0" in content:  # may be an integer written as a float
-        content = _encode([method, path, _plain(told)])
+        content = _encode(_decode(content))
     return blake2b(content, digest_size=20).hexdigest()
 
 
-def _plain(value: Any) -> Any:
-    """Convert whole floats to integers: 2000.0 to 2000."""
-    match value:
-        case dict():
-            return {key: _plain(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_plain(each) for each in value]
-        case float() if value.is_integer() and abs(value) < _EXACT:
-            return int(value)
-    return value
+def _number(text: str) -> float:
+    """A float; an integer if it is whole: 2000.0 is 2000."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < _EXACT else value
+
+
+_decode = msgspec.json.Decoder(float_hook=_number).decode
