@@ -50,33 +50,38 @@ class SseParser:
         if self._after_cr and data:
             self._after_cr = False
             data = data[1:] if data[0] == _LF else data
-        for piece in data.splitlines(keepends=True):
-            ended = piece[-1] in (_CR, _LF)
-            self._after_cr = piece[-1] == _CR
-            line = piece.rstrip(b"\r\n") if ended else piece
-            self._partial_bytes += len(line)
-            if self._partial_bytes > self._max_line_bytes:
-                raise ProviderFault("malformed", f"a line of the event stream is over {self._max_line_bytes} bytes")
-            if not ended:
-                self._partial.append(line)
-                continue
+        lines = data.splitlines()
+        if not lines:
+            return
+        self._after_cr = data[-1] == _CR
+        rest = b"" if data[-1] in (_CR, _LF) else lines.pop()
+        for line in lines:
             if self._partial:
                 line = b"".join((*self._partial, line))
                 self._partial.clear()
-            self._partial_bytes = 0
-            event = self._take(line)
-            if event is not None:
+                self._partial_bytes = 0
+            self._check_length(len(line))
+            if self._at_start:
+                self._at_start = False
+                line = line.removeprefix(_BOM)
+            if line:
+                self._take(line)
+                continue
+            if self._data:
+                event = SseEvent("\n".join(self._data), self._event or "message", self._id)
+                self._data.clear()
                 yield event
-
-    def _take(self, line: bytes) -> SseEvent | None:
-        if self._at_start:
-            self._at_start = False
-            line = line.removeprefix(_BOM)
-        if not line:
-            event = SseEvent("\n".join(self._data), self._event or "message", self._id) if self._data else None
-            self._data.clear()
             self._event = ""
-            return event
+        if rest:
+            self._partial.append(rest)
+            self._partial_bytes += len(rest)
+            self._check_length(self._partial_bytes)
+
+    def _check_length(self, size: int) -> None:
+        if size > self._max_line_bytes:
+            raise ProviderFault("malformed", f"a line of the event stream is over {self._max_line_bytes} bytes")
+
+    def _take(self, line: bytes) -> None:
         try:
             text = line.decode()
         except UnicodeDecodeError:
@@ -95,4 +100,3 @@ class SseParser:
             self._stray = b'{"error": ' + value.encode() + b"}"
         elif len(self._stray) < MAX_STRAY_BYTES and (self._stray or name.startswith("{")):
             self._stray += line
-        return None
