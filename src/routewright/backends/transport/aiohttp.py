@@ -7,18 +7,21 @@ import io
 import socket
 import ssl
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
+from msgspec import Struct
 
 from routewright.errors import ProviderFault
 
 from .connections import DEFAULT_LIMITS, Answer, LoopPool, LoopPools, TransportLimits, broken, refused_by, unconnected
 from .network import Network, Proxy
 
+T = TypeVar("T")
 _CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ClientSSLError, aiohttp.ConnectionTimeoutError)
 _BROKEN_ERRORS = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 _WARNS_OVER_BYTES = 1 << 20
@@ -34,13 +37,9 @@ class AiohttpTransport:
         self._proxy_of = network.proxy_of
         self._pools = LoopPools(lambda loop: _Pool(loop, limits, network.tls), asyncio.get_running_loop)
 
-    @asynccontextmanager
-    async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
-    ) -> AsyncIterator[Answer]:
+    def request(self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None) -> _Exchange:
         """Send one request. The answer is valid inside the context."""
-        data = io.BytesIO(body) if body is not None and len(body) > _WARNS_OVER_BYTES else body
-        session, fault, proxy, more = self._pools.get().session, None, None, dict[str, Any]()
+        proxy, more = None, dict[str, Any](allow_redirects=False)
         if self._proxy_of is not None:
             (scheme, netloc, *_) = urlsplit(url)
             if proxy := self._proxy_of(scheme, netloc):
@@ -49,33 +48,45 @@ class AiohttpTransport:
                     headers = {**headers, **proxy.headers}
                 else:  # the proxy of a tunnel must not see the request's headers
                     more["proxy_headers"] = proxy.headers
-        try:
-            response = await session.request(method, url, headers=headers, data=data, allow_redirects=False, **more)
-        except _BROKEN_ERRORS as exc:
-            fault = _fault(exc, url, proxy)
-        else:
-            if proxy is not None and response.status == 407:  # of an http address
-                response.close()
-                fault = refused_by(proxy, urlsplit(url).netloc, 407)
-        if fault is not None:
-            raise fault  # outside the handler, without aiohttp's exception as context
-
-        async def receive() -> bytes:
-            try:
-                return await response.content.readany()
-            except _BROKEN_ERRORS as exc:
-                broke = _fault(exc, url, proxy)
-            raise broke
-
-        try:
-            named = {name.lower(): value for name, value in response.headers.items()}
-            yield Answer(response.status, named, receive, self._answer_bytes)
-        finally:
-            response.close()  # connections with a fully read body are back in the pool by now
+        data = io.BytesIO(body) if body is not None and len(body) > _WARNS_OVER_BYTES else body
+        send = partial(self._pools.get().session.request, method, url, headers=headers, data=data, **more)
+        return _Exchange(send, url, proxy, self._answer_bytes)
 
     async def aclose(self) -> None:
         """Close all pools. Idempotent."""
         await self._pools.aclose()
+
+
+class _Exchange(Struct, eq=False):
+    """One request, the context of its answer."""
+
+    send: Callable[[], Awaitable[aiohttp.ClientResponse]]
+    url: str
+    proxy: Proxy | None
+    answer_bytes: int
+    response: aiohttp.ClientResponse = None  # type: ignore[assignment]
+    """Set when it is entered."""
+
+    async def __aenter__(self) -> Answer:
+        self.response = response = await self._wait(self.send())
+        if self.proxy is not None and response.status == 407:  # of an http address
+            response.close()
+            raise refused_by(self.proxy, urlsplit(self.url).netloc, 407)
+        named = {name.lower(): value for name, value in response.headers.items()}
+        return Answer(response.status, named, self._receive, self.answer_bytes)
+
+    async def __aexit__(self, *raised: object) -> None:
+        self.response.close()  # connections with a fully read body are back in the pool by now
+
+    async def _receive(self) -> bytes:
+        return await self._wait(self.response.content.readany())
+
+    async def _wait(self, waiting: Awaitable[T]) -> T:
+        try:
+            return await waiting
+        except _BROKEN_ERRORS as exc:
+            fault = _fault(exc, self.url, self.proxy)
+        raise fault  # outside the handler, without aiohttp's exception as context
 
 
 class _Pool(LoopPool):

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from msgspec import Struct
+
 from routewright.errors import ProviderFault
 
 from .network import Proxy
@@ -111,19 +113,18 @@ def _causes(error: BaseException | None, *, outermost: bool = True) -> Iterator[
 # --- bodies
 
 
-class Answer:
+class Answer(Struct, eq=False):
     """An HTTP answer whose headers have arrived (``protocols.Response``)."""
 
-    def __init__(self, status: int, headers: Mapping[str, str], receive: Receive, limit: int) -> None:
-        self.status = status
-        self.headers = headers
-        """Names in lower case."""
-        self._receive = receive
-        self._limit = limit
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    receive: Receive
+    limit: int
 
     def chunks(self) -> Body:
         """The body as it arrives, decompressed."""
-        return Body(self._receive, self.headers.get("content-encoding", ""), self._limit)
+        return Body(self.receive, self.headers.get("content-encoding", ""), self.limit)
 
     async def read(self, limit: int) -> bytes:
         """At most ``limit`` bytes of the body; more raises ``ProviderFault("malformed")``."""
