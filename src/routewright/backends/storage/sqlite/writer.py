@@ -188,16 +188,18 @@ class Writer:
             unsynced.put(None)
 
     def _sync_all(self, unsynced: Unsynced) -> None:
-        found: list[tuple[Sequence[Reply[Any]], SimpleQueue[None]] | None] = []
-        while None not in found:
-            found = [unsynced.get()]
-            found += [unsynced.get() for _ in range(unsynced.qsize())]  # nobody else reads it
-            taken = [each for each in found if each is not None]
-            self._answer_synced([reply for replies, _ in taken for reply in replies])
+        while (batch := unsynced.get()) is not None:
+            replies, waiting = [*batch[0]], [batch[1]]
+            while not unsynced.empty() and (batch := unsynced.get()) is not None:
+                replies += batch[0]
+                waiting.append(batch[1])
+            self._answer_synced(replies)
             self._is_stalled = False
-            for _, synced in taken:
+            for synced in waiting:
                 synced.put(None)
-            del taken
+            if batch is None:
+                return
+            del batch, replies
 
     def _take(self) -> list[Request | PendingAsk] | None:
         """The next batch of requests; empty when only upkeep is due. None ends the thread."""
