@@ -194,8 +194,7 @@ async def while_connected(exchange: Exchange, work: Callable[[], Awaitable[T]]) 
         task = None
     if task is None:
         return await _watched(exchange, work)
-    watch = _Watch()
-    watch.exchange, watch.task, watch.context = exchange, task, copy_context()
+    watch = _Watch(exchange, task, copy_context())
     alarms = here.alarms
     if alarms is None or alarms.loop() is not task.get_loop():
         alarms = alarms_of(task.get_loop())
@@ -212,16 +211,16 @@ async def while_connected(exchange: Exchange, work: Callable[[], Awaitable[T]]) 
             watch.watcher.cancel()
 
 
-class _Watch:
+class _Watch(msgspec.Struct, eq=False):
     """Watches for a disconnect on asyncio, where a task group would cost as much as a decision. Its task starts late;
     until then it is an entry among the deadlines of the loop."""
 
-    entry: Entry | None
     exchange: Exchange
     task: asyncio.Task[Any]
     context: Context
+    entry: Entry | None = None
     watcher: asyncio.Task[None] | None = None
-    left = False
+    left: bool = False
 
     def ring(self, now: float) -> float:
         """Start to watch (``PendingDeadline``)."""
