@@ -131,4 +131,7 @@ def parse(received: list[bytes]) -> int:
 
 def read_stream(provider: HttpProvider, call: UpstreamCall, received: list[bytes]) -> int:
     parser, reader = SseParser(), provider._reader(call, {})
-    return sum(1 for piece in received for event in parser.feed(piece) for _ in reader.add(event))
+    for piece in received:
+        for event in parser.feed(piece):
+            reader.add(event)
+    return len(reader.chunks)

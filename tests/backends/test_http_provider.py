@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import pairwise, product
@@ -34,7 +34,7 @@ from routewright.backends.providers.http import REFUSED_S, HttpProvider
 from routewright.errors import ProviderFault, UpstreamFailed, ValidationFailed
 from routewright.router import StepCall, StepDone
 from routewright.testing import FakeClock
-from routewright.wire import Chunk, Delta, Finish, Model, Params, UpstreamCall, Usage
+from routewright.wire import Delta, Finish, Model, Params, UpstreamCall, Usage
 from routewright.wire.account import Secret
 from tests.upstream import Answer, Cut, Gate, Request, Upstream, of_json
 
@@ -200,9 +200,9 @@ async def test_a_stream_is_read_lazily() -> None:
     class Counting(Reader):
         events = 0
 
-        def take(self, document: bytes | str) -> Iterator[Chunk]:
+        def take(self, document: bytes | str) -> None:
             self.events += 1
-            yield Delta(str(document))
+            self.chunks.append(Delta(str(document)))
 
     counting = Counting("counting")
     async with aclosing(streamed(counting, AtOnce(b"data:{}\n\n" * 10_000), str)) as stream:

@@ -309,8 +309,8 @@ def _check_agrees(name: str, given: object, field: str, value: object, meant: in
         raise ValidationFailed.of(Problem(name, f"is {given}, but {field} is {shown(value)}", "pass only one of them"))
 
 
-def _are_plain(messages: list[Message]) -> bool:
-    """True if all messages are plain text."""
+def are_plain(messages: list[Message]) -> bool:
+    """True if all messages are plain text in a common role."""
     for message in messages:
         if (
             type(message) is not Message
@@ -357,7 +357,7 @@ def _has_plain_types(request: Any) -> bool:
             )
         )
         and type(request.messages) is list
-        and _are_plain(request.messages)
+        and are_plain(request.messages)
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVarTuple
 
 import anyio.lowlevel
 import msgspec
@@ -18,6 +18,7 @@ from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
 
 from .faults import CUT, Redact, conceal, fault_in_answer, malformed
 
+Ts = TypeVarTuple("Ts")
 EVENTS = "text/event-stream"
 MAX_ANSWER_BYTES = 32 << 20
 SLICE_BYTES = 4096
@@ -25,8 +26,8 @@ SLICE_BYTES = 4096
 
 
 class Reader(ABC):
-    """Decodes one answer in a vendor's protocol. Raises ``ProviderFault`` for an invalid or incomplete answer, after
-    the chunks before it, above all its usage.
+    """Decodes one answer in a vendor's protocol into ``chunks``. Raises ``ProviderFault`` for an invalid or incomplete
+    answer, once the chunks before it, above all its usage, are in ``chunks``.
     """
 
     # terms of the protocol, for errors
@@ -36,6 +37,8 @@ class Reader(ABC):
 
     def __init__(self, provider: str, tier: str = "") -> None:
         """``tier``: the service tier, if known."""
+        self.chunks: list[Chunk] = []
+        """What was decoded and not taken yet."""
         self._provider = provider
         self._tier = tier
         self._tools = ToolCalls()
@@ -45,32 +48,43 @@ class Reader(ABC):
         self._reason: str | None = None
 
     @abstractmethod
-    def take(self, document: bytes | str) -> Iterator[Chunk]:
-        """Give the chunks of a document, usage last."""
+    def take(self, document: bytes | str) -> None:
+        """Decode a document, usage last."""
 
-    def add(self, event: SseEvent) -> Iterator[Chunk]:
-        """Give the chunks of one event; an empty ``Delta`` as a sign of life if it has none. Nothing may be read after
-        a ``Finish``."""
+    def _take(self, usage: Usage | None, read: Callable[[*Ts], None], *document: *Ts) -> None:
+        """Add what ``read`` adds of a document, then its usage, also before a fault; if there is neither, an empty
+        ``Delta`` as a sign of life."""
+        before = len(self.chunks)
+        try:
+            read(*document)
+        finally:
+            if usage is not None:
+                self.chunks.append(usage)
+        if len(self.chunks) == before:
+            self.chunks.append(Delta(""))
+
+    def add(self, event: SseEvent) -> None:
+        """Decode one event."""
         if event.event == "error":
             raise fault_in_answer(self._provider, event.data)
-        yield from self.take(event.data)
+        self.take(event.data)
 
-    def read(self, document: bytes) -> Iterator[Chunk]:
-        """Give the chunks of a complete answer, ``Finish`` last."""
-        yield from self.take(document)
+    def read(self, document: bytes) -> None:
+        """Decode a complete answer, ``Finish`` last."""
+        self.take(document)
         if not self._started:
             raise malformed(self._provider, f"no {self.holder}", document)
-        yield self.end()
+        self.end()
 
-    def end(self) -> Finish:
-        """Return the end of the answer. Raises if it is empty or incomplete."""
+    def end(self) -> None:
+        """Add the end of the answer, after which nothing may be read. Raises if it is empty or incomplete."""
         if self._reason is None:
             raise ProviderFault("truncated", f"{self._provider} ended the answer without a {self.ending}", status=200)
         if self._tools and self._reason == "stop":
             self._reason = "tool_calls"  # some hosts report "stop" if a tool was required
         if not self._spoke and not self._tools and self._reason not in CUT:
             raise malformed(self._provider, f"neither {self.content} nor tool calls")
-        return Finish(self._reason)
+        self.chunks.append(Finish(self._reason))
 
 
 async def whole(reader: Reader, response: Response, redact: Redact) -> AsyncGenerator[Chunk, None]:
@@ -99,7 +113,8 @@ async def streamed(reader: Reader, response: Response, redact: Redact) -> AsyncG
                         async for _ in body:
                             pass
                     return
-        yield _end(parser, reader)
+        _end(parser, reader)
+        yield reader.chunks.pop()
     except ProviderFault as fault:
         fault.answered = True
         conceal(fault, redact)
@@ -115,51 +130,35 @@ def _read(data: bytes, parser: SseParser, reader: Reader) -> Iterator[Chunk | No
         said = False
         for event in parser.feed(data[at : at + SLICE_BYTES]):
             said = True
-            yield from reader.add(event)
+            try:
+                reader.add(event)
+            finally:  # also before a fault
+                yield from reader.chunks
+                reader.chunks.clear()
         if not said:
             yield None
 
 
-def _end(parser: SseParser, reader: Reader) -> Finish:
-    """The end of a stream. An error outside all events becomes the fault."""
+def _end(parser: SseParser, reader: Reader) -> None:
+    """Add the end of a stream. An error outside all events becomes the fault."""
     try:
         return reader.end()
     except ProviderFault as raised:
         fault = raised
     stray = parser.stray()
     if '"error"' in stray:
-        for _ in reader.add(SseEvent(stray, "error")):
-            pass  # it raises
+        reader.add(SseEvent(stray, "error"))  # it raises
     raise fault
 
 
 def read_whole(reader: Reader, body: bytes) -> Iterator[Chunk]:
     """Give the chunks of a document; of an invalid one only its usage, before the fault."""
-    chunks = list[Chunk]()
     try:
-        chunks.extend(reader.read(body))
+        reader.read(body)
     except ProviderFault:
-        yield from (chunk for chunk in chunks if isinstance(chunk, Usage))
+        yield from (chunk for chunk in reader.chunks if isinstance(chunk, Usage))
         raise
-    yield from chunks
-
-
-def usage_last(chunks: Iterator[Chunk], usage: Usage | None) -> Iterator[Chunk]:
-    """Give the chunks of a document, then its usage; an empty ``Delta`` as a sign of life if there is neither. A fault
-    is raised after the usage."""
-    said = False
-    try:
-        for chunk in chunks:
-            said = True
-            yield chunk
-    except ProviderFault:
-        if usage is not None:
-            yield usage
-        raise
-    if usage is not None:
-        yield usage
-    elif not said:
-        yield Delta("")
+    yield from reader.chunks
 
 
 def count_of(value: Any) -> int | None:

@@ -16,24 +16,21 @@ import msgspec
 
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.wire import (
-    Chunk,
     Delta,
     FaultKind,
     FilePart,
-    Finish,
     ImagePart,
     Message,
     TextPart,
     Thought,
     Tool,
     ToolCall,
-    ToolDelta,
     UpstreamCall,
     Usage,
 )
 from routewright.wire.json_scan import object_in
 
-from .answer import Function, Piece, Reader, count_of, usage_last
+from .answer import Function, Piece, Reader, count_of
 from .endpoint import Endpoint, check_arguments, wire_name
 from .faults import decoded, ended, fault_in_answer, malformed, written
 from .features import CLAUDE_THINKING, NO_PREFILL, NO_SAMPLING, ONE_OF_TWO, THINKS, claude_of
@@ -427,109 +424,109 @@ class Blocks(Reader):
         piece, their initial arguments."""
         self._chars = 0
 
-    def take(self, document: bytes | str) -> Iterator[Chunk]:
-        """Give the chunks of an event."""
+    def take(self, document: bytes | str) -> None:
+        """Decode an event."""
         fields = decoded(_DECODER, self._provider, document, "not an object")
         if fields.get("error"):
             raise fault_in_answer(self._provider, written(document))
-        yield from usage_last(self._take(fields), None)
+        self._take(None, self._read, fields)
 
-    def end(self) -> Finish:
-        """Return the end. Only the end mark follows a stop reason, so a stream that breaks between them is complete."""
+    def end(self) -> None:
+        """Add the end. Only the end mark follows a stop reason, so a stream that breaks between them is complete."""
         self._spoke = self._spoke or self._may_be_silent or self._reason == "stop_sequence"
         self._reason = self._reason and ended(self._provider, self._reason)
-        return super().end()
+        super().end()
 
-    def read(self, document: bytes) -> Iterator[Chunk]:
-        """Give the chunks of a complete answer, usage first."""
+    def read(self, document: bytes) -> None:
+        """Decode a complete answer, usage first."""
         message = decoded(_DECODER, self._provider, document, "not an object")
-        yield from self._count(message.get("usage"))
+        self._count(message.get("usage"))
         if message.get("error"):
             raise fault_in_answer(self._provider, written(document))
         content = message.get("content")
         if not isinstance(content, list):
             raise malformed(self._provider, "no content", document)
         for index, block in enumerate(content):
-            yield from self._start(index, self._fields(block))
-            yield from self._stop(index)
+            self._start(index, self._fields(block))
+            self._stop(index)
         self._reason = self._text(message.get("stop_reason")) or None
         if self._reason is None and not self._spoke and not self._tools:
             raise malformed(self._provider, "neither text nor tool calls", document)
-        yield self.end()
+        self.end()
 
-    def _take(self, event: Json) -> Iterator[Chunk]:
+    def _read(self, event: Json) -> None:
         match event.get("type"):
             case "message_stop":
-                yield self.end()
+                self.end()
             case "message_start":
-                yield from self._count(self._fields(event.get("message")).get("usage"))
+                self._count(self._fields(event.get("message")).get("usage"))
             case "message_delta":
-                yield from self._count(event.get("usage"))
+                self._count(event.get("usage"))
                 self._reason = self._reason or self._text(self._fields(event.get("delta")).get("stop_reason")) or None
             case _ if self._reason is not None:
                 pass
             case "content_block_start":
-                yield from self._start(event.get("index"), self._fields(event.get("content_block")))
+                self._start(event.get("index"), self._fields(event.get("content_block")))
             case "content_block_delta":
                 index, piece = event.get("index"), self._fields(event.get("delta"))
                 match piece.get("type"):
                     case "text_delta":
-                        yield from self._say(piece.get("text"))
+                        self._say(piece.get("text"))
                     case "input_json_delta":
                         block, text = self._open.get(self._place(index), {}), self._text(piece.get("partial_json"))
                         if text and block.get("type") == "tool_use":
                             block.pop("input", None)
-                            yield self._add(block["number"], text)
+                            self._add(block["number"], text)
                     case "thinking_delta" | "signature_delta" as kind:
                         name = kind.removesuffix("_delta")
                         block, text = self._open.get(self._place(index), {}), self._text(piece.get(name))
                         if block.get("type") in _THOUGHTS:
                             block.setdefault(name, []).append(text)
                         if name == "thinking":
-                            yield from self._think(text)
+                            self._think(text)
             case "content_block_stop":
-                yield from self._stop(event.get("index"))
+                self._stop(event.get("index"))
 
-    def _count(self, reported: Any) -> Iterator[Usage]:
+    def _count(self, reported: Any) -> None:
         usage = self._counts.add(reported)
         if usage is not None:
-            yield usage
+            self.chunks.append(usage)
 
-    def _start(self, index: Any, block: Json) -> Iterator[Chunk]:
+    def _start(self, index: Any, block: Json) -> None:
         if block.get("type") == "text":
-            yield from self._say(block.get("text"))
+            self._say(block.get("text"))
         elif block.get("type") == "tool_use":
             number = self._begun
             self._open[self._place(index)] = {"type": "tool_use", "number": number, "input": block.get("input")}
             self._begun += 1
             name, id = self._text(block.get("name")), self._text(block.get("id"))
-            yield self._tools.add(Piece(number, id, Function(name)))
+            self.chunks.append(self._tools.add(Piece(number, id, Function(name))))
         elif block.get("type") in _THOUGHTS:
             grows: Json = {name: [self._text(block[name])] for name in ("thinking", "signature") if name in block}
             self._open[self._place(index)] = {**block, **grows}
-            yield from self._think(block.get("thinking"))
+            self._think(block.get("thinking"))
 
-    def _stop(self, index: Any) -> Iterator[Chunk]:
+    def _stop(self, index: Any) -> None:
         block = self._open.pop(self._place(index), {})
         if block.get("type") in _THOUGHTS:
             before = [self._chars, self._begun]
             whole = {name: "".join(each) if isinstance(each, list) else each for name, each in block.items()}
-            yield Thought(item=whole | ({_AT: before} if any(before) else {}))
+            self.chunks.append(Thought(item=whole | ({_AT: before} if any(before) else {})))
         elif "input" in block:
-            yield self._add(block["number"], msgspec.json.encode(block["input"] or {}).decode())
+            self._add(block["number"], msgspec.json.encode(block["input"] or {}).decode())
 
-    def _add(self, number: int, arguments: str) -> ToolDelta:
-        return self._tools.add(Piece(number, None, Function(None, arguments)))
+    def _add(self, number: int, arguments: str) -> None:
+        self.chunks.append(self._tools.add(Piece(number, None, Function(None, arguments))))
 
-    def _say(self, text: Any) -> Iterator[Delta]:
+    def _say(self, text: Any) -> None:
         self._spoke = True
         if said := self._text(text):
             self._chars += len(said)
-            yield Delta(said)
+            self.chunks.append(Delta(said))
 
-    def _think(self, text: Any) -> Iterator[Thought]:
+    def _think(self, text: Any) -> None:
         if thought := self._text(text):
-            yield Thought(thought)
+            self.chunks.append(Thought(thought))
 
     def _fields(self, value: Any) -> Json:
         return value if isinstance(value, dict) else self._refuse("an object")

@@ -65,10 +65,10 @@ def malformed(provider: str, what: str, document: bytes | str = "") -> ProviderF
 
 def ended(provider: str, word: str) -> str:
     """The common name of a vendor's finish reason, or the vendor's own. Raises a fault for some reasons."""
-    means, shown = ending_of(word), word if ENDING.fullmatch(word) else "other"
+    means = ending_of(word)
     if isinstance(means, FaultKind):
         raise ProviderFault(means, f"{provider} broke off with {word.partition(':')[0]!r}", status=200)
-    return means or shown
+    return means or (word if ENDING.fullmatch(word) else "other")
 
 
 def decoded(decoder: msgspec.json.Decoder[T], provider: str, document: bytes | str, odd: str) -> T:

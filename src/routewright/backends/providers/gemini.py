@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 from urllib.parse import quote, unquote_to_bytes
@@ -17,7 +17,6 @@ import msgspec
 from routewright.errors import ProviderFault
 from routewright.wire import (
     AudioPart,
-    Chunk,
     Delta,
     FaultKind,
     FilePart,
@@ -30,7 +29,7 @@ from routewright.wire import (
 )
 from routewright.wire.json_scan import object_in
 
-from .answer import Function, Piece, Reader, count_of, usage_last
+from .answer import Function, Piece, Reader, count_of
 from .endpoint import wire_name
 from .faults import decoded, ended, fault_in_answer, malformed, written
 from .features import GEMINI_THINKING, SIGNING, generation_of
@@ -307,16 +306,16 @@ class GeneratedContent(Reader):
     _chars = _called = 0
     _usage: Usage | None = None
 
-    def take(self, document: bytes | str) -> Iterator[Chunk]:
-        """Give the chunks of a document, usage last."""
+    def take(self, document: bytes | str) -> None:
+        """Decode a document, usage last."""
         content = decoded(_decoder, self._provider, document, "no generated content")
         usage = read_usage(content.usage_metadata)
         if usage is not None and self._tier:
             usage = msgspec.structs.replace(usage, tier=self._tier)
         told, self._usage = self._usage, usage or self._usage
-        return usage_last(self._said(content, document), None if usage == told else usage)
+        self._take(None if usage == told else usage, self._read, content, document)
 
-    def _said(self, content: _Document, document: bytes | str) -> Iterator[Chunk]:
+    def _read(self, content: _Document, document: bytes | str) -> None:
         if content.error:
             raise fault_in_answer(self._provider, written(document))
         blocked = content.prompt_feedback and content.prompt_feedback.block_reason
@@ -335,17 +334,18 @@ class GeneratedContent(Reader):
                     self._chars += len(text)
                 if signature:
                     place = {_AT: self._chars} if call is None else {_CALL: self._called}
-                    yield Thought(item={_SIGNATURE: signature, **place})
+                    self.chunks.append(Thought(item={_SIGNATURE: signature, **place}))
                 if call is not None:
                     self._called += 1
                     if not call.name:
                         raise malformed(self._provider, "a function call without a name")
-                    yield self._tools.add(Piece(id=call.id, function=Function(call.name, call.args or {})))
+                    piece = Piece(id=call.id, function=Function(call.name, call.args or {}))
+                    self.chunks.append(self._tools.add(piece))
                 elif text and not part.thought:
                     self._spoke = True
-                    yield Delta(text)
+                    self.chunks.append(Delta(text))
                 elif text:
-                    yield Thought(text)
+                    self.chunks.append(Thought(text))
             if candidate.finish_reason in _UNEXPLAINED:
                 said = f"{self._provider} broke off with {candidate.finish_reason!r}"
                 raise ProviderFault(FaultKind.TRUNCATED, said, status=200)

@@ -22,7 +22,7 @@ from routewright.protocols import BaseProvider, Clock, Response, Transport
 from routewright.wire import Chunk, FaultKind, Feature, Model, UpstreamCall
 from routewright.wire.account import Secret
 
-from .answer import EVENTS, Reader, read_whole, streamed, whole
+from .answer import EVENTS, Reader, streamed, whole
 from .endpoint import Endpoint, Fetches, Redactor, address_of, check_arguments, checked_fetches, header_of, keys_of
 from .faults import conceal, fault_of_answer, seconds_until, start_of
 from .features import unsupported_at
@@ -212,9 +212,10 @@ class HttpProvider(BaseProvider, ABC):
                 raise fault_of_answer(self.name, status, named, _text(body))
             if _media(named) not in _WHOLE:
                 raise self._odd_media(named, _text(body))
-            chunks = list(read_whole(self._reader(request.call, named), body))
+            reader = self._reader(request.call, named)
+            reader.read(body)
             self._served(request.key, request.call, named)
-            return chunks
+            return reader.chunks
         except ProviderFault as fault:
             self._keys.refuse(request.key, fault)
             conceal(fault, self._redact)
@@ -228,7 +229,7 @@ class HttpProvider(BaseProvider, ABC):
         if call is not None and call.traceparent is not None:
             headers["traceparent"] = call.traceparent
         named = {name: value.reveal() for name, value in self._headers.items()}
-        return headers | dict(self._credentials(key.reveal())) | named
+        return {**headers, **self._credentials(key.reveal()), **named}
 
     async def _in_time(self, wait: Callable[..., Awaitable[T]], *args: Any, answered: bool = False) -> T:
         """Wait with the timeout. Raises ``ProviderFault``."""
@@ -295,10 +296,11 @@ class _Call:
 
     async def _enter(self) -> AsyncGenerator[Chunk, None]:
         """Try one key after the other until one is accepted."""
-        keys, faults, model = self._provider._keys, dict[Secret, ProviderFault](), self._call.model.id
+        keys = self._provider._keys
         if keys.sole is not None:
             return await self._ask(keys.sole)
-        for key in keys.turn(model):
+        faults: dict[Secret, ProviderFault] = {}
+        for key in keys.turn(self._call.model.id):
             try:
                 return await self._ask(key)
             except ProviderFault as fault:
@@ -312,7 +314,8 @@ class _Call:
         try:
             url, headers, body = provider._address(call), provider._headers_of(key, call), provider._body(call)
             self._exchange = provider._transport.request("POST", url, headers=headers, body=body)
-            response = await provider._in_time(self._exchange.__aenter__)
+            enter = self._exchange.__aenter__
+            response = await (enter() if provider._timeout_s is None else provider._in_time(enter))
             try:
                 if response.status != 200:
                     said = await provider._start_of(response)

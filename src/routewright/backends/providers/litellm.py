@@ -212,9 +212,14 @@ class LiteLLMProvider(BaseProvider):
                     yield chunk
                 return
             async for piece in answer:
-                for chunk in reader.take(_document(piece)):
-                    yield chunk
-            yield reader.end()
+                try:
+                    reader.take(_document(piece))
+                finally:  # also before a fault
+                    for chunk in reader.chunks:
+                        yield chunk
+                    reader.chunks.clear()
+            reader.end()
+            yield reader.chunks.pop()
             return
         except ProviderFault as fault:
             fault.answered = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from base64 import b32encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Unpack
@@ -14,20 +14,20 @@ from urllib.parse import urlsplit
 import msgspec
 
 from routewright._core.catalogue.models import models_of
+from routewright._core.request.read import are_plain
 from routewright._core.sse import SseEvent
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.wire import (
     AudioPart,
-    Chunk,
     Delta,
     FaultKind,
     Feature,
     FilePart,
-    Finish,
     FunctionName,
     Message,
     Model,
     NamedToolChoice,
+    Params,
     Part,
     TextPart,
     Thought,
@@ -35,7 +35,7 @@ from routewright.wire import (
     Usage,
 )
 
-from .answer import Piece, Reader, count_of, usage_last
+from .answer import Piece, Reader, count_of
 from .discovery import SERVERS
 from .endpoint import address_in_region, check_arguments, wire_name
 from .faults import decoded, ended, fault_in_answer, written
@@ -47,6 +47,7 @@ _OTHERS = {"anthropic": "AnthropicProvider", "google": "GeminiProvider"}
 """Providers of known vendors with another protocol."""
 _USAGE_FIELD = "stream_options"
 _TOOL_CHOICES = ("auto", "none", "required")
+_NO_PARAMS = Params()
 _SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
 _SHOWN_BELOW = "(attachments, which are shown below)"
 """Replaces a tool result without text."""
@@ -204,6 +205,8 @@ def request_body(call: UpstreamCall, host: Host) -> dict[str, Any]:
         body |= host.file_body
     if call.tools:
         body |= _tools(call, host)
+    if call.params == _NO_PARAMS:  # as of most calls
+        return body
     params, lacking = call.params, call.model.unsupported or ()  # else the model does it anyway
     named = {
         "temperature": None if "temperature" in lacking else _whole(params.temperature),
@@ -247,6 +250,8 @@ def _whole(value: float | None) -> float | None:
 def _messages(call: UpstreamCall, host: Host) -> list[Message] | list[dict[str, Any]]:
     """The messages in the host's form, changed by its ``oddities``."""
     messages, changed = call.messages, msgspec.structs.replace
+    if "strict_turns" not in host.oddities and are_plain(messages):
+        return messages
     if "short_ids" in host.oddities:
         messages = [_with_short_ids(message) for message in messages]
     if "images_in_results" not in host.oddities:
@@ -378,8 +383,9 @@ class _Part(msgspec.Struct):
     @property
     def thinks(self) -> bool:
         """True if it has reasoning in any host's field."""
-        named = self.reasoning or self.reasoning_content or self.reasoning_details
-        return bool(named) or any(part.get("type") == "thinking" for part in _listed(self.content))
+        if self.reasoning or self.reasoning_content or self.reasoning_details:
+            return True
+        return isinstance(self.content, list) and any(part.get("type") == "thinking" for part in self.content)
 
     @property
     def thought(self) -> str:
@@ -458,33 +464,34 @@ class Completion(Reader):
         self._details: list[dict[str, Any]] = []
         self._thought = self._blank = False
 
-    def add(self, event: SseEvent) -> Iterator[Chunk]:
-        """Give the chunks of an event, which may be the end mark."""
+    def add(self, event: SseEvent) -> None:
+        """Decode an event, which may be the end mark."""
         if event.data.startswith(_DONE):
-            yield self.end()
+            self.end()
         else:
-            yield from super().add(event)
+            super().add(event)
 
-    def take(self, document: bytes | str) -> Iterator[Chunk]:
-        """Give the chunks of a document, usage last."""
+    def take(self, document: bytes | str) -> None:
+        """Decode a document, usage last."""
         completion = decoded(_decoder, self._provider, document, "not a chat completion")
         usage = read_usage(completion.usage)
         if usage is None and completion.x_groq is not None:
             usage = read_usage(completion.x_groq.usage)
         for choice in completion.choices or ():
-            usage = read_usage(choice.usage) or usage
+            if choice.usage is not None:
+                usage = read_usage(choice.usage) or usage
         self._tier = tier_of(completion.service_tier) or self._tier
         if usage is not None and self._tier:
             usage = msgspec.structs.replace(usage, tier=self._tier)
-        return usage_last(self._chunks(completion, document), usage)
+        self._take(usage, self._read, completion, document)
 
-    def end(self) -> Finish:
-        """Return the end. An empty text is an answer, but only a filler beside reasoning."""
+    def end(self) -> None:
+        """Add the end. An empty text is an answer, but only a filler beside reasoning."""
         self._spoke = self._spoke or (self._blank and not self._thought)
-        return super().end()
+        super().end()
 
-    def _chunks(self, completion: _Document, document: bytes | str) -> Iterator[Chunk]:
-        groq, minimax = completion.x_groq, completion.base_resp
+    def _read(self, completion: _Document, document: bytes | str) -> None:
+        groq, minimax, say = completion.x_groq, completion.base_resp, self.chunks.append
         if completion.error or (groq and groq.error) or (minimax and minimax.status_code):
             raise fault_in_answer(self._provider, written(document))
         for choice in completion.choices or ():
@@ -502,18 +509,18 @@ class Completion(Reader):
                 self._details += _listed(part.reasoning_details)
                 if thought := part.thought:
                     self._thoughts.append(thought)
-                    yield Thought(thought)
+                    say(Thought(thought))
             if self._thought and (text or part.tool_calls or choice.finish_reason):
                 whole = _joined(self._details) if self._field == "reasoning_details" else "".join(self._thoughts)
                 self._thoughts, self._details = [], []
                 if whole and self._field:
-                    yield Thought(item={self._field: whole})
+                    say(Thought(item={self._field: whole}))
             self._blank = self._blank or text == ""
             if text:
                 self._spoke = True
-                yield Delta(text)
+                say(Delta(text))
             for call in part.tool_calls or ():
-                yield self._tools.add(call)
+                say(self._tools.add(call))
             if choice.finish_reason:
                 self._reason = ended(self._provider, choice.finish_reason)
                 native = choice.native_finish_reason
@@ -525,7 +532,8 @@ def read_usage(usage: Any) -> Usage | None:
     """The reported token counts, or None if input or output are invalid."""
     if not isinstance(usage, dict):
         return None
-    given, made = count_of(usage.get("prompt_tokens")), count_of(usage.get("completion_tokens"))
+    given = count_of(usage.get("prompt_tokens"))
+    made = count_of(usage.get("completion_tokens"))
     if given is None or made is None:
         return None
     details = usage.get("prompt_tokens_details")
@@ -545,5 +553,7 @@ def read_usage(usage: Any) -> Usage | None:
 
 def _count(counts: Any, *names: str) -> int:
     """The first valid count other than 0, else 0."""
-    found = (count_of(counts.get(name)) for name in names) if isinstance(counts, dict) else ()
-    return next(filter(None, found), 0)
+    for name in names if isinstance(counts, dict) else ():
+        if count := count_of(counts.get(name)):
+            return count
+    return 0
