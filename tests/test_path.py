@@ -59,8 +59,8 @@ LIMITS = {
     "named": Path(120, 38),
     "streamed": Path(80, 28, target="80 in 17"),
     "limited": Path(120, 33, target="120"),
-    "everything in memory": Path(181, 38),
-    "everything in SQLite": Path(424, 53, target="250", slack=45),
+    "everything in memory": Path(169, 38),
+    "everything in SQLite": Path(418, 53, target="250", slack=45),
     "http": Path(91, 33, target="110"),
     "http with a key": Path(145, 44, target="180"),
 }
