@@ -143,8 +143,8 @@ BUGS = [
     Bug(
         "an answer is given before it is settled, and the bill is lost when the process ends",
         "_engine/route.py",
-        "        commits = self.records.commits or (is_limited and not self.admissions.is_immediate)",
-        "        commits = self.records.commits",
+        "        commits = self.log.commits or (is_limited and not self.admissions.is_immediate)",
+        "        commits = self.log.commits",
         ADMISSION,
         "returned_only_once_it_is_settled",
     ),

@@ -33,11 +33,11 @@ from ._engine.fleet import Fleet, declared
 from ._engine.hooks import Hooks
 from ._engine.prompt_caches import Warmth
 from ._engine.readiness import PolicyNames, Readiness
-from ._engine.record import Records
 from ._engine.retention import sweep
 from ._engine.route import Engine, Options
 from ._engine.shared_limits import SharedLimits, Sharing
-from ._engine.trace_log import TraceCounts, TraceLog
+from ._engine.trace_log import TraceLog
+from ._engine.trace_writer import TraceCounts, TraceWriter
 from ._engine.webhooks import Dispatcher, wake
 from .arguments import check_caller, check_parts, checked_policies
 from .backends.providers.callable import HostedProvider
@@ -149,18 +149,14 @@ class Parts:
         if accounts is not None and isinstance(coordination, protocols.CountingCoordination):
             accounts = SharedLimits(accounts, coordination, settings.clock)
             self.worker.renewals.add(accounts)
-        self._log = TraceLog(
-            self.storage,
-            self.worker,
-            self.hooks,
-            settings.clock,
-            settings.durability,
-            accounts=accounts,
-            emitted=partial(wake, self.storage),
+        writer = TraceWriter(
+            self.storage, self.hooks, settings.clock, settings.durability, accounts, partial(wake, self.storage)
         )
+        capture = None if settings.capture is None else settings.capture.started
+        warmth = Warmth(self.storage, self.worker) if settings.warm_prefixes else None
+        self._log = TraceLog(writer, self.worker, self.ids, capture, warmth)
         self._coordination = coordination or own.coordination
         self._cache = cache
-        self._records: Records | None = None
         self._given = providers
         self._variables: Mapping[str, str] = {}
         """The environment variable that would enable each provider, by name; empty if providers were passed."""
@@ -272,7 +268,7 @@ class Parts:
     @property
     def degraded(self) -> str | None:
         """The part that is unavailable and the effect, in a sentence; None if all are available."""
-        limits, shared = self._log.accounts, self._coordination
+        limits, shared = self._log.writer.accounts, self._coordination
         if not (
             isinstance(limits, SharedLimits) and limits.is_away and isinstance(shared, protocols.CountingCoordination)
         ):
@@ -326,7 +322,7 @@ class Parts:
 
     async def tell_cache(self, caller: Caller, trace_id: str, score: float) -> None:
         """Pass feedback on an answer to the response cache."""
-        trace = None if self.used_cache is None else await self.engine.records.find(caller, trace_id)
+        trace = None if self.used_cache is None else await self.engine.log.find(caller, trace_id)
         if trace is not None:
             await self.caching.feedback(caller, trace, score)
 
@@ -339,8 +335,7 @@ class Parts:
     def log(self) -> TraceLog:
         """The trace log. Raises ``RouterClosed``."""
         self._refuse_if_closed()
-        if self._records is not None:
-            self._records.keep_dropped()
+        self._log.keep_dropped()
         return self._log
 
     @cached_property
@@ -361,12 +356,12 @@ class Parts:
     @cached_property
     def readiness(self) -> Readiness:
         """Checks that the storage can be read and written."""
-        return Readiness(self.storage, lambda: self.log.is_stuck, self.worker, self.settings.clock)
+        return Readiness(self.storage, lambda: self.log.writer.is_stuck, self.worker, self.settings.clock)
 
     @property
     def trace_counts(self) -> TraceCounts:
         """Counts of traces that are not in the storage."""
-        return self._log.counts
+        return self._log.writer.counts
 
     def wait(self, async_fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Run a storage operation from plain code: inline if the storage never waits, else in the worker."""
@@ -390,7 +385,7 @@ class Parts:
             before = self._published
             engine.publish(self._publish() if policies is None else self._put_in_force(policies))
             changes = changes_between(before, self._published)
-        engine.records.announce(changes, self.environment)
+        engine.log.announce(changes, self.environment)
         return changes
 
     def close(self) -> None:
@@ -429,8 +424,7 @@ class Parts:
         with self._guard.lock:
             if self._closed:
                 return None
-            if self._records is not None:
-                self._records.keep_dropped()
+            self._log.keep_dropped()
             fleets = self.fleets()
             self._fleets.clear()  # so that the engine of a running stream finds none either
             self.running, self._closed = None, True
@@ -462,10 +456,9 @@ class Parts:
                 closing.push_async_callback(self._by, began + STORAGE_BY_S, self.coordination.aclose)
             closing.push_async_callback(close_providers)
             closing.callback(self.hooks.close)
-            closing.callback(self._log.close)
-            if self._records is not None:
-                await self._by(began + CALLS_BY_S, self._records.all_ended)
-            await self._by(began + TRACES_BY_S, self._log.write)
+            closing.callback(self._log.writer.close)
+            await self._by(began + CALLS_BY_S, self._log.all_ended)
+            await self._by(began + TRACES_BY_S, self._log.writer.write)
 
     async def _by(self, at: float, close: Callable[[], Awaitable[object]]) -> None:
         name = getattr(close, "__qualname__", "the background thread")
@@ -482,12 +475,8 @@ class Parts:
         if self.running is not None:
             return self.running
         settings, ids = self.settings, self.ids
-        capture = None if settings.capture is None else settings.capture.started
-        warmth = Warmth(self.storage, self.worker) if settings.warm_prefixes else None
-        records = Records(self._log, self.hooks, self.worker, ids, settings.clock, capture, warmth)
-        self._records = records
         engine = Engine(
-            records=records,
+            log=self._log,
             admissions=Admissions(self.storage, self._log, self.worker, ids, settings.clock, self._defaults.timeout_ms),
             fleet=self.fleet,
             fleets=self._fleets,
@@ -613,7 +602,7 @@ class Parts:
                 fleet.learn_from(self._fleets[place])
             self._fleets.update(fleets)
         if engine is not None:
-            engine.records.announce(changes_between(before, self._published), self.environment)
+            engine.log.announce(changes_between(before, self._published), self.environment)
         return True
 
     async def name_policies(self) -> bool:

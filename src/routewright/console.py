@@ -20,6 +20,7 @@ from ._core.account import limits_of as limits_of
 from ._core.account_fields import SomeLimits as SomeLimits
 from ._core.account_fields import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
 from ._core.crypto import seal
+from ._core.outcome import event_of
 from ._core.webhooks.endpoint import (
     MAX_OVERLAP_S,
     OVERLAP_S,
@@ -33,7 +34,6 @@ from ._core.webhooks.endpoint import (
 )
 from ._core.webhooks.outbox import ATTEMPT_S
 from ._core.write_batch import MOST_CREDIT
-from ._engine.hooks import events_of
 from ._engine.storage import GuardedStorage, no_accounts, unhindered
 from ._engine.webhooks import Dispatcher, post, wake
 from .arguments import (
@@ -293,7 +293,7 @@ class Console(Closing):
         created = wire.IncidentCreated(
             incident.id, incident.title, incident.severity, incident.started_at, incident.status_url
         )
-        (event,) = events_of([created], wire.Caller(wire.SYSTEM_ACCOUNT), self._ids, now)
+        event = event_of(created, wire.Caller(wire.SYSTEM_ACCOUNT), self._ids("evt_"), now)
         await self._checked.apply(
             wire.SYSTEM_ACCOUNT, [wire.PutIncident(incident, expect="absent"), wire.PutEvent(event.stored)]
         )
@@ -444,7 +444,7 @@ class Console(Closing):
         try:
             found: dict[wire.EventType, wire.DeliveryAttempt] = {}
             for name in endpoint.events:
-                (event,) = events_of([SAMPLES[name]], wire.Caller(account, endpoint.environment), self._ids, now)
+                event = event_of(SAMPLES[name], wire.Caller(account, endpoint.environment), self._ids("evt_"), now)
                 found[name], _ = await post(sender, self._clock, endpoint, event.stored, live)
             return found
         finally:

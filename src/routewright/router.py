@@ -29,7 +29,7 @@ from ._engine.request_input import RawRequest, Read, read_turns
 from ._engine.route import Engine
 from ._engine.steps import StepCall, StepDone, Steps, StepWait, begin
 from ._engine.stream import Stream
-from ._engine.trace_log import TraceCounts
+from ._engine.trace_writer import TraceCounts
 from .arguments import (
     Options,
     RequestLike,
@@ -576,7 +576,7 @@ class Router:
         """Write all pending traces, and call their hooks. Raises ``StorageUnavailable`` if some are still pending, and
         ``InternalError`` if some were refused or lost since the last flush."""
         try:
-            await self._parts.log.flush()
+            await self._parts.log.writer.flush()
         finally:
             await self._parts.hooks.flush()
 

@@ -29,7 +29,7 @@ from ._core.request.rules import Range
 from ._core.snapshot_delta import checked_trace
 from ._core.trace.filter import parse_filter, seal, unseal
 from ._engine.storage import read_trace
-from ._engine.trace_queue import FreshStorage
+from ._engine.trace_log import FreshStorage
 from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
 from .backends.clock import SystemClock
 from .blocking import OfAccount, Twin, plain, plain_loop

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.guardrails.capture import WITHHELD, kept, without_patterns
+from routewright._core.guardrails.capture import WITHHELD, content_of, without_patterns
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright.protocols import Redactor
 from routewright.wire import (
@@ -54,7 +54,7 @@ def json_of(content: Content) -> str:
 
 
 def test_every_captured_text_comes_from_the_redactor() -> None:
-    assert kept(str.upper, TALK, "eighteen", CALLS) == Content(
+    assert content_of(str.upper, TALK, "eighteen", CALLS) == Content(
         messages=[
             Message("system", "ONE"),
             Message("developer", "TWO"),
@@ -75,7 +75,7 @@ def test_the_redactor_is_called_once_for_each_text_and_sees_no_image() -> None:
         seen.append(text)
         return text
 
-    kept(note, TALK, "eighteen", CALLS)
+    content_of(note, TALK, "eighteen", CALLS)
     assert sorted(seen) == sorted([*WORDS - {"four"}, "seven", "eighteen"]), "of seven there are two"
 
 
@@ -83,22 +83,22 @@ def test_the_redactor_is_called_once_for_each_text_and_sees_no_image() -> None:
 def test_an_image_is_replaced_by_a_word(url: str) -> None:
     message = Message("user", [ImagePart(ImageUrl(url, "low"))])
     for redact in (without_patterns, str.upper, hidden):
-        assert kept(redact, [message], None, None).messages == [Message("user", [TextPart("[image]")])]
+        assert content_of(redact, [message], None, None).messages == [Message("user", [TextPart("[image]")])]
 
 
 def test_content_that_is_not_captured_never_reaches_the_redactor() -> None:
     def never(text: str) -> str:
         raise AssertionError("it was asked")
 
-    assert kept(never, None, None, None) == Content()
-    assert kept(str.upper, None, "done", None) == Content(output="DONE")
-    assert kept(str.upper, [Message("user", "hi")], None, None) == Content(messages=[Message("user", "HI")])
-    assert kept(str.upper, None, "", []) == Content(output=""), "an answer of tool calls alone says nothing"
+    assert content_of(never, None, None, None) == Content()
+    assert content_of(str.upper, None, "done", None) == Content(output="DONE")
+    assert content_of(str.upper, [Message("user", "hi")], None, None) == Content(messages=[Message("user", "HI")])
+    assert content_of(str.upper, None, "", []) == Content(output=""), "an answer of tool calls alone says nothing"
 
 
 def test_the_request_itself_is_unchanged() -> None:
     before = msgspec.json.encode(TALK)
-    content = kept(hidden, TALK, None, None)
+    content = content_of(hidden, TALK, None, None)
     assert msgspec.json.encode(TALK) == before
     assert content.messages is not None
     assert all(mine is not before for mine, before in zip(content.messages, TALK, strict=True))
@@ -130,7 +130,7 @@ def test_the_default_redactor_covers_arguments_results_and_names() -> None:
         Message("tool", f"sent to {MAIL}", tool_call_id="c1"),
         Message("user", "thanks", name=MAIL),
     ]
-    content = kept(without_patterns, asked, None, [ToolCall("c2", FunctionCall("send", arguments))])
+    content = content_of(without_patterns, asked, None, [ToolCall("c2", FunctionCall("send", arguments))])
     assert MAIL not in json_of(content)
     assert content.messages is not None
     assert content.messages[0].tool_calls == [ToolCall("c1", FunctionCall("send", '{"to": "[email]"}'))]
@@ -187,7 +187,7 @@ FAILING: dict[str, Redactor] = {
 
 @table("redact", FAILING.values(), ids=list(FAILING))
 def test_a_text_the_redactor_fails_on_becomes_a_note(redact: Redactor) -> None:
-    content = kept(redact, TALK, "eighteen", CALLS)
+    content = content_of(redact, TALK, "eighteen", CALLS)
     assert content.output == WITHHELD
     assert not WORDS & {*re.findall("[a-z]+", json_of(content).replace(WITHHELD, ""))}
 
@@ -198,25 +198,25 @@ def test_other_texts_are_not_affected(redact: Redactor) -> None:
         return redact(text) if "secret" in text else text.upper()
 
     asked = [Message("system", "secret"), Message("user", [TextPart("hi"), TextPart("secret")])]
-    content = kept(at_times, asked, "fine", [ToolCall("c1", FunctionCall("look", "secret"))])
+    content = content_of(at_times, asked, "fine", [ToolCall("c1", FunctionCall("look", "secret"))])
     assert content.messages == [Message("system", WITHHELD), Message("user", [TextPart("HI"), TextPart(WITHHELD)])]
     assert content.output == "FINE"
     assert content.tool_calls == [ToolCall("C1", FunctionCall("LOOK", WITHHELD))]
 
 
 def test_a_str_subclass_carries_nothing_along() -> None:
-    content = kept(lambda text: Holding("*", text), [Message("user", "hi")], "fine", None)
+    content = content_of(lambda text: Holding("*", text), [Message("user", "hi")], "fine", None)
     assert type(content.output) is str
     assert content == Content(messages=[Message("user", "*")], output="*")
 
 
 def test_a_keyboard_interrupt_passes() -> None:
     with pytest.raises(KeyboardInterrupt):
-        kept(fails_with(KeyboardInterrupt()), [Message("user", "hi")], None, None)
+        content_of(fails_with(KeyboardInterrupt()), [Message("user", "hi")], None, None)
 
 
 def test_the_note_hides_the_reason() -> None:
-    content = kept(fails_with(ValueError("canary")), None, "hi", None)
+    content = content_of(fails_with(ValueError("canary")), None, "hi", None)
     assert content == Content(output="[withheld: the redactor failed]")
 
 
@@ -239,7 +239,7 @@ messages = st.builds(
 def test_no_text_bypasses_the_redactor(
     asked: list[Message], output: str, made: list[ToolCall], redact: Callable[[str], str]
 ) -> None:
-    content = kept(redact, asked, output, made)
+    content = content_of(redact, asked, output, made)
     assert "canary" not in json_of(content)
     assert "canary" not in repr(content)
     assert content.messages is not None
@@ -248,7 +248,7 @@ def test_no_text_bypasses_the_redactor(
 
 @given(st.lists(messages, max_size=4), texts, calls)
 def test_an_identity_redactor_changes_only_images(asked: list[Message], output: str, made: list[ToolCall]) -> None:
-    content = kept(str, asked, output, made)
+    content = content_of(str, asked, output, made)
     assert (content.output, content.tool_calls or []) == (output, made)
     assert content.messages is not None
     for mine, before in zip(content.messages, asked, strict=True):

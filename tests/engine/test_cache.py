@@ -732,7 +732,7 @@ async def test_no_result_of_a_comparator_fails_a_call(given: Any) -> None:
     at = shop(settings={"embedder": places, "comparators": (Odd(given),)})
     for question in places.at:
         assert (await at.ask(question, CacheOpts(threshold=0.999))).output
-    assert not at.router.engine.records.under_way
+    assert not at.router.engine.log.under_way
 
 
 async def test_cached_tool_calls_are_served_only_in_mode_exact() -> None:

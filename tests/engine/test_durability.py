@@ -24,7 +24,7 @@ from routewright import (
     TraceStore,
     ValidationFailed,
 )
-from routewright._engine import trace_queue
+from routewright._engine import trace_writer
 from routewright._engine.retention import EVERY_S, KEPT_S
 from routewright.errors import NotFound, StorageUnavailable
 from routewright.testing import FakeClock, Pause, ScriptedProvider
@@ -367,7 +367,7 @@ async def test_cancelling_a_wait_for_a_commit_keeps_the_trace() -> None:
 
 
 async def test_queued_text_is_bounded_and_its_loss_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_queue, "QUEUE_TEXT_BYTES", 5_000)
+    monkeypatch.setattr(trace_writer, "QUEUE_TEXT_BYTES", 5_000)
     clock = FakeClock()
     storage = Takes(clock)
     storage.down = True
@@ -387,7 +387,7 @@ async def test_queued_text_is_bounded_and_its_loss_is_counted(monkeypatch: pytes
 async def test_a_loop_that_is_never_idle_does_not_starve_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_queue, "QUEUE", 1_000)
+    monkeypatch.setattr(trace_writer, "QUEUE", 1_000)
     router = Router.sandbox(storage=SqliteStorage(tmp_path / "traces.db"))
     left = iter(range(3_000))
 

@@ -326,7 +326,7 @@ async def test_a_blocking_hook_delays_no_call_and_no_trace() -> None:
     router.blocking.route("hi")
     assert began.wait(10)
     answer = router.blocking.route("hi")
-    await router._parts.log.flush()
+    await router._parts.log.writer.flush()
     assert answer.trace_id in await storage.ids()
     assert ear.traces == []
     assert router.hook_counts.waiting == 2

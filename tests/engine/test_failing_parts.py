@@ -146,7 +146,7 @@ async def test_a_fallback_that_cannot_be_paid_for_is_not_called(what: str, withi
 
 
 async def test_settlements_are_queued_beyond_the_limit_of_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("routewright._engine.trace_queue.QUEUE", 2)
+    monkeypatch.setattr("routewright._engine.trace_writer.QUEUE", 2)
     bank, storage = await failing()
     storage.away = (PutTrace,)
     for _ in range(4):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from routewright import Pricing, ProviderFault, RouterError, SqliteStorage
 from routewright._core.money import MOST_TOKENS
-from routewright._engine import trace_queue
+from routewright._engine import trace_writer
 from routewright.errors import (
     InternalError,
     QuotaExhausted,
@@ -428,15 +428,15 @@ async def test_a_call_waiting_for_a_key_goes_on_when_its_bill_is_given_up_at_the
 async def test_a_dropped_call_releases_its_hold_even_if_its_trace_is_refused() -> None:
     bank = await Bank(ANSWER, terms=TERMS).open()
     stream = await began(bank)
-    records = bank.router._parts.engine.records
+    log = bank.router._parts.engine.log
 
     def fails(*_: Any, **__: Any) -> Any:
         raise IndexError("while it is concluded")
 
-    setattr(records, "conclude", fails)  # noqa: B010
+    setattr(log, "conclude", fails)  # noqa: B010
     del stream
     with pytest.raises(IndexError):
-        records.keep_dropped()
+        log.keep_dropped()
     await bank.clock.sleep(1.0)
     assert (await bank.purse())[2] == 0
 
@@ -483,7 +483,7 @@ async def test_callers_without_an_account_are_served_whatever_the_storage_raises
 
 
 async def test_no_call_is_admitted_while_the_settlement_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_queue, "QUEUE", 3)
+    monkeypatch.setattr(trace_writer, "QUEUE", 3)
     bank, storage = await opened(*[ANSWER] * 6, terms=[account()])
     storage.away = (Facts,)
     for _ in range(3):

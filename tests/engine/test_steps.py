@@ -409,7 +409,7 @@ def test_a_trace_goes_into_a_storage_that_waits() -> None:
     storage: Any = Behind()
     with Router(catalogue=OWN, storage=storage).steps("hi") as steps:
         feed(steps)
-    anyio.run(steps._engine.records.log.flush)
+    anyio.run(steps._engine.log.writer.flush)
     assert anyio.run(TraceStore(storage._memory).get, steps.result.trace_id).status == "completed"
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from routewright import Caller, MemoryStorage, Model, ProviderFault, Router, Settings, fork
 from routewright._engine import trace_log as trace_module
-from routewright._engine import trace_queue
+from routewright._engine import trace_writer
 from routewright.errors import (
     InternalError,
     NotFound,
@@ -356,7 +356,7 @@ async def test_refused_snapshots_lose_no_trace() -> None:
 async def test_a_hanging_storage_delays_no_call_and_dropped_traces_are_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(trace_queue, "QUEUE", 5)
+    monkeypatch.setattr(trace_writer, "QUEUE", 5)
     storage, clock = Waits(hang), FakeClock()
     router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
     for _ in range(8):
@@ -572,7 +572,7 @@ async def test_the_trace_of_a_call_that_outlives_the_router_is_lost_and_counted(
         await house.router.aclose()
         assert house.clock.monotonic() <= 3.0
         assert house.router.trace_counts == (0, 0, 0, 0, 0)
-        assert "closing continues without waiting for Records.all_ended" in caplog.text
+        assert "closing continues without waiting for TraceLog.all_ended" in caplog.text
     assert house.router.trace_counts == (0, 0, 1, 0, 1)
     assert "money is lost: call tr_" in caplog.text
     assert storage.applies == 0

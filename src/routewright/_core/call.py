@@ -32,6 +32,7 @@ from routewright.wire import (
     RouteRequest,
     RouteResponse,
     Routing,
+    Snapshot,
     Span,
     TokenBounds,
     Tokens,
@@ -48,6 +49,7 @@ from .attempt import NO_TEXT, Attempt, Rare
 from .attempts.faults import FAULTS
 from .attempts.machine import Rules
 from .catalogue.prices import saved_nanos
+from .guardrails.capture import Texts
 from .guardrails.screen import Hit
 from .money import usd
 from .policy import Laid
@@ -144,7 +146,8 @@ class _Rare(Rare):
     """Highest possible use of its budget, if any. Set at the end."""
     created_text: str | None = None
     error_code: str | None = None  # not the error itself, which would keep its frames alive
-    captured: CapturedContent | None = None
+    captured: Texts | None = None
+    """Captured content, if any. Redacted when first read."""
     text_bytes = 0
     is_booked = False
     """True: its cost is settled separately from its trace."""
@@ -152,6 +155,19 @@ class _Rare(Rare):
     """How long its answer waited for the storage; not in the trace."""
     is_void = False
     """True: another call was answered and billed instead."""
+
+
+class Outcome(Struct):
+    """What a call drops when it ends: its answer, and what its trace and its events need."""
+
+    board: Board
+    budget: Budget | None
+    """The request's."""
+    snapshots: Sequence[Snapshot]
+    """Those that its trace names."""
+    output: str = ""
+    tool_calls: list[ToolCall] | None = None
+    reasoning: Reasoning | None = None
 
 
 class Call(_Rare, Struct, dict=True, eq=False):
@@ -329,15 +345,36 @@ class Call(_Rare, Struct, dict=True, eq=False):
         """Set whether another call was answered and billed instead, so that this one charges nothing."""
         self.is_void = is_void
 
-    def end(self, error: RouterError | None, at: float) -> None:
-        """Record the outcome and drop working data. Neither an answer nor an error means that the caller left."""
+    def end(
+        self, error: RouterError | None, at: float, *, used: Amount | None, captured: Texts | None, is_booked: bool
+    ) -> Outcome:
+        """Record the outcome, and hand out the working data. Neither an answer nor an error means that the caller
+        left."""
+        served, plan, board = self.served, self.plan, self.board
+        if plan is not None and plan.counts is None:
+            plan.counts = Decision(plan, self.decision_input, board).rejected_counts
+        snapshots = board.snapshots if self.policy is None else (*board.snapshots, self.policy)
+        outcome = Outcome(board, self.request.budget, snapshots)
+        if served is not None:
+            if served.screen is None:
+                outcome.output = "".join(served.text)
+                outcome.tool_calls = None if served.pieces is None else served.tool_calls
+            else:
+                outcome.output, outcome.tool_calls = served.answer, served.answer_calls
+            if served.thoughts is not None:
+                outcome.reasoning = served.reasoning()
+        if used is not None:
+            self.used = used
+        if captured is not None:
+            self.captured, self.text_bytes = captured, captured.size
+        if is_booked:
+            self.is_booked = True
         self.ended_at = at
         self.request = self.fleet = self.board = None  # type: ignore[assignment]
         if self.warm is not None:
             self.warm = None
         if self.laid is not None:
             self.laid = None
-        served = self.served
         if served is not None and not self.attempts:  # it came from the cache
             served.text, served.screen, served.pieces = NO_TEXT, None, None
         for attempt in self.attempts:
@@ -349,7 +386,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
                 attempt.hits, attempt.screen = attempt.screen.hits, None
             if attempt.pieces is not None:
                 attempt.pieces = None
-        if self.served is not None:
+        if served is not None:
             self.status = "completed"
         elif error is None:
             self.status = "cancelled"
@@ -357,6 +394,15 @@ class Call(_Rare, Struct, dict=True, eq=False):
             self.status = "budget_exceeded" if isinstance(error, BudgetExceeded) else "failed"
         if error is not None:
             self.error_code = error.code
+        return outcome
+
+    def shorten(self) -> None:
+        """Drop captured content."""
+        self.captured, self.text_bytes = None, 0
+
+    def answered(self, at: float) -> None:
+        """Record that its answer was held back until it was stored."""
+        self.waited_s = at - self.ended_at
 
     # Results for the ledger, the storage and listeners
 

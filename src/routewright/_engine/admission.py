@@ -2,8 +2,8 @@
 
     begin -> [take: windows and slot -> guardrails] -> decide within what is left -> take -> settled, or released
 
-The storage answers with a ``Grant``. A call that ran settles it with its ``Facts`` (``Records.conclude`` passes both to
-the trace log); otherwise it is released."""
+The storage answers with a ``Grant``. A call that ran settles it with its ``Facts``
+(``TraceLog.conclude``); otherwise it is released."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from routewright.errors import (
     StorageUnavailable,
 )
 from routewright.identity import Ids
-from routewright.protocols import Accounts, Clock, Facts, ImmediateStorage, Storage
+from routewright.protocols import Accounts, Clock, ImmediateStorage, Storage
 from routewright.wire import (
     DEFAULT_ACCOUNT,
     Ask,
@@ -43,11 +43,10 @@ from routewright.wire import (
 )
 from routewright.worker import Worker
 
-from .answer import Answer
 from .request_input import Read
 from .shared_limits import SharedLimits
-from .storage import KNOWN_S, MOST_KNOWN, NoAccounts, in_time, no_accounts, unfit
-from .trace_log import LONGEST_S, TraceLog
+from .storage import KNOWN_S, LONGEST_S, MOST_KNOWN, NoAccounts, in_time, no_accounts, unfit
+from .trace_log import TraceLog
 
 TRIES = 5
 """Decisions per call, each within the balance that the storage reported last."""
@@ -64,12 +63,12 @@ class Admissions:
     def __init__(
         self, storage: Storage, log: TraceLog, worker: Worker, ids: Ids, clock: Clock, default_timeout_ms: int
     ) -> None:
-        accounts = log.accounts
+        accounts = log.writer.accounts
         self._has_accounts = accounts is not None
         self.accounts: Accounts = accounts or NoAccounts(storage, clock)
         self.is_immediate = isinstance(storage, ImmediateStorage) and not isinstance(accounts, SharedLimits)
         """The storage never waits, except for money that other calls hold."""
-        self.queue = log.queue
+        self.queue = log.writer
         self.event_ids = _EventIds(ids)
         self.ids = ids
         self.clock = clock
@@ -297,30 +296,11 @@ class Admission:
         except RouterError:
             return  # the reserved amount has to suffice
 
-    def facts(self, call: Call, answer: Answer | None, used_nanos: int) -> Facts:
-        """The outcome of the call, for its settlement. ``used_nanos``: the most that it can have cost."""
-        claim, account, rows = self.claim, None if self.left is None else self.left.account, call.ledger_rows
-        call.is_booked = True
-        used: int | None = 0
-        for attempt in call.attempts:
-            usage = attempt.usage
-            if usage is None and attempt.unsure is not None and attempt.cost_range_nanos(call.bounds):
-                used = None  # unknown, so the estimate stays counted
-            elif usage is not None and used is not None:
-                used += usage.input + usage.output
-        return Facts(
-            id=call.id,
-            caller=self.caller,
-            created_at=call.created,
-            trace=call,
-            rows=rows,
-            tokens=used,
-            run=self.run,
-            run_nanos=None if self.run is None else used_nanos,
-            claim=claim,
-            result=None if claim is None or answer is None else msgspec.json.encode(answer.response),
-            event_ids=self._shared.event_ids if account is not None and account.monthly_nanos else (),
-        )
+    @property
+    def event_ids(self) -> Sequence[str]:
+        """Ids for the thresholds of its month that the call may cross."""
+        account = None if self.left is None else self.left.account
+        return self._shared.event_ids if account is not None and account.monthly_nanos else ()
 
     def release(self) -> None:
         """Release what it holds, without tokens. Safe to call twice. A forked child releases nothing of its parent."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
-from functools import partial
 from itertools import count
 from math import inf
 from typing import Any
@@ -20,6 +19,7 @@ from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observat
 from routewright._core.agent.record import RunRecord, run_trace, words_of
 from routewright._core.agent.request import FULL, fitted
 from routewright._core.money import budget_nanos, usd
+from routewright._core.outcome import event_of
 from routewright._core.request.read import checked
 from routewright._core.structured_output import Form, with_output
 from routewright._core.tokens.estimate import bounds_of
@@ -39,11 +39,11 @@ from routewright.wire.money import nanos_of, usd_text
 
 from .admission import Admission
 from .answer import reread
-from .hooks import events_of
 from .request_input import Read
 from .route import Engine
 from .storage import GuardedStorage
 from .tool_calls import APPROVAL_S, Approve, run_tool
+from .trace_writer import Pending
 
 PATH = "/v1/agents/run"
 UNLIMITED_NANOS = 2**62
@@ -115,7 +115,7 @@ class Run:
         self._engine = engine
         self._storage = storage
         self._is_immediate = engine.admissions.is_immediate
-        self._clock = engine.records.clock
+        self._clock = engine.log.clock
         self._plan = plan
         self._request = request
         self._caller = caller
@@ -301,7 +301,7 @@ class Run:
     async def _reload(self, resumed: Resumed) -> wire.Checkpoint:
         """The state of a run to resume, read after its key was taken."""
         state, before = await checkpoint_of(self._storage, self._caller, self.trace_id), resumed.state
-        trace = await self._engine.records.find(self._caller, self.trace_id)
+        trace = await self._engine.log.find(self._caller, self.trace_id)
         has_ended = trace is not None and trace.status in ("completed", "budget_exceeded")
         if has_ended or (before.status == "pending" and (state.status, state.steps) != (before.status, before.steps)):
             raise NotFound(f"{self.trace_id} cannot be resumed: it was resumed before, and has gone on since")
@@ -473,9 +473,9 @@ class Run:
         fail."""
         response = self.response
         assert response is not None, "it has ended"
-        self._record(run, response.status, json.encode(response))
-        with self._clock.deadline(self._clock.monotonic() + LAST_S, shield=True):
-            await self._engine.records.log.commit(self.trace_id, self._clock.monotonic() + LAST_S)
+        record = self._record(run, response.status, json.encode(response))
+        with self._clock.deadline(record.deadline, shield=True):
+            await self._engine.log.commit(record)
             if response.marker == "tool_calls_pending":
                 await self._attempt(self._keep, run.state)
             elif self._is_kept:
@@ -495,22 +495,22 @@ class Run:
             run.give_up(fault)
             if run.state.steps:  # before the key is released
                 await self._attempt(self._keep, run.state)
-            self._record(run, "cancelled" if fault is None else "failed", None)
-            await self._engine.records.log.commit(self.trace_id, self._clock.monotonic() + LAST_S)
+            await self._engine.log.commit(self._record(run, "cancelled" if fault is None else "failed", None))
 
-    def _record(self, run: AgentRun, status: Any, result: bytes | None) -> None:
-        engine, caller, hold, state = self._engine, self._caller, self._hold, run.state
+    def _record(self, run: AgentRun, status: Any, result: bytes | None) -> RunRecord:
+        """Pass the run to the trace log; its writes have ``LAST_S``."""
+        log, caller, hold, state = self._engine.log, self._caller, self._hold, run.state
         self._is_recorded = True
         took_ms, now = self._now_ms(), self._clock.time()
         trace = run_trace(state, caller, self._base, status, took_ms, None if run.error is None else run.error.code)
-        record = RunRecord(trace, engine.records.captured(partial(words_of, state)))
+        deadline = self._clock.monotonic() + LAST_S
+        captured = None if log.capture is None else log.capture.of(words_of(state), None)
+        record = RunRecord(trace, captured, deadline=deadline)
         ended = "failed" if status == "cancelled" else status
         happened = wire.AgentRunCompleted(self.trace_id, ended, run.summary(took_ms), self._request.metadata or {})
         once = f"{happened.type}:{self.trace_id}:{len(state.steps)}"  # a resumed run ends more than once
-        events = [
-            wire.PutEvent(event.stored, once, 2 * KEPT_S, now, engine.records.log.durability)
-            for event in events_of([happened], caller, engine.ids, now)
-        ]
+        event = event_of(happened, caller, self._engine.ids("evt_"), now).stored
+        put = wire.PutEvent(event, once, 2 * KEPT_S, now, log.writer.durability)
         grant = facts = None
         if hold is not None and hold.grant is not None:
             grant, hold.grant = hold.grant, None
@@ -519,7 +519,8 @@ class Run:
                 grant.id, caller, record.created, trace=record, tokens=0, claim=hold.claim,
                 result=result if keeps else None,
             )  # fmt: skip
-        engine.records.log.put(record, (), events, grant, facts)
+        log.put(Pending(record, (), [put], grant, facts))
+        return record
 
     # State kept between steps and runs
 

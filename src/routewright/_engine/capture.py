@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import anyio.to_thread
 
 from routewright._core.attempt import Attempt
-from routewright._core.call import CapturedContent
-from routewright._core.guardrails.capture import kept, without_patterns
+from routewright._core.guardrails.capture import Texts, content_of, without_patterns
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright.fork import Guard
 from routewright.loop import Threads, this_loop
@@ -62,7 +61,7 @@ class Captured:
     def content(self) -> Content:
         with self._guard.lock:
             if self._content is None:
-                self._content = kept(*self._raw)
+                self._content = content_of(*self._raw)
                 self._raw = without_patterns, None, None, None
             return copied(self._content)
 
@@ -85,7 +84,7 @@ class Capturing:
         )
 
 
-async def redacting(make: Callable[[], T], of: Iterable[CapturedContent | None], clock: Clock) -> T:
+async def redacting(make: Callable[[], T], of: Iterable[Texts | None], clock: Clock) -> T:
     """Call ``make``; in a worker thread if a redactor has to run, since that may be slow."""
     left = [captured for captured in of if captured is not None and not captured.is_redacted]
     if clock.virtual or not left:
@@ -132,14 +131,14 @@ def _logging(redactor: Redactor) -> Redactor:
 
     def redact(text: str) -> str:
         try:
-            given = redactor(text)
+            result = redactor(text)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # such as SystemExit: withhold the text as well
             log(f"raised {type(error).__name__}")
             raise
-        if not isinstance(given, str):
-            log(f"returned {type(given).__name__} instead of a text")
-        return given  # the user of the text checks its type
+        if not isinstance(result, str):
+            log(f"returned {type(result).__name__} instead of a text")
+        return result  # the user of the text checks its type
 
     return redact

@@ -370,14 +370,16 @@ class Execution(Struct, eq=False):
             self.exchange = None
         is_touched = attempt.first_at is not None or exchange.is_entered
         self.machine.left(attempt, touched=is_touched and not attempt.counted)
-        self.settle(exchange)
+        self._settle(exchange)
         if attempt.probe and not self.is_sandbox:
             self.fleet.left(attempt.leg.row)
 
-    def settle(self, exchange: Exchange | None) -> None:
-        """Price what an attempt has produced so far."""
-        if exchange is None:
-            return
+    def settle_rest(self) -> None:
+        """Price what the present attempt, if any, has produced so far."""
+        if self.exchange is not None:
+            self._settle(self.exchange)
+
+    def _settle(self, exchange: Exchange) -> None:
         attempt = exchange.attempt
         attempt.ended_at = self.clock.monotonic()
         if attempt.produced:

@@ -10,22 +10,20 @@ import inspect
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple, Self
 
 from routewright._core.agent.record import Recorded
 from routewright.errors import ValidationFailed
 from routewright.fork import Guard
-from routewright.identity import Ids
 from routewright.loop import Signal, is_cancelled
 from routewright.protocols import Clock
-from routewright.wire import Caller, Event, PushedEvent, Trace
+from routewright.wire import Event, Trace
 from routewright.wire.problems import shown
-from routewright.wire.timestamps import timestamp
-from routewright.wire.trace import copied
 from routewright.worker import Job, Worker
 
 QUEUE = 10_000
@@ -144,16 +142,18 @@ class Hooks:
         return HookCounts(self._waiting, self._failed, self._lost)
 
     def on_trace(self, hook: TraceHook) -> Subscription:
-        mine = Subscription(hook, self._leave)
+        subscription = Subscription(hook, self._leave)
         with self._guard.lock:
-            self._on_trace, self.any = (*self._on_trace, mine), True
-        return mine
+            self._on_trace = (*self._on_trace, subscription)
+            self.any = True
+        return subscription
 
     def on_event(self, hook: EventHook) -> Subscription:
-        mine = Subscription(hook, self._leave)
+        subscription = Subscription(hook, self._leave)
         with self._guard.lock:
-            self._on_event, self.any = (*self._on_event, mine), True
-        return mine
+            self._on_event = (*self._on_event, subscription)
+            self.any = True
+        return subscription
 
     def put(self, call: Recorded | None, events: Sequence[Event] = ()) -> None:
         """Queue a call whose trace is stored, or events outside of any call (None). Never fails or waits."""
@@ -190,10 +190,10 @@ class Hooks:
     def close(self) -> None:
         """Drop the queue."""
         with self._guard.lock:
-            left = list(self._queue)
+            batch = list(self._queue)
             self._queue.clear()
-        lost = sum(isinstance(each, _News) for each in left)
-        self._settle(left, lost)
+        lost = sum(isinstance(item, _News) for item in batch)
+        self._settle(batch, lost)
         if lost:
             _log.warning("the router was closed; calls not delivered to hooks: %d", lost)
 
@@ -205,7 +205,7 @@ class Hooks:
                 batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
             if not batch:
                 return
-            left = deque(each for news in batch if isinstance(news, _News) for each in news.deliveries())
+            left = deque(chain.from_iterable(news.deliveries() for news in batch if isinstance(news, _News)))
             try:
                 while left:
                     if left[0].to.is_async:
@@ -260,11 +260,11 @@ class Hooks:
 
     def _settle(self, batch: Sequence[_News | Signal], lost: int) -> None:
         with self._guard.lock:
-            self._waiting -= sum(isinstance(each, _News) for each in batch)
+            self._waiting -= sum(isinstance(item, _News) for item in batch)
             self._lost += lost
-        for each in batch:
-            if isinstance(each, Signal):
-                each.set()
+        for item in batch:
+            if isinstance(item, Signal):
+                item.set()
 
     def _fail(self, delivery: _Delivery, error: BaseException) -> None:
         with self._guard.lock:
@@ -279,23 +279,8 @@ class Hooks:
             self._logged[kind] = now + LOG_EVERY_S
             _log.warning(message, *values, exc_info=error)
 
-    def _leave(self, left: Subscription) -> None:
+    def _leave(self, subscription: Subscription) -> None:
         with self._guard.lock:
-            self._on_trace = tuple(each for each in self._on_trace if each is not left)
-            self._on_event = tuple(each for each in self._on_event if each is not left)
+            self._on_trace = tuple(other for other in self._on_trace if other is not subscription)
+            self._on_event = tuple(other for other in self._on_event if other is not subscription)
             self.any = bool(self._on_trace or self._on_event)
-
-
-def events_of(happened: Iterable[PushedEvent], caller: Caller, ids: Ids, at: float) -> list[Event]:
-    """The events to emit for what happened ``at`` (Unix seconds)."""
-    return [
-        Event(
-            id=ids("evt_"),
-            type=data.type,
-            created_at=timestamp(at),
-            data=copied(data),  # the caller may change the error it was made from
-            account=caller.account,
-            environment=caller.environment,
-        )
-        for data in happened
-    ]

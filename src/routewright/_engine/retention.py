@@ -7,10 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from math import inf
 
-from routewright.errors import RouterError, StorageUnavailable
+from routewright.errors import RouterError
 from routewright.loop import is_cancelled
 from routewright.protocols import Clock, Storage
 from routewright.wire import SYSTEM_ACCOUNT, CurrentRetention, Durability, PutSnapshot, SetRetention, Snapshot
+
+from .storage import write_all
 
 EVERY_S = 600.0
 DAY_S = 24 * 3600
@@ -34,15 +36,15 @@ async def sweep(storage: Storage, change: SetRetention | None, clock: Clock) -> 
                 await storage.apply(SYSTEM_ACCOUNT, [change])
                 change = None
             if not logged:
-                kept = await storage.read(SYSTEM_ACCOUNT, CurrentRetention())
-                production, sandbox = _days(kept.production_s), _days(kept.sandbox_s)
+                retention = await storage.read(SYSTEM_ACCOUNT, CurrentRetention())
+                production, sandbox = _days(retention.production_s), _days(retention.sandbox_s)
                 _log.info(
                     "keeping traces %s, those of the sandbox %s (change with Settings.retention)", production, sandbox
                 )
                 logged = True
             await storage.sweep(clock.time())
             fails = False
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # a custom storage may raise anything
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
             bug = not isinstance(error, RouterError)  # in the storage: its author needs the traceback
@@ -80,32 +82,24 @@ class Snapshots:
         """Put the snapshots that are due. Raises ``StorageUnavailable``; a refused snapshot fails no trace."""
         now = self._clock.time()
         due = {
-            each.id: PutSnapshot(each, at=now, durability=self._durability)
-            for each in snapshots
-            if now - self._kept_at.get(each.id, -inf) > KEPT_S and now - self._refused_at.get(each.id, -inf) > RETRY_S
+            snapshot.id: PutSnapshot(snapshot, at=now, durability=self._durability)
+            for snapshot in snapshots
+            if now - self._kept_at.get(snapshot.id, -inf) > KEPT_S
+            and now - self._refused_at.get(snapshot.id, -inf) > RETRY_S
         }
         if due:
             for times in (self._kept_at, self._refused_at):
                 if len(times) > REMEMBERED:
                     times.clear()
-            await self._try([*due.values()])
+            await write_all([*due.values()], self._put_all, self._refuse)
 
-    async def _try(self, writes: Sequence[PutSnapshot]) -> None:
-        """Put all; if that is refused, each alone, to find the ones that are."""
-        try:
-            await self._put(writes)
-        except StorageUnavailable:
-            raise
-        except Exception as error:  # of a custom storage, or for one of the writes: the others are tried alone
-            if len(writes) > 1:
-                for write in writes:
-                    await self._try([write])
-                return
-            (write,) = writes
-            if write.snapshot.id not in self._refused_at:
-                self._note(error)
-            self._refused_at[write.snapshot.id] = write.at
-        else:
-            for write in writes:
-                self._kept_at[write.snapshot.id] = write.at
-                self._refused_at.pop(write.snapshot.id, None)
+    async def _put_all(self, writes: Sequence[PutSnapshot]) -> None:
+        await self._put(writes)
+        for write in writes:
+            self._kept_at[write.snapshot.id] = write.at
+            self._refused_at.pop(write.snapshot.id, None)
+
+    def _refuse(self, write: PutSnapshot, error: Exception) -> None:
+        if write.snapshot.id not in self._refused_at:
+            self._note(error)
+        self._refused_at[write.snapshot.id] = write.at

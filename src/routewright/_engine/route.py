@@ -5,7 +5,7 @@
 
 ``read`` checks the request. ``make_call`` makes its ``Call``: snapshots, policy, requirements. ``begin`` decides, and
 counts tokens only where their bounds do not settle it. ``enter`` does the same for a caller with limits, and reserves
-what the call needs. The execution calls models. ``Records.conclude`` keeps the trace; then any failure is raised.
+what the call needs. The execution calls models. ``TraceLog.conclude`` keeps the trace; then any failure is raised.
 
 Deciding, admission, guardrails and the cache return values; only this file puts them into the ``Call``, each once."""
 
@@ -71,9 +71,9 @@ from .execute import Execution
 from .fleet import Fleet
 from .guardrail import pass_in_time
 from .hedge import Hedge
-from .record import Records
 from .request_input import RawRequest, Read
 from .storage import storage_faults
+from .trace_log import TraceLog
 
 _HTTP_URL = int(Need.HTTP_URL)
 _decode = json.Decoder(RouteResponse).decode
@@ -115,7 +115,7 @@ class Engine:
         policies: Sequence[PolicySnapshot],
         counting: Counting,
         rng: Rng,
-        records: Records,
+        log: TraceLog,
         admissions: Admissions,
         caching: Callable[[], Caching],
         decide_again: DecideAgain,
@@ -127,15 +127,15 @@ class Engine:
         self.servers = servers
         self.counting = counting
         self.deciding = Deciding(counting, options.defaults)
-        self.records = records
+        self.log = log
         self.admissions = admissions
         self.ids = admissions.ids
-        self._clock = records.clock
+        self._clock = log.clock
         self._rng = rng
         self.defaults, self._guardrails, self._rollup_keys, self._workload_keys, self._traceparent_to = options
         self._caching = caching
         self._decide_again = decide_again
-        self._warmth = records.warmth
+        self._warmth = log.warmth
         self.publish(policies)
 
     @cached_property
@@ -198,21 +198,21 @@ class Engine:
             if hold.grant is not None:
                 hold.release()
             if self.admissions.queue.is_closed:
-                await self.records.write_last(hold.trace_id)
+                await self.log.write_last(hold.trace_id)
 
     async def replayed(self, stored: bytes, caller: Caller, form: Form | None = None) -> Answer:
         """The answer kept under an idempotency key."""
         with storage_faults:
             response = _decode(stored)
         data = None if form is None or response.tool_calls else reread(form, response.output)
-        before = Replayed(response, await self.records.find(caller, response.trace_id), self._decide_again)
+        before = Replayed(response, await self.log.find(caller, response.trace_id), self._decide_again)
         return Answer(before, None, response.output, response.tool_calls, data)
 
     async def _answer(self, call: Call, entry: Entry | None = None, form: Form | None = None) -> Answer:
         """Answer an admitted request; return once everything that must be stored is. Raises ``RouterError``; the trace
         is kept either way."""
         is_limited = entry is not None and entry.hold is not None
-        commits = self.records.commits or (is_limited and not self.admissions.is_immediate)
+        commits = self.log.commits or (is_limited and not self.admissions.is_immediate)
         try:
             if entry is None or entry.hold is None:
                 execution = await self.begin(call, form=form)
@@ -224,17 +224,17 @@ class Engine:
                 try:
                     await execution.aclose()
                 finally:
-                    self.records.conclude(call, execution, left=True)
+                    self.log.conclude(call, execution, left=True)
                 raise
-            answer, error = self.records.conclude(call, execution)
+            answer, error = self.log.conclude(call, execution)
             if error is not None:
                 raise_failure(error)
         except RouterError:
             if commits:
-                await self.records.commit(call)
+                await self.log.commit(call)
             raise
         if commits:
-            await self.records.commit(call)
+            await self.log.commit(call)
         return answer
 
     async def begin(
@@ -278,10 +278,10 @@ class Engine:
     async def leave(self, call: Call, hold: Admission) -> None:
         """Settle a call that has ended, and release its hold."""
         try:
-            await self.records.commit(call)
+            await self.log.commit(call)
         finally:
             hold.release()
-            await self.records.write_last(call.id)
+            await self.log.write_last(call.id)
 
     def make_call(
         self,
@@ -293,9 +293,9 @@ class Engine:
     ) -> Call:
         """Make the call of a checked request, under its policy. ``fleet`` and ``policies`` replace the caller's fleet
         and the published policies."""
-        request, records, policy, laid, class_name = read.request, self.records, None, None, ""
-        if records.dropped:
-            records.keep_dropped()
+        request, log, policy, laid, class_name = read.request, self.log, None, None, ""
+        if log.dropped:
+            log.keep_dropped()
         started_at = self._clock.monotonic() if hold is None else hold.started_at
         if fleet is None:
             fleet = self._fleets.get(caller.environment) or self.fleet(caller.environment)
@@ -482,7 +482,7 @@ class Engine:
                 call.own_input = refused
             else:
                 call.own_input = input_of_call(call, self.defaults)
-        self.records.undecided(call, error)
+        self.log.undecided(call, error)
 
     def check(self, read: Read, caller: Caller) -> list[PolicyCheck]:
         """Check every policy, and each of its classes, with one request. Counts tokens."""
@@ -543,7 +543,7 @@ class Engine:
             execution.guardrails = standing(self.guardrails(call), "output")
         if call.traceparent is not None and self._traceparent_to:
             execution.onward = Onward(call.traceparent, call.id, self._traceparent_to)
-        self.records.under_way.add(call)
+        self.log.under_way.add(call)
         return execution
 
 

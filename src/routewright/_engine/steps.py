@@ -96,7 +96,7 @@ class Steps:
     def __del__(self) -> None:
         """Record the cost of steps that are dropped before their end."""
         if self._answer is None:
-            self._engine.records.drop(self._execution.call, self._execution)
+            self._engine.log.drop(self._execution.call, self._execution)
 
     def __enter__(self) -> Self:
         return self
@@ -192,7 +192,7 @@ class Steps:
     def _conclude(self) -> None:
         execution = self._execution
         call, hold = execution.call, execution.hold
-        self._answer, self._error = self._engine.records.conclude(call, execution)
+        self._answer, self._error = self._engine.log.conclude(call, execution)
         if hold is not None:
             self._wait(partial(self._engine.leave, call, hold))
 

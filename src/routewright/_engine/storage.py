@@ -34,6 +34,12 @@ DEEPEST = 4
 """Levels of sub-traces to read with a trace."""
 MOST_KNOWN = 10_000
 """Size of the cache of ``NoAccounts``."""
+LONGEST_S = 10.0
+"""Time-out of a batch, which is then tried again."""
+PROBE_S, PAUSE_S = 2.0, 3.0
+"""An account whose batch timed out is skipped for ``PAUSE_S``; then one call is tried for ``PROBE_S``. This delays
+other accounts little, and notices recovery within five seconds. The time-out of further probes doubles, since the
+storage may only be slow."""
 
 
 class StorageFaults:
@@ -79,8 +85,8 @@ class GuardedStorage:
 
     async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> Any:
         with storage_faults:
-            found = await self._storage.scan(account, query, after=after, limit=limit)
-            return _checked(self._storage, "scan", query, found)
+            page = await self._storage.scan(account, query, after=after, limit=limit)
+            return _checked(self._storage, "scan", query, page)
 
     async def sweep(self, now: float) -> int:
         with storage_faults:
@@ -88,6 +94,38 @@ class GuardedStorage:
 
     async def aclose(self) -> None:
         await self._storage.aclose()
+
+
+class Timeouts:
+    """Time limits of calls to a storage. An account that it hangs on is skipped for a while."""
+
+    def __init__(self, storage: Storage, clock: Clock) -> None:
+        self._storage = storage
+        self._clock = clock
+        self.hung: dict[str, tuple[float, float]] = {}
+        """Accounts whose last call timed out: when to try again, and with what timeout in seconds."""
+
+    async def ask(self, account: str, ask: Callable[[], Awaitable[T]], until: float = inf) -> T:
+        """Call the storage with a time-out. Raises ``StorageUnavailable``: after the time-out, at ``until``, and at
+        once for an account that has just timed out."""
+        now, is_hung = self._clock.monotonic(), account in self.hung
+        retry_at, bound_s = self.hung.get(account, (now, LONGEST_S))
+        if now < retry_at:
+            raise StorageUnavailable(f"the storage stood still for this account {PAUSE_S:g} s ago or less")
+        try:
+            with self._clock.deadline(min(now + bound_s, until)):
+                done = await ask()
+                if is_hung:
+                    self.hung.pop(account, None)
+                return done
+            if until < now + bound_s:
+                raise StorageUnavailable("the storage took longer than the call had left")
+            self.hung[account] = now + bound_s + PAUSE_S, min(2 * bound_s, LONGEST_S) if is_hung else PROBE_S
+            raise StorageUnavailable(f"the storage took longer than {bound_s:g} s")
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            raise StorageUnavailable(f"{type(self._storage).__name__} cancelled itself") from error
 
 
 class NoAccounts:
@@ -147,42 +185,42 @@ def checked_written(storage: object, writes: Sequence[Write], written: object) -
     raise unfit(storage, "apply", f"a list with one Written for each of {len(writes)} writes", written)
 
 
-def _checked(storage: object, method: str, query: object, found: Any) -> Any:
-    """The answer to a query. Raises ``InternalError`` if it has not the type that the protocol declares."""
+def _checked(storage: object, method: str, query: object, result: Any) -> Any:
+    """The result of a query. Raises ``InternalError`` if it has not the type that the protocol declares."""
     kinds = _declared(method)[type(query)]
     if get_origin(kinds) is list:
         (kind,) = get_args(kinds)
-        if isinstance(found, list | tuple) and all(isinstance(each, kind) for each in found):
-            return [*found]
-        raise unfit(storage, method, f"a list of {kind.__name__}", found)
-    if isinstance(found, kinds):
-        return found
-    named = " or ".join(each.__name__.removesuffix("Type") for each in get_args(kinds) or (kinds,))
-    raise unfit(storage, method, named, found)
+        if isinstance(result, list | tuple) and all(isinstance(item, kind) for item in result):
+            return [*result]
+        raise unfit(storage, method, f"a list of {kind.__name__}", result)
+    if isinstance(result, kinds):
+        return result
+    names = " or ".join(kind.__name__.removesuffix("Type") for kind in get_args(kinds) or (kinds,))
+    raise unfit(storage, method, names, result)
 
 
 @cache
 def _declared(method: str) -> dict[type, Any]:
     """The answer type of each query type, from the overloads of the protocol's method."""
-    hints = map(get_type_hints, get_overloads(getattr(Storage, method)))
-    return {each["query"]: each["return"] for each in hints}
+    overloads = map(get_type_hints, get_overloads(getattr(Storage, method)))
+    return {hints["query"]: hints["return"] for hints in overloads}
 
 
-def unfit(storage: object, method: str, asked: str, given: object) -> InternalError:
+def unfit(storage: object, method: str, expected: str, result: object) -> InternalError:
     """The error for a wrong return type."""
-    return InternalError(f"{type(storage).__name__}.{method} must return {asked}, got {type(given).__name__}")
+    return InternalError(f"{type(storage).__name__}.{method} must return {expected}, got {type(result).__name__}")
 
 
 async def read_trace(storage: Storage, account: str, query: TraceById, depth: int = DEEPEST) -> Trace:
     """A trace, with the spans of its sub-traces down to ``depth`` levels. Raises ``NotFound``."""
-    found = await storage.read(account, query)
-    if found is None:
+    trace = await storage.read(account, query)
+    if trace is None:
         raise NotFound(f"no trace {quoted(query.id)}")
     below = {}
-    for child_id in found.children if depth else ():
+    for child_id in trace.children if depth else ():
         with suppress(NotFound):
-            below[child_id] = await read_trace(storage, account, TraceById(child_id, found.environment), depth - 1)
-    return joined(found, below) if below else found
+            below[child_id] = await read_trace(storage, account, TraceById(child_id, trace.environment), depth - 1)
+    return joined(trace, below) if below else trace
 
 
 async def unhindered(attempt: Callable[[], Awaitable[T]], what: str) -> T:
@@ -193,11 +231,30 @@ async def unhindered(attempt: Callable[[], Awaitable[T]], what: str) -> T:
     raise PreconditionFailed(f"{what} was not changed, because concurrent changes never ended: try again")
 
 
-async def in_time(asked: Coroutine[Any, Any, T], clock: Clock, until: float) -> T:
+async def write_all(
+    items: Sequence[T], write: Callable[[Sequence[T]], Awaitable[object]], refuse: Callable[[T, Exception], object]
+) -> None:
+    """Write all at once; if the storage refuses that, each alone, and ``refuse`` those at fault. Raises
+    ``StorageUnavailable``."""
+    try:
+        await write(items)
+        return
+    except StorageUnavailable:
+        raise
+    except Exception as error:  # a custom storage may raise anything
+        fault = error
+    if len(items) == 1:
+        refuse(items[0], fault)
+    else:
+        for item in items:
+            await write_all([item], write, refuse)
+
+
+async def in_time(answer: Coroutine[Any, Any, T], clock: Clock, until: float) -> T:
     """Await a storage. Raises ``RouterTimeoutError`` at ``until``, the call's deadline."""
     try:
         with clock.deadline(until):
-            return await asked
+            return await answer
     except RouterError:
         raise
     except BaseException as error:

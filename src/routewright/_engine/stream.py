@@ -87,7 +87,7 @@ class Stream:
     def __del__(self) -> None:
         """Book the cost of a stream that is dropped before its end, without ``async with``."""
         if self._execution is not None and self._call is not None and self._answer is None and self._left is None:
-            self._engine.records.drop(self._call, self._execution)
+            self._engine.log.drop(self._call, self._execution)
 
     async def __aenter__(self) -> Self:
         return self
@@ -220,7 +220,7 @@ class Stream:
         finally:
             try:
                 execution.end_with(self._why_left())
-                self._answer, self._error = self._engine.records.conclude(call, execution, behind=True)
+                self._answer, self._error = self._engine.log.conclude(call, execution, behind=True)
                 await self._give_back()
             finally:
                 self._left.set()
@@ -229,7 +229,7 @@ class Stream:
         hold, self._hold = self._hold, None
         if hold is not None:
             hold.release()
-            await self._engine.records.write_last(hold.trace_id)
+            await self._engine.log.write_last(hold.trace_id)
 
     async def _begin(self) -> RouteEvent:
         """Admit the call and choose a model. Returns the first event, on a replay that of the earlier answer."""
@@ -303,11 +303,11 @@ class Stream:
                 assert_never(other)
 
     async def _end_event(self, execution: Execution) -> RouteEvent:
-        self._answer, self._error = self._engine.records.conclude(execution.call, execution)
-        if self._engine.records.commits or self._hold is not None:
+        self._answer, self._error = self._engine.log.conclude(execution.call, execution)
+        if self._engine.log.commits or self._hold is not None:
             self._tell(self._error)
             try:
-                await self._engine.records.commit(execution.call)
+                await self._engine.log.commit(execution.call)
             finally:
                 await self._give_back()
         if self._error is None:

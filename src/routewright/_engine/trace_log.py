@@ -1,25 +1,31 @@
-"""Writes finished calls to the storage.
+"""The trace log: ends calls, and keeps what they leave behind until it is in the storage.
 
-A storage that never waits is written before the answer is returned. Any other is written in batches, one pass over the
-queue at a time; reads look in the queue first, so a trace can be read as soon as its call has ended."""
+A storage that never waits is written before the answer is returned. For any other, calls are queued and written in
+batches (``TraceWriter``). Reads look in the queue first, so a trace can be read as soon as its call has ended."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
-from itertools import chain
-from math import inf
-from typing import Any, NamedTuple, TypeVar
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from weakref import WeakSet
 
-import anyio
+import msgspec
 
-from routewright._core.accounts.ledger import bounded, without_trace
+from routewright import wire
 from routewright._core.agent.record import Recorded
+from routewright._core.attempts.journal import HITS_WINDOW_S, WINDOW_S
+from routewright._core.attempts.machine import End
+from routewright._core.call import Call, Outcome, Serving
+from routewright._core.outcome import Ending, event_of, facts_of, failure
+from routewright._core.routing.decide import exceeds_windows
 from routewright.errors import (
     InternalError,
+    NoCandidates,
     NotFound,
     PreconditionFailed,
     RouterError,
@@ -27,34 +33,18 @@ from routewright.errors import (
     UnsupportedWrite,
 )
 from routewright.fork import Guard
-from routewright.loop import Mutex, Signal, at_once, is_cancelled
-from routewright.protocols import Accounts, BaseStorage, Clock, Facts, ImmediateStorage, Storage, options_of
-from routewright.wire import (
-    SYSTEM_ACCOUNT,
-    Caller,
-    Durability,
-    Event,
-    Grant,
-    PutEvent,
-    PutFeedback,
-    PutTrace,
-    Snapshot,
-    SnapshotById,
-    StoredEvent,
-    Trace,
-    TraceById,
-    Write,
-    Written,
-)
+from routewright.identity import Ids
+from routewright.loop import Signal, at_once
+from routewright.protocols import Clock, ImmediateStorage, Storage
+from routewright.wire import SYSTEM_ACCOUNT
 from routewright.wire.json_scan import quoted
-from routewright.wire.money import usd_text
 from routewright.worker import Job, Worker
 
-from .capture import redacting
-from .hooks import Hooks
-from .retention import Snapshots
-from .storage import GuardedStorage, checked_written, read_trace, unfit
-from .trace_queue import FreshStorage, Pending, Queue
+from .answer import Answer
+from .capture import Capturing, redacting
+from .prompt_caches import Warmth
+from .storage import GuardedStorage, checked_written, read_trace
+from .trace_writer import Pending, TraceWriter, events_in, text_of
 
 DELAY_S = 0.01
 """How long traces are collected into a batch. An idle storage has each within 50 ms."""
@@ -65,521 +55,367 @@ REST_S = 0.0001
 would starve the writer's thread. Neither happens while the storage fails."""
 LONGEST_DELAY_S = 5.0
 """The longest pause between two tries at an unavailable storage."""
-BATCH = 256
-AT_ONCE = 32
-"""Accounts written at a time."""
-LONGEST_S = 10.0
-"""Time-out of a batch, which is then tried again."""
-PROBE_S, PAUSE_S = 2.0, 3.0
-"""An account whose batch timed out is skipped for ``PAUSE_S``; then one call is tried for ``PROBE_S``. This delays
-other accounts little, and notices recovery within five seconds. The time-out of further probes doubles, since the
-storage may only be slow."""
-SEEMS_DOWN = 3
-"""A pass stops after this many accounts failed and none succeeded."""
-
 GIVE_BACK_S = 0.5
 """How long a call that ends after the close waits for its write."""
-T = TypeVar("T")
+FIND_S = 0.25
+DAY_S = 24 * 3600.0
+"""Equal changes of a policy within this time are one event."""
 
 _log = logging.getLogger(__name__)
 
 
-class TraceCounts(NamedTuple):
-    """Traces of this process that are not in the storage."""
-
-    waiting: int
-    """Not written yet."""
-    refused: int
-    """Dropped because the storage refused them."""
-    lost: int
-    """Dropped because the queue was full, or the Router was closed before they could be written."""
-    shortened: int = 0
-    """Kept without prompts and answers, because too much text was queued."""
-    unbilled: int = 0
-    """Refused or lost calls whose cost is not in the ledger either; the log names them."""
-
-
 class TraceLog:
-    """Writes finished calls to the storage. Safe to use from several loops and threads.
+    """Ends the calls of one Router. Safe to use from several loops and threads.
 
     A call with limits settles itself; if that fails, it is settled from the queue. A call that cannot be written yet
     stays in the queue. A refused trace is dropped; a refused settlement is tried with ever less detail. The next
     ``flush`` raises for both; the first of several failures is logged."""
 
     def __init__(
-        self,
-        storage: Storage,
-        worker: Worker,
-        hooks: Hooks,
-        clock: Clock,
-        durability: Durability = "buffered",
-        *,
-        accounts: Accounts | None = None,
-        emitted: Callable[[], object] = bool,
+        self, writer: TraceWriter, worker: Worker, ids: Ids, capture: Capturing | None, warmth: Warmth | None
     ) -> None:
-        """``emitted`` is called when events have been stored. ``accounts`` replaces the storage's."""
-        self._storage = storage
-        self._takes_drafts = options_of(storage, BaseStorage).takes_drafts
-        self.accounts: Accounts | None = accounts or options_of(storage, BaseStorage).accounts
+        storage = writer.storage
+        self.writer = writer
+        self.clock = writer.clock
+        self.capture = capture
+        self.warmth = warmth
         self._immediate = storage if isinstance(storage, ImmediateStorage) else None
-        self._hooks = hooks
-        self._emitted = emitted
-        self._clock = clock
-        self.durability: Durability = durability
-        self.commits = durability == "committed" and self._immediate is None
+        self.commits = writer.durability == "committed" and self._immediate is None
         """True if calls wait until their traces are committed."""
         self.retries = True
         """False while the Router closes: failed writes are not tried again."""
-        self.queue = Queue(storage, self.write)
-        self._fresh = FreshStorage(storage, clock)
-        self._job = Job(worker, self._drain, DELAY_S)
-        self._urgent = Job(worker, self._drain, 0.0)
-        self._one_pass = Mutex()
-        self._snapshots = Snapshots(partial(self._apply, SYSTEM_ACCOUNT), self._note, clock, durability)
-        self._hung: dict[str, tuple[float, float]] = {}
-        """Accounts whose last batch timed out: when to try again, and with what timeout in seconds."""
-        self._keeps_all = True
-        """False once the storage has refused anything but traces."""
-        self._guard = Guard()
+        self._storage = FreshStorage(storage, writer.clock)
+        self._ids = ids
+        self._job = Job(worker, self._write_soon, DELAY_S)
+        self._urgent = Job(worker, self._write_soon, 0.0)
+        self._ending = Job(worker, self._end_dropped, 0.0)
         worker.renewals.add(self)
+        with _registering.lock:
+            _writers.add(writer)
 
     def renew(self) -> None:
-        """Start empty: after a fork the parent writes what was queued."""
-        self.queue.renew()
-        self._announced: list[PutEvent] = []
-        self._refused = self._lost = self._unbilled = self._raised = 0
-        self._last_fault: Exception | None = None
-        self._fails = False
-        """The last pass, or the last immediate write, had a fault."""
-        self._down: set[str] = set()
-        """Accounts that failed in this pass."""
-        self._wrote = False
-        """This pass wrote something."""
-        self.is_stuck = False
-        """The last pass that tried to write wrote nothing."""
+        """Start empty: after a fork the parent records the calls that began before."""
+        self.writer.renew()
+        self._since = self.clock.monotonic()
+        self.under_way: set[Call] = set()
+        self.dropped: deque[tuple[Call, Ending, float]] = deque()
+        self._over: Signal | None = None
+        """Set when a call ends; ``all_ended`` waits for it."""
 
-    @property
-    def counts(self) -> TraceCounts:
-        return TraceCounts(len(self.queue.calls), self._refused, self._lost, self.queue.shortened, self._unbilled)
+    # The end of a call
 
-    def put(
+    def conclude(
         self,
-        call: Recorded,
-        snapshots: Sequence[Snapshot],
-        events: Sequence[PutEvent] = (),
-        grant: Grant | None = None,
-        facts: Facts | None = None,
+        call: Call,
+        execution: Ending | None,
         *,
+        error: RouterError | None = None,
+        left: bool = False,
         behind: bool = False,
-    ) -> None:
+        at: float | None = None,
+    ) -> tuple[Answer, RouterError | None]:
+        """End a call and keep its trace. Returns the answer, and the error if the call failed.
+
+        ``left``: the plan was abandoned. ``error``: the call failed before it had a plan. The caller must ``commit``,
+        except with ``left`` or ``behind``. ``at``: monotonic seconds; None: now."""
+        served = call.served
+        fleet = call.fleet
+        hold = None if execution is None else execution.hold
+        lookup = None if execution is None else execution.lookup
+        grant = None if hold is None else hold.grant
+        used = None
+        if execution is not None:
+            if call.request.budget is not None or (hold is not None and hold.run is not None):
+                used = execution.used
+            if not left and execution.end is not None and execution.end is not End.SUCCEEDED:
+                error = execution.error or self._failure(call, execution)
+        if error is not None:
+            error.trace_id, error.request_id = call.id, self._ids("req_")
+            error.cost_nanos = call.cost_nanos
+        # a redactor need not read a prompt that no model can take
+        is_unfit = isinstance(error, NoCandidates) and exceeds_windows(call.decision_input, call.board)
+        capture = None if is_unfit else self.capture
+        captured = None if capture is None else capture.of(call.request.messages, served)
+        if call.warm is not None and self.warmth is not None and served is not None and call.attempts:
+            self.warmth.answered(call, served)
+        ended_at = self.clock.monotonic() if at is None else at
+        outcome = call.end(error, ended_at, used=used, captured=captured, is_booked=grant is not None)
+        data = None if execution is None else execution.data
+        answer = Answer(call, outcome.board, outcome.output, outcome.tool_calls, data, outcome.reasoning)
+        evicted = None
+        if lookup is not None:
+            lookup.ended(call, outcome.output, outcome.tool_calls)
+            evicted = lookup.evicted
+        self.under_way.discard(call)
+        if call.started_at < self._since:  # it began before a fork: the parent records it
+            return answer, error
+        facts = None
+        if hold is not None and grant is not None:
+            hold.grant = None
+            keeps = hold.claim is not None and served is not None and error is None
+            result = msgspec.json.encode(answer.response) if keeps else None
+            facts = facts_of(call, call.used.nanos, result, claim=hold.claim, run=hold.run, event_ids=hold.event_ids)
+        events: Sequence[wire.PutEvent] = ()
+        sandbox = call.caller.environment == "sandbox"
+        if error is not None or served is None or served.place or sandbox or not call.attempts or evicted is not None:
+            events = self._events(call, error, outcome, fleet, evicted)
+        self.put(Pending(call, outcome.snapshots, events, grant, facts), behind=behind or left)
+        if self._over is not None:
+            self._over.set()
+        return answer, error
+
+    def _failure(self, call: Call, execution: Ending) -> RouterError:
+        error, hidden = failure(call, execution)
+        if hidden:
+            _log.warning("call %s: %s", call.id, hidden)
+        if execution.cause is not None:
+            error.__cause__, execution.cause = execution.cause, None
+        return error
+
+    def _events(
+        self, call: Call, error: RouterError | None, outcome: Outcome, fleet: Serving, evicted: wire.CacheEvicted | None
+    ) -> list[wire.PutEvent]:
+        caller, durability = call.caller, self.writer.durability
+        now = self.clock.time()
+        happened: list[tuple[wire.PushedEvent, str | None, float]]
+        happened = [(event, None, 0.0) for event in call.events(error, outcome.budget)]
+        # calls that were left do not count; answers outside the sandbox are counted with the model's health
+        if error is not None or (call.served is not None and (caller.environment == "sandbox" or not call.attempts)):
+            failed = error is not None and error.status >= 500
+            burst = fleet.ended((caller.account, caller.environment), error=failed)
+            if burst is not None:
+                happened.append((burst, f"{burst.type}:{caller.environment}", WINDOW_S))
+        if evicted is not None:
+            happened.append((evicted, f"{evicted.type}:{caller.environment}", HITS_WINDOW_S))
+        return [
+            wire.PutEvent(event_of(data, caller, self._ids("evt_"), now).stored, once, quiet_s, now, durability)
+            for data, once, quiet_s in happened
+        ]
+
+    def undecided(self, call: Call, error: BaseException) -> None:
+        """End a call that has no plan."""
+        failed = error if isinstance(error, RouterError) else None  # None: the caller left
+        if failed is None and isinstance(error, Exception):
+            failed = InternalError(type(error).__name__)
+        self.conclude(call, None, error=failed)
+
+    def drop(self, call: Call, execution: Ending) -> None:
+        """Queue a call that was dropped before its end. Takes no lock, since finalisers call it; the background or the
+        next call records it."""
+        if call.started_at < self._since:  # as in ``conclude``
+            return
+        execution.settle_rest()
+        if self.writer.is_closed:  # there is no next call
+            self.conclude(call, execution, behind=True)
+            self.writer.lose(call.id)
+            return
+        self.dropped.append((call, execution, self.clock.monotonic()))
+        if execution.hold is not None:
+            self._ending.poke()
+        if self._over is not None:
+            self._over.set()
+
+    def keep_dropped(self) -> None:
+        """End the calls that were dropped."""
+        while self.dropped:
+            try:
+                call, execution, at = self.dropped.popleft()
+            except IndexError:  # another thread took it
+                return
+            hold = execution.hold
+            try:
+                self.conclude(call, execution, behind=True, at=at)
+            finally:
+                if hold is not None:
+                    hold.release()
+
+    async def _end_dropped(self) -> None:
+        self.keep_dropped()
+
+    async def all_ended(self) -> None:
+        """Wait until no call is running."""
+        while True:
+            self._over = over = Signal()
+            self.keep_dropped()
+            if not self.under_way:
+                return
+            await over.wait()
+
+    # What it leaves behind
+
+    def put(self, pending: Pending, *, behind: bool = False) -> None:
         """Store a call's trace, the snapshots of its decision, and its events; with ``facts``, settle it. Never fails
         or delays a call.
 
         The call settles itself by ``commit``; with ``behind`` the background does."""
-        account, storage = call.caller.account, self._immediate
+        call, facts = pending.call, pending.facts
+        writer, storage = self.writer, self._immediate
         if facts is not None:
-            facts.snapshots, facts.events = snapshots, events
+            facts.snapshots, facts.events = pending.snapshots, pending.events
         if storage is not None:
+            account = call.caller.account
+            events: Sequence[wire.Event] = ()
             try:
-                emitted: Sequence[Event] = ()
                 if facts is not None:
-                    assert self.accounts is not None, "they gave a grant"
-                    if stored := at_once(self.accounts.settle(grant, facts)):
-                        emitted = [each.event for each in stored]
+                    assert writer.accounts is not None, "they gave a grant"
+                    if stored := at_once(writer.accounts.settle(pending.grant, facts)):
+                        events = [event.event for event in stored]
                 else:
-                    if events:
-                        emitted = _events_in(checked_written(storage, events, at_once(storage.apply(account, events))))
-                    storage.keep(account, call, snapshots)
-            except (Exception, asyncio.CancelledError) as error:
-                # a storage that never waits cannot have been cancelled from outside
+                    if pending.events:
+                        written = at_once(storage.apply(account, pending.events))
+                        events = events_in(checked_written(storage, pending.events, written))
+                    storage.keep(account, call, pending.snapshots)
+            except (Exception, asyncio.CancelledError) as error:  # a custom storage may raise anything
+                # one that never waits cannot have been cancelled from outside
                 fault = error if isinstance(error, Exception) else StorageUnavailable("the storage cancelled itself")
                 if facts is None and not isinstance(fault, UnsupportedWrite):
-                    self._refuse(fault)
+                    writer.refuse(fault)
                     return
-                self._note(fault)
+                writer.note(fault)
             else:
-                self._fails = False
-                if emitted:
-                    self._emitted()
-                if self._hooks.any:
-                    self._hooks.put(call, emitted)
+                writer.fails = False
+                if events or writer.hooks.any:
+                    writer.emit(call, events)
                 return
         waited_for = self.commits or facts is not None
-        pending = Pending(call, snapshots, events, grant, facts, Signal() if facts is None and waited_for else None)
+        pending.tried = Signal() if self.commits and facts is None else None
         pending.is_settling = facts is not None and not behind and storage is None
-        refusal = self.queue.put(pending)
-        self._one_pass.free_lost()
-        if refusal is not None:
-            self._note(InternalError(refusal))
-            self._give_up(pending, refusal)
+        if not writer.put(pending) or pending.is_settling:
             return
-        if pending.is_settling:
-            return
-        crowd = 0 if self._fails else len(self.queue.calls)
+        crowd = 0 if writer.fails else len(writer.queue)
         (self._urgent if waited_for or crowd > CROWD else self._job).poke()
-        if crowd > 2 * CROWD and not self._clock.virtual:
+        if crowd > 2 * CROWD and not self.clock.virtual:
             time.sleep(REST_S)
 
-    async def commit(self, trace_id: str, until: float) -> None:
-        """Settle a call and write its trace. Returns after one try, at the latest at ``until`` on the clock; then the
+    async def commit(self, call: Recorded) -> None:
+        """Settle a call and write its trace. Returns after one try, at the latest at the call's deadline; then the
         background goes on."""
-        pending = self.queue.calls.get(trace_id)
-        if pending is None:
-            return
-        if pending.facts is None:
-            if pending.tried is None:
-                return
-            with self._clock.deadline(until):
-                if self.queue.is_closed:
-                    await self.write()
-                await pending.tried.wait()
-            return
-        try:
-            if await self._settle(pending, pending.facts, until):
-                self._fails = False
-        except StorageUnavailable as error:
-            self._note(error)
-        finally:
-            pending.is_settling = False
-            if self.queue.calls.get(trace_id) is pending:
-                self._urgent.poke()
-
-    def announce(self, events: Sequence[PutEvent]) -> None:
-        """Store events that no call caused. Never fails or waits."""
-        if self._immediate is not None:
+        writer = self.writer
+        pending = writer.queue.get(call.id)
+        if pending is not None and pending.facts is not None:
             try:
-                at_once(self._immediate.apply(SYSTEM_ACCOUNT, events))
-            except Exception as error:  # a custom storage may raise anything
-                _log.warning("events of policies cannot be stored: %s", _text_of(error))
-            self._emitted()
-            return
-        with self._guard.lock:
-            self._announced = [*self._announced, *events][-BATCH:]
-        self._job.poke()
+                if await writer.settle(pending, call.deadline):
+                    writer.fails = False
+            except StorageUnavailable as error:
+                writer.note(error)
+            finally:
+                pending.is_settling = False
+                if writer.queue.get(call.id) is pending:
+                    self._urgent.poke()
+        elif pending is not None and pending.tried is not None:
+            with self.clock.deadline(call.deadline):
+                if writer.is_closed:
+                    await writer.write()
+                await pending.tried.wait()
+        call.answered(self.clock.monotonic())
 
-    async def write(self, account: str | None = None) -> int:
-        """Try to write what is queued now: everything, or, for a reader of one account, all but calls that are settling
-        themselves, since these are not answered yet. Returns how many remain."""
-        calls, queued = self.queue.calls, self.queue.all()
-        if account is None:
-            before = queued
-        else:
-            before = [each for each in queued if each.call.caller.account == account and not each.is_settling]
-        if before or account is None:
-            await self._write(everything=account is None)
-        return sum(calls.get(each.call.id) is each for each in before)
-
-    async def write_last(self, trace_id: str) -> None:
-        """Write the trace of a call that ends after the close, or drop it: the background has stopped."""
-        pending = self.queue.calls.get(trace_id)
-        if pending is None:
-            return
-        try:
-            with self._clock.deadline(self._clock.monotonic() + GIVE_BACK_S, shield=True):
-                await self.write()
-        finally:
-            self.lose(trace_id)
-
-    async def flush(self) -> None:
-        """Write the whole queue. Raises ``StorageUnavailable`` if some remain, and ``InternalError`` if traces were
-        dropped since the last flush."""
-        self._hung.clear()
-        remains = await self.write()
-        before, self._raised = self._raised, self._refused + self._lost
-        if not remains and before == self._raised:
-            return
-        kind = StorageUnavailable if remains else InternalError
-        left = f"{len(self.queue.calls)} wait, {self._refused} were refused, {self._lost} are lost"
-        fault = f"not all traces are in the storage: {left}; the last fault was {_text_of(self._last_fault)}"
-        raise kind(fault) from self._last_fault
-
-    def lose(self, trace_id: str) -> None:
-        """Drop a trace that is still queued."""
-        pending = self.queue.calls.get(trace_id)
-        if pending is not None and self.queue.remove(pending):
-            self._give_up(pending, "the router was closed before it could be")
-
-    def close(self) -> None:
-        """Accept nothing more, and drop what is still queued."""
-        self.queue.is_closed = True
-        left = self.queue.all()
-        for pending in left:
-            self.lose(pending.call.id)
-        if left:
-            _log.warning("the router was closed; traces lost because they could not be written before: %d", len(left))
-
-    async def trace(self, caller: Caller, trace_id: str) -> Trace:
-        return await read_trace(self._fresh, caller.account, TraceById(trace_id, caller.environment))
-
-    async def feedback(self, caller: Caller, feedback: PutFeedback) -> None:
-        """Keep a user's rating of an answer. Raises ``NotFound`` if the caller has no such trace."""
-        pending = self.queue.find(caller.account, feedback.trace_id, caller.environment)
-        try:
-            traces = [] if pending is None else await self._traces_of([pending])
-            await GuardedStorage(self._storage).apply(caller.account, [*traces, feedback])
-        except PreconditionFailed as error:
-            raise NotFound(f"no trace {quoted(feedback.trace_id)}") from error
-
-    async def snapshot(self, snapshot_id: str) -> Snapshot | None:
-        found: Snapshot | None = await GuardedStorage(self._storage).read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
-        return found
-
-    # The writer: one pass over the queue at a time.
-
-    async def _drain(self) -> None:
+    async def _write_soon(self) -> None:
         """Write in the background. While the storage is unavailable, repeat with growing delay."""
-        down = await self._write(everything=False)
+        down = await self.writer.run(everything=False)
         self._job.delay = min(self._job.delay * 2, LONGEST_DELAY_S) if down else DELAY_S
         if down and self.retries:
             self._job.poke()
 
-    async def _write(self, *, everything: bool) -> bool:
-        """Try to write the queue; calls that settle themselves only with ``everything``. Returns True if some accounts
-        failed. Accounts are written one after the other until one succeeds, then many at a time."""
-        async with self._one_pass.held():
-            self._down, self._wrote, before = set(), False, self._last_fault
-            by_account: dict[str, list[Pending]] = {}
-            for each in self.queue.all():
-                if everything or not each.is_settling:
-                    by_account.setdefault(each.call.caller.account, []).append(each)
-            if self._announced:
-                await self._write_announced()
+    async def write_last(self, trace_id: str) -> None:
+        """Write the trace of a call whose Router was closed while it ran, or drop it: the background has stopped."""
+        if self.writer.is_closed and trace_id in self.writer.queue:
             try:
-                pending = chain.from_iterable(by_account.values())
-                await self._snapshots.keep(chain.from_iterable(each.snapshots for each in pending))
-            except StorageUnavailable as error:
-                self._note(error)
-                self._down.update(by_account)
-            queues = iter(by_account.values())
-            for queue in queues:
-                await self._write_account(queue)
-                if self._wrote:
-                    break
+                with self.clock.deadline(self.clock.monotonic() + GIVE_BACK_S, shield=True):
+                    await self.writer.write()
+            finally:
+                self.writer.lose(trace_id)
 
-            async def write_rest() -> None:
-                for queue in queues:
-                    await self._write_account(queue)
-
-            if len(by_account) > 1:
-                async with anyio.create_task_group() as group:
-                    for _ in range(min(len(by_account) - 1, AT_ONCE)):
-                        group.start_soon(write_rest)
-            self._fails = self._fails and self._last_fault is not before
-            if by_account:
-                self.is_stuck = not self._wrote and bool(self._down)
-            return bool(self._down)
-
-    async def _write_account(self, queue: list[Pending]) -> None:
-        place, account = 0, queue[0].call.caller.account
-        while place < len(queue):
-            batch = queue[place : place + (1 if account in self._hung else BATCH)]
-            place += len(batch)
-            if account not in self._down and (self._wrote or len(self._down) < SEEMS_DOWN):
-                try:
-                    await self._write_some(batch)
-                except StorageUnavailable as error:
-                    self._down.add(account)
-                    self._note(error)
-            for pending in batch:  # not if this pass is cancelled: the next one writes the rest
-                pending.release()
-
-    async def _write_some(self, batch: list[Pending]) -> None:
-        """Settle calls, the first alone, to see if the storage is available. Then write traces."""
-        settling = [(each, each.facts) for each in batch if each.facts is not None]
-        traces = [each for each in batch if each.facts is None]
-        for first in settling[:1]:
-            await self._settle(*first)
-        faults: list[StorageUnavailable] = []
-
-        async def settle(pending: Pending, facts: Facts) -> None:
+    def announce(self, changes: Sequence[wire.PolicyChanged], environment: wire.Environment) -> None:
+        """Store events of policy changes, and call the hooks. Never fails or waits. Processes that publish the same
+        policies store one event."""
+        now = self.clock.time()
+        caller = wire.Caller(SYSTEM_ACCOUNT, environment)
+        events = [event_of(change, caller, self._ids("evt_"), now) for change in changes]
+        puts = list[wire.PutEvent]()
+        for event, change in zip(events, changes, strict=True):
+            once = f"{change.type}:{change.policy_id}:{change.from_version}:{change.to_version}"
+            puts.append(wire.PutEvent(event.stored, once, DAY_S, now))
+        if puts and self._immediate is not None:
             try:
-                await self._settle(pending, facts)
-            except StorageUnavailable as error:
-                faults.append(error)
+                at_once(self._immediate.apply(SYSTEM_ACCOUNT, puts))
+            except Exception as error:  # a custom storage may raise anything
+                _log.warning("events of policies cannot be stored: %s", text_of(error))
+            self.writer.wake()
+        elif puts:
+            self.writer.announce(puts)
+            self._job.poke()
+        self.writer.hooks.put(None, events)
 
-        if settling[1:]:
-            async with anyio.create_task_group() as group:
-                for each in settling[1:]:
-                    group.start_soon(settle, *each)
-        if faults:
-            raise faults[0]
-        if traces:
-            await self._write_batch(traces)
+    async def trace(self, caller: wire.Caller, trace_id: str) -> wire.Trace:
+        """A trace of the caller. Raises ``NotFound``."""
+        return await read_trace(self._storage, caller.account, wire.TraceById(trace_id, caller.environment))
 
-    async def _settle(self, pending: Pending, facts: Facts, until: float = inf) -> bool:
-        """Settle a call and store its trace. If that is refused, try without the trace, then without detail and within
-        the reserved amount. Raises ``StorageUnavailable``, also after ``until`` on the clock. Returns False if a
-        redactor is not done by then."""
-        call, grant, fault = pending.call, pending.grant, Exception()
-        if (captured := call.captured) is not None:
-            with self._clock.deadline(until) as limit:
-                await redacting(lambda: captured.content, [captured], self._clock)
-            if limit.expired:
-                return False
-        most = call.cost_nanos if grant is None or not grant.is_limited else grant.nanos
-        for shorten in (None, without_trace, partial(bounded, most_nanos=most)):
-            part = facts if shorten is None else shorten(facts)
-            try:
-                assert self.accounts is not None, "they gave a grant"
-                settle = partial(self.accounts.settle, grant, part)
-                found: object = await self._in_time(call.caller.account, settle, until)
-                if not isinstance(found, list | tuple) or (found and {*map(type, found)} != {StoredEvent}):
-                    raise unfit(self.accounts, "settle", "a list of StoredEvent", found)
-            except StorageUnavailable:
-                raise
-            except Exception as error:  # a custom storage may raise anything; the bill must not be lost
-                fault = error
-                if isinstance(error, UnsupportedWrite):
-                    break
-                continue
-            self._wrote = True
-            if part is not facts:
-                self._refuse(fault)
-            if part.claim is not facts.claim:
-                _log.warning("the storage refused the bill of call %s: it is booked without detail", call.id)
-            self._finish(pending, [each.event for each in found] if found else ())
-            return True
-        self._refuse(fault)
-        self._lose_bill(call, _text_of(fault))
-        self._finish(pending)
-        return True
+    async def find(self, caller: wire.Caller, trace_id: str) -> wire.Trace | None:
+        """A trace of the caller, if it can be read quickly."""
+        with suppress(RouterError), self.clock.deadline(self.clock.monotonic() + FIND_S):
+            return await self.trace(caller, trace_id)
+        return None
 
-    async def _write_announced(self) -> None:
-        events = self._announced
+    async def feedback(self, caller: wire.Caller, feedback: wire.PutFeedback) -> None:
+        """Keep a user's rating of an answer. Raises ``NotFound`` if the caller has no such trace."""
+        pending = self.writer.find(caller.account, wire.TraceById(feedback.trace_id, caller.environment))
         try:
-            await self._apply(SYSTEM_ACCOUNT, events)
-        except StorageUnavailable as error:
-            self._note(error)
-            self._down.add(SYSTEM_ACCOUNT)
-            return
-        except Exception as error:
-            if not isinstance(error, UnsupportedWrite):
-                _log.warning("events of policies cannot be stored: %s", _text_of(error))
-        with self._guard.lock:
-            self._announced = self._announced[len(events) :]
-        self._emitted()
+            traces = [] if pending is None else await self.writer.traces_of([pending])
+            await GuardedStorage(self.writer.storage).apply(caller.account, [*traces, feedback])
+        except PreconditionFailed as error:
+            raise NotFound(f"no trace {quoted(feedback.trace_id)}") from error
 
-    async def _write_batch(self, batch: list[Pending]) -> None:
-        """Write traces of one account with their rows and events, all or nothing. A refused batch is split to find the
-        call at fault."""
-        try:
-            writes, ends = await self._traces_of(batch), []
-            for each in batch:  # events go behind all traces: some storages write successive traces faster
-                each.trace_only = each.trace_only or not self._keeps_all
-                if not each.trace_only:
-                    writes += each.events
-                ends.append(len(writes))
-            written = await self._apply(batch[0].call.caller.account, writes)
-            if len(writes) > len(batch):
-                written = checked_written(self._storage, writes, written)
-            begin = len(batch)
-            for each, end in zip(batch, ends, strict=True):
-                kept = [put.event.event for put in each.events]
-                self._finish(each, kept if each.trace_only else _events_in(written[begin:end]))
-                begin = end
-            self._wrote = True
-            return
-        except StorageUnavailable:
-            raise
-        except Exception as error:  # a custom storage may raise anything
-            fault = error
-        if len(batch) > 1:
-            for pending in batch:
-                await self._write_batch([pending])
-            return
-        (pending,) = batch
-        if isinstance(fault, UnsupportedWrite) and not pending.trace_only:
-            pending.trace_only = True
-            if self._keeps_all:
-                self._keeps_all = False
-                _log.info("the storage keeps traces alone: %s", fault)
-            await self._write_batch(batch)
-        else:
-            self._refuse(fault)
-            self._finish(pending)
-
-    async def _traces_of(self, batch: Sequence[Pending]) -> list[Write]:
-        """Write operations for traces; made in a worker thread if a redactor has to run."""
-        calls, takes_drafts = [each.call for each in batch], self._takes_drafts
-
-        def make() -> list[Write]:
-            durability, made = self.durability, list[Write]()
-            for call in calls:
-                trace: Any = call if takes_drafts and call.captured is None else call.trace
-                made.append(PutTrace(trace, rollup_keys=call.rollup_keys, rows=tuple(call.rows), durability=durability))
-            return made
-
-        return await redacting(make, [call.captured for call in calls], self._clock)
-
-    async def _apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        return await self._in_time(account, partial(self._storage.apply, account, writes))
-
-    async def _in_time(self, account: str, ask: Callable[[], Awaitable[T]], until: float = inf) -> T:
-        """Call the storage with a time-out. Raises ``StorageUnavailable``: after the time-out, at ``until``, and at
-        once for an account that has just timed out."""
-        now, hung = self._clock.monotonic(), account in self._hung
-        retry_at, bound_s = self._hung.get(account, (now, LONGEST_S))
-        if now < retry_at:
-            raise StorageUnavailable(f"the storage stood still for this account {PAUSE_S:g} s ago or less")
-        try:
-            with self._clock.deadline(min(now + bound_s, until)):
-                done = await ask()
-                if hung:
-                    self._hung.pop(account, None)
-                return done
-            if until < now + bound_s:
-                raise StorageUnavailable("the storage took longer than the call had left")
-            self._hung[account] = now + bound_s + PAUSE_S, min(2 * bound_s, LONGEST_S) if hung else PROBE_S
-            raise StorageUnavailable(f"the storage took longer than {bound_s:g} s")
-        except asyncio.CancelledError as error:
-            if is_cancelled():
-                raise
-            raise StorageUnavailable(f"{type(self._storage).__name__} cancelled itself") from error
-
-    def _finish(self, pending: Pending, emitted: Sequence[Event] | None = None) -> None:
-        """Remove a written call from the queue and call hooks. Without ``emitted`` it was dropped: no hook is
-        called."""
-        if not self.queue.remove(pending) or emitted is None:
-            return
-        if emitted:
-            self._emitted()
-        if self._hooks.any:
-            self._hooks.put(pending.call, emitted)
-
-    def _give_up(self, pending: Pending, why: str) -> None:
-        """Count a call that left the queue as lost, with its bill."""
-        with self._guard.lock:
-            self._lost += 1
-        self._lose_bill(pending.call, why)
-        pending.release()
-
-    def _refuse(self, error: Exception) -> None:
-        with self._guard.lock:
-            self._refused += 1
-        self._note(error)
-
-    def _note(self, error: Exception) -> None:
-        """Remember a fault for ``flush``, and log it unless the last pass had one too."""
-        self._last_fault = error.with_traceback(None)  # a traceback would keep its frames alive
-        if not self._fails:
-            self._fails = True
-            _log.warning("traces cannot be written: %s", _text_of(error))
-
-    def _lose_bill(self, call: Recorded, why: str) -> None:
-        """Count a call that will not be in the ledger, and log the amounts, to be booked by hand."""
-        if not any(row.cost_nanos or row.charge_nanos or row.cost_range_nanos for row in call.ledger_rows):
-            return
-        with self._guard.lock:
-            self._unbilled += 1
-        what = "money is lost: call %s of account %s (cost $%s, charge $%s) is not in the ledger: %s"
-        _log.error(what, call.id, call.caller.account, usd_text(call.cost_nanos), usd_text(call.charged_nanos), why)
+    async def snapshot(self, snapshot_id: str) -> wire.Snapshot | None:
+        """A snapshot, if it is stored."""
+        snapshot: wire.Snapshot | None = await self._storage.read(SYSTEM_ACCOUNT, wire.SnapshotById(snapshot_id))
+        return snapshot
 
 
-def _events_in(written: Iterable[Written]) -> list[Event]:
-    return [stored.event for each in written for stored in each.events]
+class FreshStorage(GuardedStorage):
+    """A storage whose reads include traces that Routers of this process have queued."""
+
+    def __init__(self, storage: Storage, clock: Clock) -> None:
+        super().__init__(storage)
+        self._clock = clock
+
+    async def apply(self, account: str, writes: Sequence[wire.Write]) -> list[wire.Written]:
+        """Apply all or none (``protocols.Storage``). A deletion raises ``StorageUnavailable`` while queued traces of
+        the account cannot be written: they would reappear."""
+        left = await self._write(account)
+        if left and any(isinstance(write, wire.DeleteTraces) for write in writes):
+            problem = f"traces of this account that cannot be written for now: {left}"
+            raise StorageUnavailable(f"{problem}; deletion waits for them, so try again later")
+        return await super().apply(account, writes)
+
+    async def read(self, account: str, query: wire.Query) -> Any:
+        if not isinstance(query, wire.TraceById):
+            await self._write(account)
+            return await super().read(account, query)
+        queued = self._find(account, query)
+        if queued is not None and queued.call.caller.key_id is not None:
+            await self._write(account)  # only the storage knows if its key was revoked
+            queued = self._find(account, query)
+        if queued is None:
+            return await super().read(account, query)
+        call = queued.call
+        return await redacting(lambda: call.trace, [call.captured], self._clock)
+
+    async def scan(self, account: str, query: wire.Scan, *, after: str | None, limit: int) -> Any:
+        await self._write(account)
+        return await super().scan(account, query, after=after, limit=limit)
+
+    def _find(self, account: str, query: wire.TraceById) -> Pending | None:
+        return next((pending for writer in self._writers() if (pending := writer.find(account, query))), None)
+
+    async def _write(self, account: str) -> int:
+        """Try to write the queues. Returns how many calls of the account remain."""
+        return sum([await writer.write(account) for writer in self._writers() if writer.queue])
+
+    def _writers(self) -> list[TraceWriter]:
+        with _registering.lock:
+            return [writer for writer in _writers if writer.storage is self._storage]
 
 
-def _text_of(error: Exception | None) -> str:
-    """An error for the log, without the message of a foreign exception."""
-    kind = type(error).__name__
-    return f"{kind}: {error}" if isinstance(error, RouterError) else kind
+_writers: WeakSet[TraceWriter] = WeakSet()
+"""Those of all Routers of this process."""
+_registering = Guard()

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from routewright import wire
 from routewright._core.analytics.rollup import counted_of
-from routewright._core.call import Call, CapturedContent
+from routewright._core.call import Call
+from routewright._core.guardrails.capture import Texts
 from routewright._core.money import usd
 from routewright.wire.timestamps import timestamp
 
@@ -19,7 +20,7 @@ class RunRecord(Struct, eq=False):
     """A finished run (``protocols.TraceDraft``). Its model calls are counted and billed separately."""
 
     wordless: wire.Trace
-    captured: CapturedContent | None = None
+    captured: Texts | None = None
     """The arguments and results of its tools (``words_of``), redacted on first read."""
     rollup_keys: tuple[str, ...] = ()
     deadline: float = 0.0
@@ -35,6 +36,13 @@ class RunRecord(Struct, eq=False):
 
     def void(self, is_void: bool) -> None:
         """Does nothing: a run has no charge of its own."""
+
+    def shorten(self) -> None:
+        """Drop captured content."""
+        self.captured = None
+
+    def answered(self, at: float) -> None:
+        """Does nothing: the answer of a run does not show its latency."""
 
     @property
     def id(self) -> str:

@@ -4,6 +4,7 @@ returns anything but text."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -17,6 +18,24 @@ from .texts import redacted
 
 WITHHELD = "[withheld: the redactor failed]"
 _NAMED = {wire.ImagePart: "[image]", wire.AudioPart: "[recording]", wire.FilePart: "[file]"}
+
+
+class Texts(Protocol):
+    """The texts of a call, redacted when first read."""
+
+    size: int
+    """Approximate size in bytes."""
+    is_slow: bool
+    """Redacting them keeps a processor busy."""
+
+    @property
+    def is_redacted(self) -> bool:
+        """True once the redactor has run."""
+
+    @property
+    def content(self) -> wire.Content:
+        """The redacted texts."""
+
 
 _patterns = Ruled("redactor", [*PATTERNS.values()], "redact", STAGES)
 
@@ -33,7 +52,7 @@ def without_patterns(text: str, rest: Callable[[], object] | None = None) -> str
     return redacted(text, findings)
 
 
-def kept(
+def content_of(
     redact: Redactor,
     messages: Sequence[wire.Message] | None,
     output: str | None,
@@ -75,12 +94,12 @@ def _call(redact: Redactor, call: wire.ToolCall) -> wire.ToolCall:
 
 def _text(redact: Redactor, text: str) -> str:
     try:
-        given: object = redact(text)
+        result: object = redact(text)
     except KeyboardInterrupt:
         raise
     except BaseException:  # even an exit must not end the thread that writes traces
         return WITHHELD
-    if not isinstance(given, str):
+    if not isinstance(result, str):
         return WITHHELD
-    bare = str.__str__(given)  # a subclass may carry the original text in attributes
+    bare = str.__str__(result)  # a subclass may carry the original text in attributes
     return bare if is_unicode(bare) else WITHHELD
