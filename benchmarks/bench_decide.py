@@ -14,6 +14,7 @@ from routewright import Router
 from routewright._core.attempts.health import health_after
 from routewright._core.routing.board import Boards
 from routewright._core.routing.budget import own_room, plan_output
+from routewright._core.routing.choice import covers
 from routewright._core.routing.decide import compiled, decide
 from routewright._core.routing.decision import Decision, decision_of
 from routewright._core.routing.forecast import Forecast
@@ -150,7 +151,7 @@ def test_of_a_class_that_was_decided(timed: Timed, size: int, budget: int | None
     def look_up(given: DecisionInput) -> OutputPlan:
         cls = None, given.goal, given.strategy, given.needs, size_class(given.tokens.estimate), None, given.as_of
         plan = compiled(board, cls, lambda: given)
-        if plan is None or not plan.covers(given.tokens, given.timeout_ms, given.budget_nanos):
+        if plan is None or not covers(plan, given.tokens, given.timeout_ms, own_room(given)):
             plan = decide(given, board)
         return plan_output(plan, given.tokens, own_room(given))
 

@@ -55,14 +55,14 @@ class Path(NamedTuple):
 
 
 LIMITS = {
-    "plain": Path(60, 24, target="60 in 15"),
-    "named": Path(120, 38),
-    "streamed": Path(80, 28, target="80 in 17"),
-    "limited": Path(120, 33, target="120"),
-    "everything in memory": Path(169, 38),
-    "everything in SQLite": Path(418, 53, target="250", slack=45),
-    "http": Path(91, 33, target="110"),
-    "http with a key": Path(145, 44, target="180"),
+    "plain": Path(55, 19, target="55 in 18"),
+    "named": Path(115, 35),
+    "streamed": Path(73, 23, target="85 in 20"),
+    "limited": Path(111, 30, target="105"),
+    "everything in memory": Path(157, 36),
+    "everything in SQLite": Path(403, 51, target="380", slack=45),
+    "http": Path(86, 29),
+    "http with a key": Path(138, 42, target="165"),
 }
 MEASURED_ON = (3, 11)
 """Python 3.12 inlines comprehensions, and each version has its own asyncio."""

@@ -19,41 +19,19 @@ def letters_of(chance: bytes) -> str:
     return chance.translate(_LETTERS).decode()
 
 
-class IdSequence:
-    """Increasing ids of one process: milliseconds, a counter, random letters. If the clock steps back, the last time is
-    used until it catches up. After 1,024 ids in a millisecond the next millisecond is used."""
-
-    def __init__(self) -> None:
-        self._milliseconds = -1
-        self._within = 0
-        self._high = self._lead = ""
-
-    def next(self, prefix: str, milliseconds: int, chance: str) -> str:
-        """The next id. ``chance`` is ``CHANCE_LENGTH`` random letters."""
-        within = 0
-        if milliseconds <= self._milliseconds:
-            milliseconds, within = self._milliseconds, self._within + 1
-            if within == len(_PAIRS):
-                milliseconds, within = milliseconds + 1, 0
-        self._within = within
-        if milliseconds != self._milliseconds:
-            if milliseconds >> 20 != self._milliseconds >> 20:
-                self._high = "".join([_PAIRS[milliseconds >> bits & 1023] for bits in (40, 30, 20)])
-            self._milliseconds = milliseconds
-            self._lead = f"{self._high}{_PAIRS[milliseconds >> 10 & 1023]}{_PAIRS[milliseconds & 1023]}"
-        return f"{prefix}{self._lead}{_PAIRS[within]}{chance}"
-
-
 class Ids:
-    """``ids("tr_")`` returns the next trace id. The ids of a process increase, across prefixes."""
+    """``ids("tr_")`` returns the next trace id: milliseconds, a counter, random letters.
 
-    _chance: str
-    _at: int
+    The ids of a process increase, across prefixes. If the clock steps back, the last time is used until it catches up.
+    After 1,024 ids in a millisecond the next millisecond is used."""
 
     def __init__(self, clock: Clock, rng: Rng) -> None:
         self._clock = clock
         self._rng = rng
         self._guard = Guard()
+        self._milliseconds = -1
+        self._within = self._at = 0
+        self._high = self._lead = self._chance = ""
         renew_in_children(self)  # a child must not go on with its parent's sequence
 
     def __call__(self, prefix: str) -> str:
@@ -64,9 +42,21 @@ class Ids:
                 self._chance = chance = letters_of(self._rng.getrandbits(8 * _SIZE).to_bytes(_SIZE, "big"))
                 at = 0
             self._at = end = at + CHANCE_LENGTH
-            return self._sequence.next(prefix, int(self._clock.time() * 1000), chance[at:end])
+            milliseconds, within = int(self._clock.time() * 1000), 0
+            if milliseconds <= self._milliseconds:
+                milliseconds, within = self._milliseconds, self._within + 1
+                if within == len(_PAIRS):
+                    milliseconds, within = milliseconds + 1, 0
+            self._within = within
+            if milliseconds != self._milliseconds:
+                if milliseconds >> 20 != self._milliseconds >> 20:
+                    self._high = "".join([_PAIRS[milliseconds >> bits & 1023] for bits in (40, 30, 20)])
+                self._milliseconds = milliseconds
+                self._lead = f"{self._high}{_PAIRS[milliseconds >> 10 & 1023]}{_PAIRS[milliseconds & 1023]}"
+            return f"{prefix}{self._lead}{_PAIRS[within]}{chance[at:end]}"
 
     def renew(self) -> None:
         """Start a new sequence with new random numbers."""
-        self._sequence = IdSequence()
-        self._chance, self._at = "", 0
+        self._milliseconds = -1
+        self._chance = ""
+        self._at = 0

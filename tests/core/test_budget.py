@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given as given_by
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from routewright import Budget
 from routewright._core.routing.budget import (
@@ -49,16 +49,16 @@ class Sharing(RuleBasedStateMachine):
     def reserve(self, worst: Amount) -> Share | None:
         left = Room(
             *(
-                None if most is None else most - spent - sum(amount[place] for amount in self.open.values())
-                for place, (most, spent) in enumerate(zip(self.budget.limit, self.spent, strict=True))
+                None if most is None else most - spent - sum(astuple(amount)[place] for amount in self.open.values())
+                for place, (most, spent) in enumerate(zip(astuple(self.budget.limit), astuple(self.spent), strict=True))
             )
         )
         got = self.budget.reserve(worst)
-        fits = all(most is None or each <= most for most, each in zip(left, worst, strict=True))
+        fits = all(most is None or each <= most for most, each in zip(astuple(left), astuple(worst), strict=True))
         assert (got is None) == (bool(self.open) and not fits)
         if got is not None:
-            self.open[got.number] = Amount(*(0 if each is None else each for each in got.room))
-            for most, asked, each in zip(left, worst, got.room, strict=True):
+            self.open[got.number] = Amount(*(0 if each is None else each for each in astuple(got.room)))
+            for most, asked, each in zip(astuple(left), astuple(worst), astuple(got.room), strict=True):
                 assert each == (None if most is None else min(asked, most))
         return got
 
@@ -86,7 +86,7 @@ class Sharing(RuleBasedStateMachine):
     @invariant()
     def never_above_the_budget(self) -> None:
         together = self.budget.spent.plus(self.budget.reserved)
-        for most, each in zip(self.budget.limit, together, strict=True):
+        for most, each in zip(astuple(self.budget.limit), astuple(together), strict=True):
             assert most is None or each <= most
         assert self.budget.spent == self.spent
 

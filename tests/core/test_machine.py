@@ -334,7 +334,7 @@ def test_a_repair_is_capped_and_billed_with_its_longer_prompt() -> None:
     assert attempt.cap == min((left_nanos - 340_000) // 4_000, left_tokens - 340)
     fail_invalid(attempts, usage=None, final=False)
     used_nanos, used_tokens = 340_000 + 4_000 * attempt.cap, 340 + attempt.cap
-    assert attempts.room == (left_nanos - used_nanos, left_tokens - used_tokens)
+    assert attempts.room == Room(left_nanos - used_nanos, left_tokens - used_tokens)
 
 
 def test_an_unaffordable_repair_is_skipped() -> None:
@@ -502,7 +502,7 @@ def test_usage_is_deducted_as_reported_at_the_end_and_else_as_the_worst_case(
 ) -> None:
     attempts = machine(budget_nanos=50_000_000, budget_tokens=50_000, max_output_tokens=1_000)
     fail_next(attempts, kind, **reported)
-    assert attempts.room == (50_000_000 - nanos, 50_000 - tokens)
+    assert attempts.room == Room(50_000_000 - nanos, 50_000 - tokens)
 
 
 @table(

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.routing.board import CHANGES_KEPT, PLANS_KEPT, Board, Boards, LruCache
+from routewright._core.routing.budget import Room, own_room
+from routewright._core.routing.choice import covers
 from routewright._core.routing.constraints import CountTokens, FitCheck, first_failures
 from routewright._core.routing.decide import compiled, decide, fitting
 from routewright._core.routing.decision import Decision, decision_of
@@ -60,9 +62,7 @@ class Comparison:
     def compare(self, given: DecisionInput, board: Board, policy: str | None = None) -> None:
         """A plan that may be shared, the full walk and the replay must be one."""
         plan = compiled(board, key_of(given, policy), lambda: given)
-        covered = plan is not None and plan.covers(
-            given.tokens, given.timeout_ms, given.budget_nanos, given.budget_tokens
-        )
+        covered = plan is not None and covers(plan, given.tokens, given.timeout_ms, own_room(given))
         try:
             alone = decide(given, board)
         except (NoCandidates, CountTokens) as error:
@@ -216,7 +216,7 @@ def world(seed: int = 1, size: int = 50) -> tuple[Random, Board, DecisionInput]:
 def shared_plan(board: Board, given: DecisionInput) -> Plan:
     plan = compiled(board, "class", lambda: given)
     assert plan is not None
-    assert plan.covers(given.tokens, given.timeout_ms)
+    assert covers(plan, given.tokens, given.timeout_ms)
     return plan
 
 
@@ -307,7 +307,7 @@ def test_a_low_ranked_model_that_loses_room_is_counted_as_rejected(full: bool) -
             later = board.moved(health_snapshot({board.pool.ids[row]: figures}), {row: figures})
             now = compiled(later, "class", lambda given=given: given)  # type: ignore[misc]
             assert now is not None
-            if not now.covers(roomy.tokens, roomy.timeout_ms):
+            if not covers(now, roomy.tokens, roomy.timeout_ms):
                 shown += 1
             else:
                 assert now.counts == decision_of(roomy, recompiled(later)).rejected_counts
@@ -426,9 +426,9 @@ def test_a_plans_budget_bounds_are_exact(full: bool) -> None:
         for _ in range(20):
             tokens = TokenBounds(1, chance.randint(1, plan.flat_to), given.tokens.estimate)
             nanos = -(-(tokens.high * plan.worst_input + plan.worst_output) // 1_000)
-            assert plan.covers(tokens, 10**9, nanos, tokens.high + plan.worst_held)
-            assert not plan.covers(tokens, 10**9, nanos - 1, None)
-            assert not plan.covers(tokens, 10**9, None, tokens.high + plan.worst_held - 1)
+            assert covers(plan, tokens, 10**9, Room(nanos, tokens.high + plan.worst_held))
+            assert not covers(plan, tokens, 10**9, Room(nanos - 1, None))
+            assert not covers(plan, tokens, 10**9, Room(None, tokens.high + plan.worst_held - 1))
             limited = replace(given, tokens=tokens, budget_nanos=nanos, budget_tokens=tokens.high + plan.worst_held)
             alone = decide(limited, board)
             assert leg_fields(alone) == leg_fields(plan)
@@ -436,16 +436,16 @@ def test_a_plans_budget_bounds_are_exact(full: bool) -> None:
                 most = tokens.high + plan.worst_held
                 assert plan.rejections(tokens.high, nanos, most) == Decision(alone, limited, board).rejected_counts
                 for money in (nanos, chance.randint(nanos, 10 * nanos), 10**15):
-                    if plan.covers(tokens, 10**9, money):
+                    if covers(plan, tokens, 10**9, Room(money, None)):
                         rich = replace(given, tokens=tokens, budget_nanos=money)
                         counts = Decision(decide(rich, board), rich, board).rejected_counts
                         assert plan.rejections(tokens.high, money, None) == counts
         if plan.flat_to < plan.max_high:  # some model's price has another tier
-            assert plan.covers(TokenBounds(1, plan.flat_to + 1, 5), 10**9)
-            assert not plan.covers(TokenBounds(1, plan.flat_to + 1, 5), 10**9, 10**15)
-        assert not plan.covers(TokenBounds(1, plan.max_high + 1, 5), 10**9)
-        assert not plan.covers(TokenBounds(1, 1, 5), plan.max_latency_ms - 1)
-        assert not plan.covers(TokenBounds(1, 1, 5, counted=True), 10**9)
+            assert covers(plan, TokenBounds(1, plan.flat_to + 1, 5), 10**9)
+            assert not covers(plan, TokenBounds(1, plan.flat_to + 1, 5), 10**9, Room(10**15, None))
+        assert not covers(plan, TokenBounds(1, plan.max_high + 1, 5), 10**9)
+        assert not covers(plan, TokenBounds(1, 1, 5), plan.max_latency_ms - 1)
+        assert not covers(plan, TokenBounds(1, 1, 5, counted=True), 10**9)
 
 
 def test_the_walk_agrees_with_the_table(full: bool) -> None:

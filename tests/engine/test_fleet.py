@@ -6,16 +6,18 @@ import time
 from datetime import UTC, datetime
 from random import Random
 
+import anyio
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from routewright import Model, Pricing, Router, Settings
 from routewright._core.attempts.health import LOOK_EVERY_S, health_snapshot
-from routewright._core.attempts.journal import FOLDED_AT
+from routewright._core.attempts.journal import FOLDED_AT, MOST_WAITING
 from routewright._core.attempts.statistics import Entry
 from routewright._core.attempts.timeouts import ExecutionLimits
 from routewright._core.routing.board import Board, Boards
+from routewright._core.routing.choice import covers
 from routewright._core.routing.decide import compiled, decide
 from routewright._core.routing.inputs import RULES
 from routewright._core.routing.plan import Plan
@@ -233,9 +235,9 @@ def given_on(board: Board, today: str = "2026-11-21", **more: object) -> Decisio
 async def test_a_lone_answer_is_folded_before_the_next_publication() -> None:
     fleet, clock = fleet_of_one()
     answer(fleet)
-    assert len(fleet._journal) == 1
+    assert len(fleet._journal.entries) == 1
     board = await after(fleet, clock, PUBLISH_EVERY_S)
-    assert len(fleet._journal) == 0
+    assert len(fleet._journal.entries) == 0
     assert board.forecast.health.models[GOOD.id].ttft_ms is not None
 
 
@@ -243,9 +245,18 @@ async def test_the_sixty_fourth_answer_folds_the_journal() -> None:
     fleet, _ = fleet_of_one()
     for _ in range(FOLDED_AT - 1):
         answer(fleet)
-    assert len(fleet._journal) == FOLDED_AT - 1
+    assert len(fleet._journal.entries) == FOLDED_AT - 1
     answer(fleet)
-    assert len(fleet._journal) == 0
+    assert len(fleet._journal.entries) == 0
+
+
+async def test_answers_beyond_the_bound_are_dropped_while_nobody_can_fold() -> None:
+    fleet, _ = fleet_of_one()
+    with fleet._guard.lock:  # of this thread, so that the other one cannot fold
+        await anyio.to_thread.run_sync(lambda: [answer(fleet) for _ in range(MOST_WAITING + 100)])
+    assert len(fleet._journal.entries) == MOST_WAITING
+    answer(fleet)
+    assert len(fleet._journal.entries) == 0
 
 
 async def test_answers_are_booked_before_the_fault_that_follows_them() -> None:
@@ -269,7 +280,7 @@ async def test_the_shown_models_include_all_answers() -> None:
     assert [model.availability.status for model in fleet.models()] == ["degraded"], "of forty faults"
     for _ in range(60):
         answer(fleet)
-    assert len(fleet._journal) == 60
+    assert len(fleet._journal.entries) == 60
     assert [model.availability.status for model in fleet.models()] == ["available"]
 
 
@@ -364,7 +375,7 @@ def test_threads_see_whole_snapshots_while_health_is_published(full: bool) -> No
                 goal = chance.choice(GOALS)
                 given = given_on(board, goal=goal)
                 plan = compiled(board, (goal,), lambda given=given: given)  # type: ignore[misc]
-                if plan is None or not plan.covers(given.tokens, given.timeout_ms):
+                if plan is None or not covers(plan, given.tokens, given.timeout_ms):
                     plan = decide(given, board)
                 if chance.random() < 0.02:
                     found.append((given, plan, board))

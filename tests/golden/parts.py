@@ -187,7 +187,7 @@ def guardrail_of(given: Data, clock: FakeClock) -> Any:
 class CountingStorage(MemoryStorage):
     """One that sees to it that a call and its trace count alike, and that its line in SQLite is that trace."""
 
-    def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
+    def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[Snapshot] = ()) -> bool:
         trace, counted = draft.wordless, draft.counted
         assert counted == counted_of(trace)
         if isinstance(draft, Call) and not draft.text_bytes:
@@ -195,7 +195,7 @@ class CountingStorage(MemoryStorage):
             mine, whole = rows_of_draft(account, draft), rows_of_trace(account, trace, draft.rollup_keys, counted)
             assert stored_trace("tr", mine.body[0]) == trace
             assert mine._replace(body=whole.body) == whole
-        super().keep_trace(kept, draft, snapshots)
+        return super().keep_trace(kept, draft, snapshots)
 
 
 class Bench:

@@ -240,9 +240,9 @@ class Call(_Rare, Struct, dict=True, eq=False):
     def limit(self, room: Room) -> None:
         """Reduce its budget to the room that others leave it."""
         budget = self.request.budget
-        nanos, tokens = least_room(room, UNLIMITED if budget is None else room_of(budget))
-        cost_usd = None if nanos is None else usd(nanos)
-        self.request = replace(self.request, budget=Budget(cost_usd, tokens))
+        least = least_room(room, UNLIMITED if budget is None else room_of(budget))
+        cost_usd = None if least.nanos is None else usd(least.nanos)
+        self.request = replace(self.request, budget=Budget(cost_usd, least.tokens))
 
     def decide(self, choice: Choice) -> None:
         """Record the decision."""
@@ -261,15 +261,14 @@ class Call(_Rare, Struct, dict=True, eq=False):
             return own_input
         assert plan is not None, "its plan is one of a class of requests"
         catalogue, health, _ = self.snapshot_ids
-        nanos, tokens = (None, None) if budget is None else budget
         return replace(
             plan.given,
             catalogue=catalogue,
             health=health,
             tokens=self.bounds,
             timeout_ms=self.timeout_ms,
-            budget_nanos=nanos,
-            budget_tokens=tokens,
+            budget_nanos=None if budget is None else budget.nanos,
+            budget_tokens=None if budget is None else budget.tokens,
             policy_class=self.policy_class,
         )
 

@@ -81,7 +81,7 @@ class Part(Struct, eq=False):
     async def ask(self, clock: Clock, asking: Coroutine[Any, Any, Any], deadline: float) -> Any:
         """The part's result; None if it fails, takes too long, or rests. It gets at most ``WAIT_SHARE`` of the time
         until the call's ``deadline``. Running out of that share is no failure, nor is a time-out while it starts."""
-        now, watch = clock.monotonic(), CancelWatch()
+        now, watch = clock.monotonic(), CancelWatch.here()
         if now < self.rests_until:
             asking.close()
             return None

@@ -9,43 +9,46 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import anyio
+from msgspec import Struct
 
 from routewright._core.request.read import joined_tags
-from routewright.loop import current_task
+from routewright.loop import this_task
 from routewright.wire.ids import RANDOM, SAMPLED, TraceParent, span_id_of
 
 
-class CancelWatch:
-    """Tells cancellations of this task during a wait from stray ones."""
+class CancelWatch(Struct, eq=False):
+    """Tells cancellations of a task during a wait from stray ones."""
 
-    __slots__ = ("before", "task")
+    task: asyncio.Task[Any] | None
+    """None under trio, which has only scopes."""
+    before: int
+    """Calls of ``Task.cancel`` before the wait that were not uncancelled."""
 
-    def __init__(self) -> None:
-        try:
-            self.task = task = current_task(asyncio.get_running_loop())
-        except RuntimeError:  # trio, which has only scopes
-            self.task = task = None
-        self.before = 0 if task is None else task.cancelling()
-        """Earlier calls of ``Task.cancel`` that were not uncancelled."""
+    @classmethod
+    def here(cls) -> Self:
+        """For a wait of this task that begins now."""
+        task = this_task()
+        return cls(task, 0 if task is None else task.cancelling())
 
-    def is_on(self, *, by_scopes: bool = True) -> bool:
+    def is_on(self) -> bool:
         """True if the task is being cancelled, by a scope around it or by ``cancel`` since the wait began."""
         if self.task is not None and self.task.cancelling() > self.before:
             return True
-        return by_scopes and anyio.current_effective_deadline() == -inf
+        return anyio.current_effective_deadline() == -inf
 
     async def drop_stray(self) -> None:
         """Absorb a stray cancellation: in Python 3.13 a task group that a deadline ended repeats an earlier
         cancellation to its parent."""
-        if self.task is None or not self.task._must_cancel:
+        task = self.task
+        if task is None or not getattr(task, "_must_cancel", False):
             return
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
-            if self.task.cancelling() > self.before:
+            if task.cancelling() > self.before:
                 raise
 
     def passes(self, error: BaseException) -> bool:

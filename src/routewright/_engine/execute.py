@@ -11,6 +11,7 @@ runs while the reader works. No alarm outlives its attempt: one that has rung wo
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -27,7 +28,7 @@ from routewright._core.call import Call
 from routewright._core.routing.budget import Amount, worst_wanted
 from routewright._core.structured_output import Fit, Form, Repair
 from routewright.errors import RouterError
-from routewright.loop import in_plain_code
+from routewright.loop import current_task, in_plain_code
 from routewright.protocols import Clock, Guardrail, Rng
 from routewright.wire import FaultKind, Finish
 
@@ -220,8 +221,13 @@ class Execution(Struct, eq=False):
     async def _pull(self, exchange: Exchange) -> Delivery | None:
         """Take chunks until one is for a reader; None when the attempt has ended."""
         attempt, abandoned = exchange.attempt, False
-        exchange.watch = watch = CancelWatch()
-        if watch.before:
+        try:
+            task = current_task(get_running_loop())
+        except RuntimeError:  # trio
+            task = None
+        before = 0 if task is None else task.cancelling()
+        exchange.watch = watch = CancelWatch(task, before)  # ``here()``, without a frame per chunk
+        if before:
             await anyio.lowlevel.checkpoint()  # deliver a pending cancellation here, outside of the attempt
         try:
             if exchange.chunks is None:
@@ -246,7 +252,7 @@ class Execution(Struct, eq=False):
                 elif type(delivery) is Finish and attempt.delivered and not self.is_interrupted:
                     continue  # not for the reader
                 if delivery is not None and not whole:
-                    if watch.is_on(by_scopes=False):  # the provider swallowed a cancellation
+                    if task is not None and task.cancelling() > before:  # the provider swallowed a cancellation
                         raise asyncio.CancelledError
                     return delivery
             fault = TOO_SLOW
@@ -262,7 +268,8 @@ class Execution(Struct, eq=False):
             if watch.passes(error):
                 raise
             fault = fault_of(error, attempt.provider, answered=exchange.is_entered)
-        if watch.is_on(by_scopes=attempt.finish_reason is None):  # whatever the provider turned it into
+        is_cancelled = task is not None and task.cancelling() > before
+        if is_cancelled or (attempt.finish_reason is None and watch.is_on()):  # whatever the provider turned it into
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise asyncio.CancelledError
         try:
@@ -439,7 +446,7 @@ class Execution(Struct, eq=False):
 
     async def abandon(self, exchange: Exchange) -> None:
         """End an attempt without a fault, and close its connection."""
-        exchange.watch = watch = CancelWatch()
+        exchange.watch = watch = CancelWatch.here()
         watch.before = 0
         try:
             self.drop(exchange)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from routewright._core.attempts.breaker import Circuits
 from routewright._core.attempts.health import Health, SharedHealth, health_after, health_snapshot
-from routewright._core.attempts.journal import ErrorBursts, Journal
+from routewright._core.attempts.journal import FOLDED_AT, MOST_WAITING, ErrorBursts, Journal
 from routewright._core.attempts.machine import Rules
 from routewright._core.attempts.retry import RetryBudget
 from routewright._core.attempts.statistics import EPOCH_S, Entry, epoch_at
@@ -270,7 +270,9 @@ class Fleet:
             return self.circuits.due(row)
 
     def answered(self, entry: Entry, *, probe: bool = False) -> None:
-        if self._sharing is not None and not self._journal:
+        entries = self._journal.entries
+        waiting = len(entries)
+        if self._sharing is not None and not waiting:
             self._sharing.poke()
         if self._look_at == inf:
             self._look_at = self._published + PUBLISH_EVERY_S
@@ -278,7 +280,10 @@ class Fleet:
             with self._guard.lock:
                 if self._journal.probed(entry, self._board.forecast):
                     self._publish(self._clock.monotonic())
-        elif self._journal.append(entry):
+            return
+        if waiting < MOST_WAITING:
+            entries.append(entry)
+        if waiting >= FOLDED_AT - 1:
             self.fold()
 
     def failed(

@@ -53,7 +53,7 @@ async def pass_gate(gate: PassageGate | AnswerGate, resting: Resting) -> None:
             continue
         if ask is None:
             return
-        watch, named = CancelWatch(), f"the guardrail {quoted(ask.guardrail.name)}"
+        watch, named = CancelWatch.here(), f"the guardrail {quoted(ask.guardrail.name)}"
         try:
             verdict: object = ask.guardrail.check(ask.text, ask.stage)
             if isinstance(verdict, Awaitable):

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from routewright._core.request.read import Tags, as_request, plain_turns, tagged
+from routewright._core.request.read import PLAIN_ROLES, Tags, as_request, tagged
 from routewright._core.structured_output import Form, with_output
 from routewright._core.tokens.estimate import (
     MESSAGE_TOKENS,
@@ -19,6 +19,7 @@ from routewright._core.tokens.estimate import (
 )
 from routewright.wire import Message, RouteRequest, TokenBounds
 from routewright.wire.ids import TraceParent
+from routewright.wire.json_scan import is_unicode
 
 LARGE_CHARACTERS = WHOLE_CHARACTERS
 """Size of all texts that takes about a millisecond to read."""
@@ -46,13 +47,27 @@ class Read(Struct, frozen=True, gc=False):
 
 
 def read_turns(value: object, traceparent: TraceParent | None) -> Read | None:
-    """Fast path for a text or a list of text turns. None for anything else, and for large requests."""
-    if type(value) is list and len(value) > LARGE_ITEMS:
+    """Fast path for a text or a list of text turns, dicts of role and content. None for anything else, and for large
+    requests."""
+    if type(value) is str:
+        messages, texts = [Message("user", value)], [value]
+    elif type(value) is list and 0 < len(value) <= LARGE_ITEMS:
+        messages, texts = [], []
+        for turn in value:
+            if type(turn) is not dict or len(turn) != 2:
+                return None
+            role, content = turn.get("role"), turn.get("content")
+            if type(role) is not str or role not in PLAIN_ROLES or type(content) is not str:
+                return None
+            messages.append(Message(PLAIN_ROLES[role], content))
+            texts.append(content)
+    else:
         return None
-    turns = plain_turns(value)
-    if turns is None:
+    if sum(map(len, texts)) > WHOLE_CHARACTERS:
         return None
-    messages, text = turns
+    text = "".join(texts)
+    if not (text.isascii() or is_unicode(text)):
+        return None
     bounds = bounds_of_text(text, PRIMING_TOKENS + MESSAGE_TOKENS * len(messages))
     return Read(RouteRequest(messages, "cost", "balanced"), bounds, traceparent=traceparent)
 

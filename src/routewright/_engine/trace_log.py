@@ -127,7 +127,8 @@ class TraceLog:
         if execution is not None:
             if call.request.budget is not None or (hold is not None and hold.run is not None):
                 used = execution.used
-            if not left and execution.end is not None and execution.end is not End.SUCCEEDED:
+            end = execution.end
+            if not left and end is not None and end is not End.SUCCEEDED:
                 error = execution.error or self._failure(call, execution)
         if error is not None:
             error.trace_id, error.request_id = call.id, self._ids("req_")

@@ -94,16 +94,16 @@ class LowHits:
 
 T = TypeVar("T")
 
-FOLDED_AT = 64  # entries after which the appender folds
-MOST_WAITING = 10_000  # further entries are dropped
+FOLDED_AT = 64
+MOST_WAITING = 10_000
 _ROW, _WHOSE = attrgetter("row"), attrgetter("whose")
 
 
 class Journal:
-    """Collects answers and folds them into health, circuits and alerts. ``append`` is thread-safe; only one thread may
-    ``fold`` at a time."""
+    """Collects answers and folds them into health, circuits and alerts. Any thread may append to ``entries``; only one
+    at a time may ``fold``."""
 
-    __slots__ = ("_bursts", "_circuits", "_entries", "_reported", "_retries", "health", "workloads")
+    __slots__ = ("_bursts", "_circuits", "_reported", "_retries", "entries", "health", "workloads")
 
     def __init__(self, health: Health, circuits: Circuits, retries: RetryBudget, bursts: ErrorBursts) -> None:
         self.health = health
@@ -111,25 +111,16 @@ class Journal:
         self._circuits = circuits
         self._retries = retries
         self._bursts = bursts
-        self._entries: list[Entry] = []  # never replaced: another thread could append to the old list
+        self.entries: list[Entry] = []
+        """Answers not folded yet. Never replaced: another thread could append to the old list. Who appends the
+        ``FOLDED_AT``th folds; beyond ``MOST_WAITING`` answers are dropped."""
         self._reported = 0  # entries already reported to the circuits
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def append(self, entry: Entry) -> bool:
-        """Add an answer; True if it is time to fold."""
-        entries = self._entries
-        waiting = len(entries)
-        if waiting < MOST_WAITING:
-            entries.append(entry)
-        return waiting >= FOLDED_AT - 1
 
     def heed(self) -> int:
         """Report pending answers to the circuits only, as needed before booking a fault. Returns their number."""
-        waiting = len(self._entries)
+        waiting = len(self.entries)
         if waiting > self._reported:
-            for run in _runs(self._entries[self._reported : waiting], 1):
+            for run in _runs(self.entries[self._reported : waiting], 1):
                 for row, answers in _by(_ROW, run).items():
                     self._circuits.succeeded(row, run[-1].ended_at, probe=False, count=len(answers))
             self._reported = waiting
@@ -138,8 +129,8 @@ class Journal:
     def fold(self, forecast: Forecast) -> None:
         """Book pending answers. Health treats answers of one second as simultaneous; all else is exact."""
         waiting = self.heed()
-        entries = self._entries[:waiting]
-        del self._entries[:waiting]
+        entries = self.entries[:waiting]
+        del self.entries[:waiting]
         self._reported = 0
         for run in _runs(entries, 1):
             self._book(run, forecast)

@@ -187,7 +187,7 @@ class Attempts(Struct, eq=False):
         """Start an attempt at the next model beside a silent one, if the budget and the retry budget allow it."""
         present, room = self.running[0], self.room
         if room is not None:
-            self.room = room.without(*self._worst(present))
+            self.room = room.without(self._worst(present))
         self._move_on()
         attempt = self._reach(now, []) if not self._too_late(now) and self.traffic.spares(now) else None
         self.room = room
@@ -326,17 +326,18 @@ class Attempts(Struct, eq=False):
         if usage is not None:
             nanos, tokens = usage_nanos(attempt.prices, usage), usage.input + usage.output
         if broke_off:
-            worst_nanos, worst_tokens = self._worst(attempt)
-            nanos, tokens = max(nanos, worst_nanos), max(tokens, worst_tokens)
-        self.room = self.room.without(nanos, tokens)
-        self.spent = self.spent.plus(Amount(nanos, tokens))
+            worst = self._worst(attempt)
+            nanos, tokens = max(nanos, worst.nanos), max(tokens, worst.tokens)
+        amount = Amount(nanos, tokens)
+        self.room = self.room.without(amount)
+        self.spent = self.spent.plus(amount)
 
-    def _worst(self, attempt: Attempt) -> tuple[int, int]:
+    def _worst(self, attempt: Attempt) -> Amount:
         """The most nano-dollars and tokens an attempt can have used."""
         leg = attempt.leg
         prices = leg.prices_held if leg.is_dialled else attempt.prices
         high, cap = leg.length(self._shown(attempt.repair))[1], attempt.cap or leg.max_output
-        return call_nanos(dearest_at(prices, high), high, cap) if prices else 0, high + cap
+        return Amount(call_nanos(dearest_at(prices, high), high, cap) if prices else 0, high + cap)
 
     def _shown(self, repair: TokenBounds | None) -> TokenBounds:
         """Token bounds of the prompt, including a repair request."""

@@ -12,7 +12,6 @@ import msgspec
 from msgspec.json import Decoder, encode
 from msgspec.structs import replace
 
-from routewright._core.tokens.estimate import WHOLE_CHARACTERS
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import (
     AudioPart,
@@ -67,7 +66,7 @@ _FLEX, _PRIORITY, _VERBOSITY, _CACHE_CONTROL, _REASONING_TOOLS, _REASONING_TOOL_
 _REASONING_SAMPLING, _REASONING_BRIEF, _REASONING_TOKENS_BRIEF, _HTTP_URL = map(int, list(Need)[24:28])
 BRIEF_TOKENS = 1024  # the smallest reasoning budget of some models; their output cap must be larger
 _LEAST_TOP_P = 0.95  # some models refuse a lower top_p while they reason
-_PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
+PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 _DECODER = Decoder(RouteRequest, float_hook=finite)
 
 
@@ -100,28 +99,6 @@ def as_request(
             as_attribute(each) if whole or each.path.partition(".")[0] in structs else each for each in error.problems
         ]
     raise ValidationFailed.of(*found)
-
-
-def plain_turns(value: object) -> tuple[list[Message], str] | None:
-    """The messages and their concatenated text, for a short string or list of plain role/content dicts; else None."""
-    if type(value) is str:
-        messages, texts = [Message("user", value)], [value]
-    elif type(value) is list:
-        messages, texts = [], []
-        for turn in value:
-            if type(turn) is not dict or len(turn) != 2:
-                return None
-            role, content = turn.get("role"), turn.get("content")
-            if type(role) is not str or role not in _PLAIN_ROLES or type(content) is not str:
-                return None
-            messages.append(Message(_PLAIN_ROLES[role], content))
-            texts.append(content)
-    else:
-        return None
-    if not messages or sum(map(len, texts)) > WHOLE_CHARACTERS:
-        return None
-    text = "".join(texts)
-    return (messages, text) if text.isascii() or is_unicode(text) else None
 
 
 def sent_request(
@@ -316,7 +293,7 @@ def are_plain(messages: list[Message]) -> bool:
             type(message) is not Message
             or type(message.content) is not str
             or not (message.content.isascii() or is_unicode(message.content))
-            or message.role not in _PLAIN_ROLES
+            or message.role not in PLAIN_ROLES
             or message.tool_calls is not None
             or message.tool_call_id is not None
             or message.name is not None

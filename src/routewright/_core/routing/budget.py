@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright._core.catalogue.prices import affordable_output, call_nanos, dearest_at
@@ -18,7 +19,7 @@ class RoomTooSmall(Exception):
     """The rest of the budget does not pay for a call."""
 
 
-class Amount(NamedTuple):
+class Amount(Struct, frozen=True, gc=False):
     """Money and tokens used or reserved."""
 
     nanos: int = 0
@@ -33,7 +34,7 @@ class Amount(NamedTuple):
         return Amount(self.nanos - other.nanos, self.tokens - other.tokens)
 
 
-class Room(NamedTuple):
+class Room(Struct, frozen=True, gc=False):
     """The rest of a budget. None means no limit."""
 
     nanos: int | None
@@ -56,11 +57,11 @@ class Room(NamedTuple):
             return self
         return Room(max(0, nanos), self.tokens)
 
-    def without(self, nanos: int, tokens: int) -> Room:
+    def without(self, amount: Amount) -> Room:
         """The room left after spending or reserving this much."""
         return Room(
-            None if self.nanos is None else self.nanos - nanos,
-            None if self.tokens is None else self.tokens - tokens,
+            None if self.nanos is None else self.nanos - amount.nanos,
+            None if self.tokens is None else self.tokens - amount.tokens,
         )
 
 
@@ -93,19 +94,19 @@ class SharedBudget:
     @property
     def left(self) -> Room:
         """The unspent room, including what is reserved."""
-        return self.limit.without(*self.spent)
+        return self.limit.without(self.spent)
 
     def reserve(self, worst: Amount) -> Share | None:
         """Reserve the most a call may use. If no other call holds a share, a larger amount gets all that is left."""
-        free = self.left.without(*self.reserved)
+        free = self.left.without(self.reserved)
         if self._held and not free.holds(worst):
             return None
         self._number += 1
         granted = self._held[self._number] = free.most(worst)
         self.reserved = self.reserved.plus(granted)
-        nanos, tokens = self.limit
-        room = Room(None if nanos is None else granted.nanos, None if tokens is None else granted.tokens)
-        return Share(self._number, room)
+        limit = self.limit
+        nanos = None if limit.nanos is None else granted.nanos
+        return Share(self._number, Room(nanos, None if limit.tokens is None else granted.tokens))
 
     def settle(self, share: Share, used: Amount) -> None:
         """Book what a call used. Raises ``KeyError`` if the share was already settled."""
@@ -127,7 +128,7 @@ def room_of(budget: Budget) -> Room:
 
 def least_room(room: Room, other: Room) -> Room:
     """What both rooms leave; nothing below 0."""
-    nanos, tokens = room
+    nanos, tokens = room.nanos, room.tokens
     if nanos is None or (other.nanos is not None and other.nanos < nanos):
         nanos = other.nanos
     if tokens is None or (other.tokens is not None and other.tokens < tokens):
@@ -142,8 +143,8 @@ def own_room(given: DecisionInput) -> Room:
 
 def within(given: DecisionInput, room: Room) -> DecisionInput:
     """The input with its budget reduced to a room."""
-    nanos, tokens = least_room(own_room(given), room)
-    return replace(given, budget_nanos=nanos, budget_tokens=tokens)
+    least = least_room(own_room(given), room)
+    return replace(given, budget_nanos=least.nanos, budget_tokens=least.tokens)
 
 
 def worst_of_call(leg: Leg, tokens: TokenBounds, cap: int) -> Amount:
@@ -172,7 +173,7 @@ def output_cap(given: DecisionInput, leg: Leg, tokens: TokenBounds, room: Room) 
     if room.nanos is None and room.tokens is None:
         return given.max_output_tokens
     length = leg.length(tokens)
-    affordable, held = _affordable(leg, length[1], *room), _held(given, leg)
+    affordable, held = _affordable(leg, length[1], room), _held(given, leg)
     if affordable < held:
         raise RoomTooSmall(f"room for {affordable} output tokens, {held} needed")
     return _capped(given, leg, length, affordable)
@@ -196,10 +197,10 @@ def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
             if room.nanos is not None:
                 price = leg.worst_price(high)
                 least = min(least, high * price.input + held * price.output)
-        affordable = _affordable(primary, length[1], *room.without(nanos(least), fewest))
+        affordable = _affordable(primary, length[1], room.without(Amount(nanos(least), fewest)))
         if affordable >= _held(given, primary):
             return OutputPlan(_capped(given, primary, length, affordable), True)
-    affordable = _affordable(primary, length[1], *room)
+    affordable = _affordable(primary, length[1], room)
     return OutputPlan(_capped(given, primary, length, affordable), not chain)
 
 
@@ -241,12 +242,12 @@ def _held(given: DecisionInput, leg: Leg) -> int:
     return leg.held if given.max_output_tokens is None else given.max_output_tokens
 
 
-def _affordable(leg: Leg, high: int, nanos: int | None, tokens: int | None) -> int:
+def _affordable(leg: Leg, high: int, room: Room) -> int:
     """Output tokens the room pays for beside the input; negative if it does not cover the input."""
-    affordable = 1 << 53 if tokens is None else tokens - high
-    if nanos is None:
+    affordable = 1 << 53 if room.tokens is None else room.tokens - high
+    if room.nanos is None:
         return affordable
-    return min(affordable, affordable_output(leg.worst_price(high), high, nanos))
+    return min(affordable, affordable_output(leg.worst_price(high), high, room.nanos))
 
 
 def _capped(given: DecisionInput, leg: Leg, length: Length, affordable: int) -> int:

@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 
 from routewright._core.call import Call
 from routewright._core.money import PICOS_PER_NANO, budget_nanos
-from routewright.wire import DecisionInput, Policy
+from routewright.wire import DecisionInput, Policy, TokenBounds
 
 from .budget import Room, within
 from .decide import compiled, pays_for_any
@@ -42,8 +42,21 @@ def class_plan(call: Call, budget: Room | None, defaults: Defaults) -> Plan | No
         plan = entry.value
     else:
         plan = compiled(board, key, partial(input_of_call, call, defaults))
-    nanos, most_tokens = (None, None) if budget is None else budget
-    return plan if plan is not None and plan.covers(bounds, call.timeout_ms, nanos, most_tokens) else None
+    return plan if plan is not None and covers(plan, bounds, call.timeout_ms, budget) else None
+
+
+def covers(plan: Plan, tokens: TokenBounds, timeout_ms: int, budget: Room | None = None) -> bool:
+    """True if a call of the plan's class is certainly decided the same way."""
+    high = tokens.high
+    if high > plan.max_high or timeout_ms < plan.max_latency_ms or tokens.counted or tokens.images:
+        return False
+    if budget is None or (budget.nanos is None and budget.tokens is None):
+        return True
+    if high > plan.flat_to:  # rejections could not be counted later
+        return False
+    if budget.tokens is not None and high + plan.worst_held > budget.tokens:
+        return False
+    return budget.nanos is None or high * plan.worst_input + plan.worst_output <= budget.nanos * PICOS_PER_NANO
 
 
 def input_of_call(call: Call, defaults: Defaults) -> DecisionInput:

@@ -123,7 +123,7 @@ class Plan:
         """Rows that were checked and did not fit the request's own numbers, with the column of ``REASONS``."""
         self.passed_over: tuple[tuple[str, Reason | None], ...] = ()
         """Preferred models that were rejected, each with the first constraint it failed."""
-        self.is_shared = False  # it may serve other calls of its class (``covers``)
+        self.is_shared = False  # it may serve other calls of its class (``choice.covers``)
         self.max_high = -1
         """Up to this many input tokens (``TokenBounds.high``) every model of the pool that fits the smallest input
         fits, so the rejections are the same."""
@@ -159,21 +159,6 @@ class Plan:
     def models(self) -> list[str]:
         """Ids of the models, in order."""
         return [*map(ID, self.legs)]
-
-    def covers(
-        self, tokens: TokenBounds, timeout_ms: int, budget_nanos: int | None = None, budget_tokens: int | None = None
-    ) -> bool:
-        """True if a call of the plan's class is certainly decided the same way."""
-        high = tokens.high
-        if high > self.max_high or timeout_ms < self.max_latency_ms or tokens.counted or tokens.images:
-            return False
-        if budget_tokens is not None and high + self.worst_held > budget_tokens:
-            return False
-        if budget_nanos is None and budget_tokens is None:
-            return True
-        if high > self.flat_to:  # rejections could not be counted later
-            return False
-        return budget_nanos is None or high * self.worst_input + self.worst_output <= budget_nanos * PICOS_PER_NANO
 
     def rejections(self, high: int, nanos: int | None, tokens: int | None) -> Mapping[Reason, int] | None:
         """How many models each constraint rejects for a call with this budget; None if not counted yet."""

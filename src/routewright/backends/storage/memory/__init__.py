@@ -95,18 +95,31 @@ class MemoryStorage(BaseStorage):
             if kept.books.account is not None:
                 self._settle(account, kept, draft)
 
-    def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
-        """``keep`` under the lock for an existing account."""
-        there = kept.traces.get(draft.id)
-        if there is not None:
-            check_place(draft.id, draft.environment, there.environment)
+    def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[Snapshot] = ()) -> bool:
+        """``keep`` under the lock for an existing account. The trace replaces one with its id, which is removed from
+        the roll-ups. Returns True if there was none."""
+        before = kept.traces.get(draft.id)
+        if before is not None:
+            check_place(draft.id, draft.environment, before.environment)
         system = self._system.snapshots
         for snapshot in snapshots:
             if snapshot.id in system:
                 system.move_to_end(snapshot.id)
             else:
                 self._put(system, snapshot.id, (snapshot, 0.0))
-        self._put_trace(kept, draft)
+        kept.traces[draft.id] = draft
+        kept.text_bytes += draft.text_bytes
+        named = draft.snapshot_ids
+        if named is not None:
+            self._named[named[1]] = self._named.get(named[1], 0) + 1
+        if before is not None:
+            kept.text_bytes -= before.text_bytes
+            self._unname(before)  # last, since both may name the same snapshot
+            self._count_out(kept, before)
+        kept.uncounted[draft.id] = draft
+        while len(kept.traces) > self._newest or (kept.text_bytes > self._text_bytes and len(kept.traces) > 1):
+            self._drop(kept, next(iter(kept.traces)))
+        return before is None
 
     @property
     def has_endpoints(self) -> bool:
@@ -274,7 +287,7 @@ class MemoryStorage(BaseStorage):
     def _write(self, account: str, kept: KeptAccount, write: _Ready) -> Written:
         match write:
             case Whole():
-                created = self._put_trace(kept, write)
+                created = self.keep_trace(kept, write)
                 if write.rows and kept.books.account is not None:
                     self._settle(account, kept, write)
                 return Written(created)
@@ -318,23 +331,6 @@ class MemoryStorage(BaseStorage):
         if len(kept) > self._newest:
             kept.popitem(last=False)
         return created
-
-    def _put_trace(self, kept: KeptAccount, put: TraceDraft) -> bool:
-        """Keep a trace. It replaces one with the same id, which is removed from the roll-ups."""
-        before = kept.traces.get(put.id)
-        kept.traces[put.id] = put
-        kept.text_bytes += put.text_bytes
-        named = put.snapshot_ids
-        if named is not None:
-            self._named[named[1]] = self._named.get(named[1], 0) + 1
-        if before is not None:
-            kept.text_bytes -= before.text_bytes
-            self._unname(before)  # last, since both may name the same snapshot
-            self._count_out(kept, before)
-        kept.uncounted[put.id] = put
-        while len(kept.traces) > self._newest or (kept.text_bytes > self._text_bytes and len(kept.traces) > 1):
-            self._drop(kept, next(iter(kept.traces)))
-        return before is None
 
     def _delete(self, kept: KeptAccount, which: wire.DeleteTraces) -> int:
         check_terms("MemoryStorage", which.terms)

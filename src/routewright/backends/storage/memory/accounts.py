@@ -157,7 +157,7 @@ class Store(Protocol):
     def look_up(self, account: str) -> KeptAccount:
         """Return an account to read from, an empty one if it is unknown."""
 
-    def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
+    def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> object:
         """Keep a trace with the snapshots it names."""
 
 
