@@ -252,8 +252,13 @@ async def test_the_sixty_fourth_answer_folds_the_journal() -> None:
 
 async def test_answers_beyond_the_bound_are_dropped_while_nobody_can_fold() -> None:
     fleet, _ = fleet_of_one()
+
+    def answer_all() -> None:
+        for _ in range(MOST_WAITING + 100):
+            answer(fleet)
+
     with fleet._guard.lock:  # of this thread, so that the other one cannot fold
-        await anyio.to_thread.run_sync(lambda: [answer(fleet) for _ in range(MOST_WAITING + 100)])
+        await anyio.to_thread.run_sync(answer_all)
     assert len(fleet._journal.entries) == MOST_WAITING
     answer(fleet)
     assert len(fleet._journal.entries) == 0

@@ -13,7 +13,6 @@ from routewright.errors import BlockedByPolicy, ContentRefused, RouterError, Rou
 from routewright.protocols import Facts
 from routewright.wire import FaultKind
 from routewright.wire.timestamps import timestamp
-from routewright.wire.trace import copied
 
 from .attempt import Attempt
 from .attempts.machine import End
@@ -162,7 +161,7 @@ def event_of(data: wire.PushedEvent, caller: wire.Caller, id: str, at: float) ->
         id=id,
         type=data.type,
         created_at=timestamp(at),
-        data=copied(data),  # the caller may change the error it was made from
+        data=data,
         account=caller.account,
         environment=caller.environment,
     )

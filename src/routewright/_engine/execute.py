@@ -268,8 +268,8 @@ class Execution(Struct, eq=False):
             if watch.passes(error):
                 raise
             fault = fault_of(error, attempt.provider, answered=exchange.is_entered)
-        is_cancelled = task is not None and task.cancelling() > before
-        if is_cancelled or (attempt.finish_reason is None and watch.is_on()):  # whatever the provider turned it into
+        # whatever the provider turned a cancellation into; on asyncio those by scopes cancel the task, too
+        if task.cancelling() > before if task is not None else attempt.finish_reason is None and watch.is_on():
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise asyncio.CancelledError
         try:

@@ -330,8 +330,11 @@ class StreamText:
         return self
 
     async def __anext__(self) -> str:
-        async for event in self._stream:
-            if isinstance(event, OutputDelta):
-                return event.data.text
-        self._stream.raise_failure()
-        raise StopAsyncIteration
+        try:
+            while True:
+                event = await self._stream.__anext__()
+                if type(event) is OutputDelta:
+                    return event.data.text
+        except StopAsyncIteration:
+            self._stream.raise_failure()
+            raise

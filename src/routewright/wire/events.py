@@ -268,8 +268,15 @@ class Event(Struct, frozen=True, kw_only=True):
     @property
     def stored(self) -> StoredEvent:
         """The event in its stored form."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        return StoredEvent(**fields | {"data": msgspec.to_builtins(self.data)})
+        return StoredEvent(
+            id=self.id,
+            type=self.type,
+            created_at=self.created_at,
+            api_version=self.api_version,
+            data=msgspec.to_builtins(self.data),  # copies what the caller may change, such as an error's detail
+            account=self.account,
+            environment=self.environment,
+        )
 
 
 class StoredEvent(Struct, frozen=True, kw_only=True):
