@@ -48,8 +48,9 @@ CORE_ORDER = (
 ).split()
 ENGINE_ORDER = (
     "context request_input storage readiness retention webhooks capture counting answer "
-    "hooks prompt_caches shared_limits fleet trace_writer trace_log admission decide discovery guardrail "
-    "calibrations cache tool_calls classify exchange execute hedge route many steps stream prepared agent"
+    "hooks prompt_caches shared_limits declarations fleet trace_writer trace_log admission decide discovery guardrail "
+    "calibrations part cache tool_calls classify exchange execute hedge route many steps stream prepared "
+    "checkpoints turns agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(

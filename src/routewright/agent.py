@@ -14,10 +14,11 @@ from ._core.agent.request import decode_run as decode_run
 from ._core.money import usd
 from ._core.request.read import as_request, joined_tags
 from ._core.structured_output import Form
-from ._engine.agent import SYSTEM, Plan, Resumed, checkpoint_of
 from ._engine.agent import Run as Run
+from ._engine.checkpoints import Resumed, checkpoint_of
 from ._engine.storage import GuardedStorage
 from ._engine.tool_calls import Approve, shown_text
+from ._engine.turns import SYSTEM, Plan
 from .errors import NotFound, ValidationFailed
 from .fork import importing
 from .protocols import BaseTool, CodeSandbox, SearchBackend, Tool, ToolContext, ToolFailed, options_of

@@ -28,8 +28,9 @@ from ._engine.admission import Admissions
 from ._engine.cache import Caching
 from ._engine.context import TagScopes
 from ._engine.counting import Counting
+from ._engine.declarations import declared
 from ._engine.discovery import ALONE_S, FIRST_S, Discovery
-from ._engine.fleet import Fleet, declared
+from ._engine.fleet import Fleet
 from ._engine.hooks import Hooks
 from ._engine.prompt_caches import Warmth
 from ._engine.readiness import PolicyNames, Readiness

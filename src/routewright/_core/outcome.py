@@ -6,7 +6,7 @@ the answer and the snapshots of the decision."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from routewright import wire
 from routewright.errors import BlockedByPolicy, ContentRefused, RouterError, RouterTimeoutError, UpstreamFailed
@@ -106,6 +106,14 @@ def failure(call: Call, ending: Ending) -> tuple[RouterError, str]:
     error = kind(message, detail=detail, trace_id=call.id)
     error.outside = public_message, public_detail
     return error, ""
+
+
+def raise_failure(error: RouterError) -> NoReturn:
+    """Raise the error that ended a call, without a reference cycle."""
+    try:
+        raise error
+    finally:
+        del error  # else the traceback's frame refers to the error
 
 
 def _report(call: Call, ending: Ending, texts: Sequence[str]) -> tuple[type[RouterError], str, dict[str, object]]:

@@ -8,7 +8,7 @@ A cache error is a miss."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from functools import partial
 from math import inf
 from typing import Any, Literal
@@ -45,8 +45,8 @@ from routewright.wire import (
 from routewright.worker import Worker
 
 from .calibrations import Calibrations, Judge, Space
-from .context import CancelWatch
 from .guardrail import GuardrailFailed, Screen, rest
+from .part import WAIT_SHARE, Part
 
 NEAREST = 6
 """Entries that are compared with a question."""
@@ -56,10 +56,6 @@ LOOK_S = 0.05
 """Interval for checking if another process has made an answer."""
 CACHE_S, EMBED_S = 0.05, 1.0
 """How long a call waits for a cache, and for an embedder."""
-WAIT_SHARE = 0.5
-"""The most of a call's time to spend waiting for a cache, an embedder, or a call with the same request."""
-FAULTS, REST_S = 3, 10.0
-"""After ``FAULTS`` failures in a row a part is not called for ``REST_S`` seconds."""
 POOR = 0.5
 """Feedback below this marks an answer as wrong."""
 MAX_ERROR = 0.01
@@ -67,43 +63,6 @@ MAX_ERROR = 0.01
 DEFAULT = CacheOpts()
 
 _log = logging.getLogger(__name__)
-
-
-class Part(Struct, eq=False):
-    """A part that may fail or hang. After several failures in a row it is not called for a while."""
-
-    name: str
-    patience_s: float
-    is_starting: Callable[[], bool] = bool
-    faults: int = 0
-    rests_until: float = 0.0
-
-    async def ask(self, clock: Clock, asking: Coroutine[Any, Any, Any], deadline: float) -> Any:
-        """The part's result; None if it fails, takes too long, or rests. It gets at most ``WAIT_SHARE`` of the time
-        until the call's ``deadline``. Running out of that share is no failure, nor is a time-out while it starts."""
-        now, watch = clock.monotonic(), CancelWatch.here()
-        if now < self.rests_until:
-            asking.close()
-            return None
-        patience_s = min(self.patience_s, WAIT_SHARE * max(0.0, deadline - now))
-        try:
-            with clock.deadline(now + patience_s) as limit:
-                found = await asking
-            if limit.expired and (patience_s < self.patience_s or self.is_starting()):
-                return None
-            if limit.expired:
-                raise TimeoutError(f"no result within {self.patience_s} s")
-        except BaseException as error:
-            if watch.passes(error):
-                raise
-            self.faults += 1
-            if self.faults >= FAULTS:
-                self.rests_until = now + REST_S
-                said = "the %s failed %d times in a row and is not asked for %.0f s: %s"
-                _log.warning(said, self.name, self.faults, REST_S, raised_in(error))
-            return None
-        self.faults = 0
-        return found
 
 
 class Caching:

@@ -140,6 +140,20 @@ class Exchange(Struct, eq=False):
         if self.limit is not None:
             self.limit.move(at)
 
+    def begin_again(self, now: float) -> None:
+        """Restart the times of an attempt that has been announced, since the reader may have been slow."""
+        attempt, latest = self.attempt, self.machine.latest
+        # computed as in `is_hurried`: with a rounding difference a silent model would count as hurried
+        self.wake_at = latest if self.machine.is_last(attempt) else min(now + attempt.patience_s, latest)
+        attempt.started_at = now
+
+    def is_hurried(self, now: float) -> bool:
+        """True if a silent provider had less time than usual because the caller's ran out. It is not blamed."""
+        attempt, patient_until = self.attempt, self.waits_since + self.machine.rules.limits.idle_s
+        if attempt.first_at is None:
+            patient_until = attempt.started_at + attempt.patience_s
+        return min(now, self.wake_at) < patient_until
+
     def interrupt(self, now: float) -> None:
         """End the present wait, and all later ones."""
         self.deadline = now

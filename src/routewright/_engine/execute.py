@@ -121,7 +121,9 @@ class Execution(Struct, eq=False):
         elif exchange.ready:
             return exchange.ready.popleft()
         elif exchange.context is None:
-            self._begin_again(exchange, self.clock.monotonic())
+            exchange.begin_again(self.clock.monotonic())
+            if (pool := self.call.board.pool).dated:
+                exchange.attempt.prices_of_day = pool.prices_on(exchange.attempt.leg.row, self.fleet.today())
         else:
             exchange.wait(self.clock.monotonic())
         delivery = await (self.hedge or self).perform(exchange)
@@ -172,16 +174,6 @@ class Execution(Struct, eq=False):
             attempt.wake_at,
             now,
         )
-
-    def _begin_again(self, exchange: Exchange, now: float) -> None:
-        """Restart the times of an attempt that has been announced, since the reader may have been slow."""
-        attempt, machine, pool = exchange.attempt, self.machine, self.call.board.pool
-        latest = machine.latest
-        # recomputed as in `end_attempt`: with a rounding difference a silent model would count as hurried
-        exchange.wake_at = latest if machine.is_last(attempt) else min(now + attempt.patience_s, latest)
-        attempt.started_at = now
-        if pool.dated:
-            attempt.prices_of_day = pool.prices_on(attempt.leg.row, self.fleet.today())
 
     async def _pause(self) -> None:
         pause_s, self.pause_s = self.pause_s, 0.0
@@ -342,12 +334,7 @@ class Execution(Struct, eq=False):
         attempt.hint = fault.hint
         self.cause = fault.cause
         self.repair = fault.repair or self.repair
-        # a provider that had less time than usual, because the caller's ran out, is not blamed
-        blamed_from = attempt.started_at + attempt.patience_s
-        if attempt.first_at is not None:
-            blamed_from = exchange.waits_since + machine.rules.limits.idle_s
-        is_hurried = abandoned and fault is not TOO_SLOW and min(now, exchange.wake_at) < blamed_from
-        is_hurried = is_hurried or exchange.is_screening
+        is_hurried = exchange.is_screening or (abandoned and fault is not TOO_SLOW and exchange.is_hurried(now))
         exchange.wake(min(self.deadline, now + FAREWELL_S))
         rule = FAULTS[fault.kind]
         is_touched = attempt.first_at is not None or fault.answered

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from msgspec import Struct, json
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from routewright._core.attempts.statistics import values_of
 from routewright._core.call import Call
 from routewright._core.guardrails.screen import RequestGate, guardrails_of, standing
 from routewright._core.guardrails.texts import PIECE_CHARS
+from routewright._core.outcome import raise_failure
 from routewright._core.policy import Laid, by_key, class_of, find_policy, name_of, under_policy
 from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing, check_https
@@ -545,11 +546,3 @@ class Engine:
             execution.onward = Onward(call.traceparent, call.id, self._traceparent_to)
         self.log.under_way.add(call)
         return execution
-
-
-def raise_failure(error: RouterError) -> NoReturn:
-    """Raise the error that ended a call, without a reference cycle."""
-    try:
-        raise error
-    finally:
-        del error  # else the traceback's frame refers to the error

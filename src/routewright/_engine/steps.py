@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from routewright._core.attempts.faults import Fault
 from routewright._core.attempts.machine import Wait
+from routewright._core.outcome import raise_failure
 from routewright.errors import ProviderFault, RouterError
 from routewright.loop import at_once
 from routewright.wire import Chunk, FaultKind, UpstreamCall
@@ -23,7 +24,7 @@ from .execute import Execution
 from .fleet import Fleet
 from .guardrail import GuardrailFailed
 from .request_input import Read
-from .route import Engine, raise_failure
+from .route import Engine
 
 SHORTEST_S = 0.001
 """Many clients refuse a time limit of zero."""

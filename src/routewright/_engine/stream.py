@@ -13,6 +13,7 @@ import msgspec
 
 from routewright._core.attempt import Attempt
 from routewright._core.call import Call
+from routewright._core.outcome import raise_failure
 from routewright._core.routing.plan import ID
 from routewright._core.trace.spans import CACHE_HEADER
 from routewright.errors import RouterError
@@ -42,7 +43,7 @@ from .answer import Answer, events_again, events_before_end, reasoning_data
 from .exchange import AttemptStarted, Delivery
 from .execute import Execution
 from .request_input import RawRequest, Read
-from .route import Engine, raise_failure
+from .route import Engine
 
 
 class Stream:

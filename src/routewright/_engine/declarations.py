@@ -1,0 +1,142 @@
+"""What providers declare: their models, regions, missing features, and the vendor fields that they take from callers.
+Says which provider serves which model. A custom provider may fail in any of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar, get_args
+
+from msgspec.structs import replace
+
+from routewright._core.catalogue.models import given_fields, overlay, under_catalogue
+from routewright._core.request.rules import CALLER_EXTRA, URLS, checked_caller_extra
+from routewright.errors import Problem, RouterError, ValidationFailed
+from routewright.protocols import BaseProvider, Provider, options_of
+from routewright.wire import Feature, Model
+from routewright.wire.json_scan import quoted
+from routewright.wire.problems import shown
+
+T = TypeVar("T")
+FEATURES = get_args(Feature)
+_UNSUPPORTED_URLS: dict[object, tuple[Feature, ...]] = {
+    False: URLS,
+    True: ("caller_url",),
+    "callers": (),
+}
+"""Features that a provider lacks, by its ``fetches_urls``."""
+
+
+def declared(models: Sequence[Model], providers: Sequence[Provider]) -> tuple[Model, ...]:
+    """A catalogue overlaid with the models that providers declare. Raises ``ValidationFailed``."""
+    return overlaid(models, [declared_by(provider, models) for provider in providers])
+
+
+def overlaid(models: Sequence[Model], said: Sequence[Sequence[Model]]) -> tuple[Model, ...]:
+    return overlay(models, [given_fields(model) for declared_here in said for model in declared_here])
+
+
+def as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[Model]:
+    """The models as their providers serve them: without unsupported features, without URLs where none are fetched, and
+    in the provider's region, which overrides the catalogue's."""
+    regions, urls = dict[int, str](), dict[int, tuple[Feature, ...]]()
+    for key, each in {id(each): each for each in server.values()}.items():
+        region: object = _option(each, "region")
+        if region is not None and not isinstance(region, str):
+            problem = f"region of {shown(each.name)} is {shown(region)}"
+            raise ValidationFailed.at("providers", problem, "make it a string, or None")
+        regions[key] = region or ""
+        urls[key] = _unsupported_urls(each)
+    made: list[Model] = []
+    for model in models:
+        provider = server.get(model.id)
+        key, lacking = id(provider), {*(model.unsupported or ())}
+        if provider is not None:
+            asked = f"unsupported() of {shown(provider.name)}"
+            said: object = _said(asked, partial(options_of(provider, BaseProvider).unsupported, model))
+            if not isinstance(said, Collection) or isinstance(said, str) or not all(each in FEATURES for each in said):
+                hint = f"return some of {', '.join(FEATURES)}"
+                raise ValidationFailed.at("providers", f"{asked} returned {shown(said)}", hint)
+            lacking.update(said, urls[key])
+        if lacking and provider is not None:
+            model = replace(model, unsupported=tuple(sorted(lacking)))
+        if regions.get(key):
+            model = replace(model, availability=replace(model.availability, regions=(regions[key],)))
+        made.append(model)
+    return made
+
+
+def is_whole(provider: Provider) -> bool:
+    return _said(f"whole of {shown(provider.name)}", lambda: bool(options_of(provider, BaseProvider).whole))
+
+
+def _option(provider: Provider, name: str) -> Any:
+    """An optional attribute. It may be a property that fails."""
+    return _said(f"{name} of {shown(provider.name)}", lambda: getattr(options_of(provider, BaseProvider), name))
+
+
+def _unsupported_urls(provider: Provider) -> tuple[Feature, ...]:
+    fetches: object = _option(provider, "fetches_urls")
+    if not isinstance(fetches, bool) and fetches != "callers":
+        problem = f"fetches_urls of {shown(provider.name)} is {shown(fetches)}"
+        raise ValidationFailed.at("providers", problem, "make it True, False or 'callers'")
+    return _UNSUPPORTED_URLS[fetches]
+
+
+def caller_extra_of(server: Mapping[str, Provider]) -> dict[str, frozenset[str]]:
+    """Vendor fields that callers with a key may send, by the name of the provider that gets them. The sandbox gets
+    those of the vendors whose models it has."""
+    by_vendor, by_name = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
+    providers = {id(provider): provider for provider in server.values()}
+    for key, provider in providers.items():
+        extra, what = _option(provider, "caller_extra"), f"caller_extra of {shown(provider.name)}"
+        names = CALLER_EXTRA if extra is None else checked_caller_extra(extra, what)
+        by_name[provider.name] = names & by_name.get(provider.name, names)
+        by_vendor |= {model.partition("/")[0]: names for model, each in server.items() if id(each) == key}
+    return by_vendor | by_name
+
+
+def _said(asked: str, ask: Callable[[], T]) -> T:
+    try:
+        return ask()
+    except RouterError:
+        raise
+    except Exception as error:  # its message may hold secrets
+        problem = Problem("providers", f"{asked} failed with {type(error).__name__}", "see the chained exception")
+        raise ValidationFailed.of(problem) from error
+
+
+def declared_by(provider: Provider, known: Sequence[Model]) -> tuple[Model, ...]:
+    """The models that a provider declares; called once, since the next answer may differ. The catalogue overrides what
+    a server lists."""
+    asked = f"models() of {shown(provider.name)}"
+    said: object = _said(asked, provider.models)
+    if isinstance(said, Sequence) and not isinstance(said, str):
+        listed: Sequence[Model] = said
+        declared = _said(asked, lambda: tuple(listed))
+        if options_of(provider, BaseProvider).discovers:
+            return under_catalogue(declared, known)
+        return declared
+    if isinstance(said, Coroutine):
+        said.close()  # else Python warns that it was not awaited
+        raise ValidationFailed.of(Problem("providers", f"{asked} is a coroutine", "make it a plain function"))
+    raise ValidationFailed.of(Problem("providers", f"{asked} returned {shown(said)}", "return a list of Model"))
+
+
+def servers_of(
+    models: Sequence[Model], providers: Sequence[Provider], said: Sequence[Sequence[Model]]
+) -> dict[str, Provider]:
+    """The provider of each model. Two providers of one model are refused as ambiguous."""
+    server: dict[str, Provider] = {}
+    for provider, declared_here in zip(providers, said, strict=True):
+        ids = [model.id for model in declared_here]
+        for model_id in ids or [model.id for model in models if model.provider == provider.name]:
+            if model_id in server:
+                name, other = shown(provider.name), shown(server[model_id].name)
+                if server[model_id] is provider:
+                    problem, hint = f"models() of {name} returned {quoted(model_id)} twice", "return it once"
+                else:
+                    problem, hint = f"{other} and {name} both serve {quoted(model_id)}", "declare it for one of them"
+                raise ValidationFailed.at("providers", problem, hint)
+            server[model_id] = provider
+    return server
