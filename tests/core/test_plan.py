@@ -50,7 +50,7 @@ def facts_of(decision: Decision) -> tuple[object, ...]:
 
 
 def leg_fields(plan: Plan) -> list[dict[str, object]]:
-    return [{name: getattr(leg, name) for name in leg.__slots__} for leg in plan.legs]
+    return [{name: getattr(leg, name) for name in leg.__struct_fields__} for leg in plan.legs]
 
 
 class Comparison:
@@ -402,8 +402,8 @@ def test_two_successors_of_a_board_do_not_share_orders() -> None:
 def test_a_plan_refers_to_no_board_or_pool() -> None:
     _, board, given = world()
     plan = shared_plan(board, given)
-    held = [getattr(plan, name) for name in plan.__slots__]
-    held += [getattr(leg, name) for leg in plan.legs for name in leg.__slots__]
+    held = [getattr(plan, name) for name in plan.__struct_fields__]
+    held += [getattr(leg, name) for leg in plan.legs for name in leg.__struct_fields__]
     kinds = {type(each).__name__ for each in held}
     assert kinds.isdisjoint(("Board", "Boards", "Forecast", "Pool", "Order", "Eligible", "HealthSnapshot"))
 

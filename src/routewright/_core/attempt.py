@@ -30,7 +30,7 @@ from .attempts.faults import ENDING, FinishReason, ending_of
 from .catalogue.prices import Prices, adds_up, range_nanos, usage_nanos
 from .guardrails.screen import Hit
 from .money import MOST_TOKENS
-from .routing.plan import Leg, NamedLeg
+from .routing.plan import Leg
 from .tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate, text_range
 
 MAX_ANSWER_CHARS = 32 << 20
@@ -375,7 +375,7 @@ class ToolPieces:
 
 def cached_attempt(answer: CachedAnswer) -> Attempt:
     """A cached answer in the form of an attempt."""
-    attempt = Attempt(1, NamedLeg(answer.model, answer.provider), None)
+    attempt = Attempt(1, Leg(answer.model, answer.provider), None)
     attempt.text.append(answer.output)
     attempt.characters = len(answer.output)
     attempt.finish_reason = answer.finish_reason

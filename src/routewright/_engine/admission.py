@@ -14,6 +14,7 @@ from math import inf
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from routewright._core.account import OUTPUT_TOKENS, headers_of, is_made
 from routewright._core.accounts.ledger import THRESHOLDS
@@ -107,7 +108,12 @@ class Admissions:
         if self.queue.is_full:
             said = "too many calls wait to be written to the storage: check the storage, and try again"
             raise self._named(StorageUnavailable(said))
-        return Admission(self, accounts, read, caller, run, left, patient=patient)
+        request, started_at = read.request, self.clock.monotonic()
+        cap = None if request.params is None else request.params.max_output_tokens
+        tokens = read.tokens.high + (OUTPUT_TOKENS if cap is None else int(cap))
+        deadline = started_at + (request.timeout_ms or self.default_timeout_ms) / 1000
+        trace_id, at = self.ids("tr_"), self.clock.time()
+        return Admission(self, accounts, read, caller, run, left, patient, tokens, trace_id, at, started_at, deadline)
 
     async def is_open(self, hold: Admission) -> bool:
         """Look up an unknown caller. True if nothing limits the call. A caller that had no account before is not held
@@ -154,48 +160,32 @@ class _EventIds(Sequence[str]):
         return self._ids("evt_")
 
 
-class Admission:
+class Admission(Struct, eq=False):
     """The admission of one call. ``release`` returns what it still holds."""
 
-    __slots__ = (
-        "_accounts", "_read", "_shared", "at", "caller", "claim", "deadline", "grant", "is_patient",
-        "is_refused", "left", "run", "started_at", "tokens", "trace_id", "windows",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        shared: Admissions,
-        accounts: Accounts,
-        read: Read,
-        caller: Caller,
-        run: RunLimit | None,
-        left: Left | None,
-        *,
-        patient: bool,
-    ) -> None:
-        clock, request = shared.clock, read.request
-        cap = None if request.params is None else request.params.max_output_tokens
-        self._shared = shared
-        self._accounts = accounts
-        self._read = read
-        self.is_patient = patient
-        self.claim: Claim | None = None
-        self.tokens = read.tokens.high + (OUTPUT_TOKENS if cap is None else int(cap))
-        """Upper estimate of the call's tokens."""
-        self.caller = caller
-        self.run = run
-        self.left = left
-        """The caller's remaining money as far as this process knows. None: ask the storage."""
-        self.trace_id = shared.ids("tr_")
-        self.at = clock.time()
-        self.started_at = clock.monotonic()
-        self.deadline = self.started_at + (request.timeout_ms or shared.default_timeout_ms) / 1000
-        self.windows: Sequence[WindowState] = ()
-        """The rate limits when it was admitted."""
-        self.grant: Grant | None = None
-        """None: it holds nothing."""
-        self.is_refused = False
-        """The storage refused it, or has not answered: it is not counted, and leaves no trace."""
+    _shared: Admissions
+    _accounts: Accounts
+    _read: Read
+    caller: Caller
+    run: RunLimit | None
+    left: Left | None
+    """The caller's remaining money as far as this process knows. None: ask the storage."""
+    is_patient: bool
+    """It may wait for money that other calls hold."""
+    tokens: int
+    """Upper estimate of the call's tokens."""
+    trace_id: str
+    at: float
+    """Unix seconds."""
+    started_at: float
+    deadline: float
+    claim: Claim | None = None
+    windows: Sequence[WindowState] = ()
+    """The rate limits when it was admitted."""
+    grant: Grant | None = None
+    """None: it holds nothing."""
+    is_refused: bool = False
+    """The storage refused it, or has not answered: it is not counted, and leaves no trace."""
 
     def adopt(self, call: Call) -> None:
         """Admit this call: with its id and times, and until its deadline, which a policy may have shortened."""

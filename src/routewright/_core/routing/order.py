@@ -108,7 +108,7 @@ class Order:
         for row in rows:
             leg = made.get(row)
             if leg is None:
-                leg = made[row] = Leg(forecast, row, self.ranking.cls.cap)
+                leg = made[row] = Leg.of(forecast, row, self.ranking.cls.cap)
             legs.append(leg)
         return tuple(legs)
 

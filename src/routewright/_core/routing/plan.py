@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from msgspec import Struct
 
 from routewright._core.catalogue.prices import Price, Prices, dearest_at
 from routewright._core.money import PICOS_PER_NANO
-from routewright._core.tokens.estimate import Length, Measure, length, within_window
+from routewright._core.tokens.estimate import ANY_MARGIN, Length, Measure, length, within_window
 from routewright.wire import Candidate, DecisionInput, Reason, TokenBounds
 
 from .forecast import Forecast
@@ -26,46 +27,75 @@ _LAST = Reason.BUDGET_TOKENS, Reason.BUDGET_COST, Reason.CIRCUIT_OPEN
 PATIENCE = 4  # multiple of the usual time before an attempt is given up
 
 
-class Leg:
+class Leg(Struct, eq=False):
     """One model of a plan, with its prices and numbers."""
 
-    __slots__ = (
-        "able", "dearest", "declared_window", "expected_ms", "flat", "held", "id", "is_dialled", "latency_p95_ms",
-        "max_output", "measure", "output", "patience_s", "prices", "prices_held", "provider", "reasoning",
-        "row", "ttft_ms", "ttft_p95_ms", "us_per_token", "whole_patience_s", "window",
-    )  # fmt: skip
+    id: str
+    provider: str
+    able: int = -1
+    """Bits of ``Need`` that it serves."""
+    row: int = -1
+    prices: Prices = ()
+    """Of the plan's day."""
+    prices_held: Prices = ()
+    """The prices a budget must cover: of this day and the next."""
+    is_dialled: bool = False
+    """The request's dials may raise the cost above ``prices``."""
+    dearest: Price | None = None
+    """The highest of ``prices_held``; None if it depends on the input's length."""
+    max_output: int = 0
+    window: int = 0
+    declared_window: int | None = None
+    """None if ``window`` is the default."""
+    measure: Measure = Measure(None, ANY_MARGIN, ())
+    """How the model counts its input."""
+    reasoning: bool = False
+    output: int = 0
+    """Expected length of an answer in tokens."""
+    held: int = 0
+    """Its 90th percentile, which a budget must cover."""
+    expected_ms: int = 0
+    """Expected time to the whole answer."""
+    ttft_ms: int = 0
+    ttft_p95_ms: int | None = None
+    latency_p95_ms: int | None = None
+    us_per_token: int = 0
+    patience_s: float = 0.0
+    """How long to wait for the first token, from observed or expected times."""
+    whole_patience_s: float = 0.0
+    """How long to wait for a whole answer; at least the expected time, which may exceed the observed ones."""
 
-    def __init__(self, forecast: Forecast, row: int, cap: int | None) -> None:
-        """``cap``: the output cap of the request's class."""
+    @classmethod
+    def of(cls, forecast: Forecast, row: int, cap: int | None) -> Self:
+        """The leg of a row of the pool. ``cap``: the output cap of the request's class."""
         pool = forecast.pool
-        self.row = row
-        self.id = pool.ids[row]
-        self.provider = pool.provider[row]
-        self.prices: Prices = pool.prices[row]  # of the plan's day
-        self.flat: Price | None = self.prices[0] if len(self.prices) == 1 else None
-        self.prices_held: Prices = pool.held[row]  # the prices a budget must cover: of this day and the next
-        self.is_dialled = bool(pool.dials.tier or pool.dials.hour or pool.dials.audio)
-        """The request's dials may raise the cost above ``prices``."""
-        self.dearest: Price | None = pool.flat_dearest[row]
-        """The highest of ``prices_held``; None if it depends on the input's length."""
-        self.max_output = pool.max_output[row]
-        self.window = pool.window[row]
-        self.declared_window = pool.models[row].context_window  # None if ``window`` is the default
-        self.measure: Measure = pool.measures[pool.measure[row]]  # how the model counts its input
-        self.able = int(pool.able[row])  # bits of ``Need`` that it serves
-        self.reasoning = bool(pool.models[row].reasoning)
-        self.output = forecast.output[row]  # expected length of an answer in tokens
-        self.held = forecast.output_p90[row]  # its 90th percentile, which a budget must cover
-        self.expected_ms = forecast.expected_ms(row, cap)  # expected time to the whole answer
-        self.ttft_ms = forecast.ttft_ms[row]
-        self.ttft_p95_ms = forecast.ttft_p95_ms[row]
-        self.latency_p95_ms = forecast.latency_p95_ms[row]
-        self.us_per_token = forecast.us_per_token[row]
-        self.patience_s = PATIENCE * (self.ttft_p95_ms or self.ttft_ms) / 1000
-        """How long to wait for the first token, from observed or expected times."""
-        usual_ms = PATIENCE * (self.latency_p95_ms or self.expected_ms)
-        self.whole_patience_s = max(usual_ms, self.expected_ms) / 1000
-        """How long to wait for a whole answer; at least the expected time, which may exceed the observed ones."""
+        model, expected_ms = pool.models[row], forecast.expected_ms(row, cap)
+        ttft_ms, ttft_p95_ms = forecast.ttft_ms[row], forecast.ttft_p95_ms[row]
+        latency_p95_ms = forecast.latency_p95_ms[row]
+        return cls(
+            id=pool.ids[row],
+            provider=pool.provider[row],
+            able=int(pool.able[row]),
+            row=row,
+            prices=pool.prices[row],
+            prices_held=pool.held[row],
+            is_dialled=bool(pool.dials.tier or pool.dials.hour or pool.dials.audio),
+            dearest=pool.flat_dearest[row],
+            max_output=pool.max_output[row],
+            window=pool.window[row],
+            declared_window=model.context_window,
+            measure=pool.measures[pool.measure[row]],
+            reasoning=bool(model.reasoning),
+            output=forecast.output[row],
+            held=forecast.output_p90[row],
+            expected_ms=expected_ms,
+            ttft_ms=ttft_ms,
+            ttft_p95_ms=ttft_p95_ms,
+            latency_p95_ms=latency_p95_ms,
+            us_per_token=forecast.us_per_token[row],
+            patience_s=PATIENCE * (ttft_p95_ms or ttft_ms) / 1000,
+            whole_patience_s=max(PATIENCE * (latency_p95_ms or expected_ms), expected_ms) / 1000,
+        )
 
     def __repr__(self) -> str:
         return f"<Leg {self.id}>"
@@ -82,16 +112,6 @@ class Leg:
 
 
 ID = attrgetter("id")  # of a leg
-_NONE: frozenset[int] = frozenset()
-
-
-class NamedLeg(Leg):
-    """The model of a cached answer. Only its names are known."""
-
-    __slots__ = ()
-
-    def __init__(self, model: str, provider: str) -> None:
-        self.id, self.provider, self.able = model, provider, -1  # it ignores nothing
 
 
 class OutputPlan(NamedTuple):
@@ -101,56 +121,63 @@ class OutputPlan(NamedTuple):
     fallback_affordable: bool
 
 
-class Plan:
+class Plan(Struct, eq=False):
     """The chosen model and its fallbacks. Immutable, apart from lazily computed fields."""
 
-    __slots__ = (
-        "ample_counts", "ample_output", "best", "costs", "counts", "failed", "flat_to", "front", "given", "ids",
-        "is_shared", "legs", "line", "max_high", "max_latency_ms", "p90", "passed_over",
-        "reached", "told", "walked", "watched", "worst_held", "worst_input", "worst_output",
-    )  # fmt: skip
-
-    def __init__(self, given: DecisionInput, legs: tuple[Leg, ...], front: tuple[Key, ...], ids: Sequence[str]) -> None:
-        self.given = given
-        """The input. For a shared plan a template: tokens, ``timeout_ms``, budgets and ``health`` differ per call."""
-        self.legs = legs  # the chosen model, then the chain
-        self.front = front  # the keys of the best few that fit
-        self.ample_output: tuple[int, int, OutputPlan] | None = None
-        """Pico-dollars per input token, and fixed pico-dollars: a budget of their sum pays for this cap and the chain.
-        Computed for the first call with a budget."""
-        self.ids = ids  # of the pool's models, by row
-        self.failed: Mapping[int, int] = {}
-        """Rows that were checked and did not fit the request's own numbers, with the column of ``REASONS``."""
-        self.passed_over: tuple[tuple[str, Reason | None], ...] = ()
-        """Preferred models that were rejected, each with the first constraint it failed."""
-        self.is_shared = False  # it may serve other calls of its class (``choice.covers``)
-        self.max_high = -1
-        """Up to this many input tokens (``TokenBounds.high``) every model of the pool that fits the smallest input
-        fits, so the rejections are the same."""
-        self.max_latency_ms = 0  # with this timeout no walked model is late
-        self.walked = 0  # number of places of the order walked, including open circuits
-        self.watched: frozenset[int] = _NONE
-        """Rows the plan depends on: the walked ones and the chain's."""
-        self.reached: Key | None = None  # the key of the last walked place; None if all were walked
-        self.worst_input = self.worst_output = self.worst_held = 0
-        """Pico-dollars per input token, pico-dollars of output, and tokens of output: upper bounds over all walked
-        models of what a budget must cover."""
-        self.told: tuple[Mapping[Reason, int] | None, str] | None = None
-        """Cached rejection counts and reason text, shared by calls with the same counts."""
-        self.best: list[Candidate] | None = None  # cached candidates of all covered calls
-        self.line: tuple[Any, bool] | None = None
-        """The ``ChoiceLine`` of one call; its candidates hold for all covered calls. True: all of it holds for covered
-        calls without a budget."""
-        self.counts: Mapping[Reason, int] | None = None
-        """How many models each constraint rejected, for covered calls without a budget."""
-        self.costs: tuple[IntArray, IntArray, IntArray, BoolArray] | None = None
-        """For each model that no other constraint rejects: pico-dollars per input token, pico-dollars and tokens of
-        output a budget must cover, and whether its circuit is open. Only for shared plans."""
-        self.ample_counts: tuple[int, int, Mapping[Reason, int]] | None = None
-        """Pico-dollars per input token, and fixed pico-dollars: with a budget of their sum these are the rejection
-        counts. Computed for the first call with a budget."""
-        self.p90: list[int] = []  # the output tokens of each row in ``costs``
-        self.flat_to = -1  # up to this many input tokens no price of another tier applies
+    given: DecisionInput
+    """The input. For a shared plan a template: tokens, ``timeout_ms``, budgets and ``health`` differ per call."""
+    legs: tuple[Leg, ...]
+    """The chosen model, then the chain."""
+    front: tuple[Key, ...]
+    """The keys of the best few that fit."""
+    ids: Sequence[str]
+    """Of the pool's models, by row."""
+    ample_output: tuple[int, int, OutputPlan] | None = None
+    """Pico-dollars per input token, and fixed pico-dollars: a budget of their sum pays for this cap and the chain.
+    Computed for the first call with a budget."""
+    failed: Mapping[int, int] = {}
+    """Rows that were checked and did not fit the request's own numbers, with the column of ``REASONS``."""
+    passed_over: tuple[tuple[str, Reason | None], ...] = ()
+    """Preferred models that were rejected, each with the first constraint it failed."""
+    is_shared: bool = False
+    """It may serve other calls of its class (``choice.covers``)."""
+    max_high: int = -1
+    """Up to this many input tokens (``TokenBounds.high``) every model of the pool that fits the smallest input fits,
+    so the rejections are the same."""
+    max_latency_ms: int = 0
+    """With this timeout no walked model is late."""
+    walked: int = 0
+    """Number of places of the order walked, including open circuits."""
+    watched: frozenset[int] = frozenset()
+    """Rows the plan depends on: the walked ones and the chain's."""
+    reached: Key | None = None
+    """The key of the last walked place; None if all were walked."""
+    worst_input: int = 0
+    """Pico-dollars per input token: as the next two, an upper bound over all walked models of what a budget must
+    cover."""
+    worst_output: int = 0
+    """Pico-dollars of output."""
+    worst_held: int = 0
+    """Tokens of output."""
+    told: tuple[Mapping[Reason, int] | None, str] | None = None
+    """Cached rejection counts and reason text, shared by calls with the same counts."""
+    best: list[Candidate] | None = None
+    """Cached candidates of all covered calls."""
+    line: tuple[Any, bool] | None = None
+    """The ``ChoiceLine`` of one call; its candidates hold for all covered calls. True: all of it holds for covered
+    calls without a budget."""
+    counts: Mapping[Reason, int] | None = None
+    """How many models each constraint rejected, for covered calls without a budget."""
+    costs: tuple[IntArray, IntArray, IntArray, BoolArray] | None = None
+    """For each model that no other constraint rejects: pico-dollars per input token, pico-dollars and tokens of output
+    a budget must cover, and whether its circuit is open. Only for shared plans."""
+    ample_counts: tuple[int, int, Mapping[Reason, int]] | None = None
+    """Pico-dollars per input token, and fixed pico-dollars: with a budget of their sum these are the rejection counts.
+    Computed for the first call with a budget."""
+    p90: list[int] = []
+    """The output tokens of each row in ``costs``."""
+    flat_to: int = -1
+    """Up to this many input tokens no price of another tier applies."""
 
     def __repr__(self) -> str:
         return f"<Plan {', then '.join(self.models)}>"
