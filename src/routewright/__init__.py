@@ -136,7 +136,7 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def _module_of(name: str) -> Any:
+def _module_of(name: str) -> object:
     if name in _HOME:
         return import_module(f".{_HOME[name]}", __name__)
     errors = import_module(".errors", __name__)

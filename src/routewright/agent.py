@@ -191,9 +191,9 @@ class Agent:
         approve: Approve | None = None,
         search: SearchBackend | None = None,
         code: CodeSandbox | None = None,
-        output_type: Any = None,
+        output_type: object = None,
         escalate: bool = False,
-        **options: Any,
+        **options: object,
     ) -> None:
         """``max_steps`` (8) counts model and tool calls; each may take ``per_step_timeout_ms`` (30,000). ``system`` is
         the system prompt. ``approve(name, arguments)`` is called before each tool, and may be async. ``search`` and
@@ -269,7 +269,7 @@ class Agent:
     async def resume(
         self,
         run: str | AgentResponse | AgentAnswer[Any],
-        results: Mapping[str, Any] | None = None,
+        results: Mapping[str, object] | None = None,
         *,
         approved: Mapping[str, bool] | None = None,
         caller: Caller | None = None,
@@ -442,7 +442,7 @@ class _AgentTool:
         self.spec = FunctionSpec(name, description, _TASK)
         self._agent = agent
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> object:
         agent, left = self._agent, context.left_nanos
         options = RunOptions(
             caller=context.caller,

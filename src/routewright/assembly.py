@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache, partial
-from typing import Any, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import anyio
 from msgspec.structs import replace
@@ -364,13 +364,13 @@ class Parts:
         """Counts of traces that are not in the storage."""
         return self._log.writer.counts
 
-    def wait(self, async_fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+    def wait(self, async_fn: Callable[..., Coroutine[object, object, T]], *args: object) -> T:
         """Run a storage operation from plain code: inline if the storage never waits, else in the worker."""
         if not isinstance(self.storage, protocols.ImmediateStorage):
             return self.worker.run(async_fn, *args)
         return at_once(async_fn(*args))
 
-    def wait_long(self, async_fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+    def wait_long(self, async_fn: Callable[..., Coroutine[object, object, T]], *args: object) -> T:
         """Run something that may wait from plain code: in the worker, or inline on a virtual clock."""
         return at_once(async_fn(*args)) if self.settings.clock.virtual else self.worker.run(async_fn, *args)
 

@@ -44,10 +44,10 @@ def this_loop() -> object | None:
         return None
 
 
-def this_task() -> asyncio.Task[Any] | None:
+def this_task() -> asyncio.Task[object] | None:
     """The running asyncio task; None under trio, also as a guest of an asyncio loop."""
     try:
-        task: asyncio.Task[Any] | None = current_task(asyncio.get_running_loop())
+        task: asyncio.Task[object] | None = current_task(asyncio.get_running_loop())
     except RuntimeError:
         return None
     return task
@@ -211,7 +211,7 @@ class Mutex:
             holder[2].set()
 
 
-def at_once(waiting: Coroutine[Any, Any, T]) -> T:
+def at_once(waiting: Coroutine[object, object, T]) -> T:
     """Run a coroutine in plain code, inside or outside of a loop. Raises ``RuntimeError`` if it has to wait."""
     before = _here.plain_in
     _here.plain_in = _get_running_loop() or ("trio" in sys.modules and this_loop()) or False
@@ -245,7 +245,7 @@ async def in_thread(clock: _Clock, function: Callable[[*Ts], T], *args: *Ts) -> 
     return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=True)
 
 
-def in_new_loop(async_fn: Callable[[], Coroutine[Any, Any, T]], timeout_s: float) -> T:
+def in_new_loop(async_fn: Callable[[], Coroutine[object, object, T]], timeout_s: float) -> T:
     """Run it in a new event loop, and block until it ends: in this thread, or in another if a loop runs here. Raises
     ``TimeoutError`` if the other takes longer than ``timeout_s``; neither that nor an interrupt ends it."""
     if this_loop() is None:  # the present context may name another kind of loop

@@ -632,7 +632,7 @@ class Tool(Protocol):
     def spec(self) -> wire.FunctionSpec:
         """Name, description and JSON schema of the arguments, for the model."""
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """The result: a text or a JSON value. The arguments fit the schema. Raises ``ToolFailed``; cancelled when the
         step's time is up."""
 

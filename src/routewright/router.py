@@ -497,7 +497,7 @@ class Router:
         """The pipeline, for the other classes of this package."""
         return self._parts.engine
 
-    def run_blocking(self, async_fn: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def run_blocking(self, async_fn: Callable[[], Coroutine[object, object, T]]) -> T:
         """Run ``async_fn`` in the Router's background thread, and block until it is done."""
         return self._parts.wait_long(async_fn)
 

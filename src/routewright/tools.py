@@ -108,7 +108,7 @@ class FunctionTool(BaseTool):
         given = made.model_fields_set
         return _Validated({name: value for name, value in made.__dict__.items() if name in given})
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """As ``protocols.Tool`` says."""
         given = dict(arguments if isinstance(arguments, _Validated) else self.validated(arguments))
         if self._context is not None:
@@ -156,7 +156,7 @@ class Calculator:
         expression={"type": "string", "description": "such as (1.1 + 2.2) * 3"},
     )
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """As ``protocols.Tool`` says."""
         try:
             return calculate(arguments["expression"])
@@ -177,7 +177,7 @@ class WebSearch:
     def __init__(self, backend: SearchBackend | None) -> None:
         self._backend = backend
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """As ``protocols.Tool`` says."""
         if self._backend is None:
             raise ToolFailed("web_search is not set up: the agent was given no search backend")
@@ -197,7 +197,7 @@ class CodeExec:
     def __init__(self, sandbox: CodeSandbox | None, now: Callable[[], float]) -> None:
         self._sandbox, self._now = sandbox, now
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """As ``protocols.Tool`` says."""
         if self._sandbox is None:
             raise ToolFailed("code_exec is off: the agent was given no code sandbox")

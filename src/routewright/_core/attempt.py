@@ -45,7 +45,7 @@ class Rare:
 
     __slots__ = ()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle ``__dict__`` as well."""
         return (*super().__reduce__(), self.__dict__)
 
@@ -144,7 +144,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         # leaves out the text, because reprs end up in logs
         return f"<Attempt {self.number} of {self.model}: {self.fault or self.finish_reason or 'under way'}>"
 
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
+    def __rich_repr__(self) -> list[tuple[str, object]]:
         """Representation for ``rich``, also without text."""
         return [("number", self.number), ("model", self.model)]
 
@@ -206,7 +206,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         """Prices of the day on which it began."""
         return self.leg.prices if self.prices_of_day is None else self.prices_of_day
 
-    def take(self, chunk: Any) -> Delta | ToolDelta | Finish | None:
+    def take(self, chunk: object) -> Delta | ToolDelta | Finish | None:
         """Add a chunk, and return it if it is for the caller. After the end only usage counts. Raises
         ``ProviderFault("malformed")`` for an invalid chunk, an answer that is too long, or a tool call without a name,
         and the fault that a finish reason stands for."""

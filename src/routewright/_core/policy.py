@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import NamedTuple, TypeVar, get_args
 
 from msgspec.structs import astuple, replace
 
@@ -163,7 +163,7 @@ def find_policy(key: str, policies: Mapping[str, PolicySnapshot]) -> PolicySnaps
     return found
 
 
-def class_of(published: PolicySnapshot, metadata: Mapping[str, Any]) -> tuple[PolicySnapshot, str]:
+def class_of(published: PolicySnapshot, metadata: Mapping[str, object]) -> tuple[PolicySnapshot, str]:
     """The policy for a request with this metadata: that of the first matching class, and the name of the class."""
     for each, made in zip(published.policy.classes or (), published.classes, strict=True):
         if _matches(each.match, metadata):
@@ -171,7 +171,7 @@ def class_of(published: PolicySnapshot, metadata: Mapping[str, Any]) -> tuple[Po
     return published, ""
 
 
-def _matches(match: PolicyMatch, metadata: Mapping[str, Any]) -> bool:
+def _matches(match: PolicyMatch, metadata: Mapping[str, object]) -> bool:
     for key, value in match.metadata.items():
         tag = metadata.get(key)
         if tag != value or isinstance(tag, bool) != isinstance(value, bool):  # since True == 1

@@ -3,8 +3,6 @@ they are stored."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
@@ -83,7 +81,7 @@ def _check_flaw(path: str, found: tuple[str, Flaw] | None) -> None:
         raise ValidationFailed.of(Problem(beneath(path, inner), flaw.problem, flaw.hint))
 
 
-def _check_numbers(path: str, held: Any, name: str, found: Problems) -> None:
+def _check_numbers(path: str, held: object, name: str, found: Problems) -> None:
     """Check all numbers against the bounds of their field names."""
     match held:
         case dict():

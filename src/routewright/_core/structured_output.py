@@ -100,7 +100,7 @@ class Form:
             told = f"fails with {type(error).__name__} in a check of its type"
             return Unfit([Misfit(told, told)])
 
-    def _value(self, body: bytes) -> Any:
+    def _value(self, body: bytes) -> object:
         try:
             fields = _OBJECT.decode(body)
         except (DecodeError, RecursionError):
@@ -293,7 +293,7 @@ def _part(word: str, value: Any, schema: Mapping[str, Any], defined: Mapping[str
     raise _Loose
 
 
-def _with_default(schema: Any) -> dict[str, Any]:
+def _with_default(schema: object) -> dict[str, Any]:
     """An optional property with its default in the description. ``_Loose`` if its default is not a valid value."""
     if not isinstance(schema, Mapping) or "default" not in schema:
         raise _Loose
@@ -310,7 +310,7 @@ def _with_default(schema: Any) -> dict[str, Any]:
     return {**schema, "description": f"{said} (default: {default})" if said else f"Default: {default}"}
 
 
-def _choice(values: list[Any]) -> dict[str, Any]:
+def _choice(values: list[object]) -> dict[str, Any]:
     if not all(type(value) in _KINDS for value in values):
         raise _Loose
     kinds = list(dict.fromkeys(_KINDS[type(value)] for value in values))

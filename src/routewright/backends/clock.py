@@ -56,7 +56,7 @@ class Alarms:
         self.order = itertools.count()
         self.scope = type(anyio.CancelScope())
         """The concrete scope class. ``anyio.CancelScope`` looks it up each time, for two thirds of a scope's cost."""
-        self.shields = weakref.WeakKeyDictionary[asyncio.Task[Any], list[ScopeDeadline]]()
+        self.shields = weakref.WeakKeyDictionary[asyncio.Task[object], list[ScopeDeadline]]()
         """The shields each task is in, innermost last."""
 
     def __len__(self) -> int:
@@ -267,7 +267,7 @@ class Alarm:
         self._rings += 1
         return now + min(SHORTEST_WAIT_S * (1 << min(self._rings - 1, 10)), LONGEST_PAUSE_S)
 
-    def _settle(self, task: asyncio.Task[Any], error: BaseException | None) -> bool | None:
+    def _settle(self, task: asyncio.Task[object], error: BaseException | None) -> bool | None:
         """Undo the alarm's cancellations. Swallows the error if the alarm alone caused it."""
         try:
             loop = get_running_loop()
@@ -316,7 +316,7 @@ class ScopeDeadline:
         """Alarms that were due while this shield was in place."""
         self._shield = shield
         self._scope: anyio.CancelScope
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[object] | None = None
 
     def __enter__(self) -> Self:
         at = self.at

@@ -278,5 +278,5 @@ def _purse_json(purse: Purse) -> dict[str, float | None]:
     return picked(purse, "spent_usd limit_usd reserved_usd percent")
 
 
-def _limits_json(limits: RateLimits | None) -> Any:
+def _limits_json(limits: RateLimits | None) -> object:
     return None if limits is None else picked(limits, "requests_per_min tokens_per_min concurrency")

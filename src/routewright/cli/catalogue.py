@@ -89,7 +89,7 @@ def _chosen(args: Namespace, listed: list[Listed]) -> list[Listed]:
     return [row for row in listed if not wanted or not wanted.isdisjoint(row.names)]
 
 
-def _text(content: Mapping[str, Any]) -> str:
+def _text(content: Mapping[str, object]) -> str:
     return json.dumps(content, ensure_ascii=False, indent=2, default=lambda day: day.isoformat()) + "\n"
 
 

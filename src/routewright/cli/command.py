@@ -169,7 +169,7 @@ def verb(command: str, *arguments: Declaration, more: str = "") -> Callable[[Run
     return declare
 
 
-def arg(names: str, does: str, kind: Any = str, default: Any = None, **rest: Any) -> Declaration:
+def arg(names: str, does: str, kind: object = str, default: object = None, **rest: object) -> Declaration:
     """An argument with its metavar, as ``--limit N`` or ``-y,--yes``; one without dashes is positional.
 
     ``kind`` reads the text, or is a ``Literal`` of what it may be."""
@@ -183,17 +183,17 @@ def arg(names: str, does: str, kind: Any = str, default: Any = None, **rest: Any
     return lambda to: to.add_argument(*options.split(","), help=does, **rest)
 
 
-def repeated(names: str, does: str, kind: Any = str) -> Declaration:
+def repeated(names: str, does: str, kind: object = str) -> Declaration:
     """An option that may be repeated."""
     return arg(names, f"{does}; may be repeated", kind, [], action="append")
 
 
-def several(names: str, does: str, **rest: Any) -> Declaration:
+def several(names: str, does: str, **rest: object) -> Declaration:
     """An option with names separated by commas, as ``--model ID,...``, that may be repeated."""
     return arg(names, does, separated, action="extend", **rest)
 
 
-def flag(names: str, does: str, **rest: Any) -> Declaration:
+def flag(names: str, does: str, **rest: object) -> Declaration:
     """An option without a value."""
     return arg(names, does, action="store_true", **rest)
 

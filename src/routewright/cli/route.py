@@ -115,7 +115,7 @@ def request_of(args: Namespace, models: Sequence[Model]) -> RouteRequest:
     return replace(request, **{name: value for name, value in given.items() if value is not None})
 
 
-def _over(base: S | None, kind: type[S], **given: Any) -> S | None:
+def _over(base: S | None, kind: type[S], **given: object) -> S | None:
     """Override the given fields in a part of the request."""
     said = {name: value for name, value in given.items() if value is not None}
     return replace(kind() if base is None else base, **said) if said else base

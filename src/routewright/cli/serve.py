@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Literal
 
 from routewright.serve.plan import ACCOUNT, Address, Begun, CommandOptions, Plan
 from routewright.wire import Environment
@@ -18,7 +18,7 @@ from routewright.wire import Environment
 from .command import KEPT, OK, Declaration, arg, flag, group, refused, verb
 from .show import Screen
 
-_GROUPS: dict[str, dict[str, tuple[str, str, Any]]] = {
+_GROUPS: dict[str, dict[str, tuple[str, str, object]]] = {
     "where": {
         "host": ("--host ADDRESS", "the address to listen at (default: 127.0.0.1)", str),
         "port": ("--port N", "the port; 0 is any free port (default: 8080)", int),
@@ -60,7 +60,7 @@ _KEYS: dict[Environment, tuple[str, str]] = {
 }
 
 
-def _option(key: str, option: str, does: str, kind: Any) -> Declaration:
+def _option(key: str, option: str, does: str, kind: object) -> Declaration:
     how = {"action": _ACTIONS[kind]} if kind in _ACTIONS else {"kind": kind}
     return arg(option, does, default=KEPT, dest=key, **how)
 

@@ -147,7 +147,7 @@ class OpenTelemetry:
                 _end(attempts[span.id], began + round((span.start_ms + span.duration_ms) * _MS), span.error)
         _end(whole, began + round(call.duration_ms * _MS), call.error)
 
-    def _child(self, name: str, around: Context, told: Mapping[str, Any], start: int, duration_ms: float) -> None:
+    def _child(self, name: str, around: Context, told: Mapping[str, object], start: int, duration_ms: float) -> None:
         span = self._tracer.start_span(name, around, SpanKind.INTERNAL, _attributes(told), start_time=start)
         span.end(start + round(duration_ms * _MS))
 
@@ -210,7 +210,7 @@ class OpenTelemetry:
         }
 
 
-def _attributes(told: Mapping[str, Any]) -> dict[str, Any]:
+def _attributes(told: Mapping[str, object]) -> dict[str, Any]:
     """Rename attributes; drops unknown values."""
     return {ATTRIBUTES[word].name: value for word, value in told.items() if value is not None}
 

@@ -45,7 +45,7 @@ class Worker:
     def __init__(self, plan: Plan, administration: socket | None) -> None:
         self._plan, self._administration = plan, administration
         self._app: App  # from the start of the lifespan
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: set[asyncio.Task[object]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection. Requests cancelled at shutdown are no error in uvicorn's log."""

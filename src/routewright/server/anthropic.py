@@ -505,7 +505,7 @@ def _delta(block: Block, kind: str, **piece: str) -> bytes:
     return _event("content_block_delta", index=block.index, delta={"type": f"{kind}_delta", **piece})
 
 
-def _event(name: str, **data: Any) -> bytes:
+def _event(name: str, **data: object) -> bytes:
     return framed(name, _encode({"type": name, **data}))
 
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
 from inspect import isawaitable
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -57,7 +57,7 @@ class Auth:
     async def caller(self, exchange: Exchange, scope: wire.Scope, key: str | None = None) -> wire.Caller:
         """Authenticate the caller and check its scope. ``key`` replaces the header ``Authorization``. Raises
         ``AuthenticationFailed``, ``PermissionDenied`` and ``StorageUnavailable``."""
-        said: Any
+        said: object
         if self._authenticate is not None:
             said = self._authenticate(exchange.scope)
             if not isinstance(said, wire.Caller) and isawaitable(said):

@@ -137,7 +137,7 @@ class Exchange:
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
-    def json(self, value: Any, headers: Mapping[str, str] | None = None) -> Awaitable[None]:
+    def json(self, value: object, headers: Mapping[str, str] | None = None) -> Awaitable[None]:
         """Answer with JSON."""
         return self.respond(_encode(value), 200, JSON, headers)
 

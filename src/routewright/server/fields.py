@@ -169,7 +169,7 @@ class Fields:
                 self.ignored.add(name)
 
 
-def tree_of(body: bytes) -> Any:
+def tree_of(body: bytes) -> object:
     """A body as JSON. Raises ``InvalidJson`` and ``ValidationFailed``."""
     scan(body)
     try:

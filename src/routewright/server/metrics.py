@@ -123,7 +123,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._shared = os.environ.get(SHARED_BY)
         self._made: dict[str, Any] = {}
-        make: dict[str, Callable[..., Any]] = {
+        make: dict[str, Callable[..., object]] = {
             "counter": Counter,
             "gauge": partial(Gauge, multiprocess_mode="livesum"),
             "histogram": partial(Histogram, buckets=_SECONDS),

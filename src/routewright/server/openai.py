@@ -229,7 +229,7 @@ PASSED = frozenset(
     "frequency_penalty logit_bias presence_penalty prompt_cache_key prompt_cache_retention safety_identifier "
     "user".split()
 )
-AS_EVER: dict[str, tuple[Any, ...]] = {
+AS_EVER: dict[str, tuple[object, ...]] = {
     "frequency_penalty": (0,),
     "logit_bias": ({},),
     "logprobs": (False,),

@@ -53,7 +53,7 @@ REFUSED = {
     "background": ("asks for an answer to be fetched later", "leave it out, or send 'stream': true"),
 }
 PASSED = frozenset("prompt_cache_key prompt_cache_retention safety_identifier user".split())
-AS_EVER: dict[str, tuple[Any, ...]] = {
+AS_EVER: dict[str, tuple[object, ...]] = {
     "background": (False,),
     "store": (False,),
     "top_logprobs": (0,),
@@ -348,7 +348,7 @@ class ResponseFrames(BlockFrames):
         }
         return fit(self._event("error", **flat, error=body) + self._event("response.failed", response=left))
 
-    def _of(self, block: Block, kind: str, /, **data: Any) -> bytes:
+    def _of(self, block: Block, kind: str, /, **data: object) -> bytes:
         """An event of an item."""
         id = _id(self.trace_id, block, block.index or 0)
         return self._event(kind, item_id=id, output_index=block.index, **data)
@@ -356,7 +356,7 @@ class ResponseFrames(BlockFrames):
     def _item(self, block: Block) -> Item:
         return _item(self.trace_id, block, block.index or 0)
 
-    def _event(self, kind: str, /, **data: Any) -> bytes:
+    def _event(self, kind: str, /, **data: object) -> bytes:
         body = _encode({"type": kind, "sequence_number": self._number, **data})
         self._number += 1
         return framed(kind, body)

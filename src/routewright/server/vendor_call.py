@@ -98,7 +98,7 @@ class VendorCall(ABC):
         """Make a request from the rest of the body, without the fields about routing."""
 
     @abstractmethod
-    def whole(self, response: wire.RouteResponse) -> Any:
+    def whole(self, response: wire.RouteResponse) -> object:
         """The complete answer in the vendor's format."""
 
     async def caller(self, service: Service, exchange: Exchange, scope: wire.Scope = "route") -> wire.Caller:
@@ -307,7 +307,7 @@ class BlockFrames(CallFrames):
         for block in blocks:
             yield from self._ended(block)
 
-    def _thoughts(self, reasoning: wire.Reasoning) -> Iterable[Any]:
+    def _thoughts(self, reasoning: wire.Reasoning) -> Iterable[object]:
         return (reasoning,)
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from msgspec import Struct
 
@@ -55,7 +55,7 @@ class Secret(str):
     def __getstate__(self) -> None:
         """None, so that dumping the object's state does not dump the credential."""
 
-    def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: object, /) -> tuple[object, ...]:
         return Secret, (HIDDEN,)
 
 

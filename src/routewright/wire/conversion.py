@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -58,7 +58,7 @@ def rebuilt(value: object, shape: type[T], path: str) -> T:
     raise ValidationFailed.of(wrong)
 
 
-def without_nulls(tree: Any, shape: type[T], path: str, misfit: msgspec.ValidationError) -> T:
+def without_nulls(tree: object, shape: type[T], path: str, misfit: msgspec.ValidationError) -> T:
     """Convert again without fields that are None but may only be absent: None means the same. Raises
     ``ValidationFailed`` for the first other ``misfit``."""
     while True:

@@ -202,7 +202,7 @@ def _judge(body: bytes) -> None:
         raise flaw.error.of(Problem(path, flaw.problem, flaw.hint))
 
 
-def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Flaw:
+def _object_of(pairs: list[tuple[str, object]]) -> dict[str, Any] | Flaw:
     made = dict(pairs)
     if len(made) == len(pairs):
         return made

@@ -49,7 +49,7 @@ class Places(NamedTuple):
     choices: dict[str, tuple[str, ...]]
     """Allowed words."""
 
-    def note(self, place: str, kind: Any) -> None:
+    def note(self, place: str, kind: object) -> None:
         """Add the fields and choices of a type at a place, recursively."""
         origin, args = get_origin(kind), get_args(kind)
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):

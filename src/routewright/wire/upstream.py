@@ -66,7 +66,7 @@ class UpstreamCall(Struct, frozen=True):
         # leaves out the prompt, because reprs end up in logs
         return f"<UpstreamCall of {self.model.id}, {len(self.messages)} messages>"
 
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
+    def __rich_repr__(self) -> list[tuple[str, object]]:
         """Representation for ``rich``, also without the prompt."""
         return [("model", self.model.id), ("messages", len(self.messages))]
 

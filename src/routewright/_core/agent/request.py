@@ -31,7 +31,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def misfits(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None) -> list[str]:
+def misfits(arguments: Mapping[str, object], schema: Mapping[str, object] | None) -> list[str]:
     """Errors in arguments by the first level of their schema, worded for the model."""
     schema = schema or {}
     properties, required = schema.get("properties"), schema.get("required")
@@ -51,11 +51,11 @@ def misfits(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None) -> l
     return found
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[object]:
     return value if isinstance(value, list) else [value] if isinstance(value, str) else []
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

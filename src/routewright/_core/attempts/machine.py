@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -104,7 +104,7 @@ class Attempts(Struct, eq=False):
         # without texts, such as the answer to repair: tracebacks may show this
         return f"<{type(self).__name__} of {self.plan}: {self.end or 'under way'}>"
 
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
+    def __rich_repr__(self) -> list[tuple[str, object]]:
         """For ``rich``; without texts."""
         return [("plan", self.plan), ("end", self.end)]
 

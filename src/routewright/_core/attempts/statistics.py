@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import ceil, log, log2
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -113,7 +113,7 @@ class Entry(Struct, frozen=True, gc=False):
     """It was the first attempt of a request."""
 
 
-def values_of(metadata: Mapping[str, Any], keys: Sequence[str]) -> tuple[str | None, ...]:
+def values_of(metadata: Mapping[str, object], keys: Sequence[str]) -> tuple[str | None, ...]:
     """The metadata values that identify a workload; None for missing and non-scalar values."""
     texts = [text_of(metadata.get(key)) for key in keys]
     return tuple([text and text[:MOST_VALUE_CHARS] for text in texts])

@@ -131,7 +131,7 @@ def _words(text: str) -> list[str]:
     return [word for word in words if word and word.casefold() not in _CONNECTING]
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     text = text.strip()
     opening, _, rest = text.partition("\n")
     if opening.rstrip().lower() in ("```", "```json") and rest.endswith("```"):
@@ -143,7 +143,7 @@ def _number(digits: str) -> tuple[str, Decimal]:
     return "number", Decimal(digits)  # differs from ``true``
 
 
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _members(pairs: list[tuple[str, object]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         raise ValueError("duplicate name")

@@ -45,7 +45,7 @@ PER_OCTAVE = 0.1  # distance of a doubled price; the distance between worst and 
 _FREE = 0.001  # dollars per million tokens, assumed for a price of 0 to take its logarithm
 
 
-def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[Model, ...]:
+def overlay(base: Sequence[Model], added: Iterable[Mapping[str, object]]) -> tuple[Model, ...]:
     """Merge rows into a catalogue. Each row has an ``id`` and some fields; new ids are appended. Missing fields keep
     their value in a known model, and are copied from the ``like`` model in a new one. Raises ``ValidationFailed`` for
     anything but a row, an id without a provider, an unknown ``like``, and an invalid field."""

@@ -85,7 +85,7 @@ def shaped_request(body: bytes) -> RouteRequest:
 
 
 def as_request(
-    value: str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest,
+    value: str | Sequence[Message | Mapping[str, object]] | Mapping[str, object] | RouteRequest,
     overrides: Mapping[str, Any],
 ) -> RouteRequest:
     """Build a request from what a caller passed. Overrides replace its fields. Dicts use the wire spelling; a struct is
@@ -102,7 +102,7 @@ def as_request(
 
 
 def sent_request(
-    value: bytes | str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest,
+    value: bytes | str | Sequence[Message | Mapping[str, object]] | Mapping[str, object] | RouteRequest,
     overrides: Mapping[str, Any],
 ) -> RouteRequest:
     """Build a request from what a server received. Bytes are the JSON of a whole request. An idempotency key in the
@@ -130,7 +130,7 @@ def checked(request: RouteRequest) -> RouteRequest:
     return completed(request if _has_plain_types(request) else rebuilt(request, RouteRequest, ""))
 
 
-def as_budget(value: Budget | Mapping[str, Any]) -> Budget:
+def as_budget(value: Budget | Mapping[str, object]) -> Budget:
     """Build a budget from a struct or a dict in wire spelling. Raises ``ValidationFailed``."""
     budget, found = rebuilt(value, Budget, "budget"), list[Problem]()
     check_numbers(Budget, "budget.", budget, found)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from zlib import adler32
 
 import msgspec
@@ -280,7 +280,7 @@ def count_request(
     for encoding in encodings:
         tokens = around
         for text in texts:
-            count: Any = counter.count(text, encoding)
+            count: object = counter.count(text, encoding)
             if not isinstance(count, int) or count < 0:
                 said = f"{counter!r} counted {count!r} tokens in {encoding}"
                 raise ValueError(f"{said}; TokenCounter.count must return a whole number, 0 or more")
@@ -356,7 +356,7 @@ def _is_unbroken(text: str) -> bool:
     return False
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 

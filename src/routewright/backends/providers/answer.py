@@ -161,7 +161,7 @@ def read_whole(reader: Reader, body: bytes) -> Iterator[Chunk]:
     yield from reader.chunks
 
 
-def count_of(value: Any) -> int | None:
+def count_of(value: object) -> int | None:
     """A reported token count, or None if it is invalid."""
     return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
 

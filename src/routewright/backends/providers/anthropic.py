@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, NoReturn, Unpack
+from typing import NoReturn, Unpack
 
 import msgspec
 
@@ -384,7 +384,7 @@ class Counts:
         self._tier = ""
         self._told: Usage | None = None
 
-    def add(self, usage: Any) -> Usage | None:
+    def add(self, usage: object) -> Usage | None:
         """Add reported counts. Returns the usage if it is complete and has changed."""
         if not isinstance(usage, dict):
             return None
@@ -487,12 +487,12 @@ class Blocks(Reader):
             case "content_block_stop":
                 self._stop(event.get("index"))
 
-    def _count(self, reported: Any) -> None:
+    def _count(self, reported: object) -> None:
         usage = self._counts.add(reported)
         if usage is not None:
             self.chunks.append(usage)
 
-    def _start(self, index: Any, block: Json) -> None:
+    def _start(self, index: object, block: Json) -> None:
         if block.get("type") == "text":
             self._say(block.get("text"))
         elif block.get("type") == "tool_use":
@@ -506,7 +506,7 @@ class Blocks(Reader):
             self._open[self._place(index)] = {**block, **grows}
             self._think(block.get("thinking"))
 
-    def _stop(self, index: Any) -> None:
+    def _stop(self, index: object) -> None:
         block = self._open.pop(self._place(index), {})
         if block.get("type") in _THOUGHTS:
             before = [self._chars, self._begun]
@@ -518,23 +518,23 @@ class Blocks(Reader):
     def _add(self, number: int, arguments: str) -> None:
         self.chunks.append(self._tools.add(Piece(number, None, Function(None, arguments))))
 
-    def _say(self, text: Any) -> None:
+    def _say(self, text: object) -> None:
         self._spoke = True
         if said := self._text(text):
             self._chars += len(said)
             self.chunks.append(Delta(said))
 
-    def _think(self, text: Any) -> None:
+    def _think(self, text: object) -> None:
         if thought := self._text(text):
             self.chunks.append(Thought(thought))
 
-    def _fields(self, value: Any) -> Json:
+    def _fields(self, value: object) -> Json:
         return value if isinstance(value, dict) else self._refuse("an object")
 
-    def _place(self, index: Any) -> int:
+    def _place(self, index: object) -> int:
         return index if isinstance(index, int) else self._refuse("an index")
 
-    def _text(self, value: Any) -> str:
+    def _text(self, value: object) -> str:
         return value or "" if isinstance(value, str | None) else self._refuse("text")
 
     def _refuse(self, wanted: str) -> NoReturn:

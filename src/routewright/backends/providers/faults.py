@@ -128,7 +128,7 @@ class _Told(NamedTuple):
 
 def _parse(body: str) -> _Told:
     try:
-        error: Any = msgspec.json.decode(body)
+        error: object = msgspec.json.decode(body)
         error = error[0] if isinstance(error, list) and error else error
         if isinstance(error, dict):
             groq, minimax, inner = error.get("x_groq"), error.get("base_resp"), error.get("error")
@@ -161,7 +161,7 @@ def _read(error: dict[str, Any]) -> _Told:
     return _Told(code, words[:BODY_CHARS], None if seconds is None else min(seconds, MAX_RETRY_AFTER_S))
 
 
-def _words(said: Any) -> str:
+def _words(said: object) -> str:
     """Messages in an error, without values, which may contain the prompt."""
     if isinstance(said, list):
         return " ".join(map(_words, said))

@@ -353,7 +353,7 @@ class GeneratedContent(Reader):
                 self._reason = ended(self._provider, candidate.finish_reason)
 
 
-def read_usage(usage: Any) -> Usage | None:
+def read_usage(usage: object) -> Usage | None:
     """The reported token counts, or None if the prompt's is missing or any is invalid."""
     if not isinstance(usage, dict) or usage.get("promptTokenCount") is None:
         return None

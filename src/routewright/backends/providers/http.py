@@ -231,7 +231,7 @@ class HttpProvider(BaseProvider, ABC):
         named = {name: value.reveal() for name, value in self._headers.items()}
         return {**headers, **self._credentials(key.reveal()), **named}
 
-    async def _in_time(self, wait: Callable[..., Awaitable[T]], *args: Any, answered: bool = False) -> T:
+    async def _in_time(self, wait: Callable[..., Awaitable[T]], *args: object, answered: bool = False) -> T:
         """Wait with the timeout. Raises ``ProviderFault``."""
         if self._timeout_s is None:
             return await wait(*args)

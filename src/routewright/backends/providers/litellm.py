@@ -111,7 +111,7 @@ class LiteLLMProvider(BaseProvider):
         vendor: str = "",
         models: Sequence[Model] = (),
         api_key: str | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
         environ: Mapping[str, str] | None = None,
         clock: Clock | None = None,
         fetches_urls: Fetches | None = None,

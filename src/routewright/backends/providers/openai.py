@@ -399,7 +399,7 @@ class _Part(msgspec.Struct):
         return "".join(text for text in texts if isinstance(text, str))
 
 
-def _listed(value: Any) -> list[dict[str, Any]]:
+def _listed(value: object) -> list[dict[str, Any]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
@@ -528,7 +528,7 @@ class Completion(Reader):
                     self._reason = "content_filter"
 
 
-def read_usage(usage: Any) -> Usage | None:
+def read_usage(usage: object) -> Usage | None:
     """The reported token counts, or None if input or output are invalid."""
     if not isinstance(usage, dict):
         return None

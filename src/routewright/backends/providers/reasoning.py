@@ -114,12 +114,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return min(known, key=lambda each: (abs(WORDS.index(each) - place), -WORDS.index(each)))
 
 
-def at(path: str, value: Any) -> Json:
+def at(path: str, value: object) -> Json:
     """A document with a value at a path."""
-    for name in reversed(path.split(".")):
-        value = {name: value}
-    made: Json = value
-    return made
+    first, _, rest = path.partition(".")
+    return {first: at(rest, value) if rest else value}
 
 
 def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> Json:
@@ -137,7 +135,7 @@ def with_extra(body: Json, call: UpstreamCall, provider: str) -> Json:
     return merged(body, extra) if extra else body
 
 
-def tier_of(word: Any) -> str:
+def tier_of(word: object) -> str:
     """Our name of a vendor's service tier; empty if unknown."""
     return _TIERS.get(word.lower(), "") if isinstance(word, str) else ""
 

@@ -122,7 +122,7 @@ class McpTool(BaseTool):
     def __repr__(self) -> str:
         return f"<McpTool {self.spec.name!r} of {self._connection.name!r}>"
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """The structured content, or else the text. Raises ``ToolFailed``."""
         result = await self._connection.call(self.spec.name, arguments)
         if not result.is_error and result.structured_content is not None:
@@ -134,7 +134,7 @@ class McpTool(BaseTool):
 
 
 @asynccontextmanager
-async def _started(command: str, args: list[str], env: Mapping[str, Secret]) -> AsyncIterator[Any]:
+async def _started(command: str, args: list[str], env: Mapping[str, Secret]) -> AsyncIterator[object]:
     given = {name: value.reveal() for name, value in env.items()}
     parameters = StdioServerParameters(command=command, args=args, env=given)
     errors = sys.__stderr__ or cast(TextIO, subprocess.DEVNULL)  # a notebook's sys.stderr is not a file
@@ -143,7 +143,7 @@ async def _started(command: str, args: list[str], env: Mapping[str, Secret]) -> 
 
 
 @asynccontextmanager
-async def _reached(url: str, headers: Mapping[str, Secret]) -> AsyncIterator[Any]:
+async def _reached(url: str, headers: Mapping[str, Secret]) -> AsyncIterator[object]:
     async def limit(response: httpx2.Response) -> None:
         response.stream = _Limited(response)
 

@@ -144,7 +144,7 @@ class Connection:
             hint = did_you_mean(name, self._names) or "leave it out"
             raise ValidationFailed.at("allow", f"the MCP server {self.name} has no tool {shown(name)}", hint)
 
-    def screened(self, page: Sequence[Any]) -> list[Any]:
+    def screened(self, page: Sequence[object]) -> list[object]:
         """The allowed tools of a raw page, with only the used fields: output schemas are dropped, never evaluated.
         Servers are not trusted: ``ValidationFailed`` for a tool that no model can use."""
         self._names |= {str(tool.get("name"))[:_NAME_CHARS] for tool in page[:MOST_TOOLS] if isinstance(tool, dict)}
@@ -154,7 +154,7 @@ class Connection:
             if self._allow is None or (isinstance(tool, dict) and tool.get("name") in self._allow)
         ]
 
-    def _checked(self, tool: Mapping[str, Any]) -> dict[str, Any]:
+    def _checked(self, tool: Mapping[str, object]) -> dict[str, Any]:
         name, described, schema = tool.get("name"), tool.get("description"), tool.get("inputSchema")
         if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
             raise self._refusal(name, "has a name other than 1 to 64 letters, digits, '-' and '_'")
@@ -168,7 +168,7 @@ class Connection:
             raise self._refusal(name, f"has an inputSchema of more than {SCHEMA_BYTES >> 10} KiB")
         return {"name": name, "description": described, "inputSchema": {"type": "object"} | schema}
 
-    def _refusal(self, tool: Any, problem: str) -> ValidationFailed:
+    def _refusal(self, tool: object, problem: str) -> ValidationFailed:
         name = shown(tool[:_NAME_CHARS] if isinstance(tool, str) else tool)
         said = f"the tool {name} of the MCP server {self.name} {problem}"
         return ValidationFailed.at("tools", said, "fix the server, or name its other tools in allow=[...]")

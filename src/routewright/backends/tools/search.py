@@ -9,7 +9,7 @@ import html
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import NamedTuple, NoReturn, Self
 from urllib.parse import urlencode
 
 from msgspec import DecodeError, json
@@ -116,7 +116,7 @@ class HttpSearch(ABC):
 
     def _results(self, body: bytes) -> list[SearchResult]:
         try:
-            document: Any = json.decode(body)
+            document: object = json.decode(body)
         except (DecodeError, UnicodeError, RecursionError):  # not chained: it may contain the text
             raise ProviderFault("malformed", "the answer is not JSON") from None
         for name in self.rows_at:
@@ -196,7 +196,7 @@ def _key_of(key: object) -> Secret:
     return Secret(text)
 
 
-def _plain(value: Any, most: int) -> str:
+def _plain(value: object, most: int) -> str:
     """Plain text in one line, cut off."""
     if not isinstance(value, str):
         return ""
