@@ -191,7 +191,7 @@ class Agent:
         approve: Approve | None = None,
         search: SearchBackend | None = None,
         code: CodeSandbox | None = None,
-        output_type: object = None,
+        output_type: Any = None,
         escalate: bool = False,
         **options: object,
     ) -> None:

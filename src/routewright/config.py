@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from routewright import wire
 from routewright.errors import Problem, ValidationFailed
+from routewright.wire import JsonObject
 
 from ._core.policy import check_apart, checked_policy
 from ._core.request.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, Range, is_date, is_day, is_name
@@ -181,7 +182,7 @@ class CatalogueFile(Strict):
     """The date of its facts."""
 
 
-def read_catalogue(document: Document, known: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, str], str | None]:
+def read_catalogue(document: Document, known: Sequence[str]) -> tuple[list[JsonObject], dict[str, str], str | None]:
     """Read an overlay of a catalogue with the ids ``known``: its rows, aliases and date, for ``Catalogue.overlaid``.
 
     Raises ``ValidationFailed`` naming the key."""
@@ -201,7 +202,7 @@ def read_catalogue(document: Document, known: Sequence[str]) -> tuple[list[dict[
     for alias in file.aliases:
         if alias in above:
             raise ValidationFailed.at(joined("aliases", alias), "is the id of a model", "take another name")
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, JsonObject] = {}
     for entry in entries:
         if entry.id in rows:
             raise ValidationFailed.at("models", f"{entry.id!r} has two entries", "merge them")

@@ -15,7 +15,7 @@ from msgspec.json import Decoder, encode
 from msgspec.structs import replace
 
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import Message, Params, RouteRequest, TokenBounds
+from routewright.wire import JsonObject, Message, Params, RouteRequest, TokenBounds
 from routewright.wire.json_scan import beneath
 
 from .request.rules import FUNCTION_NAME
@@ -70,7 +70,7 @@ Reader = Callable[[bytes], Any]  # decodes JSON text, or raises ``Unfit``
 class Form:
     """A type of answer: its ``response_format`` and its reader."""
 
-    def __init__(self, name: str, schema: dict[str, Any], read: Reader) -> None:
+    def __init__(self, name: str, schema: JsonObject, read: Reader) -> None:
         schema = rooted(schema)
         self._wrapped = schema.get("type") != "object"
         if self._wrapped:  # as a property of an object; ``$defs`` stays at the top, where references point to
@@ -87,7 +87,7 @@ class Form:
             name = "".join(each if each.isascii() and each.isalnum() else "_" for each in name)[:64] or "answer"
         strict = strict_form(schema)
         named = {"name": name, "schema": schema if strict is None else strict, "strict": strict is not None}
-        self.response_format: dict[str, Any] = {"type": "json_schema", "json_schema": named}
+        self.response_format: JsonObject = {"type": "json_schema", "json_schema": named}
         self._read = read
 
     def read(self, answer: str) -> Fit | Unfit:
@@ -197,7 +197,7 @@ class _Loose(Exception):
     """The schema has something that strict mode does not support."""
 
 
-def rooted(schema: Mapping[str, Any]) -> dict[str, Any]:
+def rooted(schema: Mapping[str, Any]) -> JsonObject:
     """Resolve the reference at the top of a schema, because vendors require an object there."""
     reference, defined = schema.get("$ref"), schema.get("$defs")
     if not isinstance(reference, str) or not isinstance(defined, Mapping):
@@ -205,14 +205,14 @@ def rooted(schema: Mapping[str, Any]) -> dict[str, Any]:
     name = reference.removeprefix(_DEFINED)
     if not isinstance(defined.get(name), Mapping):
         return dict(schema)
-    top: dict[str, Any] = {**defined[name], **{word: value for word, value in schema.items() if word != "$ref"}}
+    top: JsonObject = {**defined[name], **{word: value for word, value in schema.items() if word != "$ref"}}
     others = {other: value for other, value in defined.items() if other != name}
     if encode(reference) not in encode([defined[name], others]):
         top["$defs"] = others
     return {word: value for word, value in top.items() if word != "$defs" or value}
 
 
-def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+def strict_form(schema: Mapping[str, Any]) -> JsonObject | None:
     """Convert a schema to strict mode. None: not possible. Optional properties become required, with the default in
     their description."""
     defined = schema.get("$defs", {})
@@ -237,7 +237,7 @@ def property_names(schema: object) -> set[str]:
     return own.union(*map(property_names, schema.values()))
 
 
-def _strict(schema: object, defined: Mapping[str, Any]) -> dict[str, Any]:
+def _strict(schema: object, defined: Mapping[str, Any]) -> JsonObject:
     if not isinstance(schema, Mapping):  # true and false
         raise _Loose
     if "$ref" in schema:
@@ -249,7 +249,7 @@ def _strict(schema: object, defined: Mapping[str, Any]) -> dict[str, Any]:
         if "description" not in schema:
             return {"$ref": reference}
         return {"anyOf": [{"$ref": reference}], "description": schema["description"]}
-    made: dict[str, Any] = {}
+    made: JsonObject = {}
     for word, value in schema.items():
         if word not in _ONLY_NOTES:
             made |= {word: value} if word in _AS_THEY_ARE else _part(word, value, schema, defined)
@@ -262,7 +262,7 @@ def _strict(schema: object, defined: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _part(word: str, value: Any, schema: Mapping[str, Any], defined: Mapping[str, Any]) -> dict[str, Any]:
+def _part(word: str, value: Any, schema: Mapping[str, Any], defined: Mapping[str, Any]) -> JsonObject:
     """A keyword of a schema in strict form."""
     match word:
         case "properties":
@@ -293,7 +293,7 @@ def _part(word: str, value: Any, schema: Mapping[str, Any], defined: Mapping[str
     raise _Loose
 
 
-def _with_default(schema: object) -> dict[str, Any]:
+def _with_default(schema: object) -> JsonObject:
     """An optional property with its default in the description. ``_Loose`` if its default is not a valid value."""
     if not isinstance(schema, Mapping) or "default" not in schema:
         raise _Loose
@@ -310,7 +310,7 @@ def _with_default(schema: object) -> dict[str, Any]:
     return {**schema, "description": f"{said} (default: {default})" if said else f"Default: {default}"}
 
 
-def _choice(values: list[object]) -> dict[str, Any]:
+def _choice(values: list[object]) -> JsonObject:
     if not all(type(value) in _KINDS for value in values):
         raise _Loose
     kinds = list(dict.fromkeys(_KINDS[type(value)] for value in values))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import get_args
 
 from routewright.console import Console, SomeLimits, limits_of
-from routewright.wire import Account, Environment, Key, PlanName, Purse, RateLimits, Scope, Severity
+from routewright.wire import Account, Environment, JsonObject, Key, PlanName, Purse, RateLimits, Scope, Severity
 
 from .command import KEPT, YES, Declaration, arg, flag, number_or, refused, separated, several, unconfirmed, verb
 from .show import Line, Screen, ended, fields, listing, picked
@@ -131,7 +131,7 @@ async def _credit(args: Namespace, screen: Screen) -> None:
     screen.report(told, fields(told), note=note)
 
 
-def _account_json(account: Account) -> dict[str, Any]:
+def _account_json(account: Account) -> JsonObject:
     """The terms of an account: ``limits`` are the effective ones, ``own_limits`` those that override the plan's."""
     limits = {"limits": _limits_json(limits_of(account)), "own_limits": _limits_json(account.limits)}
     return picked(account, "name created_at plan") | limits | picked(account, "prepaid monthly_limit_usd")
@@ -206,7 +206,7 @@ async def _revoke(args: Namespace, screen: Screen) -> None:
     screen.report(_key_json(key), note=f"{key.id} of {key.account} is revoked")
 
 
-def _key_json(key: Key) -> dict[str, Any]:
+def _key_json(key: Key) -> JsonObject:
     told = picked(key, "id account environment name prefix created_at revoked_at budget_usd monthly_limit_usd")
     return {**told, "scopes": list(key.scopes or get_args(Scope)), "limits": _limits_json(key.limits)}
 
@@ -256,13 +256,13 @@ async def _rotate(args: Namespace, screen: Screen) -> None:
     screen.report({"rotated": True}, note=said)
 
 
-def _given(args: Namespace, terms: Sequence[str]) -> dict[str, Any]:
+def _given(args: Namespace, terms: Sequence[str]) -> JsonObject:
     limits = RateLimits(**{name: getattr(args, name) for name in _LIMITS if name in args})
     given = {name: getattr(args, name) for name in terms if name in args}
     return given if limits == RateLimits() else {**given, "limits": limits}
 
 
-def _changes(args: Namespace, terms: Sequence[str]) -> dict[str, Any]:
+def _changes(args: Namespace, terms: Sequence[str]) -> JsonObject:
     """The changes given as options. Limits that are not given stay as they are.
 
     Raises ``ValidationFailed`` if nothing is given, because a variable in a script may have been empty."""

@@ -17,7 +17,7 @@ from routewright.agent import BUILT_IN, Agent
 from routewright.errors import ValidationFailed
 from routewright.protocols import CodeSandbox
 from routewright.tools import SearxngSearch
-from routewright.wire import AgentResponse, RunCompleted, RunStarted, Step, StepCompleted, StepStarted
+from routewright.wire import AgentResponse, JsonObject, RunCompleted, RunStarted, Step, StepCompleted, StepStarted
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import did_you_mean
 from routewright.wire.timestamps import time_short
@@ -160,7 +160,7 @@ def _step(step: Step, spent_usd: float, cap_usd: float | None) -> str:
     return f"{step.number:>3}  {step.model or 'model call'}: {said}, {took}, {dollars(spent_usd)}{cap} spent"
 
 
-def _short(value: dict[str, Any]) -> str:
+def _short(value: JsonObject) -> str:
     text = ", ".join(str(each) for each in value.values())
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from routewright.trace import TraceStore
-from routewright.wire import Bucket, UsageReport, UsageRow
+from routewright.wire import Bucket, JsonObject, UsageReport, UsageRow
 
 from .command import arg, verb
 from .show import Block, Line, Screen, Style, fields, listing, picked, tokens
@@ -70,8 +70,8 @@ def usage_page(report: UsageReport) -> Iterator[Block]:
     yield from _cut(sorted(groups, key=lambda each: -each["requests"]), f"group {_USED}")
 
 
-def _sums(rows: Iterable[UsageRow], name: str, key: Callable[[UsageRow], str]) -> list[dict[str, Any]]:
-    sums: dict[str, dict[str, Any]] = {}
+def _sums(rows: Iterable[UsageRow], name: str, key: Callable[[UsageRow], str]) -> list[JsonObject]:
+    sums: dict[str, JsonObject] = {}
     for row in rows:
         figures = (row.requests, row.errors, row.tokens.input, row.tokens.output, row.cost_usd)
         used = dict(zip(_USED.split(), figures, strict=True))

@@ -7,7 +7,6 @@ from argparse import Namespace
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -17,6 +16,7 @@ from routewright.config import policies_of, read_catalogue
 from routewright.input_file import Document, json_document, read
 from routewright.router import PolicyCheck, Router
 from routewright.settings import SystemClock
+from routewright.wire import JsonObject
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import did_you_mean, shown
 from routewright.wire.problems import listed as in_quotes
@@ -100,7 +100,7 @@ def _check(document: Document) -> None:
         Catalogue().overlaid(rows, aliases=aliases)
 
 
-def _content(args: Namespace, output: Path) -> dict[str, Any]:
+def _content(args: Namespace, output: Path) -> JsonObject:
     """The current content of the output file, or else of the file of ``--catalogue``. Raises ``ValidationFailed``."""
     if output.suffix.lower() != ".json":
         hint = "give --output models.json"

@@ -22,7 +22,7 @@ from routewright.protocols import Storage
 from routewright.router import Router, decode_request
 from routewright.settings import Settings, WebhookSettings
 from routewright.trace import TraceStore
-from routewright.wire import Effort, Goal, Message, Modality, Model, Part, Reason, RouteRequest, Strategy
+from routewright.wire import Effort, Goal, JsonObject, Message, Modality, Model, Part, Reason, RouteRequest, Strategy
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import did_you_mean
 from routewright.wire.timestamps import time_short
@@ -226,7 +226,7 @@ async def _route(args: Namespace, screen: Screen) -> None:
                 await keep(router, error.trace_id, args, screen)
             raise
         if args.json:
-            body: dict[str, Any] = msgspec.to_builtins(answer.response)
+            body: JsonObject = msgspec.to_builtins(answer.response)
             body |= {"decision": _decision_json(answer.decision)} if args.explain else {}
             screen.json(body | ({"trace": answer.trace} if args.trace else {}))
         elif not args.quiet:
@@ -300,7 +300,7 @@ def _decide(args: Namespace, screen: Screen) -> None:
     No key is needed. The prompt is the argument, a file as @FILE, or else what is piped in."""
     router = router_of(args, sandbox=args.sandbox)
     request = request_of(args, router.models())
-    why: dict[str, Any] = {}
+    why: JsonObject = {}
     lines: list[Line] = []
     try:
         if all(model.availability.status == "unavailable" for model in router.models()):
@@ -317,7 +317,7 @@ def _decide(args: Namespace, screen: Screen) -> None:
     screen.report(_decision_json(decision) | why, *_decision_page(router.explain(decision)), *lines)
 
 
-def _decision_json(decision: Decision) -> dict[str, Any]:
+def _decision_json(decision: Decision) -> JsonObject:
     return picked(decision, "model chain score reason output_cap fallback_affordable candidates rejected digest input")
 
 

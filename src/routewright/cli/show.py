@@ -20,7 +20,7 @@ from unicodedata import combining, east_asian_width
 import msgspec
 
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import ModelSpan, Tokens, TraceItem
+from routewright.wire import JsonObject, ModelSpan, Tokens, TraceItem
 from routewright.wire.account import without_keys
 from routewright.wire.money import nanos_of, usd_text
 from routewright.wire.timestamps import time_short, timestamp
@@ -315,7 +315,7 @@ class Screen:
         records = msgspec.to_builtins([*things])
         self.report({name: records}, listing(records, columns, style), note="" if records else lack)
 
-    def secret(self, record: dict[str, Any], name: str, secret: str, owner: str) -> None:
+    def secret(self, record: JsonObject, name: str, secret: str, owner: str) -> None:
         """Write a new secret alone to standard output, with ``--json`` in its record."""
         if self._as_json:
             self.json({**record, name: secret})
@@ -337,7 +337,7 @@ class Screen:
         self.say(Line(text, style))
 
 
-def picked(thing: object, names: str) -> dict[str, Any]:
+def picked(thing: object, names: str) -> JsonObject:
     """Some attributes of an object, for JSON or as arguments."""
     return {name: getattr(thing, name) for name in names.split()}
 

@@ -6,14 +6,13 @@ import re
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import aclosing, suppress
-from typing import Any
 
 import msgspec
 
 from routewright import wire
 from routewright.errors import NotFound, StorageCorrupt
 from routewright.trace import TraceStore
-from routewright.wire import Trace, TraceItem
+from routewright.wire import JsonObject, Trace, TraceItem
 from routewright.wire.json_scan import quoted
 from routewright.wire.timestamps import time_short
 
@@ -52,7 +51,7 @@ async def _feedback(args: Namespace, screen: Screen) -> None:
     screen.report(picked(args, "trace_id score comment"), note=f"kept: {args.score:g} for {args.trace_id}")
 
 
-def _selection(args: Namespace) -> dict[str, Any]:
+def _selection(args: Namespace) -> JsonObject:
     return {
         "filter": args.filter,
         "since": when(args.since),
@@ -83,7 +82,7 @@ async def _ls(args: Namespace, screen: Screen) -> None:
     )
 
 
-def _item(item: TraceItem) -> dict[str, Any]:
+def _item(item: TraceItem) -> JsonObject:
     flags = {"fallback": item.fallback_used, "cache hit": item.cache_hit, "compromised": item.compromised}
     notes = [item.error or "", *(said for said, holds in flags.items() if holds)]
     notes += [word for word in (item.kind, item.environment) if word not in ("route", "production")]
@@ -108,7 +107,7 @@ async def _show(args: Namespace, screen: Screen) -> None:
     screen.report(record, *_page(trace, record["feedback"]))
 
 
-def _page(trace: Trace, feedback: dict[str, Any] | None) -> Iterator[Block]:
+def _page(trace: Trace, feedback: JsonObject | None) -> Iterator[Block]:
     """The result of a call, its spans, its decision, and its content if it was captured."""
     sandbox, is_run = trace.environment == "sandbox", trace.kind == "agent"
     models = dict.fromkeys(span.model for span in trace.spans if isinstance(span, wire.SubTraceSpan) and span.model)
@@ -149,7 +148,7 @@ async def _export(args: Namespace, screen: Screen) -> None:
         await screen.export(await _with_feedback(store, trace) async for trace in traces)
 
 
-async def _with_feedback(store: TraceStore, trace: Trace) -> dict[str, Any]:
+async def _with_feedback(store: TraceStore, trace: Trace) -> JsonObject:
     feedback = await store.feedback_of(trace.id, account=trace.account)
     rating = None if feedback is None else picked(feedback, "score comment at")
     return {**msgspec.to_builtins(trace), "feedback": rating}
@@ -188,7 +187,7 @@ async def _delete(args: Namespace, screen: Screen) -> None:
     screen.report({"deleted": count}, note=f"{counted(count, 'trace')} deleted")
 
 
-async def _counted(store: TraceStore, which: dict[str, Any], args: Namespace) -> str:
+async def _counted(store: TraceStore, which: JsonObject, args: Namespace) -> str:
     """How many traces are selected, up to a bound. Raises ``NotFound`` for an unknown id."""
     if "trace_id" in which:
         with suppress(StorageCorrupt):  # damaged traces can be deleted

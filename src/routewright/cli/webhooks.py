@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 from argparse import Namespace
 from functools import partial
-from typing import Any, get_args
+from typing import get_args
 
 import anyio
 import msgspec
 
 from routewright.console import Console
 from routewright.settings import WebhookSettings
-from routewright.wire import DeliveryState, Endpoint, Environment, EventType, NewEndpoint, SignatureProfile
+from routewright.wire import DeliveryState, Endpoint, Environment, EventType, JsonObject, NewEndpoint, SignatureProfile
 
 from .command import INTERNAL, OK, arg, flag, several, verb
 from .show import Screen, ended, listing, picked
@@ -167,5 +167,5 @@ async def _run(args: Namespace, screen: Screen) -> None:
                     break
 
 
-def _endpoint_json(endpoint: Endpoint) -> dict[str, Any]:
+def _endpoint_json(endpoint: Endpoint) -> JsonObject:
     return picked(endpoint, "id account environment url events profile created_at disabled_at")

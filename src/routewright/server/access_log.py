@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import Any
 
+from routewright.wire import JsonObject
 from routewright.wire.account import without_keys
 from routewright.wire.timestamps import timestamp
 
@@ -13,7 +13,7 @@ from .errors import Refused
 from .exchange import Exchange
 
 _FIELDS = "time method endpoint status code duration_ms bytes request_id trace_id account key_id environment"
-_NOTHING: dict[str, Any] = dict.fromkeys(_FIELDS.split())
+_NOTHING: JsonObject = dict.fromkeys(_FIELDS.split())
 LONGEST_ADDRESS = 45
 """Longest IPv6 address. A proxy may send anything."""
 _log = logging.getLogger("routewright.access")
@@ -65,7 +65,7 @@ class AccessLog:
         }
         self._write({**_NOTHING, **told}, refused.client)
 
-    def _write(self, told: dict[str, Any], client: str | None) -> None:
+    def _write(self, told: JsonObject, client: str | None) -> None:
         if self._client:
             told["client"] = client
         line = json.dumps(told, separators=(",", ":"))  # ASCII, since several characters break lines

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from routewright import wire
 from routewright.errors import AuthenticationFailed, RouterError
+from routewright.wire import JsonObject
 from routewright.wire.problems import example, shown
 
 from .endpoints import Service, released
@@ -82,7 +83,7 @@ async def model(service: Service, exchange: Exchange) -> None:
     await exchange.json(_listed(await model_at(service, exchange, MessageCall())))
 
 
-def _listed(model: wire.Model) -> dict[str, Any]:
+def _listed(model: wire.Model) -> JsonObject:
     created = datetime.fromtimestamp(released(model.released_at), UTC)
     return {
         "type": "model",
@@ -121,7 +122,7 @@ class MessageCall(VendorCall):
             raise AuthenticationFailed("x-api-key and Authorization have different API keys; send only one")
         return await service.auth.caller(exchange, scope, key=f"Bearer {key}")
 
-    def whole(self, response: wire.RouteResponse) -> dict[str, Any]:
+    def whole(self, response: wire.RouteResponse) -> JsonObject:
         """An answer as a message."""
         return message_of(response, shows_thought=self.shows_thought)
 
@@ -135,7 +136,7 @@ class MessageCall(VendorCall):
         self.shows_thought = bool(tools) or (bool(thinking) and thinking.peek("type") != "disabled")
         user, top_k = fields.inner("metadata").get("user_id", str), fields.get("top_k", float)
         allowed = self.known.extra(VENDOR)
-        passed: dict[str, Any] = {"top_k": top_k} if top_k is not None and "top_k" in allowed else {}
+        passed: JsonObject = {"top_k": top_k} if top_k is not None and "top_k" in allowed else {}
         if top_k is not None and not passed:
             self.ignored.add("top_k")
         self.ignored.extra = {VENDOR: passed}
@@ -177,7 +178,7 @@ class MessageCall(VendorCall):
                 break
         return said
 
-    def _form(self, form: Fields, older: Fields) -> dict[str, Any] | None:
+    def _form(self, form: Fields, older: Fields) -> JsonObject | None:
         """The ``response_format`` of ``output_config.format``, or of ``output_format``, its older name."""
         if form and older:
             older.rest()
@@ -386,9 +387,9 @@ _REASONS: dict[str | None, str] = {
 """Any other is ``end_turn``. Most vendors do not report stop sequences."""
 
 
-def message_of(response: wire.RouteResponse, *, shows_thought: bool = False) -> dict[str, Any]:
+def message_of(response: wire.RouteResponse, *, shows_thought: bool = False) -> JsonObject:
     """An answer as a message."""
-    text, content, calls = response.output, list[dict[str, Any]](), list[dict[str, Any]]()
+    text, content, calls = response.output, list[JsonObject](), list[JsonObject]()
     for call in response.tool_calls or ():
         arguments = call.function.arguments
         given = input_of(arguments)
@@ -405,19 +406,19 @@ def message_of(response: wire.RouteResponse, *, shows_thought: bool = False) -> 
     return _message(response.trace_id, response.routing.selected_model, content, _stop_reason(response), usage)
 
 
-def _said(text: str) -> dict[str, Any]:
+def _said(text: str) -> JsonObject:
     return {"type": "text", "text": text}
 
 
-def _used(id: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
+def _used(id: str, name: str, given: JsonObject) -> JsonObject:
     return {"type": "tool_use", "id": id, "name": name, "input": given}
 
 
-def _without_place(block: dict[str, Any]) -> dict[str, Any]:
+def _without_place(block: JsonObject) -> JsonObject:
     return {name: value for name, value in block.items() if name != _AT}
 
 
-def blocks_of(reasoning: wire.Reasoning) -> list[dict[str, Any]]:
+def blocks_of(reasoning: wire.Reasoning) -> list[JsonObject]:
     """Reasoning as blocks: Anthropic's unchanged, others' packed into the signature."""
     if reasoning.provider == VENDOR:
         return reasoning.items
@@ -427,8 +428,8 @@ def blocks_of(reasoning: wire.Reasoning) -> list[dict[str, Any]]:
 
 
 def _message(
-    trace_id: str, model: str, content: list[dict[str, Any]], stop_reason: str | None, usage: dict[str, int]
-) -> dict[str, Any]:
+    trace_id: str, model: str, content: list[JsonObject], stop_reason: str | None, usage: dict[str, int]
+) -> JsonObject:
     return {
         "type": "message",
         "id": f"msg_{trace_id.partition('_')[2]}",  # identifies the trace
@@ -465,7 +466,7 @@ class MessageFrames(BlockFrames):
 
     _vendor_call: MessageCall
 
-    def _thoughts(self, reasoning: wire.Reasoning) -> Iterable[dict[str, Any]]:
+    def _thoughts(self, reasoning: wire.Reasoning) -> Iterable[JsonObject]:
         return map(_without_place, blocks_of(reasoning) if self._vendor_call.shows_thought else ())
 
     def _begun(self) -> Iterator[bytes]:

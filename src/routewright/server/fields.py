@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from routewright.errors import Problem, ValidationFailed
+from routewright.wire import JsonObject
 from routewright.wire.account import holds_key
 from routewright.wire.json_scan import decode, joined, scan
 from routewright.wire.problems import example, no_choice, shown
@@ -26,7 +27,7 @@ KINDS: dict[type, str] = {
     dict: "an object",
     type(None): "null",
 }
-_MISSING: dict[str, Any] = {}
+_MISSING: JsonObject = {}
 """Value of a missing object."""
 _SHOWN = frozenset("model max_tokens max_completion_tokens max_output_tokens temperature top_p seed stream".split())
 """Fields whose values errors may show, since they contain no prompt."""
@@ -61,7 +62,7 @@ class Ignored(set[str]):
 class Fields:
     """A JSON object. Null means missing. Fields that are never taken are ignored and listed."""
 
-    def __init__(self, value: object, path: str, ignored: Ignored, among: list[dict[str, Any]] | None = None) -> None:
+    def __init__(self, value: object, path: str, ignored: Ignored, among: list[JsonObject] | None = None) -> None:
         """``among``: remaining fields of the objects read before."""
         if not isinstance(value, dict):
             raise _misfit(path, dict, value)
@@ -69,7 +70,7 @@ class Fields:
         """The original object."""
         self.path = path
         self.ignored = ignored
-        self._left: dict[str, Any] = {name: each for name, each in value.items() if each is not None}
+        self._left: JsonObject = {name: each for name, each in value.items() if each is not None}
         self._all = [] if among is None else among
         self._all.append(self._left)
 
@@ -156,7 +157,7 @@ class Fields:
         for name in names:
             self._left.pop(name, None)
 
-    def rest(self) -> dict[str, Any]:
+    def rest(self) -> JsonObject:
         """Take the remaining fields."""
         rest = {**self._left}
         self._left.clear()

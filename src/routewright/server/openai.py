@@ -14,6 +14,7 @@ import msgspec
 from routewright import wire
 from routewright.errors import RouterError, ValidationFailed
 from routewright.router import Prepared
+from routewright.wire import JsonObject
 from routewright.wire.conversion import converted
 from routewright.wire.ids import milliseconds_of
 from routewright.wire.problems import did_you_mean, listed, shown
@@ -36,7 +37,6 @@ from .vendor_requests import (
     unpacked,
 )
 
-Item = dict[str, Any]
 """A JSON object of an answer."""
 
 PATH = "/openai/v1/chat/completions"
@@ -108,7 +108,7 @@ class OpenAICall(VendorCall):
         """The messages."""
 
     @abstractmethod
-    def dials(self, fields: Fields) -> dict[str, Any]:
+    def dials(self, fields: Fields) -> JsonObject:
         """Fields of ``Params`` with different names in the two APIs."""
 
     def read(self, fields: Fields) -> wire.RouteRequest:
@@ -122,7 +122,7 @@ class OpenAICall(VendorCall):
             self.ignored.add("service_tier")
             tier = None
         # Of the rest, the provider gets the fields that callers may send it: for an unnamed model, OpenAI's own.
-        provider, extra = self.provider or VENDOR, dict[str, Any]()
+        provider, extra = self.provider or VENDOR, JsonObject()
         allowed = self.known.extra(provider)
         for name, value in fields.rest().items():
             is_meant = name in self.passed or (self.provider and name not in self.unanswered)
@@ -259,7 +259,7 @@ class ChatCall(OpenAICall):
     wants_usage = False
     """A stream ends with its usage."""
 
-    def whole(self, response: wire.RouteResponse) -> Item:
+    def whole(self, response: wire.RouteResponse) -> JsonObject:
         """An answer as a chat completion."""
         return completion_of(response)
 
@@ -267,7 +267,7 @@ class ChatCall(OpenAICall):
         """The messages."""
         return [self._message(each) for each in fields.each("messages")]
 
-    def dials(self, fields: Fields) -> dict[str, Any]:
+    def dials(self, fields: Fields) -> JsonObject:
         """Fields of ``Params``. Refuses several answers and two different caps, and sets ``wants_usage``."""
         n, options = fields.take("n"), fields.inner("stream_options")
         if n is not None and (n != 1 or n is True):
@@ -344,10 +344,10 @@ _FINISH: dict[str | None, str] = {"length": "length", "budget": "length", "tool_
 """OpenAI's finish reasons by ours; any other is ``stop``."""
 
 
-def completion_of(response: wire.RouteResponse) -> Item:
+def completion_of(response: wire.RouteResponse) -> JsonObject:
     """An answer as a chat completion."""
     calls = response.tool_calls
-    message: Item = {
+    message: JsonObject = {
         "role": "assistant",
         "content": None if calls and not response.output else response.output,
         "refusal": None,  # refusals are errors here
@@ -361,12 +361,12 @@ def completion_of(response: wire.RouteResponse) -> Item:
     return {**made, "usage": _usage_of(response.routing.tokens)}
 
 
-def _made(kind: str, trace_id: str, model: str, choices: list[Item]) -> Item:
+def _made(kind: str, trace_id: str, model: str, choices: list[JsonObject]) -> JsonObject:
     id, created = f"chatcmpl-{trace_id.removeprefix('tr_')}", created_at(trace_id)
     return {"id": id, "object": kind, "created": created, "model": model, "choices": choices}
 
 
-def _told_thought(reasoning: wire.Reasoning, place: int = 0) -> Item:
+def _told_thought(reasoning: wire.Reasoning, place: int = 0) -> JsonObject:
     """Reasoning as text, for clients of DeepSeek and others, and as details, which OpenRouter's clients send back."""
     details = {"type": "reasoning.encrypted", "format": "routewright", "index": place, "data": packed(reasoning)}
     return {
@@ -381,7 +381,7 @@ def _finish_of(response: wire.RouteResponse) -> str:
     return "tool_calls" if response.tool_calls and reason == "stop" else reason
 
 
-def _usage_of(tokens: wire.Tokens) -> Item:
+def _usage_of(tokens: wire.Tokens) -> JsonObject:
     return {
         "prompt_tokens": tokens.input,
         "completion_tokens": tokens.output,
@@ -396,12 +396,12 @@ def created_at(trace_id: str) -> int:
     return milliseconds_of(trace_id) // 1000
 
 
-def model_of(model: wire.Model) -> Item:
+def model_of(model: wire.Model) -> JsonObject:
     """A model as OpenAI lists it."""
     return _listed(model.id, model.provider, released(model.released_at), model.deprecated_at)
 
 
-def _listed(id: str, owned_by: str, created: int = 0, shutdown_date: str | None = None) -> Item:
+def _listed(id: str, owned_by: str, created: int = 0, shutdown_date: str | None = None) -> JsonObject:
     return {"id": id, "object": "model", "created": created, "owned_by": owned_by, "shutdown_date": shutdown_date}
 
 
@@ -456,16 +456,16 @@ class ChunkFrames(CallFrames):
         self._begun = True
         return self._chunk({"role": "assistant", "content": content})
 
-    def _once(self, place: int, **values: str) -> Item:
+    def _once(self, place: int, **values: str) -> JsonObject:
         """The values that were not sent for this call."""
         new = {name: value for name, value in values.items() if value and (place, name) not in self._told}
         self._told.update((place, name) for name in new)
         return new
 
-    def _chunk(self, delta: Item, finish_reason: str | None = None) -> bytes:
+    def _chunk(self, delta: JsonObject, finish_reason: str | None = None) -> bytes:
         return self._framed([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}], None)
 
-    def _framed(self, choices: list[Item], usage: Item | None) -> bytes:
+    def _framed(self, choices: list[JsonObject], usage: JsonObject | None) -> bytes:
         chunk = _made("chat.completion.chunk", self.trace_id, self.model, choices)
         if self._vendor_call.wants_usage:  # null in all chunks but the last
             chunk["usage"] = usage
@@ -485,7 +485,7 @@ def envelope(error: RouterError) -> bytes:
     return fit(_encode({"error": error_of(error)}))
 
 
-def error_of(error: RouterError) -> Item:
+def error_of(error: RouterError) -> JsonObject:
     """An error in OpenAI's format."""
     ours = wire.error_envelope(error).error
     problems = error.problems if isinstance(error, ValidationFailed) else ()

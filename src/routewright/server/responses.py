@@ -6,20 +6,20 @@ A body becomes a route request, the answer a response or its events. Code shared
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, cast, get_args
+from typing import ClassVar, cast, get_args
 
 import msgspec
 from msgspec.structs import replace
 
 from routewright.errors import RouterError
-from routewright.wire import FunctionCall, Message, Part, Role, RouteResponse, Tokens, ToolCall, Verbosity
+from routewright.wire import FunctionCall, JsonObject, Message, Part, Role, RouteResponse, Tokens, ToolCall, Verbosity
 from routewright.wire.problems import shown
 
 from .endpoints import Service
 from .errors import fit
 from .exchange import Exchange
 from .fields import Fields, wrong
-from .openai import LISTED_AT, Item, OpenAICall, created_at, error_of
+from .openai import LISTED_AT, OpenAICall, created_at, error_of
 from .vendor_call import Block, BlockFrames, answer, framed
 from .vendor_requests import EFFORTS, PLACES, Words, content_of, packed, unpacked
 
@@ -82,10 +82,10 @@ class ResponseCall(OpenAICall):
         "refusal": "refusal",
     }
     nests = False
-    echo: Item
+    echo: JsonObject
     """Fields of the request that the response repeats."""
 
-    def whole(self, response: RouteResponse) -> Item:
+    def whole(self, response: RouteResponse) -> JsonObject:
         """An answer as a response."""
         return response_of(response, self.echo)
 
@@ -95,7 +95,7 @@ class ResponseCall(OpenAICall):
         self.turns = [place for place, _ in said]
         return [message for _, message in said]
 
-    def dials(self, fields: Fields) -> dict[str, Any]:
+    def dials(self, fields: Fields) -> JsonObject:
         """Fields of ``Params``. Sets ``echo``."""
         text, reasoning = fields.inner("text"), fields.inner("reasoning")
         effort = reasoning.may_be("effort", EFFORTS)
@@ -196,7 +196,7 @@ class ResponseCall(OpenAICall):
         return given if isinstance(given, str) else content_of([self.part(each) for each in given])
 
 
-def _form(form: Fields) -> Item | None:
+def _form(form: Fields) -> JsonObject | None:
     if not form:
         return None
     kind = form.one_of("type", ("text", "json_object", "json_schema"))
@@ -215,7 +215,7 @@ _KINDS = {"thought": "rs", "text": "msg", "call": "fc"}
 """Prefixes of item ids."""
 
 
-def response_of(response: RouteResponse, echo: Item) -> Item:
+def response_of(response: RouteResponse, echo: JsonObject) -> JsonObject:
     """An answer as a response."""
     thought, calls = response.reasoning, response.tool_calls or ()
     blocks = [] if thought is None else [Block("thought", thought=thought)]
@@ -225,7 +225,7 @@ def response_of(response: RouteResponse, echo: Item) -> Item:
     return _finished(response, blocks, echo)
 
 
-def _finished(response: RouteResponse, blocks: list[Block], echo: Item) -> Item:
+def _finished(response: RouteResponse, blocks: list[Block], echo: JsonObject) -> JsonObject:
     is_cut = response.finish_reason in _CUT
     return {
         **_begun(response.trace_id, response.routing.selected_model, echo),
@@ -236,7 +236,7 @@ def _finished(response: RouteResponse, blocks: list[Block], echo: Item) -> Item:
     }
 
 
-def _begun(trace_id: str, model: str, echo: Item) -> Item:
+def _begun(trace_id: str, model: str, echo: JsonObject) -> JsonObject:
     """A response in progress."""
     return {
         **echo,
@@ -256,8 +256,8 @@ def _id(trace_id: str, block: Block, number: int) -> str:
     return f"{_KINDS[block.kind]}_{trace_id.partition('_')[2]}{number}"
 
 
-def _item(trace_id: str, block: Block, number: int) -> Item:
-    item: Item = {"id": _id(trace_id, block, number), "status": "completed"}
+def _item(trace_id: str, block: Block, number: int) -> JsonObject:
+    item: JsonObject = {"id": _id(trace_id, block, number), "status": "completed"}
     match block.kind:
         case "thought":
             thought = block.thought
@@ -271,11 +271,11 @@ def _item(trace_id: str, block: Block, number: int) -> Item:
             return {"type": "function_call", **item, **names}
 
 
-def _part(text: str) -> Item:
+def _part(text: str) -> JsonObject:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _usage_of(tokens: Tokens) -> Item:
+def _usage_of(tokens: Tokens) -> JsonObject:
     return {
         "input_tokens": tokens.input,
         "input_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": tokens.written},
@@ -353,7 +353,7 @@ class ResponseFrames(BlockFrames):
         id = _id(self.trace_id, block, block.index or 0)
         return self._event(kind, item_id=id, output_index=block.index, **data)
 
-    def _item(self, block: Block) -> Item:
+    def _item(self, block: Block) -> JsonObject:
         return _item(self.trace_id, block, block.index or 0)
 
     def _event(self, kind: str, /, **data: object) -> bytes:

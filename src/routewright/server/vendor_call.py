@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from routewright import wire
 from routewright.errors import RateLimited, RouterError
 from routewright.router import Prepared
+from routewright.wire import JsonObject
 from routewright.wire.problems import shown
 
 from .endpoints import Service
@@ -41,7 +42,7 @@ from .vendor_requests import (
 MOST_REJECTED = 20
 """Rejected models in one error."""
 _UNCALLABLE = (wire.Reason.DISABLED, wire.Reason.DEPRECATED, wire.Reason.PROVIDER_UNAVAILABLE)
-_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_object = msgspec.json.Decoder(JsonObject).decode
 
 
 class VendorCall(ABC):
@@ -243,7 +244,7 @@ class Block(Struct, eq=False):
         return self.kind != "call" or (bool(self.pieces) and input_of(self.text) is not None)
 
 
-def input_of(arguments: str) -> dict[str, Any] | None:
+def input_of(arguments: str) -> JsonObject | None:
     """The arguments of a call, or None if they are not a JSON object."""
     try:
         return _decode_object(arguments.strip() or "{}")

@@ -18,6 +18,7 @@ from routewright import wire
 from routewright.catalogue import model_called, undated
 from routewright.errors import NotFound, Problem, RouterError, ValidationFailed
 from routewright.router import CALLER_EXTRA
+from routewright.wire import JsonObject
 from routewright.wire.conversion import converted
 from routewright.wire.json_scan import beneath, joined, scan
 from routewright.wire.problems import did_you_mean, hint_for, shown
@@ -47,7 +48,7 @@ class Wishes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     fallback: wire.Fallback | None = None
     budget: wire.Budget | None = None
     cache: bool | wire.CacheOpts | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
     timeout_ms: float | None = None
 
 

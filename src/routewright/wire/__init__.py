@@ -10,6 +10,7 @@ from .events import *
 from .ledger import *
 from .limits import *
 from .model import *
+from .plain import JsonObject as JsonObject
 from .policy import *
 from .request import *
 from .response import *

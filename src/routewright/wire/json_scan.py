@@ -14,6 +14,8 @@ from msgspec.json import Decoder, encode
 
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 
+from .plain import JsonObject
+
 MAX_DEPTH = 64  # of nested arrays and objects
 
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
@@ -202,7 +204,7 @@ def _judge(body: bytes) -> None:
         raise flaw.error.of(Problem(path, flaw.problem, flaw.hint))
 
 
-def _object_of(pairs: list[tuple[str, object]]) -> dict[str, Any] | Flaw:
+def _object_of(pairs: list[tuple[str, object]]) -> JsonObject | Flaw:
     made = dict(pairs)
     if len(made) == len(pairs):
         return made

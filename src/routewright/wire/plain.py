@@ -11,6 +11,9 @@ import msgspec
 from msgspec import json
 from msgspec.structs import fields
 
+JsonObject = dict[str, Any]
+"""A JSON object whose fields no type declares: a schema, metadata, arguments of a tool, a body to send."""
+
 
 class PlainData:
     """Converts to a dict, JSON and pydantic, with the field names of the HTTP API."""

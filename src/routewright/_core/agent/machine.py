@@ -26,12 +26,13 @@ from msgspec.structs import replace
 from routewright import wire
 from routewright._core.money import usd
 from routewright.errors import RouterError
+from routewright.wire import JsonObject
 from routewright.wire.json_scan import is_shallow
 from routewright.wire.money import nanos_of
 
 NOT_RUN = "not run: the run may take {} steps, and this call would have been one more"
 """The result shown to the model for a parallel call beyond the step limit."""
-decode_object = json.Decoder(dict[str, Any]).decode
+decode_object = json.Decoder(JsonObject).decode
 REPEATS = 3  # this many rounds of the same calls, or failed calls, count as no progress
 
 
@@ -205,7 +206,7 @@ class AgentRun:
         steps, tools = self.state.steps, dict.fromkeys(step.tool for step in self.state.steps if step.tool is not None)
         return wire.RunSummary(len(steps), usd(self.state.spent_nanos), latency_ms, [*tools])
 
-    def _add_step(self, output: dict[str, Any], start_ms: float, duration_ms: float, nanos: int, **more: Any) -> None:
+    def _add_step(self, output: JsonObject, start_ms: float, duration_ms: float, nanos: int, **more: Any) -> None:
         """Add the step of a model call, with the cost of all its tries."""
         state = self.state
         step = wire.Step(
@@ -230,7 +231,7 @@ class AgentRun:
         return self.ended
 
 
-def arguments_shown(call: wire.FunctionCall) -> dict[str, Any]:
+def arguments_shown(call: wire.FunctionCall) -> JsonObject:
     """Arguments as shown in a step. Text that is not a JSON object, or nests too deeply, goes under ``text``."""
     try:
         shown = decode_object(call.arguments or "{}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct, json
 from msgspec.structs import replace
@@ -13,6 +12,7 @@ from routewright._core.analytics.rollup import counted_of
 from routewright._core.call import Call
 from routewright._core.guardrails.capture import Texts
 from routewright._core.money import usd
+from routewright.wire import JsonObject
 from routewright.wire.timestamps import timestamp
 
 
@@ -138,7 +138,7 @@ def _spans(state: wire.Checkpoint) -> list[wire.Span]:
     found: list[wire.Span] = []
     for step in state.steps:
         status = "error" if "error" in step.output else "ok"
-        shared: dict[str, Any] = {"start_ms": step.start_ms, "duration_ms": step.duration_ms, "status": status}
+        shared: JsonObject = {"start_ms": step.start_ms, "duration_ms": step.duration_ms, "status": status}
         number = len(found) + 1
         found.append(wire.StepSpan(id=number, name=step.action, number=step.number, **shared))
         shared["parent_id"] = number
@@ -169,7 +169,7 @@ def _spans(state: wire.Checkpoint) -> list[wire.Span]:
     return found
 
 
-def _size(value: dict[str, Any]) -> dict[str, Any]:
+def _size(value: JsonObject) -> JsonObject:
     return {"bytes": len(json.encode(value))}
 
 

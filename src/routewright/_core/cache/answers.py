@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 from decimal import Decimal
-from typing import Any
 from unicodedata import decomposition, normalize
 
 from routewright.errors import ValidationFailed
-from routewright.wire import Message
+from routewright.wire import JsonObject, Message
 
 _EMPHASIS = re.compile(r"(?<!\w)((?<!\*)\*{1,3}|_|`)(?!\s)([^*_`]++)(?<!\s)\1(?!\w|\1)")
 _SMALL = {"<super>": "^", "<sub>": "_", "<fraction>": " "}  # keeps ``10²`` apart from ``102``
@@ -143,7 +142,7 @@ def _number(digits: str) -> tuple[str, Decimal]:
     return "number", Decimal(digits)  # differs from ``true``
 
 
-def _members(pairs: list[tuple[str, object]]) -> dict[str, Any]:
+def _members(pairs: list[tuple[str, object]]) -> JsonObject:
     members = dict(pairs)
     if len(members) < len(pairs):
         raise ValueError("duplicate name")

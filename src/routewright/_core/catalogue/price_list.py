@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 from routewright._core.money import per_million
 from routewright._core.request.rules import MODEL_ID, NUMBERS, is_date, is_name
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import Modality, Model, PriceTier, Pricing, ServicePrice
+from routewright.wire import JsonObject, Modality, Model, PriceTier, Pricing, ServicePrice
 from routewright.wire.json_scan import joined, quoted
 from routewright.wire.money import nanos_of, usd_text
 from routewright.wire.problems import in_json, shown
@@ -195,7 +195,7 @@ def _prices(pricing: Pricing | None) -> dict[str, float]:
     return {name.replace("_usd", ""): usd for name, usd in named if "_usd" in name and usd is not None}
 
 
-def with_updates(content: Mapping[str, Any], updates: Iterable[Update], as_of: str | None) -> dict[str, Any]:
+def with_updates(content: Mapping[str, Any], updates: Iterable[Update], as_of: str | None) -> JsonObject:
     """The content of a catalogue file with updates of its models; everything else in it stays. ``as_of``: the day of
     the facts, ``YYYY-MM-DD``; None: the file's own."""
     entries = {entry["id"]: dict(entry) for entry in content.get("models", ())}
@@ -319,7 +319,7 @@ def _litellm_pricing(row: _Row) -> Pricing | None:
     price = _pricing(base, _PER_TOKEN, row.usd("output_cost_per_reasoning_token"))
     if price is None:
         return None
-    above: dict[int, dict[str, Any]] = {}
+    above: dict[int, JsonObject] = {}
     for key, value in row.fields.items():
         if found := _LONG.fullmatch(key):  # input_cost_per_token_above_272k_tokens
             above.setdefault(int(found[2]) * 1000, {})[found[1]] = value

@@ -21,6 +21,7 @@ from routewright.wire import (
     Fallback,
     FilePart,
     ImagePart,
+    JsonObject,
     Message,
     NamedToolChoice,
     Need,
@@ -47,7 +48,7 @@ _ARGUMENTS = (
     "timeout",
     "max_retries",
 )
-_SHAPES: dict[str, Any] = {
+_SHAPES: JsonObject = {
     "models": list[str],
     "prefer": str | list[str],
     "fallback": Fallback,
@@ -348,7 +349,7 @@ def _is_ascii(value: object) -> bool:
 
 def checked_tags(given: Tags) -> Tags:
     """A checked copy of tags. Raises ``ValidationFailed`` if they are not JSON or too large."""
-    mine: dict[str, Any] = rebuilt(given, dict[str, Any], "tags")
+    mine: JsonObject = rebuilt(given, JsonObject, "tags")
     _check_size("tags", mine, "")
     return mine
 

@@ -27,6 +27,7 @@ from routewright.wire import (
     FilePart,
     Goal,
     ImagePart,
+    JsonObject,
     Message,
     Model,
     NamedToolChoice,
@@ -522,7 +523,7 @@ def checked_caller_extra(names: object, path: str = "caller_extra") -> frozenset
     return frozenset(names)
 
 
-def check_caller_extra(extra: Mapping[str, dict[str, Any]], allowed: Mapping[str, frozenset[str]]) -> None:
+def check_caller_extra(extra: Mapping[str, JsonObject], allowed: Mapping[str, frozenset[str]]) -> None:
     """Raise ``ValidationFailed`` for vendor fields that a caller with a key may not send. ``allowed``: the fields of
     each provider; a name with a dot allows a key inside an object. Other providers have ``CALLER_EXTRA``."""
     problems: Problems = []
@@ -543,7 +544,7 @@ def check_caller_extra(extra: Mapping[str, dict[str, Any]], allowed: Mapping[str
 
 
 def _refused_fields(
-    own: dict[str, Any], allowed: Collection[tuple[str, ...]], before: tuple[str, ...] = ()
+    own: JsonObject, allowed: Collection[tuple[str, ...]], before: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, ...]]:
     for key, value in own.items():
         path = (*before, key)
@@ -586,13 +587,13 @@ def _is_data(url: str) -> bool:
     return url[:5].lower() == "data:"
 
 
-def _check_fields(place: str, value: dict[str, Any], found: Problems) -> None:
+def _check_fields(place: str, value: JsonObject, found: Problems) -> None:
     for key in value:
         if len(found) < MAX_PROBLEMS and key not in known_places().fields[place]:
             found.append(Problem(joined(place, key), "is not a field", hint_for(key, place)))
 
 
-def check_metadata(metadata: dict[str, Any], found: Problems) -> None:
+def check_metadata(metadata: JsonObject, found: Problems) -> None:
     """Report metadata that is too large."""
     size = len(encode(metadata))
     if size > MAX_METADATA_BYTES:

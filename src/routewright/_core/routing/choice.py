@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import partial
-from typing import Any
 
 from msgspec.structs import astuple
 
 from routewright._core.call import Call
 from routewright._core.money import PICOS_PER_NANO, budget_nanos
-from routewright.wire import DecisionInput, Policy, TokenBounds
+from routewright.wire import DecisionInput, JsonObject, Policy, TokenBounds
 
 from .budget import Room, within
 from .decide import compiled, pays_for_any
@@ -92,7 +91,7 @@ def input_of_call(call: Call, defaults: Defaults) -> DecisionInput:
     )
 
 
-def _own_rules(policy: Policy) -> dict[str, Any]:
+def _own_rules(policy: Policy) -> JsonObject:
     """The fields that only a policy can set."""
     weights, quality, latency = policy.weights, policy.min_quality, policy.max_latency_ms
     return {

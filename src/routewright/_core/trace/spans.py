@@ -14,6 +14,7 @@ from routewright._core.guardrails.screen import Hit
 from routewright._core.money import usd
 from routewright._core.routing.decision import digest_of
 from routewright._core.routing.plan import OutputPlan
+from routewright.wire import JsonObject
 
 
 def joined(trace: wire.Trace, below: Mapping[str, wire.Trace]) -> wire.Trace:
@@ -158,7 +159,7 @@ def item_of(line: CallLine) -> wire.TraceItem:
     return wire.TraceItem(**_shared(line))
 
 
-def _shared(line: CallLine) -> dict[str, Any]:
+def _shared(line: CallLine) -> JsonObject:
     given, cost_range_usd = line.given, None
     ranges = [each.cost_range or (each.cost_nanos, each.cost_nanos) for each in line.attempts]
     if any(each.cost_range for each in line.attempts):

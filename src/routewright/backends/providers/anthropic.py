@@ -20,6 +20,7 @@ from routewright.wire import (
     FaultKind,
     FilePart,
     ImagePart,
+    JsonObject,
     Message,
     TextPart,
     Thought,
@@ -36,7 +37,7 @@ from .faults import decoded, ended, fault_in_answer, malformed, written
 from .features import CLAUDE_THINKING, NO_PREFILL, NO_SAMPLING, ONE_OF_TWO, THINKS, claude_of
 from .hosts import ANTHROPIC
 from .http import HttpOptions, HttpProvider
-from .reasoning import Json, asked_of, merged, thinking_of, tier_of, with_extra
+from .reasoning import asked_of, merged, thinking_of, tier_of, with_extra
 
 VERSION = "2023-06-01"
 """API version. The next one, 2026-10-21, only differs in not accepting a temperature."""
@@ -106,7 +107,7 @@ class AnthropicProvider(HttpProvider):
 # --- requests
 
 
-def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> Json:
+def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> JsonObject:
     """The JSON body of a call. Raises ``ProviderFault("request")`` without text of the prompt if it is not
     expressible."""
     cap = call.max_output_tokens or call.model.max_output_tokens or DEFAULT_MAX_TOKENS
@@ -120,7 +121,7 @@ def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> Json:
             thinking = {}  # a tool loop continues as it began
     told = bool(thinking) and asked != "none"
     thinks = told or (not thinking and version >= THINKS)
-    body: Json = {
+    body: JsonObject = {
         "model": wire_name(call.model),
         "max_tokens": cap,
         "messages": _turns(call, provider if thinks else None, may_begin=not told),
@@ -152,11 +153,11 @@ def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> Json:
     return with_extra(merged(body | _output(call.params.response_format), thinking), call, provider)
 
 
-def _calling(call: UpstreamCall) -> Json:
+def _calling(call: UpstreamCall) -> JsonObject:
     """The tool choice, and whether several tools may be called at once."""
     choice, serial = call.tool_choice, call.params.parallel_tool_calls is False
     if choice is None or (isinstance(choice, str) and choice in _TOOL_CHOICES):
-        made: Json = {"type": _TOOL_CHOICES[choice or "auto"]}
+        made: JsonObject = {"type": _TOOL_CHOICES[choice or "auto"]}
     else:
         made = {"type": "tool", "name": choice if isinstance(choice, str) else choice.function.name}
     if serial and made["type"] != "none":
@@ -164,10 +165,10 @@ def _calling(call: UpstreamCall) -> Json:
     return {"tool_choice": made} if choice is not None or serial else {}
 
 
-def _turns(call: UpstreamCall, thinker: str | None, *, may_begin: bool) -> list[Json]:
+def _turns(call: UpstreamCall, thinker: str | None, *, may_begin: bool) -> list[JsonObject]:
     """The turns. ``thinker``: the provider whose reasoning is sent; ``may_begin``: a final assistant's turn is
     allowed."""
-    turns: list[Json] = []
+    turns: list[JsonObject] = []
     for message in call.messages:
         blocks = [] if message.role in _SYSTEM else [*_blocks(message, thinker)]
         role = "assistant" if message.role == "assistant" else "user"
@@ -188,9 +189,9 @@ def _turns(call: UpstreamCall, thinker: str | None, *, may_begin: bool) -> list[
     return turns
 
 
-def _blocks(message: Message, thinker: str | None) -> Iterator[Json]:
+def _blocks(message: Message, thinker: str | None) -> Iterator[JsonObject]:
     if message.role == "tool":
-        result: Json = {"type": "tool_result", "tool_use_id": _plain_id(message.tool_call_id or "")}
+        result: JsonObject = {"type": "tool_result", "tool_use_id": _plain_id(message.tool_call_id or "")}
         content = [*_content(message)]
         marks = [block.pop("cache_control") for block in content if "cache_control" in block]
         if content:
@@ -218,14 +219,14 @@ def _blocks(message: Message, thinker: str | None) -> Iterator[Json]:
     yield from map(_use, calls[called:])
 
 
-def _use(call: ToolCall) -> Json:
+def _use(call: ToolCall) -> JsonObject:
     arguments = object_in(call.function.arguments or "{}")
     if arguments is None:
         raise _unsayable("supports only tool calls with a JSON object as arguments")
     return {"type": "tool_use", "id": _plain_id(call.id), "name": call.function.name, "input": arguments}
 
 
-def _content(message: Message) -> Iterator[Json]:
+def _content(message: Message) -> Iterator[JsonObject]:
     if isinstance(message.content, str):
         yield from _text_block(message.content)
         return
@@ -244,12 +245,12 @@ def _content(message: Message) -> Iterator[Json]:
                 raise _unsayable("does not support sound")
 
 
-def _text_block(text: str) -> Iterator[Json]:
+def _text_block(text: str) -> Iterator[JsonObject]:
     if text.strip():
         yield {"type": "text", "text": text}
 
 
-def _source(url: str, kinds: tuple[str, ...], what: str) -> Json:
+def _source(url: str, kinds: tuple[str, ...], what: str) -> JsonObject:
     if url[:5].lower() != "data:":
         return {"type": "url", "url": url}
     found = _DATA_URL.match(url)
@@ -265,10 +266,10 @@ def _plain_id(id: str) -> str:
     return _NO_ID_CHARACTER.sub(lambda found: f"_{ord(found[0]):x}_", id)
 
 
-def _tool(tool: Tool) -> Json:
+def _tool(tool: Tool) -> JsonObject:
     spec = tool.function_spec
     schema = {"type": "object"} | ({"properties": {}} if spec.parameters is None else spec.parameters)
-    made: Json = {"name": spec.name, "input_schema": schema}
+    made: JsonObject = {"name": spec.name, "input_schema": schema}
     if spec.description is not None:
         made["description"] = spec.description
     if spec.strict:
@@ -294,7 +295,7 @@ def _sampling(call: UpstreamCall, *, told: bool) -> dict[str, float]:
     return given
 
 
-def _output(form: Json | None) -> Json:
+def _output(form: JsonObject | None) -> JsonObject:
     kind = "text" if form is None else form.get("type")
     if form is None or kind == "text":
         return {}
@@ -304,7 +305,7 @@ def _output(form: Json | None) -> Json:
     return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
 
-def _closed(schema: Json, whose: str) -> Json:
+def _closed(schema: JsonObject, whose: str) -> JsonObject:
     try:
         return closed_form(schema)
     except (OpenEnded, RecursionError, TypeError, AttributeError):  # a keyword has a value of a wrong type
@@ -334,12 +335,12 @@ class OpenEnded(Exception):
     """The schema cannot be closed."""
 
 
-def closed_form(schema: object) -> Json:
+def closed_form(schema: object) -> JsonObject:
     """A schema for the same values or fewer that Anthropic supports: every object is closed. Unsupported keywords go
     into the description for the model. Raises ``OpenEnded`` for unrestricted values and objects."""
     if not isinstance(schema, Mapping):  # true and false
         raise OpenEnded
-    made, words = Json(), list[str]()
+    made, words = JsonObject(), list[str]()
     for word, value in schema.items():
         match word:
             case _ if word in _AS_THEY_ARE:
@@ -372,7 +373,7 @@ def closed_form(schema: object) -> Json:
 
 # --- answers
 
-_DECODER = msgspec.json.Decoder(Json)
+_DECODER = msgspec.json.Decoder(JsonObject)
 
 
 class Counts:
@@ -419,7 +420,7 @@ class Blocks(Reader):
         self._may_be_silent = may_be_silent
         self._counts = Counts()
         self._begun = 0
-        self._open: dict[int, Json] = {}
+        self._open: dict[int, JsonObject] = {}
         """Open blocks by index: reasoning with its texts in lists; tool calls with their number and, until the first
         piece, their initial arguments."""
         self._chars = 0
@@ -454,7 +455,7 @@ class Blocks(Reader):
             raise malformed(self._provider, "neither text nor tool calls", document)
         self.end()
 
-    def _read(self, event: Json) -> None:
+    def _read(self, event: JsonObject) -> None:
         match event.get("type"):
             case "message_stop":
                 self.end()
@@ -492,7 +493,7 @@ class Blocks(Reader):
         if usage is not None:
             self.chunks.append(usage)
 
-    def _start(self, index: object, block: Json) -> None:
+    def _start(self, index: object, block: JsonObject) -> None:
         if block.get("type") == "text":
             self._say(block.get("text"))
         elif block.get("type") == "tool_use":
@@ -502,7 +503,7 @@ class Blocks(Reader):
             name, id = self._text(block.get("name")), self._text(block.get("id"))
             self.chunks.append(self._tools.add(Piece(number, id, Function(name))))
         elif block.get("type") in _THOUGHTS:
-            grows: Json = {name: [self._text(block[name])] for name in ("thinking", "signature") if name in block}
+            grows: JsonObject = {name: [self._text(block[name])] for name in ("thinking", "signature") if name in block}
             self._open[self._place(index)] = {**block, **grows}
             self._think(block.get("thinking"))
 
@@ -528,7 +529,7 @@ class Blocks(Reader):
         if thought := self._text(text):
             self.chunks.append(Thought(thought))
 
-    def _fields(self, value: object) -> Json:
+    def _fields(self, value: object) -> JsonObject:
         return value if isinstance(value, dict) else self._refuse("an object")
 
     def _place(self, index: object) -> int:

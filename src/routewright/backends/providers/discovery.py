@@ -14,7 +14,7 @@ from msgspec import MsgspecError, Struct, convert
 from msgspec.structs import replace
 
 from routewright.errors import ProviderFault
-from routewright.wire import Modality, Model, Pricing
+from routewright.wire import JsonObject, Modality, Model, Pricing
 
 Ask = Callable[..., Awaitable[Any]]
 """Sends a request to a path below the server's root, or below its base URL without a leading slash, and returns the
@@ -41,7 +41,7 @@ class _Tag(Struct):
 
 
 class _Shown(Struct):
-    model_info: dict[str, Any] = {}
+    model_info: JsonObject = {}
     parameters: str = ""
     capabilities: tuple[str, ...] = ("completion",)
 
@@ -50,7 +50,7 @@ class _Listed(Struct):
     id: str
     max_model_len: int | None = None  # this and the next of vLLM, a parent being the model that an adapter changes
     parent: str | None = None
-    meta: dict[str, Any] | None = None  # of llama.cpp
+    meta: JsonObject | None = None  # of llama.cpp
     type: str = "llm"  # from here on of LM Studio
     max_context_length: int | None = None
     loaded_context_length: int | None = None
@@ -58,9 +58,9 @@ class _Listed(Struct):
 
 
 class _Props(Struct):
-    default_generation_settings: dict[str, Any] = {}
-    chat_template_caps: dict[str, Any] = {}
-    modalities: dict[str, Any] = {}
+    default_generation_settings: JsonObject = {}
+    chat_template_caps: JsonObject = {}
+    modalities: JsonObject = {}
 
 
 async def _ollama(provider: str, ask: Ask, known: dict[str, Model | None]) -> list[Model]:

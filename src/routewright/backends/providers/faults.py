@@ -9,13 +9,13 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from routewright._core.attempts.faults import ENDING, ending_of, is_known, kind_of_status, kind_of_words
 from routewright.errors import ProviderFault
-from routewright.wire import FaultKind
+from routewright.wire import FaultKind, JsonObject
 
 BODY_CHARS = 2048
 """Characters of a body that a fault keeps."""
@@ -143,7 +143,7 @@ def _parse(body: str) -> _Told:
         return _Told("", body[:BODY_CHARS])
 
 
-def _read(error: dict[str, Any]) -> _Told:
+def _read(error: JsonObject) -> _Told:
     details = error.get("details")
     details = [each for each in (details if isinstance(details, list) else [details]) if isinstance(each, dict)]
     passed_on = error.get("metadata")  # OpenRouter's field for the vendor's error

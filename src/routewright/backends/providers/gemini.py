@@ -20,6 +20,7 @@ from routewright.wire import (
     Delta,
     FaultKind,
     FilePart,
+    JsonObject,
     Message,
     Part,
     TextPart,
@@ -35,7 +36,7 @@ from .faults import decoded, ended, fault_in_answer, malformed, written
 from .features import GEMINI_THINKING, SIGNING, generation_of
 from .hosts import GOOGLE
 from .http import HttpOptions, HttpProvider
-from .reasoning import Json, asked_of, merged, thinking_of, tier_of, with_extra
+from .reasoning import asked_of, merged, thinking_of, tier_of, with_extra
 
 MOST_STOPS = 5
 INSTRUCTIONS = ("system", "developer")
@@ -98,9 +99,9 @@ class GeminiProvider(HttpProvider):
 # --- requests
 
 
-def content_body(call: UpstreamCall, provider: str = GOOGLE.name) -> Json:
+def content_body(call: UpstreamCall, provider: str = GOOGLE.name) -> JsonObject:
     """The JSON body of a call. Raises ``ProviderFault("request")`` if it is not expressible."""
-    body: Json = {"contents": _contents(call, provider)}
+    body: JsonObject = {"contents": _contents(call, provider)}
     told = [part for each in call.messages if each.role in INSTRUCTIONS for part in _parts(each.content)]
     if told:
         if not all(isinstance(part, TextPart) for part in told):
@@ -110,7 +111,7 @@ def content_body(call: UpstreamCall, provider: str = GOOGLE.name) -> Json:
         specs = [tool.function_spec for tool in call.tools]
         named = [{"name": s.name, "description": s.description, "parametersJsonSchema": s.parameters} for s in specs]
         body["tools"] = [{"functionDeclarations": [_given(each) for each in named]}]
-        choice, mode = call.tool_choice, Json()
+        choice, mode = call.tool_choice, JsonObject()
         if choice in (None, "auto") and any(spec.strict for spec in specs):
             mode = {"mode": "VALIDATED"}  # of all functions, as there is no mode of a single one
         elif isinstance(choice, str) and choice in _MODES:
@@ -144,13 +145,13 @@ def content_body(call: UpstreamCall, provider: str = GOOGLE.name) -> Json:
     return with_extra(body, call, provider)
 
 
-def _given(named: Json) -> Json:
+def _given(named: JsonObject) -> JsonObject:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _contents(call: UpstreamCall, provider: str) -> list[Json]:
+def _contents(call: UpstreamCall, provider: str) -> list[JsonObject]:
     """The turns. Consecutive messages of one role are joined."""
-    signing, contents = generation_of(call.model) >= SIGNING, list[Json]()
+    signing, contents = generation_of(call.model) >= SIGNING, list[JsonObject]()
     called: dict[str, str] = {}  # functions by id of their last call
     for message in call.messages:
         if message.role in INSTRUCTIONS:
@@ -166,7 +167,7 @@ def _contents(call: UpstreamCall, provider: str) -> list[Json]:
         own = signed.items if signed is not None and signed.provider == provider else ()
         items = [item for item in own if isinstance(item.get(_SIGNATURE), str)]
         said = _signed(message.content, items) or [_part(part, signing) for part in _parts(message.content)]
-        calls: list[Json] = []
+        calls: list[JsonObject] = []
         for each in message.tool_calls or ():
             called[each.id] = each.function.name
             arguments = object_in(each.function.arguments or "{}")
@@ -185,12 +186,12 @@ def _contents(call: UpstreamCall, provider: str) -> list[Json]:
     return contents
 
 
-def _signed(content: str | list[Part] | None, items: Sequence[Json]) -> list[Json]:
+def _signed(content: str | list[Part] | None, items: Sequence[JsonObject]) -> list[JsonObject]:
     """A text in pieces that end with a signature. Empty if no text is signed."""
     ends = [(item[_AT], item[_SIGNATURE]) for item in items if isinstance(item.get(_AT), int)]
     if not ends or isinstance(content, list):
         return []
-    text, said, start = content or "", list[Json](), 0
+    text, said, start = content or "", list[JsonObject](), 0
     for end, signature in ends:  # not trusted: a client may have changed them
         end = min(max(end, start), len(text))
         said.append({"text": text[start:end], _SIGNATURE: signature})
@@ -198,7 +199,7 @@ def _signed(content: str | list[Part] | None, items: Sequence[Json]) -> list[Jso
     return [*said, *([{"text": text[start:]}] if text[start:] else [])]
 
 
-def _part(part: Part, signing: bool) -> Json:
+def _part(part: Part, signing: bool) -> JsonObject:
     match part:
         case TextPart():
             return {"text": part.text}
@@ -212,13 +213,13 @@ def _part(part: Part, signing: bool) -> Json:
     return image
 
 
-def _result(message: Message, called: Mapping[str, str], signing: bool) -> Json:
+def _result(message: Message, called: Mapping[str, str], signing: bool) -> JsonObject:
     """The result of a call, with the name of its function."""
     id = message.tool_call_id or ""
     name = called.get(id) or message.name
     if not name:
         raise _unsayable("does not support the result of a call that is not in the conversation")
-    texts, shown = list[str](), list[Json]()
+    texts, shown = list[str](), list[JsonObject]()
     for part in _parts(message.content):
         if isinstance(part, TextPart):
             texts.append(part.text)
@@ -228,11 +229,11 @@ def _result(message: Message, called: Mapping[str, str], signing: bool) -> Json:
             raise _unsayable("supports images and documents in results only from Gemini 3 on, as data: URLs")
         shown.append(made)
     text = "".join(texts)
-    response: Json = {"id": id, "name": name, "response": object_in(text) or {"output": text}}
+    response: JsonObject = {"id": id, "name": name, "response": object_in(text) or {"output": text}}
     return {"functionResponse": response | ({"parts": shown} if shown else {})}
 
 
-def sent_as(url: str, kind: str = "") -> Json:
+def sent_as(url: str, kind: str = "") -> JsonObject:
     """An image or document as data or address. ``kind``: its type, if known."""
     if url[:5].lower() == "data:":
         head, comma, data = url[5:].partition(",")
@@ -265,7 +266,7 @@ def _unsayable(what: str) -> ProviderFault:
 class _Call(msgspec.Struct):
     id: str | None = None
     name: str | None = None
-    args: Json | None = None
+    args: JsonObject | None = None
 
 
 class _Part(msgspec.Struct, rename="camel"):
@@ -366,14 +367,14 @@ def read_usage(usage: object) -> Usage | None:
     return Usage(prompt + results, text + thoughts, cached, thoughts, audio=min(audio, prompt - cached))
 
 
-def _sound(usage: Json, name: str) -> int:
+def _sound(usage: JsonObject, name: str) -> int:
     """Audio tokens in counts by modality."""
     rows = usage.get(name)
     found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     return sum(_count(row, "tokenCount") or 0 for row in found if row.get("modality") == "AUDIO")
 
 
-def _count(usage: Json, name: str) -> int | None:
+def _count(usage: JsonObject, name: str) -> int | None:
     """A count, 0 if it is missing, None if it is invalid."""
     value = usage.get(name)
     return 0 if value is None else count_of(value)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from routewright._core.request.rules import CALLER_EXTRA
-from routewright.wire import Feature, Model
+from routewright.wire import Feature, JsonObject, Model
 
 from .endpoint import Endpoint, wire_name
 from .reasoning import Thinking, at, thinking_of
@@ -62,13 +62,13 @@ class Host(Endpoint):
     """True if cache marks can have a lifetime."""
     files: bool = False
     """True if documents are supported."""
-    file_body: dict[str, Any] = field(default_factory=dict)
+    file_body: JsonObject = field(default_factory=dict)
     """Extra fields for requests with documents."""
     unsupported: tuple[Feature, ...] = ()
     """Features that the host rejects or ignores."""
     unsupported_reasoning: tuple[Feature, ...] = ()
     """More such features, for reasoning models."""
-    extra_body: dict[str, Any] = field(default_factory=dict)
+    extra_body: JsonObject = field(default_factory=dict)
     """Extra fields for all requests."""
 
     def lacking(self, model: Model) -> frozenset[Feature]:

@@ -23,7 +23,7 @@ from routewright._core.request.rules import CALLER_EXTRA, checked_caller_extra
 from routewright.backends.clock import SystemClock
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import BaseProvider, Clock
-from routewright.wire import Chunk, FaultKind, Feature, Model, ServiceTier, UpstreamCall
+from routewright.wire import Chunk, FaultKind, Feature, JsonObject, Model, ServiceTier, UpstreamCall
 from routewright.wire.account import Secret
 
 from .answer import read_whole
@@ -182,12 +182,12 @@ class LiteLLMProvider(BaseProvider):
         try:
             extra = (call.params.extra or {}).get(self.name)
             plain = replace(call, params=replace(call.params, extra=None))
-            body: dict[str, Any] = msgspec.to_builtins(request_body(plain, self._dialect))
+            body: JsonObject = msgspec.to_builtins(request_body(plain, self._dialect))
             given = {**self._options, **({"api_key": self._key} if self._key.reveal() else {})}
-            opened: dict[str, Any] = {
+            opened: JsonObject = {
                 name: value.reveal() if isinstance(value, Secret) else value for name, value in given.items()
             }
-            own: dict[str, Any] = {
+            own: JsonObject = {
                 "model": f"{self._vendor}/{wire_name(call.model)}",
                 "timeout": max(call.deadline - self._clock.monotonic(), _SHORTEST_S),
                 "num_retries": 0,

@@ -24,6 +24,7 @@ from routewright.wire import (
     Feature,
     FilePart,
     FunctionName,
+    JsonObject,
     Message,
     Model,
     NamedToolChoice,
@@ -191,9 +192,9 @@ def _host(name: str, base_url: str | None) -> Host:
 # --- requests
 
 
-def request_body(call: UpstreamCall, host: Host) -> dict[str, Any]:
+def request_body(call: UpstreamCall, host: Host) -> JsonObject:
     """The JSON body of a call in the host's dialect. Raises ``ProviderFault("request")`` if it is not expressible."""
-    body: dict[str, Any] = {"model": wire_name(call.model), "messages": _messages(call, host), **host.extra_body}
+    body: JsonObject = {"model": wire_name(call.model), "messages": _messages(call, host), **host.extra_body}
     if call.max_output_tokens is not None:
         body[host.cap_field] = call.max_output_tokens
     if call.stream:
@@ -229,13 +230,13 @@ def request_body(call: UpstreamCall, host: Host) -> dict[str, Any]:
     return with_extra(merged(body, said), call, host.name)
 
 
-def _tools(call: UpstreamCall, host: Host) -> dict[str, Any]:
+def _tools(call: UpstreamCall, host: Host) -> JsonObject:
     tools, choice = call.tools or [], call.tool_choice
     if isinstance(choice, str) and choice not in _TOOL_CHOICES:
         choice = NamedToolChoice(FunctionName(choice))
     if isinstance(choice, NamedToolChoice) and "no_tool_by_name" in host.oddities:
         tools, choice = [tool for tool in tools if tool.function_spec.name == choice.function.name], "required"
-    made: list[dict[str, Any]] = [{"type": "function", "function": tool.function_spec} for tool in tools]
+    made: list[JsonObject] = [{"type": "function", "function": tool.function_spec} for tool in tools]
     for each, tool in zip(made, tools, strict=True):
         if tool.cache_control and host.cache_ttl:
             each["cache_control"] = tool.cache_control
@@ -247,7 +248,7 @@ def _whole(value: float | None) -> float | None:
     return int(value) if value is not None and float(value).is_integer() else value
 
 
-def _messages(call: UpstreamCall, host: Host) -> list[Message] | list[dict[str, Any]]:
+def _messages(call: UpstreamCall, host: Host) -> list[Message] | list[JsonObject]:
     """The messages in the host's form, changed by its ``oddities``."""
     messages, changed = call.messages, msgspec.structs.replace
     if "strict_turns" not in host.oddities and are_plain(messages):
@@ -275,9 +276,9 @@ def _messages(call: UpstreamCall, host: Host) -> list[Message] | list[dict[str, 
     return [blank | each if needed and each["role"] == "assistant" else each for each in plain]
 
 
-def _plain(message: Message, host: Host, *, marked: bool) -> dict[str, Any]:
+def _plain(message: Message, host: Host, *, marked: bool) -> JsonObject:
     """A message in the host's form, with reasoning of its own models. ``marked``: it supports cache marks."""
-    said: dict[str, Any] = msgspec.to_builtins(message)
+    said: JsonObject = msgspec.to_builtins(message)
     said.pop("reasoning", None)
     parts = message.content if isinstance(message.content, list) else []
     for part, made in zip(parts, said.get("content") or (), strict=False):
@@ -364,7 +365,7 @@ def _short(id: str) -> str:
 
 
 class _Part(msgspec.Struct):
-    content: str | list[dict[str, Any]] | None = None
+    content: str | list[JsonObject] | None = None
     refusal: str | None = None
     tool_calls: list[Piece] | None = None
     reasoning: Any = None
@@ -399,13 +400,13 @@ class _Part(msgspec.Struct):
         return "".join(text for text in texts if isinstance(text, str))
 
 
-def _listed(value: object) -> list[dict[str, Any]]:
+def _listed(value: object) -> list[JsonObject]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
-def _joined(details: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _joined(details: Sequence[JsonObject]) -> list[JsonObject]:
     """Join pieces of ``reasoning_details`` with the same type and index."""
-    made: dict[Any, dict[str, Any]] = {}
+    made: dict[Any, JsonObject] = {}
     for place, piece in enumerate(details):
         number = piece.get("index")
         key = (str(piece.get("type")), place if number is None else f"#{number}")
@@ -461,7 +462,7 @@ class Completion(Reader):
         self._field = thought
         self._thoughts: list[str] = []
         """Reasoning since the last item, as texts and as ``reasoning_details``."""
-        self._details: list[dict[str, Any]] = []
+        self._details: list[JsonObject] = []
         self._thought = self._blank = False
 
     def add(self, event: SseEvent) -> None:

@@ -9,11 +9,9 @@ from typing import Any
 
 from routewright._core.request.read import BRIEF_TOKENS
 from routewright.errors import ProviderFault
-from routewright.wire import Effort, FaultKind, Feature, Model, ReasoningBudget, UpstreamCall
+from routewright.wire import Effort, FaultKind, Feature, JsonObject, Model, ReasoningBudget, UpstreamCall
 
 from .endpoint import wire_name
-
-Json = dict[str, Any]
 
 WORDS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """All efforts, ours and the vendors', weakest first."""
@@ -65,7 +63,7 @@ class Thinking:
         }
         return tuple(feature for feature, is_able in able.items() if not is_able)
 
-    def fields(self, asked: Effort | ReasoningBudget, cap: int | None) -> Json:
+    def fields(self, asked: Effort | ReasoningBudget, cap: int | None) -> JsonObject:
         """The fields for an effort or budget. Budgets are below the output cap. Raises ``ProviderFault("request")`` if
         the models do not support it."""
         if asked == "none":
@@ -87,7 +85,7 @@ class Thinking:
             raise _unable("does not support a reasoning effort")
         return dict(self.on)
 
-    def _bounded(self, tokens: int, cap: int | None) -> Json:
+    def _bounded(self, tokens: int, cap: int | None) -> JsonObject:
         if cap is not None and cap <= self.least:
             raise _unable(f"reasons with at least {self.least} tokens, so the output cap must be larger, got {cap}")
         most = self.most if cap is None else min(self.most, cap - 1)
@@ -114,13 +112,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return min(known, key=lambda each: (abs(WORDS.index(each) - place), -WORDS.index(each)))
 
 
-def at(path: str, value: object) -> Json:
+def at(path: str, value: object) -> JsonObject:
     """A document with a value at a path."""
     first, _, rest = path.partition(".")
     return {first: at(rest, value) if rest else value}
 
 
-def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> Json:
+def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> JsonObject:
     """Merge two documents: objects recursively, other values from ``other``."""
     made = dict(one)
     for name, value in other.items():
@@ -129,7 +127,7 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> Json:
     return made
 
 
-def with_extra(body: Json, call: UpstreamCall, provider: str) -> Json:
+def with_extra(body: JsonObject, call: UpstreamCall, provider: str) -> JsonObject:
     """Merge the caller's extra fields for this provider."""
     extra = (call.params.extra or {}).get(provider)
     return merged(body, extra) if extra else body

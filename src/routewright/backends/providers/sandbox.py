@@ -21,6 +21,7 @@ from routewright.wire import (
     FaultKind,
     Feature,
     Finish,
+    JsonObject,
     Message,
     Model,
     NamedToolChoice,
@@ -218,9 +219,9 @@ class _Example:
         size = min(max(len(_WORD), schema.get("minLength", 0)), schema.get("maxLength", inf), MOST_CHARACTERS)
         return _FORMATS.get(schema.get("format", "")) or (_WORD * -(-size // len(_WORD)))[:size]
 
-    def _all_of(self, schemas: Iterable[Any]) -> dict[str, Any]:
+    def _all_of(self, schemas: Iterable[Any]) -> JsonObject:
         """Merge schemas: union of properties and required names; for other keys, the last one wins."""
-        made: dict[str, Any] = {}
+        made: JsonObject = {}
         for each in schemas:
             if isinstance(each, Mapping):
                 each = {**each, **self._referred(each["$ref"])} if "$ref" in each else each

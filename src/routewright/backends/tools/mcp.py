@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import PurePath
-from typing import Any, Self, TextIO, cast
+from typing import Self, TextIO, cast
 from urllib.parse import urlsplit
 
 from routewright.backends.providers.endpoint import Endpoint, address_of, header_of
 from routewright.errors import ValidationFailed
 from routewright.protocols import BaseTool, ToolContext, ToolFailed
-from routewright.wire import FunctionSpec
+from routewright.wire import FunctionSpec, JsonObject
 from routewright.wire.account import Secret
 from routewright.wire.problems import shown
 
@@ -122,7 +122,7 @@ class McpTool(BaseTool):
     def __repr__(self) -> str:
         return f"<McpTool {self.spec.name!r} of {self._connection.name!r}>"
 
-    async def run(self, arguments: dict[str, Any], context: ToolContext) -> object:
+    async def run(self, arguments: JsonObject, context: ToolContext) -> object:
         """The structured content, or else the text. Raises ``ToolFailed``."""
         result = await self._connection.call(self.spec.name, arguments)
         if not result.is_error and result.structured_content is not None:

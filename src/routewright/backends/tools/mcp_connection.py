@@ -18,7 +18,7 @@ from routewright._core.request.rules import FUNCTION_NAME
 from routewright.backends.clock import SystemClock
 from routewright.errors import ValidationFailed
 from routewright.protocols import ToolFailed
-from routewright.wire import FunctionSpec
+from routewright.wire import FunctionSpec, JsonObject
 from routewright.wire.problems import did_you_mean, shown
 
 OPEN_S = 30.0
@@ -91,7 +91,7 @@ class Connection:
         self._group.cancel_scope.cancel()
         await self._group.__aexit__(None, None, None)
 
-    async def call(self, tool: str, arguments: dict[str, Any]) -> types.CallToolResult:
+    async def call(self, tool: str, arguments: JsonObject) -> types.CallToolResult:
         """Call a tool. Raises ``ToolFailed``."""
         if self._session is None or self._closing.is_set():
             raise ToolFailed("the MCP server of this tool is closed")
@@ -154,7 +154,7 @@ class Connection:
             if self._allow is None or (isinstance(tool, dict) and tool.get("name") in self._allow)
         ]
 
-    def _checked(self, tool: Mapping[str, object]) -> dict[str, Any]:
+    def _checked(self, tool: Mapping[str, object]) -> JsonObject:
         name, described, schema = tool.get("name"), tool.get("description"), tool.get("inputSchema")
         if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
             raise self._refusal(name, "has a name other than 1 to 64 letters, digits, '-' and '_'")
@@ -181,7 +181,7 @@ class _Screen(JSONRPCDispatcher[TransportContext]):
         super().__init__(read, write)
         self._connection = connection
 
-    async def send_raw_request(self, method: str, *given: Any, **more: Any) -> dict[str, Any]:
+    async def send_raw_request(self, method: str, *given: Any, **more: Any) -> JsonObject:
         raw = await super().send_raw_request(method, *given, **more)
         if method == "tools/list" and isinstance(raw.get("tools"), list):
             return raw | {"tools": self._connection.screened(raw["tools"])}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.testing.provider import Pause
-from routewright.wire import FaultKind
+from routewright.wire import FaultKind, JsonObject
 from routewright.wire.problems import did_you_mean, shown
 
 from .steps import FOREVER, Break, Connection, Drip, Head, Repeat, Step
@@ -70,7 +70,7 @@ def error(message: str, code: str | int, type: str = "invalid_request_error") ->
     return json.dumps({"error": {"message": message, "type": type, "code": code}}).encode()
 
 
-def _named(kind: str) -> dict[str, Any]:
+def _named(kind: str) -> JsonObject:
     return {"id": "c1", "object": kind, "created": 1, "model": "m"}
 
 
