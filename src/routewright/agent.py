@@ -462,5 +462,5 @@ class _AgentTool:
         return {"status": response.status, "output": response.output} | ({"error": error} if error else {})
 
 
-def _least(one: Any, other: Any) -> Any:
+def _least(one: float | None, other: float | None) -> float | None:
     return min((each for each in (one, other) if each is not None), default=None)

@@ -256,7 +256,7 @@ class PoliciesFile(Strict):
 
 def policies_of(document: Document) -> list[wire.Policy]:
     """The policies of a file. Raises ``ValidationFailed`` naming the key."""
-    entries: tuple[Any, ...] = shaped(document.content, PoliciesFile).policies
+    entries: tuple[Strict, ...] = shaped(document.content, PoliciesFile).policies
     policies = [checked_policy(_struct_of(wire.Policy, entry), place) for place, entry in enumerate(entries)]
     check_apart(policies)
     return policies

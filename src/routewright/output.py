@@ -43,7 +43,7 @@ class _Schema(GenerateJsonSchema):
     ignored_warning_kinds = {"non-serializable-default"}  # noqa: RUF012 (pydantic declares it so)
 
 
-def form_of(output_type: Any) -> Form:
+def form_of(output_type: object) -> Form:
     """The JSON schema and parser of a type. Raises ``ValidationFailed`` for a type without JSON schema."""
     try:
         return _kept(output_type)
@@ -51,7 +51,7 @@ def form_of(output_type: Any) -> Form:
         return _made(output_type)
 
 
-def _made(output_type: Any) -> Form:
+def _made(output_type: object) -> Form:
     if isinstance(output_type, str):  # a name, which could only be looked up here
         raise ValidationFailed.at("output_type", f"{shown(output_type)} is a string", "pass the type itself")
     kind = get_origin(output_type) or output_type
@@ -66,7 +66,7 @@ def _made(output_type: Any) -> Form:
     raise ValidationFailed.at("output_type", f"{_name(output_type)} has no JSON schema: {reasons[0]}", _HINT)
 
 
-_kept: Callable[[Any], Form] = lru_cache(KEPT, typed=True)(_made)
+_kept: Callable[[object], Form] = lru_cache(KEPT, typed=True)(_made)
 
 
 def _by_pydantic(output_type: Any) -> Form:
@@ -74,7 +74,7 @@ def _by_pydantic(output_type: Any) -> Form:
     schema = adapter.json_schema(schema_generator=_Schema)
     names = property_names(schema)
 
-    def read(body: bytes) -> Any:
+    def read(body: bytes) -> object:
         try:
             return adapter.validate_json(body)
         except ValidationError as error:
@@ -97,10 +97,10 @@ def _by_pydantic(output_type: Any) -> Form:
     return Form(_name(output_type), schema, read)
 
 
-def _by_msgspec(output_type: Any) -> Form:
+def _by_msgspec(output_type: object) -> Form:
     decoder = msgspec.json.Decoder(output_type)
 
-    def read(body: bytes) -> Any:
+    def read(body: bytes) -> object:
         try:
             return decoder.decode(body)
         except msgspec.ValidationError as error:
@@ -117,6 +117,6 @@ def _by_msgspec(output_type: Any) -> Form:
     return Form(_name(output_type), msgspec.json.schema(output_type), read)
 
 
-def _name(output_type: Any) -> str:
+def _name(output_type: object) -> str:
     name = getattr(output_type, "__name__", None)
     return name if isinstance(name, str) else str(output_type)

@@ -142,7 +142,7 @@ def declaration(tool: Callable[..., Any] | Tool) -> Declaration:
 
 
 @lru_cache(KEPT)
-def _declared(function: Callable[..., Any]) -> Declaration:
+def _declared(function: Callable[..., object]) -> Declaration:
     return Declaration(function=FunctionTool(function).spec)
 
 
@@ -213,7 +213,7 @@ class CannedSearch:
         return [SearchResult(f"About {query}", "https://example.com/", f"A canned result for {query!r}.")][:limit]
 
 
-def _model_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel], str | None]:
+def _model_of(function: Callable[..., object], name: str) -> tuple[type[BaseModel], str | None]:
     """A pydantic model of the arguments, and the name of the parameter for the context."""
     described: dict[str, str] = {}  # from the docstring
     within = False

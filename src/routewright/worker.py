@@ -32,7 +32,7 @@ from .protocols import Clock
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-Call = Callable[[], Awaitable[Any]]
+Call = Callable[[], Awaitable[object]]
 
 CLOSE_S = 2.0
 GRACE_S = 0.1
@@ -335,7 +335,7 @@ class _CallersLoop:
         self.forks, self.due_since = fork.count, NEVER  # a loop may end before a due job has run
         self._clock = clock
         self._daemons = daemons
-        self._tasks_by_loop: weakref.WeakKeyDictionary[Any, _Tasks] = weakref.WeakKeyDictionary()
+        self._tasks_by_loop: weakref.WeakKeyDictionary[object, _Tasks] = weakref.WeakKeyDictionary()
         self._postponed: list[Callable[[_Tasks], object]] = []
         self._is_closed = False
 
@@ -514,7 +514,7 @@ async def _contain(call: Call) -> None:
         _logger.exception("background work failed: %s", getattr(fn, "__qualname__", fn))
 
 
-def _spawn(async_fn: Callable[[], Coroutine[Any, Any, None]], context: contextvars.Context) -> object:
+def _spawn(async_fn: Callable[[], Coroutine[object, object, None]], context: contextvars.Context) -> object:
     """Run a task outside of any task group."""
     loop = this_loop()
     if isinstance(loop, asyncio.AbstractEventLoop):

@@ -64,7 +64,7 @@ class Fit(NamedTuple):
     value: Any
 
 
-Reader = Callable[[bytes], Any]  # decodes JSON text, or raises ``Unfit``
+Reader = Callable[[bytes], object]  # decodes JSON text, or raises ``Unfit``
 
 
 class Form:

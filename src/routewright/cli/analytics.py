@@ -12,7 +12,7 @@ from routewright.trace import TraceStore
 from routewright.wire import Bucket, JsonObject, UsageReport, UsageRow
 
 from .command import arg, verb
-from .show import Block, Line, Screen, Style, fields, listing, picked, tokens
+from .show import Block, Line, Screen, StyleOf, fields, listing, picked, tokens
 from .store import IN_STORE, WHOSE, existing_store
 
 _SHOWN = 20
@@ -120,7 +120,7 @@ async def _latency(args: Namespace, screen: Screen) -> None:
     _show(screen, "Latency", report, "" if report.data else "no request was completed in that time", page)
 
 
-def _cut(things: Sequence[Any], columns: str, style: Callable[[Any], Style] | None = None) -> list[Block]:
+def _cut(things: Sequence[Any], columns: str, style: StyleOf | None = None) -> list[Block]:
     """The first records as a table, and how many more there are."""
     more = [Line(f"and {len(things) - _SHOWN} more; --json lists all", "dim")] if len(things) > _SHOWN else []
     return [listing(msgspec.to_builtins(things[:_SHOWN]), columns, style), *more]

@@ -140,7 +140,7 @@ def unconfirmed(what: str) -> ValidationFailed:
     return refused("", what, "give --yes to have it done")
 
 
-Run = Callable[[Namespace, Screen], Any]
+Run = Callable[[Namespace, Screen], object]
 """A function or coroutine function that runs a command and returns its exit code; None is 0."""
 Declaration = Callable[[Any], object]
 """Adds arguments to a parser, or to a group of its arguments."""
@@ -208,7 +208,7 @@ def either(*arguments: Declaration) -> Declaration:
     return lambda to: _add(to.add_mutually_exclusive_group(), arguments)
 
 
-def _add(to: Any, arguments: Iterable[Declaration]) -> None:
+def _add(to: argparse._ActionsContainer, arguments: Iterable[Declaration]) -> None:
     for each in arguments:
         each(to)
 

@@ -27,6 +27,8 @@ from routewright.wire.timestamps import time_short, timestamp
 
 Style = Literal["plain", "title", "good", "bad", "dim"]
 _COLOURS: dict[Style, str] = {"plain": "", "title": "bold", "good": "green", "bad": "red", "dim": "dim"}
+StyleOf = Callable[[Any], Style]
+"""Chooses the style of a record by its fields."""
 
 LIST_PRICE = " (list price; the sandbox bills nobody)"
 USUAL_TIME = " (the model's usual; the sandbox does not wait)"
@@ -77,7 +79,7 @@ def facts(named: Mapping[str, str]) -> Table:
     return Table([Row((name, value)) for name, value in named.items() if value], prose=True)
 
 
-def listing(things: Iterable[Mapping[str, Any]], columns: str, style: Callable[[Any], Style] | None = None) -> Table:
+def listing(things: Iterable[Mapping[str, Any]], columns: str, style: StyleOf | None = None) -> Table:
     """Records as a table. ``columns`` are paths of fields, as ``id plan limits.concurrency``."""
     records, paths = list(things), columns.split()
     numeric = {path for path in paths for each in records if isinstance(_field(each, path), int | float)}
@@ -89,12 +91,12 @@ def listing(things: Iterable[Mapping[str, Any]], columns: str, style: Callable[[
     return Table(rows, head)
 
 
-def ended(field: str) -> Callable[[Any], Style]:
+def ended(field: str) -> StyleOf:
     """The style of records that have ended at the time in this field, or not."""
     return lambda each: "dim" if each[field] else "plain"
 
 
-def fields(thing: Mapping[str, Any]) -> Table:
+def fields(thing: Mapping[str, object]) -> Table:
     """A record as a table of names and values. Empty values are left out."""
     named = {}
     for name, value in thing.items():
@@ -286,7 +288,7 @@ class Screen:
         self._mid_line = False
         self._out.flush()
 
-    def json(self, value: Any) -> None:
+    def json(self, value: object) -> None:
         """Write one JSON object: on one line for a pipe, indented for a person."""
         encoded = msgspec.json.encode(value)
         self._write_json(_decoded(msgspec.json.format(encoded) if self.is_terminal else encoded))
@@ -310,7 +312,9 @@ class Screen:
         if note:
             self.note(note)
 
-    def listing(self, name: str, things: Iterable[Any], columns: str, lack: str, style: Any = None) -> None:
+    def listing(
+        self, name: str, things: Iterable[object], columns: str, lack: str, style: StyleOf | None = None
+    ) -> None:
         """Write a list of records: as JSON under a name, else as a table, or say that there is none."""
         records = msgspec.to_builtins([*things])
         self.report({name: records}, listing(records, columns, style), note="" if records else lack)
@@ -342,7 +346,7 @@ def picked(thing: object, names: str) -> JsonObject:
     return {name: getattr(thing, name) for name in names.split()}
 
 
-def json_line(value: Any) -> str:
+def json_line(value: object) -> str:
     """A JSON object on one line."""
     return _decoded(msgspec.json.encode(value))
 

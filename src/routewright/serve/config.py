@@ -34,7 +34,7 @@ SECRETS = {"tls.key_password"}
 def _must(says: str, holds: Callable[[Any], bool]) -> AfterValidator:
     """Refuse values that do not hold, in these words."""
 
-    def check(value: Any) -> Any:
+    def check(value: object) -> object:
         if not holds(value):
             raise PydanticCustomError("range", f"must {says}")
         return value
@@ -251,7 +251,7 @@ _KINDS = {path: str(field.annotation) for path, field in keys_of(ServeFile)}
 VARIABLES = {f"ROUTEWRIGHT_{path.upper().replace('.', '_')}": path for path in _KINDS}
 """The path of the key that each environment variable sets."""
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-_READ: dict[str, Callable[[str], Any]] = {
+_READ: dict[str, Callable[[str], object]] = {
     "tuple": lambda text: [each.strip() for each in text.split(",")],
     "bool": lambda text: _WORDS.get(text.lower(), text),
     "int": int,
@@ -315,7 +315,7 @@ class Sources:
         raise ValidationFailed.of(*found)
 
 
-def _holds(content: Any, key: str) -> bool:
+def _holds(content: object, key: str) -> bool:
     for part in key.split("."):
         if not isinstance(content, dict) or part not in content:
             return False
@@ -323,7 +323,7 @@ def _holds(content: Any, key: str) -> bool:
     return True
 
 
-def _value(path: str, text: str) -> Any:
+def _value(path: str, text: str) -> object:
     """The text of a variable as a value of its key, or as it is: then the shape refuses it."""
     for kind, read_as in _READ.items():
         if kind in _KINDS[path]:

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from msgspec.structs import replace
@@ -106,7 +107,7 @@ class WorkerConfig(Config):
             sys.exit(STARTUP_FAILURE)
 
 
-def _end_after(supervisor: Any) -> None:
+def _end_after(supervisor: BaseProcess) -> None:
     supervisor.join()
     signal.raise_signal(signal.SIGTERM)
 

@@ -53,7 +53,7 @@ class VendorCall(ABC):
     """Names of a route request's fields in this API."""
     refused: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Fields that are refused, with the problem and the hint."""
-    as_ever: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    as_ever: ClassVar[Mapping[str, tuple[object, ...]]] = {}
     """Values that change nothing: fields with these are accepted silently."""
 
     def __init__(self, known: Known = NOBODY) -> None:

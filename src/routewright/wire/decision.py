@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from enum import IntFlag, StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 from .model import Model
-from .plain import Struct
+from .plain import JsonObject, Struct
 from .policy import Policy
 from .request import Effort, Goal, Strategy
 
@@ -169,7 +169,7 @@ class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """Limit on reasoning tokens, instead of an effort."""
     hour_cache: bool = False
     """True: cache marks ask for one hour, which may cost more."""
-    reading: dict[str, Any] | None = None
+    reading: JsonObject | None = None
     """Only in stored decisions of the builds that predicted ``quality`` themselves. These cannot be replayed."""
     workload: tuple[int, int] | None = None
     """How much longer answers of this workload are, and how much slower, in quarter octaves."""

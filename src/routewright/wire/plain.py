@@ -55,7 +55,7 @@ class PlainData:
         """Accept an instance, or plain data that converts to one."""
         from pydantic_core import core_schema as make
 
-        def passed(value: Any, inner: Any) -> Any:
+        def passed(value: object, inner: object) -> object:
             if isinstance(value, cls):
                 return value
             if cls._shape is not None:

@@ -8,7 +8,7 @@ from msgspec import field
 
 from routewright.errors import ValidationFailed
 
-from .plain import Struct
+from .plain import JsonObject, Struct
 
 
 class BudgetDict(TypedDict, total=False):
@@ -51,12 +51,12 @@ class ParamsDict(TypedDict, total=False):
     max_output_tokens: float | None
     stop: str | list[str] | None
     seed: float | None
-    response_format: dict[str, Any] | None
+    response_format: JsonObject | None
     reasoning: Effort | ReasoningBudgetDict | None
     parallel_tool_calls: bool | None
     service_tier: ServiceTier | None
     verbosity: Verbosity | None
-    extra: dict[str, dict[str, Any]] | None
+    extra: dict[str, JsonObject] | None
 
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
@@ -165,7 +165,7 @@ class Reasoning(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
     provider: str
     """Provider of the model that produced it."""
-    items: list[dict[str, Any]]
+    items: list[JsonObject]
     """The vendor's own items, signatures included."""
     text: str | None = None
     """The readable part, if the vendor provides one. Not sent back."""
@@ -193,7 +193,7 @@ class FunctionSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     name: str
     description: str | None = None
     """Tells the model what the function does."""
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     """JSON Schema of type ``object``."""
     strict: bool | None = None
     """True: arguments must match the schema exactly."""
@@ -210,7 +210,7 @@ class Tool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Flat form, with ``description``, ``parameters`` and ``strict``."""
     description: str | None = None
     """Tells the model what the function does."""
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     """JSON Schema of type ``object``."""
     strict: bool | None = None
     """True: arguments must match the schema exactly."""
@@ -304,7 +304,7 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     """Sequences at which the answer stops; they are not part of it."""
     seed: float | None = None
     """Makes sampling repeatable, as far as the vendor supports it."""
-    response_format: dict[str, Any] | None = None
+    response_format: JsonObject | None = None
     """Type ``text``, ``json_object``, or ``json_schema`` with a schema."""
     reasoning: Effort | ReasoningBudget | None = None
     """Reasoning effort, or a limit in tokens. Models that do not support it are excluded."""
@@ -315,7 +315,7 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     ``ignored_params``."""
     verbosity: Verbosity | None = None
     """Length of answers. Ignored and listed likewise where it is not supported."""
-    extra: dict[str, dict[str, Any]] | None = None
+    extra: dict[str, JsonObject] | None = None
     """Vendor-specific fields by provider name, sent unchanged to that provider only. Callers with a key may send those
     that are known to be harmless."""
 
@@ -347,7 +347,7 @@ class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """``auto``, ``none``, ``required``, or a declared tool by its name or as an object."""
     params: Params | None = None
     """Sampling parameters passed on to the model."""
-    metadata: dict[str, Any] | None = None
+    metadata: JsonObject | None = None
     """Tags kept in the trace: any JSON object up to 16 KiB."""
     timeout_ms: float | None = None
     """Time limit for the whole call: decision, attempts, retries, fallbacks and stream. Default: 60,000."""

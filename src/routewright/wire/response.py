@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from msgspec import field
 
 from routewright.errors import RouterError
 
-from .plain import Struct
+from .plain import JsonObject, Struct
 from .request import Reasoning, ToolCall
 
 
@@ -90,7 +90,7 @@ class ErrorBody(Struct, frozen=True, omit_defaults=True):
     type: str
     request_id: str | None = None
     trace_id: str | None = None
-    detail: dict[str, Any] | None = None
+    detail: JsonObject | None = None
 
 
 class ErrorEnvelope(Struct, frozen=True):

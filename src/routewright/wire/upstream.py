@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
 
 from msgspec import Struct
 
 from .model import Model
+from .plain import JsonObject
 from .request import Message, NamedToolChoice, Params, Tool
 
 
@@ -91,7 +91,7 @@ class Thought(Struct, frozen=True):
 
     text: str = ""
     """Readable text or summary; empty if the vendor gives none."""
-    item: dict[str, Any] | None = None
+    item: JsonObject | None = None
     """A complete item in the vendor's format, to send back with the next turn."""
 
 

@@ -35,7 +35,7 @@ def misfits(arguments: Mapping[str, object], schema: Mapping[str, object] | None
     """Errors in arguments by the first level of their schema, worded for the model."""
     schema = schema or {}
     properties, required = schema.get("properties"), schema.get("required")
-    known: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+    known: Mapping[str, object] = properties if isinstance(properties, Mapping) else {}
     found = [f"{name} is missing" for name in _listed(required) if name not in arguments]
     for name, value in arguments.items():
         wanted = known.get(name)
@@ -140,7 +140,7 @@ def run_of(document: object) -> AgentRequest:
 def checked_run(request: AgentRequest) -> AgentRequest:
     """Check the rules. Raises ``ValidationFailed``."""
     found: list[Problem] = []
-    task: Any = request.task
+    task: object = request.task
     if not isinstance(task, str) or not task.strip(BLANK) or len(task) > MOST_TASK or not is_unicode(task):
         found.append(
             Problem("task", f"must be a text of 1 to {MOST_TASK} characters, got {shown(task)}", example("task"))

@@ -42,6 +42,8 @@ _REFUSED = {
     "GROUPREF": "a back-reference; write out what it repeats",
     "GROUPREF_EXISTS": "a condition; write alternatives",
 }
+_Argument = Any  # of an item in what ``re`` parsed: codes, or items, as its kind says
+_Item = tuple[object, _Argument]
 
 
 class Node(NamedTuple):
@@ -111,11 +113,11 @@ def check_custom(path: str, custom: object, problems: Problems) -> None:
             problems.append(Problem(joined(path, name), problem, hint or "see the documentation of Python's re"))
 
 
-def _is_boundary(items: list[Any]) -> bool:
+def _is_boundary(items: list[_Item]) -> bool:
     return [(str(kind), str(value)) for kind, value in items] == [("AT", "AT_BOUNDARY")]
 
 
-def _sequence(items: list[Any], follow: tuple[str, ...], *, repeated: bool) -> Node:
+def _sequence(items: list[_Item], follow: tuple[str, ...], *, repeated: bool) -> Node:
     """A sequence. ``follow``: classes of what can come after it; ``repeated``: it is inside a repeat."""
     nodes = list[Node]()
     for item in reversed(items):
@@ -134,7 +136,7 @@ def _sequence(items: list[Any], follow: tuple[str, ...], *, repeated: bool) -> N
     )
 
 
-def _node(kind: Any, value: Any, *, follow: tuple[str, ...], repeated: bool) -> Node:
+def _node(kind: object, value: _Argument, *, follow: tuple[str, ...], repeated: bool) -> Node:
     match str(kind):
         case "LITERAL" | "NOT_LITERAL" | "IN" | "ANY":
             class_ = _class(str(kind), value)
@@ -189,7 +191,7 @@ def _check_apart(node: Node, follow: tuple[str, ...]) -> None:
         raise ValueError(f"has a repeat that may take what follows it, which is ambiguous; {hint}")
 
 
-def _class(kind: str, value: Any) -> str:
+def _class(kind: str, value: _Argument) -> str:
     """A class of characters, as inside brackets."""
     if kind == "ANY":
         return r"^\n"
@@ -212,7 +214,7 @@ def _class(kind: str, value: Any) -> str:
     return "".join(written)
 
 
-def _codes(item: Any, detail: Any) -> Iterable[int]:
+def _codes(item: object, detail: _Argument) -> Iterable[int]:
     """The characters named in a part of a class."""
     match str(item):
         case "LITERAL":

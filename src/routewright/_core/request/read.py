@@ -87,7 +87,7 @@ def shaped_request(body: bytes) -> RouteRequest:
 
 def as_request(
     value: str | Sequence[Message | Mapping[str, object]] | Mapping[str, object] | RouteRequest,
-    overrides: Mapping[str, Any],
+    overrides: Mapping[str, object],
 ) -> RouteRequest:
     """Build a request from what a caller passed. Overrides replace its fields. Dicts use the wire spelling; a struct is
     accepted wherever a dict is. Raises ``ValidationFailed``; paths into structs use attribute names."""
@@ -251,7 +251,7 @@ def _number(name: str, value: object, allowed: Range, hint: str) -> float:
     return value
 
 
-def _overridden(made: RouteRequest, overrides: Mapping[str, Any]) -> RouteRequest:
+def _overridden(made: RouteRequest, overrides: Mapping[str, object]) -> RouteRequest:
     """The request with fields replaced by arguments. ``timeout`` and ``max_retries`` must agree with its own."""
     for name in overrides:
         if name == "messages":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from routewright._core.request.read import BRIEF_TOKENS
 from routewright.errors import ProviderFault
@@ -35,13 +34,13 @@ class Thinking:
     """Supported efforts, weakest first. Others become the nearest one, the higher of two."""
     effort: str = "reasoning_effort"
     """Field of the effort."""
-    on: Mapping[str, Any] = field(default_factory=dict)
+    on: Mapping[str, object] = field(default_factory=dict)
     """Sent with every effort or budget."""
-    off: Mapping[str, Any] | None = None
+    off: Mapping[str, object] | None = None
     """Disables reasoning. None: not possible."""
     bound: str = ""
     """Field of a budget in tokens; empty: not supported. Without ``words``, efforts are sent as budgets."""
-    bounded: Mapping[str, Any] | None = None
+    bounded: Mapping[str, object] | None = None
     """Sent with a budget instead of ``on``."""
     least: int = 1
     """Smallest budget."""
@@ -118,7 +117,7 @@ def at(path: str, value: object) -> JsonObject:
     return {first: at(rest, value) if rest else value}
 
 
-def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> JsonObject:
+def merged(one: Mapping[str, object], other: Mapping[str, object]) -> JsonObject:
     """Merge two documents: objects recursively, other values from ``other``."""
     made = dict(one)
     for name, value in other.items():

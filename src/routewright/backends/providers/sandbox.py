@@ -161,7 +161,7 @@ def _chunks(call: UpstreamCall, answer: str | None) -> Iterable[Chunk]:
 # --- examples
 
 
-def example_of(schema: Any) -> Any:
+def example_of(schema: object) -> object:
     """A small value that matches a JSON schema.
 
     Supports const, enum, local references, anyOf, oneOf, allOf, type, properties, required, items, prefixItems,
@@ -179,7 +179,7 @@ class _Example:
         self._root = root
         self._left = MOST_VALUES
 
-    def value(self, schema: Any, depth: int) -> Any:
+    def value(self, schema: object, depth: int) -> object:
         """One value. None beyond the limits."""
         self._left -= 1
         if self._left < 0 or depth > MOST_DEPTH:
@@ -219,7 +219,7 @@ class _Example:
         size = min(max(len(_WORD), schema.get("minLength", 0)), schema.get("maxLength", inf), MOST_CHARACTERS)
         return _FORMATS.get(schema.get("format", "")) or (_WORD * -(-size // len(_WORD)))[:size]
 
-    def _all_of(self, schemas: Iterable[Any]) -> JsonObject:
+    def _all_of(self, schemas: Iterable[object]) -> JsonObject:
         """Merge schemas: union of properties and required names; for other keys, the last one wins."""
         made: JsonObject = {}
         for each in schemas:

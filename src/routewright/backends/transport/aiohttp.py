@@ -96,7 +96,7 @@ class _Pool(LoopPool):
         super().__init__(loop)
         self._sockets = known = weakref.WeakSet[socket.socket]()
 
-        def make_socket(address: Any) -> socket.socket:
+        def make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
             made = socket.socket(*address[:3])
             known.add(made)
             return made

@@ -35,7 +35,7 @@ EVENTS = Head(200, {"content-type": "text/event-stream"})
 # chat completions, good and bad
 
 
-def document(said: Any = ANSWER, *, finish: str | None = "stop", usage: Any = USAGE, **message: Any) -> bytes:
+def document(said: object = ANSWER, *, finish: str | None = "stop", usage: object = USAGE, **message: object) -> bytes:
     """A whole answer. ``usage=None`` leaves it out."""
     spoken = {"role": "assistant", "content": said} | message
     told = {} if usage is None else {"usage": usage}
@@ -43,7 +43,7 @@ def document(said: Any = ANSWER, *, finish: str | None = "stop", usage: Any = US
     return json.dumps(_named("chat.completion") | {"choices": [choice]} | told).encode()
 
 
-def delta(said: Any = None, *, finish: str | None = None, **more: Any) -> bytes:
+def delta(said: object = None, *, finish: str | None = None, **more: object) -> bytes:
     """An event with a piece of an answer."""
     spoken = ({} if said is None else {"content": said}) | more
     return event({"choices": [{"index": 0, "delta": spoken, "finish_reason": finish}]})
@@ -59,7 +59,7 @@ def tokens(said: str = ANSWER) -> bytes:
     return delta("", role="assistant") + b"".join(map(delta, re.findall(r"\S+\s*|\s+", said)))
 
 
-def ending(finish: str | None = "stop", usage: Any = USAGE) -> bytes:
+def ending(finish: str | None = "stop", usage: object = USAGE) -> bytes:
     """How a stream ends. ``usage=None`` leaves it out."""
     told = b"" if usage is None else event({"choices": [], "usage": usage})
     return delta(finish=finish) + told + DONE
@@ -139,7 +139,7 @@ def _limited(name: str, told: float | None, **headers: str) -> Scenario:
     return _status(429, name, what, FaultKind.RATE_LIMITED, body, told, **headers)
 
 
-def _usage(name: str, what: str, usage: Any) -> Scenario:
+def _usage(name: str, what: str, usage: object) -> Scenario:
     plain = Play((JSON, document(usage=usage)), None)
     streamed = Play((EVENTS, tokens(), ending(usage=usage)), None)
     return Scenario(f"usage_{name}", what, plain, streamed)
