@@ -131,7 +131,7 @@ class App:
             if exchange.status is None:
                 await exchange.shielded(_fail(exchange, stopped()))
             raise
-        except Exception as error:
+        except Exception as error:  # of the host's plug-ins, or a defect; a client must get a 500
             await _fail(exchange, error)
         finally:
             if self._observers:
@@ -139,7 +139,7 @@ class App:
                 for observer in self._observers:
                     try:
                         observer(exchange)
-                    except Exception:  # of the host; the response has been sent
+                    except Exception:  # an observer of the host may raise anything; the response has been sent
                         _log.exception("an observer of requests failed")
 
     async def _live(self, receive: Receive, send: Send) -> None:

@@ -188,7 +188,7 @@ class RunningFunction(Struct, eq=False):
                 piece = await anext(self.reply, _END)
         except (ProviderFault, StopAsyncIteration):
             raise
-        except Exception as error:
+        except Exception as error:  # a function of the host may raise anything
             raise ProviderFault(
                 FaultKind.SERVER, f"the function raised {raised_in(error)}", hint=hint_of(error)
             ) from error

@@ -153,7 +153,7 @@ class LiteLLMProvider(BaseProvider):
         """Features that litellm does not support for a model (``protocols.BaseProvider``)."""
         try:
             known = litellm.get_supported_openai_params(model=wire_name(model), custom_llm_provider=self._vendor)
-        except Exception:  # the call itself will report the error
+        except Exception:  # litellm raises a bare one for unknown vendors; the call itself will report it
             known = None
         lacking = _THINKING[0].lacking if model.reasoning else ()
         unknown = [] if known is None else [each for each, argument in _FEATURES.items() if argument not in known]
@@ -200,7 +200,7 @@ class LiteLLMProvider(BaseProvider):
             return await litellm.acompletion(**(opened | body | own))
         except ProviderFault:  # of the request: nothing was sent
             raise
-        except Exception as error:
+        except Exception as error:  # litellm passes on what its many clients raise
             fault = self._fault(error, answered=False)
         raise fault  # outside of the handler: its context must not contain litellm's message
 
@@ -225,7 +225,7 @@ class LiteLLMProvider(BaseProvider):
             fault.answered = True
             conceal(fault, self._redact)
             raise
-        except Exception as error:
+        except Exception as error:  # litellm passes on what its many clients raise
             failed = self._fault(error, answered=True)
         raise failed  # outside of the handler: its context must not contain litellm's message
 

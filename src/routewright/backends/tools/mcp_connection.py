@@ -117,7 +117,7 @@ class Connection:
                 self._session = session
                 self._is_open.set()
                 await self._closing.wait()
-        except Exception as error:
+        except Exception as error:  # of the SDK, its transports and the server; raised again for the caller
             self._error = error
         finally:
             self._is_open.set()
