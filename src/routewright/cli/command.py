@@ -208,7 +208,7 @@ def either(*arguments: Declaration) -> Declaration:
     return lambda to: _add(to.add_mutually_exclusive_group(), arguments)
 
 
-def _add(to: argparse._ActionsContainer, arguments: Iterable[Declaration]) -> None:
+def _add(to: Any, arguments: Iterable[Declaration]) -> None:
     for each in arguments:
         each(to)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from .account import Durability, Environment, Expect, Secret
 from .events import StoredEvent
-from .plain import JsonObject
 
 EventType = Literal[
     "router.fallback_triggered",
@@ -203,6 +202,6 @@ class WebhookEvent(Struct, frozen=True, order=True):
     """The same in every delivery of the event."""
     type: str
     """An ``EventType``, or one that a later version added."""
-    data: JsonObject
+    data: dict[str, Any]
     """Particulars, by type."""
     api_version: str = "v1"
