@@ -268,10 +268,7 @@ class Caching:
         if self._waits:
             self._worker.start_if_open(partial(self._put, lookup, entry))
             return
-        try:
-            at_once(self.cache.put(entry))
-        except Exception as error:  # the call has its answer
-            _log.warning("the response cache failed: %s", raised_in(error))
+        at_once(self.asked(self.cache.put(entry)))
         self.forget(lookup)
 
     async def _put(self, lookup: Lookup, entry: CacheEntry) -> None:

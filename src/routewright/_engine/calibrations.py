@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from typing import TypeAlias
@@ -127,12 +128,10 @@ class Calibrations:
         self, told: Told, rest: Iterator[Compare], texts: tuple[str, str, str], space: Space, seen: Observation
     ) -> None:
         while isinstance(told, Awaitable):
-            try:
-                said = await told
-                told = None if said is None else bool(said)
-            except Exception as error:  # of a custom comparator: the next one is asked
-                self._log_comparator(error)
-                told = None
+            pending, told = told, None
+            with self._logging_faults():
+                verdict = await pending
+                told = None if verdict is None else bool(verdict)
             if told is None:
                 told = self._told(rest, texts)
         self.learn(space, replace(seen, right=told is True))
@@ -140,19 +139,21 @@ class Calibrations:
     def _told(self, rest: Iterator[Compare], texts: tuple[str, str, str]) -> Told:
         """The verdict of the first comparator that has one. It may have to be awaited."""
         for compare in rest:
-            try:
+            with self._logging_faults():
                 told = compare(*texts)
                 if told is not None:
                     return told if isinstance(told, Awaitable) else bool(told)
-            except Exception as error:  # as above
-                self._log_comparator(error)
         return None
 
-    def _log_comparator(self, error: Exception) -> None:
-        now = self._clock.monotonic()
-        if now >= self._log_again_at:
-            self._log_again_at = now + LOG_EVERY_S
-            _log.warning("a comparator of answers failed: %s", raised_in(error))
+    @contextmanager
+    def _logging_faults(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # of a custom comparator: the next one is asked
+            now = self._clock.monotonic()
+            if now >= self._log_again_at:
+                self._log_again_at = now + LOG_EVERY_S
+                _log.warning("a comparator of answers failed: %s", raised_in(error))
 
     def learn(self, space: Space, observation: Observation) -> None:
         with self._guard.lock:

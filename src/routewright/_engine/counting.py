@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -42,11 +43,9 @@ class Counting:
         models = call.board.forecast.pool.models
         if self.predictor is None:
             return decision_input
-        try:
+        with _named("the quality predictor"):
             qualities = self.predictor.predict(call.request, models)
             column = None if qualities is None else quality_column(qualities)
-        except Exception as error:  # its message may hold the prompt
-            raise InternalError(f"the quality predictor failed with {type(error).__name__}") from error
         if column is not None and len(column) != len(models):
             raise InternalError(f"the quality predictor gave {len(column)} qualities for {len(models)} models")
         return replace(decision_input, quality=column)
@@ -94,9 +93,16 @@ class Counting:
         return self._tokens(sample, bounds_of(sample), VOCABULARIES[:1])
 
     def _tokens(self, request: RouteRequest, bounds: TokenBounds, encodings: Sequence[Vocabulary]) -> TokenBounds:
-        try:
+        with _named("the token counter"):
             return self._count(request, bounds, encodings)
-        except RouterError:
-            raise
-        except Exception as error:  # its message may hold the prompt
-            raise InternalError(f"the token counter failed with {type(error).__name__}") from error
+
+
+@contextmanager
+def _named(part: str) -> Iterator[None]:
+    """Turn what a part of the host raises into an ``InternalError`` that names the part."""
+    try:
+        yield
+    except RouterError:
+        raise
+    except Exception as error:  # its message may hold the prompt
+        raise InternalError(f"{part} failed with {type(error).__name__}") from error

@@ -135,7 +135,7 @@ def _encoded(value: Any) -> str:
         return value.encode(errors="replace").decode()  # half a surrogate pair becomes "?"
     try:
         return json.encode(value, enc_hook=_dumped).decode()
-    except Exception:  # the result's own methods may raise anything
+    except (MsgspecError, TypeError, ValueError, AttributeError, RecursionError):
         raise ToolFailed(f"the result is of type {type(value).__name__}, which JSON cannot hold") from None
 
 
