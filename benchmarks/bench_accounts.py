@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.contracts.storage.samples import Draft
 
 from routewright import MemoryStorage, Router, SqliteStorage
-from routewright._core.accounts.ledger import settle
+from routewright._core.accounts.settlement import settle
 from routewright._core.accounts.state import State
 from routewright.protocols import Facts
 from routewright.wire import Account, Ask, Caller, Claim, Grant, LedgerRow, PutAccount, PutKey, RunLimit, Tokens

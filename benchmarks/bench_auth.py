@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from routewright import Console, MemoryStorage, SqliteStorage
-from routewright._core.account import SHOWN, Pepper, new_key
+from routewright._core.accounts.keys import SHOWN, Pepper, new_key
 from routewright._core.crypto import derive
 from routewright.authentication import PURPOSE
 from routewright.errors import AuthenticationFailed

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import MemoryStorage, SqliteStorage
-from routewright._core.accounts.payer import End
+from routewright._core.accounts.settlement import End, end_hold
 from routewright._core.accounts.state import State
 from routewright.errors import RateLimited
 from routewright.wire import Account, Ask, Caller, Grant, PutAccount, PutKey, RateLimits
@@ -59,7 +59,7 @@ def check(state: State, ask: Ask) -> None:
     at = time.monotonic()
     state.begin(1, at, at + 30.0)
     state.admit(ask, 1, AT_S)
-    state.end(End(ask.id, 0))
+    end_hold(state, End(ask.id, 0))
 
 
 class TestStep:

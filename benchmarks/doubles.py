@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from routewright import Catalogue, Model, Router, Settings, UpstreamCall
-from routewright._core.accounts.state import Expired, KeptResult
+from routewright._core.accounts.settlement import Expired
+from routewright._core.idempotency import KeptResult
 from routewright.protocols import Provider, Storage, TraceDraft
 from routewright.wire import Account, Chunk, Delta, Finish, Key, Query, Scan, Snapshot, Usage, Write, Written
 

@@ -28,7 +28,7 @@ from msgspec import Struct
 
 import routewright
 from routewright import Catalogue, Decision, ExecutionLimits, Model, RateLimits, Router, RouterError, Settings, errors
-from routewright._core.account import PLANS
+from routewright._core.accounts.terms import PLANS
 from routewright._core.attempts.faults import ENDINGS, FAULTS, SIGNS, Rule
 from routewright._core.request.rules import NUMBERS
 from routewright._core.routing.pool import FEATURES

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import Caller, Console, MemoryStorage, SqliteStorage, ValidationFailed
-from routewright._core.account import new_key, unknown_key
+from routewright._core.accounts.keys import new_key, unknown_key
 from routewright._core.crypto import derive, mac
 from routewright.errors import AuthenticationFailed, StorageUnavailable
 from routewright.protocols import Storage

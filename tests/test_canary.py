@@ -38,7 +38,7 @@ from routewright import (
     Trace,
     ValidationFailed,
 )
-from routewright._core.account import new_key
+from routewright._core.accounts.keys import new_key
 from routewright._core.request.read import decode_request
 from routewright.errors import BlockedByPolicy, InternalError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Storage

@@ -27,8 +27,7 @@ from routewright import (
     TraceStore,
     ValidationFailed,
 )
-from routewright._core.account import PLANS
-from routewright._core.account_fields import account_terms
+from routewright._core.accounts.terms import PLANS, account_terms
 from routewright.console import BlockingConsole
 from routewright.errors import AuthenticationFailed, InternalError, NotFound, StorageUnavailable
 from routewright.protocols import Storage

@@ -42,9 +42,10 @@ CORE_ORDER = (
     "routing/refusal routing/decide routing/decision routing/what_if idempotency cache/key cache/answers "
     "cache/question cache/calibration cache/guards attempts/faults attempts/timeouts attempts/retry "
     "attempts/breaker attempts/journal webhooks/signature agent/calculator agent/request agent/machine limits "
-    "guardrails/screen guardrails/capture attempt attempts/fallback attempts/machine trace/spans account "
-    "account_fields snapshot_delta webhooks/outbox webhooks/endpoint accounts/payer accounts/state accounts/ledger "
-    "accounts/wait_queue accounts/books call routing/choice outcome agent/record catalogue/price_list"
+    "guardrails/screen guardrails/capture attempt attempts/fallback attempts/machine trace/spans "
+    "accounts/keys accounts/terms snapshot_delta webhooks/outbox webhooks/endpoint accounts/holds accounts/purses "
+    "accounts/payer accounts/state accounts/settlement accounts/log accounts/eviction accounts/ledger "
+    "accounts/wait_queue call routing/choice outcome agent/record catalogue/price_list"
 ).split()
 ENGINE_ORDER = (
     "context request_input storage readiness retention webhooks capture counting answer "
@@ -99,6 +100,8 @@ FIELDS = {
     if not name.startswith("__")
 }
 """Of the two records of a request."""
+MOST_SQL_LINES = 60
+"""Of a function."""
 OWN_TIMEOUTS = {"fail_after", "move_on_after", "fail_at", "move_on_at", "wait_for", "timeout_at"}
 
 
@@ -338,3 +341,11 @@ def test_outer_packages_import_only_what_users_import() -> None:
 def test_no_file_has_a_leftover_name() -> None:
     for path in modules():
         assert path.stem not in {"utils", "common", "helpers", "handlers", "misc", "base", "v2"}, path
+
+
+def test_no_function_in_sql_is_long() -> None:
+    scripts = [path.read_text("utf-8") for path in SRC.rglob("*.sql")]
+    functions = re.findall(r"^CREATE OR REPLACE FUNCTION (\w+)(.*?\$\$.*?\$\$;)$", "\n".join(scripts), re.M | re.S)
+    assert len(functions) > 30
+    assert [name for name, body in functions if body.count("\n") >= MOST_SQL_LINES] == []
+    assert sum(script.count("\n") for script in scripts) <= 1_000

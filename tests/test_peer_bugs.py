@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "routewright"
 STATE = "_core/accounts/state.py"
-LEDGER = "_core/accounts/ledger.py"
+SETTLEMENT = "_core/accounts/settlement.py"
 WINDOW = "_core/limits.py"
 DESK = "backends/storage/sqlite/transaction.py"
 ADMISSION = "tests/engine/test_admission.py"
@@ -51,9 +51,9 @@ BUGS = [
     Bug(
         "a reservation is cut to the room that is left, so a hard limit is not hard",
         STATE,
-        "            short = self._short(purses, nanos, 0)",
+        "            short = self._short(purses, nanos)",
         "            nanos = min([nanos, *(limit - sums.spent for sums, limit in purses if limit and limit > 0)])\n"
-        "            short = self._short(purses, nanos, 0)",
+        "            short = self._short(purses, nanos)",
         ACCOUNTS,
         "Memory and money_is_reserved_at_all_levels",
     ),
@@ -134,9 +134,9 @@ BUGS = [
     ),
     Bug(
         "reserved tokens are not corrected by what was used",
-        STATE,
-        "                        window.correct(hold.taken_at, end.tokens - hold.tokens)",
-        "                        pass",
+        SETTLEMENT,
+        "                    window.correct(hold.taken_at, end.tokens - hold.tokens)",
+        "                    pass",
         ADMISSION,
         "tokens_count_at_the_worst_case",
     ),
@@ -150,7 +150,7 @@ BUGS = [
     ),
     Bug(
         "what is settled again is counted twice",
-        LEDGER,
+        SETTLEMENT,
         "        rows = tuple([row for row in rows if row.attempt not in booked])",
         "        rows = tuple(rows)",
         ACCOUNTS,
@@ -191,7 +191,7 @@ BUGS = [
     Bug(
         "two calls with one idempotency key both run, if the second comes before the first has ended",
         STATE,
-        "            self.claims[hold.claim] = hold",
+        "            self.claims.running[hold.claim] = hold",
         "            pass",
         ADMISSION,
         "are_one_call",
@@ -199,15 +199,16 @@ BUGS = [
     Bug(
         "one who waits for a call with his key is sent away with an error",
         STATE,
-        "        return Wait(claim, None) if kept is None else Replay(kept.result)",
-        '        if kept is None:\n            raise RouterTimeoutError("it runs")\n        return Replay(kept.result)',
+        "                return owner_of_key if isinstance(owner_of_key, Replay) else Wait(scope, None)",
+        "                if isinstance(owner_of_key, Replay):\n                    return owner_of_key\n"
+        "                raise TimeoutError",
         ADMISSION,
         "are_one_call",
     ),
     Bug(
         "a failure keeps its idempotency key, so that nobody may try again",
         STATE,
-        "            self.claims.pop(hold.claim, None)",
+        "            self.claims.running.pop(hold.claim, None)",
         "            pass",
         ADMISSION,
         "after_a_failure_the_next_call_with_the_key_runs",
@@ -224,7 +225,7 @@ BUGS = [
     ),
     Bug(
         "a threshold is told of again with every call",
-        LEDGER,
+        SETTLEMENT,
         "    shelf.put_told(account.name, name, reached[-1])",
         "    pass",
         ACCOUNTS,

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, cast, get_args
 
 from . import wire
-from ._core.account import SCOPES
-from ._core.account_fields import KEY_THERE, told
+from ._core.accounts.keys import SCOPES
+from ._core.accounts.terms import KEY_THERE, told
 from ._core.policy import checked_policy
 from ._core.request.rules import check_names
 from .catalogue import Catalogue

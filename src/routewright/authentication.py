@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ._core.account import Pepper, is_live, told_key, unknown_key
+from ._core.accounts.keys import Pepper, is_live, told_key, unknown_key
 from ._core.crypto import derive, same
 from .coordination import RECHECK_S
 from .errors import RouterError, ValidationFailed

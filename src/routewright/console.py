@@ -15,10 +15,10 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from . import wire
-from ._core.account import RANDOM_BYTES, SHOWN, is_live, new_key
-from ._core.account import limits_of as limits_of
-from ._core.account_fields import SomeLimits as SomeLimits
-from ._core.account_fields import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
+from ._core.accounts.keys import RANDOM_BYTES, SHOWN, is_live, new_key
+from ._core.accounts.terms import SomeLimits as SomeLimits
+from ._core.accounts.terms import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
+from ._core.accounts.terms import limits_of as limits_of
 from ._core.crypto import seal
 from ._core.outcome import event_of
 from ._core.webhooks.endpoint import (

@@ -1,21 +1,23 @@
 """Opens storages, caches and coordinations by URL; and exports the building blocks of custom storages.
 
-``check_batch`` and ``ids_of`` check the preconditions of a batch, ``selects`` applies a selection, and ``Rollups`` are
-the sums behind reports. A storage with accounts implements ``Shelf``; ``State``, ``WaitQueue``, ``settle`` and
-``expired_row`` are the rules over it. ``next_label`` and ``added`` are rules for data that processes share
-(``docs/how-to/own-storage.md``)."""
+``check_batch`` and ``ids_of`` check the preconditions of a batch, ``selects`` applies a selection, and ``Rollups``
+are the sums behind reports. A storage with accounts implements ``Shelf``; ``State``, ``WaitQueue``, ``settle``,
+``end_hold``, ``expire_hold``, ``expired_row`` and ``Eviction`` are the rules over it. ``next_label`` and ``added``
+are rules for data that processes share (``docs/how-to/own-storage.md``)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ._core.accounts.ledger import Shelf, expired_row, settle
-from ._core.accounts.payer import Hold
-from ._core.accounts.state import Expired, KeptResult, State
+from ._core.accounts.eviction import Eviction
+from ._core.accounts.holds import Hold
+from ._core.accounts.settlement import End, Expired, Shelf, end_hold, expire_hold, expired_row, settle
+from ._core.accounts.state import State
 from ._core.accounts.wait_queue import WaitQueue
 from ._core.analytics.rollup import Rollups
 from ._core.attempts.statistics import added
+from ._core.idempotency import KeptResult
 from ._core.policy import next_label
 from ._core.trace.filter import selects
 from ._core.write_batch import check_batch, check_digests, ids_of
@@ -27,6 +29,8 @@ from .wire.account import without_password
 from .wire.problems import did_you_mean, shown
 
 __all__ = [
+    "End",
+    "Eviction",
     "Expired",
     "Hold",
     "KeptResult",
@@ -38,6 +42,8 @@ __all__ = [
     "added",
     "check_batch",
     "check_digests",
+    "end_hold",
+    "expire_hold",
     "expired_row",
     "ids_of",
     "next_label",

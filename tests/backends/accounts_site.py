@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from routewright._core.accounts.payer import Tick
+from routewright._core.accounts.log import Tick
 from routewright.backends.storage.sqlite import SqliteStorage, log
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.backends.storage.sqlite.transaction import AccountTransaction

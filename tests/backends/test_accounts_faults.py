@@ -20,7 +20,7 @@ import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
 
-from routewright._core.accounts import state
+from routewright._core.accounts import eviction
 from routewright.backends.storage.sqlite import SqliteStorage, log, sync, transaction, writer
 from routewright.backends.storage.sqlite import background as keeper
 from routewright.backends.storage.sqlite.connection import connect
@@ -622,7 +622,7 @@ async def test_an_idle_process_evicts_callers(tmp_path: Path, monkeypatch: pytes
         till.release("c")
     known = storage._writer.transaction.state
     assert known.size >= 200
-    monkeypatch.setattr(state, "IDLE_S", 0.2)
+    monkeypatch.setattr(eviction, "IDLE_S", 0.2)
     with anyio.fail_after(PATIENCE_S):
         while known.size > 10:  # noqa: ASYNC110  # another thread forgets
             await anyio.sleep(0.05)

@@ -13,6 +13,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
+from routewright._core.accounts.log import dump
 from routewright.backends.storage.sqlite import log, sync, upkeep, writer
 from routewright.backends.storage.sqlite.log import Log
 from routewright.backends.storage.sqlite.sync import Sync
@@ -498,7 +499,7 @@ def known_to(till: Till, but: int) -> Any:
     """All that a process has in memory, without what lies behind the last minute or is nothing, and until when a lease
     runs: its owner knows better."""
     state = desk_of(till).state
-    at, heard, windows, holds = state.dump()
+    at, heard, windows, holds = dump(state)
     purses = [each for mine in state.sums.values() for each in mine.values()]
     sums = {(each.account, each.name): (each.spent, each.granted) for each in purses if each.is_known}
     reserved = {(each.account, each.name): each.reserved for each in purses if each.reserved}

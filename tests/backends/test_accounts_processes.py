@@ -25,7 +25,7 @@ import anyio
 import msgspec
 import pytest
 
-from routewright._core.accounts.payer import Tick
+from routewright._core.accounts.log import Tick
 from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.errors import StorageUnavailable

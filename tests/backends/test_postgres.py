@@ -21,9 +21,11 @@ from routewright.backends.storage.tables.traces import COLUMNS
 from routewright.backends.storage.tables.upkeep import old_traces, remove_old
 from routewright.testing import FakeClock
 from routewright.wire import SYSTEM_ACCOUNT, PutAccount, PutKey, PutTrace, SetRetention
-from tests.contracts.storage.admission import AccountsSuite
+from tests.contracts.storage.admission import AccountsSuite, Budgets, Queues, Windows
+from tests.contracts.storage.owners import Owners
 from tests.contracts.storage.samples import Till, make_account, make_key, make_trace
-from tests.contracts.storage.suites import AccountsContract, BooksContract, StorageContract
+from tests.contracts.storage.settlement import Accounting, Idempotency, Settling
+from tests.contracts.storage.suites import BooksContract, StorageContract
 from tests.contracts.storage.walk import walk
 from tests.servers import PostgresServer
 
@@ -74,8 +76,8 @@ class InDatabase(AccountsSuite):
 
 
 @pytest.mark.usefixtures("warm_connections")
-class TestPostgresAccounts(InDatabase, AccountsContract):
-    pass
+class TestPostgresAccounts(InDatabase, Windows, Budgets, Queues, Settling, Idempotency, Accounting, Owners):
+    """``AccountsContract`` without ``Histories``: those of ``test_postgres_rules.py`` compare more."""
 
 
 def test_two_accounts_never_see_each_others_rows(postgres: str, full: bool) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from routewright import Budget, Console, Router, open_storage
 from routewright.backends.storage.postgres.connection import Address
-from routewright.backends.storage.postgres.schema import check, create
+from routewright.backends.storage.postgres.schema import VERSION, check, create
 from routewright.cli import main
 from routewright.wire import Ask, Caller
 from tests.servers import PostgresServer
@@ -43,7 +43,7 @@ async def url(postgres_server: PostgresServer) -> AsyncIterator[str]:
 
 async def test_a_sound_store_has_no_problems_while_it_is_used(url: str) -> None:
     found, digests = check(Address(url))
-    assert found[:2] == (1, 1)
+    assert found[:2] == (VERSION, 1)
     assert found.problems == []
     assert found.bytes > 0
     assert len(digests) == 1
@@ -105,7 +105,7 @@ def test_the_command_checks_and_upgrades_a_database(
     monkeypatch.setenv("ROUTEWRIGHT_STORE", url)
     assert main(["store", "check", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["store"], found["version"], found["problems"]) == (place, 1, [])
+    assert (found["store"], found["version"], found["problems"]) == (place, VERSION, [])
     assert main(["store", "upgrade", url]) == 0
     assert capsys.readouterr().err == f"{place} is of the present version: there is nothing to do\n"
     assert main(["keys", "create", "acme", "--name", "site"]) != 0

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.accounts.state import Wait
+from routewright._core.accounts.holds import Wait
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.postgres import PostgresStorage, writer
 from routewright.backends.storage.postgres.connection import AGAIN_S, PATIENCE_S, Address

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import sys
 import traceback
 from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
@@ -15,9 +18,11 @@ import pytest
 from routewright import Budget, Console, Router, open_storage
 from routewright.backends.storage.postgres import schema
 from routewright.backends.storage.postgres.connection import Address
-from routewright.backends.storage.postgres.schema import create, upgrade
+from routewright.backends.storage.postgres.schema import VERSION, check, create, upgrade
 from routewright.cli import main
 from routewright.errors import RouterError, StorageCorrupt, StorageUnavailable, StorageVersion, ValidationFailed
+from routewright.wire import Replay
+from tests.contracts.storage.samples import PURSES, RUN, Till, make_row
 from tests.servers import PostgresServer
 
 from .databases import new_schema
@@ -25,6 +30,8 @@ from .databases import new_schema
 Patch = pytest.MonkeyPatch
 CANARY = "c4n4ry-pa55word"
 ROOT = "r" * 64
+OLD = Path(__file__).parent.parent / "data" / "old_store" / "postgres_1.sql.gz"
+"""``accounts.sql`` of version 1."""
 
 pytestmark = pytest.mark.anyio
 
@@ -174,26 +181,55 @@ async def test_an_upgrade_runs_while_the_previous_version_is_in_use(
     async with Router.sandbox(storage=storage) as router:
         first = await router.route("Hello")
         with monkeypatch.context() as newer:
-            newer.setattr(
-                schema, "MIGRATIONS", ("ALTER TABLE purse ADD COLUMN mood text; CREATE TABLE further (n int)",)
-            )
-            newer.setattr(schema, "VERSION", 2)
+            more = "ALTER TABLE purse ADD COLUMN mood text; CREATE TABLE further (n int)"
+            newer.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, more))
+            newer.setattr(schema, "VERSION", VERSION + 1)
             assert upgrade(Address(url))
             assert not upgrade(Address(url))
         second = await router.route("Hello again")
         assert {item.id for item in (await router.traces.query()).data} == {first.trace_id, second.trace_id}
-    assert run(url, "SELECT version, oldest FROM store") == [(2, 1)]
+    assert run(url, "SELECT version, oldest FROM store") == [(VERSION + 1, 1)]
     assert run(url, "SELECT has_table_privilege('app', 'further', 'INSERT')") == [(True,)]
 
 
 def test_an_upgrade_that_fails_changes_nothing(url: str, monkeypatch: Patch) -> None:
     create(Address(url))
-    monkeypatch.setattr(schema, "MIGRATIONS", ("CREATE TABLE further (n int); SELECT 1 / 0",))
-    monkeypatch.setattr(schema, "VERSION", 2)
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "CREATE TABLE further (n int); SELECT 1 / 0"))
+    monkeypatch.setattr(schema, "VERSION", VERSION + 1)
     before = tables(url)
     with pytest.raises(RouterError):
         upgrade(Address(url))
-    assert (tables(url), run(url, "SELECT version FROM store")) == (before, [(1,)])
+    assert (tables(url), run(url, "SELECT version FROM store")) == (before, [(VERSION,)])
+
+
+def make_old(url: str) -> None:
+    """Make a store of version 1, with the functions of that time."""
+    create(Address(url))
+    functions = "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = current_schema()::regnamespace"
+    gone = [f"DROP FUNCTION {name} CASCADE" for (name,) in run(url, functions)]
+    gone += [f"DROP TYPE {name}" for name in ("ask", "payer", "held", "used_window", "used_purse")]
+    there = resources.files(schema.__package__)
+    run(url, *gone, gzip.decompress(OLD.read_bytes()).decode(), there.joinpath("cache.sql").read_text())
+    run(url, "UPDATE store SET version = 1")
+
+
+async def test_a_store_of_version_1_is_used_and_may_be_upgraded_meanwhile(url: str) -> None:
+    make_old(url)
+    assert check(Address(url))[0].problems == []
+    storage = open_storage(url)
+    till = await Till(storage).open_full()
+    await till.admit("before", 400, key="k", run=RUN, same="i")
+    await till.short("refused", 700)
+    assert upgrade(Address(url))
+    await till.settle("before", make_row("before", charge=100), result=b"answer")
+    assert await till.ask("again", same="i") == Replay(b"answer")
+    await till.short("refused", 901)
+    await till.admit("after", 900, key="k", run=RUN)
+    till.release("after")
+    assert await till.purses() == dict.fromkeys(PURSES, (100, 0))
+    await storage.aclose()
+    found, _ = check(Address(url))
+    assert (found.version, found.problems) == (VERSION, [])
 
 
 # addresses and passwords

@@ -5,24 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from routewright._core.accounts.ledger import Booked, expired_row, settle
-from routewright._core.accounts.payer import End, Hold, Tick, Widened
-from routewright._core.accounts.state import Expired, KeptResult, State, Wait
+from routewright._core.accounts.eviction import Eviction
+from routewright._core.accounts.holds import Hold, Wait
+from routewright._core.accounts.log import Tick, Widened, fold
+from routewright._core.accounts.settlement import Booked, End, Expired, end_hold, expire_hold, expired_row, settle
+from routewright._core.accounts.state import State
+from routewright._core.idempotency import KeptResult
 from routewright.protocols import Facts
 from routewright.wire import (
     Account,
+    AddCredit,
     Ask,
     Caller,
     Claim,
+    DeleteResults,
+    Environment,
     Key,
     LedgerRow,
     Purse,
+    PutAccount,
+    PutKey,
     Replay,
+    RevokeKey,
     RunLimit,
     Short,
     Stands,
 )
+from tests.contracts.storage.accounts_model import Change
 from tests.contracts.storage.samples import AT, AT_S, make_account, make_ask, make_facts, make_key
 
 LEASE_S = 30.0
@@ -38,7 +49,7 @@ class Paper:
         self.charges: list[tuple[tuple[str, str], int]] = []
         self.rows: list[tuple[str, LedgerRow]] = []
         self.expired: dict[str, Expired] = {}
-        self.answers: dict[bytes, tuple[KeptResult, float]] = {}
+        self.answers: dict[bytes, tuple[str, Environment, float, KeptResult]] = {}
         self.thresholds: dict[str, int] = {}
         self.reads = 0
 
@@ -55,7 +66,7 @@ class Paper:
 
     def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         found = self.answers.get(claim)
-        return found[0] if found is not None and now < found[1] else None
+        return found[-1] if found is not None and now < found[2] else None
 
     def attempts(self, account: str, call: str) -> set[int]:
         return {row.attempt for name, row in self.rows if (name, row.request_id) == (account, call)}
@@ -80,6 +91,7 @@ class Ledger:
     def __init__(self, *keys: Key, owner: int = 1, paper: Paper | None = None, **terms: Any) -> None:
         self.paper, self.owner = paper or Paper(), owner
         self.state = State(self.paper)
+        self.eviction = Eviction(self.state)
         self.followers: list[State] = []
         self.now = 0.0
         if paper is None:
@@ -128,20 +140,20 @@ class Ledger:
         booked = settle(self.state, self.paper, facts, self.time)
         self.paper.rows += [(facts.caller.account, row) for row in booked.rows]
         if booked.keeps is not None:
-            claim, _, until, kept = booked.keeps
-            self.paper.answers[claim] = kept, until
+            claim, environment, until, kept = booked.keeps
+            self.paper.answers[claim] = facts.caller.account, environment, until, kept
         self.write(Tick(ends=[booked.end]))
         return booked
 
     def release(self, call: str = "c", tokens: int | None = 0) -> None:
         self.state.begin(self.owner, self.now, self.now + LEASE_S)
         end = End(call, tokens)
-        self.state.end(end)
+        end_hold(self.state, end)
         self.write(Tick(ends=[end]))
 
     def expire(self, call: str = "c") -> None:
         self.state.begin(self.owner, self.now, self.now + LEASE_S)
-        hold = self.state.expire(call)
+        hold = expire_hold(self.state, call)
         assert hold is not None
         before = self.paper.unbook(hold.account, call)
         row = expired_row(hold, before)
@@ -149,6 +161,26 @@ class Ledger:
             self.paper.rows.append((hold.account, row))
             self.paper.expired[call] = Expired(row.cost_range_nanos[1], hold.purses)
         self.write(Tick(expired=[call]))
+
+    def apply(self, account: str, write: Change) -> None:
+        """Write terms, credit, or that answers are gone."""
+        paper = self.paper
+        match write:
+            case PutAccount(terms):
+                paper.accounts[account] = terms
+            case PutKey(key):
+                paper.keys[account, key.id] = key
+            case RevokeKey(key_id, at):
+                paper.keys[account, key_id] = replace(paper.keys[account, key_id], revoked_at=at)
+            case AddCredit(id, nanos, at) if 0 not in paper.attempts(account, id):
+                row = LedgerRow(request_id=id, attempt=0, kind="credit", at=at, credit_nanos=nanos)
+                paper.rows.append((account, row))
+                paper.credits.append((account, nanos))
+            case DeleteResults(environment):
+                for claim, (name, of, *_) in [*paper.answers.items()]:
+                    if name == account and environment in (None, of):
+                        del paper.answers[claim]
+        self.change(account)
 
     def change(self, account: str = "acme") -> None:
         """Say that the terms of an account were changed."""
@@ -170,7 +202,7 @@ class Ledger:
         self.state.booked()
         said = msgspec.msgpack.encode(tick)
         for each in self.followers:
-            each.fold(self.owner, self.now, self.now + LEASE_S, msgspec.msgpack.decode(said, type=Tick))
+            fold(each, self.owner, self.now, self.now + LEASE_S, msgspec.msgpack.decode(said, type=Tick))
 
     def purse(self, name: str, **given: Any) -> Purse:
         return next(each for each in self.standing(**given) if each.name == name)
@@ -215,7 +247,7 @@ def seen(state: State) -> dict[str, Any]:
         "at": state.at,
         "windows": windows,
         "holds": {name: msgspec.to_builtins(hold) for name, hold in state.holds.items()},
-        "claims": {claim: hold.id for claim, hold in state.claims.items()},
+        "claims": {claim: hold.id for claim, hold in state.claims.running.items()},
         "owners": {owner: {*holds} for owner, holds in state.owners.items()},
         "heard": state.heard,
         "reserved": {

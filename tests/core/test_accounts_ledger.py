@@ -1,160 +1,149 @@
-"""Booking when a call ends: rows, charges, overruns, thresholds and answers, exactly once and however late."""
+"""Account data that the in-memory storage keeps besides traces."""
 
 from __future__ import annotations
 
-from typing import Any
-from unittest.mock import Mock
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.accounts.ledger import THRESHOLDS
-from routewright.errors import StorageCorrupt
-from routewright.wire import LedgerRow, RunLimit
-from tests.contracts.storage.samples import (
-    AT,
-    EVENTS,
-    NEXT_MONTH,
-    PURSES,
-    RUN,
-    make_row,
+from routewright._core.accounts.ledger import INCIDENTS, WEEK_S, Books, forgotten_at, is_quiet, key_of
+from routewright._core.accounts.settlement import Expired
+from routewright._core.idempotency import KEPT_S, KeptResult
+from routewright.wire import (
+    Events,
+    Incident,
+    Incidents,
+    LedgerRow,
+    LedgerRows,
+    LedgerSums,
+    PutEvent,
+    PutIncident,
+    StoredEvent,
+    Tokens,
+)
+from routewright.wire.timestamps import timestamp
+from tests.contracts.storage.samples import AT, ledger_sums, make_row
+
+NOW = 1_795_478_400.0
+
+
+def event(number: int, at: float = NOW) -> StoredEvent:
+    return StoredEvent(
+        id=f"evt_{number:04}", type="x", created_at=timestamp(at), data={}, account="acme", environment="production"
+    )
+
+
+def keep(kept: Books, claim: bytes, until: float = NOW + KEPT_S) -> None:
+    kept.keep(claim, "production", until, KeptResult("f", "c", b"x"))
+
+
+def kept_of(kept: Books, *claims: bytes) -> list[bytes]:
+    """Those that have an answer."""
+    return [claim for claim in claims if kept.kept(claim, NOW) is not None]
+
+
+# Bounds
+
+
+def test_the_newest_of_each_kind_and_all_sums_are_kept() -> None:
+    kept = Books(3)
+    for number in range(5):
+        kept.book(make_row(f"c{number}", charge=2))
+        kept.put(PutEvent(event(number)))
+        keep(kept, b"%d" % number)
+    assert [each.request_id for each in kept.scan(LedgerRows(), None, 9)] == ["c4", "c3", "c2"]
+    assert [each.id for each in kept.scan(Events(), None, 9)] == ["evt_0004", "evt_0003", "evt_0002"]
+    assert kept_of(kept, b"0", b"1", b"2", b"3", b"4") == [b"2", b"3", b"4"]
+    (total,) = kept.answer(LedgerSums("2026-11-21", "2026-11-21"))
+    assert (total.rows, total.charge_nanos) == (5, 10)
+
+
+def test_a_row_is_booked_once_and_only_an_expired_one_is_removed() -> None:
+    kept, row = Books(9), make_row(attempt=0, kind="expired", cost_range_nanos=(0, 800))
+    assert [kept.book(row, ["account"]) for _ in range(2)] == [True, False]
+    kept.book(make_row("d", charge=5))
+    assert (kept.attempts("c"), kept.attempts("d")) == ({0}, {1})
+    assert kept.unbook("d") is None
+    assert [kept.unbook("c") for _ in range(2)] == [Expired(800, ("account",)), None]
+    (total,) = kept.answer(LedgerSums("2026-11-21", "2026-11-21"))
+    assert (total.rows, total.most_nanos) == (1, 5)
+
+
+def test_the_latest_incidents_by_start_are_kept_despite_updates() -> None:
+    kept = Books(1_000)
+    numbers = [*range(INCIDENTS + 5)]
+    Random(1).shuffle(numbers)
+    for number in numbers:
+        kept.put(PutIncident(_incident(number)))
+    for number in (7, INCIDENTS):
+        assert not kept.put(PutIncident(replace(_incident(number), resolved_at=AT))).created
+    newest = [f"inc_{number}" for number in reversed(range(5, INCIDENTS + 5))]
+    assert [each.id for each in kept.answer(Incidents())] == newest
+
+
+def _incident(number: int) -> Incident:
+    return Incident(id=f"inc_{number}", title="slow", severity="minor", started_at=timestamp(NOW + number))
+
+
+def test_a_sweep_removes_old_answers_events_and_marks() -> None:
+    kept = Books(1_000)
+    keep(kept, b"old", NOW)
+    keep(kept, b"new", NOW + 0.001)
+    for number, age_s in enumerate((WEEK_S + 0.001, WEEK_S, 0.0)):
+        kept.put(PutEvent(event(number, NOW - age_s), once=f"o{number}", at=NOW - age_s))
+    assert kept.sweep(NOW) == 2
+    assert (kept.kept(b"old", 0.0), kept_of(kept, b"new")) == (None, [b"new"])
+    assert [each.id for each in kept.scan(Events(), None, 9)] == ["evt_0002", "evt_0001"]
+    assert set(kept._told) == {"o2"}
+
+
+# Events
+
+
+@pytest.mark.parametrize(
+    ("at", "quiet_s", "quiet"), [(9.0, 0.0, True), (10.0, 0.0, False), (14.9, 5.0, True), (15.0, 5.0, False)]
+)
+def test_an_event_suppresses_the_same_event_for_a_while(at: float, quiet_s: float, quiet: bool) -> None:
+    assert is_quiet(10.0, PutEvent(event(1), once="x", quiet_s=quiet_s, at=at)) is quiet
+
+
+def test_the_time_of_an_event_is_kept_while_it_suppresses_others() -> None:
+    assert forgotten_at(PutEvent(event(1), once="x", quiet_s=5.0, at=10.0)) == 10.0 + WEEK_S
+    assert forgotten_at(PutEvent(event(1), once="x", quiet_s=WEEK_S + 5.0, at=10.0)) == 15.0 + WEEK_S
+
+
+# Sums
+
+
+ROWS = st.builds(
+    LedgerRow,
+    request_id=st.text(max_size=3),
+    attempt=st.integers(-9, 9),
+    at=st.just(AT),
+    tokens=st.builds(Tokens, *[st.integers(0, 2**50)] * 3),
+    cost_nanos=st.integers(-(2**62), 2**62),
+    charge_nanos=st.integers(-(2**62), 2**62),
+    credit_nanos=st.integers(-(2**62), 2**62),
+    cost_range_nanos=st.none() | st.tuples(st.integers(0, 2**62), st.integers(0, 2**62)),
 )
 
-from .ledgers import Ledger, by_key, full, one
 
-LONG = RunLimit("r", 10_000)
-
-
-def lost(nanos: int = 800, run: RunLimit | None = LONG) -> Ledger:
-    """Of a call that had so much reserved when its owner was gone."""
-    ledger = full()
-    ledger.hold("lost", nanos, caller=by_key("k"), run=run, claim=one())
-    ledger.expire("lost")
-    return ledger
-
-
-# A call that was held for
+@given(st.lists(ROWS, max_size=6, unique_by=lambda each: (each.request_id, each.attempt)))
+def test_sums_add_up_all_rows_and_a_removed_row_leaves_nothing(rows: list[LedgerRow]) -> None:
+    kept, day = Books(3), LedgerSums(AT[:10], AT[:10])
+    for row in rows:
+        kept.book(row)
+    before = kept.answer(day)
+    assert before == ledger_sums(rows)
+    kept.book(replace(make_row("gone", 0, charge=5), kind="expired", cost_range_nanos=(1, 9)))
+    assert [total.kind for total in kept.answer(day)] == ["attempt"] * len(before) + ["expired"]
+    assert kept.unbook("gone") is not None
+    assert kept.answer(day) == before
 
 
-# A call that was not held for, or not any more
-
-
-def test_a_call_without_a_hold_is_charged_to_the_month_it_came_in() -> None:
-    ledger = full()
-    booked = ledger.settle("c", make_row(charge=10), caller=by_key("k"), run=RUN, created_at=NEXT_MONTH)
-    assert booked.end.purses == ("run:r", "key:k", "key:k:2026-12", "account", "month:2026-12")
-    assert (booked.end.account, booked.rows[0].overrun_nanos) == ("acme", 0)
-    sandbox = replace(by_key("k"), environment="sandbox")
-    assert ledger.settle("d", make_row("d", charge=10), caller=sandbox).end.purses == ()
-
-
-def test_an_expired_hold_leaves_a_row_if_it_held_money() -> None:
-    ledger = lost()
-    assert ledger.paper.rows[-1][1] == LedgerRow(
-        request_id="lost", attempt=0, kind="expired", at=AT, key_id="k", cost_range_nanos=(0, 800),
-        note="its process ended before it did",
-    )  # fmt: skip
-    assert lost(0).kinds() == []
-
-
-@pytest.mark.parametrize(("cost", "overrun"), [(500, 0), (800, 0), (900, 100)])
-def test_an_expired_hold_of_a_run_pays_for_the_late_settlement(cost: int, overrun: int) -> None:
-    ledger = lost()
-    assert ledger.settle("lost", make_row("lost", charge=0, cost=cost)).rows[-1].overrun_nanos == overrun
-    assert ledger.purse("run:r", run=LONG).spent_nanos == cost
-
-
-@pytest.mark.parametrize(("cost", "overrun"), [(1_000, 0), (1_050, 50)])
-def test_expired_and_new_holds_of_a_run_pay_together(cost: int, overrun: int) -> None:
-    ledger = lost()
-    ledger.hold("lost", 200, run=LONG)
-    assert ledger.settle("lost", make_row("lost", charge=0, cost=cost)).rows[-1].overrun_nanos == overrun
-    assert ledger.purse("run:r", run=LONG).spent_nanos == cost
-    assert ledger.kinds() == ["attempt"]
-
-
-def test_a_call_that_expires_twice_has_one_row() -> None:
-    ledger = lost(300)
-    ledger.hold("lost", 200, run=LONG)
-    ledger.expire("lost")
-    assert [row.cost_range_nanos for _, row in ledger.paper.rows] == [(0, 500)]
-    assert ledger.purse("run:r", run=LONG).spent_nanos == 500
-
-
-# Answers
-
-
-@pytest.mark.parametrize("ended", [True, False])
-def test_an_expired_call_whose_key_was_taken_is_not_charged(ended: bool) -> None:
-    ledger = lost()
-    ledger.hold("d", 10, claim=one())
-    if ended:
-        ledger.settle("d", claim=one(), result=b"of d")
-    for rows in (1, 0):
-        booked = ledger.settle("lost", make_row("lost", charge=5), run=LONG, claim=one(), result=b"x")
-        assert (bool(booked.keeps), booked.is_void, len(booked.rows)) == (False, True, rows)
-    assert ledger.purse("account").spent_nanos == 0
-    assert ledger.purse("run:r", run=LONG).spent_nanos == 5, "its run counts what it cost"
-
-
-def test_an_expired_call_whose_key_is_free_again_keeps_its_answer() -> None:
-    ledger = lost()
-    ledger.hold("d", 10, claim=one())
-    ledger.release("d")
-    assert ledger.settle("lost", make_row("lost", charge=5), claim=one(), result=b"x").keeps
-
-
-# Thresholds
-
-
-def charge(ledger: Ledger, call: str, nanos: int, **given: Any) -> list[int]:
-    """The thresholds that a call's settlement tells of."""
-    booked = ledger.settle(call, make_row(call, charge=nanos), **{"event_ids": EVENTS} | given)
-    return [event.data["threshold_percent"] for event in booked.events]
-
-
-def test_without_event_ids_the_next_settlement_reports_the_threshold() -> None:
-    ledger = Ledger(monthly_nanos=1_000)
-    assert charge(ledger, "c1", 600, event_ids=()) == []
-    assert charge(ledger, "c2", 1) == [50]
-
-
-def test_an_unreadable_account_is_not_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = full()
-    ledger.hold("c", 400, caller=by_key("k"))
-    with monkeypatch.context() as patch:
-        patch.setattr(ledger.state, "account", Mock(side_effect=StorageCorrupt("damaged")))
-        with pytest.raises(StorageCorrupt):
-            charge(ledger, "c", 300)
-    assert ledger.purses() == dict.fromkeys(PURSES[1:], (0, 400))
-    assert charge(ledger, "c", 300) == []
-
-
-def test_an_unreadable_account_keeps_its_expired_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = lost()
-    ledger.change()
-    with monkeypatch.context() as patch:
-        patch.setattr(ledger.paper, "account", Mock(side_effect=StorageCorrupt("damaged")))
-        with pytest.raises(StorageCorrupt):
-            charge(ledger, "lost", 300)
-    assert ledger.kinds() == ["expired"]
-    charge(ledger, "lost", 300)
-    assert ledger.kinds() == ["attempt"]
-
-
-@given(
-    limits=st.lists(st.integers(1, 3_000), min_size=1, max_size=8),
-    charges=st.lists(st.integers(0, 900), min_size=1, max_size=20),
-)
-def test_any_history_reports_each_threshold_of_a_limit_once_in_order(limits: list[int], charges: list[int]) -> None:
-    ledger, spent = Ledger(), 0
-    heard = {limit: list[int]() for limit in limits}
-    for place, nanos in enumerate(charges):
-        limit = limits[place % len(limits)]
-        ledger.terms(monthly_nanos=limit)
-        heard[limit] += charge(ledger, f"c{place}", nanos)
-        spent += nanos
-        reached = [percent for percent in THRESHOLDS if spent * 100 >= percent * limit]
-        assert heard[limit] == (reached if nanos else heard[limit])
+@given(st.lists(ROWS, max_size=8, unique_by=lambda each: (each.request_id, each.attempt)))
+def test_rows_have_distinct_keys(rows: list[LedgerRow]) -> None:
+    assert len({key_of(each) for each in rows}) == len(rows)

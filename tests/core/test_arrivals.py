@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from routewright._core.accounts.payer import End, Hold
+from routewright._core.accounts.holds import Hold
+from routewright._core.accounts.settlement import End, end_hold
 from routewright.errors import RateLimited
 from routewright.wire import Ask, Caller, RateLimits
 from tests.contracts.storage.samples import make_key
@@ -20,11 +21,13 @@ class StateGate:
     """The rules themselves."""
 
     def __init__(self, account: RateLimits, key: RateLimits) -> None:
-        self._state = Ledger(make_key(limits=key), limits=account).state
+        ledger = Ledger(make_key(limits=key), limits=account)
+        self._state = ledger.state
+        self._eviction = ledger.eviction
 
     def ask(self, ask: Ask, at: float) -> RateLimited | None:
         self._state.begin(1, at, at + LEASE_S)
-        self._state.evict(at)
+        self._eviction.step(at)
         try:
             found = self._state.admit(ask, 1, ask.at)
         except RateLimited as refused:
@@ -33,7 +36,7 @@ class StateGate:
         return None
 
     def end(self, call: str, tokens: int | None) -> None:
-        self._state.end(End(call, tokens))
+        end_hold(self._state, End(call, tokens))
 
 
 @pytest.mark.parametrize("arrivals", ARRIVALS, ids=lambda arrivals: arrivals.__name__)

@@ -1,4 +1,4 @@
-"""When a request counts as a repeat of an earlier one."""
+"""When a request counts as a repeat of an earlier one, and whose its key is."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from copy import deepcopy
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from routewright._core.idempotency import fingerprint
+from routewright._core.accounts.holds import Hold
+from routewright._core.idempotency import Claims, KeptResult, fingerprint
+from routewright.errors import IdempotencyKeyReused
+from routewright.wire import Claim, Replay
 from tests.tables import table
+
+from .ledgers import Paper
 
 NUMBERS = (
     st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from((0, -0.0, 0.0))
@@ -145,3 +151,35 @@ def test_the_key_is_not_part_of_the_fingerprint_but_method_and_path_are() -> Non
     assert of({"input": "hi", "idempotency_key": "x"}) == of({"input": "hi"})
     assert len({fingerprint(method, path, {}) for method in ("POST", "PUT") for path in ("/v1/route", "/v1/runs")}) == 4
     assert fingerprint("POST", "/a", ["idempotency_key"]) != fingerprint("POST", "/a", [])
+
+
+# Whose a key is
+
+
+@pytest.fixture
+def claims() -> Claims:
+    """One key of the running call ``new``, and one with the answer of ``old`` until second 10."""
+    paper = Paper()
+    paper.answers[b"kept"] = "acme", "production", 10.0, KeptResult("f", "old", b"answer")
+    claims = Claims(paper)
+    claims.running[b"taken"] = Hold("new", "acme", None, 0.0, 60.0, (), 0, 0, 0, (), b"taken", "f")
+    return claims
+
+
+def test_a_key_is_free_taken_or_answered(claims: Claims) -> None:
+    asked = Claim("i", "f")
+    assert claims.taken("acme", b"free", asked, 9.0) is None
+    assert claims.taken("acme", b"taken", asked, 9.0) is claims.running[b"taken"]
+    assert claims.taken("acme", b"kept", asked, 9.0) == Replay(b"answer")
+    assert claims.taken("acme", b"kept", asked, 10.0) is None
+
+
+def test_a_different_request_may_not_use_a_key(claims: Claims) -> None:
+    for scope in (b"taken", b"kept"):
+        with pytest.raises(IdempotencyKeyReused, match="'i' was used with a different request"):
+            claims.taken("acme", scope, Claim("i", "another"), 9.0)
+
+
+def test_a_key_belongs_to_the_call_that_runs_or_answered(claims: Claims) -> None:
+    owners = [claims.owner_of("acme", scope, 9.0) for scope in (b"free", b"taken", b"kept")]
+    assert owners == [None, "new", "old"]

@@ -11,8 +11,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.accounts.payer import End, Hold, Tick, level_of, purses_of
-from routewright._core.accounts.state import LATE_S, State, Wait, scope_of
+from routewright._core.accounts.eviction import LATE_S
+from routewright._core.accounts.holds import Hold, Wait
+from routewright._core.accounts.log import Tick, dump, fold, load
+from routewright._core.accounts.purses import level_of, purses_of
+from routewright._core.accounts.settlement import End, end_hold, expire_hold
+from routewright._core.accounts.state import State
+from routewright._core.idempotency import scope_of
 from routewright.errors import (
     AuthenticationFailed,
     IdempotencyKeyReused,
@@ -21,16 +26,12 @@ from routewright.errors import (
     RouterTimeoutError,
 )
 from routewright.wire import (
-    AddCredit,
     Ask,
     Caller,
-    DeleteResults,
     Grant,
     PutAccount,
-    PutKey,
     RateLimits,
     Replay,
-    RevokeKey,
     RunLimit,
     Short,
     Stands,
@@ -79,8 +80,10 @@ def test_a_new_call_queues_behind_waiting_ones_and_learns_the_limit() -> None:
 def test_a_running_call_does_not_queue_behind_waiting_ones() -> None:
     ledger = full()
     ledger.hold("c", 10)
+    ledger.hold("reserves nothing")
     ledger.state.queued["acme", MONTH] = 1
     ledger.hold("c", 20)
+    ledger.hold("reserves nothing", 20)
 
 
 def test_freed_money_is_noted_only_if_a_call_waits() -> None:
@@ -184,7 +187,7 @@ def test_unwritten_charges_count_when_sums_are_loaded() -> None:
     ledger = full()
     ledger.hold("c", 900)
     ledger.change()
-    ledger.state.end(End("d", None, 300, 0, "acme", (MONTH,)))
+    end_hold(ledger.state, End("d", None, 300, 0, "acme", (MONTH,)))
     assert ledger.purse(MONTH).spent_nanos == 300
 
 
@@ -238,7 +241,7 @@ def test_an_expired_hold_is_freed_except_for_windows_and_its_run() -> None:
     ledger.hold("d", 1_000, claim=one())
     (window,) = ledger.state.windows.values()
     assert (window.used_requests, window.used_tokens, window.slots) == (2, 4, 1)
-    assert ledger.state.expire("c") is None
+    assert expire_hold(ledger.state, "c") is None
 
 
 # The log
@@ -286,13 +289,13 @@ def test_idle_names_leave_memory(full: bool) -> None:
         ledger.paper.accounts[name] = make_account(name=name, monthly_nanos=9, limits=RateLimits(requests_per_min=9))
         ledger.paper.charges.clear()
         ledger.hold(name, 5, caller=Caller(name), run=RunLimit(name, 9), claim=one())
-        ledger.state.end(msgspec.convert([name, 0, 3, 3], type(ledger.settle(name).end)))
+        end_hold(ledger.state, msgspec.convert([name, 0, 3, 3], type(ledger.settle(name).end)))
         ledger.wait(1.0)
-        ledger.state.evict(ledger.state.at)
+        ledger.eviction.step(ledger.state.at)
         if number % 100 == 0:
             state = ledger.state
-            sizes.append(len(state.windows) + sum(map(len, state.sums.values())) + len(state._payers))
-            assert (state.holds, state.claims) == ({}, {})
+            sizes.append(len(state.windows) + sum(map(len, state.sums.values())) + len(state.payers))
+            assert (state.holds, state.claims.running) == ({}, {})
     assert max(sizes) <= 5 * 160
     assert (ledger.state.owners, ledger.state.heard) == ({}, {})
 
@@ -318,7 +321,7 @@ def tidied(ledger: Ledger) -> None:
     """Have it go through all that it knows."""
     ledger.state.begin(1, ledger.now, ledger.now + LEASE_S)
     for _ in range(10):
-        ledger.state.evict(ledger.state.at)
+        ledger.eviction.step(ledger.state.at)
 
 
 def test_refusals_change_nothing() -> None:
@@ -326,7 +329,7 @@ def test_refusals_change_nothing() -> None:
     for number in range(1_000):
         with pytest.raises(RateLimited):
             ledger.ask(f"c{number}", claim=one())
-    assert (ledger.state.holds, ledger.state.claims, ledger.state.owners) == ({}, {}, {})
+    assert (ledger.state.holds, ledger.state.claims.running, ledger.state.owners) == ({}, {}, {})
     assert len(ledger.state.windows) == 1
 
 
@@ -346,7 +349,7 @@ def test_a_batch_equals_single_calls_and_never_overdraws() -> None:
                 continue
             batch += [found] if isinstance(found, Hold) else []
         at_once = State(ledger.paper)
-        at_once.fold(1, 0.0, LEASE_S, msgspec.msgpack.decode(msgspec.msgpack.encode(Tick(admits=batch)), type=Tick))
+        fold(at_once, 1, 0.0, LEASE_S, msgspec.msgpack.decode(msgspec.msgpack.encode(Tick(admits=batch)), type=Tick))
         assert seen(at_once) == seen(ledger.state)
         assert all(spent + reserved <= 1_000 for spent, reserved in ledger.purses(run=RUN).values())
         assert sum(hold.tokens for hold in batch) <= 10
@@ -385,7 +388,7 @@ class History:
             self.check(mine)
 
     def ask(self, mine: Ledger) -> None:
-        ask = self.chance.ask(self.model)
+        ask = self.chance.ask([each.ask for each in self.model.running()], self.model.time)
         expected = self.model.outcome(ask)
         found, result = outcome_of(mine, ask)
         assert found == expected, f"{ask} was answered with {result}, and {expected} by the model"
@@ -435,23 +438,11 @@ class History:
                     self.model.admit(ask)
 
     def terms(self, mine: Ledger) -> None:
-        self.change(*self.chance.change(self.model), mine)
+        self.change(*self.chance.change(self.model.keys), mine)
 
     def change(self, account: str, write: Any, mine: Ledger | None = None) -> None:
         self.model.change(account, write)
-        mine = mine or self.ledgers[0]
-        paper = mine.paper
-        match write:
-            case PutAccount(terms):
-                paper.accounts[account] = terms
-            case PutKey() | RevokeKey():
-                paper.keys |= {name: key for name, key in self.model.keys.items() if name[0] == account}
-            case AddCredit():
-                paper.credits = [(name, nanos) for (name, _), nanos in self.model.credits.items()]
-            case DeleteResults():
-                there = {scope_of(Caller(*each.scope[:2]), each.scope[2]) for each in self.model.answers}
-                paper.answers = {claim: kept for claim, kept in paper.answers.items() if claim in there}
-        mine.change(account)
+        (mine or self.ledgers[0]).apply(account, write)
 
     def wait(self, mine: Ledger) -> None:
         seconds = self.chance.pause()
@@ -462,11 +453,11 @@ class History:
     def tidy(self, mine: Ledger) -> None:
         """Forget what is not used, or begin anew from what another remembers."""
         if self.rng.random() < 0.5:
-            mine.state.evict(mine.state.at)
+            mine.eviction.step(mine.state.at)
         follower = State(mine.paper)
-        at, heard, windows, holds = msgspec.msgpack.decode(msgspec.msgpack.encode(mine.state.dump()))
+        at, heard, windows, holds = msgspec.msgpack.decode(msgspec.msgpack.encode(dump(mine.state)))
         named = [(owner, when) for owner, when in heard]
-        follower.load(at, named, windows, msgspec.convert(holds, list[Hold]))
+        load(follower, at, named, windows, msgspec.convert(holds, list[Hold]))
         assert seen(follower) == seen(mine.state)
         for each in self.ledgers:
             each.followers[1] = follower

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.accounts import wait_queue
-from routewright._core.accounts.payer import Hold
-from routewright._core.accounts.state import Wait, scope_of
+from routewright._core.accounts.holds import Hold, Wait
 from routewright._core.accounts.wait_queue import MOST_TRIED, WaitQueue
+from routewright._core.idempotency import scope_of
 from routewright.errors import RateLimited
 from routewright.wire import Ask, Caller, Grant, Replay, Short
 from tests.contracts.storage.samples import MONTH, RUN, make_ask, make_row

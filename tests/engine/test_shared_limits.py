@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -64,10 +64,8 @@ class Walk(AccountsWalk):
     async def ask(self) -> None:
         chosen = self.chance.ask
 
-        def first_time(model: Any) -> Ask:
-            while model.call((ask := chosen(model)).id) is not None:
-                pass
-            return ask
+        def first_time(running: Sequence[Ask], at: float) -> Ask:
+            return chosen([], at)
 
         self.chance.ask = first_time  # type: ignore[method-assign]
         await super().ask()

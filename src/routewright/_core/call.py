@@ -44,13 +44,13 @@ from routewright.wire import (
 from routewright.wire.ids import TraceParent
 from routewright.wire.timestamps import timestamp
 
-from .account import usage_of
 from .attempt import NO_TEXT, Attempt, Rare
 from .attempts.faults import FAULTS
 from .attempts.machine import Rules
 from .catalogue.prices import saved_nanos
 from .guardrails.capture import Texts
 from .guardrails.screen import Hit
+from .limits import usage_of
 from .money import usd
 from .policy import Laid
 from .routing.board import Board

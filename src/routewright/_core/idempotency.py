@@ -1,14 +1,27 @@
-"""Fingerprints of requests, to compare them under an idempotency key (spec 4.1, contract 7).
+"""Idempotency keys: which requests are the same, and whose a key is (spec 4.1, contract 7).
 
-``accounts/state.py`` has the rule: who gets a key, who waits, and what is replayed."""
+    free ── taken: its call runs ──┬─ settled with an answer: kept for a day, replayed, then free
+                                   ├─ settled without one, or released: free
+                                   └─ expired: its process was silent for a lease; free. The call that takes the key
+                                      next is billed for it, and the late one is not
+
+A key is unique within an account and environment. While it is taken or its answer is kept, it is refused to a different
+request. ``State`` asks ``Claims`` before anything else; ``settlement.py`` asks again for calls without a hold.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from routewright.errors import IdempotencyKeyReused
+from routewright.wire import Caller, Claim, Replay
+from routewright.wire.json_scan import quoted
+
+KEPT_S = 24 * 3600  # how long an answer is kept under its key, from the end of its call
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _EXACT = 2**53  # below this, floats represent integers exactly
 
@@ -29,3 +42,61 @@ def _number(text: str) -> float:
 
 
 _decode = msgspec.json.Decoder(float_hook=_number).decode
+
+
+@lru_cache(maxsize=256)
+def scope_of(caller: Caller, key: str) -> bytes:
+    """Hash of account, environment and idempotency key. Cached, since each call needs it three times."""
+    return blake2b(f"{caller.account}\0{caller.environment}\0{key}".encode(), digest_size=16).digest()
+
+
+class KeptResult(NamedTuple):
+    """A stored answer of an idempotency key."""
+
+    fingerprint: str
+    call: str
+    result: bytes
+
+
+class KeptResults(Protocol):
+    """The stored answers."""
+
+    def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
+        """The stored answer of an idempotency key (``scope_of``). ``now`` in Unix seconds."""
+
+
+class Holder(Protocol):
+    """A running call with an idempotency key."""
+
+    id: str
+    fingerprint: str
+
+
+class Claims:
+    """Idempotency keys by ``scope_of``."""
+
+    def __init__(self, results: KeptResults) -> None:
+        self._results = results
+        self.running: dict[bytes, Holder] = {}
+
+    def taken(self, account: str, scope: bytes, claim: Claim, now: float) -> Replay | Holder | None:
+        """The answer to replay, or the running call to wait for. None: the key is free. Raises
+        ``IdempotencyKeyReused``."""
+        running = self.running.get(scope)
+        owner = running or self._results.kept(account, scope, now)
+        if owner is None:
+            return None
+        if owner.fingerprint != claim.fingerprint:
+            raise IdempotencyKeyReused(
+                f"the idempotency key {quoted(claim.key)} was used with a different request in the last 24 hours; "
+                "use a new key for a new request"
+            )
+        return Replay(owner.result) if isinstance(owner, KeptResult) else owner
+
+    def owner_of(self, account: str, scope: bytes, now: float) -> str | None:
+        """The call that has a key, or whose answer is kept under it. None: the key is free."""
+        running = self.running.get(scope)
+        if running is not None:
+            return running.id
+        kept = self._results.kept(account, scope, now)
+        return None if kept is None else kept.call

@@ -1,17 +1,28 @@
-"""The sliding window of a rate limit: exact for requests and tokens (contract 7).
+"""Rate limits: the sliding window, exact for requests and tokens, and headers and errors (spec 8, contract 7).
 
-``State.admit`` in ``accounts/state.py`` checks it together with all other limits of a call;
-``accounts.sql`` repeats ``Window.admits`` for PostgreSQL."""
+``State.admit`` in ``accounts/state.py`` checks the windows together with all other limits of a call; ``accounts.sql``
+repeats ``Window.age``, ``admits`` and ``take`` for PostgreSQL."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from math import inf, nextafter
+from math import ceil, inf, nextafter
 
-from routewright.wire import WINDOW_S, Denied, RateLimits, Resource, Take, WindowState
+from msgspec.structs import replace
+
+from routewright.errors import RateLimited
+from routewright.wire import WINDOW_S, Denied, RateLimits, Resource, Take, WindowState, WindowUsage
 
 SLOT_WAIT_S = 1.0  # retry delay for a slot, because its release is unknown
+UNLIMITED = 2**53 - 1  # remaining requests without a limit
+AWAY_S = 5  # retry delay if a process has no share of a limit while the coordination is away
+OUTPUT_TOKENS = 256  # assumed for a call without a cap, until its usage is known
+_LIMITS: dict[Resource, tuple[str, str, str]] = {  # with the field of ``RateLimits``
+    "requests": ("request", "a minute", "requests_per_min"),
+    "tokens": ("token", "a minute", "tokens_per_min"),
+    "slots": ("call", "at a time", "concurrency"),
+}
 
 
 def fits(used: int, amount: int, limit: int) -> bool:
@@ -148,3 +159,92 @@ def denied(takes: list[tuple[Take, Window]], now: float) -> Denied:
         remaining = max(take.limit - window.used(take.resource), 0)
         states.append(WindowState(take.resource, take.limit, remaining, reset_s))
     return Denied(waits.index(max(waits)), max(waits), tuple(states))
+
+
+def refused(
+    windows: Sequence[tuple[str, Window, RateLimits]],
+    tokens: int,
+    at: float,
+    now: float,
+    *,
+    slots: bool,
+    processes: int = 1,
+) -> RateLimited:
+    """The error for a call that exceeds a limit; it names the limit with the longest wait. ``at`` is the windows' time,
+    ``now`` in Unix seconds. ``processes`` share the limits equally."""
+    takes = [(take, window) for name, window, limits in windows for take in takes_of(name, limits, tokens, slots=slots)]
+    for _, window in takes:
+        window.age(at - WINDOW_S)
+    parts = [(replace(take, limit=take.limit // processes), window) for take, window in takes]
+    return refusal([take for take, _ in takes], denied(parts, at), now, processes)
+
+
+def takes_of(name: str, limits: RateLimits, tokens: int, *, slots: bool) -> list[Take]:
+    """Amounts that a call takes from the limits of an account or key."""
+    takes: list[Take] = []
+    if limits.concurrency is not None and slots:
+        takes.append(Take(name, "slots", limits.concurrency))
+    if limits.requests_per_min is not None:
+        takes.append(Take(name, "requests", limits.requests_per_min))
+    if limits.tokens_per_min is not None:
+        takes.append(Take(name, "tokens", limits.tokens_per_min, tokens))
+    return takes
+
+
+def usage_of(states: Sequence[WindowState], now: float) -> WindowUsage:
+    """Remaining requests of the tightest limit. ``now`` in Unix seconds."""
+    least = None
+    for state in states:
+        if state.resource == "requests" and (least is None or state.remaining < least.remaining):
+            least = state
+    if least is None:
+        return WindowUsage(UNLIMITED, int(now) // 60 * 60 + 60)
+    return WindowUsage(least.remaining, ceil(now + least.reset_s))
+
+
+def headers_of(states: Sequence[WindowState], now: float) -> dict[str, str]:
+    """Rate limit headers for the window with the smallest share left. Empty without limits."""
+    least, least_share = None, 0.0
+    for state in states:
+        share = state.remaining / state.limit if state.limit else 0.0
+        if state.resource != "slots" and (least is None or share < least_share):
+            least, least_share = state, share
+    if least is None:
+        return {}
+    return {
+        "X-RateLimit-Limit": str(least.limit),
+        "X-RateLimit-Remaining": str(least.remaining),
+        "X-RateLimit-Reset": str(ceil(now + least.reset_s)),
+        "X-RateLimit-Resource": least.resource,
+    }
+
+
+def refusal(takes: Sequence[Take], verdict: Denied, now: float, processes: int = 1) -> RateLimited:
+    """The error for a call that exceeds a limit, or this process's share of it."""
+    take, state = takes[verdict.by], verdict.states[verdict.by]
+    whose = take.name.partition(":")[0]
+    has_part = state.limit > 0 or take.limit == 0
+    wait_s = max(1, ceil(verdict.retry_after_s)) if has_part else AWAY_S
+    noun, per, field = _LIMITS[take.resource]
+    said = f"the {whose} is limited to {take.limit} {noun}{'' if take.limit == 1 else 's'} {per}"
+    if processes > 1 and take.limit:
+        said += f", of which each of {processes} processes has {state.limit} while the coordination is away"
+    if not take.limit:
+        said += ", which refuses every call: raise it first"
+    elif not has_part:
+        said += f": try again in {wait_s} s"
+    else:
+        said += f", and {state.remaining} {'is' if state.remaining == 1 else 'are'} left: try again in {wait_s} s"
+    detail = {
+        "level": whose,
+        # the specification has two resources; concurrency counts as requests
+        "resource": "tokens" if take.resource == "tokens" else "requests",
+        "limit_of": field,
+        "limit": take.limit,
+        "remaining": state.remaining,
+        "asked": take.amount,
+        "retry_after_seconds": wait_s,
+        # not before the wait is over, because slots have no window and a limit of 0 has an empty one
+        "reset_unix": ceil(now + max(state.reset_s, wait_s)),
+    }
+    return RateLimited(said, detail=detail)

@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from routewright._core.account import OUTPUT_TOKENS, headers_of, is_made
-from routewright._core.accounts.ledger import THRESHOLDS
+from routewright._core.accounts.keys import is_made
+from routewright._core.accounts.settlement import THRESHOLDS
 from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
+from routewright._core.limits import OUTPUT_TOKENS, headers_of
 from routewright.errors import (
     InternalError,
     PermissionDenied,

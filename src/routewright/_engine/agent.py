@@ -13,7 +13,7 @@ import anyio
 from msgspec import json
 
 from routewright import wire
-from routewright._core.accounts.payer import without_money
+from routewright._core.accounts.purses import without_money
 from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observation, RunTools
 from routewright._core.agent.record import RunRecord, run_trace, words_of
 from routewright._core.money import budget_nanos, usd

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic
 
-from routewright._core.account import headers_of
 from routewright._core.call import Call
+from routewright._core.limits import headers_of
 from routewright._core.routing.board import Board
 from routewright._core.routing.decision import Decision
 from routewright._core.structured_output import Fit, Form

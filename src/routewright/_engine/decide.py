@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from routewright._core.accounts.payer import held_by_others, without_money
+from routewright._core.accounts.purses import held_by_others, without_money
 from routewright._core.call import Call
 from routewright._core.request.rules import check_costs_nothing
 from routewright._core.routing.budget import UNLIMITED, room_of, worst_of_start

@@ -11,9 +11,10 @@ from cachetools import LRUCache
 from msgspec.structs import asdict, replace
 
 from routewright import wire
-from routewright._core.accounts.payer import check_key, parties_of, refused
+from routewright._core.accounts.keys import check_key
+from routewright._core.accounts.payer import parties_of
 from routewright._core.attempts.statistics import EPOCH_S, plus
-from routewright._core.limits import Window
+from routewright._core.limits import Window, refused
 from routewright.errors import RateLimited, RouterError, UnsupportedWrite
 from routewright.fork import Guard
 from routewright.loop import at_once

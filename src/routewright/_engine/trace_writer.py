@@ -17,7 +17,7 @@ import anyio
 from msgspec import Struct
 
 from routewright import wire
-from routewright._core.accounts.ledger import bounded, without_trace
+from routewright._core.accounts.settlement import bounded, without_trace
 from routewright._core.agent.record import Recorded
 from routewright.errors import InternalError, RouterError, StorageUnavailable, UnsupportedWrite
 from routewright.fork import Guard

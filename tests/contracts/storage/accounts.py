@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.accounts.books import INCIDENTS, WEEK_S
+from routewright._core.accounts.ledger import INCIDENTS, WEEK_S
 from routewright.errors import PreconditionFailed, UnsupportedWrite
 from routewright.protocols import Storage
 from routewright.wire import (

@@ -5,7 +5,7 @@ The model keeps everything that happened in lists, and counts anew whenever it m
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from routewright._core.account import limits_of
-from routewright._core.accounts.state import KEPT_S
+from routewright._core.accounts.terms import limits_of
+from routewright._core.idempotency import KEPT_S
 from routewright.errors import AuthenticationFailed, IdempotencyKeyReused, RateLimited, RouterError, RouterTimeoutError
 from routewright.protocols import Accounts, Facts, LimitingStorage
 from routewright.testing import FakeClock
@@ -311,15 +311,16 @@ class Chance:
         environment: Environment = "sandbox" if self.rng.random() < 0.1 else "production"
         return Caller(self.rng.choice(ACCOUNTS), environment, self.rng.choice((None, *KEYS, "my own")))
 
-    def ask(self, model: NaiveAccounts) -> Ask:
-        rng, running = self.rng, model.running()
+    def ask(self, running: Sequence[Ask], at: float) -> Ask:
+        """A new call ``at`` a time (Unix seconds), or one that runs and asks for another amount."""
+        rng = self.rng
         nanos = rng.choice((0, 1, 10, 30, 60, 90))
         if running and rng.random() < 0.15:
-            return replace(rng.choice(running).ask, nanos=nanos)
+            return replace(rng.choice(running), nanos=nanos)
         self.calls += 1
         claim = Claim(rng.choice("ij"), rng.choice("ffg")) if rng.random() < 0.25 else None
         return make_ask(
-            f"c{self.calls}", nanos, caller=self.caller(), at=model.time, tokens=rng.choice((0, 1, 2, 4, 9)),
+            f"c{self.calls}", nanos, caller=self.caller(), at=at, tokens=rng.choice((0, 1, 2, 4, 9)),
             claim=claim, run=rng.choice((None, None, *RUNS)), slot=rng.random() < 0.8, lasts_s=1e9,
         )  # fmt: skip
 
@@ -335,7 +336,8 @@ class Chance:
             result=rng.choice((None, ask.id.encode())),
         )  # fmt: skip
 
-    def change(self, model: NaiveAccounts) -> tuple[str, Change]:
+    def change(self, keys: Mapping[tuple[str, str], Key]) -> tuple[str, Change]:
+        """A change of an account and its ``keys``."""
         rng, account = self.rng, self.rng.choice(ACCOUNTS)
         limits = RateLimits(
             requests_per_min=rng.choice((None, 0, 3, 8)),
@@ -349,7 +351,7 @@ class Chance:
                 return account, PutAccount(make_account(name=account, limits=limits, **terms))
             case 3 | 4:
                 budget = {"budget_nanos": rng.choice((None, 90, 300)), "monthly_nanos": rng.choice((None, 100))}
-                there = model.keys.get((account, key_id))
+                there = keys.get((account, key_id))
                 revoked_at = None if there is None else there.revoked_at
                 digest = f"{account} {key_id}"
                 key = make_key(
@@ -358,7 +360,7 @@ class Chance:
                 return account, PutKey(key)
             case 5 | 6 | 7:
                 return account, AddCredit(f"cr {rng.randrange(40)}", rng.choice((-40, 50, 200)), AT)
-        if rng.random() < 0.2 and (account, key_id) in model.keys:
+        if rng.random() < 0.2 and (account, key_id) in keys:
             return account, RevokeKey(key_id, AT)
         return account, DeleteResults(rng.choice((None, "production")))
 
@@ -406,7 +408,7 @@ class AccountsWalk:
             await self._check_rows(account)
 
     async def ask(self) -> None:
-        ask = self.chance.ask(self.model)
+        ask = self.chance.ask([each.ask for each in self.model.running()], self.model.time)
         process = self.owners.setdefault(ask.id, self.rng.randrange(len(self.processes)))
         expected = self.model.outcome(ask)
         found = await outcome_of(self.processes[process].accounts, ask)
@@ -446,7 +448,7 @@ class AccountsWalk:
                 self.model.admit(asked)
 
     async def change(self) -> None:
-        account, write = self.chance.change(self.model)
+        account, write = self.chance.change(self.model.keys)
         await self._apply(account, write)
 
     async def wait(self) -> None:

@@ -1,125 +1,36 @@
-"""Settlement and ledger rules: rows that a call books, sums of rows, and the reduced settlement for a storage that
-refuses the full one (spec 5, contract 7)."""
+"""An account's ledger in memory: its rows and their sums, with its terms, keys, answers and events (contract 7)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from math import inf
+from operator import attrgetter
+from typing import Any, TypeVar
 
-from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from routewright._core.money import usd
-from routewright.protocols import Facts
-from routewright.wire import (
-    Account,
-    AddCredit,
-    Environment,
-    LedgerRow,
-    PutAccount,
-    PutKey,
-    StoredEvent,
-    ThresholdCrossed,
-)
+from routewright import wire
+from routewright._core.idempotency import KeptResult
+from routewright.errors import UnsupportedWrite
+from routewright.wire import Environment, LedgerRow, LedgerSum, PutAccount, PutKey, RevokeKey, StoredEvent, Written
 from routewright.wire.timestamps import timestamp
 
-from .payer import MONTH, RUN, End, Hold, purses_of
-from .state import KEPT_S, Expired, KeptResult, State, StoredAccounts, scope_of
+from .settlement import Expired, Shelf
+
+T = TypeVar("T")
+_amounts = attrgetter("tokens.input", "tokens.output", "tokens.cached", "cost_nanos", "charge_nanos", "credit_nanos")
+INCIDENTS = 100  # the newest are kept
+WEEK_S = 7 * 24 * 3600.0  # how long events, and the times of their ``once`` keys, are kept
+BOOKED = PutAccount | PutKey | RevokeKey | wire.DeleteResults | wire.PutIncident | wire.PutEvent | wire.PutAgentState
+"""Writes that ``Books.put`` accepts."""
+MONEY = PutAccount | PutKey | RevokeKey | wire.AddCredit  # writes that change limits or money of callers
 
 
 def key_of(row: LedgerRow) -> str:
     """Sort key of a row within its account."""
     return f"{row.at}{row.request_id}/{row.attempt}"
-
-
-THRESHOLDS = (50, 80, 100)
-"""Percentages of the monthly limit at which an event is sent (spec 6.1)."""
-_OF_MONTH = "month:"
-
-
-class Shelf(StoredAccounts, Protocol):
-    """Stored data with the operations that a settlement needs."""
-
-    def attempts(self, account: str, call: str) -> set[int]:
-        """``attempt`` numbers of a call's rows."""
-
-    def unbook(self, account: str, call: str) -> Expired | None:
-        """Remove a call's ``expired`` row. None: there is none."""
-
-    def told(self, account: str, name: str) -> int:
-        """Highest threshold with an event under a name."""
-
-    def put_told(self, account: str, name: str, threshold: int) -> None:
-        """Store that threshold."""
-
-
-class Booked(Struct, eq=False, gc=False):
-    """Settlement writes of a call."""
-
-    end: End
-    rows: Sequence[LedgerRow]
-    """New rows only."""
-    purses: tuple[str, ...]
-    """Purses that they are charged to."""
-    keeps: tuple[bytes, Environment, float, KeptResult] | None
-    """Idempotency key (``scope_of``), environment, expiry in Unix seconds, and the answer to store."""
-    is_void: bool
-    """True: another call took the idempotency key and is billed instead."""
-    events: list[StoredEvent]
-
-
-def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
-    """End the hold of a call and book its cost, once. Also books calls whose hold expired or never existed."""
-    call, account = facts.id, facts.caller.account
-    rows, is_void = facts.rows, False
-    hold = state.holds.get(call)
-    payer = state.account(account) if facts.event_ids else None  # first, because a damaged record raises
-    purses = (hold and hold.purses) or _payers(shelf, facts)  # the account may have been set up during the call
-    expired = shelf.unbook(account, call) if hold is None or call in state.expired else None
-    keeps = None
-    if facts.claim is not None and facts.result is not None:
-        kept = KeptResult(facts.claim.fingerprint, call, facts.result)
-        keeps = scope_of(facts.caller, facts.claim.key), facts.caller.environment, now + KEPT_S, kept
-    if hold is None:
-        booked = shelf.attempts(account, call)
-        rows = tuple([row for row in rows if row.attempt not in booked])
-        purses = purses if expired is None else expired.purses
-        if keeps is not None:
-            claim = keeps[0]
-            there = shelf.kept(account, claim, now)
-            is_void = claim in state.claims or (there is not None and there.call != call)
-            if is_void or there is not None:
-                keeps = None
-            if is_void:
-                rows = tuple([replace(row, charge_nanos=0) for row in rows])
-    runs = bool(purses) and purses[0].startswith(RUN)
-    rows, charge, run_nanos = charged(rows, facts, 0 if hold is None else hold.nanos, expired, runs=runs)
-    if runs and expired is not None:
-        run_nanos -= expired.most
-    end = End(call, facts.tokens, charge, run_nanos)
-    if hold is None or not hold.purses:
-        end.account, end.purses = account, purses
-    state.end(end)
-    events = [] if payer is None or not charge else _crossed(state, shelf, facts, payer, purses)
-    return Booked(end, rows, purses, keeps, is_void, events)
-
-
-def charged(
-    rows: Sequence[LedgerRow], facts: Facts, held: int, expired: Expired | None = None, *, runs: bool
-) -> tuple[Sequence[LedgerRow], int, int]:
-    """Rows of a call with the overrun in the last one, its charge, and the cost that its agent run counts."""
-    charge = cost = run_nanos = 0
-    for row in rows:
-        charge += row.charge_nanos
-        cost += row.cost_nanos
-    if runs and rows:
-        run_nanos = max(cost, facts.run_nanos or 0)
-    if rows and (expired is not None or (held and (runs or charge > held))):
-        excess = charge - held
-        if runs:  # the run still counts the expired hold
-            excess = max(excess, run_nanos - held - (0 if expired is None else expired.most))
-        rows = [*rows[:-1], replace(rows[-1], overrun_nanos=excess)] if excess > 0 else rows
-    return rows, charge, run_nanos
 
 
 def before(shelf: Shelf, account: str, write: object) -> object:
@@ -129,79 +40,220 @@ def before(shelf: Shelf, account: str, write: object) -> object:
             return shelf.account(account)
         case PutKey(key):
             return shelf.key(account, key.id)
-        case AddCredit(id):
+        case wire.AddCredit(id):
             return None if 0 in shelf.attempts(account, id) else shelf.sums(account, "account")[1]
     return None
 
 
-def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:
-    """``expired`` row for a call whose owner is gone. None: it held no money."""
-    most = hold.nanos + (0 if before is None else before.most)
-    if not most:
-        return None
-    return LedgerRow(
-        request_id=hold.id,
-        attempt=0,
-        kind="expired",
-        at=timestamp(hold.came_at),
-        key_id=hold.key_id,
-        cost_range_nanos=(0, most),
-        note="its process ended before it did",
-    )
+class Books:
+    """Data of one account except traces, in memory. Keeps the ``newest`` latest rows, events and answers, and the sums
+    of all rows. Not thread-safe."""
+
+    def __init__(self, newest: int, emitted: Callable[[StoredEvent], object] = bool) -> None:
+        """``emitted`` is called with each new event."""
+        self._newest = newest
+        self._emitted = emitted
+        self.account: wire.Account | None = None
+        self._keys: dict[str, wire.Key] = {}
+        self._rows: OrderedDict[tuple[str, int], LedgerRow] = OrderedDict()
+        self._expired: OrderedDict[str, Expired] = OrderedDict()
+        self._sums: dict[tuple[str, str, str, wire.RowKind], list[int]] = {}
+        """By day, provider, model and kind: the other fields of a ``LedgerSum``, in order."""
+        self._kept: OrderedDict[bytes, tuple[Environment, float, KeptResult]] = OrderedDict()
+        """With environment and expiry in Unix seconds."""
+        self._events: OrderedDict[str, StoredEvent] = OrderedDict()
+        self._told: dict[str, tuple[float, float]] = {}
+        """By ``once``: Unix seconds of the last event, and when to forget it."""
+        self.thresholds: dict[str, int] = {}  # highest threshold with an event, by month and limit
+        self._incidents: dict[str, wire.Incident] = {}
+        self._states: OrderedDict[tuple[Environment, str], wire.PutAgentState] = OrderedDict()
+
+    @property
+    def is_set_up(self) -> bool:
+        """True if the account must not be evicted: it has terms or keys."""
+        return self.account is not None or bool(self._keys)
+
+    def put(self, write: BOOKED) -> Written:
+        """Apply one checked write."""
+        match write:
+            case PutAccount(account):
+                created, self.account = self.account is None, account
+                return Written(created)
+            case PutKey(key):
+                there = self._keys.get(key.id)
+                if there is not None and there.revoked_at is not None:
+                    key = replace(key, revoked_at=there.revoked_at)
+                self._keys[key.id] = key
+                return Written(there is None)
+            case RevokeKey(key_id, at):
+                there = self._keys.get(key_id)
+                if there is None or there.revoked_at is not None:
+                    return Written(created=False, count=int(there is not None))
+                self._keys[key_id] = replace(there, revoked_at=at)
+                return Written(created=True)
+            case wire.DeleteResults(environment):
+                old = _drop(self._kept, lambda kept: environment in (None, kept[0]))
+                states = _drop(self._states, lambda state: environment in (None, state.environment))
+                _drop(self._events, lambda event: environment in (None, event.environment))
+                return Written(created=False, count=old + states)
+            case wire.PutIncident(incident):
+                created = incident.id not in self._incidents
+                self._incidents[incident.id] = incident
+                if len(self._incidents) > INCIDENTS:
+                    del self._incidents[min(self._incidents.values(), key=_by_start).id]
+                return Written(created)
+            case wire.PutEvent():
+                last = None if write.once is None else self._told.get(write.once)
+                if write.event.id in self._events or (last is not None and is_quiet(last[0], write)):
+                    return Written(created=False)
+                if write.once is not None:
+                    self._told[write.once] = write.at, forgotten_at(write)
+                self.emit(write.event)
+                return Written(created=True, events=(write.event,))
+            case wire.PutAgentState():
+                return self._put_state(write)
+
+    def answer(self, query: object) -> Any:
+        """Answer a query. Raises ``UnsupportedWrite`` for other kinds."""
+        match query:
+            case wire.Keys():
+                return sorted(self._keys.values(), key=lambda key: (key.created_at, key.id))
+            case wire.LedgerSums(first, last):
+                rows = sorted((name, sums) for name, sums in self._sums.items() if first <= name[0] <= last)
+                return [LedgerSum(*name, sums[0], wire.Tokens(*sums[1:4]), *sums[4:]) for name, sums in rows]
+            case wire.AgentState():
+                for put in reversed(self._states.values()):
+                    by_claim = query.claim is not None and put.claim == query.claim
+                    mine = by_claim if query.id is None else put.id == query.id
+                    if mine and query.environment in (None, put.environment):
+                        return put.body
+                return None
+            case wire.Incidents():
+                return sorted(self._incidents.values(), key=_by_start, reverse=True)
+        raise UnsupportedWrite(f"no query {type(query).__name__} is known")
+
+    def scan(self, query: wire.LedgerRows | wire.Events, after: str | None, limit: int) -> list[Any]:
+        """Up to ``limit`` rows or events after the key ``after``, newest first."""
+        if isinstance(query, wire.Events):
+            return _page(self._events.values(), lambda event: event.id, after, limit)
+        rows = [
+            row
+            for row in self._rows.values()
+            if query.request_id in (None, row.request_id)
+            and (query.since is None or row.at >= query.since)
+            and (query.until is None or row.at < query.until)
+        ]
+        return _page(rows, key_of, after, limit)
+
+    def revoked_since(self, key_id: str | None) -> str | None:
+        """Time when a key was revoked, if it was."""
+        key = None if key_id is None else self._keys.get(key_id)
+        return None if key is None else key.revoked_at
+
+    def sweep(self, at: float) -> int:
+        """Remove answers, events and agent states that expired by ``at`` (Unix seconds). Returns their number."""
+        before = timestamp(max(0.0, at - WEEK_S))
+        _drop(self._told, lambda told: told[1] <= at)
+        answers = _drop(self._kept, lambda kept: kept[1] <= at)
+        states = _drop(self._states, lambda state: state.until <= at)
+        return answers + states + _drop(self._events, lambda event: event.created_at < before)
+
+    def incident(self, incident_id: str) -> wire.Incident | None:
+        """An incident, if it exists."""
+        return self._incidents.get(incident_id)
+
+    def key(self, key_id: str) -> wire.Key | None:
+        """A key of the account."""
+        return self._keys.get(key_id)
+
+    def attempts(self, call: str) -> set[int]:
+        """``attempt`` numbers of a call's rows."""
+        return {attempt for request_id, attempt in self._rows if request_id == call}
+
+    def book(self, row: LedgerRow, purses: Sequence[str] = ()) -> bool:
+        """Store a row. False: it exists."""
+        name = row.request_id, row.attempt
+        if name in self._rows:
+            return False
+        if row.cost_range_nanos is not None and row.kind == "expired":
+            _put(self._expired, row.request_id, Expired(row.cost_range_nanos[1], tuple(purses)), self._newest)
+        self._rows[name] = row
+        if len(self._rows) > self._newest:
+            self._rows.popitem(last=False)
+        self._sum(row, 1)
+        return True
+
+    def unbook(self, request_id: str) -> Expired | None:
+        """Remove a call's ``expired`` row. None: there is none."""
+        row = self._rows.get((request_id, 0))
+        if row is None or row.kind != "expired":
+            return None
+        del self._rows[request_id, 0]
+        self._sum(row, -1)
+        return self._expired.pop(request_id)
+
+    def kept(self, claim: bytes, now: float) -> KeptResult | None:
+        """The stored answer of an idempotency key."""
+        found = self._kept.get(claim)
+        return None if found is None or found[1] <= now else found[2]
+
+    def keep(self, claim: bytes, environment: Environment, until: float, kept: KeptResult) -> None:
+        """Store an answer."""
+        _put(self._kept, claim, (environment, until, kept), self._newest)
+
+    def emit(self, event: StoredEvent) -> None:
+        """Store an event and call ``emitted``."""
+        _put(self._events, event.id, event, self._newest)
+        self._emitted(event)
+
+    def _put_state(self, put: wire.PutAgentState) -> Written:
+        name = put.environment, put.id
+        created = self._states.pop(name, None) is None and put.body is not None
+        if put.body is not None:
+            self._states[name] = put
+            if len(self._states) > self._newest:
+                oldest = next((each for each, state in self._states.items() if state.until < inf), name)
+                del self._states[oldest]
+        return Written(created)
+
+    def _sum(self, row: LedgerRow, sign: int) -> None:
+        name = row.at[:10], row.provider, row.model, row.kind
+        sums = self._sums.setdefault(name, [0] * 9)
+        for place, amount in enumerate((1, *_amounts(row), *(row.cost_range_nanos or [row.cost_nanos] * 2))):
+            sums[place] += sign * amount
+        if not sums[0]:
+            del self._sums[name]
 
 
-def _payers(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
-    """Names of the purses that pay for a call without a reservation."""
-    caller = facts.caller
-    if caller.environment == "sandbox":
-        return ()
-    key = None if caller.key_id is None else shelf.key(caller.account, caller.key_id)
-    return tuple(purses_of(shelf.account(caller.account), key, facts.created_at[:MONTH], facts.run))
+def is_quiet(last: float, write: wire.PutEvent) -> bool:
+    """True if an event comes too soon after the last one with its ``once``."""
+    return write.at < last + write.quiet_s
 
 
-def _crossed(state: State, shelf: Shelf, facts: Facts, account: Account, purses: Sequence[str]) -> list[StoredEvent]:
-    """Events for newly reached thresholds. Each is sent once per month and limit, so again after a new limit."""
-    limit = account.monthly_nanos
-    if not limit or not purses[-1].startswith(_OF_MONTH):
-        return []
-    month = purses[-1]
-    spent = state.purse(account.name, month).spent
-    if spent * 100 < THRESHOLDS[0] * limit:
-        return []
-    name = f"told:{month}:{limit}"
-    told = shelf.told(account.name, name)
-    reached = [percent for percent in THRESHOLDS if told < percent and spent * 100 >= percent * limit]
-    if not reached:
-        return []
-    shelf.put_told(account.name, name, reached[-1])
-    crossed = [ThresholdCrossed(month.partition(":")[2], percent, usd(spent), usd(limit)) for percent in reached]
-    return [
-        StoredEvent(
-            id=facts.event_ids[THRESHOLDS.index(each.threshold_percent)],
-            type=each.type,
-            created_at=facts.created_at,
-            data=to_builtins(each),
-            account=account.name,
-            environment="production",
-        )
-        for each in crossed
-    ]
+def forgotten_at(write: wire.PutEvent) -> float:
+    """Unix seconds after which the time of an event's ``once`` may be forgotten."""
+    return write.at + max(write.quiet_s, WEEK_S)
 
 
-_CUT = "the storage refused to book it as it was"
+def _by_start(incident: wire.Incident) -> tuple[str, str]:
+    return incident.started_at, incident.id
 
 
-def without_trace(facts: Facts) -> Facts:
-    """Only its ledger rows and its answer."""
-    return replace(facts, trace=None, snapshots=(), events=())
+def _page(things: Any, key: Callable[[T], str], after: str | None, limit: int) -> list[T]:
+    behind: Iterator[T] = (each for each in sorted(things, key=key, reverse=True) if after is None or key(each) < after)
+    return [*islice(behind, max(0, limit))]
 
 
-def bounded(facts: Facts, most_nanos: int) -> Facts:
-    """Only its costs, together at most ``most_nanos``."""
-    run_nanos, rows = None if facts.run_nanos is None else min(facts.run_nanos, most_nanos), list[LedgerRow]()
-    for row in facts.rows:
-        cost = min(row.cost_nanos, most_nanos)
-        most_nanos -= cost
-        plain = LedgerRow(request_id=row.request_id, attempt=row.attempt, at=row.at, key_id=row.key_id, note=_CUT)
-        rows.append(replace(plain, cost_nanos=cost, charge_nanos=min(row.charge_nanos, cost)))
-    return replace(without_trace(facts), rows=tuple(rows), run_nanos=run_nanos, claim=None, result=None, event_ids=())
+def _put(kept: OrderedDict[Any, T], name: Any, value: T, newest: int) -> None:
+    kept[name] = value
+    kept.move_to_end(name)
+    if len(kept) > newest:
+        kept.popitem(last=False)
+
+
+def _drop(kept: dict[Any, T], is_over: Callable[[T], bool]) -> int:
+    """Remove entries by their values. Returns their number."""
+    names = [name for name, value in kept.items() if is_over(value)]
+    for name in names:
+        del kept[name]
+    return len(names)

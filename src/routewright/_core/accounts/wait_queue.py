@@ -9,8 +9,8 @@ from typing import Generic, Protocol, TypeVar
 from routewright.errors import RouterError
 from routewright.wire import Ask, Grant, Replay, Short
 
-from .payer import Hold
-from .state import FreedName, State, Wait
+from .holds import FreedName, Hold, Wait
+from .state import State
 
 MOST_TRIED = 64  # tries per ``retry``, to bound its duration
 MOST_WAITING = 10_000  # further calls are refused at once

@@ -12,7 +12,7 @@ from typing import NamedTuple, get_args
 from msgspec.structs import replace
 
 from routewright import wire
-from routewright._core.account_fields import told
+from routewright._core.accounts.terms import told
 from routewright._core.addresses import is_loopback, is_public
 from routewright._core.crypto import seal, unseal
 from routewright.errors import ValidationFailed

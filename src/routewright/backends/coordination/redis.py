@@ -21,8 +21,7 @@ from urllib.parse import quote
 from msgspec import msgpack
 from msgspec.structs import astuple
 
-from routewright._core.accounts.payer import refused
-from routewright._core.limits import Window
+from routewright._core.limits import Window, refused
 from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.memory import HEAR_S
 from routewright.backends.redis import Server

@@ -10,8 +10,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from routewright import wire
-from routewright._core.accounts.books import BOOKED, MONEY
-from routewright._core.accounts.ledger import before
+from routewright._core.accounts.ledger import BOOKED, MONEY, before
 from routewright._core.analytics.rollup import Rollups
 from routewright._core.attempts.statistics import added
 from routewright._core.policy import Versions

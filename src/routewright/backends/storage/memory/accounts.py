@@ -11,31 +11,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright import wire
-from routewright._core.account import is_compromised
-from routewright._core.accounts.books import MONEY, Books
-from routewright._core.accounts.ledger import expired_row, settle
-from routewright._core.accounts.payer import RUN, End, Hold
-from routewright._core.accounts.state import Expired, KeptResult, PurseName, State, Wait
+from routewright._core.accounts.eviction import Eviction
+from routewright._core.accounts.holds import Hold, PurseName, Wait
+from routewright._core.accounts.keys import is_compromised
+from routewright._core.accounts.ledger import MONEY, Books
+from routewright._core.accounts.purses import RUN
+from routewright._core.accounts.settlement import End, Expired, end_hold, expire_hold, expired_row, settle
+from routewright._core.accounts.state import State
 from routewright._core.accounts.wait_queue import WaitQueue
 from routewright._core.analytics.rollup import Rollups, counted_of
+from routewright._core.idempotency import KeptResult
 from routewright._core.trace.filter import matches
 from routewright._core.webhooks.outbox import Outbox
 from routewright.fork import Guard, renew_in_children
 from routewright.loop import Signal
 from routewright.protocols import Clock, Facts, TraceDraft
-from routewright.wire import (
-    Ask,
-    Caller,
-    Grant,
-    LedgerRow,
-    Left,
-    Replay,
-    RunLimit,
-    Short,
-    Snapshot,
-    StoredEvent,
-    Written,
-)
+from routewright.wire import Ask, Caller, Grant, LedgerRow, Left, Replay, RunLimit, Short, StoredEvent, Written
 
 VALUES = 1_000
 """Distinct values of a group within an hour, the first ones. It keeps a flood of names from evicting earlier hours and
@@ -55,7 +46,7 @@ class KeptAccount:
         """Those whose traces were dropped. They are counted in batches."""
         self.rollups = Rollups(VALUES)
         self.feedback: OrderedDict[str, wire.PutFeedback] = OrderedDict()
-        self.snapshots: OrderedDict[str, tuple[Snapshot, float]] = OrderedDict()
+        self.snapshots: OrderedDict[str, tuple[wire.Snapshot, float]] = OrderedDict()
         """Each with the time of its last put; 0 for those of a trace."""
 
     def seen(self, trace: wire.Trace) -> wire.Trace:
@@ -157,7 +148,7 @@ class Store(Protocol):
     def look_up(self, account: str) -> KeptAccount:
         """Return an account to read from, an empty one if it is unknown."""
 
-    def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> object:
+    def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[wire.Snapshot]) -> object:
         """Keep a trace with the snapshots it names."""
 
 
@@ -181,6 +172,7 @@ class MemoryAccounts:
     def renew(self) -> None:
         """Start without holds: the parent's calls continue there."""
         self.state = State(self)
+        self._eviction = Eviction(self.state)
         self._waiting: WaitQueue[_PendingAsk] = WaitQueue(self.state, self.owner)
         self._asks = 0
 
@@ -207,7 +199,7 @@ class MemoryAccounts:
                     self._begin()
                     self._waiting.leave(asking)
                     if asking.takes:
-                        self.state.end(End(ask.id, 0))
+                        end_hold(self.state, End(ask.id, 0))
                     self._end()
                 raise
             with self._lock.lock:
@@ -258,7 +250,7 @@ class MemoryAccounts:
         with self._lock.lock:
             if grant.id in self.state.holds:
                 self._begin()
-                self.state.end(End(grant.id, tokens))
+                end_hold(self.state, End(grant.id, tokens))
                 self._end()
 
     def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
@@ -329,7 +321,7 @@ class MemoryAccounts:
         self.state.begin(self.owner, at, at + LEASE_S)
         self._asks += 1
         if not self._asks % EVICT_EVERY:
-            self.state.evict(at)
+            self._eviction.step(at)
             if not self._asks % TIDY_EVERY:
                 self._tidy()
 
@@ -341,7 +333,7 @@ class MemoryAccounts:
 
     def _tidy(self) -> None:
         for hold in self.state.overdue(self.owner, LEASE_S):
-            self.state.expire(hold.id)
+            expire_hold(self.state, hold.id)
             books = self._storage.account_of(hold.account).books
             row = expired_row(hold, books.unbook(hold.id))
             if row is not None:

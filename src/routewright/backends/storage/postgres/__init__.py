@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from routewright import wire
-from routewright._core.accounts.books import MONEY
+from routewright._core.accounts.ledger import MONEY
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.tables.ledger import KNOWN_S
 from routewright.backends.storage.tables.read import DAY_S, REPORTS, answer, page, trace_by_id

@@ -1,5 +1,6 @@
--- Functions of accounts and traces. They only check whether an ask fits all limits. If it does not, they return the
--- facts, and State (_core/accounts/state.py) finds the reason of the refusal.
+-- Functions of accounts and traces. Those of a tick restate rules of _core, which each names first: of State and settlement
+-- (accounts/), Window (limits.py) and Claims (idempotency.py). They only check whether an ask fits all limits. If it does
+-- not, they return the facts, and State finds the reason of the refusal.
 --
 -- Plans are made once per session, while tables may be empty (hold nearly always is). Without enable_seqscan = off, a
 -- plan would scan whole tables even after they have grown. That setting inflates costs, so jit is off.
@@ -138,33 +139,41 @@ BEGIN
         jsonb_array_elements_text(t -> 'named') AS name GROUP BY name;
 END $$;
 
--- Ends calls and releases their holds; their entries in the windows stay. Returns the ended ones. Less frequent cases
--- are skipped (see transaction.py).
+-- settlement._crossed: the months, with their accounts, in which calls would reach a further threshold if all were
+-- charged.
+CREATE OR REPLACE FUNCTION crossed_months(ends jsonb) RETURNS text[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN ARRAY(SELECT due.account || E'\x01\x03' || month FROM (
+            SELECT account, month, sum(charge) AS charge
+            FROM jsonb_to_recordset(ends) AS e(account text, month text, charge bigint, tells boolean)
+            WHERE charge > 0 GROUP BY 1, 2 HAVING bool_or(tells)
+        ) AS due JOIN account AS a ON a.account = due.account
+        LEFT JOIN purse ON purse.account = due.account AND purse.name = 'month:' || month
+        LEFT JOIN purse AS told ON told.account = due.account AND told.name = 'told:month:' || month || ':' || a.monthly
+        WHERE a.monthly > 0 AND (coalesce(purse.spent, 0) + charge)::numeric * 100 >= a.monthly::numeric
+            * CASE WHEN coalesce(told.told, 0) < 50 THEN 50 WHEN told.told < 80 THEN 80
+                   WHEN told.told < 100 THEN 100 ELSE NULL END);
+END $$;
+
+-- settlement.end_hold: ends calls and releases their holds, except their entries in windows. Returns the ended ones. Less
+-- frequent cases are skipped (see transaction.py).
 CREATE OR REPLACE FUNCTION end_calls(ends jsonb, blobs bytea[], now float8, today text) RETURNS int[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    crossed text[] := crossed_months(ends);
     ended int[];
 BEGIN
     WITH e AS (
         SELECT * FROM jsonb_to_recordset(ends) AS e(i int, account text, id text, is_release boolean, nanos bigint,
             used bigint, charge bigint, run bigint, month text, created_at text, tells boolean, is_open boolean)
-    ), due AS (  -- what each month comes to if all are charged
-        SELECT e.account, e.month, sum(e.charge) AS charge FROM e WHERE e.tells AND e.charge > 0 GROUP BY 1, 2
-    ), crossing AS (
-        SELECT due.account, due.month FROM due JOIN account USING (account)
-        LEFT JOIN purse ON purse.account = due.account AND purse.name = 'month:' || due.month
-        LEFT JOIN purse AS told
-            ON told.account = due.account AND told.name = 'told:month:' || due.month || ':' || account.monthly
-        WHERE account.monthly > 0 AND (coalesce(purse.spent, 0) + due.charge)::numeric * 100 >= account.monthly::numeric
-            * CASE WHEN coalesce(told.told, 0) < 50 THEN 50 WHEN told.told < 80 THEN 80
-                   WHEN told.told < 100 THEN 100 ELSE NULL END
     ), gone AS (
         DELETE FROM hold USING e WHERE hold.account = e.account AND hold.id = e.id AND (e.is_release OR (
             NOT hold.late AND hold.nanos = e.nanos AND (e.is_open OR cardinality(hold.purses) > 0
                 OR NOT EXISTS (SELECT FROM account WHERE account.account = e.account)
                 AND NOT EXISTS (SELECT FROM key WHERE key.account = e.account AND key.id = hold.key_id))
-            AND NOT EXISTS (SELECT FROM crossing WHERE crossing.account = e.account AND crossing.month = e.month)
+            AND e.account || E'\x01\x03' || e.month <> ALL (crossed)
             AND NOT EXISTS (SELECT FROM trace WHERE trace.account = e.account AND trace.created_at = e.created_at
                 AND trace.id = e.id)))
         RETURNING e.i, e.used, coalesce(e.charge, 0) AS charge, coalesce(e.run, 0) AS of_run, e.is_release, hold.*
@@ -208,38 +217,6 @@ BEGIN
     RETURN ended;
 END $$;
 
--- Time of the entry whose expiry frees the needed amount of a window. Null: all entries together are not enough.
-CREATE OR REPLACE FUNCTION leaves(of_party text, of_tokens boolean, need bigint) RETURNS float8 LANGUAGE plpgsql AS $$
-DECLARE
-    e record;
-BEGIN
-    FOR e IN SELECT at, CASE WHEN of_tokens THEN tokens ELSE requests END AS n FROM entry WHERE party = of_party ORDER BY at
-    LOOP
-        need := need - e.n;
-        IF need <= 0 THEN
-            RETURN e.at;
-        END IF;
-    END LOOP;
-    RETURN NULL;
-END $$;
-
-CREATE OR REPLACE FUNCTION window_facts(names text[], requests bigint[], tokens bigint[], slots bigint[], last float8[],
-    requests_limit bigint[], tokens_limit bigint[], k int, amount bigint, at float8) RETURNS jsonb LANGUAGE plpgsql AS $$
-DECLARE
-    requests_need bigint := requests[k] + 1 - requests_limit[k];
-    tokens_need bigint := tokens[k] + CASE WHEN amount > tokens_limit[k] THEN 0 ELSE amount - tokens_limit[k] END;
-BEGIN
-    RETURN CASE WHEN k > 0 THEN jsonb_build_object('requests', requests[k], 'tokens', tokens[k], 'slots', slots[k],
-        'last', last[k], 'requests_need', requests_need, 'tokens_need', tokens_need,
-        'requests_at', CASE WHEN requests_need > 0 THEN coalesce(leaves(names[k], false, requests_need), at) END,
-        'tokens_at', CASE WHEN tokens_need > 0 THEN coalesce(leaves(names[k], true, tokens_need), at) END) END;
-END $$;
-
-CREATE OR REPLACE FUNCTION used_of(requests bigint[], tokens bigint[], last float8[], k int) RETURNS jsonb LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN CASE WHEN k > 0 THEN jsonb_build_array(requests[k], tokens[k], last[k]) END;
-END $$;
-
 -- If no process renewed its lease for half a lease, or the clock was set back, the database may have been unreachable,
 -- and silent processes may be alive: each gets one more lease, once. Call it after locking accounts.
 CREATE OR REPLACE FUNCTION spare(me bigint, moment float8, lease float8) RETURNS void LANGUAGE plpgsql AS $$
@@ -256,43 +233,313 @@ BEGIN
     WHERE id <> me AND (until > last OR until < moment AND NOT is_spared);
 END $$;
 
--- Ends calls and charges their cost, then admits asks.
---
--- settings: owner, lease, at (null: the server's clock), now. ends: ended calls; those that end_calls skips are missing
--- in "ended". asks: processed in order. All changes of an account are made under its lock.
-CREATE OR REPLACE FUNCTION tick(settings jsonb, ends jsonb, callers jsonb, asks jsonb, traces jsonb, blobs bytea[]) RETURNS jsonb
-LANGUAGE plpgsql SET lock_timeout = '2s' SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off AS $$
-#variable_conflict use_column
+-- What a tick knows of asks, callers (Payer), their holds, windows and purses. An upgrade may add types, and changes none.
+DO $$ BEGIN
+    CREATE TYPE ask AS (i int, caller int, id text, came_at float8, lasts float8, tokens bigint, nanos bigint, claim text,
+        fingerprint text, run text, run_limit bigint, slot int, again boolean, waits boolean, behind jsonb, kind text);
+    CREATE TYPE payer AS (account text, key_id text, pays boolean, is_revoked boolean, is_limited boolean,
+        windows int[], names text[], purses int[], terms jsonb);
+    CREATE TYPE held AS (nanos bigint, purses text[], running text, answer jsonb);
+    CREATE TYPE used_window AS (name text, requests_limit bigint, tokens_limit bigint, slots_limit bigint,
+        requests bigint, tokens bigint, slots bigint, last float8, was_requests bigint, was_tokens bigint);
+    CREATE TYPE used_purse AS (account text, name text, most bigint, spent bigint, granted bigint, reserved bigint, was bigint);
+EXCEPTION WHEN duplicate_object THEN NULL;  -- an upgrade
+END $$;
+
+-- State.begin: extends the lease of a process. What is held by those that were silent expires in transaction.py.
+CREATE OR REPLACE FUNCTION begin_tick(me bigint, settings jsonb, moment float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    moment float8; now float8; me bigint; lease float8;
-    ended int[] := '{}'; is_synced boolean := false; answers jsonb[] := '{}'; facts jsonb; c record; a record;
-    i int; k int; n int; fits boolean; was_fit boolean; is_run boolean; is_limited boolean; held bigint; left_ bigint; run_left bigint;
-    least bigint; blocked text; queued text[] := '{}'; names text[]; parties text[]; running hold%ROWTYPE; stored jsonb;
-    -- callers: places of two windows and four purses each, 0 for none
-    c_account text[] := '{}'; c_paying boolean[] := '{}'; c_revoked boolean[] := '{}'; c_windows int[] := '{}';
-    c_purses int[] := '{}'; c_terms jsonb[] := '{}';
-    -- windows: names, limits, what is used, what this tick takes
-    w_name text[] := '{}'; w_requests_limit bigint[] := '{}'; w_tokens_limit bigint[] := '{}';
-    w_slots_limit bigint[] := '{}'; w_requests bigint[]; w_tokens bigint[]; w_slots bigint[]; w_last float8[];
-    w_more_requests bigint[]; w_more_tokens bigint[];
-    -- purses: accounts and names, limits, sums, what this tick reserves
-    p_whose text[] := '{}'; p_account text[] := '{}'; p_name text[] := '{}'; p_limit bigint[] := '{}';
-    p_prepaid boolean[] := '{}'; p_spent bigint[]; p_granted bigint[]; p_reserved bigint[]; p_more bigint[];
+    lease float8 := settings -> 'lease';
 BEGIN
-    PERFORM lock_accounts(ARRAY(SELECT jsonb_array_elements_text(settings -> 'accounts')), (settings -> 'hurries')::boolean);
-    moment := coalesce((settings ->> 'at')::float8, extract(epoch FROM clock_timestamp()));
-    now := coalesce((settings ->> 'now')::float8, moment);
-    me := (settings ->> 'owner')::bigint;
-    lease := (settings ->> 'lease')::float8;
     IF settings ->> 'at' IS NULL THEN
         PERFORM spare(me, moment, lease);
     END IF;
-    INSERT INTO owner VALUES (me, moment + lease, (settings ->> 'tick')::bigint) ON CONFLICT (id) DO UPDATE
+    INSERT INTO owner VALUES (me, moment + lease, (settings -> 'tick')::bigint) ON CONFLICT (id) DO UPDATE
         SET until = excluded.until, ticks = excluded.ticks, is_spared = false WHERE owner.ticks < excluded.ticks;
     IF NOT FOUND THEN  -- its connection was given up, and with it its calls
         RAISE object_not_in_prerequisite_state USING MESSAGE = 'a later tick has come before this one';
     END IF;
+END $$;
 
+-- Window.age: drops entries older than a minute. Those ahead of a clock that was set back count as taken now.
+CREATE OR REPLACE FUNCTION age_windows(callers jsonb, moment float8) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    parties text[] := ARRAY(SELECT unnest(ARRAY[window_, key_window])
+        FROM jsonb_to_recordset(callers) AS c(window_ text, key_window text));
+BEGIN
+    IF EXISTS (SELECT FROM entry WHERE party = ANY (parties) AND entry.at > moment + 1) THEN
+        WITH ahead AS (
+            DELETE FROM entry WHERE party = ANY (parties) AND entry.at > moment RETURNING party, requests, tokens
+        )
+        INSERT INTO entry SELECT party, moment, sum(requests), sum(tokens) FROM ahead GROUP BY party;
+    END IF;
+    WITH old AS (
+        DELETE FROM entry WHERE party = ANY (parties) AND entry.at <= moment - 60 RETURNING party, requests, tokens
+    )
+    UPDATE party SET requests = party.requests - s.requests, tokens = party.tokens - s.tokens FROM (
+        SELECT party AS name, sum(requests) AS requests, sum(tokens) AS tokens FROM old GROUP BY party
+    ) AS s WHERE party.name = s.name;
+END $$;
+
+-- State.payer: the callers, with the places of their windows (of the account and of the key; null: no limits) and purses
+-- (the innermost first). keys: account and name of each purse. Limits of -1 are balances.
+CREATE OR REPLACE FUNCTION payers_of(callers jsonb, asks jsonb,
+    OUT payers payer[], OUT windows used_window[], OUT purses used_purse[], OUT keys text[]) LANGUAGE plpgsql AS $$
+DECLARE
+    c record; p payer; w used_window; parties text[] := '{}'; key text;
+BEGIN
+    keys := '{}';
+    FOR c IN
+        SELECT (x.account, x.key, pays, k.compromised_from IS NOT NULL OR is_made AND k.id IS NULL,
+                pays AND (a.prepaid IS TRUE OR num_nonnulls(k.budget, k.monthly, a.monthly) > 0), '{}',
+                CASE WHEN pays AND k.id IS NOT NULL THEN ARRAY['key:' || k.id, 'key:' || k.id || ':' || month] ELSE '{}' END
+                || CASE WHEN pays AND a.account IS NOT NULL THEN ARRAY['account', 'month:' || month] ELSE '{}' END, '{}',
+                jsonb_build_object('account', convert_from(a.body, 'UTF8'), 'key', convert_from(k.body, 'UTF8')))::payer AS p,
+            CASE WHEN k.id IS NOT NULL THEN ARRAY[k.budget, k.monthly] END
+                || ARRAY[CASE WHEN a.prepaid THEN -1 END, a.monthly] AS limits,
+            ARRAY[(CASE WHEN num_nonnulls(a.requests, a.tokens, a.slots) > 0 THEN window_ END, a.requests, a.tokens,
+                    a.slots, 0, 0, 0, 0, 0, 0)::used_window,
+                (CASE WHEN num_nonnulls(k.requests, k.tokens, k.slots) > 0 THEN key_window END, k.requests, k.tokens,
+                    k.slots, 0, 0, 0, 0, 0, 0)::used_window] AS windows
+        FROM jsonb_to_recordset(callers) AS x(i int, account text, key text, month text, pays boolean, window_ text,
+            key_window text, is_made boolean)
+        LEFT JOIN account AS a ON a.account = x.account LEFT JOIN key AS k ON k.account = x.account AND k.id = x.key
+        ORDER BY x.i
+    LOOP
+        p := c.p;
+        FOREACH w IN ARRAY c.windows LOOP
+            IF w.name IS NOT NULL AND w.name <> ALL (parties) THEN
+                parties := parties || w.name;
+                windows := windows || w;
+            END IF;
+            p.windows := p.windows || array_position(parties, w.name);
+        END LOOP;
+        FOR n IN 1 .. cardinality(p.names) LOOP
+            key := p.account || E'\x01\x03' || p.names[n];
+            IF key <> ALL (keys) THEN
+                keys := keys || key;
+                purses := purses || (p.account, p.names[n], c.limits[n], 0, 0, 0, 0)::used_purse;
+            END IF;
+            p.purses := p.purses || array_position(keys, key);
+        END LOOP;
+        payers := payers || p;
+    END LOOP;
+    SELECT purses || array_agg((account, name, NULL, 0, 0, 0, 0)::used_purse), keys || array_agg(account || E'\x01\x03' || name)
+    INTO purses, keys FROM (SELECT DISTINCT payers[caller + 1].account AS account, 'run:' || run AS name
+        FROM jsonb_to_recordset(asks) AS a(caller int, run text) WHERE run IS NOT NULL) AS runs;
+END $$;
+
+-- State.purse, State.window: loads what is used.
+CREATE OR REPLACE FUNCTION load_use(INOUT windows used_window[], INOUT purses used_purse[]) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT array_agg((w.name, x, y, z, coalesce(party.requests, 0), coalesce(party.tokens, 0), coalesce(party.slots, 0),
+        coalesce(party.last, 0), coalesce(party.requests, 0), coalesce(party.tokens, 0))::used_window ORDER BY n) INTO windows
+    FROM unnest(windows) WITH ORDINALITY AS w(name, x, y, z, a, b, c, d, e, f, n) LEFT JOIN party USING (name);
+    SELECT array_agg((p.account, p.name, CASE WHEN p.most = -1 THEN coalesce(purse.granted, 0) ELSE p.most END,
+        coalesce(purse.spent, 0), coalesce(purse.granted, 0), coalesce(purse.reserved, 0), coalesce(purse.reserved, 0)
+    )::used_purse ORDER BY n) INTO purses
+    FROM unnest(purses) WITH ORDINALITY AS p(account, name, most, a, b, c, d, n) LEFT JOIN purse USING (account, name);
+END $$;
+
+-- Claims.taken: what a call holds (nanos; null: nothing) of which purses; else who runs under its idempotency key, or
+-- which answer is kept under it.
+CREATE OR REPLACE FUNCTION held_by(call text, c payer, key bytea, now float8) RETURNS held LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT (own.nanos, own.purses,
+        (SELECT other.fingerprint FROM hold AS other WHERE other.account = c.account AND other.claim = key),
+        (SELECT jsonb_build_object('fingerprint', kept.fingerprint, 'call', kept.call) FROM kept
+            WHERE kept.account = c.account AND kept.claim = key AND kept.until - now > 0))::held  -- not by kept_old
+    FROM (VALUES (0)) AS one LEFT JOIN hold AS own ON own.account = c.account AND own.id = held_by.call);
+END $$;
+
+-- Window.admits: one more call has room. So it has where there is no window.
+CREATE OR REPLACE FUNCTION window_admits(w used_window, amount bigint, slot int) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT w.name IS NULL OR (w.slots_limit IS NULL OR slot = 0 OR w.slots < w.slots_limit)
+        AND (w.requests_limit IS NULL OR w.requests < w.requests_limit) AND (w.tokens_limit IS NULL OR amount < 1
+            OR w.tokens + amount <= w.tokens_limit OR w.tokens = 0 AND w.tokens_limit > 0)
+$$;
+
+-- State._short: the place of the purse with the least left that has not the amount, else of one that others wait for.
+-- Null: all have it. own: what the call holds of it; null for a new call.
+CREATE OR REPLACE FUNCTION short_of(purses used_purse[], places int[], nanos bigint, own bigint, queued int[],
+    behind jsonb) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    k int; least int; waits int;
+BEGIN
+    FOREACH k IN ARRAY places LOOP
+        IF purses[k].most - purses[k].spent - purses[k].reserved + coalesce(own, 0) < nanos THEN
+            IF least IS NULL OR purses[k].most - purses[k].spent < purses[least].most - purses[least].spent THEN
+                least := k;
+            END IF;
+        ELSIF own IS NULL AND nanos > 0 AND purses[k].most IS NOT NULL AND (k = ANY (queued) OR behind ? purses[k].name) THEN
+            waits := k;
+        END IF;
+    END LOOP;
+    RETURN coalesce(least, waits);
+END $$;
+
+-- Window.take: counts a call in its windows.
+CREATE OR REPLACE FUNCTION take_windows(windows used_window[], places int[], amount bigint, slot int, moment float8)
+RETURNS used_window[] LANGUAGE plpgsql AS $$
+DECLARE
+    k int;
+BEGIN
+    FOREACH k IN ARRAY array_remove(places, NULL) LOOP
+        windows[k].requests := windows[k].requests + 1;
+        windows[k].tokens := windows[k].tokens + amount;
+        windows[k].slots := windows[k].slots + slot;
+        windows[k].last := moment;
+    END LOOP;
+    RETURN windows;
+END $$;
+
+-- Window.wait_s: the time of the entry whose expiry frees the needed amount. Null: all entries together are not enough.
+CREATE OR REPLACE FUNCTION leaves(of_party text, of_tokens boolean, need bigint) RETURNS float8 LANGUAGE plpgsql AS $$
+DECLARE
+    e record;
+BEGIN
+    FOR e IN SELECT at, CASE WHEN of_tokens THEN tokens ELSE requests END AS n FROM entry WHERE party = of_party ORDER BY at
+    LOOP
+        need := need - e.n;
+        IF need <= 0 THEN
+            RETURN e.at;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION window_facts(w used_window, amount bigint, at float8) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    requests_need bigint := w.requests + 1 - w.requests_limit;
+    tokens_need bigint := w.tokens + CASE WHEN amount > w.tokens_limit THEN 0 ELSE amount - w.tokens_limit END;
+BEGIN
+    RETURN CASE WHEN w.name IS NOT NULL THEN jsonb_build_object('requests', w.requests, 'tokens', w.tokens,
+        'slots', w.slots, 'last', w.last, 'requests_need', requests_need, 'tokens_need', tokens_need,
+        'requests_at', CASE WHEN requests_need > 0 THEN coalesce(leaves(w.name, false, requests_need), at) END,
+        'tokens_at', CASE WHEN tokens_need > 0 THEN coalesce(leaves(w.name, true, tokens_need), at) END) END;
+END $$;
+
+-- Window.states.
+CREATE OR REPLACE FUNCTION used_of(w used_window) RETURNS jsonb LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN w.name IS NOT NULL THEN jsonb_build_array(w.requests, w.tokens, w.last) END
+$$;
+
+-- State.grant: what a call was granted. run: the purse of its agent run.
+CREATE OR REPLACE FUNCTION grant_facts(amount bigint, c payer, run used_purse, windows used_window[]) RETURNS jsonb
+LANGUAGE sql STABLE AS $$
+    SELECT jsonb_build_object('nanos', amount, 'is_limited', c.is_limited OR run.name IS NOT NULL,
+        'run_left', run.most - run.spent,
+        'windows', jsonb_build_array(used_of(windows[c.windows[1]]), used_of(windows[c.windows[2]])))
+$$;
+
+-- The facts by which State finds the reason of a refusal.
+CREATE OR REPLACE FUNCTION refusal_facts(a ask, c payer, h held, windows used_window[], purses used_purse[], queued int[],
+    moment float8) RETURNS jsonb LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN jsonb_build_object(
+        'held', CASE WHEN h.nanos IS NOT NULL THEN jsonb_build_object('nanos', h.nanos, 'purses', h.purses) END,
+        'running', h.running, 'kept', h.answer,
+        'queued', (SELECT jsonb_agg(purses[k].name) FROM unnest(queued) AS k WHERE purses[k].account = c.account),
+        'windows', jsonb_build_array(window_facts(windows[c.windows[1]], a.tokens, moment),
+            window_facts(windows[c.windows[2]], a.tokens, moment)),
+        'purses', (SELECT jsonb_agg(jsonb_build_array(name, spent, granted, reserved)) FROM unnest(purses)
+            WHERE account = c.account));
+END $$;
+
+-- State.admit, for asks in their order: each takes all that it asks for, or nothing. reserves: some hold more money.
+CREATE OR REPLACE FUNCTION admit_calls(asks jsonb, payers payer[], keys text[], owner bigint, moment float8, now float8,
+    INOUT windows used_window[], INOUT purses used_purse[], OUT answers jsonb[], OUT reserves boolean)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    a ask; c payer; h held; k int; run int; places int[]; limits int; short int; queued int[] := '{}';
+    fits boolean; amount bigint; more bigint;
+BEGIN
+    SELECT '{}', false INTO answers, reserves;
+    FOR a IN SELECT * FROM jsonb_populate_recordset(NULL::ask, asks) ORDER BY i LOOP
+        c := payers[a.caller + 1];
+        run := CASE WHEN c.pays THEN array_position(keys, c.account || E'\x01\x03run:' || a.run) END;
+        IF run IS NOT NULL THEN
+            purses[run].most := a.run_limit;
+        END IF;
+        places := CASE WHEN run IS NULL THEN c.purses ELSE run || c.purses END;
+        h := held_by(a.id, c, decode(a.claim, 'hex'), now);
+        IF h.nanos IS NULL THEN
+            amount := CASE WHEN c.is_limited OR run IS NOT NULL THEN a.nanos ELSE 0 END;
+            fits := a.kind = 'admits' AND NOT c.is_revoked AND h.running IS NULL AND h.answer IS NULL
+                AND window_admits(windows[c.windows[1]], a.tokens, a.slot)
+                AND window_admits(windows[c.windows[2]], a.tokens, a.slot);
+        ELSE  -- State.widen
+            SELECT array_agg(k), count(purses[k].most) INTO places, limits
+            FROM unnest(places) AS k WHERE purses[k].name = ANY (h.purses);
+            amount := CASE WHEN limits > 0 THEN a.nanos ELSE h.nanos END;
+            fits := a.kind <> 'looks';
+        END IF;
+        IF fits AND (h.nanos IS NULL OR amount > h.nanos) THEN
+            short := short_of(purses, places, amount, h.nanos, queued, a.behind);
+            fits := short IS NULL;
+            IF a.waits AND purses[short].most - purses[short].spent >= amount THEN
+                queued := queued || short;
+            END IF;
+        END IF;
+        IF NOT fits THEN
+            answers := answers || refusal_facts(a, c, h, windows, purses, queued, moment);
+            CONTINUE;
+        END IF;
+        more := amount - coalesce(h.nanos, 0);
+        reserves := reserves OR more > 0;
+        IF h.nanos IS NULL THEN
+            windows := take_windows(windows, c.windows, a.tokens, a.slot, moment);
+            INSERT INTO hold VALUES (c.account, a.id, c.key_id, a.came_at, moment + a.lasts,
+                array_remove(ARRAY[windows[c.windows[1]].name, windows[c.windows[2]].name], NULL), a.tokens, a.slot, amount,
+                CASE WHEN run > 0 THEN 'run:' || a.run || c.names ELSE c.names END, decode(a.claim, 'hex'),
+                coalesce(a.fingerprint, ''), owner, moment, CASE WHEN run > 0 THEN a.run END,
+                CASE WHEN run > 0 THEN a.run_limit END,
+                a.again AND EXISTS (SELECT FROM ledger WHERE (account, name, kind) = (c.account, a.id || '/0', 'expired')));
+        ELSIF more <> 0 THEN
+            UPDATE hold SET nanos = amount WHERE account = c.account AND id = a.id;
+        END IF;
+        IF more <> 0 THEN
+            FOREACH k IN ARRAY places LOOP
+                purses[k].reserved := purses[k].reserved + more;
+            END LOOP;
+        END IF;
+        answers := answers || grant_facts(amount, c, purses[run], windows);
+    END LOOP;
+END $$;
+
+-- State.take: writes what calls have taken of windows and purses.
+CREATE OR REPLACE FUNCTION put_use(windows used_window[], purses used_purse[], moment float8, today text) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    WITH used AS (SELECT * FROM unnest(windows) WHERE requests > was_requests), entered AS (
+        INSERT INTO entry SELECT name, moment, requests - was_requests, tokens - was_tokens FROM used
+        ON CONFLICT (party, at) DO UPDATE
+        SET requests = entry.requests + excluded.requests, tokens = entry.tokens + excluded.tokens
+    )
+    INSERT INTO party SELECT name, requests, tokens, slots, last FROM used ON CONFLICT (name) DO UPDATE
+    SET requests = excluded.requests, tokens = excluded.tokens, slots = excluded.slots, last = excluded.last;
+    INSERT INTO purse (account, name, spent, granted, reserved, at)
+    SELECT account, name, 0, 0, reserved, CASE WHEN name LIKE 'run:%' THEN today END
+    FROM unnest(purses) WHERE reserved <> was ON CONFLICT (account, name) DO UPDATE
+    SET reserved = excluded.reserved, at = excluded.at;
+END $$;
+
+-- A tick of a process: ends calls and charges their cost, then admits asks. All changes of an account are made under its
+-- lock. settings: owner, lease, at (null: the server's clock), now. ends: those that end_calls skips are missing in
+-- "ended".
+CREATE OR REPLACE FUNCTION tick(settings jsonb, ends jsonb, callers jsonb, asks jsonb, traces jsonb, blobs bytea[]) RETURNS jsonb
+LANGUAGE plpgsql SET lock_timeout = '2s' SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off AS $$
+DECLARE
+    me bigint := settings -> 'owner'; moment float8; now float8; ended int[] := '{}'; is_synced boolean := false;
+    payers payer[]; windows used_window[]; purses used_purse[]; keys text[]; answers jsonb[] := '{}'; reserves boolean;
+BEGIN
+    PERFORM lock_accounts(ARRAY(SELECT jsonb_array_elements_text(settings -> 'accounts')), (settings -> 'hurries')::boolean);
+    moment := coalesce((settings ->> 'at')::float8, extract(epoch FROM clock_timestamp()));
+    now := coalesce((settings ->> 'now')::float8, moment);
+    PERFORM begin_tick(me, settings, moment);
     IF jsonb_array_length(ends) > 0 THEN
         ended := end_calls(ends, blobs, now, settings ->> 'today');
         is_synced := EXISTS (SELECT FROM unnest(ended) AS n WHERE NOT (ends -> n ->> 'is_release')::boolean);
@@ -301,241 +548,20 @@ BEGIN
                 WHERE (t ->> 'end')::int = ANY (ended)), blobs);
         END IF;
     END IF;
-
     IF jsonb_array_length(asks) > 0 THEN
-        FOR c IN
-            SELECT x.*, acc.account IS NOT NULL AS is_set_up, acc.requests, acc.tokens, acc.slots, acc.prepaid, acc.monthly,
-                key.id IS NOT NULL AS has_key, key.requests AS key_requests, key.tokens AS key_tokens,
-                key.slots AS key_slots, key.budget, key.monthly AS key_monthly,
-                key.compromised_from IS NOT NULL OR x.is_made AND key.id IS NULL AS is_revoked,
-                jsonb_build_object('account', convert_from(acc.body, 'UTF8'), 'key', convert_from(key.body, 'UTF8')) AS terms
-            FROM jsonb_to_recordset(callers) AS x(i int, account text, key text, month text, pays boolean, window_ text,
-                key_window text, is_made boolean)
-            LEFT JOIN account AS acc ON acc.account = x.account
-            LEFT JOIN key ON key.account = x.account AND key.id = x.key ORDER BY x.i
-        LOOP
-            FOR k IN 1 .. 2 LOOP
-                i := 0;
-                names := CASE k WHEN 1 THEN ARRAY[c.window_] ELSE ARRAY[c.key_window] END;
-                IF names[1] IS NOT NULL AND (k = 1 AND num_nonnulls(c.requests, c.tokens, c.slots) > 0
-                        OR k = 2 AND num_nonnulls(c.key_requests, c.key_tokens, c.key_slots) > 0) THEN
-                    i := array_position(w_name, names[1]);
-                    IF i IS NULL THEN
-                        w_name := w_name || names;
-                        w_requests_limit := w_requests_limit || CASE k WHEN 1 THEN c.requests ELSE c.key_requests END;
-                        w_tokens_limit := w_tokens_limit || CASE k WHEN 1 THEN c.tokens ELSE c.key_tokens END;
-                        w_slots_limit := w_slots_limit || CASE k WHEN 1 THEN c.slots ELSE c.key_slots END;
-                        i := cardinality(w_name);
-                    END IF;
-                END IF;
-                c_windows := c_windows || i;
-            END LOOP;
-            names := ARRAY['key:' || c.key, 'key:' || c.key || ':' || c.month, 'account', 'month:' || c.month];
-            FOR k IN 1 .. 4 LOOP
-                i := 0;
-                IF c.pays AND (k < 3 AND c.has_key OR k > 2 AND c.is_set_up) THEN
-                    i := array_position(p_whose, c.account || E'\x01\x03' || names[k]);
-                    IF i IS NULL THEN
-                        p_whose := p_whose || (c.account || E'\x01\x03' || names[k]);
-                        p_account := p_account || c.account;
-                        p_name := p_name || names[k];
-                        p_limit := p_limit || CASE k WHEN 1 THEN c.budget WHEN 2 THEN c.key_monthly WHEN 4 THEN c.monthly END;
-                        p_prepaid := p_prepaid || (k = 3 AND c.prepaid);
-                        i := cardinality(p_whose);
-                    END IF;
-                END IF;
-                c_purses := c_purses || i;
-            END LOOP;
-            c_account := c_account || c.account;
-            c_paying := c_paying || c.pays;
-            c_revoked := c_revoked || c.is_revoked;
-            c_terms := c_terms || c.terms;
-        END LOOP;
-        FOR c IN SELECT DISTINCT c_account[x.caller + 1] AS account, 'run:' || x.run AS name
-            FROM jsonb_to_recordset(asks) AS x(caller int, run text) WHERE x.run IS NOT NULL
-        LOOP
-            p_whose := p_whose || (c.account || E'\x01\x03' || c.name);
-            p_account := p_account || c.account;
-            p_name := p_name || c.name;
-            p_limit := p_limit || NULL::bigint;
-            p_prepaid := p_prepaid || false;
-        END LOOP;
-
-        IF EXISTS (SELECT FROM entry WHERE party = ANY (w_name) AND entry.at > moment + 1) THEN  -- the clock was set back
-            WITH ahead AS (
-                DELETE FROM entry WHERE party = ANY (w_name) AND entry.at > moment RETURNING party, requests, tokens
-            )
-            INSERT INTO entry SELECT party, moment, sum(requests), sum(tokens) FROM ahead GROUP BY party;
-        END IF;
-        WITH old AS (
-            DELETE FROM entry WHERE party = ANY (w_name) AND entry.at <= moment - 60 RETURNING party, requests, tokens
-        )
-        UPDATE party SET requests = party.requests - s.requests, tokens = party.tokens - s.tokens FROM (
-            SELECT party AS name, sum(requests) AS requests, sum(tokens) AS tokens FROM old GROUP BY party
-        ) AS s WHERE party.name = s.name;
-        SELECT array_agg(coalesce(requests, 0) ORDER BY o), array_agg(coalesce(tokens, 0) ORDER BY o),
-            array_agg(coalesce(slots, 0) ORDER BY o), array_agg(coalesce(last, 0) ORDER BY o),
-            array_agg(0::bigint), array_agg(0::bigint)
-        INTO w_requests, w_tokens, w_slots, w_last, w_more_requests, w_more_tokens
-        FROM unnest(w_name) WITH ORDINALITY AS u(named, o) LEFT JOIN party ON party.name = named;
-        SELECT array_agg(coalesce(spent, 0) ORDER BY o), array_agg(coalesce(granted, 0) ORDER BY o),
-            array_agg(coalesce(reserved, 0) ORDER BY o), array_agg(0::bigint)
-        INTO p_spent, p_granted, p_reserved, p_more
-        FROM unnest(p_account, p_name) WITH ORDINALITY AS u(whose, named, o)
-        LEFT JOIN purse ON purse.account = whose AND purse.name = named;
-        FOR i IN 1 .. cardinality(p_whose) LOOP
-            IF p_prepaid[i] THEN
-                p_limit[i] := p_granted[i];
-            END IF;
-        END LOOP;
-
-        FOR a IN SELECT * FROM jsonb_to_recordset(asks) AS x(i int, caller int, id text, came_at float8, lasts float8,
-            tokens bigint, nanos bigint, claim text, fingerprint text, run text, run_limit bigint, slot int, waits boolean,
-            behind jsonb, kind text) ORDER BY x.i
-        LOOP
-            n := a.caller + 1;
-            fits := NOT c_revoked[n] AND a.kind <> 'looks';
-            stored := NULL;
-            SELECT * INTO running FROM hold WHERE hold.account = c_account[n] AND hold.id = a.id;
-            held := running.nanos;  -- null: it holds nothing yet
-            fits := fits OR held IS NOT NULL AND a.kind <> 'looks';  -- its key was revoked since
-            is_run := a.run IS NOT NULL AND c_paying[n];
-            IF held IS NULL AND a.kind = 'widens' THEN
-                fits := false;
-            ELSIF held IS NULL THEN
-                IF a.claim IS NOT NULL THEN
-                    SELECT * INTO running FROM hold
-                    WHERE hold.account = c_account[n] AND hold.claim = decode(a.claim, 'hex');
-                    SELECT jsonb_build_object('fingerprint', kept.fingerprint, 'call', call) INTO stored FROM kept
-                    WHERE kept.account = c_account[n] AND kept.claim = decode(a.claim, 'hex') AND kept.until - now > 0;  -- not by kept_old
-                    fits := fits AND running.id IS NULL AND stored IS NULL;
-                END IF;
-                FOR i IN a.caller * 2 + 1 .. a.caller * 2 + 2 LOOP
-                    k := c_windows[i];
-                    fits := fits AND (k = 0 OR (w_slots_limit[k] IS NULL OR a.slot = 0 OR w_slots[k] < w_slots_limit[k])
-                        AND (w_requests_limit[k] IS NULL OR w_requests[k] < w_requests_limit[k])
-                        AND (w_tokens_limit[k] IS NULL OR a.tokens < 1 OR w_tokens[k] + a.tokens <= w_tokens_limit[k]
-                            OR (w_tokens[k] = 0 AND w_tokens_limit[k] > 0)));
-                END LOOP;
-            END IF;
-
-            -- The purses, that of its run first
-            was_fit := fits;
-            least := NULL;
-            blocked := NULL;
-            is_limited := false;
-            run_left := NULL;
-            names := '{}';
-            FOR i IN 0 .. 4 LOOP
-                IF i = 0 THEN
-                    k := CASE WHEN is_run THEN array_position(p_whose, c_account[n] || E'\x01\x03run:' || a.run) ELSE 0 END;
-                ELSE
-                    k := c_purses[a.caller * 4 + i];
-                END IF;
-                CONTINUE WHEN NOT was_fit OR k = 0 OR held IS NOT NULL AND p_name[k] <> ALL (running.purses);
-                names := names || p_name[k];
-                left_ := CASE i WHEN 0 THEN a.run_limit ELSE p_limit[k] END - p_spent[k];
-                CONTINUE WHEN left_ IS NULL;
-                run_left := CASE i WHEN 0 THEN left_ ELSE run_left END;
-                is_limited := true;
-                IF left_ - p_reserved[k] + coalesce(held, 0) < a.nanos AND (held IS NULL OR a.nanos > held) THEN
-                    fits := false;
-                    IF least IS NULL OR left_ < least THEN
-                        least := left_;
-                        blocked := CASE WHEN left_ >= a.nanos THEN p_whose[k] END;
-                    END IF;
-                ELSIF held IS NULL AND a.nanos > 0 AND (p_whose[k] = ANY (queued) OR a.behind ? p_name[k]) THEN
-                    fits := false;
-                    blocked := CASE WHEN least IS NULL THEN coalesce(blocked, p_whose[k]) ELSE blocked END;
-                END IF;
-            END LOOP;
-            IF a.waits AND blocked IS NOT NULL THEN
-                queued := queued || blocked;
-            END IF;
-
-            facts := jsonb_build_object('i', a.i);
-            IF NOT fits THEN
-                facts := facts || jsonb_build_object(
-                    'held', CASE WHEN held IS NOT NULL THEN jsonb_build_object('nanos', held, 'purses', running.purses) END,
-                    'running', CASE WHEN held IS NULL THEN running.fingerprint END,
-                    'kept', stored,
-                    'queued', (SELECT jsonb_agg(name) FROM unnest(p_whose, p_account, p_name) AS u(whose, account, name)
-                        WHERE whose = ANY (queued) AND account = c_account[n]), 'windows', jsonb_build_array(
-                        window_facts(w_name, w_requests, w_tokens, w_slots, w_last, w_requests_limit, w_tokens_limit,
-                            c_windows[a.caller * 2 + 1], a.tokens, moment),
-                        window_facts(w_name, w_requests, w_tokens, w_slots, w_last, w_requests_limit, w_tokens_limit,
-                            c_windows[a.caller * 2 + 2], a.tokens, moment)),
-                    'purses', (SELECT jsonb_agg(jsonb_build_array(name, spent, granted, reserved))
-                        FROM unnest(p_account, p_name, p_spent, p_granted, p_reserved)
-                            AS u(account, name, spent, granted, reserved)
-                        WHERE account = c_account[n]));
-            ELSIF held IS NOT NULL THEN
-                IF is_limited THEN
-                    UPDATE hold SET nanos = a.nanos WHERE hold.account = c_account[n] AND hold.id = a.id;
-                    FOREACH blocked IN ARRAY running.purses LOOP
-                        k := array_position(p_whose, c_account[n] || E'\x01\x03' || blocked);
-                        p_reserved[k] := p_reserved[k] + a.nanos - held;
-                        p_more[k] := p_more[k] + a.nanos - held;
-                    END LOOP;
-                    is_synced := is_synced OR a.nanos > held;
-                    held := a.nanos;
-                END IF;
-            ELSE
-                held := CASE WHEN is_limited THEN a.nanos ELSE 0 END;
-                is_synced := is_synced OR held > 0;
-                parties := '{}';
-                FOR i IN a.caller * 2 + 1 .. a.caller * 2 + 2 LOOP
-                    k := c_windows[i];
-                    CONTINUE WHEN k = 0;
-                    parties := parties || w_name[k];
-                    w_requests[k] := w_requests[k] + 1;
-                    w_tokens[k] := w_tokens[k] + a.tokens;
-                    w_slots[k] := w_slots[k] + a.slot;
-                    w_last[k] := moment;
-                    w_more_requests[k] := w_more_requests[k] + 1;
-                    w_more_tokens[k] := w_more_tokens[k] + a.tokens;
-                END LOOP;
-                IF held > 0 THEN
-                    FOREACH blocked IN ARRAY names LOOP
-                        k := array_position(p_whose, c_account[n] || E'\x01\x03' || blocked);
-                        p_reserved[k] := p_reserved[k] + held;
-                        p_more[k] := p_more[k] + held;
-                    END LOOP;
-                END IF;
-                INSERT INTO hold VALUES (c_account[n], a.id, callers -> a.caller ->> 'key', a.came_at, moment + a.lasts, parties,
-                    a.tokens, a.slot, held, names, decode(a.claim, 'hex'), coalesce(a.fingerprint, ''), me, moment,
-                    CASE WHEN is_run THEN a.run END, CASE WHEN is_run THEN a.run_limit END,
-                    (asks -> a.i -> 'again')::boolean AND EXISTS (SELECT FROM ledger
-                        WHERE ledger.account = c_account[n] AND ledger.name = a.id || '/0' AND ledger.kind = 'expired'));
-            END IF;
-            IF fits THEN
-                facts := facts || jsonb_build_object('nanos', held, 'is_limited', is_limited, 'run_left', run_left,
-                    'windows', jsonb_build_array(used_of(w_requests, w_tokens, w_last, c_windows[a.caller * 2 + 1]),
-                        used_of(w_requests, w_tokens, w_last, c_windows[a.caller * 2 + 2])));
-            END IF;
-            answers := answers || facts;
-        END LOOP;
-
-        INSERT INTO entry SELECT name, moment, requests, tokens
-            FROM unnest(w_name, w_more_requests, w_more_tokens) AS u(name, requests, tokens) WHERE requests > 0
-            ON CONFLICT (party, at) DO UPDATE
-            SET requests = entry.requests + excluded.requests, tokens = entry.tokens + excluded.tokens;
-        INSERT INTO party SELECT name, requests, tokens, slots, last
-            FROM unnest(w_name, w_requests, w_tokens, w_slots, w_last, w_more_requests)
-                AS u(name, requests, tokens, slots, last, more) WHERE more > 0
-            ON CONFLICT (name) DO UPDATE SET requests = excluded.requests, tokens = excluded.tokens, slots = excluded.slots,
-                last = excluded.last;
-        INSERT INTO purse (account, name, spent, granted, reserved, at)
-            SELECT account, name, 0, 0, more, CASE WHEN name LIKE 'run:%' THEN settings ->> 'today' END
-            FROM unnest(p_account, p_name, p_more) AS u(account, name, more) WHERE more <> 0
-            ON CONFLICT (account, name) DO UPDATE SET reserved = purse.reserved + excluded.reserved, at = excluded.at;
+        PERFORM age_windows(callers, moment);
+        SELECT * INTO payers, windows, purses, keys FROM payers_of(callers, asks);
+        SELECT * INTO windows, purses FROM load_use(windows, purses);
+        SELECT * INTO windows, purses, answers, reserves
+        FROM admit_calls(asks, payers, keys, me, moment, now, windows, purses);
+        PERFORM put_use(windows, purses, moment, settings ->> 'today');
     END IF;
-    IF NOT is_synced THEN  -- a request that is counted may be lost with the server
+    IF NOT is_synced AND reserves IS NOT TRUE THEN  -- a request that is counted may be lost with the server
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    RETURN jsonb_build_object('at', moment, 'now', now, 'ended', to_jsonb(ended), 'answers', to_jsonb(answers),
-        'terms', to_jsonb(c_terms), 'left', (SELECT jsonb_agg(lefts.least ORDER BY lefts.o) FROM (
-            SELECT o, (SELECT min(p_limit[p] - p_spent[p]) FROM unnest(c_purses[o * 4 - 3 : o * 4]) AS p WHERE p > 0) AS least
-            FROM generate_series(1, cardinality(c_account)) AS o) AS lefts),
-        'silent', EXISTS (SELECT FROM owner WHERE until < moment AND id <> me));
+    RETURN (SELECT jsonb_build_object('at', moment, 'now', now, 'ended', to_jsonb(ended), 'answers', to_jsonb(answers),
+        'terms', coalesce(jsonb_agg(c.terms ORDER BY n), '[]'), 'left', jsonb_agg((
+            SELECT min(purses[k].most - purses[k].spent) FROM unnest(c.places) AS k) ORDER BY n),
+        'silent', EXISTS (SELECT FROM owner WHERE until < moment AND id <> me))
+        FROM unnest(payers) WITH ORDINALITY AS c(a, k, p, r, l, w, m, places, terms, n));
 END $$;

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from routewright._core.account import limits_of
-from routewright._core.accounts.payer import Hold
-from routewright._core.accounts.state import KeptResult, State, Wait, scope_of
+from routewright._core.accounts.holds import Hold, Wait
+from routewright._core.accounts.state import State
+from routewright._core.accounts.terms import limits_of
+from routewright._core.idempotency import KeptResult, scope_of
 from routewright._core.limits import Window
 from routewright.backends.storage.tables.ledger import account_of, key_of
 from routewright.errors import InternalError
@@ -68,7 +69,7 @@ def verdict(
         held = facts["held"]
         state.holds[ask.id] = _hold(ask, tuple(map(unsafe, held["purses"])), held["nanos"])
     elif claim is not None and facts["running"] is not None:
-        state.claims[claim] = _hold(ask, (), 0, facts["running"])
+        state.claims.running[claim] = _hold(ask, (), 0, facts["running"])
     for name in facts["queued"]:
         state.queued[caller.account, unsafe(name)] = 1
     if kind == "looks":

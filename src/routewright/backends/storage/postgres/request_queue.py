@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from routewright._core.account import is_made
-from routewright._core.accounts.ledger import charged
-from routewright._core.accounts.payer import MONTH
-from routewright._core.accounts.state import FreedName, Wait, scope_of
+from routewright._core.accounts.holds import FreedName, Wait
+from routewright._core.accounts.keys import is_made
+from routewright._core.accounts.purses import MONTH
+from routewright._core.accounts.settlement import charged
+from routewright._core.idempotency import scope_of
 from routewright.backends.storage.tables import ledger as shelf
 from routewright.backends.storage.tables.ledger import ROW, columns_of
 from routewright.backends.storage.tables.traces import COLUMNS, TraceRows

@@ -55,7 +55,7 @@ def check(address: Address) -> tuple[Check, list[str]]:
         connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
         with connection.transaction():
             version = version_of(address, connection)
-            if missing := [*_missing(connection)]:
+            if missing := [*_missing(connection, version)]:
                 return Check(version, 0, 0, missing), []
 
             def rows(sql: str) -> Iterator[Any]:
@@ -69,18 +69,19 @@ def check(address: Address) -> tuple[Check, list[str]]:
             return Check(version, traces, size, [*islice(chain(holds, problems_of(rows, _BODIES, {})), SHOWN)]), digests
 
 
-def _missing(connection: Connection) -> Iterator[str]:
+def _missing(connection: Connection, version: int) -> Iterator[str]:
+    """What a store lacks. One of another version has other functions."""
     there = {name for (name,) in connection.execute(_THERE).fetchall()}
-    for script in ("tables.sql", "accounts.sql", "cache.sql"):
+    for script in ("tables.sql", *(_FUNCTIONS if version == VERSION else ())):
         for kind, name in _MADE.findall(files(__package__).joinpath(script).read_bytes()):
             if name.decode() not in there:
                 yield f"the {kind.decode().lower()} {name.decode()} is missing"
 
 
-MIGRATIONS: tuple[str, ...] = ()
+MIGRATIONS: tuple[str, ...] = ("-- only functions changed",)
 """Migration n upgrades the tables from version n (from 1) to the next; ``tables.sql`` has the result. Published
 migrations never change. They keep programs from ``OLDEST`` on working: new columns have defaults, and functions with
-other parameters get new names."""
+other parameters get new names. What only those of an older version need stays, for calls during the upgrade."""
 VERSION = len(MIGRATIONS) + 1
 """Version of stores that this program creates."""
 OLDEST = 1

@@ -203,7 +203,7 @@ CREATE TABLE owner (                -- a process with holds
     ticks bigint NOT NULL,          -- number of its last tick
     is_spared boolean NOT NULL DEFAULT false
 ) WITH (fillfactor = 20);
-CREATE TABLE hold (                 -- what a running call has taken (_core.accounts.payer.Hold)
+CREATE TABLE hold (                 -- what a running call has taken (_core.accounts.holds.Hold)
     account text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
     key_id text COLLATE "C",

@@ -16,10 +16,13 @@ import msgspec
 from msgspec.structs import astuple
 
 from routewright import wire
-from routewright._core.account import limits_of
-from routewright._core.accounts.ledger import Booked
-from routewright._core.accounts.payer import BALANCE, MONTH, Hold, level_of, purses_of
-from routewright._core.accounts.state import State, scope_of
+from routewright._core.accounts.holds import Hold
+from routewright._core.accounts.log import load
+from routewright._core.accounts.purses import BALANCE, MONTH, level_of, purses_of
+from routewright._core.accounts.settlement import Booked
+from routewright._core.accounts.state import State
+from routewright._core.accounts.terms import limits_of
+from routewright._core.idempotency import scope_of
 from routewright.backends.storage.tables.ledger import MOST_SNAPSHOTS, SNAPSHOT_S, TableShelf
 from routewright.backends.storage.tables.statements import upsert
 from routewright.backends.storage.tables.traces import remove_traces, rows_of_draft
@@ -182,7 +185,7 @@ class AccountTransaction:
             if late:
                 self._state.expired[hold.id] = self._at
             if hold.id not in self._state.holds:
-                self._state.load(self._at, (), {}, [hold])
+                load(self._state, self._at, (), {}, [hold])
         return bool(rows)
 
     def _end(self, ends: Sequence[dict[str, Any]]) -> None:

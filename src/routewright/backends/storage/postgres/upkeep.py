@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import json
 
-from routewright._core.accounts.books import WEEK_S
+from routewright._core.accounts.ledger import WEEK_S
 from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.memory import HEAR_S
 from routewright.backends.storage.tables.read import DAY_S, retention_of

@@ -19,8 +19,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from routewright._core.accounts.payer import MONTH
-from routewright._core.accounts.state import Wait, scope_of
+from routewright._core.accounts.holds import Wait
+from routewright._core.accounts.purses import MONTH
+from routewright._core.idempotency import scope_of
 from routewright.errors import RouterError, StorageUnavailable
 from routewright.fork import Guard
 from routewright.loop import Reply, give

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from routewright._core.accounts.payer import Hold, Tick
+from routewright._core.accounts.holds import Hold
+from routewright._core.accounts.log import Tick, dump, fold, load
 from routewright._core.accounts.state import State, StoredAccounts
 from routewright.errors import StorageCorrupt, StorageVersion
 from routewright.protocols import Clock
@@ -103,7 +104,7 @@ class Log:
         if copy is not None:
             first = copy[0]
             try:
-                state.load(*_dump(copy[1]))
+                load(state, *_dump(copy[1]))
             except msgspec.MsgspecError as error:
                 raise StorageCorrupt(f"{self._path}: the accounts' state is damaged: restore a backup") from error
         for row in connection.execute(_SINCE, (first,)).fetchall():
@@ -128,7 +129,7 @@ class Log:
         if version > FORMAT:
             self._seen = None
             raise StorageVersion(f"{self._path} was written by a newer routewright: install that version")
-        self.state.fold(owner, at, until, _tick(ops))
+        fold(self.state, owner, at, until, _tick(ops))
         self._seen = n, owner, at
 
     def append(self, connection: Connection, tick: Tick) -> None:
@@ -144,7 +145,7 @@ class Log:
     def clear(self, connection: Connection) -> None:
         """Replace the log by a copy of the state, so that it names no ended call."""
         n = self._write(connection, Tick())
-        connection.execute(_PUT_FOLD, (n, _encode(self.state.dump())))
+        connection.execute(_PUT_FOLD, (n, _encode(dump(self.state))))
         connection.execute(_PRUNE, (n,))
 
     def _write(self, connection: Connection, tick: Tick) -> int:
@@ -162,7 +163,7 @@ class Log:
         if self._seen[0] > self._copied_n:
             began = time.perf_counter()
             self._copied_n = self._seen[0]
-            self._copy = self._copied_n, _encode(self.state.dump())
+            self._copy = self._copied_n, _encode(dump(self.state))
             self._copy_at = now + max(FOLD_S, SHARE * (time.perf_counter() - began))
 
 

@@ -253,14 +253,14 @@ CREATE TABLE tick (
     at REAL NOT NULL,       -- seconds of the log's own clock
     until REAL NOT NULL,    -- of its owner's lease
     format INTEGER NOT NULL,
-    ops BLOB NOT NULL       -- _core.accounts.state.Tick as MessagePack
+    ops BLOB NOT NULL       -- _core.accounts.log.Tick as MessagePack
 );
 
 CREATE TABLE fold (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     n INTEGER NOT NULL,     -- the last tick that is in it
     at REAL NOT NULL,
-    body BLOB NOT NULL      -- State.dump() as MessagePack
+    body BLOB NOT NULL      -- _core.accounts.log.dump() as MessagePack
 );
 
 CREATE TABLE boot (

@@ -12,10 +12,12 @@ from itertools import count
 from math import inf
 from pathlib import Path
 
-from routewright._core.accounts.ledger import Booked
-from routewright._core.accounts.payer import End, Hold, Tick, Widened
-from routewright._core.accounts.state import scope_of
+from routewright._core.accounts.eviction import Eviction
+from routewright._core.accounts.holds import Hold
+from routewright._core.accounts.log import Tick, Widened
+from routewright._core.accounts.settlement import Booked, End, end_hold
 from routewright._core.accounts.wait_queue import WaitQueue
+from routewright._core.idempotency import scope_of
 from routewright.backends.storage.tables.ledger import PendingAsk, TableShelf
 from routewright.backends.storage.tables.traces import TraceRows, add_traces
 from routewright.errors import RouterError
@@ -43,6 +45,7 @@ class AccountTransaction:
         self.shelf = TableShelf()
         self.log = Log(path, self.shelf, clock, lease_s)
         self.state = self.shelf.state = self.log.state
+        self._eviction = Eviction(self.state)
         self.waiting: WaitQueue[PendingAsk] = WaitQueue(self.state, self.log.owner)
         self._joined: list[PendingAsk] = []
         """Asks that began to wait in this transaction."""
@@ -78,7 +81,7 @@ class AccountTransaction:
             lost += self.state.owners.get(owner, {}).values()
         now = self._clock.monotonic()
         self.known_at = now
-        self.state.evict(self.state.at)
+        self._eviction.step(self.state.at)
         overdue: list[Hold] = []
         if now >= self._looked_at + self.beat_s:
             self._looked_at, overdue = now, self.state.overdue(self.log.owner, self._lease_s)
@@ -91,7 +94,7 @@ class AccountTransaction:
 
     def evict(self) -> bool:
         """Evict some unused state. False: nothing is left to evict."""
-        return self.state.evict(self.log.now)
+        return self._eviction.step(self.log.now)
 
     @property
     def is_idle(self) -> bool:
@@ -216,7 +219,7 @@ class AccountTransaction:
     def release(self, call: str, tokens: int | None) -> None:
         """Release a call without a settlement."""
         end = End(call, tokens)
-        if self.state.end(end) is not None:
+        if end_hold(self.state, end) is not None:
             self._tick.ends.append(end)
 
     def widen(self, call: str, nanos: int) -> bool:

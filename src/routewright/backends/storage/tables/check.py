@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from routewright._core.account import compromised_from
+from routewright._core.accounts.keys import compromised_from
 from routewright.errors import RouterError
 from routewright.wire.problems import shown
 

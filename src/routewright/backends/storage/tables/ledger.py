@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from routewright import wire
-from routewright._core.accounts.ledger import Booked, expired_row, settle
-from routewright._core.accounts.payer import Hold
-from routewright._core.accounts.state import Expired, KeptResult, State, Wait
+from routewright._core.accounts.holds import Hold, Wait
+from routewright._core.accounts.settlement import Booked, Expired, expire_hold, expired_row, settle
+from routewright._core.accounts.state import State
+from routewright._core.idempotency import KeptResult
 from routewright.errors import StorageCorrupt
 from routewright.loop import Reply, Signal
 from routewright.protocols import Clock, Facts
@@ -312,7 +313,7 @@ class TableShelf:
 
     def expire(self, hold: Hold) -> None:
         """End a hold of a dead process."""
-        self.state.expire(hold.id)
+        expire_hold(self.state, hold.id)
         row = expired_row(hold, self.unbook(hold.account, hold.id)) if hold.nanos else None
         if row is not None:
             self.book(hold.account, [row], hold.purses)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from routewright._core.accounts.books import WEEK_S
+from routewright._core.accounts.ledger import WEEK_S
 from routewright._core.attempts.statistics import epoch_at
 from routewright._core.webhooks.outbox import KEPT_S
 from routewright._core.write_batch import UNNAMED_S

@@ -10,9 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from routewright import wire
-from routewright._core.account import compromised_from
-from routewright._core.accounts.books import BOOKED, INCIDENTS, MONEY, forgotten_at, is_quiet
-from routewright._core.accounts.ledger import before
+from routewright._core.accounts.keys import compromised_from
+from routewright._core.accounts.ledger import BOOKED, INCIDENTS, MONEY, before, forgotten_at, is_quiet
 from routewright._core.attempts.statistics import added
 from routewright._core.policy import next_label
 from routewright._core.snapshot_delta import change

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from routewright._core.account import headers_of, limits_of, refusal
-from routewright._core.accounts.payer import held_by_others, takes_of
-from routewright._core.limits import Window, denied
+from routewright._core.accounts.purses import held_by_others
+from routewright._core.accounts.terms import limits_of
+from routewright._core.limits import Window, denied, headers_of, refusal, takes_of
 from routewright.errors import RateLimited
 from routewright.wire import Denied, Purse, RateLimits, Take, WindowState
 from tests.contracts.storage.samples import make_account

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from routewright._core.accounts.payer import held_by_others, without_money
+from routewright._core.accounts.purses import held_by_others, without_money
 from routewright.errors import InsufficientBalance, QuotaExhausted
 from routewright.wire import Purse
 from tests.tables import table

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.account import (
-    PLANS,
+from routewright._core.accounts.keys import (
     PREFIXES,
     RANDOM_BYTES,
     SHOWN,
@@ -17,11 +16,11 @@ from routewright._core.account import (
     compromised_from,
     is_compromised,
     is_live,
-    limits_of,
     new_key,
     told_key,
     unknown_key,
 )
+from routewright._core.accounts.terms import PLANS, limits_of
 from routewright.errors import AuthenticationFailed
 from routewright.wire import Account, Environment, Key, PlanName, RateLimits
 from routewright.wire.account import holds_key, without_keys

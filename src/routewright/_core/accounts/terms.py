@@ -1,5 +1,5 @@
-"""Validates settings of accounts, keys, incidents and credit. An API key pasted into a text by mistake is rejected and
-not shown."""
+"""Terms of accounts and keys: plans, and validation of settings, incidents and credit. An API key pasted into a text by
+mistake is rejected and not shown."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ from typing import Any, TypeVar, get_args
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from routewright._core.money import budget_nanos
+from routewright._core.request.rules import Range
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import Account, Environment, Key, RateLimits, Severity
+from routewright.wire import Account, Environment, Key, PlanName, RateLimits, Severity
 from routewright.wire.account import holds_key
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import EXACT, Problems, did_you_mean, listed, shown
 
-from .account import PLANS, SCOPES
-from .money import budget_nanos
-from .request.rules import Range
+from .keys import SCOPES
 
 Changed = TypeVar("Changed", Account, Key)
 
+PLANS: dict[PlanName, RateLimits] = {
+    "free": RateLimits(requests_per_min=60, tokens_per_min=60_000, concurrency=5),
+    "pro": RateLimits(requests_per_min=600, tokens_per_min=600_000, concurrency=25),
+    "team": RateLimits(requests_per_min=3_000, tokens_per_min=3_000_000, concurrency=100),
+    "enterprise": RateLimits(),  # by contract, in Account.limits
+    "unlimited": RateLimits(),
+}
 MAX_NAME_CHARS = 100  # name of a key
 MAX_TEXT_CHARS = 200  # notes, titles of incidents, ids
 MAX_URL_CHARS = 2_000
@@ -33,6 +40,20 @@ KEY_THERE = ("contains an API key, which must stay secret", "remove it, and revo
 _TOO_LITTLE = "is less than a nano-dollar"
 _LIMIT = Range(0, EXACT, whole=True)
 _CALL_ID = "tr_"
+
+
+def limits_of(account: Account | None) -> RateLimits:
+    """Rate limits of an account: its own, else those of its plan."""
+    if account is None:
+        return PLANS["unlimited"]
+    plan, own = PLANS[account.plan], account.limits
+    if own is None:
+        return plan
+    return RateLimits(
+        requests_per_min=plan.requests_per_min if own.requests_per_min is None else own.requests_per_min,
+        tokens_per_min=plan.tokens_per_min if own.tokens_per_min is None else own.tokens_per_min,
+        concurrency=plan.concurrency if own.concurrency is None else own.concurrency,
+    )
 
 
 class SomeLimits(RateLimits, frozen=True, kw_only=True):

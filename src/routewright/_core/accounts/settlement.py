@@ -1,0 +1,250 @@
+"""Settlement: how a hold ends, what its call is charged, and what is booked (spec 5, contract 7).
+
+A call is booked once, however often and late its outcome is reported:
+
+    with its hold ──── charged to the purses of the hold; the rest is free again, and the windows count the tokens used
+    after it expired ─ charged to the purses of that hold; the row of its unknown cost goes. Its agent run has counted
+                       the most that it could cost, and counts what it did
+    without any ────── charged to the purses that would pay now
+    booked before ──── no new rows, no charge
+
+If another call took its idempotency key after it expired, that one is billed: the rows are booked without a charge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+
+from routewright._core.idempotency import KEPT_S, KeptResult, scope_of
+from routewright._core.money import usd
+from routewright.protocols import Facts
+from routewright.wire import Account, Environment, LedgerRow, StoredEvent, ThresholdCrossed
+from routewright.wire.timestamps import timestamp
+
+from .holds import Hold
+from .purses import MONTH, RUN, Sums, purses_of
+from .state import State, StoredAccounts
+
+THRESHOLDS = (50, 80, 100)
+"""Percentages of the monthly limit at which an event is sent (spec 6.1)."""
+_OF_MONTH = "month:"
+_CUT = "the storage refused to book it as it was"
+
+
+class End(Struct, array_like=True, gc=False):
+    """The end of a hold."""
+
+    id: str
+    tokens: int | None
+    """Actual tokens. None: the count at admission stays."""
+    charge: int = 0
+    run_nanos: int = 0
+    """Cost that the agent run counts."""
+    account: str = ""
+    purses: tuple[str, ...] = ()
+    """Purses to charge if there is no hold, or it names none."""
+
+
+class Expired(NamedTuple):
+    """An expired hold, whose call's cost is unknown."""
+
+    most: int
+    """Highest possible cost, which agent runs count as spent."""
+    purses: tuple[str, ...]
+
+
+class Shelf(StoredAccounts, Protocol):
+    """Stored data with the operations that a settlement needs."""
+
+    def attempts(self, account: str, call: str) -> set[int]:
+        """``attempt`` numbers of a call's rows."""
+
+    def unbook(self, account: str, call: str) -> Expired | None:
+        """Remove a call's ``expired`` row. None: there is none."""
+
+    def told(self, account: str, name: str) -> int:
+        """Highest threshold with an event under a name."""
+
+    def put_told(self, account: str, name: str, threshold: int) -> None:
+        """Store that threshold."""
+
+
+class Booked(Struct, eq=False, gc=False):
+    """Settlement writes of a call."""
+
+    end: End
+    rows: Sequence[LedgerRow]
+    """New rows only."""
+    purses: tuple[str, ...]
+    """Purses that they are charged to."""
+    keeps: tuple[bytes, Environment, float, KeptResult] | None
+    """Idempotency key (``scope_of``), environment, expiry in Unix seconds, and the answer to store."""
+    is_void: bool
+    """True: another call took the idempotency key and is billed instead."""
+    events: list[StoredEvent]
+
+
+def end_hold(state: State, end: End) -> Hold | None:
+    """End a hold and charge its cost. None: there was no hold, and ``end.purses`` were charged."""
+    hold = state.holds.pop(end.id, None)
+    account, names = end.account, end.purses
+    if hold is not None:
+        account, names = hold.account, hold.purses or names
+    purses: tuple[Sums, ...] = ()
+    if end.charge or end.run_nanos or (hold is not None and hold.nanos):
+        purses = state.group(account, names)
+    if hold is not None:
+        state.free(hold, purses)
+        if end.tokens is not None and end.tokens != hold.tokens:
+            for party in hold.parties:
+                window = state.windows.get(party)
+                if window is not None:
+                    window.correct(hold.taken_at, end.tokens - hold.tokens)
+    if end.charge or end.run_nanos:
+        for sums in purses:
+            nanos = end.run_nanos if sums.is_of_run else end.charge
+            sums.spent += nanos
+            if sums.charged is None:
+                sums.charged = nanos
+                state.charged.append(sums)
+            else:
+                sums.charged += nanos
+    return hold
+
+
+def expire_hold(state: State, hold_id: str) -> Hold | None:
+    """End a hold whose owner is gone. Nobody is charged; agent runs count it as spent. None: there is none."""
+    hold = state.holds.get(hold_id)
+    if hold is None:
+        return None
+    state.expired[hold_id] = state.at
+    return end_hold(state, End(hold_id, None, 0, hold.nanos))
+
+
+def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
+    """End the hold of a call and book its cost, once. ``now`` in Unix seconds."""
+    call = facts.id
+    account = facts.caller.account
+    hold = state.holds.get(call)
+    payer = state.account(account) if facts.event_ids else None  # first, because a damaged record raises
+    purses = (hold and hold.purses) or _payers(shelf, facts)  # the account may have been set up during the call
+    expired = shelf.unbook(account, call) if hold is None or call in state.expired else None
+    keeps = None
+    if facts.claim is not None and facts.result is not None:
+        kept = KeptResult(facts.claim.fingerprint, call, facts.result)
+        keeps = scope_of(facts.caller, facts.claim.key), facts.caller.environment, now + KEPT_S, kept
+    rows = facts.rows
+    is_void = False
+    if hold is None:
+        booked = shelf.attempts(account, call)
+        rows = tuple([row for row in rows if row.attempt not in booked])
+        purses = purses if expired is None else expired.purses
+        owner_of_key = None if keeps is None else state.claims.owner_of(account, keeps[0], now)
+        if owner_of_key is not None:
+            keeps = None
+            is_void = owner_of_key != call
+        if is_void:
+            rows = tuple([replace(row, charge_nanos=0) for row in rows])
+    runs = bool(purses) and purses[0].startswith(RUN)
+    rows, charge, run_nanos = charged(rows, facts, 0 if hold is None else hold.nanos, expired, runs=runs)
+    if runs and expired is not None:
+        run_nanos -= expired.most
+    end = End(call, facts.tokens, charge, run_nanos)
+    if hold is None or not hold.purses:
+        end.account = account
+        end.purses = purses
+    end_hold(state, end)
+    events = [] if payer is None or not charge else _crossed(state, shelf, facts, payer, purses)
+    return Booked(end, rows, purses, keeps, is_void, events)
+
+
+def charged(
+    rows: Sequence[LedgerRow], facts: Facts, held: int, expired: Expired | None = None, *, runs: bool
+) -> tuple[Sequence[LedgerRow], int, int]:
+    """Rows of a call with the overrun in the last one, its charge, and the cost that its agent run counts."""
+    charge = cost = run_nanos = 0
+    for row in rows:
+        charge += row.charge_nanos
+        cost += row.cost_nanos
+    if runs and rows:
+        run_nanos = max(cost, facts.run_nanos or 0)
+    if rows and (expired is not None or (held and (runs or charge > held))):
+        excess = charge - held
+        if runs:  # the run still counts the expired hold
+            excess = max(excess, run_nanos - held - (0 if expired is None else expired.most))
+        rows = [*rows[:-1], replace(rows[-1], overrun_nanos=excess)] if excess > 0 else rows
+    return rows, charge, run_nanos
+
+
+def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:
+    """``expired`` row for a call whose owner is gone. None: it held no money."""
+    most = hold.nanos + (0 if before is None else before.most)
+    if not most:
+        return None
+    return LedgerRow(
+        request_id=hold.id,
+        attempt=0,
+        kind="expired",
+        at=timestamp(hold.came_at),
+        key_id=hold.key_id,
+        cost_range_nanos=(0, most),
+        note="its process ended before it did",
+    )
+
+
+def _payers(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
+    """Names of the purses that pay for a call without a reservation."""
+    caller = facts.caller
+    if caller.environment == "sandbox":
+        return ()
+    key = None if caller.key_id is None else shelf.key(caller.account, caller.key_id)
+    return tuple(purses_of(shelf.account(caller.account), key, facts.created_at[:MONTH], facts.run))
+
+
+def _crossed(state: State, shelf: Shelf, facts: Facts, account: Account, purses: Sequence[str]) -> list[StoredEvent]:
+    """Events for newly reached thresholds. Each is sent once per month and limit, so again after a new limit."""
+    limit = account.monthly_nanos
+    if not limit or not purses[-1].startswith(_OF_MONTH):
+        return []
+    month = purses[-1]
+    spent = state.purse(account.name, month).spent
+    if spent * 100 < THRESHOLDS[0] * limit:
+        return []
+    name = f"told:{month}:{limit}"
+    told = shelf.told(account.name, name)
+    reached = [percent for percent in THRESHOLDS if told < percent and spent * 100 >= percent * limit]
+    if not reached:
+        return []
+    shelf.put_told(account.name, name, reached[-1])
+    crossed = [ThresholdCrossed(month.partition(":")[2], percent, usd(spent), usd(limit)) for percent in reached]
+    return [
+        StoredEvent(
+            id=facts.event_ids[THRESHOLDS.index(each.threshold_percent)],
+            type=each.type,
+            created_at=facts.created_at,
+            data=to_builtins(each),
+            account=account.name,
+            environment="production",
+        )
+        for each in crossed
+    ]
+
+
+def without_trace(facts: Facts) -> Facts:
+    """Only its ledger rows and its answer."""
+    return replace(facts, trace=None, snapshots=(), events=())
+
+
+def bounded(facts: Facts, most_nanos: int) -> Facts:
+    """Only its costs, together at most ``most_nanos``."""
+    run_nanos, rows = None if facts.run_nanos is None else min(facts.run_nanos, most_nanos), list[LedgerRow]()
+    for row in facts.rows:
+        cost = min(row.cost_nanos, most_nanos)
+        most_nanos -= cost
+        plain = LedgerRow(request_id=row.request_id, attempt=row.attempt, at=row.at, key_id=row.key_id, note=_CUT)
+        rows.append(replace(plain, cost_nanos=cost, charge_nanos=min(row.charge_nanos, cost)))
+    return replace(without_trace(facts), rows=tuple(rows), run_nanos=run_nanos, claim=None, result=None, event_ids=())
