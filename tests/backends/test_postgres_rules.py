@@ -35,6 +35,8 @@ from .databases import new_store
 from .places import SetClock
 
 TICKS = 8
+FOUND = (7787,)
+"""Histories that once differed: a call that expired and was released waited for more money, and then got it."""
 TABLES = "hold party entry purse ledger kept account key owner event".split()
 READS = (
     "SELECT id, account, key_id, came_at, ends_at, parties, tokens, slots, nanos, purses, claim, fingerprint, owner, "
@@ -340,7 +342,7 @@ def play(server: PostgresServer, seeds: Iterable[int]) -> Counter[str]:
 
 
 def test_random_histories_have_the_same_answers(postgres_server: PostgresServer, full: bool) -> None:
-    outcomes = play(postgres_server, range(10_000 if full else 200))
+    outcomes = play(postgres_server, [*FOUND, *range(10_000 if full else 200)])
     assert min(outcomes[each] for each in ("Grant", "Replay", "Wait", "Short", "Left", "RateLimited", "skipped")) > 10
     assert outcomes.keys() >= {"IdempotencyKeyReused", "RouterTimeoutError", "AuthenticationFailed"}
     assert outcomes["ended"] > outcomes["skipped"]
