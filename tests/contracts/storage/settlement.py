@@ -160,6 +160,16 @@ class Settling(AccountsSuite):
         assert await full.storage.read("acme", TraceById(trace.id)) == fresh
         assert (await full.purses())["account"] == (100, 0)
 
+    async def test_a_settled_trace_replaces_the_one_there(self, full: Till) -> None:
+        trace = make_trace(1, account="acme")
+        fresh = replace(trace, status="failed")
+        await full.put(PutTrace(trace))
+        await full.admit(trace.id, 400)
+        row = make_row(trace.id, charge=100)
+        await full.settle(trace.id, row, trace=Draft(fresh), created_at=trace.created_at)
+        assert await full.storage.read("acme", TraceById(trace.id)) == fresh
+        assert (await full.purses())["account"] == (100, 0)
+
     # Releases
 
     async def test_a_release_frees_all_but_the_request(self, full: Till) -> None:
