@@ -14,7 +14,7 @@ import pytest
 from routewright import Console, MemoryStorage, SqliteStorage
 from routewright._core.accounts.keys import SHOWN, Pepper, new_key
 from routewright._core.crypto import derive
-from routewright.authentication import PURPOSE
+from routewright._setup.authentication import PURPOSE
 from routewright.errors import AuthenticationFailed
 from routewright.protocols import Storage
 from routewright.wire import Account, Caller, Key, PutAccount, PutKey
@@ -80,7 +80,7 @@ class TestKnown:
         timed(KNOWN, "floor", lambda header: callers[hmac.digest(pepper, header[7:].encode(), "sha256")], headers)
 
     def test_routewright(self, loop: asyncio.Runner, timed_async: TimedAsync, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("routewright.authentication.RECHECK_S", 1e9)  # else most are of an earlier round
+        monkeypatch.setattr("routewright._setup.authentication.RECHECK_S", 1e9)  # else most are of an earlier round
         storage = MemoryStorage()
         headers = loop.run(filled(storage))
         console = Console(storage, secret=SECRET, recheck_s=1e9)

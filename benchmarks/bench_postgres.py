@@ -20,7 +20,7 @@ from tests.servers import HOST, NotInstalled, PostgresServer, at_port
 
 from routewright import SqliteStorage
 from routewright.backends.storage.postgres import PostgresStorage
-from routewright.backends.storage.postgres.connection import Address
+from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import create
 from routewright.protocols import Storage
 from routewright.wire import Account, PutAccount, PutKey

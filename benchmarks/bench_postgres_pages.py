@@ -17,7 +17,7 @@ from tests.servers import NotInstalled, PostgresServer
 
 from routewright import TraceStore
 from routewright.backends.storage.postgres import PostgresStorage
-from routewright.backends.storage.postgres.connection import Address
+from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import create
 
 from .bench_trace_query import FILTERS

@@ -17,9 +17,9 @@ from tests.contracts.storage.samples import make_event
 from routewright import MemoryStorage, SqliteStorage, WebhookSigner
 from routewright._core.crypto import derive, seal
 from routewright._engine.webhooks import Dispatcher
+from routewright._runtime.loop import at_once
 from routewright.backends.clock import SystemClock
 from routewright.backends.transport.webhooks import AiohttpWebhooks
-from routewright.loop import at_once
 from routewright.protocols import Storage
 from routewright.webhook import StandardWebhookSigner
 from routewright.wire import Deliveries, Endpoint, PutEndpoint, PutEvent, SealedSecret

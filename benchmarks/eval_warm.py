@@ -27,13 +27,13 @@ from msgspec.structs import replace
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.catalogue.prices import price_at, prompt_cache_of, usage_nanos
+from routewright._core.prompt_caches import LEAST_TOKENS, Prefixes, Prompt
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.decide import decide
 from routewright._core.routing.inputs import RULES
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import MICRO
 from routewright._core.routing.request_options import RequestOptions
-from routewright._core.routing.scoring import LEAST_TOKENS, Prefixes, Prompt
 from routewright.catalogue import bundled
 from routewright.errors import NoCandidates
 from routewright.wire import (

@@ -18,7 +18,13 @@ from pathlib import Path
 from statistics import mean, median
 
 PACKAGES = "routewright", "httpcore._async", "h11", "hishel", "anyio"
-PARTS = {"server": "server serve", "serve": "server serve", "cli": "cli", "testing": "testing", "contrib": "contrib"}
+PARTS = {
+    "server": "server serve",
+    "serve": "server serve",
+    "cli": "cli",
+    "testing": "testing",
+    "integrations": "integrations",
+}
 """Folders that are weighed apart from the library."""
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 Function = ast.FunctionDef | ast.AsyncFunctionDef

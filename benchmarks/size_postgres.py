@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 from tests.servers import PostgresServer
 
-from routewright.backends.storage.postgres.connection import Address
+from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import create
 
 from .bench_postgres import bare, everything, limited

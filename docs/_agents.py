@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from routewright import Agent
 from routewright.agent import RunOptions
-from routewright.docstrings import field_docs, prose, summary
 from routewright.protocols import ToolContext
 from routewright.wire import (
     AgentEvent,
@@ -22,6 +21,7 @@ from routewright.wire import (
     Step,
     StepStartedData,
 )
+from routewright.wire.docstrings import field_docs, prose, summary
 
 NAMES = {
     "routewright.agent": "Agent AgentAnswer AgentStream",

@@ -11,9 +11,9 @@ from docs._table import json_block, table
 
 from routewright._core.webhooks.endpoint import SAMPLES
 from routewright._core.webhooks.outbox import body_of
-from routewright.docstrings import field_docs, prose, summary
 from routewright.webhook import WebhookEvent
 from routewright.wire import Event, EventType
+from routewright.wire.docstrings import field_docs, prose, summary
 
 
 def event_types() -> str:

@@ -35,19 +35,13 @@ from routewright._core.routing.pool import FEATURES
 from routewright._core.routing.scoring import WEIGHTS, Weights
 from routewright._core.trace.filter import COMPARE, FLAGS, METADATA, TEXTS
 from routewright._core.trace.filter import NUMBERS as NUMBERS_OF_FILTERS
+from routewright._setup.config import ParamsEntry, PolicyEntry, Strict, entry_of
 from routewright.backends.providers.endpoint import Endpoint
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.cli.command import EXIT_CODES
 from routewright.cli.serve import FLAGS as FLAGS_OF_SERVE
-from routewright.config import (
-    ParamsEntry,
-    PolicyEntry,
-    Strict,
-    entry_of,
-)
-from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS
-from routewright.docstrings import field_docs, prose, summary
+from routewright.integrations.semconv import ATTRIBUTES, HISTOGRAMS
 from routewright.router import RequestLike
 from routewright.serve.config import (
     VARIABLES,
@@ -103,6 +97,7 @@ from routewright.wire import (
     UsageRow,
     UsageTotals,
 )
+from routewright.wire.docstrings import field_docs, prose, summary
 
 OPENAPI = ROOT / "src/routewright/server/openapi.json"
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -170,15 +165,19 @@ SAMPLES = (
 FURTHER_NAMES = {
     "routewright.backends.providers.callable": "HostedProvider",
     "routewright.backends.providers.http": "HttpRequest",
-    "routewright.blocking": "BlockingPrepared BlockingStream",
     "routewright.agent": "decode_run",
+    "routewright.cache": (
+        "BlockingResponseCache CacheExplanation HashedEmbedder JsonEquality MemoryCache NearEntry NormalisedEquality "
+        "NumericEquality OpenAIEmbedder ResponseCache SqliteCache StaticEmbedder open_cache"
+    ),
     "routewright.catalogue": "model_called undated",
     "routewright.console": "BlockingConsole SECRET SomeLimits limits_of secret_path",
+    "routewright.guardrail": "DenyList PatternGuardrail",
     "routewright.ledger": "BlockingLedger",
     "routewright.policies": "PolicyFile read_policies",
     "routewright.router": (
-        "BlockingRouter CALLER_EXTRA InputTokens Options PolicyCheck Prepared RequestLike StepCall StepDone StepWait "
-        "Steps Subscription WhyNot decode_request"
+        "BlockingPrepared BlockingRouter BlockingStream CALLER_EXTRA InputTokens Options PolicyCheck Prepared "
+        "RequestLike StepCall StepDone StepWait Steps Subscription WhyNot decode_request"
     ),
     "routewright.settings": "SystemClock",
     "routewright.storage": "MemoryCoordination",

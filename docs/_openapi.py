@@ -16,12 +16,12 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from routewright import __version__, errors, wire
-from routewright.docstrings import summary
 from routewright.errors import RouterError
 from routewright.server import routes
 from routewright.server.endpoints import Models
 from routewright.server.routes import ENDPOINTS, Operation, Serve
 from routewright.wire import ErrorEnvelope, RouteRequest, StreamError, error_envelope
+from routewright.wire.docstrings import summary
 
 VENDOR_ROUTES = {
     path: (method.lower(), serve)

@@ -19,9 +19,9 @@ from routewright._core.agent.request import BLANK, MOST_TASK
 from routewright._core.analytics.rollup import GROUPS
 from routewright._core.request.rules import FUNCTION_NAME, MAX_KEY_BYTES, MAX_MESSAGES, MAX_STOPS, NUMBERS, Range
 from routewright._core.trace import filter
-from routewright.docstrings import field_docs, prose
 from routewright.server.endpoints import DatesQuery, TracesQuery, UsageQuery
 from routewright.trace import LIMIT
+from routewright.wire.docstrings import field_docs, prose
 from routewright.wire.problems import FORMATS
 
 Schema = dict[str, Any]

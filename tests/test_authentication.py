@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from routewright import Caller, Console, MemoryStorage, SqliteStorage, ValidationFailed
 from routewright._core.accounts.keys import new_key, unknown_key
 from routewright._core.crypto import derive, mac
+from routewright._setup.root_secret import BEFORE, SECRET, SecretFile
 from routewright.errors import AuthenticationFailed, StorageUnavailable
 from routewright.protocols import Storage
-from routewright.root_secret import BEFORE, SECRET, SecretFile
 from routewright.testing import FakeClock
 from routewright.wire import Environment, KeyByDigest, NewKey, PutKey, Stands
 
@@ -196,7 +196,7 @@ async def test_without_storage_only_cached_keys_are_accepted_until_they_expire(
 
 
 async def test_the_cache_is_bounded(console: Console, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("routewright.authentication.MOST_KNOWN", 3)
+    monkeypatch.setattr("routewright._setup.authentication.MOST_KNOWN", 3)
     made = [await a_key(console) for _ in range(5)]
     for new in made:
         assert await holds(console, new)

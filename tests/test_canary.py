@@ -40,9 +40,9 @@ from routewright import (
 )
 from routewright._core.accounts.keys import new_key
 from routewright._core.request.read import decode_request
+from routewright._setup.root_secret import secret_path
 from routewright.errors import BlockedByPolicy, InternalError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Storage
-from routewright.root_secret import secret_path
 from routewright.router import StepCall, StepDone, StepWait
 from routewright.testing import SCENARIOS, FakeClock, Pause, Scenario, ScriptedProvider
 from routewright.testing.faulty import Drip, Play, Repeat, Step

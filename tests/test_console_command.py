@@ -14,9 +14,9 @@ import anyio
 import pytest
 
 from routewright import Console, RateLimits, SqliteStorage
+from routewright._setup.root_secret import secret_path
 from routewright.cli import main
 from routewright.errors import AuthenticationFailed
-from routewright.root_secret import secret_path
 from routewright.wire import Caller
 from tests.contracts.storage.samples import make_row
 

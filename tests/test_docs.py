@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from routewright import Budget, ExecutionLimits, Fallback, Limits, Message, Params, RouteRequest, Settings
-from routewright.config import ModelEntry
-from routewright.docstrings import field_docs
+from routewright._setup.config import ModelEntry
 from routewright.wire import CacheOpts, Candidate, DecisionInput, PushedEvent, Reason, Rejection, Routing, Scope
+from routewright.wire.docstrings import field_docs
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -18,19 +19,17 @@ pytestmark = pytest.mark.xdist_group("layers")  # one process reads the files
 SRC = Path(__file__).parent.parent / "src" / "routewright"
 
 FLOORS = [
-    ["errors", "fork", "data", "docstrings"],
-    ["wire", "loop"],
+    ["errors", "data"],
+    ["wire"],
     ["protocols"],
-    ["_core"],
-    ["identity", "worker"],
+    ["_core", "_runtime"],
     ["_engine", "backends"],
+    ["_setup"],
     (
-        "settings storage coordination root_secret guardrail input_file "
-        "config policies catalogue output tools arguments authentication "
-        "webhook blocking replay trace console ledger cache assembly router agent "
-        "testing"
+        "settings storage guardrail policies catalogue tools webhook trace console ledger cache _assembly "
+        "router agent testing"
     ).split(),
-    ["contrib", "server", "serve", "cli", "__main__", "__init__"],
+    ["integrations", "server", "serve", "cli", "__main__", "__init__"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
@@ -39,9 +38,9 @@ CORE_ORDER = (
     "guardrails/detectors guardrails/custom guardrails/texts request/read catalogue/models model_selector "
     "routing/request_options routing/pool routing/forecast attempts/statistics attempts/health policy "
     "routing/inputs routing/constraints routing/scoring routing/plan routing/order routing/board routing/budget "
-    "routing/refusal routing/decide routing/decision routing/what_if idempotency cache/key cache/answers "
+    "routing/refusal routing/decide routing/decision routing/what_if idempotency cache/key cache/comparators "
     "cache/question cache/calibration cache/guards attempts/faults attempts/timeouts attempts/retry "
-    "attempts/breaker attempts/journal webhooks/signature agent/calculator agent/request agent/machine limits "
+    "attempts/breaker alerts attempts/journal webhooks/signature agent/calculator agent/request agent/machine limits "
     "guardrails/screen guardrails/capture attempt attempts/fallback attempts/machine trace/spans "
     "accounts/keys accounts/terms snapshot_delta webhooks/outbox webhooks/endpoint accounts/holds accounts/purses "
     "accounts/payer accounts/state accounts/settlement accounts/log accounts/eviction accounts/ledger "
@@ -49,8 +48,8 @@ CORE_ORDER = (
 ).split()
 ENGINE_ORDER = (
     "context request_input storage readiness retention webhooks capture counting answer "
-    "hooks prompt_caches shared_limits declarations fleet trace_writer trace_log admission decide discovery guardrail "
-    "calibrations part cache tool_calls classify exchange execute hedge route many steps stream prepared "
+    "hooks prompt_caches shared_limits declarations fleet trace_writer trace_log admission decide discovery guardrails "
+    "calibration part cache tool_calls classify exchange execute hedge route many steps stream prepared "
     "checkpoints turns agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
@@ -64,31 +63,34 @@ PURE = set(
     "zlib.adler32".split()
 )
 """What the wire and the core may import: modules, or names in them."""
-FOR_PYDANTIC = {("wire/plain", "html.escape"), ("wire/plain", "pydantic_core.core_schema")}
-"""What the hooks for notebooks and pydantic import besides."""
+FOR_SCHEMAS = {("wire/plain", "html.escape"), ("wire/plain", "pydantic_core.core_schema")} | {
+    ("wire/docstrings", name) for name in ("ast", "functools.cache", "inspect", "sys")
+}
+"""What notebooks, pydantic and JSON schemas need besides."""
 OUTSIDE = {"now", "today", "utcnow", "random", "load", "save", "loadtxt", "savetxt", "fromfile", "tofile", "memmap"}
 """Time, chance and files, as attributes of what those may import."""
 BUILT_IN = {"open", "print", "input", "breakpoint", "eval", "exec", "__import__"}
+PUBLIC = set(
+    "errors protocols router agent trace console cache ledger webhook catalogue policies guardrail settings storage "
+    "tools".split()
+)
+"""The modules of the top that users import, and that the reference documents: at most twenty."""
+TWINS = {"account", "attempt", "budget"}
+"""Nouns whose names differ by number alone on their floor. To be parted."""
 PRIVATE = re.compile(r"_(?!_|replace$|asdict$|fields$).*")
 """Attributes that are no business of others; those of named tuples are."""
-OUTER = ("contrib", "server", "serve", "cli")
+OUTER = ("integrations", "server", "serve", "cli")
 """They use the library as a user does."""
-SEEN = (
-    "errors wire protocols router agent trace console cache ledger webhook catalogue policies guardrail settings "
-    "storage tools testing fork loop identity"
-).split()
+SEEN = {*PUBLIC, "wire", "testing", "_runtime"}
 """What they may import: the modules of users, and the ground."""
 INSIDE = {
     ("cli/catalogue", "_core.catalogue.price_list"): "imports price lists, which nothing else reads",
-    ("cli/catalogue", "config"): "checks what it writes as a file is checked",
-    ("cli/catalogue", "input_file"): "names the place in the file",
+    ("cli/catalogue", "_setup.config"): "checks what it writes as a file is checked",
+    ("cli/catalogue", "_setup.input_file"): "names the place in the file",
     ("cli/store", "backends.storage"): "makes, checks, upgrades, copies and saves stores, which nothing else does",
-    ("serve/config", "config"): "its file has the tables of the other files",
-    ("serve/config", "input_file"): "reads it as those are read",
-    (
-        "serve/parts",
-        "backends.providers.environment",
-    ): "gives the environment's providers more leave",
+    ("serve/config", "_setup.config"): "its file has the tables of the other files",
+    ("serve/config", "_setup.input_file"): "reads it as those are read",
+    ("serve/parts", "backends.providers.environment"): "gives those providers more leave",
     ("serve/prepare", "backends.providers.environment"): "tells the variables of the environment's providers",
     ("server/exchange", "backends.clock"): "watches for a client's end with the deadlines of the loop, without a task",
 }
@@ -236,7 +238,7 @@ def test_wire_and_core_are_pure(floor: str) -> None:
     for here, path in files_of(floor).items():
         for imported in imports(path):
             is_pure = any(f"{imported}.".startswith(f"{pure}.") for pure in PURE)
-            assert is_pure or (f"{floor}/{here}", imported) in FOR_PYDANTIC, f"{floor}/{here} imports {imported}"
+            assert is_pure or (f"{floor}/{here}", imported) in FOR_SCHEMAS, f"{floor}/{here} imports {imported}"
             assert OUTSIDE.isdisjoint(imported.split(".")), f"{floor}/{here} imports {imported}"
 
 
@@ -304,13 +306,13 @@ def test_every_time_out_goes_through_the_clock() -> None:
 
 def test_locks_are_renewed_in_forked_children() -> None:
     for path in modules():
-        if name_of(path) == "fork":
+        if name_of(path) == "_runtime/fork":
             continue
         for node in nodes_of(path):
             if isinstance(node, ast.Call) and called(node).endswith("Lock"):
                 made = f"{name_of(path)} makes {ast.unparse(node)}"
                 # the lock of a thread, which is not there in the child
-                assert made == "worker makes threading.RLock()", f"{made}: take fork.Guard"
+                assert made == "_runtime/worker makes threading.RLock()", f"{made}: take fork.Guard"
 
 
 @pytest.mark.parametrize("room", OUTER)
@@ -336,6 +338,23 @@ def test_outer_packages_import_only_what_users_import() -> None:
             assert inside, f"{here} imports {imported}: serve it from the module where a user would look for it"
             found |= inside
     assert found == INSIDE.keys(), "drop the exceptions that nothing needs any more"
+
+
+def test_the_top_holds_what_users_import() -> None:
+    there = {path.stem for path in SRC.glob("*.py")}
+    assert {name for name in there if not name.startswith("_")} == PUBLIC
+    assert len(PUBLIC) <= 20
+    reference = "".join(path.read_text("utf-8") for path in sorted((SRC.parents[1] / "docs/reference").glob("*.md")))
+    for name in sorted(PUBLIC):
+        assert re.search(rf"`routewright\.{name}\b", reference), f"the reference does not say what {name} holds"
+    assert "`routewright._" not in reference, "what the reference documents has no underscore"
+
+
+def test_names_of_one_floor_differ_by_more_than_their_number() -> None:
+    for floor in FLOOR:
+        names = Counter({path.stem for path in (SRC / floor).rglob("*") if path.is_dir() or path.suffix == ".py"})
+        nouns = Counter(name.removesuffix("s") for name in names if not name.endswith("ss"))
+        assert {noun for noun, count in nouns.items() if count > 1} <= TWINS, floor
 
 
 def test_no_file_has_a_leftover_name() -> None:

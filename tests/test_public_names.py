@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import routewright
-from routewright.blocking import BlockingPrepared, BlockingStream
-from routewright.router import BlockingRouter
+from routewright.router import BlockingPrepared, BlockingRouter, BlockingStream
 
 DOOR = Path(routewright.__file__)
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from routewright import Console, MemoryStorage, SqliteStorage
+from routewright._setup.root_secret import BEFORE, SECRET, RootSecret, secret_path
 from routewright.errors import StorageReadOnly, StorageUnavailable, ValidationFailed
 from routewright.protocols import Storage
-from routewright.root_secret import BEFORE, SECRET, RootSecret, secret_path
 from routewright.storage import open_storage
 from tests.tables import table
 
@@ -216,7 +216,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from routewright import SqliteStorage
-from routewright.root_secret import RootSecret
+from routewright._setup.root_secret import RootSecret
 print("ready", flush=True)
 while (name := sys.stdin.readline().strip()):
     print(RootSecret(SqliteStorage(Path(sys.argv[1]) / name), {}).live()[0].hex(), flush=True)

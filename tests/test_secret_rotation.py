@@ -14,8 +14,8 @@ import anyio
 import pytest
 
 from routewright import MemoryStorage, SqliteStorage, TraceStore
+from routewright._setup.root_secret import BEFORE, SECRET, RootSecret, SecretFile, secret_path
 from routewright.errors import CursorInvalid, PreconditionFailed, StorageUnavailable, ValidationFailed
-from routewright.root_secret import BEFORE, SECRET, RootSecret, SecretFile, secret_path
 from tests.contracts.storage.samples import make_trace
 from tests.tables import table
 
@@ -238,7 +238,7 @@ def test_one_of_many_processes_rotates(store: Path, full: bool) -> None:
 import sys
 from pathlib import Path
 from routewright.errors import PreconditionFailed
-from routewright.root_secret import SecretFile
+from routewright._setup.root_secret import SecretFile
 from tests.tables import table
 file = SecretFile(Path(sys.argv[1]))
 print("ready", flush=True)

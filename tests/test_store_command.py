@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from routewright import Console
+from routewright._setup.root_secret import secret_path
 from routewright.backends.storage.sqlite import schema
 from routewright.cli import main
-from routewright.root_secret import secret_path
 
 from .recorded import listed, record, trace
 

@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from routewright.loop import Abandoned, Reply, Threads, at_once, check_wanted, give
+from routewright._runtime.loop import Abandoned, Reply, Threads, at_once, check_wanted, give
 
 pytestmark = pytest.mark.anyio
 

@@ -19,8 +19,8 @@ from ._engine.checkpoints import Resumed, checkpoint_of
 from ._engine.storage import GuardedStorage
 from ._engine.tool_calls import Approve, shown_text
 from ._engine.turns import SYSTEM, Plan
+from ._runtime.fork import importing
 from .errors import NotFound, ValidationFailed
-from .fork import importing
 from .protocols import BaseTool, CodeSandbox, SearchBackend, Tool, ToolContext, ToolFailed, options_of
 from .wire import (
     AgentEvent,
@@ -222,7 +222,7 @@ class Agent:
         self._form: Form | None = None
         if output_type not in (None, str):
             with importing.lock:
-                from .output import form_of  # loads pydantic
+                from ._setup.output import form_of  # loads pydantic
 
             self._form = form_of(output_type)
         if isinstance(tools, str) or not isinstance(tools, Sequence):

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, MsgspecError, convert
 
-from ._core.cache.answers import judge_request, read_judgement
 from ._core.cache.calibration import START, Bound
+from ._core.cache.comparators import judge_request, read_judgement
 from ._core.cache.guards import guard, offer
 from ._core.cache.question import gist
 from ._core.call import Call
 from ._engine.cache import Caching
 from ._engine.request_input import RawRequest
 from ._engine.route import Engine
-from .blocking import Twin, plain
+from ._runtime.blocking import Twin, plain
+from ._runtime.worker import Worker
 from .errors import RouterError, RouterTimeoutError, UpstreamFailed, ValidationFailed
 from .protocols import Clock
 from .settings import CacheSettings
@@ -28,10 +29,9 @@ from .storage import open_cache
 from .wire import CacheSelection, CacheStats, Caller
 from .wire.plain import Struct
 from .wire.problems import shown
-from .worker import Worker
 
 if TYPE_CHECKING:
-    from ._core.cache.answers import JsonEquality, NormalisedEquality, NumericEquality
+    from ._core.cache.comparators import JsonEquality, NormalisedEquality, NumericEquality
     from .backends.cache.memory import MemoryCache
     from .backends.cache.sqlite import SqliteCache
     from .backends.embed import HashedEmbedder, OpenAIEmbedder, StaticEmbedder
@@ -57,10 +57,10 @@ __all__ = [
 
 _HOME = {
     "HashedEmbedder": "backends.embed",
-    "JsonEquality": "_core.cache.answers",
+    "JsonEquality": "_core.cache.comparators",
     "MemoryCache": "backends.cache.memory",
-    "NormalisedEquality": "_core.cache.answers",
-    "NumericEquality": "_core.cache.answers",
+    "NormalisedEquality": "_core.cache.comparators",
+    "NumericEquality": "_core.cache.comparators",
     "OpenAIEmbedder": "backends.embed",
     "SqliteCache": "backends.cache.sqlite",
     "StaticEmbedder": "backends.embed",

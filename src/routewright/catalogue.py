@@ -50,8 +50,8 @@ class Catalogue:
     @classmethod
     def load(cls, path: str | Path) -> Catalogue:
         """Overlay the bundled catalogue with a file. Raises ``ValidationFailed`` naming file and key."""
-        from .config import read_catalogue
-        from .input_file import read
+        from ._setup.config import read_catalogue
+        from ._setup.input_file import read
 
         document = read(path)
         with document.naming():

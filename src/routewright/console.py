@@ -36,24 +36,18 @@ from ._core.webhooks.outbox import ATTEMPT_S
 from ._core.write_batch import MOST_CREDIT
 from ._engine.storage import GuardedStorage, no_accounts, unhindered
 from ._engine.webhooks import Dispatcher, post, wake
-from .arguments import (
-    ENVIRONMENTS,
-    check_choice,
-    check_key_id,
-    check_owner,
-    check_storage,
-    check_whose,
-)
-from .authentication import Authenticator
+from ._runtime.blocking import Closing, Twin, plain
+from ._runtime.identity import Ids
+from ._runtime.worker import Worker
+from ._setup.arguments import ENVIRONMENTS, check_choice, check_key_id, check_owner, check_storage, check_whose
+from ._setup.authentication import Authenticator
+from ._setup.coordination import RECHECK_S
+from ._setup.root_secret import SECRET as SECRET
+from ._setup.root_secret import RootSecret
+from ._setup.root_secret import secret_path as secret_path
 from .backends.clock import SystemClock
-from .blocking import Closing, Twin, plain
-from .coordination import RECHECK_S
 from .errors import NotFound, PreconditionFailed, Problem, StorageUnavailable, UnsupportedWrite, ValidationFailed
-from .identity import Ids
 from .protocols import BaseStorage, Clock, LocalStorage, Storage, WebhookTransport, options_of
-from .root_secret import SECRET as SECRET
-from .root_secret import RootSecret
-from .root_secret import secret_path as secret_path
 from .settings import WebhookSettings
 from .storage import open_storage
 from .webhook import WebhookSigner
@@ -61,7 +55,6 @@ from .wire.account import Secret
 from .wire.money import usd_text
 from .wire.problems import listed, shown
 from .wire.timestamps import timestamp
-from .worker import Worker
 
 
 class Console(Closing):

@@ -11,17 +11,17 @@ from msgspec import UNSET, UnsetType
 from ._core.accounts.ledger import key_of
 from ._core.analytics.report import days_of
 from ._engine.storage import GuardedStorage
-from .arguments import check_storage
+from ._runtime.blocking import Twin, plain, plain_loop
+from ._runtime.worker import Worker
+from ._setup.arguments import check_storage
 from .backends.clock import SystemClock
-from .blocking import OfAccount, Twin, plain, plain_loop
 from .errors import ValidationFailed
 from .protocols import Clock, Storage
 from .storage import open_storage
-from .trace import When
+from .trace import OfAccount, When
 from .wire import LedgerRow, LedgerRows, LedgerSum, LedgerSums
 from .wire.ids import normalise_trace_id
 from .wire.timestamps import moment
-from .worker import Worker
 
 PIECE = 200
 """Rows per read."""

@@ -11,9 +11,9 @@ from math import inf
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
+from ._runtime.loop import in_thread
+from ._setup.input_file import path_of, read
 from .errors import RouterError, ValidationFailed
-from .input_file import path_of, read
-from .loop import in_thread
 from .protocols import Clock
 from .wire import Policy, PolicyChanged
 from .wire.problems import shown
@@ -28,7 +28,7 @@ def read_policies(given: str | Path) -> list[Policy]:
     """Read policies from a TOML or JSON file. Raises ``ValidationFailed`` naming file and key.
 
     The Router checks if the models exist, since it also knows those of its providers."""
-    from .config import policies_of  # loads pydantic
+    from ._setup.config import policies_of  # loads pydantic
 
     document = read(given)
     with document.naming():
@@ -61,7 +61,7 @@ class PolicyFile:
     def policies(self) -> Iterator[list[Policy]]:
         """The policies now in the file. A ``ValidationFailed`` raised in the block gets the file's name, and is kept as
         ``problem``."""
-        from .config import policies_of  # loads pydantic
+        from ._setup.config import policies_of  # loads pydantic
 
         self._taken = self._signature()  # before reading, so that a concurrent write counts as a change
         try:

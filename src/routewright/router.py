@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterable, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from msgspec.structs import replace
 
+from ._assembly import Parts
 from ._core.call import Call
 from ._core.catalogue.models import resolve_one
 from ._core.request.read import Tags, as_budget, checked_tags, decode_request, sent_request, tagged
@@ -30,7 +31,11 @@ from ._engine.route import Engine
 from ._engine.steps import StepCall, StepDone, Steps, StepWait, begin
 from ._engine.stream import Stream
 from ._engine.trace_writer import TraceCounts
-from .arguments import (
+from ._runtime.blocking import PlainClosing, Twin, Wait, plain, plain_result
+from ._runtime.fork import importing
+from ._runtime.loop import at_once
+from ._runtime.worker import Detached
+from ._setup.arguments import (
     Options,
     RequestLike,
     RequestsLike,
@@ -39,14 +44,10 @@ from .arguments import (
     checked_feedback,
     is_runnable,
 )
-from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
-from .blocking import BlockingPrepared, BlockingStream, Twin, plain, plain_result
 from .cache import BlockingResponseCache, ResponseCache
 from .catalogue import Catalogue
 from .errors import NotFound, Problem, RouterClosed, RouterError, ValidationFailed
-from .fork import importing
-from .loop import at_once
 from .policies import PolicyFile
 from .protocols import Cache, Clock, Coordination, Guardrail, Provider, Storage
 from .settings import Settings
@@ -57,8 +58,10 @@ from .wire import (
     Caller,
     DecisionInput,
     Model,
+    OutputDelta,
     Policy,
     PolicyChanged,
+    RouteEvent,
     RouteRequest,
     Trace,
     TraceItem,
@@ -66,11 +69,12 @@ from .wire import (
 from .wire.ids import normalise_trace_id, parse_traceparent
 from .wire.json_scan import decode
 from .wire.problems import shown
-from .worker import Detached
 
 __all__ = [
     "CALLER_EXTRA",
+    "BlockingPrepared",
     "BlockingRouter",
+    "BlockingStream",
     "HookCounts",
     "InputTokens",
     "Options",
@@ -203,7 +207,7 @@ class Router:
         form = None
         if output_type is not None:
             with importing.lock:
-                from .output import form_of  # loads pydantic
+                from ._setup.output import form_of  # loads pydantic
 
             form = form_of(output_type)
         engine = self._parts.running or await self._parts.begin()
@@ -377,7 +381,7 @@ class Router:
         """Every name that requests may use, ids and aliases, with the id of its model."""
         return self._parts.fleet(self._as(caller).environment).names
 
-    def caller_extra(self, provider: str, *, caller: Caller | None = None) -> Collection[str]:
+    def caller_extra(self, provider: str, *, caller: Caller | None = None) -> frozenset[str]:
         """Fields that callers with a key may send to a provider in ``params.extra``; a name with a dot is a field
         inside an object."""
         return self._parts.fleet(self._as(caller).environment).caller_extra.get(provider, CALLER_EXTRA)
@@ -625,6 +629,78 @@ def _declared(options: Options) -> Options:
         from .tools import declaration  # loads pydantic
 
     return {**options, "tools": [declaration(tool) if is_runnable(tool) else tool for tool in tools]}
+
+
+class BlockingPrepared:
+    """``Prepared`` for servers without ``await``, such as WSGI servers."""
+
+    def __init__(self, prepared: Prepared, wait: Wait) -> None:
+        self.prepared = prepared
+        """The request, its tokens, its decision, and the headers."""
+        self._wait = wait
+
+    def run(self) -> Answer[Any]:
+        """Admit the request and answer it (``Prepared.run``)."""
+        answer: Answer[Any] = self._wait(self.prepared.run)
+        return answer
+
+    def stream(self) -> BlockingStream:
+        """Answer it piece by piece (``Prepared.stream``)."""
+        return BlockingStream(self.prepared.stream(), self._wait)
+
+    def decide(self) -> Decision:
+        """Choose a model, counted as a request (``Prepared.decide``)."""
+        decision: Decision = self._wait(self.prepared.decide)
+        return decision
+
+    def count_tokens(self, model: str | None = None) -> InputTokens:
+        """Count the input (``Prepared.count_tokens``)."""
+        count: InputTokens = self._wait(partial(self.prepared.count_tokens, model))
+        return count
+
+
+class BlockingStream(PlainClosing):
+    """``Stream`` for plain ``for`` loops.
+
+    with router.blocking.stream("Tell me a story") as stream:
+        for text in stream.text():
+            print(text, end="")
+
+    A loop over events can be left and continued, so without ``with`` the call ends only at ``close``."""
+
+    def __init__(self, stream: Stream, wait: Wait) -> None:
+        self._stream = stream
+        self._wait = wait
+
+    def __iter__(self) -> Iterator[RouteEvent]:
+        while (event := self._wait(partial(anext, self._stream, None))) is not None:
+            yield event
+
+    def text(self) -> Iterator[str]:
+        """Iterate over the answer's text (``Stream.text``). Leaving the loop ends the call."""
+        self._stream.expect_text()
+        try:
+            for event in self:
+                if isinstance(event, OutputDelta):
+                    yield event.data.text
+        finally:
+            self.close()
+        self._stream.raise_failure()
+
+    @property
+    def trace_id(self) -> str | None:
+        """Id of the call's trace; None before the first event."""
+        return self._stream.trace_id
+
+    @property
+    def result(self) -> Answer:
+        """The answer, once the stream has ended."""
+        return self._stream.result
+
+    def close(self) -> None:
+        """End the call."""
+        with suppress(RouterClosed):  # it has already ended
+            self._wait(self._stream.aclose)
 
 
 class BlockingRouter(Twin[Router]):

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ._core.agent.calculator import CalculatorError, calculate
 from ._core.request.rules import FUNCTION_NAME
+from ._runtime.loop import Threads, Work
 from .errors import ValidationFailed
-from .loop import Threads, Work
 from .protocols import BaseTool, CodeSandbox, SearchBackend, SearchResult, Tool, ToolContext, ToolFailed
 from .wire import FunctionSpec
 from .wire import Tool as Declaration

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from datetime import date, datetime
 from functools import cached_property
 from typing import Any, Self
@@ -30,18 +31,18 @@ from ._core.snapshot_delta import checked_trace
 from ._core.trace.filter import parse_filter, seal, unseal
 from ._engine.storage import read_trace
 from ._engine.trace_log import FreshStorage
-from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
+from ._runtime.blocking import Closing, Twin, plain, plain_loop
+from ._runtime.worker import Worker
+from ._setup.arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
+from ._setup.root_secret import RootSecret
 from .backends.clock import SystemClock
-from .blocking import OfAccount, Twin, plain, plain_loop
 from .errors import NotFound, PreconditionFailed, UnsupportedWrite, ValidationFailed
 from .protocols import Clock, Storage
-from .root_secret import RootSecret
 from .settings import Retention, Settings
 from .storage import open_storage
 from .wire.ids import normalise_trace_id
 from .wire.problems import shown
 from .wire.timestamps import span_of
-from .worker import Worker
 
 When = str | datetime | date
 """A timestamp (RFC 3339), a datetime with a time zone, or a date: its start in UTC."""
@@ -50,6 +51,22 @@ LIMIT = Range(1, 200, whole=True)
 PIECE = 200
 """Traces per read of an export."""
 DELETE_AT_ONCE = 100
+
+
+class OfAccount(Closing):
+    """Has a default account, which each method may replace."""
+
+    _account = "default"
+
+    def as_account(self, account: str) -> Self:
+        """The same with another default account."""
+        view = copy(self)
+        view._account = check_account("account", account)
+        vars(view).pop("blocking", None)
+        return view
+
+    def _of(self, account: str | UnsetType) -> str:
+        return self._account if account is UNSET else check_account("account", account)
 
 
 class TraceStore(OfAccount):

@@ -12,8 +12,8 @@ from typing import Never, Protocol
 import msgspec
 
 from ._core.webhooks import signature
+from ._runtime.fork import Guard
 from .errors import SignatureError, ValidationFailed
-from .fork import Guard
 from .wire import WebhookEvent as WebhookEvent
 from .wire.account import Secret
 

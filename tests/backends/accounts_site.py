@@ -12,7 +12,7 @@ import msgspec
 
 from routewright._core.accounts.log import Tick
 from routewright.backends.storage.sqlite import SqliteStorage, log
-from routewright.backends.storage.sqlite.connection import connect
+from routewright.backends.storage.sqlite.file import connect
 from routewright.backends.storage.sqlite.transaction import AccountTransaction
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.testing import FakeClock

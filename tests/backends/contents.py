@@ -13,9 +13,9 @@ import pytest
 
 from routewright._core.analytics.rollup import Rollups, merged, unpacked
 from routewright._core.trace.filter import text_of
-from routewright.backends.storage.sqlite.connection import connect
+from routewright.backends.storage.sqlite.file import connect
 from routewright.backends.storage.sqlite.upkeep import check
-from routewright.backends.storage.tables.rollups import roll
+from routewright.backends.storage.tables.rollup import roll
 from routewright.backends.storage.tables.traces import STORED, Stored
 from routewright.errors import RouterError
 from routewright.protocols import Storage

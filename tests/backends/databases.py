@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from routewright.backends.storage.postgres.connection import Address, Connection
+from routewright.backends.storage.postgres.connections import Address, Connection
 from routewright.backends.storage.postgres.schema import create
 from tests.servers import PostgresServer
 

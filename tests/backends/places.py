@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.backends.storage.sqlite import SqliteStorage
-from routewright.backends.storage.sqlite.connection import connect, make_file
+from routewright.backends.storage.sqlite.file import connect, make_file
 from routewright.backends.storage.sqlite.schema import prepare
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.protocols import LimitingStorage

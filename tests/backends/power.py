@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from routewright.backends.storage.sqlite.connection import Connection
+from routewright.backends.storage.sqlite.file import Connection
 
 SECTOR = 512
 _SYNC_NAMES = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL

@@ -11,7 +11,7 @@ from routewright.backends.storage.sqlite import upkeep
 from routewright.backends.storage.sqlite.schema import MIGRATIONS, TABLES
 from routewright.backends.storage.tables import check, ledger, read, traces, webhooks, write
 from routewright.backends.storage.tables import upkeep as sweep
-from routewright.backends.storage.tables.rollups import _GROUPED, _LAST
+from routewright.backends.storage.tables.rollup import _GROUPED, _LAST
 
 OF_ACCOUNTS = (
     *("trace", "tag", "feedback", "usage", "cache_use", "fallback_use", "latency"),

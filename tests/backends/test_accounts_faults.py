@@ -23,7 +23,7 @@ from anyio.lowlevel import checkpoint
 from routewright._core.accounts import eviction
 from routewright.backends.storage.sqlite import SqliteStorage, log, sync, transaction, writer
 from routewright.backends.storage.sqlite import background as keeper
-from routewright.backends.storage.sqlite.connection import connect
+from routewright.backends.storage.sqlite.file import connect
 from routewright.backends.storage.sqlite.transaction import AccountTransaction
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.errors import InternalError, RouterError, RouterTimeoutError, StorageFull, StorageUnavailable

@@ -17,7 +17,7 @@ import pytest
 
 from routewright.backends.storage.sqlite import SqliteStorage, log, sync
 from routewright.backends.storage.sqlite import background as keeper
-from routewright.backends.storage.sqlite.connection import Connection, connect
+from routewright.backends.storage.sqlite.file import Connection, connect
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.errors import StorageCorrupt
 from routewright.wire import Claim, LedgerRow, Replay, TraceById

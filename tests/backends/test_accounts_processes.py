@@ -27,7 +27,7 @@ import pytest
 
 from routewright._core.accounts.log import Tick
 from routewright.backends.storage.sqlite import SqliteStorage
-from routewright.backends.storage.sqlite.connection import connect
+from routewright.backends.storage.sqlite.file import connect
 from routewright.errors import StorageUnavailable
 from routewright.protocols import Storage
 from routewright.wire import WINDOW_S, Account, AddCredit, PutAccount, RateLimits, Stands, UsageCounts

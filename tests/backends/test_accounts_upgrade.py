@@ -16,7 +16,7 @@ import pytest
 
 from routewright._core.accounts.log import Tick
 from routewright.backends.storage.sqlite import SqliteStorage, log, schema, upkeep
-from routewright.backends.storage.sqlite.connection import connect
+from routewright.backends.storage.sqlite.file import connect
 from routewright.backends.storage.sqlite.upkeep import check, upgrade
 from routewright.backends.storage.sqlite.writer import Request
 from routewright.backends.storage.tables.ledger import SETTLE

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright.backends.storage.postgres import PostgresStorage
-from routewright.backends.storage.postgres.connection import Address, Connection, Database, Tables
+from routewright.backends.storage.postgres.connections import Address, Connection, Database, Tables
 from routewright.backends.storage.tables.read import DAY_S
 from routewright.backends.storage.tables.traces import COLUMNS
 from routewright.backends.storage.tables.upkeep import old_traces, remove_old

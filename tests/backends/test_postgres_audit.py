@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from routewright import Budget, Console, Router, open_storage
-from routewright.backends.storage.postgres.connection import Address
+from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import VERSION, check, create
 from routewright.cli import main
 from routewright.wire import Ask, Caller

@@ -19,7 +19,7 @@ from routewright.backends.cache.memory import row_of
 from routewright.backends.cache.postgres import PostgresCache
 from routewright.backends.cache.search import AT_ONCE
 from routewright.backends.storage.postgres import PostgresStorage
-from routewright.backends.storage.postgres.connection import Address
+from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import create
 from routewright.errors import StorageUnavailable, StorageVersion
 from routewright.wire import CachedAnswer, CacheEntry, CacheMatch, CacheSelection, Observation

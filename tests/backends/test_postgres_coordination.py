@@ -13,7 +13,7 @@ import pytest
 
 from routewright import Router
 from routewright.backends.storage.postgres import PostgresStorage
-from routewright.backends.storage.postgres.connection import PATIENCE_S, Address
+from routewright.backends.storage.postgres.connections import PATIENCE_S, Address
 from routewright.backends.storage.postgres.schema import create
 from routewright.backends.storage.postgres.upkeep import _ANNOUNCE, PostgresCoordination
 from routewright.errors import StorageUnavailable

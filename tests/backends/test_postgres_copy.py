@@ -14,7 +14,7 @@ import pytest
 
 from routewright import Budget, Capture, Console, Router, Settings, SqliteStorage, open_storage
 from routewright.backends.storage.postgres import copy as copying
-from routewright.backends.storage.postgres.connection import Address
+from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import check, create
 from routewright.cli import main
 from routewright.errors import IdempotencyKeyReused, StorageVersion

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from routewright._core.accounts.holds import Wait
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.postgres import PostgresStorage, writer
-from routewright.backends.storage.postgres.connection import AGAIN_S, PATIENCE_S, Address
+from routewright.backends.storage.postgres.connections import AGAIN_S, PATIENCE_S, Address
 from routewright.backends.storage.postgres.request_queue import LOOK_S, Ending, PendingAsk, Queues
 from routewright.errors import InternalError, RateLimited, StorageUnavailable
 from routewright.testing import FakeClock

@@ -16,7 +16,7 @@ import anyio
 import psycopg
 
 from routewright.backends.storage.postgres import PostgresStorage
-from routewright.backends.storage.postgres.connection import Address
+from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import create
 from routewright.wire import WINDOW_S, RateLimits, Stands, UsageCounts
 from tests.contracts.storage.samples import AT, MONTH

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from routewright._core.accounts.holds import FreedName, Hold, Wait
 from routewright._core.accounts.purses import RUN
 from routewright._core.accounts.settlement import THRESHOLDS
-from routewright.backends.storage.postgres.connection import Address, Connection
+from routewright.backends.storage.postgres.connections import Address, Connection
 from routewright.backends.storage.postgres.request_queue import Ending, PendingAsk
 from routewright.backends.storage.postgres.transaction import Server
 from routewright.backends.storage.postgres.writer import Writer

@@ -17,7 +17,7 @@ import pytest
 
 from routewright import Budget, Console, Router, open_storage
 from routewright.backends.storage.postgres import schema
-from routewright.backends.storage.postgres.connection import Address
+from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import VERSION, check, create, upgrade
 from routewright.cli import main
 from routewright.errors import RouterError, StorageCorrupt, StorageUnavailable, StorageVersion, ValidationFailed

@@ -20,7 +20,7 @@ import pytest
 from routewright import SqliteStorage
 from routewright.backends.storage.sqlite import background as keeper
 from routewright.backends.storage.sqlite import sync
-from routewright.backends.storage.sqlite.connection import connect as own_connect
+from routewright.backends.storage.sqlite.file import connect as own_connect
 from routewright.errors import PreconditionFailed, StorageUnavailable
 from routewright.wire import (
     SYSTEM_ACCOUNT,

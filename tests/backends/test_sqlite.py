@@ -23,7 +23,7 @@ import pytest
 from routewright import Router
 from routewright.backends.storage.sqlite import SqliteStorage, connections, schema, sync, upkeep, writer
 from routewright.backends.storage.sqlite import background as keeper
-from routewright.backends.storage.sqlite.connection import Connection, connect
+from routewright.backends.storage.sqlite.file import Connection, connect
 from routewright.backends.storage.tables import upkeep as swept
 from routewright.errors import (
     InternalError,

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from routewright.backends.storage.sqlite import SqliteStorage, upkeep
-from routewright.backends.storage.sqlite.connection import connect
+from routewright.backends.storage.sqlite.file import connect
 from routewright.errors import (
     InternalError,
     RouterError,
@@ -306,7 +306,7 @@ def test_a_store_without_write_permission_is_read_only_and_unchanged() -> None:
 async def test_writes_wait_for_another_process_only_as_long_as_busy_s(tmp_path: Path) -> None:
     path = tmp_path / "traces.db"
     script = """
-        from routewright.backends.storage.sqlite.connection import connect
+        from routewright.backends.storage.sqlite.file import connect
         connection = connect(sys.argv[1])
         connection.execute("BEGIN IMMEDIATE")
         say("locked")

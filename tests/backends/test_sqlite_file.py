@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 
 from routewright.backends.storage.sqlite import SqliteStorage, schema, upkeep
-from routewright.backends.storage.sqlite.connection import connect
+from routewright.backends.storage.sqlite.file import connect
 from routewright.errors import (
     InternalError,
     NotFound,

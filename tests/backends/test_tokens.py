@@ -20,10 +20,10 @@ import tiktoken.registry
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from routewright._runtime.loop import Abandoned
 from routewright.backends import tokens
 from routewright.backends.tokens import PackedTokenCounter
 from routewright.errors import InternalError
-from routewright.loop import Abandoned
 from routewright.protocols import TokenCounter
 from tests.tables import table
 

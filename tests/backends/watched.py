@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from routewright.backends.storage.sqlite.connection import connect
+from routewright.backends.storage.sqlite.file import connect
 
 
 class Watched:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.attempts.journal import (
-    LEAST_LOOKUPS,
-    LEAST_REQUESTS,
-    MOST_COUNTED,
-    WINDOW_S,
-    ErrorBursts,
-    LowHits,
-)
+from routewright._core.alerts import LEAST_LOOKUPS, LEAST_REQUESTS, MOST_COUNTED, WINDOW_S, ErrorBursts, LowHits
 from routewright.wire import CacheEvicted, ErrorBurst
 from tests.tables import table
 

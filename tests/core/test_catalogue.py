@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from routewright import Catalogue, Model, Pricing, ValidationFailed, input_file
+from routewright import Catalogue, Model, Pricing, ValidationFailed
 from routewright._core.catalogue.models import given_fields, overlay, snapshot, unavailable
 from routewright._core.request.rules import MAX_PROBLEMS
+from routewright._setup import input_file
 from routewright.policies import read_policies
 from routewright.wire import Availability, PriceTier
 from tests.tables import table

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright.identity import Ids
+from routewright._runtime.identity import Ids
 from routewright.testing import FakeClock
 from routewright.wire.ids import milliseconds_of, normalise_trace_id
 

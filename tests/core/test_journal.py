@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 
+from routewright._core.alerts import LEAST_REQUESTS, ErrorBursts
 from routewright._core.attempts.breaker import Circuits, State
 from routewright._core.attempts.health import Health
-from routewright._core.attempts.journal import FOLDED_AT, LEAST_REQUESTS, ErrorBursts, Journal
+from routewright._core.attempts.journal import FOLDED_AT, Journal
 from routewright._core.attempts.retry import RetryBudget
 from routewright._core.attempts.statistics import Entry
 from routewright._core.attempts.timeouts import ExecutionLimits

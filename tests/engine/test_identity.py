@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from routewright.identity import CHANCE_LENGTH, DRAWN, Ids
+from routewright._runtime.identity import CHANCE_LENGTH, DRAWN, Ids
 from routewright.testing import FakeClock
 
 

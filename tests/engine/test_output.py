@@ -33,9 +33,9 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._core.structured_output import Fit, Form, Unfit, expectations
+from routewright._setup.output import form_of
 from routewright.backends.providers.sandbox import example_of
 from routewright.errors import RouterTimeoutError, UpstreamFailed
-from routewright.output import form_of
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
 from routewright.wire import Delta, FallbackSpan, Finish, Message, ModelSpan, ToolDelta, Usage

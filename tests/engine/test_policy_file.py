@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from routewright import Event, Policy, Router, RouterError, Settings, ValidationFailed
-from routewright.input_file import Document, read
+from routewright._setup.input_file import Document, read
 from routewright.policies import PolicyFile
 from routewright.testing import FakeClock
 from routewright.wire import PolicyChanged

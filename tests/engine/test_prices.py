@@ -28,7 +28,7 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._engine.request_input import RawRequest
-from routewright.loop import at_once
+from routewright._runtime.loop import at_once
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Script
 from routewright.wire import (
@@ -327,7 +327,7 @@ def aged(days: int, **settings: Any) -> Settings:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "routewright.assembly"]
+    return [record.getMessage() for record in caplog.records if record.name == "routewright._assembly"]
 
 
 async def test_outdated_prices_are_logged_once_with_their_age(caplog: pytest.LogCaptureFixture) -> None:

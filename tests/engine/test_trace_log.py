@@ -18,9 +18,11 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from routewright import Caller, MemoryStorage, Model, ProviderFault, Router, Settings, fork
+from routewright import Caller, MemoryStorage, Model, ProviderFault, Router, Settings
 from routewright._engine import trace_log as trace_module
 from routewright._engine import trace_writer
+from routewright._runtime import fork
+from routewright._runtime.loop import Signal
 from routewright.errors import (
     InternalError,
     NotFound,
@@ -29,7 +31,6 @@ from routewright.errors import (
     StorageUnavailable,
     UnsupportedWrite,
 )
-from routewright.loop import Signal
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (
     Chunk,
@@ -720,7 +721,7 @@ async def test_a_second_close_waits_for_the_first(first: str, second: str, monke
             begun.set()
             await anyio.to_thread.run_sync(waits.wait, 1)
 
-    monkeypatch.setattr("routewright.assembly.Signal", Told)
+    monkeypatch.setattr("routewright._assembly.Signal", Told)
     router = Router(providers=[Watched(order, until_somebody_waits)])
     await router.route("hi")
     async with anyio.create_task_group() as group:

@@ -20,10 +20,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from routewright._runtime.worker import Job, Worker
 from routewright.backends.clock import SystemClock
 from routewright.errors import RouterClosed
 from routewright.testing.clock import FakeClock
-from routewright.worker import Job, Worker
 
 from .support import in_threads
 
@@ -196,7 +196,7 @@ class TestThread:
         worker.start(fail, error)
         worker.close()
         (record,) = caplog.records
-        assert record.name == "routewright.worker"
+        assert record.name == "routewright._runtime.worker"
         assert record.levelno == logging.ERROR
         assert record.exc_info is not None
         assert record.exc_info[1] is error
@@ -594,7 +594,7 @@ def assert_closed(worker: Worker, recorder: Recorder) -> None:
 PREAMBLE = """
     import os, sys, threading, time, anyio
     from routewright.errors import RouterClosed
-    from routewright.worker import Job, Worker
+    from routewright._runtime.worker import Job, Worker
     from routewright.backends.clock import SystemClock
 
     worker = Worker(SystemClock())

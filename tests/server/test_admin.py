@@ -18,13 +18,13 @@ import pytest
 from routewright import MemoryStorage, Model, Policy, Pricing, Router, Settings, SqliteStorage, ValidationFailed
 from routewright._engine import readiness
 from routewright._engine.readiness import LEFT_S, WRITE_EVERY_S
+from routewright._runtime.worker import Detached
 from routewright.backends import tokens
 from routewright.errors import StorageFull, StorageUnavailable, UnsupportedWrite
 from routewright.server import create_admin, create_app
 from routewright.server.metrics import Metrics
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import DeleteResults, PutTrace
-from routewright.worker import Detached
 from tests.tables import table
 
 from .asking import ask

@@ -15,11 +15,11 @@ from docs._openapi_schemas import structs_in
 from msgspec.structs import fields
 
 import routewright
-from routewright import Router, docstrings, errors
+from routewright import Router, errors
 from routewright._core.request.rules import NUMBERS
 from routewright.errors import RouterError, SignatureError
 from routewright.server.routes import ENDPOINTS, document_at
-from routewright.wire import AgentEvent, RouteEvent, RouteRequest, Scope
+from routewright.wire import AgentEvent, RouteEvent, RouteRequest, Scope, docstrings
 
 from .described import DOCUMENT, conforms, flaws, strictly
 from .serving import HELLO, Site, bearer

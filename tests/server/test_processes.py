@@ -33,7 +33,7 @@ from routewright.serve.processes import (
 )
 from routewright.serve.worker import administered, announce_end, fitting
 from routewright.server.http_limits import ConnectionLimits
-from routewright.server.protocol import ENDING
+from routewright.server.http_protocol import ENDING
 
 from .command import free_ports
 from .wire import Client, scope_of

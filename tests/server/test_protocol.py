@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from routewright.server.errors import Refusal, Refused
 from routewright.server.http_limits import ConnectionLimits
-from routewright.server.protocol import ENDING, OBSERVERS, BoundedProtocol
+from routewright.server.http_protocol import ENDING, OBSERVERS, BoundedProtocol
 from tests.tables import table
 
 from .serving import PATIENCE_S, Site, bearer

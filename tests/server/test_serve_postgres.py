@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from routewright import Console, RateLimits
-from routewright.backends.storage.postgres.connection import Address
+from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import create
 from routewright.cli import main
 from routewright.cli.serve import FLAGS

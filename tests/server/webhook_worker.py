@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from routewright import Agent, Console, Model, Pricing, ProviderFault, Router, Settings, SqliteStorage
-from routewright._core.attempts import journal as alerts
+from routewright._core import alerts
 from routewright._engine.webhooks import Dispatcher
 from routewright.backends.clock import SystemClock
 from routewright.policies import PolicyFile

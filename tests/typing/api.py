@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import date
 from typing import Any, Literal, TypedDict, assert_never, assert_type
@@ -61,7 +61,6 @@ from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.memory import MemoryCoordination
 from routewright.backends.providers.callable import HostedProvider
 from routewright.backends.providers.http import HttpRequest
-from routewright.blocking import BlockingPrepared, BlockingStream
 from routewright.errors import Problem, RouterTimeoutError
 from routewright.policies import read_policies
 from routewright.protocols import (
@@ -73,7 +72,18 @@ from routewright.protocols import (
     Storage,
     TokenCounter,
 )
-from routewright.router import BlockingRouter, InputTokens, Prepared, StepCall, StepDone, Steps, StepWait, Subscription
+from routewright.router import (
+    BlockingPrepared,
+    BlockingRouter,
+    BlockingStream,
+    InputTokens,
+    Prepared,
+    StepCall,
+    StepDone,
+    Steps,
+    StepWait,
+    Subscription,
+)
 from routewright.testing import FakeClock, Pause, ScriptedProvider, assert_trace
 from routewright.webhook import SeenEvents, StandardWebhookSigner, WebhookEvent, verify_request
 from routewright.wire import (
@@ -426,7 +436,7 @@ def what_comes_with_the_library_fits_its_protocols() -> None:
     ]  # fmt: skip
     Router(providers=[*providers, *fetching], storage=storages[0])
     OpenAIProvider("key", fetches_urls="all")  # type: ignore[arg-type]
-    assert_type(Router().caller_extra("vllm"), Collection[str])
+    assert_type(Router().caller_extra("vllm"), frozenset[str])
     TraceStore(storages[0])
     TraceStore("sqlite:///traces.db", rollup_keys=("team",), clock=FakeClock())
     Settings(durability="committed", retention=Retention(sandbox_days=None), capture=Capture(redactor=str.upper))

@@ -57,7 +57,7 @@ class Rare:
 
 
 class CheckedAnswer(Protocol):
-    """An answer behind guardrails (``_engine/guardrail.py``)."""
+    """An answer behind guardrails (``_engine/guardrails.py``)."""
 
     @property
     def output(self) -> str:

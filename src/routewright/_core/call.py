@@ -53,13 +53,13 @@ from .guardrails.screen import Hit
 from .limits import usage_of
 from .money import usd
 from .policy import Laid
+from .prompt_caches import Warm
 from .routing.board import Board
 from .routing.budget import UNLIMITED, Amount, Room, least_room, room_of, worst_of_call
 from .routing.decide import Choice
 from .routing.decision import Decision
 from .routing.plan import ID, Plan
 from .routing.request_options import Requirements
-from .routing.scoring import Warm
 from .trace.spans import (
     ESTIMATED,
     HEDGE,

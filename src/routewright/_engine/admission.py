@@ -21,6 +21,8 @@ from routewright._core.accounts.settlement import THRESHOLDS
 from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
 from routewright._core.limits import OUTPUT_TOKENS, headers_of
+from routewright._runtime.identity import Ids
+from routewright._runtime.worker import Worker
 from routewright.errors import (
     InternalError,
     PermissionDenied,
@@ -28,7 +30,6 @@ from routewright.errors import (
     RouterError,
     StorageUnavailable,
 )
-from routewright.identity import Ids
 from routewright.protocols import Accounts, Clock, ImmediateStorage, Storage
 from routewright.wire import (
     DEFAULT_ACCOUNT,
@@ -43,7 +44,6 @@ from routewright.wire import (
     Short,
     WindowState,
 )
-from routewright.worker import Worker
 
 from .request_input import Read
 from .shared_limits import SharedLimits

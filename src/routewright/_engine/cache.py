@@ -16,17 +16,18 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 
+from routewright._core.alerts import LowHits
 from routewright._core.attempt import Attempt, cached_attempt
 from routewright._core.attempts.faults import raised_in
-from routewright._core.attempts.journal import LowHits
 from routewright._core.cache.calibration import Bound
 from routewright._core.cache.guards import Offer
 from routewright._core.cache.key import keys_of, selects
 from routewright._core.call import Call
 from routewright._core.structured_output import Fit, Form
 from routewright._core.trace.spans import LookLine
-from routewright.fork import Guard
-from routewright.loop import Signal, at_once, in_thread
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import Signal, at_once, in_thread
+from routewright._runtime.worker import Worker
 from routewright.protocols import AnswerComparator, BaseCache, Cache, Clock, Embedder, Guardrail, Rng, options_of
 from routewright.wire import (
     CachedAnswer,
@@ -42,10 +43,9 @@ from routewright.wire import (
     ToolCall,
     Trace,
 )
-from routewright.worker import Worker
 
-from .calibrations import Calibrations, Judge, Space
-from .guardrail import GuardrailFailed, Screen, rest
+from .calibration import Calibrations, Judge, Space
+from .guardrails import GuardrailFailed, Screen, rest
 from .part import WAIT_SHARE, Part
 
 NEAREST = 6

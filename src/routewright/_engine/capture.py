@@ -13,8 +13,8 @@ import anyio.to_thread
 from routewright._core.attempt import Attempt
 from routewright._core.guardrails.capture import Texts, content_of, without_patterns
 from routewright._core.guardrails.texts import PIECE_CHARS
-from routewright.fork import Guard
-from routewright.loop import Threads, this_loop
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import Threads, this_loop
 from routewright.protocols import Clock, Redactor
 from routewright.wire import Content, Message, ToolCall, text_of
 from routewright.wire.trace import copied

@@ -15,7 +15,7 @@ import anyio
 from msgspec import Struct
 
 from routewright._core.request.read import joined_tags
-from routewright.loop import this_task
+from routewright._runtime.loop import this_task
 from routewright.wire.ids import RANDOM, SAMPLED, TraceParent, span_id_of
 
 

@@ -12,8 +12,8 @@ from routewright._core.call import Call
 from routewright._core.routing.decide import largest_window
 from routewright._core.routing.inputs import quality_column
 from routewright._core.tokens.estimate import LONG_BYTES, VOCABULARIES, Vocabulary, bounds_of, least_tokens
+from routewright._runtime.loop import Threads, in_plain_code
 from routewright.errors import InternalError, RouterError, RouterTimeoutError
-from routewright.loop import Threads, in_plain_code
 from routewright.protocols import Clock, QualityPredictor
 from routewright.wire import DecisionInput, RouteRequest, TokenBounds
 

@@ -14,8 +14,8 @@ from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decide import Choice, choose, countable, decide, least_nanos
 from routewright._core.routing.decision import Decision
 from routewright._core.routing.inputs import Defaults
+from routewright._runtime.loop import at_once
 from routewright.errors import NoCandidates, StorageUnavailable
-from routewright.loop import at_once
 from routewright.wire import DecisionInput, Grant, Replay
 
 from .admission import TRIES, Admission

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import anyio
 
 from routewright._core.attempts.faults import raised_in
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import Signal, in_thread
+from routewright._runtime.worker import Worker
 from routewright.errors import ProviderFault
-from routewright.fork import Guard
-from routewright.loop import Signal, in_thread
 from routewright.protocols import Clock, DiscoveringProvider
-from routewright.worker import Worker
 
 FIRST_S, ALONE_S = 1.0, 5.0
 """How long first calls wait for servers: if other providers can serve them, and if none can."""

@@ -24,7 +24,7 @@ from routewright.wire.json_scan import quoted
 
 from .classify import WITH_GUARDRAILS, no_answer, silence
 from .context import CancelWatch
-from .guardrail import Screen
+from .guardrails import Screen
 
 FAREWELL_S = 0.5
 """How long closing an attempt may take. A clean close of a complete one keeps its connection for the next call."""

@@ -27,8 +27,8 @@ from routewright._core.attempts.timeouts import Pace
 from routewright._core.call import Call
 from routewright._core.routing.budget import Amount, worst_wanted
 from routewright._core.structured_output import Fit, Form, Repair
+from routewright._runtime.loop import current_task, in_plain_code
 from routewright.errors import RouterError
-from routewright.loop import current_task, in_plain_code
 from routewright.protocols import Clock, Guardrail, Rng
 from routewright.wire import FaultKind, Finish
 
@@ -38,7 +38,7 @@ from .classify import CUT_SHORT, FILTERED, TOO_SLOW, fault_of, misfit
 from .context import CancelWatch, Onward
 from .exchange import FAREWELL_S, AttemptStarted, Blocked, Delivery, Exchange, upstream_call
 from .fleet import Fleet
-from .guardrail import GuardrailFailed, Screen, rest
+from .guardrails import GuardrailFailed, Screen, rest
 
 YIELD_EVERY = 64
 """Number of chunks between two checkpoints: some providers never wait."""

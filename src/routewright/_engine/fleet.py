@@ -11,9 +11,10 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
+from routewright._core.alerts import ErrorBursts
 from routewright._core.attempts.breaker import Circuits
 from routewright._core.attempts.health import Health, SharedHealth, health_after, health_snapshot
-from routewright._core.attempts.journal import FOLDED_AT, MOST_WAITING, ErrorBursts, Journal
+from routewright._core.attempts.journal import FOLDED_AT, MOST_WAITING, Journal
 from routewright._core.attempts.machine import Rules
 from routewright._core.attempts.retry import RetryBudget
 from routewright._core.attempts.statistics import EPOCH_S, Entry, epoch_at
@@ -26,8 +27,8 @@ from routewright._core.catalogue.models import (
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.constraints import Kind
 from routewright._core.routing.pool import Pool
+from routewright._runtime.fork import Guard
 from routewright.errors import NoProviders, ProviderFault, ValidationFailed
-from routewright.fork import Guard
 from routewright.protocols import BaseProvider, Clock, Provider, options_of
 from routewright.wire import Availability, AvailabilityStatus, Caller, ErrorBurst, Learned, Model, Need
 

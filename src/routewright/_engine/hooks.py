@@ -18,13 +18,13 @@ from itertools import chain
 from typing import Any, NamedTuple, Self
 
 from routewright._core.agent.record import Recorded
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import Signal, is_cancelled
+from routewright._runtime.worker import Job, Worker
 from routewright.errors import ValidationFailed
-from routewright.fork import Guard
-from routewright.loop import Signal, is_cancelled
 from routewright.protocols import Clock
 from routewright.wire import Event, Trace
 from routewright.wire.problems import shown
-from routewright.worker import Job, Worker
 
 QUEUE = 10_000
 """The most calls that wait for their hooks."""

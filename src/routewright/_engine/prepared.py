@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from routewright._core.catalogue.models import resolve_one
 from routewright._core.routing.decision import Decision
 from routewright._core.tokens.estimate import length
+from routewright._runtime.loop import at_once
 from routewright.errors import RouterError
-from routewright.loop import at_once
 from routewright.wire import Caller, RouteRequest, TokenBounds
 from routewright.wire.plain import Struct
 

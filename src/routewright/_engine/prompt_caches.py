@@ -13,12 +13,12 @@ from msgspec import MsgspecError, msgpack
 from routewright._core.attempt import Attempt
 from routewright._core.call import Call
 from routewright._core.catalogue.prices import HOUR_S, price_at, prompt_cache_of
-from routewright._core.routing.scoring import MOST_BYTES, Prefixes, Prompt, Sent, Warm
+from routewright._core.prompt_caches import MOST_BYTES, Prefixes, Prompt, Sent, Warm
+from routewright._runtime.loop import at_once
+from routewright._runtime.worker import Job, Worker
 from routewright.errors import RouterError
-from routewright.loop import at_once
 from routewright.protocols import LocalStorage, Storage
 from routewright.wire import AgentState, PutAgentState
-from routewright.worker import Job, Worker
 
 from .storage import GuardedStorage
 

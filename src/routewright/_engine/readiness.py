@@ -11,8 +11,9 @@ from typing import Any
 from weakref import WeakMethod
 
 from routewright._core.policy import Versions, own_version
+from routewright._runtime.loop import at_once, in_new_loop
+from routewright._runtime.worker import Detached, Worker
 from routewright.errors import InternalError, RouterError, StorageUnavailable, UnsupportedWrite
-from routewright.loop import at_once, in_new_loop
 from routewright.protocols import Clock, Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
@@ -22,7 +23,6 @@ from routewright.wire import (
     PolicyVersions,
     PutPolicyVersion,
 )
-from routewright.worker import Detached, Worker
 
 from .storage import GuardedStorage, storage_faults
 

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from math import inf
 
+from routewright._runtime.loop import is_cancelled
 from routewright.errors import RouterError
-from routewright.loop import is_cancelled
 from routewright.protocols import Clock, Storage
 from routewright.wire import SYSTEM_ACCOUNT, CurrentRetention, Durability, PutSnapshot, SetRetention, Snapshot
 

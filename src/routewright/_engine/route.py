@@ -26,6 +26,7 @@ from routewright._core.guardrails.screen import RequestGate, guardrails_of, stan
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._core.outcome import raise_failure
 from routewright._core.policy import Laid, by_key, class_of, find_policy, name_of, under_policy
+from routewright._core.prompt_caches import LEAST_TOKENS
 from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing, check_https
 from routewright._core.routing.budget import room_of
@@ -33,10 +34,10 @@ from routewright._core.routing.choice import class_plan, input_of_call
 from routewright._core.routing.decide import Choice
 from routewright._core.routing.inputs import Defaults, asked_of, caller_requirements, with_ids
 from routewright._core.routing.request_options import request_options_of
-from routewright._core.routing.scoring import LEAST_TOKENS
 from routewright._core.routing.what_if import PolicyCheck, check
 from routewright._core.structured_output import Form
 from routewright._core.tokens.estimate import bounds_of
+from routewright._runtime.loop import in_thread
 from routewright.errors import (
     BlockedByPolicy,
     InsufficientBalance,
@@ -46,7 +47,6 @@ from routewright.errors import (
     RouterError,
     ValidationFailed,
 )
-from routewright.loop import in_thread
 from routewright.protocols import Guardrail, Rng
 from routewright.wire import (
     Caller,
@@ -70,7 +70,7 @@ from .decide import Deciding
 from .discovery import Discovery
 from .execute import Execution
 from .fleet import Fleet
-from .guardrail import pass_in_time
+from .guardrails import pass_in_time
 from .hedge import Hedge
 from .request_input import RawRequest, Read
 from .storage import storage_faults

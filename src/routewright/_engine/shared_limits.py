@@ -15,11 +15,11 @@ from routewright._core.accounts.keys import check_key
 from routewright._core.accounts.payer import parties_of
 from routewright._core.attempts.statistics import EPOCH_S, plus
 from routewright._core.limits import Window, refused
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import at_once
+from routewright._runtime.worker import Job, Worker
 from routewright.errors import RateLimited, RouterError, UnsupportedWrite
-from routewright.fork import Guard
-from routewright.loop import at_once
 from routewright.protocols import Accounts, Clock, CountingCoordination, Facts, LocalStorage
-from routewright.worker import Job, Worker
 
 from .storage import GuardedStorage
 

@@ -12,8 +12,8 @@ from msgspec import Struct
 from routewright._core.attempts.faults import Fault
 from routewright._core.attempts.machine import Wait
 from routewright._core.outcome import raise_failure
+from routewright._runtime.loop import at_once
 from routewright.errors import ProviderFault, RouterError
-from routewright.loop import at_once
 from routewright.wire import Chunk, FaultKind, UpstreamCall
 
 from .admission import Admission
@@ -22,7 +22,7 @@ from .classify import CUT_SHORT, fault_of
 from .exchange import Blocked, Exchange
 from .execute import Execution
 from .fleet import Fleet
-from .guardrail import GuardrailFailed
+from .guardrails import GuardrailFailed
 from .request_input import Read
 from .route import Engine
 

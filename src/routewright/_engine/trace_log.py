@@ -18,11 +18,15 @@ import msgspec
 
 from routewright import wire
 from routewright._core.agent.record import Recorded
-from routewright._core.attempts.journal import HITS_WINDOW_S, WINDOW_S
+from routewright._core.alerts import HITS_WINDOW_S, WINDOW_S
 from routewright._core.attempts.machine import End
 from routewright._core.call import Call, Outcome, Serving
 from routewright._core.outcome import Ending, event_of, facts_of, failure
 from routewright._core.routing.decide import exceeds_windows
+from routewright._runtime.fork import Guard
+from routewright._runtime.identity import Ids
+from routewright._runtime.loop import Signal, at_once
+from routewright._runtime.worker import Job, Worker
 from routewright.errors import (
     InternalError,
     NoCandidates,
@@ -32,13 +36,9 @@ from routewright.errors import (
     StorageUnavailable,
     UnsupportedWrite,
 )
-from routewright.fork import Guard
-from routewright.identity import Ids
-from routewright.loop import Signal, at_once
 from routewright.protocols import Clock, ImmediateStorage, Storage
 from routewright.wire import SYSTEM_ACCOUNT
 from routewright.wire.json_scan import quoted
-from routewright.worker import Job, Worker
 
 from .answer import Answer
 from .capture import Capturing, redacting

@@ -19,9 +19,9 @@ from msgspec import Struct
 from routewright import wire
 from routewright._core.accounts.settlement import bounded, without_trace
 from routewright._core.agent.record import Recorded
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import Mutex, Signal
 from routewright.errors import InternalError, RouterError, StorageUnavailable, UnsupportedWrite
-from routewright.fork import Guard
-from routewright.loop import Mutex, Signal
 from routewright.protocols import Accounts, BaseStorage, Clock, Facts, Storage, options_of
 from routewright.wire import SYSTEM_ACCOUNT
 from routewright.wire.money import usd_text

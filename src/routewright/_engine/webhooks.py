@@ -17,9 +17,9 @@ import anyio.abc
 
 from routewright._core.webhooks.endpoint import headers_for, opened
 from routewright._core.webhooks.outbox import ATTEMPT_S, DELAYS_S, MAX_ATTEMPTS, after_attempt, body_of
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import Signal
 from routewright.errors import RouterClosed, RouterError, StorageUnavailable, UnsupportedWrite
-from routewright.fork import Guard
-from routewright.loop import Signal
 from routewright.protocols import BaseStorage, Clock, ImmediateStorage, Storage, WebhookTransport, options_of
 from routewright.wire import (
     SYSTEM_ACCOUNT,

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 
 import anyio
 
-from routewright.loop import current_task, this_task
+from routewright._runtime.loop import current_task, this_task
 
 LONGEST_WAIT_S = 86_400.0  # loops cap, refuse or wrap very long delays, so a later deadline takes several timers
 SHORTEST_WAIT_S = 0.001  # uvloop has millisecond timers: a shorter wait would spin

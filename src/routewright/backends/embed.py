@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import numpy as np
 from msgspec import Meta, MsgspecError, Struct, json
 
+from routewright._runtime.fork import importing
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.fork import importing
 from routewright.protocols import Transport
 from routewright.wire import FaultKind
 

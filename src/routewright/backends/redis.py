@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import Threads
 from routewright.errors import StorageUnavailable, ValidationFailed
-from routewright.fork import Guard
-from routewright.loop import Threads
 
 try:
     from redis import Redis, RedisError, cluster, sentinel

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import tiktoken
 
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import check_wanted
 from routewright.errors import InternalError
-from routewright.fork import Guard
-from routewright.loop import check_wanted
 
 
 class _Vocabulary(NamedTuple):

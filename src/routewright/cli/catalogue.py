@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from routewright._core.catalogue.price_list import Listed, changes_of, read_price_list, updates_of, with_updates
+from routewright._setup.config import policies_of, read_catalogue
+from routewright._setup.input_file import Document, json_document, read
 from routewright.catalogue import Catalogue
-from routewright.config import policies_of, read_catalogue
-from routewright.input_file import Document, json_document, read
 from routewright.router import PolicyCheck, Router
 from routewright.settings import SystemClock
 from routewright.wire import JsonObject

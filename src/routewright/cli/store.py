@@ -27,7 +27,7 @@ from .command import INTERNAL, JSON, KEPT, OK, Declaration, arg, number_or, refu
 from .show import Line, Screen, facts, fields, picked
 
 if TYPE_CHECKING:
-    from routewright.backends.storage.postgres.connection import Address
+    from routewright.backends.storage.postgres.connections import Address
 
 VARIABLE = "ROUTEWRIGHT_STORE"
 """The environment variable that names the store if ``--store`` is not given."""
@@ -309,7 +309,7 @@ def _database(said_by: str, url: str) -> Address:
     opened(said_by, url, "", open_storage, _HINT)  # also checks that the extra is installed
     if not is_postgres(url):
         raise refused(said_by, "is no database in PostgreSQL: a file needs no such step", "write postgresql://...")
-    from routewright.backends.storage.postgres.connection import Address
+    from routewright.backends.storage.postgres.connections import Address
 
     return Address(url)
 

@@ -14,9 +14,9 @@ import pydantic
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
-from routewright.config import STRICT, Name, Strict, Switch, entry_of, shaped
+from routewright._setup.config import STRICT, Name, Strict, Switch, entry_of, shaped
+from routewright._setup.input_file import read
 from routewright.errors import Problem, ValidationFailed
-from routewright.input_file import read
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.settings import CacheSettings, ExecutionLimits, Limits, Settings, WebhookSettings
 from routewright.wire import Durability, Environment

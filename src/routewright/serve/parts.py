@@ -130,7 +130,7 @@ def export(router: Router) -> Callable[[], None]:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    from routewright.contrib.otel import OpenTelemetry
+    from routewright.integrations.otel import OpenTelemetry
 
     resource = Resource({"service.name": SERVICE}).merge(OTELResourceDetector().detect())
     spans = TracerProvider(resource=resource, shutdown_on_exit=False)

@@ -24,7 +24,7 @@ from routewright.server.app import App, create_app
 from routewright.server.errors import Refused
 from routewright.server.exchange import Receive, Scope, Send
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
-from routewright.server.protocol import ENDING, OBSERVERS, BoundedProtocol
+from routewright.server.http_protocol import ENDING, OBSERVERS, BoundedProtocol
 
 from .parts import opened
 from .plan import Plan

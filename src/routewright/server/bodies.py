@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import Threads
 from routewright.errors import BodyTooLarge, RateLimited, RequestTimedOut, RouterError
-from routewright.fork import Guard
-from routewright.loop import Threads
 
 from .exchange import JSON, ClientLeft, Exchange, Message
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from routewright._runtime.identity import Ids
 from routewright.errors import (
     AuthenticationFailed,
     HeadersTooLarge,
@@ -24,7 +25,6 @@ from routewright.errors import (
     StorageUnavailable,
     ValidationFailed,
 )
-from routewright.identity import Ids
 from routewright.settings import SystemClock
 from routewright.wire import error_envelope
 from routewright.wire.account import without_keys

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import anyio
 import msgspec
 
+from routewright._runtime.loop import current_task
 from routewright.backends.clock import Entry, alarms_of, here
 from routewright.errors import Problem, UnsupportedMediaType, ValidationFailed
-from routewright.loop import current_task
 from routewright.protocols import Clock
 from routewright.wire import Caller
 from routewright.wire.json_scan import quoted

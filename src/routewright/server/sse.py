@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 import anyio
 
 from routewright import Stream
+from routewright._runtime.loop import this_loop
 from routewright.agent import Run
 from routewright.errors import RouterError
-from routewright.loop import this_loop
 
 from .errors import stopped
 from .exchange import ClientLeft, Exchange

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.lowlevel
 
-from routewright.fork import Guard
-from routewright.loop import this_loop
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import this_loop
 
 if TYPE_CHECKING:
     import trio

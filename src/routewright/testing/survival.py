@@ -16,8 +16,9 @@ import anyio
 
 from routewright._core.guardrails.screen import RequestGate, guardrails_of
 from routewright._core.request.read import as_request
-from routewright._engine.guardrail import pass_gate, rest
-from routewright.arguments import RequestLike, checked_policies
+from routewright._engine.guardrails import pass_gate, rest
+from routewright._runtime.loop import this_loop
+from routewright._setup.arguments import RequestLike, checked_policies
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
 from routewright.errors import (
@@ -28,7 +29,6 @@ from routewright.errors import (
     UpstreamFailed,
     ValidationFailed,
 )
-from routewright.loop import this_loop
 from routewright.router import Router
 from routewright.settings import Settings
 from routewright.wire import Fallback, ModelSpan, Policy, PolicyFallback, RouteRequest, Trace, Usage

@@ -94,7 +94,7 @@ class Struct(PlainData, msgspec.Struct, frozen=True):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> Any:
         """Add the docstrings of class and fields to the JSON schema as descriptions."""
-        from routewright.docstrings import field_docs, prose, summary
+        from routewright.wire.docstrings import field_docs, prose, summary
 
         json_schema, docs = handler(schema), field_docs(cls)
         resolved = handler.resolve_ref_schema(json_schema)

@@ -13,8 +13,8 @@ import pytest
 from anyio.lowlevel import checkpoint
 from msgspec.structs import asdict, replace
 
+from routewright._runtime.fork import Guard
 from routewright.errors import AuthenticationFailed, RateLimited, RouterTimeoutError
-from routewright.fork import Guard
 from routewright.protocols import LimitingStorage
 from routewright.testing import FakeClock
 from routewright.wire import Grant, PutAccount, RateLimits, Replay, RevokeKey, RunLimit, Short, WindowState

@@ -1,96 +1,20 @@
-"""The journal of attempts, and alerts for error bursts and low cache hit rates (spec 6.1)."""
+"""The journal of attempts: collects answers, and folds them into health, circuits and alerts."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Hashable
+from collections import defaultdict
+from collections.abc import Callable
 from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
 
-from msgspec import Struct
-
+from routewright._core.alerts import ErrorBursts
 from routewright._core.routing.forecast import Forecast
-from routewright.wire import CacheEvicted, ErrorBurst
 
 from .breaker import Circuits
 from .health import Health
-from .retry import PARTS, RetryBudget, WindowedCount
+from .retry import PARTS, RetryBudget
 from .statistics import Entry, Workloads
-
-WINDOW_S = 300  # seconds over which the error rate is computed
-_STEP_S = 5  # the window moves in steps of this many seconds
-BURST_RATE = 0.05  # a higher error rate is a burst
-LEAST_REQUESTS = 20  # requests in a window needed for an alert
-HITS_WINDOW_S = 3600
-LEAST_LOOKUPS = 100  # look-ups of the response cache in a window needed for an alert
-MOST_COUNTED = 10_000  # accounts counted at once; the least recently used is dropped
-
-
-class _Account(Struct):
-    """Calls of one account."""
-
-    calls: WindowedCount
-    quiet_until: float = 0.0
-    """No further alert before this time."""
-
-
-class ErrorBursts:
-    """Watches the error rate of each account. Use it under a lock."""
-
-    def __init__(self) -> None:
-        self._accounts: OrderedDict[Hashable, _Account] = OrderedDict()
-
-    def ended(self, whose: Hashable, now: float, *, error: bool) -> ErrorBurst | None:
-        """Count a finished call. ``error``: a 5xx. Returns a burst when it begins. ``now`` in seconds."""
-        account = self._account(whose)
-        account.calls.add(int(now // _STEP_S), bad=error)
-        requests, errors = account.calls.total, account.calls.bad
-        if not error or requests < LEAST_REQUESTS or errors <= BURST_RATE * requests or now < account.quiet_until:
-            return None
-        account.quiet_until = now + WINDOW_S
-        return ErrorBurst(WINDOW_S, requests, errors, round(errors / requests, 4))
-
-    def answered(self, whose: Hashable, now: float, count: int) -> None:
-        """Count successful calls, which never begin a burst."""
-        self._account(whose).calls.add(int(now // _STEP_S), count=count)
-
-    def _account(self, whose: Hashable) -> _Account:
-        account = self._accounts.get(whose)
-        if account is None:
-            account = self._accounts[whose] = _Account(
-                WindowedCount(WINDOW_S // _STEP_S + 1)  # one more step, since the latest is partial
-            )
-            if len(self._accounts) > MOST_COUNTED:
-                self._accounts.popitem(last=False)
-        else:
-            self._accounts.move_to_end(whose)
-        return account
-
-
-class LowHits:
-    """Counts the hits of the response cache by account and hour. Use it under a lock."""
-
-    def __init__(self, below: float) -> None:
-        """``below``: the hit rate below which an alert is raised."""
-        self._below = below
-        self._hours: dict[Hashable, tuple[float, int, int]] = {}
-        """By account: when its hour ends, look-ups, and hits."""
-
-    def looked(self, whose: Hashable, now: float, *, is_hit: bool) -> CacheEvicted | None:
-        """Count a look-up. Returns an event if the hour just ended had too few hits. ``now`` in seconds."""
-        told = None
-        ends_at, lookups, hits = self._hours.get(whose) or (0.0, 0, 0)
-        if now >= ends_at:
-            if lookups >= LEAST_LOOKUPS and hits < self._below * lookups:
-                told = CacheEvicted(HITS_WINDOW_S, round(hits / lookups, 4), self._below)
-            ends_at, lookups, hits = now + HITS_WINDOW_S, 0, 0
-            self._hours.pop(whose, None)  # keeps the oldest first
-            if len(self._hours) >= MOST_COUNTED:
-                del self._hours[next(iter(self._hours))]
-        self._hours[whose] = ends_at, lookups + 1, hits + is_hit
-        return told
-
 
 T = TypeVar("T")
 

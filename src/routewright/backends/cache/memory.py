@@ -11,9 +11,9 @@ from msgspec import DecodeError, json, msgpack
 from msgspec.structs import replace
 
 from routewright._core.cache.key import selects
+from routewright._runtime.fork import Guard, renew_in_children
+from routewright._runtime.loop import Threads
 from routewright.backends.clock import SystemClock
-from routewright.fork import Guard, renew_in_children
-from routewright.loop import Threads
 from routewright.protocols import BaseCache, Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats
 from routewright.wire.problems import check_bounds

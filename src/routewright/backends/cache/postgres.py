@@ -9,10 +9,10 @@ from functools import partial
 from msgspec import json, msgpack
 
 from routewright._core.cache.key import is_tagged
+from routewright._runtime.fork import Guard
 from routewright.backends.clock import SystemClock
-from routewright.backends.storage.postgres.connection import Database, array_of
+from routewright.backends.storage.postgres.connections import Database, array_of
 from routewright.backends.storage.postgres.schema import Store
-from routewright.fork import Guard
 from routewright.protocols import BaseCache, Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 from routewright.wire.problems import check_bounds

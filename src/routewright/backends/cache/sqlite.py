@@ -13,13 +13,13 @@ from typing import Any, TypeVar, TypeVarTuple
 from msgspec import msgpack
 
 from routewright._core.cache.key import is_tagged
+from routewright._runtime.fork import Guard, quiet_at_fork
+from routewright._runtime.loop import Threads
 from routewright.backends.clock import SystemClock
-from routewright.backends.storage.sqlite.connection import connect, file_of, identity_of, make_file, pragma
 from routewright.backends.storage.sqlite.connections import again
+from routewright.backends.storage.sqlite.file import connect, file_of, identity_of, make_file, pragma
 from routewright.backends.storage.sqlite.sync import fault_of
 from routewright.errors import StorageCorrupt, ValidationFailed
-from routewright.fork import Guard, quiet_at_fork
-from routewright.loop import Threads
 from routewright.protocols import BaseCache, Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 from routewright.wire.problems import check_bounds

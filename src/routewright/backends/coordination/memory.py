@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from routewright._runtime.fork import Guard, renew_in_children
+from routewright._runtime.loop import Signal
 from routewright.backends.clock import SystemClock
-from routewright.fork import Guard, renew_in_children
-from routewright.loop import Signal
 from routewright.protocols import Clock
 from routewright.wire import Heard, Notice
 

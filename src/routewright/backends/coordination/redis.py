@@ -22,12 +22,12 @@ from msgspec import msgpack
 from msgspec.structs import astuple
 
 from routewright._core.limits import Window, refused
+from routewright._runtime.fork import Guard, renew_in_children
+from routewright._runtime.loop import Reply, Threads, give
 from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.memory import HEAR_S
 from routewright.backends.redis import Server
 from routewright.errors import InternalError, RouterError, StorageUnavailable, ValidationFailed
-from routewright.fork import Guard, renew_in_children
-from routewright.loop import Reply, Threads, give
 from routewright.protocols import Clock
 from routewright.wire import WINDOW_S, Heard, Notice, Taken, Takes, WindowState
 from routewright.wire.problems import shown

@@ -22,9 +22,9 @@ from msgspec import Struct
 from routewright._core.attempts.faults import hint_of, raised_in
 from routewright._core.catalogue.models import models_of
 from routewright._core.request.rules import CALLER_EXTRA, checked_caller_extra
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import Threads
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.fork import Guard
-from routewright.loop import Threads
 from routewright.protocols import BaseProvider
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, UpstreamCall
 from routewright.wire.problems import shown

@@ -13,8 +13,8 @@ from math import ceil, inf, isfinite
 from typing import Any, Literal
 
 from routewright._core.tokens.estimate import bounds_of, estimate_text
+from routewright._runtime.loop import Threads
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.loop import Threads
 from routewright.wire import (
     Chunk,
     Delta,

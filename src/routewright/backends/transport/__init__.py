@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 
+from routewright._runtime.fork import Guard, importing
 from routewright.errors import ProviderFault
-from routewright.fork import Guard, importing
 from routewright.protocols import Response, Transport
 
 from .connections import DEFAULT_LIMITS, TransportLimits

@@ -17,10 +17,10 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from routewright._core.addresses import is_loopback, is_public
 from routewright._core.webhooks.endpoint import check_url
+from routewright._runtime.loop import Threads
 from routewright.backends.clock import SystemClock
 from routewright.backends.providers.faults import retry_after
 from routewright.errors import ValidationFailed
-from routewright.loop import Threads
 from routewright.wire import WebhookAnswer
 
 _BODY_BYTES, _BODY_S = 64 << 10, 1.0  # read of a body, to reuse the connection

@@ -17,10 +17,10 @@ from routewright._core.policy import Versions
 from routewright._core.trace.filter import check_terms
 from routewright._core.webhooks.outbox import OF_WEBHOOKS, Outbox
 from routewright._core.write_batch import UNNAMED_S, check_batch, check_digests, check_place, ids_of
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import at_once
 from routewright.backends.clock import SystemClock
 from routewright.errors import UnsupportedWrite
-from routewright.fork import Guard
-from routewright.loop import at_once
 from routewright.protocols import BaseStorage, Clock, Facts, TraceDraft
 from routewright.wire import SYSTEM_ACCOUNT, Snapshot, Written
 from routewright.wire.problems import check_bounds

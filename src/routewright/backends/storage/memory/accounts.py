@@ -23,8 +23,8 @@ from routewright._core.analytics.rollup import Rollups, counted_of
 from routewright._core.idempotency import KeptResult
 from routewright._core.trace.filter import matches
 from routewright._core.webhooks.outbox import Outbox
-from routewright.fork import Guard, renew_in_children
-from routewright.loop import Signal
+from routewright._runtime.fork import Guard, renew_in_children
+from routewright._runtime.loop import Signal
 from routewright.protocols import Clock, Facts, TraceDraft
 from routewright.wire import Ask, Caller, Grant, LedgerRow, Left, Replay, RunLimit, Short, StoredEvent, Written
 

@@ -20,7 +20,7 @@ from routewright.wire.ids import milliseconds_of
 from routewright.wire.problems import check_lease
 from routewright.wire.timestamps import timestamp
 
-from .connection import LONG_S, Tables
+from .connections import LONG_S, Tables
 from .request_queue import Ending, PendingAsk
 from .transaction import AccountTransaction, Server
 from .upkeep import BackgroundWork, PostgresCoordination, count, sweep

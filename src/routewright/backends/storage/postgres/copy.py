@@ -18,13 +18,13 @@ import psycopg
 
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite import transaction as sqlite
-from routewright.backends.storage.sqlite.connection import connect
+from routewright.backends.storage.sqlite.file import connect
 from routewright.backends.storage.sqlite.schema import check_version, id_of
 from routewright.backends.storage.sqlite.sync import translated
 from routewright.backends.storage.tables.statements import Statements
 from routewright.errors import StorageUnavailable, ValidationFailed
 
-from .connection import Address, Connection, Tables
+from .connections import Address, Connection, Tables
 from .schema import alone, finish, make_tables
 from .transaction import AccountTransaction
 

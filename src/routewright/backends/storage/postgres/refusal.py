@@ -14,7 +14,7 @@ from routewright.backends.storage.tables.ledger import account_of, key_of
 from routewright.errors import InternalError
 from routewright.wire import Account, Ask, Key, Left, Replay, Short, WindowState
 
-from .connection import unsafe
+from .connections import unsafe
 
 
 class Terms:

@@ -16,14 +16,14 @@ from routewright._core.accounts.keys import is_made
 from routewright._core.accounts.purses import MONTH
 from routewright._core.accounts.settlement import charged
 from routewright._core.idempotency import scope_of
+from routewright._runtime.loop import Reply
 from routewright.backends.storage.tables import ledger as shelf
 from routewright.backends.storage.tables.ledger import ROW, columns_of
 from routewright.backends.storage.tables.traces import COLUMNS, TraceRows
-from routewright.loop import Reply
 from routewright.protocols import Facts
 from routewright.wire import Ask, Caller, Grant, StoredEvent
 
-from .connection import Tables, safe
+from .connections import Tables, safe
 
 _NAMES = ROW.split(", ")
 _UNSAFE = re.compile(rb"\\u000[01]")

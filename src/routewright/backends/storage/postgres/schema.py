@@ -22,7 +22,7 @@ from psycopg.sql import SQL, Identifier
 from routewright.backends.storage.tables.check import LIVE_DIGESTS, SHOWN, Check, problems_of
 from routewright.errors import StorageCorrupt, StorageVersion
 
-from .connection import CONNECT_S, Address, Connection
+from .connections import CONNECT_S, Address, Connection
 
 _MADE = re.compile(rb"(?m)^CREATE (?:OR REPLACE |UNIQUE |UNLOGGED )?(TABLE|INDEX|SEQUENCE|FUNCTION|TRIGGER) (\w+)")
 _THERE = """

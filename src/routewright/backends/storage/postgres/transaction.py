@@ -32,7 +32,7 @@ from routewright.protocols import Clock, Facts
 from routewright.wire import RunLimit, StoredEvent, Write, Written
 from routewright.wire.timestamps import timestamp
 
-from .connection import LOCK, NO_PARTITION, PATIENCE_S, Database, Tables, array_of, call, state_of
+from .connections import LOCK, NO_PARTITION, PATIENCE_S, Database, Tables, array_of, call, state_of
 from .request_queue import Ending, packed, put_traces, release_of
 from .schema import Store
 

@@ -10,10 +10,12 @@ from typing import Any, Protocol
 from msgspec import json
 
 from routewright._core.accounts.ledger import WEEK_S
+from routewright._runtime.fork import Guard, Renewals
+from routewright._runtime.worker import Job, Worker
 from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.memory import HEAR_S
 from routewright.backends.storage.tables.read import DAY_S, retention_of
-from routewright.backends.storage.tables.rollups import roll
+from routewright.backends.storage.tables.rollup import roll
 from routewright.backends.storage.tables.upkeep import (
     ROWS_AT_ONCE,
     Old,
@@ -25,13 +27,11 @@ from routewright.backends.storage.tables.upkeep import (
     remove_snapshots,
 )
 from routewright.errors import RouterError
-from routewright.fork import Guard, Renewals
 from routewright.protocols import Clock
 from routewright.wire import Heard, Notice
 from routewright.wire.timestamps import timestamp
-from routewright.worker import Job, Worker
 
-from .connection import Database, Tables, unsafe
+from .connections import Database, Tables, unsafe
 from .schema import Store
 from .transaction import AccountTransaction
 

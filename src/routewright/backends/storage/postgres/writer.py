@@ -22,15 +22,15 @@ from msgspec.structs import replace
 from routewright._core.accounts.holds import Wait
 from routewright._core.accounts.purses import MONTH
 from routewright._core.idempotency import scope_of
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import Reply, give
 from routewright.errors import RouterError, StorageUnavailable
-from routewright.fork import Guard
-from routewright.loop import Reply, give
 from routewright.protocols import Clock
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit
 from routewright.wire.timestamps import timestamp
 
 from . import request_queue
-from .connection import COLLIDED, LOCKED, state_of
+from .connections import COLLIDED, LOCKED, state_of
 from .refusal import Terms, verdict, windows_of
 from .request_queue import LOOK_S, MOST_AT_ONCE, Ending, PendingAsk, Queues, Work
 from .transaction import FORGET_OWNERS, Server

@@ -12,22 +12,22 @@ from typing import Any, TypeVar
 import anyio
 
 from routewright import wire
+from routewright._runtime.loop import Threads
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.tables import upkeep as cleanup
 from routewright.backends.storage.tables.ledger import ASK, KNOWN_S, MOST_SNAPSHOTS, SETTLE, SNAPSHOT_S, PendingAsk
 from routewright.backends.storage.tables.read import REPORTS, answer, page
-from routewright.backends.storage.tables.rollups import roll
+from routewright.backends.storage.tables.rollup import roll
 from routewright.backends.storage.tables.traces import TraceRows, remove_traces, rows_of_draft
 from routewright.backends.storage.tables.write import Writes, is_durable, put_event
 from routewright.errors import RouterError, StorageCorrupt
-from routewright.loop import Threads
 from routewright.protocols import BaseStorage, Clock, Facts
 from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, StoredEvent, Write, Written
 from routewright.wire.problems import check_lease
 
 from .background import BackgroundWork
-from .connection import Connect, Connection, connect, file_of
 from .connections import Connections, Reading
+from .file import Connect, Connection, connect, file_of
 from .sync import fault_of, is_transient, translated
 from .transaction import AccountTransaction
 from .writer import Request, Writer

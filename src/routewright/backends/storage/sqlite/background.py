@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from routewright import fork
+from routewright._runtime import fork
+from routewright._runtime.fork import Guard
+from routewright._runtime.worker import Job, Worker
 from routewright.backends.clock import SystemClock
-from routewright.backends.storage.tables.rollups import roll
+from routewright.backends.storage.tables.rollup import roll
 from routewright.errors import RouterError
-from routewright.fork import Guard
-from routewright.worker import Job, Worker
 
-from .connection import Connection
 from .connections import Connections
+from .file import Connection
 
 try:
     import fcntl

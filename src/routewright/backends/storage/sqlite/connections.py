@@ -20,10 +20,10 @@ from typing import TypeVar
 from msgspec import Struct
 
 from routewright._core.analytics.rollup import merged
+from routewright._runtime.fork import Guard, Renewals, quiet_at_fork
 from routewright.errors import StorageUnavailable
-from routewright.fork import Guard, Renewals, quiet_at_fork
 
-from .connection import Connect, Connection, identity_of, make_file, pragma
+from .file import Connect, Connection, identity_of, make_file, pragma
 from .schema import id_of, prepare
 from .sync import IS_POSSIBLE, is_transient
 

@@ -20,7 +20,7 @@ from routewright._core.accounts.state import State, StoredAccounts
 from routewright.errors import StorageCorrupt, StorageVersion
 from routewright.protocols import Clock
 
-from .connection import Connection
+from .file import Connection
 
 FORMAT = 1
 """Format of written ticks, and the newest readable one."""

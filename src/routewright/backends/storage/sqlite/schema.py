@@ -12,7 +12,7 @@ from pathlib import Path
 
 from routewright.errors import StorageCorrupt, StorageUnavailable, StorageVersion
 
-from .connection import Connection, pragma
+from .file import Connection, pragma
 from .sync import is_transient
 
 APPLICATION_ID = 0x72777274

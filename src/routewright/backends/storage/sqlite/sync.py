@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from routewright import errors
+from routewright._runtime.fork import Guard
 from routewright.errors import RouterError, StorageUnavailable
-from routewright.fork import Guard
 
 _READ_ONLY = errors.StorageReadOnly, "it is read-only: check the permissions of the file and its folder"
 _BUSY = StorageUnavailable, "another process has been writing for too long"

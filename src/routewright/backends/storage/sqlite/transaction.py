@@ -25,7 +25,7 @@ from routewright.protocols import Clock, Facts
 from routewright.wire import AddCredit, Grant, Snapshot
 from routewright.wire.timestamps import timestamp
 
-from .connection import Connection
+from .file import Connection
 from .log import Log
 
 MOST_UNUSED = 1_000

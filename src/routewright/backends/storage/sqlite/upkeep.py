@@ -16,7 +16,7 @@ from routewright.backends.storage.tables.check import LIVE_DIGESTS, SHOWN, Check
 from routewright.backends.storage.tables.statements import Statements
 from routewright.errors import NotFound, StorageCorrupt, StorageUnavailable, ValidationFailed
 
-from .connection import connect, make_file
+from .file import connect, make_file
 from .schema import known_version, latest, migrate, version_of
 from .sync import fault_of, is_damage, is_transient, translated
 

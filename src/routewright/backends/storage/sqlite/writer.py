@@ -16,15 +16,15 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from routewright._runtime.fork import Guard
+from routewright._runtime.loop import Reply, give
 from routewright.backends.storage.tables.ledger import ASK, SETTLE, WRITE, PendingAsk
 from routewright.errors import RouterError, StorageUnavailable
-from routewright.fork import Guard
-from routewright.loop import Reply, give
 from routewright.wire import Durability, Replay
 
 from .background import BackgroundWork
-from .connection import Connection
 from .connections import Connections
+from .file import Connection
 from .schema import check_version, latest
 from .sync import Sync, fault_of, is_of_the_file, is_transient
 from .transaction import AccountTransaction

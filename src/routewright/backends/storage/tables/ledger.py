@@ -15,8 +15,8 @@ from routewright._core.accounts.holds import Hold, Wait
 from routewright._core.accounts.settlement import Booked, Expired, expire_hold, expired_row, settle
 from routewright._core.accounts.state import State
 from routewright._core.idempotency import KeptResult
+from routewright._runtime.loop import Reply, Signal
 from routewright.errors import StorageCorrupt
-from routewright.loop import Reply, Signal
 from routewright.protocols import Clock, Facts
 from routewright.wire import Account, Ask, Environment, Key, LedgerRow, StoredEvent
 

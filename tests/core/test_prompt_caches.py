@@ -13,12 +13,13 @@ from msgspec.structs import replace
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.catalogue.prices import HOUR_S, PromptCache, prices_of, prompt_cache_of, saved_nanos
+from routewright._core.prompt_caches import PREFIXES_KEPT, Prefixes, Prompt
 from routewright._core.routing.board import Board
 from routewright._core.routing.decision import Decision, decision_of, explain
 from routewright._core.routing.forecast import Forecast
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.request_options import RequestOptions
-from routewright._core.routing.scoring import PREFIXES_KEPT, WEIGHTS, Columns, Prefixes, Prompt, Ranking, RequestClass
+from routewright._core.routing.scoring import WEIGHTS, Columns, Ranking, RequestClass
 from routewright.catalogue import bundled
 from routewright.errors import NoCandidates
 from routewright.wire import (

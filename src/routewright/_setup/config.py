@@ -14,14 +14,14 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from routewright import wire
+from routewright._core.policy import check_apart, checked_policy
+from routewright._core.request.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, Range, is_date, is_day, is_name
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import JsonObject
+from routewright.wire.json_scan import joined, quoted
+from routewright.wire.problems import did_you_mean, example, in_json, shown
 
-from ._core.policy import check_apart, checked_policy
-from ._core.request.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, Range, is_date, is_day, is_name
 from .input_file import Document
-from .wire.json_scan import joined, quoted
-from .wire.problems import did_you_mean, example, in_json, shown
 
 T = TypeVar("T")
 

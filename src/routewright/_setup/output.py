@@ -10,10 +10,10 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from ._core.structured_output import Form, Misfit, Unfit, property_names
-from .errors import ValidationFailed
-from .wire.json_scan import joined
-from .wire.problems import shown
+from routewright._core.structured_output import Form, Misfit, Unfit, property_names
+from routewright.errors import ValidationFailed
+from routewright.wire.json_scan import joined
+from routewright.wire.problems import shown
 
 KEPT = 64
 """Cached forms: making one takes up to milliseconds."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import ValidationFailed
-from routewright._core.cache.answers import judge_request, read_judgement
+from routewright._core.cache.comparators import judge_request, read_judgement
 from routewright.cache import JsonEquality, NormalisedEquality, NumericEquality
 from tests.tables import table
 

@@ -19,9 +19,9 @@ from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from opentelemetry.trace import SpanKind, StatusCode
 
 from routewright import Caller, Capture, DenyList, Router, Settings
-from routewright.contrib.otel import OpenTelemetry
-from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS
 from routewright.errors import UpstreamFailed
+from routewright.integrations.otel import OpenTelemetry
+from routewright.integrations.semconv import ATTRIBUTES, HISTOGRAMS
 from routewright.wire import ModelSpan, Trace
 from routewright.wire.ids import span_id_of
 
@@ -259,10 +259,10 @@ def test_the_account_is_exported_if_requested() -> None:
 
 
 def test_a_missing_extra_is_named_in_one_sentence() -> None:
-    code = "import sys; sys.modules['opentelemetry'] = None; import routewright.contrib.otel"
+    code = "import sys; sys.modules['opentelemetry'] = None; import routewright.integrations.otel"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
-    assert "routewright.contrib.otel needs the extra 'otel'" in last
+    assert "routewright.integrations.otel needs the extra 'otel'" in last
     assert "pip install 'routewright[otel]'" in last
 
 
@@ -270,7 +270,7 @@ def test_a_router_alone_imports_neither_opentelemetry_nor_the_pages() -> None:
     code = "from routewright import Router; import sys; Router.sandbox().blocking.route('hi'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "opentelemetry" not in loaded
-    assert "routewright.contrib" not in loaded
+    assert "routewright.integrations" not in loaded
 
 
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"

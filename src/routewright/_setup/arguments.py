@@ -6,20 +6,18 @@ import inspect
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, cast, get_args
 
-from . import wire
-from ._core.accounts.keys import SCOPES
-from ._core.accounts.terms import KEY_THERE, told
-from ._core.policy import checked_policy
-from ._core.request.rules import check_names
-from .catalogue import Catalogue
-from .errors import ValidationFailed
-from .protocols import Cache, Provider
-from .protocols import Tool as RunnableTool
-from .settings import Settings
-from .wire.account import holds_key
-from .wire.ids import normalise_trace_id
-from .wire.json_scan import is_unicode
-from .wire.problems import listed, shown
+from routewright import wire
+from routewright._core.accounts.keys import SCOPES
+from routewright._core.accounts.terms import KEY_THERE, told
+from routewright._core.policy import checked_policy
+from routewright._core.request.rules import check_names
+from routewright.errors import ValidationFailed
+from routewright.protocols import Cache, Provider
+from routewright.protocols import Tool as RunnableTool
+from routewright.wire.account import holds_key
+from routewright.wire.ids import normalise_trace_id
+from routewright.wire.json_scan import is_unicode
+from routewright.wire.problems import listed, shown
 
 MAX_ACCOUNT_CHARS = 200
 ENVIRONMENTS = get_args(wire.Environment)
@@ -82,9 +80,7 @@ def _check_methods(path: str, part: object, names: Sequence[str], hint: str) -> 
 
 def check_parts(
     providers: object,
-    catalogue: object,
     storage: object,
-    settings: object,
     coordination: object,
     cache: object,
 ) -> None:
@@ -108,14 +104,8 @@ def check_parts(
             if inspect.iscoroutinefunction(provider.open) or inspect.isasyncgenfunction(provider.open):
                 hint = "decorate it with @asynccontextmanager, and yield an async iterator of chunks"
                 raise ValidationFailed.at(path, f"open() of {provider.name!r} is a coroutine or generator", hint)
-    if catalogue is not None and not isinstance(catalogue, Catalogue):
-        raise ValidationFailed.at(
-            "catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue"
-        )
     if storage is not None:
         check_storage(storage)
-    if not isinstance(settings, Settings):
-        raise ValidationFailed.at("settings", f"{shown(settings)} is not Settings", "pass Settings(...)")
     if coordination is not None:
         _check_methods("coordination", coordination, _MEETS, "pass MemoryCoordination(), or leave it out")
     if cache is not None and (isinstance(cache, type) or not isinstance(cache, Cache)):

@@ -17,9 +17,9 @@ from select import POLLIN, POLLOUT, poll
 from typing import Any, TypeVar
 
 from routewright import errors
+from routewright._runtime.fork import Renewals
+from routewright._runtime.loop import Threads
 from routewright.errors import RouterError, StorageUnavailable
-from routewright.fork import Renewals
-from routewright.loop import Threads
 
 try:
     import psycopg

@@ -14,13 +14,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from ._core.crypto import MIN_ROOT_BYTES, derive, same
-from .backends.storage.memory import MemoryStorage
+from routewright._core.crypto import MIN_ROOT_BYTES, derive, same
+from routewright.backends.storage.memory import MemoryStorage
+from routewright.errors import PreconditionFailed, RouterError, StorageReadOnly, StorageUnavailable, ValidationFailed
+from routewright.protocols import LocalStorage, Storage
+from routewright.wire.account import Secret
+from routewright.wire.json_scan import is_unicode
+
 from .coordination import Companions
-from .errors import PreconditionFailed, RouterError, StorageReadOnly, StorageUnavailable, ValidationFailed
-from .protocols import LocalStorage, Storage
-from .wire.account import Secret
-from .wire.json_scan import is_unicode
 
 SECRET = "ROUTEWRIGHT_SECRET"
 """The environment variable that replaces the file."""
@@ -210,7 +211,7 @@ class SecretFile:
             _log.warning("no secret can be kept beside %s (%s): cursors hold in this process only", self._store, reason)
             return _Known((secrets.token_bytes(RANDOM_BYTES),), None)
         if made:
-            from .backends.storage.sqlite.upkeep import live_digests  # rarely needed
+            from routewright.backends.storage.sqlite.upkeep import live_digests  # rarely needed
 
             with suppress(RouterError):  # the next reader of the store reports it
                 if live_digests(self._store):

@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import ValidationFailed
-from .wire.json_scan import scan
-from .wire.problems import shown
+from routewright.errors import ValidationFailed
+from routewright.wire.json_scan import scan
+from routewright.wire.problems import shown
 
 MAX_FILE_BYTES = 16 << 20
 _NO_TOML = "put texts, and keys with a slash, in quotes; JSON goes into a .json file"

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary, WeakMethod
 
-from .backends.coordination.memory import MemoryCoordination
-from .fork import Guard
-from .protocols import BaseStorage, Clock, Coordination, Storage, options_of
-from .wire import CIRCUIT_TOPIC
+from routewright._runtime.fork import Guard
+from routewright.backends.coordination.memory import MemoryCoordination
+from routewright.protocols import BaseStorage, Clock, Coordination, Storage, options_of
+from routewright.wire import CIRCUIT_TOPIC
 
 T = TypeVar("T")
 Hear = Callable[[str], None]

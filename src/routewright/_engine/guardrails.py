@@ -12,8 +12,8 @@ from anyio.lowlevel import RunVar
 from routewright._core.call import Call
 from routewright._core.guardrails.screen import REST, AnswerGate, Hit, PassageGate, RequestGate
 from routewright._core.guardrails.texts import PIECE_CHARS, Passage
+from routewright._runtime.loop import in_plain_code, this_loop
 from routewright.errors import InternalError, RouterTimeoutError
-from routewright.loop import in_plain_code, this_loop
 from routewright.protocols import Clock, Guardrail
 from routewright.wire import Delta, Finish, FunctionCall, ToolCall, ToolDelta
 from routewright.wire.json_scan import quoted

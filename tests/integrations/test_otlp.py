@@ -41,7 +41,7 @@ NAMED = {
 @contextmanager
 def collector(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.contrib.collector", kind], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.integrations.collector", kind], stdout=subprocess.PIPE, text=True
     ) as child:
         try:
             assert child.stdout is not None

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from . import protocols
 from ._core.analytics.report import checked_keys
 from ._core.attempts.faults import raised_in
-from ._core.cache.answers import NormalisedEquality
+from ._core.cache.comparators import NormalisedEquality
 from ._core.model_selector import Known
 from ._core.policy import changes_between, drawn, published, version_asked
 from ._core.request.read import checked_retries, timeout_ms_of
@@ -40,22 +40,23 @@ from ._engine.shared_limits import SharedLimits, Sharing
 from ._engine.trace_log import TraceLog
 from ._engine.trace_writer import TraceCounts, TraceWriter
 from ._engine.webhooks import Dispatcher, wake
-from .arguments import check_caller, check_parts, checked_policies
+from ._runtime.fork import Guard, importing
+from ._runtime.identity import Ids
+from ._runtime.loop import Signal, at_once, in_new_loop, in_thread, this_loop
+from ._runtime.worker import CLOSE_S, CLOSED, Worker
+from ._setup.arguments import check_caller, check_parts, checked_policies
+from ._setup.coordination import Hear, coordination_of, listen
+from ._setup.replay import Replays
+from ._setup.root_secret import RootSecret
 from .backends.providers.callable import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .cache import Judge
 from .catalogue import Catalogue
-from .coordination import Hear, coordination_of, listen
 from .errors import RouterClosed, RouterError, ValidationFailed
-from .fork import Guard, importing
 from .guardrail import checked_guardrails
-from .identity import Ids
-from .loop import Signal, at_once, in_new_loop, in_thread, this_loop
 from .policies import PolicyFile, Reload, watch
 from .protocols import options_of
-from .replay import Replays
-from .root_secret import RootSecret
 from .settings import Settings
 from .trace import TraceStore
 from .wire import (
@@ -70,7 +71,7 @@ from .wire import (
     RouteRequest,
     TokenBounds,
 )
-from .worker import CLOSE_S, CLOSED, Worker
+from .wire.problems import shown
 
 T = TypeVar("T")
 
@@ -107,7 +108,13 @@ class Parts:
         faults: Faults | None = None,
     ) -> None:
         settings = Settings() if settings is None else settings
-        check_parts(providers, catalogue, storage, settings, coordination, cache)
+        if catalogue is not None and not isinstance(catalogue, Catalogue):
+            raise ValidationFailed.at(
+                "catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue"
+            )
+        if not isinstance(settings, Settings):
+            raise ValidationFailed.at("settings", f"{shown(settings)} is not Settings", "pass Settings(...)")
+        check_parts(providers, storage, coordination, cache)
         self._defaults = Defaults(settings.limits.default_max_output_tokens)
         if timeout is not None:
             self._defaults = self._defaults._replace(timeout_ms=timeout_ms_of(timeout))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, Rng
 from routewright.wire.ids import ALPHABET, LENGTH, TIME_LENGTH
+
+from .fork import Guard, renew_in_children
 
 CHANCE_LENGTH = LENGTH - TIME_LENGTH - 2  # random letters: 70 bits
 DRAWN = 320

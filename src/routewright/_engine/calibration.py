@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from routewright._core.attempts.faults import raised_in
 from routewright._core.cache.calibration import LEARNED, Bound, Calibration
 from routewright._core.cache.guards import Offer, offer
-from routewright.fork import Guard
+from routewright._runtime.fork import Guard
+from routewright._runtime.worker import Worker
 from routewright.protocols import AnswerComparator, Clock, Rng
 from routewright.wire import CacheMatch, Caller, Observation
-from routewright.worker import Worker
 
 JUDGED_SHARE = 0.1
 """Share of refused candidates that are compared if comparing may cost money, as with a judge."""

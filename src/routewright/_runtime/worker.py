@@ -24,11 +24,12 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 import anyio
 import anyio.to_thread
 
+from routewright.errors import RouterClosed
+from routewright.protocols import Clock
+
 from . import fork
-from .errors import RouterClosed
 from .fork import Guard, Renewals, importing
 from .loop import Signal, is_cancelled, is_closed, this_loop
-from .protocols import Clock
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -10,15 +10,16 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ._core.accounts.keys import Pepper, is_live, told_key, unknown_key
-from ._core.crypto import derive, same
+from routewright._core.accounts.keys import Pepper, is_live, told_key, unknown_key
+from routewright._core.crypto import derive, same
+from routewright.errors import RouterError, ValidationFailed
+from routewright.protocols import Clock, Storage
+from routewright.wire import SYSTEM_ACCOUNT, Caller, Environment, KeyByDigest, PutKey, Stands
+from routewright.wire.problems import shown
+from routewright.wire.timestamps import timestamp
+
 from .coordination import RECHECK_S
-from .errors import RouterError, ValidationFailed
-from .protocols import Clock, Storage
 from .root_secret import RootSecret
-from .wire import SYSTEM_ACCOUNT, Caller, Environment, KeyByDigest, PutKey, Stands
-from .wire.problems import shown
-from .wire.timestamps import timestamp
 
 PURPOSE = "key pepper"
 MOST_KNOWN = 10_000

@@ -9,15 +9,15 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from ._core.routing.board import BOARDS_KEPT, Boards
-from ._core.routing.constraints import CountTokens
-from ._core.routing.decision import Decision, decision_of
-from ._core.routing.inputs import RULES
-from ._core.routing.pool import Pool
-from ._core.routing.request_options import request_options_of
-from ._engine.fleet import Fleet
-from .errors import NotFound
-from .wire import CatalogueSnapshot, DecisionInput, HealthSnapshot, Snapshot
+from routewright._core.routing.board import BOARDS_KEPT, Boards
+from routewright._core.routing.constraints import CountTokens
+from routewright._core.routing.decision import Decision, decision_of
+from routewright._core.routing.inputs import RULES
+from routewright._core.routing.pool import Pool
+from routewright._core.routing.request_options import request_options_of
+from routewright._engine.fleet import Fleet
+from routewright.errors import NotFound
+from routewright.wire import CatalogueSnapshot, DecisionInput, HealthSnapshot, Snapshot
 
 T = TypeVar("T")
 

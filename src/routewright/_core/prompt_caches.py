@@ -1,0 +1,120 @@
+"""The prompt prefixes expected in vendors' caches, and how reliably those hit."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import sha256
+from typing import NamedTuple
+
+from msgspec import msgpack
+from msgspec.structs import replace
+
+from routewright._core.catalogue.prices import PromptCache
+from routewright.wire import Params, RouteRequest, TextPart, Usage, WarmPrefix
+
+LEAST_TOKENS, MOST_BYTES = 1_024, 4 << 20
+"""Limits of the prompts considered, images included: vendors do not cache shorter ones, and hashing longer ones takes
+milliseconds."""
+PREFIXES_KEPT = 8_192
+_PRIOR = 2.0, 2.0  # cached share and calls assumed for a model without calls, as in ``Prefixes``
+_FADE = 0.9  # the weight of a call relative to the next one
+
+
+class Sent(NamedTuple):
+    """A prompt prefix that was sent to a model."""
+
+    digest: bytes
+    model: str
+    tokens: int
+    until: float
+    """Unix seconds until which the vendor keeps it."""
+    by_marks: bool
+
+
+class Prompt:
+    """The prefixes of a prompt: ending after the tools (place 0), and after each message."""
+
+    __slots__ = ("digests", "known", "marks", "sizes", "turn", "usual")
+
+    def __init__(self, request: RouteRequest, account: str, *, repeats: bool) -> None:
+        """``account``: prefixes are private to it. ``repeats``: the vendor is asked to cache the whole prompt."""
+        tools, params, messages = request.tools or [], request.params or Params(), request.messages
+        options = params.response_format, params.reasoning, params.parallel_tool_calls
+        marks, last = [0] if any(tool.cache_control for tool in tools) else [], len(messages)
+        data = msgpack.encode(
+            (account, [replace(tool, cache_control=None) for tool in tools], request.tool_choice, options)
+        )
+        hashed, size = sha256(data), len(data)
+        digests, sizes = [hashed.digest()], [size]
+        for place, message in enumerate(messages, start=1):
+            parts = message.content
+            if type(parts) is list:
+                if any(part.cache_control for part in parts):
+                    marks.append(place)
+                parts = [replace(part, cache_control=None) for part in parts]  # marks move from turn to turn
+                one = parts[0] if len(parts) == 1 else None
+                message = replace(message, content=one.text if isinstance(one, TextPart) else parts)
+            data = msgpack.encode(message)
+            hashed.update(data)
+            size += len(data)
+            digests.append(hashed.digest())
+            sizes.append(size)
+            if size > MOST_BYTES:
+                break
+        self.digests = digests
+        self.sizes = sizes
+        self.marks = marks or ([last] if repeats else [])  # ends of the prefixes a vendor is asked to cache
+        system = next((place for place, each in enumerate(messages) if each.role not in ("system", "developer")), last)
+        self.usual = {system, last - 1, last}
+        """Ends of the prefixes that automatic caches keep and a later prompt is likely to share."""
+        self.turn = max((place for place, each in enumerate(messages) if each.role == "assistant"), default=0)
+        """The end of the previous turn's prompt."""
+        self.known: dict[str, tuple[int, Sent]] = {}  # the longest prefix sent to each model, with its place
+
+
+class Warm(NamedTuple):
+    """A prompt, and the prefixes of it that vendors' caches should have."""
+
+    prompt: Prompt
+    prefixes: tuple[WarmPrefix, ...]
+
+
+class Prefixes:
+    """Prefixes recently sent to models, and how reliably each model's cache hits. Of concurrent writes one may be
+    lost."""
+
+    def __init__(self) -> None:
+        self._sent: OrderedDict[bytes, tuple[Sent, ...]] = OrderedDict()
+        self._came: dict[str, tuple[float, float]] = {}
+        """By model: the sum of cached shares (at most 1 per call), and the number of calls; both fade."""
+
+    def find(self, prompt: Prompt, now: float) -> tuple[WarmPrefix, ...]:
+        """The longest prefix of a prompt expected in each model's cache."""
+        for place in range(len(prompt.digests) - 1, -1, -1):
+            for sent in self._sent.get(prompt.digests[place], ()):
+                if sent.until > now and (prompt.marks or not sent.by_marks):
+                    prompt.known.setdefault(sent.model, (place, sent))
+        found = ((sent, *self._came.get(model, _PRIOR)) for model, (_, sent) in sorted(prompt.known.items()))
+        return tuple(WarmPrefix(sent.model, int(sent.tokens * came / calls)) for sent, came, calls in found)
+
+    def answered(self, prompt: Prompt, model: str, cache: PromptCache, usage: Usage, at: float) -> Sent | None:
+        """Learn from the cached tokens a vendor reports. Returns the longest prefix it now keeps."""
+        longest, places = None, {*(prompt.marks if cache.by_marks else prompt.usual)}
+        if model in prompt.known:
+            place, sent = prompt.known[model]
+            places.add(place)
+            came, calls = self._came.get(model, _PRIOR)
+            self._came[model] = came * _FADE + min(1.0, usage.cached / sent.tokens), calls * _FADE + 1
+        for place in sorted(places):
+            part = usage.input * prompt.sizes[place] // prompt.sizes[-1]
+            if part >= cache.minimum:
+                longest = Sent(prompt.digests[place], model, part, at + cache.lifetime_s, cache.by_marks)
+                self.put(longest, at)
+        return longest
+
+    def put(self, sent: Sent, now: float) -> None:
+        """Store a prefix, replacing an earlier entry of the same model."""
+        others = [each for each in self._sent.pop(sent.digest, ()) if each.model != sent.model and each.until > now]
+        self._sent[sent.digest] = (*others, sent)
+        if len(self._sent) > PREFIXES_KEPT:
+            self._sent.popitem(last=False)

@@ -1,0 +1,1 @@
+"""The ground that waits: event loops, threads, forks, and ids."""
