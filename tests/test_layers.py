@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from routewright._core.attempt import Attempt
+from routewright._core.attempts.record import Attempt
 from routewright._core.call import Call
 
 pytestmark = pytest.mark.xdist_group("layers")  # one process reads the files
@@ -37,11 +37,11 @@ CORE_ORDER = (
     "request/rules structured_output crypto trace/filter analytics/rollup analytics/report write_batch "
     "guardrails/detectors guardrails/custom guardrails/texts request/read catalogue/models model_selector "
     "routing/request_options routing/pool routing/forecast attempts/statistics attempts/health policy "
-    "routing/inputs routing/constraints routing/scoring routing/plan routing/order routing/board routing/budget "
-    "routing/refusal routing/decide routing/decision routing/what_if idempotency cache/key cache/comparators "
-    "cache/question cache/calibration cache/guards attempts/faults attempts/timeouts attempts/retry "
+    "routing/inputs routing/constraints prompt_caches routing/scoring routing/plan routing/order routing/board "
+    "routing/budget routing/refusal routing/decide routing/decision routing/what_if idempotency cache/request_key "
+    "cache/comparators cache/question cache/calibration cache/guards attempts/faults attempts/timeouts attempts/retry "
     "attempts/breaker alerts attempts/journal webhooks/signature agent/calculator agent/request agent/machine limits "
-    "guardrails/screen guardrails/capture attempt attempts/fallback attempts/machine trace/spans "
+    "guardrails/screen guardrails/capture attempts/record attempts/fallback attempts/machine trace/spans "
     "accounts/keys accounts/terms snapshot_delta webhooks/outbox webhooks/endpoint accounts/holds accounts/purses "
     "accounts/payer accounts/state accounts/settlement accounts/log accounts/eviction accounts/ledger "
     "accounts/wait_queue call routing/choice outcome agent/record catalogue/price_list"
@@ -75,8 +75,6 @@ PUBLIC = set(
     "tools".split()
 )
 """The modules of the top that users import, and that the reference documents: at most twenty."""
-TWINS = {"account", "attempt", "budget"}
-"""Nouns whose names differ by number alone on their floor. To be parted."""
 PRIVATE = re.compile(r"_(?!_|replace$|asdict$|fields$).*")
 """Attributes that are no business of others; those of named tuples are."""
 OUTER = ("integrations", "server", "serve", "cli")
@@ -254,10 +252,10 @@ def test_wire_and_core_use_no_clock_chance_or_files(floor: str) -> None:
 
 RECORDS = {"Call": {"call"}, "Attempt": {"attempt", "served"}}
 """The two records of a request, and the names that objects of theirs have by convention."""
-RECORD_FILES = {"routewright._core.call", "routewright._core.attempt"}
+RECORD_FILES = {"routewright._core.call", "routewright._core.attempts.record"}
 WRITERS = {
     "_core/call",
-    "_core/attempt",
+    "_core/attempts/record",
     "_core/attempts/machine",  # makes attempts
     "_engine/route",  # puts in what deciding, admission, guardrails and cache return
     "_engine/execute",  # performs the attempts
@@ -354,7 +352,7 @@ def test_names_of_one_floor_differ_by_more_than_their_number() -> None:
     for floor in FLOOR:
         names = Counter({path.stem for path in (SRC / floor).rglob("*") if path.is_dir() or path.suffix == ".py"})
         nouns = Counter(name.removesuffix("s") for name in names if not name.endswith("ss"))
-        assert {noun for noun, count in nouns.items() if count > 1} <= TWINS, floor
+        assert [noun for noun, count in nouns.items() if count > 1] == [], floor
 
 
 def test_no_file_has_a_leftover_name() -> None:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.attempt import Attempt
 from routewright._core.attempts.fallback import Chain
 from routewright._core.attempts.faults import FAULTS, Fault
 from routewright._core.attempts.machine import Attempts, End, Rules, Wait
+from routewright._core.attempts.record import Attempt
 from routewright._core.attempts.timeouts import ExecutionLimits
 from routewright._core.catalogue.prices import usage_nanos
 from routewright._core.routing.budget import Room, own_room

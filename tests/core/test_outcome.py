@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from routewright._core.attempt import Attempt
 from routewright._core.attempts.machine import End
+from routewright._core.attempts.record import Attempt
 from routewright._core.outcome import facts_of, failure
 from routewright.errors import BlockedByPolicy, ContentRefused, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.wire import Caller, FaultKind, RunLimit, TokenBounds, Usage

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from routewright import CallableProvider, Catalogue, Model, ProviderFault, Router, Settings
-from routewright._core.attempt import MAX_ANSWER_CHARS
+from routewright._core.attempts.record import MAX_ANSWER_CHARS
 from routewright._engine.exchange import FAREWELL_S, LATE_S
 from routewright._engine.execute import YIELD_EVERY
 from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed

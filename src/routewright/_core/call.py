@@ -44,9 +44,9 @@ from routewright.wire import (
 from routewright.wire.ids import TraceParent
 from routewright.wire.timestamps import timestamp
 
-from .attempt import NO_TEXT, Attempt, Rare
 from .attempts.faults import FAULTS
 from .attempts.machine import Rules
+from .attempts.record import NO_TEXT, Attempt, Rare
 from .catalogue.prices import saved_nanos
 from .guardrails.capture import Texts
 from .guardrails.screen import Hit

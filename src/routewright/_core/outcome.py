@@ -14,8 +14,8 @@ from routewright.protocols import Facts
 from routewright.wire import FaultKind
 from routewright.wire.timestamps import timestamp
 
-from .attempt import Attempt
 from .attempts.machine import End
+from .attempts.record import Attempt
 from .call import Call
 from .routing.budget import Amount
 

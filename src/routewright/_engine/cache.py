@@ -17,11 +17,11 @@ import numpy as np
 from msgspec import Struct
 
 from routewright._core.alerts import LowHits
-from routewright._core.attempt import Attempt, cached_attempt
 from routewright._core.attempts.faults import raised_in
+from routewright._core.attempts.record import Attempt, cached_attempt
 from routewright._core.cache.calibration import Bound
 from routewright._core.cache.guards import Offer
-from routewright._core.cache.key import keys_of, selects
+from routewright._core.cache.request_key import keys_of, selects
 from routewright._core.call import Call
 from routewright._core.structured_output import Fit, Form
 from routewright._core.trace.spans import LookLine

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
-from routewright._core.attempt import Attempt
+from routewright._core.attempts.record import Attempt
 from routewright._core.guardrails.capture import Texts, content_of, without_patterns
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._runtime.fork import Guard

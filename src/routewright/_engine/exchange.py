@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.attempt import Attempt
 from routewright._core.attempts.faults import FAULTS, Fault
 from routewright._core.attempts.machine import Attempts
+from routewright._core.attempts.record import Attempt
 from routewright._core.attempts.timeouts import FALLBACK_SHARE, Pace, idle_until
 from routewright._core.call import Call
 from routewright._core.guardrails.screen import Hit

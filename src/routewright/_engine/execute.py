@@ -19,9 +19,9 @@ import anyio.lowlevel
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.attempt import Attempt
 from routewright._core.attempts.faults import FAULTS, Fault
 from routewright._core.attempts.machine import Attempts, End, Wait
+from routewright._core.attempts.record import Attempt
 from routewright._core.attempts.statistics import Entry
 from routewright._core.attempts.timeouts import Pace
 from routewright._core.call import Call

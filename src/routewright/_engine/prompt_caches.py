@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from msgspec import MsgspecError, msgpack
 
-from routewright._core.attempt import Attempt
+from routewright._core.attempts.record import Attempt
 from routewright._core.call import Call
 from routewright._core.catalogue.prices import HOUR_S, price_at, prompt_cache_of
 from routewright._core.prompt_caches import MOST_BYTES, Prefixes, Prompt, Sent, Warm

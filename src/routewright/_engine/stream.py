@@ -11,7 +11,7 @@ from typing import Self, assert_never
 import anyio
 import msgspec
 
-from routewright._core.attempt import Attempt
+from routewright._core.attempts.record import Attempt
 from routewright._core.call import Call
 from routewright._core.outcome import raise_failure
 from routewright._core.routing.plan import ID

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from routewright._core.attempt import Attempt
+from routewright._core.attempts.record import Attempt
 from routewright._core.catalogue.prices import call_nanos, dearest_at, usage_nanos
 from routewright._core.routing.budget import Amount, Room, RoomTooSmall, output_cap, plan_output
 from routewright._core.routing.plan import Plan

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar, TypeVarTuple
 from msgspec import DecodeError, json, msgpack
 from msgspec.structs import replace
 
-from routewright._core.cache.key import selects
+from routewright._core.cache.request_key import selects
 from routewright._runtime.fork import Guard, renew_in_children
 from routewright._runtime.loop import Threads
 from routewright.backends.clock import SystemClock

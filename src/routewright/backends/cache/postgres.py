@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec import json, msgpack
 
-from routewright._core.cache.key import is_tagged
+from routewright._core.cache.request_key import is_tagged
 from routewright._runtime.fork import Guard
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.postgres.connections import Database, array_of

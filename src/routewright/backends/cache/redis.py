@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from routewright._core.cache.key import selects
+from routewright._core.cache.request_key import selects
 from routewright.backends.clock import SystemClock
 from routewright.backends.redis import Server
 from routewright.protocols import BaseCache, Clock, Vector

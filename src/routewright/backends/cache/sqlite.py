@@ -12,7 +12,7 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from msgspec import msgpack
 
-from routewright._core.cache.key import is_tagged
+from routewright._core.cache.request_key import is_tagged
 from routewright._runtime.fork import Guard, quiet_at_fork
 from routewright._runtime.loop import Threads
 from routewright.backends.clock import SystemClock

@@ -8,6 +8,11 @@ from typing import Any, Protocol, Self
 from msgspec import Struct, json
 from msgspec.structs import astuple, replace
 
+from routewright._core.catalogue.prices import Prices, adds_up, range_nanos, usage_nanos
+from routewright._core.guardrails.screen import Hit
+from routewright._core.money import MOST_TOKENS
+from routewright._core.routing.plan import Leg
+from routewright._core.tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate, text_range
 from routewright.errors import ProviderFault
 from routewright.wire import (
     CachedAnswer,
@@ -26,12 +31,7 @@ from routewright.wire import (
 )
 from routewright.wire.json_scan import is_unicode
 
-from .attempts.faults import ENDING, FinishReason, ending_of
-from .catalogue.prices import Prices, adds_up, range_nanos, usage_nanos
-from .guardrails.screen import Hit
-from .money import MOST_TOKENS
-from .routing.plan import Leg
-from .tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate, text_range
+from .faults import ENDING, FinishReason, ending_of
 
 MAX_ANSWER_CHARS = 32 << 20
 """Limit on the length of an answer. Each piece of a tool call counts ``PIECE_CHARS`` extra."""
