@@ -55,14 +55,14 @@ class Path(NamedTuple):
 
 
 LIMITS = {
-    "plain": Path(55, 19, target="55 in 18"),
-    "named": Path(115, 35),
-    "streamed": Path(73, 23, target="85 in 20"),
-    "limited": Path(111, 30, target="105"),
-    "everything in memory": Path(157, 36),
-    "everything in SQLite": Path(403, 51, target="380", slack=45),
-    "http": Path(86, 29),
-    "http with a key": Path(138, 42, target="165"),
+    "plain": Path(54, 19, target="55 in 18"),
+    "named": Path(113, 35),
+    "streamed": Path(72, 23, target="85 in 20"),
+    "limited": Path(105, 30, target="105"),
+    "everything in memory": Path(151, 35),
+    "everything in SQLite": Path(379, 51, target="380", slack=45),
+    "http": Path(85, 29),
+    "http with a key": Path(133, 42, target="165"),
 }
 MEASURED_ON = (3, 11)
 """Python 3.12 inlines comprehensions, and each version has its own asyncio."""

@@ -534,8 +534,8 @@ class Facts(Struct, eq=False):
     result: bytes | None = None
     """The answer to keep under its idempotency key for 24 hours. None: it failed, and the key is free."""
     events: Sequence[wire.PutEvent] = ()
-    event_ids: Sequence[str] = ()
-    """Three ids, for thresholds of the month that it crosses."""
+    event_id: Callable[[int], str] | None = None
+    """Makes the id of the event for a threshold of the month, in percent, that it crosses. None: it emits none."""
     snapshots: Sequence[wire.Snapshot] = ()
     """The snapshots that its trace names."""
     durability: wire.Durability = "committed"

@@ -31,7 +31,7 @@ from routewright.wire import (
     RunLimit,
     TraceById,
 )
-from tests.contracts.storage.samples import AT, AT_S, EVENTS, MONTH, RUN, Draft, Till, make_row, make_trace
+from tests.contracts.storage.samples import AT, AT_S, EVENT_IDS, MONTH, RUN, Draft, Till, make_row, make_trace
 
 from .accounts_site import LEASE_S, Machine, Site, desk_of
 
@@ -423,7 +423,7 @@ async def test_a_settlement_whose_account_cannot_be_read_changes_nothing(site: S
     site.ask("UPDATE account SET body = 'damaged'")
     till, row = site.process(), make_row(trace.id, charge=1)
     with pytest.raises(StorageCorrupt):
-        await till.settle(trace.id, row, trace=Draft(replace(trace, status="failed")), event_ids=EVENTS)
+        await till.settle(trace.id, row, trace=Draft(replace(trace, status="failed")), event_id=EVENT_IDS)
     site.ask("UPDATE account SET body = ?", body)
     assert await till.storage.read("acme", TraceById(trace.id)) == trace
     assert (await till.rows(request_id=trace.id), (await till.purses())[MONTH]) == ([], (0, 0))

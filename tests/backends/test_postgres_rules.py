@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from routewright._core.accounts.holds import FreedName, Hold, Wait
 from routewright._core.accounts.purses import RUN
-from routewright._core.accounts.settlement import THRESHOLDS
 from routewright.backends.storage.postgres.connections import Address, Connection
 from routewright.backends.storage.postgres.request_queue import Ending, PendingAsk
 from routewright.backends.storage.postgres.transaction import Server
@@ -301,7 +300,7 @@ class History:
                 continue
             facts = self.chance.facts(ask)
             if ask.caller.environment == "production" and rng.random() < 0.7:
-                facts.event_ids = tuple(f"{call} {percent}" for percent in THRESHOLDS)
+                facts.event_id = f"{call} {{}}".format
             process.over.append((grant, facts))
             yield Ending(ask.caller.account, call, grant, facts)
 

@@ -38,7 +38,7 @@ def call(*attempts: Attempt, key_id: str | None = None) -> Any:
 
 
 def ended(end: End, *, broke_off: bool = False) -> Any:
-    return SimpleNamespace(end=end, broke_off=broke_off)
+    return SimpleNamespace(machine=SimpleNamespace(end=end), broke_off=broke_off)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +91,11 @@ def test_only_callers_without_a_key_see_addresses() -> None:
 def test_tokens_are_unknown_if_those_of_one_attempt_may_have_been_used() -> None:
     answered, unsure = attempt("m/a"), attempt("m/b")
     answered.usage = Usage(100, 20)
-    rest: dict[str, Any] = {"claim": None, "event_ids": ()}
-    facts = facts_of(call(answered, unsure), 7, b"answer", run=RunLimit("run_1", 50), **rest)
+    hold: Any = SimpleNamespace(claim=None, left=None, run=RunLimit("run_1", 50), event_id=str)
+    facts = facts_of(call(answered, unsure), hold, 7, b"answer")
     assert (facts.tokens, facts.run_nanos, facts.result) == (120, 7, b"answer")
     unsure.doubt()
     unsure.cost_range_nanos = lambda bounds: (0, 9)  # type: ignore[method-assign]
-    facts = facts_of(call(unsure, answered), 7, None, run=None, **rest)
+    hold.run = None
+    facts = facts_of(call(unsure, answered), hold, 7, None)
     assert (facts.tokens, facts.run_nanos) == (None, None)

@@ -16,7 +16,7 @@ from routewright.protocols import Facts
 from routewright.wire import Caller, Claim, LedgerRow, RunLimit
 from tests.contracts.storage.samples import (
     AT,
-    EVENTS,
+    EVENT_IDS,
     NEXT_MONTH,
     PURSES,
     RUN,
@@ -112,13 +112,13 @@ def test_an_expired_call_whose_key_is_free_again_keeps_its_answer() -> None:
 
 def charge(ledger: Ledger, call: str, nanos: int, **given: Any) -> list[int]:
     """The thresholds that a call's settlement tells of."""
-    booked = ledger.settle(call, make_row(call, charge=nanos), **{"event_ids": EVENTS} | given)
+    booked = ledger.settle(call, make_row(call, charge=nanos), **{"event_id": EVENT_IDS} | given)
     return [event.data["threshold_percent"] for event in booked.events]
 
 
 def test_without_event_ids_the_next_settlement_reports_the_threshold() -> None:
     ledger = Ledger(monthly_nanos=1_000)
-    assert charge(ledger, "c1", 600, event_ids=()) == []
+    assert charge(ledger, "c1", 600, event_id=None) == []
     assert charge(ledger, "c2", 1) == [50]
 
 

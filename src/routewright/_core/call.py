@@ -17,7 +17,6 @@ from routewright.wire import (
     Budget,
     BudgetRefused,
     Caller,
-    Content,
     Counted,
     DecisionInput,
     Environment,
@@ -87,23 +86,6 @@ class Serving(Protocol):
 
     def ended(self, whose: tuple[str, str], *, error: bool) -> ErrorBurst | None:
         """Count a finished call of an account and environment. Returns an error burst when one begins."""
-
-
-class CapturedContent(Protocol):
-    """Content of a call that is captured, and redacted when first read."""
-
-    size: int
-    """Bytes of text."""
-    is_slow: bool
-    """Redacting it keeps a processor busy."""
-
-    @property
-    def is_redacted(self) -> bool:
-        """True once the redactor has run."""
-
-    @property
-    def content(self) -> Content:
-        """The redacted content."""
 
 
 class _Rare(Rare):
@@ -196,6 +178,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
     attempts: tuple[Attempt, ...] = ()
     served: Attempt | None = None
     status: TraceStatus = "running"
+    cost_nanos: int = 0
+    """Cost of all attempts. Set at the end."""
 
     def __repr__(self) -> str:
         # leaves out the text, because reprs end up in logs
@@ -295,12 +279,6 @@ class Call(_Rare, Struct, dict=True, eq=False):
         return self.caller.environment
 
     @property
-    def cost_nanos(self) -> int:
-        """Cost of all attempts."""
-        attempts = self.attempts
-        return attempts[0].cost_nanos if len(attempts) == 1 else sum([attempt.cost_nanos for attempt in attempts])
-
-    @property
     def fell_back(self) -> bool:
         """True: a fallback served the request."""
         return self.served is not None and self.served.place > 0
@@ -377,6 +355,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if served is not None and not self.attempts:  # it came from the cache
             served.text, served.screen, served.pieces = NO_TEXT, None, None
         for attempt in self.attempts:
+            self.cost_nanos += attempt.cost_nanos
             attempt.text = NO_TEXT
             if attempt.thoughts is not None:
                 attempt.thoughts = None

@@ -5,7 +5,7 @@ the answer and the snapshots of the decision."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
 from routewright import wire
@@ -14,7 +14,7 @@ from routewright.protocols import Facts
 from routewright.wire import FaultKind
 from routewright.wire.timestamps import timestamp
 
-from .attempts.machine import End
+from .attempts.machine import Attempts, End
 from .attempts.record import Attempt
 from .call import Call
 from .routing.budget import Amount
@@ -36,10 +36,12 @@ class Admitted(Protocol):
     grant: wire.Grant | None
     claim: wire.Claim | None
     run: wire.RunLimit | None
+    left: wire.Left | None
+    """Terms and money of its caller, as far as known."""
 
     @property
-    def event_ids(self) -> Sequence[str]:
-        """Ids for the events of its settlement."""
+    def event_id(self) -> Callable[[int], str]:
+        """``Facts.event_id``."""
 
     def release(self) -> None:
         """Release what it still holds."""
@@ -61,8 +63,8 @@ class Ending(Protocol):
     """The exception that the last attempt's provider raised instead of a ``ProviderFault``."""
 
     @property
-    def end(self) -> End | None:
-        """None: it was left before its end."""
+    def machine(self) -> Attempts:
+        """Its ``end`` is None if the call was left before its end."""
 
     @property
     def error(self) -> RouterError | None:
@@ -148,7 +150,7 @@ def _list_failures(attempts: Sequence[Attempt], texts: Sequence[str]) -> str:
 
 def _verdict(call: Call, ending: Ending, failures: str) -> tuple[type[RouterError], str]:
     models = {attempt.model for attempt in call.attempts}
-    match ending.end:
+    match ending.machine.end:
         case End.TIMED_OUT:
             late = f"no answer within timeout_ms={call.timeout_ms}"
             return RouterTimeoutError, f"{late}; tried {failures}; allow more time or a faster model"
@@ -175,17 +177,10 @@ def event_of(data: wire.PushedEvent, caller: wire.Caller, id: str, at: float) ->
     )
 
 
-def facts_of(
-    call: Call,
-    used_nanos: int,
-    result: bytes | None,
-    *,
-    claim: wire.Claim | None,
-    run: wire.RunLimit | None,
-    event_ids: Sequence[str],
-) -> Facts:
+def facts_of(call: Call, hold: Admitted, used_nanos: int, result: bytes | None) -> Facts:
     """The outcome of an admitted call, for its settlement. ``used_nanos``: the most that it can have cost. ``result``:
     the answer to keep under its idempotency key."""
+    account, run = None if hold.left is None else hold.left.account, hold.run
     tokens: int | None = 0
     for attempt in call.attempts:
         usage = attempt.usage
@@ -203,7 +198,7 @@ def facts_of(
         tokens=tokens,
         run=run,
         run_nanos=None if run is None else used_nanos,
-        claim=claim,
+        claim=hold.claim,
         result=result,
-        event_ids=event_ids,
+        event_id=hold.event_id if account is not None and account.monthly_nanos else None,
     )

@@ -8,16 +8,14 @@ The storage answers with a ``Grant``. A call that ran settles it with its ``Fact
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from routewright._core.accounts.keys import is_made
-from routewright._core.accounts.settlement import THRESHOLDS
 from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
 from routewright._core.limits import OUTPUT_TOKENS, headers_of
@@ -71,7 +69,6 @@ class Admissions:
         self.is_immediate = isinstance(storage, ImmediateStorage) and not isinstance(accounts, SharedLimits)
         """The storage never waits, except for money that other calls hold."""
         self.queue = log.writer
-        self.event_ids = _EventIds(ids)
         self.ids = ids
         self.clock = clock
         self.default_timeout_ms = default_timeout_ms
@@ -114,7 +111,9 @@ class Admissions:
         tokens = read.tokens.high + (OUTPUT_TOKENS if cap is None else int(cap))
         deadline = started_at + (request.timeout_ms or self.default_timeout_ms) / 1000
         trace_id, at = self.ids("tr_"), self.clock.time()
-        return Admission(self, accounts, read, caller, run, left, patient, tokens, trace_id, at, started_at, deadline)
+        return Admission(
+            self, accounts, read, caller, run, left, patient, tokens, trace_id, at, started_at, deadline, self.event_id
+        )
 
     async def is_open(self, hold: Admission) -> bool:
         """Look up an unknown caller. True if nothing limits the call. A caller that had no account before is not held
@@ -143,22 +142,13 @@ class Admissions:
                 self._open.popitem(last=False)
         return True
 
+    def event_id(self, percent: int) -> str:
+        """The id of a threshold's event (``Facts.event_id``)."""
+        return self.ids("evt_")
+
     def _named(self, error: RouterError) -> RouterError:
         error.request_id = self.ids("req_")
         return error
-
-
-class _EventIds(Sequence[str]):
-    """Ids for threshold events, made only when a call crosses one."""
-
-    def __init__(self, ids: Ids) -> None:
-        self._ids = ids
-
-    def __len__(self) -> int:
-        return len(THRESHOLDS)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._ids("evt_")
 
 
 class Admission(Struct, eq=False):
@@ -180,6 +170,8 @@ class Admission(Struct, eq=False):
     """Unix seconds."""
     started_at: float
     deadline: float
+    event_id: Callable[[int], str]
+    """``Facts.event_id``."""
     claim: Claim | None = None
     windows: Sequence[WindowState] = ()
     """The rate limits when it was admitted."""
@@ -286,12 +278,6 @@ class Admission(Struct, eq=False):
             await in_time(self._accounts.widen(grant, nanos), self._shared.clock, self.deadline)
         except RouterError:
             return  # the reserved amount has to suffice
-
-    @property
-    def event_ids(self) -> Sequence[str]:
-        """Ids for the thresholds of its month that the call may cross."""
-        account = None if self.left is None else self.left.account
-        return self._shared.event_ids if account is not None and account.monthly_nanos else ()
 
     def release(self) -> None:
         """Release what it holds, without tokens. Safe to call twice. A forked child releases nothing of its parent."""

@@ -403,11 +403,6 @@ class Execution(Struct, eq=False):
         attempts = self.call.attempts
         return bool(attempts) and attempts[-1].delivered and self.machine.on_partial == "error"
 
-    @property
-    def end(self) -> End | None:
-        """How it ended, once it has."""
-        return self.machine.end
-
     def end_with(self, error: RouterError | None) -> None:
         """End with an error that is not a provider's fault, unless it has ended. None has no effect."""
         if error is not None and self.machine.end is None:

@@ -148,7 +148,7 @@ class Steps:
             if execution.exchange is not None:  # otherwise the outcome's code has closed it
                 is_late = fault.kind is FaultKind.TIMEOUT and fault.answered
                 execution.end_attempt(exchange, fault, abandoned=is_late)
-        if execution.end is not None and self._answer is None:  # as above
+        if execution.machine.end is not None and self._answer is None:  # as above
             self._conclude()
 
     @property

@@ -127,12 +127,11 @@ class TraceLog:
         if execution is not None:
             if call.request.budget is not None or (hold is not None and hold.run is not None):
                 used = execution.used
-            end = execution.end
+            end = execution.machine.end
             if not left and end is not None and end is not End.SUCCEEDED:
                 error = execution.error or self._failure(call, execution)
         if error is not None:
             error.trace_id, error.request_id = call.id, self._ids("req_")
-            error.cost_nanos = call.cost_nanos
         # a redactor need not read a prompt that no model can take
         is_unfit = isinstance(error, NoCandidates) and exceeds_windows(call.decision_input, call.board)
         capture = None if is_unfit else self.capture
@@ -141,6 +140,8 @@ class TraceLog:
             self.warmth.answered(call, served)
         ended_at = self.clock.monotonic() if at is None else at
         outcome = call.end(error, ended_at, used=used, captured=captured, is_booked=grant is not None)
+        if error is not None:
+            error.cost_nanos = call.cost_nanos
         data = None if execution is None else execution.data
         answer = Answer(call, outcome.board, outcome.output, outcome.tool_calls, data, outcome.reasoning)
         evicted = None
@@ -155,7 +156,7 @@ class TraceLog:
             hold.grant = None
             keeps = hold.claim is not None and served is not None and error is None
             result = msgspec.json.encode(answer.response) if keeps else None
-            facts = facts_of(call, call.used.nanos, result, claim=hold.claim, run=hold.run, event_ids=hold.event_ids)
+            facts = facts_of(call, hold, call.used.nanos, result)
         events: Sequence[wire.PutEvent] = ()
         sandbox = call.caller.environment == "sandbox"
         if error is not None or served is None or served.place or sandbox or not call.attempts or evicted is not None:

@@ -104,7 +104,7 @@ AT_S = 1_795_253_400.0
 NEXT_MONTH = "2026-12-01T00:00:00.000Z"
 NEXT_MONTH_S = 1_796_083_200.0
 RUN = RunLimit("r", 1_000)
-EVENTS = ("evt_1", "evt_2", "evt_3")
+EVENT_IDS = {50: "evt_1", 80: "evt_2", 100: "evt_3"}.__getitem__
 """Ids for the events of a settlement."""
 BIG = 2**62
 MONTH = "month:2026-11"

@@ -44,7 +44,7 @@ from .samples import (
     ALIKE,
     AT,
     BIG,
-    EVENTS,
+    EVENT_IDS,
     NEXT_MONTH,
     NOW,
     ODD_TEXTS,
@@ -209,7 +209,7 @@ class Settling(AccountsSuite):
 
     async def test_a_threshold_event_has_its_figures_and_is_stored(self, till: Till) -> None:
         await till.open(monthly_nanos=10_000_000_000)
-        events = await till.settle("c", make_row(charge=8_500_000_000), event_ids=EVENTS)
+        events = await till.settle("c", make_row(charge=8_500_000_000), event_id=EVENT_IDS)
         data = {"period": "2026-11", "threshold_percent": 50, "spent_usd": 8.5, "limit_usd": 10.0}
         first = StoredEvent(
             id="evt_1", type="billing.threshold_crossed", created_at=AT, data=data, account="acme",
@@ -218,7 +218,7 @@ class Settling(AccountsSuite):
         second = replace(first, id="evt_2", data=data | {"threshold_percent": 80})
         assert [*events] == [first, second]
         assert await till.storage.scan("acme", Events(), after=None, limit=9) == [second, first]
-        assert not await till.settle("c", make_row(charge=8_500_000_000), event_ids=EVENTS)
+        assert not await till.settle("c", make_row(charge=8_500_000_000), event_id=EVENT_IDS)
 
     async def test_a_threshold_is_emitted_again_for_another_limit_or_month(self, till: Till) -> None:
         await till.open(monthly_nanos=1_000)
@@ -412,7 +412,7 @@ async def _answer(till: Till, key: str) -> None:
 async def _told(till: Till, call: str, charge: int, *, at: str = AT) -> list[int]:
     """The thresholds that a charge crosses."""
     row = make_row(call, charge=charge, at=at)
-    events = await till.settle(call, row, event_ids=EVENTS, created_at=at)
+    events = await till.settle(call, row, event_id=EVENT_IDS, created_at=at)
     return [event.data["threshold_percent"] for event in events]
 
 

@@ -130,7 +130,7 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
     call = facts.id
     account = facts.caller.account
     hold = state.holds.get(call)
-    payer = state.account(account) if facts.event_ids else None  # first, because a damaged record raises
+    payer = state.account(account) if facts.event_id is not None else None  # first, because a damaged record raises
     purses = (hold and hold.purses) or _payers(shelf, facts)  # the account may have been set up during the call
     expired = shelf.unbook(account, call) if hold is None or call in state.expired else None
     keeps = None
@@ -207,8 +207,8 @@ def _payers(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
 
 def _crossed(state: State, shelf: Shelf, facts: Facts, account: Account, purses: Sequence[str]) -> list[StoredEvent]:
     """Events for newly reached thresholds. Each is sent once per month and limit, so again after a new limit."""
-    limit = account.monthly_nanos
-    if not limit or not purses[-1].startswith(_OF_MONTH):
+    limit, event_id = account.monthly_nanos, facts.event_id
+    if event_id is None or not limit or not purses[-1].startswith(_OF_MONTH):
         return []
     month = purses[-1]
     spent = state.purse(account.name, month).spent
@@ -223,7 +223,7 @@ def _crossed(state: State, shelf: Shelf, facts: Facts, account: Account, purses:
     crossed = [ThresholdCrossed(month.partition(":")[2], percent, usd(spent), usd(limit)) for percent in reached]
     return [
         StoredEvent(
-            id=facts.event_ids[THRESHOLDS.index(each.threshold_percent)],
+            id=event_id(each.threshold_percent),
             type=each.type,
             created_at=facts.created_at,
             data=to_builtins(each),
@@ -247,4 +247,4 @@ def bounded(facts: Facts, most_nanos: int) -> Facts:
         most_nanos -= cost
         plain = LedgerRow(request_id=row.request_id, attempt=row.attempt, at=row.at, key_id=row.key_id, note=_CUT)
         rows.append(replace(plain, cost_nanos=cost, charge_nanos=min(row.charge_nanos, cost)))
-    return replace(without_trace(facts), rows=tuple(rows), run_nanos=run_nanos, claim=None, result=None, event_ids=())
+    return replace(without_trace(facts), rows=tuple(rows), run_nanos=run_nanos, claim=None, result=None, event_id=None)

@@ -215,7 +215,8 @@ class MemoryAccounts:
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         """As ``protocols.Accounts`` says."""
         with self._lock.lock:
-            self._begin()
+            at = max(self.state.at, self._clock.monotonic())
+            self.state.begin(self.owner, at, at + LEASE_S)
             kept = self._storage.account_of(facts.caller.account)
             if facts.trace is not None:  # it may be refused: then nothing else is done
                 self._storage.keep_trace(kept, facts.trace, facts.snapshots)

@@ -77,7 +77,7 @@ def end_of(place: int, grant: Grant, facts: Facts, blobs: list[bytes | None]) ->
     return {
         "i": place, "account": caller.account, "id": facts.id, "is_release": False, "nanos": grant.nanos,
         "used": facts.tokens, "charge": charge, "run": run_nanos, "month": facts.created_at[:MONTH],
-        "created_at": facts.created_at, "tells": bool(facts.event_ids), "is_open": not is_paid or not rows,
+        "created_at": facts.created_at, "tells": facts.event_id is not None, "is_open": not is_paid or not rows,
         "environment": caller.environment, "result": result,
         "rows": [dict(zip(_NAMES, columns_of(row), strict=True)) for row in rows],
     }  # fmt: skip

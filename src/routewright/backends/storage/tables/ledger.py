@@ -20,7 +20,7 @@ from routewright.errors import StorageCorrupt
 from routewright.protocols import Clock, Facts
 from routewright.wire import Account, Ask, Environment, Key, LedgerRow, StoredEvent
 
-from .statements import Statements, insert, rows_where
+from .statements import Row, Statements, insert, rows_where
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ def row_of(columns: Sequence[Any]) -> LedgerRow:
     )  # fmt: skip
 
 
-def columns_of(row: LedgerRow) -> tuple[Any, ...]:
+def columns_of(row: LedgerRow) -> Row:
     """The ``ROW`` columns of a row."""
     least, most = row.cost_range_nanos or (None, None)
     return name_of(row.request_id, row.attempt), *_plain(row), least, most, row.overrun_nanos, row.note
@@ -193,8 +193,8 @@ class TableShelf:
 
     def __init__(self) -> None:
         self.state = State(self)
-        self._rows: list[tuple[Any, ...]] = []
-        self._kept: list[tuple[Any, ...]] = []
+        self._rows: list[Row] = []
+        self._kept: list[Row] = []
         self._found: dict[bytes, list[Any] | None] = {}
         """Answers that were read in this transaction."""
 
@@ -288,7 +288,8 @@ class TableShelf:
     def book(self, account: str, rows: Sequence[LedgerRow], purses: tuple[str, ...]) -> None:
         """Add new ledger rows."""
         names = text_of(purses) if purses else None
-        self._rows += [(account, *columns_of(row), names) for row in rows]
+        for row in rows:
+            self._rows.append((account, *columns_of(row), names))
 
     def keep(self, account: str, claim: bytes, environment: Environment, until: float, kept: KeptResult) -> None:
         """Add an answer."""
@@ -342,6 +343,10 @@ class TableShelf:
 
     def _flush_kept(self) -> None:
         n = self.connection.execute(_LAST_KEPT).fetchone()[0] + 1
-        insert(self.connection, _PUT_KEPT, [(n + place, *row) for place, row in enumerate(self._kept)])
-        insert(self.connection, _PUT_CLAIM, [(row[0], row[1], n + place) for place, row in enumerate(self._kept)])
+        results, claims = list[Row](), list[Row]()
+        for number, row in enumerate(self._kept, n):
+            results.append((number, *row))
+            claims.append((row[0], row[1], number))
+        insert(self.connection, _PUT_KEPT, results)
+        insert(self.connection, _PUT_CLAIM, claims)
         self._kept = []

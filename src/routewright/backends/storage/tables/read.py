@@ -19,7 +19,7 @@ from routewright.wire import SYSTEM_ACCOUNT, Trace, TraceItem
 from . import webhooks
 from .ledger import ROW, account_of, event_of, incident_of, key_of, row_of
 from .selection import CREATED_AT_CHARS, rows_of
-from .statements import Statements, rows_where
+from .statements import Row, Statements, rows_where
 
 T = TypeVar("T")
 Item = TypeVar("Item", bound=TraceItem)
@@ -317,7 +317,7 @@ def _ledger_page(
     return [row_of(row) for row in connection.execute(sql, (*values, max(0, limit))).fetchall()]
 
 
-def _sum_of(row: tuple[Any, ...]) -> wire.LedgerSum:
+def _sum_of(row: Row) -> wire.LedgerSum:
     day, provider, model, kind, rows, *halves = row
     amounts = [(high << _LOW_BITS) + low for high, low in zip(halves[::2], halves[1::2], strict=True)]
     read, written, cached, *money = amounts

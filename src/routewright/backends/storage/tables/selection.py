@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from routewright._core.trace.filter import METADATA, check_terms, texts_meant
 from routewright.wire import Selection, Term
 
-from .statements import Statements
+from .statements import Row, Statements
 
 CREATED_AT_CHARS = len("2026-11-22T09:30:00.000Z")
 _PROBED = 1_000
@@ -46,7 +46,7 @@ class Clause(NamedTuple):
     """A piece of SQL and its parameters."""
 
     sql: str
-    parameters: tuple[Any, ...] = ()
+    parameters: Row = ()
 
 
 def rows_of(

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 _IDS_AT_ONCE = (1, 4, 16, 100, 500)
 """Numbers of ids in one statement. The last id is repeated up to one of them, so that statements can be cached."""
@@ -28,6 +28,10 @@ class Cursor(Protocol):
         """All rows."""
 
 
+Row: TypeAlias = tuple[Any, ...]
+"""The values of a row, in the order of its columns."""
+
+
 class Statements(Protocol):
     """Runs statements in the common dialect of SQLite and PostgreSQL, with question marks for values."""
 
@@ -38,7 +42,7 @@ class Statements(Protocol):
         """Run one for each row of parameters."""
 
 
-def insert(connection: Statements, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+def insert(connection: Statements, sql: str, rows: Sequence[Row]) -> None:
     """Insert rows; their values go where ``sql`` has braces."""
     place, left = 0, len(rows)
     while left:

@@ -26,7 +26,7 @@ from routewright.wire import Counted, DecisionInput, Environment, Trace, TraceIt
 
 from .read import BODY, whole
 from .selection import rows_of
-from .statements import Statements, insert, rows_where
+from .statements import Row, Statements, insert, rows_where
 
 KEYS = "trace.created_at, trace.id, trace.n"
 STORED = (
@@ -65,12 +65,12 @@ class TraceRows(NamedTuple):
 
     id: str
     environment: Environment
-    columns: tuple[Any, ...]
+    columns: Row
     body: tuple[bytes, bytes | None, bytes | None]
-    tags: list[tuple[Any, ...]]
+    tags: list[Row]
     named: tuple[str, ...]
     """Its snapshots."""
-    counted: tuple[Any, ...]
+    counted: Row
 
 
 class Stored(NamedTuple):
@@ -159,12 +159,19 @@ def remove_traces(connection: Statements, account: str, ids: Sequence[str]) -> N
 
 def add_traces(connection: Statements, traces: Sequence[TraceRows]) -> None:
     """Insert new traces."""
-    n = connection.execute(_LAST).fetchone()[0] + 1
-    insert(connection, _PUT_TRACE, [(n + place, *each.columns) for place, each in enumerate(traces)])
-    insert(connection, _PUT_BODY, [(n + place, *each.body) for place, each in enumerate(traces)])
-    insert(connection, _PUT_TAG, [tag for each in traces for tag in each.tags])
-    insert(connection, _COUNT, [each.counted for each in traces])
-    _name(connection, [each.named for each in traces], 1)
+    columns, bodies, tags, counts, named = list[Row](), list[Row](), list[Row](), list[Row](), list[tuple[str, ...]]()
+    for number, rows in enumerate(traces, connection.execute(_LAST).fetchone()[0] + 1):
+        columns.append((number, *rows.columns))
+        bodies.append((number, *rows.body))
+        tags += rows.tags
+        counts.append(rows.counted)
+        named.append(rows.named)
+    insert(connection, _PUT_TRACE, columns)
+    insert(connection, _PUT_BODY, bodies)
+    if tags:
+        insert(connection, _PUT_TAG, tags)
+    insert(connection, _COUNT, counts)
+    _name(connection, named, 1)
 
 
 def rows_of_trace(account: str, trace: Trace, rollup_keys: Sequence[str], counted: Counted | None = None) -> TraceRows:
@@ -215,17 +222,18 @@ def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
     )
 
 
-def _counted(account: str, counted: Counted, rollup_keys: Sequence[str], sign: int) -> tuple[Any, ...]:
+def _counted(account: str, counted: Counted, rollup_keys: Sequence[str], sign: int) -> Row:
     """A row of ``uncounted``: the shape of a trace and its amounts."""
     group = group_of(counted, rollup_keys)
     shape = _shapes[group]
     if shape is None:
         shape = _encode((shape_of(counted, rollup_keys), rollup_keys))
         _shapes.put(group, shape)
-    return account, shape, sign, *(sign * amount for amount in amounts_of(counted))
+    amounts = amounts_of(counted)
+    return account, shape, sign, *(amounts if sign == 1 else [sign * amount for amount in amounts])
 
 
-def _tags(account: str, trace: TraceItem) -> Iterator[tuple[Any, ...]]:
+def _tags(account: str, trace: TraceItem) -> Iterator[Row]:
     for key, value in trace.metadata.items():
         text = text_of(value)
         if text is not None:
