@@ -59,7 +59,7 @@ async def run_tool(
         raw = _encoded(result)
         text = _cut(raw)
         output = {"result": text if text != raw or isinstance(result, str) else _shallow(raw)}
-    except Exception as failed:
+    except Exception as failed:  # a tool of the host may raise anything; the model is told
         said = f"the tool failed with {type(failed).__name__}"  # other messages may hold secrets
         if isinstance(failed, ToolFailed):
             with suppress(Exception):  # its ``__str__`` may fail
@@ -119,7 +119,7 @@ async def _ask(approve: Approve, name: str, arguments: dict[str, Any]) -> None:
         answer = approve(name, arguments)
         if isawaitable(answer):
             answer = await answer
-    except Exception as failed:
+    except Exception as failed:  # approve is the host's, too
         _log.warning("approve failed for tool %s", name, exc_info=True)
         raise ToolFailed(f"this call was not approved: approve failed with {type(failed).__name__}") from None
     if not isinstance(answer, bool):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from operator import attrgetter
 from queue import Empty, SimpleQueue
@@ -214,13 +215,11 @@ class Writer:
     def _try(self, requests: Sequence[Ending | PendingAsk], *, hurries: bool = False) -> None:
         """Run a tick. Errors do not end the thread. If one request may be the cause, each is tried separately; if an
         account is locked, each account."""
-        try:
-            self._tick(requests, hurries=hurries)
+        fault = self._fault_in(partial(self._tick, requests, hurries=hurries))
+        if fault is None:
             if hurries:
                 self._locked -= {each.account for each in requests}
             return
-        except Exception as error:
-            fault = self._server.fault_of(error)
         done = [each for each in requests if isinstance(each, PendingAsk) and each.is_done]
         self._answer([each for each in done if not each.is_given])
         left = [each for each in requests if each not in done and not each.is_given]
@@ -329,28 +328,37 @@ class Writer:
     def _settle(self, ending: Ending) -> None:
         """Book a call that ``tick`` has skipped."""
         fault = self._faults.get(None) or self._faults.get(ending.account)
-        try:
-            if fault is not None:
-                raise fault
-            ending.result = self._server.settle(ending)
-            self._ended(ending)
-        except Exception as error:
-            fault = ending.error = self._server.fault_of(error)
+        if fault is None:
+            fault = self._fault_in(partial(self._book, ending))
+        if fault is not None:
+            ending.error = fault
             state = state_of(fault) or ""
             if isinstance(fault, StorageUnavailable) and not state.startswith(COLLIDED):  # others fail at once
                 self._faults[ending.account if state == LOCKED else None] = fault
         self._answer([ending])
+
+    def _book(self, ending: Ending) -> None:
+        ending.result = self._server.settle(ending)
+        self._ended(ending)
 
     def _ended(self, ending: Ending) -> None:
         self._held.pop(ending.call, None)
         self._queues.free(ending.account)
 
     def _do(self, work: Work) -> None:
-        try:
+        def do() -> None:
             work.result = work.do()
-        except Exception as error:
-            work.error = self._server.fault_of(error)
+
+        work.error = self._fault_in(do)
         self._answer([work])
+
+    def _fault_in(self, work: Callable[[], object]) -> RouterError | None:
+        """Do something; returns what failed, as a fault of the storage."""
+        try:
+            work()
+        except Exception as error:  # of the driver, or a defect: it fails these requests, but not the thread
+            return self._server.fault_of(error)
+        return None
 
     def _tidy(self) -> None:
         for lost in self._server.transact(lambda _, transaction: transaction.expire_overdue(self.owner, self._lease_s)):
@@ -364,13 +372,15 @@ class Writer:
         again later."""
         if time.monotonic() < self._expires_at:
             return False
-        try:
-            spare_s = None if self._inline else self._lease_s
-            freed = self._server.transact(lambda _, transaction: transaction.expire(self.owner, spare_s))
-        except Exception as error:
+        spare_s, freed = None if self._inline else self._lease_s, list[str]()
+
+        def expire() -> None:
+            freed.extend(self._server.transact(lambda _, transaction: transaction.expire(self.owner, spare_s)))
+
+        fault = self._fault_in(expire)
+        if fault is not None:
             self._expires_at = time.monotonic() + AGAIN_S
-            _log.debug("holds of dead processes were not ended: %s", self._server.fault_of(error))
-            return False
+            _log.debug("holds of dead processes were not ended: %s", fault)
         for account in freed:
             self._queues.free(account)
         return bool(freed)

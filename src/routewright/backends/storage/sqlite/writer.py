@@ -233,7 +233,7 @@ class Writer:
         """Run requests. Unexpected errors fail the requests, but never the thread: all calls depend on it."""
         try:
             self._run(requests)
-        except Exception as error:
+        except Exception as error:  # a defect, since `_run` answers what fails
             _log.exception("the writer of %s failed", self._connections.path)
             left = [request for request in requests if not request.is_given]
             for request in left:
@@ -258,7 +258,7 @@ class Writer:
                     with suppress(sqlite3.Error):  # SQLite itself rolls back if the disk is full
                         connection.execute("ROLLBACK")
                     raise
-        except Exception as error:
+        except Exception as error:  # of SQLite, the disk, or what the requests do: it fails them, one by one
             self.transaction.fail()
             left = by_order[SETTLE] + by_order[WRITE] + by_order[ASK]  # without refused asks, which are answered
             if not self.transaction.is_careful and not is_of_the_file(error):
@@ -360,7 +360,7 @@ class Writer:
     def _answer_synced(self, replies: Sequence[Reply[Any]]) -> None:
         try:
             self.sync()
-        except Exception as error:
+        except Exception as error:  # of the disk: nothing of this batch is certain
             for reply in replies:
                 reply.error = self._fault_of(error)
         self._answer(replies)
