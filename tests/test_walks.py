@@ -10,6 +10,7 @@ from types import CodeType
 from typing import NamedTuple
 
 import pytest
+from benchmarks.doubles import MODELS
 
 from routewright import CallableProvider, Catalogue, Console, MemoryStorage, Router
 from tests import test_path as path
@@ -41,9 +42,7 @@ BUDGET, TIMEOUT, CHUNK, DOLLAR = walks()
 async def calls() -> AsyncIterator[tuple[Call, Call, Call]]:
     """A plain call, a streamed one and one of an account, each with a budget and a timeout."""
     storage = MemoryStorage()
-    router = Router(
-        providers=[CallableProvider(path.answer, models=path.MODELS)], catalogue=Catalogue(()), storage=storage
-    )
+    router = Router(providers=[CallableProvider(path.answer, models=MODELS)], catalogue=Catalogue(()), storage=storage)
     async with Console(storage, secret="a secret that is long enough for one") as console, router:
         caller = await console.authenticate(await path.new_key(console, budgets=True))
 

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar, get_args
 import anyio
 from msgspec.structs import replace
 
-from . import protocols
+from . import protocols, wire
 from ._core.analytics.report import checked_keys
 from ._core.attempts.faults import raised_in
 from ._core.cache.comparators import NormalisedEquality
@@ -59,25 +59,13 @@ from .policies import PolicyFile, Reload, watch
 from .protocols import options_of
 from .settings import Settings
 from .trace import TraceStore
-from .wire import (
-    CIRCUIT_TOPIC,
-    CacheSelection,
-    Caller,
-    Environment,
-    Notice,
-    Policy,
-    PolicyChanged,
-    PolicySnapshot,
-    RouteRequest,
-    TokenBounds,
-)
 from .wire.problems import shown
 
 T = TypeVar("T")
 
 # seconds after the start of closing by which each step ends (contract 1: two in all)
 WORKER_BY_S, CALLS_BY_S, TRACES_BY_S, PROVIDERS_BY_S, STORAGE_BY_S = 1.0, 1.1, 1.4, 1.7, 1.9
-ENVIRONMENTS: frozenset[Environment] = frozenset(get_args(Environment))
+ENVIRONMENTS: frozenset[wire.Environment] = frozenset(get_args(wire.Environment))
 CALLERS = 1_024
 """Size of the cache of checked callers."""
 SHOWN = 4
@@ -94,7 +82,7 @@ class Parts:
         self,
         providers: Sequence[protocols.Provider] | None,
         catalogue: Catalogue | None,
-        policies: Sequence[Policy] | PolicyFile,
+        policies: Sequence[wire.Policy] | PolicyFile,
         storage: protocols.Storage | None,
         guardrails: Sequence[protocols.Guardrail],
         settings: Settings | None,
@@ -103,7 +91,7 @@ class Parts:
         *,
         timeout: float | None = None,
         max_retries: int | None = None,
-        environment: Environment = "production",
+        environment: wire.Environment = "production",
         answers: Answers | None = None,
         faults: Faults | None = None,
     ) -> None:
@@ -122,13 +110,13 @@ class Parts:
             self._defaults = self._defaults._replace(max_retries=checked_retries(max_retries))
         self._policy_file = policies if isinstance(policies, PolicyFile) else None
         self._policies = () if isinstance(policies, PolicyFile) else checked_policies(policies)
-        self._published: list[PolicySnapshot] = []
+        self._published: list[wire.PolicySnapshot] = []
         self._discovery: Discovery | None = None
-        self._in_force: Sequence[Policy] = ()
+        self._in_force: Sequence[wire.Policy] = ()
         """The policies of ``_published``, as they were passed."""
         self._guardrails = checked_guardrails(guardrails)
         self.settings = settings
-        self.environment: Environment = environment
+        self.environment: wire.Environment = environment
         """The environment of callers that name none."""
         self.catalogue = Catalogue() if catalogue is None else catalogue
         self.storage: protocols.Storage = MemoryStorage(clock=settings.clock) if storage is None else storage
@@ -136,7 +124,7 @@ class Parts:
         retry = weakref.WeakMethod(self.name_policies)
         self._versions = PolicyNames(self.storage, self.worker, settings.clock, retry)
         self.ids = Ids(settings.clock, settings.rng)
-        self.resolve: Callable[[Caller], Caller] = lru_cache(CALLERS)(partial(_resolved, environment))
+        self.resolve: Callable[[wire.Caller], wire.Caller] = lru_cache(CALLERS)(partial(_resolved, environment))
         """Check a caller; a sandbox Router puts every caller in the sandbox."""
         self.tags = TagScopes()
         self.hooks = Hooks(self.worker, settings.clock)
@@ -233,11 +221,11 @@ class Parts:
             await in_thread(settings.clock, load)
             engine.counting.loaded.update(needed)
 
-    def fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
+    def fleet(self, environment: wire.Environment | Literal["hosted"]) -> Fleet:
         """The fleet of an environment; ``hosted``: of a host that makes its own calls and named no providers."""
         return self._fleets.get(environment) or self._after_discovery(lambda: self._kept_fleet(environment))
 
-    def _kept_fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
+    def _kept_fleet(self, environment: wire.Environment | Literal["hosted"]) -> Fleet:
         fleet = self._fleets.get(environment)
         if fleet is None:
             if environment == "production":
@@ -248,13 +236,13 @@ class Parts:
             fleet = self._fleets[environment] = self._make_fleet(environment)
         return fleet
 
-    def hosted(self, environment: Environment) -> Fleet:
+    def hosted(self, environment: wire.Environment) -> Fleet:
         """The fleet of a host that makes its own calls: the whole catalogue, unless providers were passed."""
         if self._named or environment == "sandbox":
             return self.fleet(environment)
         return self.fleet("hosted")
 
-    def shown(self, environment: Environment) -> str:
+    def shown(self, environment: wire.Environment) -> str:
         """Providers and models for ``repr``: the first few, and only those known without loading anything."""
         fleet = self._fleets.get(environment)
         providers = self._given if fleet is None else fleet.providers
@@ -320,7 +308,9 @@ class Parts:
 
         return PackedTokenCounter()
 
-    def _counter(self, request: RouteRequest, bounds: TokenBounds, encodings: Sequence[Vocabulary]) -> TokenBounds:
+    def _counter(
+        self, request: wire.RouteRequest, bounds: wire.TokenBounds, encodings: Sequence[Vocabulary]
+    ) -> wire.TokenBounds:
         return count_request(self._token_counter, request, bounds, encodings)
 
     @property
@@ -328,16 +318,16 @@ class Parts:
         """The response cache, if one was passed or a request has used it."""
         return self.caching if self._cache is not None or "caching" in vars(self) else None
 
-    async def tell_cache(self, caller: Caller, trace_id: str, score: float) -> None:
+    async def tell_cache(self, caller: wire.Caller, trace_id: str, score: float) -> None:
         """Pass feedback on an answer to the response cache."""
         trace = None if self.used_cache is None else await self.engine.log.find(caller, trace_id)
         if trace is not None:
             await self.caching.feedback(caller, trace, score)
 
-    async def forget_answers(self, account: str, environment: Environment | None) -> None:
+    async def forget_answers(self, account: str, environment: wire.Environment | None) -> None:
         """Remove an account's entries from the response cache."""
         if self.used_cache is not None:
-            await self.caching.remove(CacheSelection(account=account, environment=environment))
+            await self.caching.remove(wire.CacheSelection(account=account, environment=environment))
 
     @property
     def log(self) -> TraceLog:
@@ -381,7 +371,7 @@ class Parts:
         """Run something that may wait from plain code: in the worker, or inline on a virtual clock."""
         return at_once(async_fn(*args)) if self.settings.clock.virtual else self.worker.run(async_fn, *args)
 
-    def reload_policies(self, policies: Sequence[Policy] | None) -> list[PolicyChanged]:
+    def reload_policies(self, policies: Sequence[wire.Policy] | None) -> list[wire.PolicyChanged]:
         """Publish policies, or those now in the file, at once. If any is invalid, nothing changes."""
         engine = self.engine
         if policies is not None:
@@ -516,7 +506,7 @@ class Parts:
         self.running = engine
         return engine
 
-    def _make_fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
+    def _make_fleet(self, environment: wire.Environment | Literal["hosted"]) -> Fleet:
         models = self.catalogue.models
         providers: Sequence[protocols.Provider] = self._providers if environment != "hosted" else ()
         if environment == "hosted":  # a stand-in for every provider, for models that the host calls itself
@@ -543,7 +533,7 @@ class Parts:
         if coordination is not None:
 
             def tell(model: str, seconds: float) -> None:
-                notice = Notice(CIRCUIT_TOPIC, f"{environment} {seconds:.3f} {model}")
+                notice = wire.Notice(wire.CIRCUIT_TOPIC, f"{environment} {seconds:.3f} {model}")
                 self.worker.start_if_open(coordination.announce, notice)
 
             fleet.tell = tell
@@ -563,13 +553,13 @@ class Parts:
             self._given, self._variables = providers_from_environment(os.environ), variables_to_set()
         return self._given
 
-    def _publish(self) -> list[PolicySnapshot]:
+    def _publish(self) -> list[wire.PolicySnapshot]:
         if self._policy_file is None:
             return self._put_in_force(self._policies)
         with self._policy_file.policies() as policies:
             return self._put_in_force(policies)
 
-    def _put_in_force(self, policies: Sequence[Policy], fleet: Fleet | None = None) -> list[PolicySnapshot]:
+    def _put_in_force(self, policies: Sequence[wire.Policy], fleet: Fleet | None = None) -> list[wire.PolicySnapshot]:
         fleet = self._kept_fleet(self.environment) if fleet is None else fleet
         known = Known(fleet.pool.models, fleet.aliases)
         found = drawn(policies, known)
@@ -636,7 +626,7 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _resolved(environment: Environment, caller: Caller) -> Caller:
+def _resolved(environment: wire.Environment, caller: wire.Caller) -> wire.Caller:
     check_caller(caller)
     if environment == "sandbox" and caller.environment != "sandbox":
         return replace(caller, environment="sandbox")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic
 
+from routewright import wire
 from routewright._core.call import Call
 from routewright._core.limits import headers_of
 from routewright._core.routing.board import Board
@@ -13,27 +14,6 @@ from routewright._core.routing.decision import Decision
 from routewright._core.structured_output import Fit, Form
 from routewright._core.trace.spans import CACHE_HEADER
 from routewright.errors import NotFound
-from routewright.wire import (
-    DecisionInput,
-    OutputData,
-    OutputDelta,
-    Reasoning,
-    ReasoningData,
-    ReasoningDelta,
-    RouteCompleted,
-    RouteEvent,
-    RouteResponse,
-    RouteStarted,
-    Routing,
-    StartedData,
-    StartedRouting,
-    ToolCall,
-    ToolCallData,
-    ToolCallDelta,
-    Trace,
-    WindowState,
-    WindowUsage,
-)
 from routewright.wire.json_scan import quoted
 from routewright.wire.plain import PlainData, preformatted
 
@@ -47,27 +27,29 @@ else:
     T_co = TypeVar("T_co", covariant=True)
 
 
-DecideAgain = Callable[[DecisionInput], Decision]
+DecideAgain = Callable[[wire.DecisionInput], Decision]
 
 
 class Replayed:
     """Replaces the ``Call`` of a replayed answer."""
 
-    windows: Sequence[WindowState] = ()
+    windows: Sequence[wire.WindowState] = ()
     created_at = 0.0
     looked = None
 
-    def __init__(self, response: RouteResponse, trace: Trace | None, decide_again: DecideAgain) -> None:
+    def __init__(self, response: wire.RouteResponse, trace: wire.Trace | None, decide_again: DecideAgain) -> None:
         self.id = response.trace_id
         self._decide_again = decide_again
         self._response = response
         self._trace = trace
 
-    def response(self, output: str, tool_calls: list[ToolCall] | None, reasoning: Reasoning | None) -> RouteResponse:
+    def response(
+        self, output: str, tool_calls: list[wire.ToolCall] | None, reasoning: wire.Reasoning | None
+    ) -> wire.RouteResponse:
         return self._response
 
     @property
-    def trace(self) -> Trace:
+    def trace(self) -> wire.Trace:
         if self._trace is None:
             raise NotFound(f"trace {quoted(self.id)} is no longer stored, although its answer is")
         return self._trace.copy()
@@ -84,16 +66,16 @@ class Answer(PlainData, Generic[T_co]):
     """A served request. ``str(answer)`` is its text, ``response`` the route response (spec 2.2), and ``to_dict`` and
     ``to_json`` return that as plain data."""
 
-    _shape = RouteResponse
+    _shape = wire.RouteResponse
 
     def __init__(
         self,
         call: Call | Replayed,
         board: Board | None,
         output: str = "",
-        tool_calls: list[ToolCall] | None = None,
+        tool_calls: list[wire.ToolCall] | None = None,
         data: Any = None,
-        reasoning: Reasoning | None = None,
+        reasoning: wire.Reasoning | None = None,
     ) -> None:
         self._call = call
         self._board = board
@@ -101,7 +83,7 @@ class Answer(PlainData, Generic[T_co]):
         self._tool_calls = tool_calls
         self._data: T_co = data
         self._reasoning = reasoning
-        self._response: RouteResponse | None = None
+        self._response: wire.RouteResponse | None = None
 
     def __str__(self) -> str:
         return self.output
@@ -117,11 +99,11 @@ class Answer(PlainData, Generic[T_co]):
         return preformatted(self.output or repr(self))
 
     @property
-    def _plain(self) -> RouteResponse:
+    def _plain(self) -> wire.RouteResponse:
         return self.response
 
     @property
-    def response(self) -> RouteResponse:
+    def response(self) -> wire.RouteResponse:
         """The response as HTTP would send it."""
         if self._response is None:
             self._response = self._call.response(self._output, self._tool_calls, self._reasoning)
@@ -138,12 +120,12 @@ class Answer(PlainData, Generic[T_co]):
         return self._data
 
     @property
-    def tool_calls(self) -> list[ToolCall] | None:
+    def tool_calls(self) -> list[wire.ToolCall] | None:
         """The tool calls that the model requests."""
         return self._tool_calls
 
     @property
-    def reasoning(self) -> Reasoning | None:
+    def reasoning(self) -> wire.Reasoning | None:
         """The model's reasoning, in the form to send back with the assistant message of the next turn."""
         return self.response.reasoning
 
@@ -153,12 +135,12 @@ class Answer(PlainData, Generic[T_co]):
         return self.response.finish_reason
 
     @property
-    def routing(self) -> Routing:
+    def routing(self) -> wire.Routing:
         """How the request was served, and its cost."""
         return self.response.routing
 
     @property
-    def usage(self) -> WindowUsage:
+    def usage(self) -> wire.WindowUsage:
         """The rest of the request window."""
         return self.response.usage
 
@@ -186,7 +168,7 @@ class Answer(PlainData, Generic[T_co]):
         return self._call.id
 
     @property
-    def trace(self) -> Trace:
+    def trace(self) -> wire.Trace:
         """The call's trace, from memory."""
         return self._call.trace
 
@@ -206,32 +188,35 @@ def reread(form: Form, output: str) -> Any:
     return found.value if isinstance(found, Fit) else None
 
 
-def reasoning_data(reasoning: Reasoning, attempt: int) -> ReasoningData:
+def reasoning_data(reasoning: wire.Reasoning, attempt: int) -> wire.ReasoningData:
     """A model's thoughts as the data of an event."""
-    return ReasoningData(reasoning.text or "", reasoning.items, reasoning.provider, attempt)
+    return wire.ReasoningData(reasoning.text or "", reasoning.items, reasoning.provider, attempt)
 
 
-def events_again(response: RouteResponse) -> list[RouteEvent]:
+def events_again(response: wire.RouteResponse) -> list[wire.RouteEvent]:
     """The events of a finished call (contract 5), with its text in one piece."""
     routing = response.routing
-    begun = StartedRouting(response.primary_model, routing.fallback_chain, routing.policy_version)
+    begun = wire.StartedRouting(response.primary_model, routing.fallback_chain, routing.policy_version)
     events = events_before_end(
-        StartedData(response.trace_id, begun), response.output, response.tool_calls, response.reasoning
+        wire.StartedData(response.trace_id, begun), response.output, response.tool_calls, response.reasoning
     )
-    return [*events, RouteCompleted(len(events) + 1, response)]
+    return [*events, wire.RouteCompleted(len(events) + 1, response)]
 
 
 def events_before_end(
-    begun: StartedData, output: str, tool_calls: list[ToolCall] | None, reasoning: Reasoning | None = None
-) -> list[RouteEvent]:
+    begun: wire.StartedData,
+    output: str,
+    tool_calls: list[wire.ToolCall] | None,
+    reasoning: wire.Reasoning | None = None,
+) -> list[wire.RouteEvent]:
     """The events of a complete answer, except the last."""
     ids = count(1)
-    events: list[RouteEvent] = [RouteStarted(next(ids), begun)]
+    events: list[wire.RouteEvent] = [wire.RouteStarted(next(ids), begun)]
     if reasoning is not None:
-        events.append(ReasoningDelta(next(ids), reasoning_data(reasoning, 1)))
+        events.append(wire.ReasoningDelta(next(ids), reasoning_data(reasoning, 1)))
     if output:
-        events.append(OutputDelta(next(ids), OutputData(output, 1)))
+        events.append(wire.OutputDelta(next(ids), wire.OutputData(output, 1)))
     for place, call in enumerate(tool_calls or ()):
-        told = ToolCallData(place, call.id, call.function.name, call.function.arguments, 1)
-        events.append(ToolCallDelta(next(ids), told))
+        told = wire.ToolCallData(place, call.id, call.function.name, call.function.arguments, 1)
+        events.append(wire.ToolCallDelta(next(ids), told))
     return events

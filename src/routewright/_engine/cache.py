@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 
+from routewright import wire
 from routewright._core.alerts import LowHits
 from routewright._core.attempts.faults import raised_in
 from routewright._core.attempts.record import Attempt, cached_attempt
@@ -29,20 +30,6 @@ from routewright._runtime.fork import Guard
 from routewright._runtime.loop import Signal, at_once, in_thread
 from routewright._runtime.worker import Worker
 from routewright.protocols import AnswerComparator, BaseCache, Cache, Clock, Embedder, Guardrail, Rng, options_of
-from routewright.wire import (
-    CachedAnswer,
-    CacheEntry,
-    CacheEvicted,
-    CacheMatch,
-    CacheOpts,
-    CacheSelection,
-    CacheSpan,
-    Caller,
-    Finish,
-    Observation,
-    ToolCall,
-    Trace,
-)
 
 from .calibration import Calibrations, Judge, Space
 from .guardrails import GuardrailFailed, Screen, rest
@@ -60,7 +47,7 @@ POOR = 0.5
 """Feedback below this marks an answer as wrong."""
 MAX_ERROR = 0.01
 """Share of all requests that may get a wrong cached answer unless the request says otherwise (contract 6)."""
-DEFAULT = CacheOpts()
+DEFAULT = wire.CacheOpts()
 
 _log = logging.getLogger(__name__)
 
@@ -158,7 +145,7 @@ class Caching:
         return line
 
     def lookup(self, call: Call) -> Lookup:
-        options = call.request.cache if isinstance(call.request.cache, CacheOpts) else DEFAULT
+        options = call.request.cache if isinstance(call.request.cache, wire.CacheOpts) else DEFAULT
         keys = keys_of(
             call.request, call.caller, call.policy_version, call.fleet.candidates, self.embedder.name, options.namespace
         )
@@ -167,7 +154,7 @@ class Caching:
             question = None
         return Lookup(self, call.caller, partition, key, question, options, call.deadline)
 
-    async def _exact(self, lookup: Lookup, deadline: float, *, patient: bool) -> CacheEntry | None:
+    async def _exact(self, lookup: Lookup, deadline: float, *, patient: bool) -> wire.CacheEntry | None:
         has_asked = False
         while (flight := self._flights.setdefault(lookup.key, lookup)) is not lookup:
             if not flight.is_over and not has_asked:  # another process may have kept an answer
@@ -204,7 +191,7 @@ class Caching:
             lookup.land(entry)
         return entry
 
-    async def _led(self, lookup: Lookup, deadline: float) -> CacheEntry | None:
+    async def _led(self, lookup: Lookup, deadline: float) -> wire.CacheEntry | None:
         """The entry that another process makes. None if none does, or if it takes too long: this process makes the
         call."""
         now, entry = self.clock.monotonic(), None
@@ -218,8 +205,8 @@ class Caching:
             entry, now = await self._get(lookup, deadline), self.clock.monotonic()
         return entry
 
-    async def _get(self, lookup: Lookup, deadline: float) -> CacheEntry | None:
-        entry: CacheEntry | None = await self.asked(self.cache.get(lookup.key, self.clock.time()), deadline)
+    async def _get(self, lookup: Lookup, deadline: float) -> wire.CacheEntry | None:
+        entry: wire.CacheEntry | None = await self.asked(self.cache.get(lookup.key, self.clock.time()), deadline)
         return entry if entry is not None and lookup.allows(entry) else None
 
     async def _offer(self, lookup: Lookup) -> Offer | None:
@@ -231,7 +218,7 @@ class Caching:
         judge = partial(self.calibrations.judge, lookup.space, question, matches, lookup.bound)
         return await in_thread(self.clock, judge) if len(question) > LONG_QUESTION else judge()
 
-    async def near(self, lookup: Lookup) -> Sequence[CacheMatch] | None:
+    async def near(self, lookup: Lookup) -> Sequence[wire.CacheMatch] | None:
         """The entries nearest to a question that may serve it by age; None if it has no embedding."""
         lookup.space = self.calibrations.space(lookup.caller, lookup.options.namespace, self.embedder.name)
         embedding = self._embedded(lookup.question or "")
@@ -262,7 +249,7 @@ class Caching:
             _log.warning("the response cache failed: %s", raised_in(error))
             return None
 
-    def keep(self, lookup: Lookup, entry: CacheEntry) -> None:
+    def keep(self, lookup: Lookup, entry: wire.CacheEntry) -> None:
         """Keep an answer. Calls that wait for it, or come before it is kept, get it at once."""
         lookup.tell(entry)
         if self._waits:
@@ -271,16 +258,16 @@ class Caching:
         at_once(self.asked(self.cache.put(entry)))
         self.forget(lookup)
 
-    async def _put(self, lookup: Lookup, entry: CacheEntry) -> None:
+    async def _put(self, lookup: Lookup, entry: wire.CacheEntry) -> None:
         try:
             if lookup.may_be_kept:
                 await self.asked(self.cache.put(entry))
             if not lookup.may_be_kept:  # removed while it was being kept
-                await self.cache.remove(CacheSelection(account=entry.account, id=entry.id))
+                await self.cache.remove(wire.CacheSelection(account=entry.account, id=entry.id))
         finally:
             self.forget(lookup)
 
-    async def remove(self, which: CacheSelection) -> int:
+    async def remove(self, which: wire.CacheSelection) -> int:
         for flight in [*self._flights.values(), *self._overtaken]:
             if flight.is_meant(which):
                 flight.may_be_kept = False
@@ -297,32 +284,32 @@ class Caching:
         if lead is not None:
             self._worker.start_if_open(lambda: self.asked(lead(lookup.key, 0.0)))
 
-    async def feedback(self, caller: Caller, trace: Trace, score: float) -> None:
+    async def feedback(self, caller: wire.Caller, trace: wire.Trace, score: float) -> None:
         """Apply feedback on an answer: a poor answer is removed, and the calibration learns if it was a hit."""
-        span = next((each for each in trace.spans if isinstance(each, CacheSpan) and each.hit), None)
+        span = next((each for each in trace.spans if isinstance(each, wire.CacheSpan) and each.hit), None)
         if span is not None and span.features:
             space = self.calibrations.space(caller, span.namespace, self.embedder.name)
-            self.calibrations.learn(space, Observation(tuple(span.features), score >= POOR, 1.0))
+            self.calibrations.learn(space, wire.Observation(tuple(span.features), score >= POOR, 1.0))
         if score < POOR:
             made_by = trace.id if span is None else span.entry_trace_id
-            await self.remove(CacheSelection(account=caller.account, id=made_by))
+            await self.remove(wire.CacheSelection(account=caller.account, id=made_by))
 
 
 class Lookup(Struct, eq=False):
     """One call's look-up. Of several with the same request, the first is the flight that the others wait for."""
 
     caching: Caching
-    caller: Caller
+    caller: wire.Caller
     partition: bytes
     key: bytes
     question: str | None
     """The text for the similarity search; None: only an answer to the same request is found."""
-    options: CacheOpts
+    options: wire.CacheOpts
     deadline: float
     """The call's deadline; other calls do not wait longer."""
     is_over: bool = False
     """``entry`` is its result."""
-    entry: CacheEntry | None = None
+    entry: wire.CacheEntry | None = None
     was_left: bool = False
     """Its caller left, so another call may make the answer."""
     may_be_kept: bool = True
@@ -334,12 +321,12 @@ class Lookup(Struct, eq=False):
     space: Space = None  # type: ignore[assignment]  # set before there is an offer
     vector: Any = None
     offer: Offer | None = None
-    hit: CacheEntry | None = None
+    hit: wire.CacheEntry | None = None
     """The entry that serves the call."""
     served: Attempt | None = None
     """Its answer, in the form of an attempt."""
     line: LookLine | None = None
-    evicted: CacheEvicted | None = None
+    evicted: wire.CacheEvicted | None = None
     """An alert: too few hits in the last hour."""
 
     @property
@@ -348,24 +335,24 @@ class Lookup(Struct, eq=False):
         max_error = MAX_ERROR if options.max_error is None else options.max_error
         return Bound(None if options.threshold is not None else max_error, options.threshold, options.explore)
 
-    def allows(self, entry: CacheEntry) -> bool:
+    def allows(self, entry: wire.CacheEntry) -> bool:
         """True if an entry is young enough, and calls no tools unless the mode is ``exact``."""
         is_young = self.caching.clock.time() - entry.created_at < self.options.ttl_seconds
         return is_young and (entry.answer.tool_calls is None or self.options.mode == "exact")
 
-    def is_meant(self, which: CacheSelection) -> bool:
+    def is_meant(self, which: wire.CacheSelection) -> bool:
         """True if a selection covers its entry, or may cover its future entry."""
         if self.entry is not None:
             return selects(which, self.entry)
         is_same = which.key in (None, self.key) and which.partition in (None, self.partition)
         return which.account == self.caller.account and which.id is None and is_same
 
-    def land(self, entry: CacheEntry | None) -> None:
+    def land(self, entry: wire.CacheEntry | None) -> None:
         """Pass the result to waiting calls, and end the flight."""
         self.tell(entry)
         self.caching.forget(self)
 
-    def tell(self, entry: CacheEntry | None) -> None:
+    def tell(self, entry: wire.CacheEntry | None) -> None:
         """Pass the result to waiting calls."""
         with self.caching.guard.lock:
             if not self.is_over:
@@ -379,7 +366,7 @@ class Lookup(Struct, eq=False):
         self.was_left = True
         self.land(None)
 
-    def ended(self, call: Call, output: str, tool_calls: list[ToolCall] | None) -> None:
+    def ended(self, call: Call, output: str, tool_calls: list[wire.ToolCall] | None) -> None:
         """Keep the answer of a call if it may be kept, and learn from it."""
         served, options = call.served, self.options
         if tool_calls:
@@ -392,13 +379,13 @@ class Lookup(Struct, eq=False):
             self.land(None)
         else:
             now = self.caching.clock.time()
-            entry = CacheEntry(
+            entry = wire.CacheEntry(
                 call.id,
                 self.caller.account,
                 self.caller.environment,
                 self.partition,
                 self.key,
-                CachedAnswer(output, str(served.finish_reason), served.leg.id, served.provider, tool_calls),
+                wire.CachedAnswer(output, str(served.finish_reason), served.leg.id, served.provider, tool_calls),
                 served.cost_nanos,
                 now,
                 now + options.ttl_seconds,
@@ -413,7 +400,7 @@ class Lookup(Struct, eq=False):
                 self.caching.calibrations.compare(self.space, self.caller, self.offer, texts)
 
 
-async def _fits(entry: CacheEntry, guardrails: Sequence[Guardrail], form: Form | None, clock: Clock) -> bool:
+async def _fits(entry: wire.CacheEntry, guardrails: Sequence[Guardrail], form: Form | None, clock: Clock) -> bool:
     """True if a cached answer may be served: it has the requested type, and the present guardrails do not change it."""
     answer = entry.answer
     if form is not None and not answer.tool_calls and not isinstance(form.read(answer.output), Fit):
@@ -423,7 +410,7 @@ async def _fits(entry: CacheEntry, guardrails: Sequence[Guardrail], form: Form |
     screen = Screen(guardrails, as_json=False, resting=partial(rest, clock))
     try:
         await screen.feed(answer.output)
-        await screen.end(answer.output, answer.tool_calls or (), Finish(answer.finish_reason))
+        await screen.end(answer.output, answer.tool_calls or (), wire.Finish(answer.finish_reason))
     except GuardrailFailed:
         return False
     return screen.blocked is None and screen.output == answer.output

@@ -10,19 +10,12 @@ from math import inf
 from typing import Any
 from weakref import WeakMethod
 
+from routewright import wire
 from routewright._core.policy import Versions, own_version
 from routewright._runtime.loop import at_once, in_new_loop
 from routewright._runtime.worker import Detached, Worker
 from routewright.errors import InternalError, RouterError, StorageUnavailable, UnsupportedWrite
 from routewright.protocols import Clock, Storage
-from routewright.wire import (
-    SYSTEM_ACCOUNT,
-    CurrentRetention,
-    DeleteResults,
-    PolicyVersion,
-    PolicyVersions,
-    PutPolicyVersion,
-)
 
 from .storage import GuardedStorage, storage_faults
 
@@ -62,7 +55,7 @@ class Readiness:
     async def _ask(self, longest_s: float) -> str | None:
         with self._clock.deadline(self._clock.monotonic() + longest_s):
             self._step = "read"
-            unread = await _fault("read", partial(self._storage.read, SYSTEM_ACCOUNT, CurrentRetention()))
+            unread = await _fault("read", partial(self._storage.read, wire.SYSTEM_ACCOUNT, wire.CurrentRetention()))
             if unread is not None:
                 return unread
             if self._is_stuck():
@@ -77,7 +70,7 @@ class Readiness:
 
     async def _write(self) -> None:
         with suppress(UnsupportedWrite):  # a storage that keeps only traces; it answers all the same
-            await self._storage.apply(SYSTEM_ACCOUNT, [DeleteResults()])  # the system account has none
+            await self._storage.apply(wire.SYSTEM_ACCOUNT, [wire.DeleteResults()])  # the system account has none
 
     def _late(self, seconds: float) -> str:
         return f"the storage was not {self._step} within {seconds:g} s"
@@ -110,10 +103,10 @@ class PolicyNames:
         self._retry = retry
         self._own: Versions | None = None
         """Versions made here, for a storage that keeps none."""
-        self.unnamed: list[PutPolicyVersion] = []
+        self.unnamed: list[wire.PutPolicyVersion] = []
         """Policies with provisional versions of this process, because the storage was unavailable."""
 
-    def of(self, asked: list[PutPolicyVersion]) -> list[PolicyVersion]:
+    def of(self, asked: list[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
         self.unnamed, are_retried = [], bool(self.unnamed)
         if not asked:
             return []
@@ -130,18 +123,20 @@ class PolicyNames:
             return [*map(own_version, asked)]
         return [self._own.put(each)[0] for each in asked]
 
-    async def ask(self, asked: Sequence[PutPolicyVersion]) -> list[PolicyVersion]:
-        storage, query = self._storage, PolicyVersions(tuple(each.content for each in asked))
-        found: dict[str, PolicyVersion] = {each.content: each for each in await storage.read(SYSTEM_ACCOUNT, query)}
+    async def ask(self, asked: Sequence[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
+        storage, query = self._storage, wire.PolicyVersions(tuple(each.content for each in asked))
+        found: dict[str, wire.PolicyVersion] = {
+            each.content: each for each in await storage.read(wire.SYSTEM_ACCOUNT, query)
+        }
         new = [each for each in asked if each.content not in found]
         if new:
-            await storage.apply(SYSTEM_ACCOUNT, new)
-            found = {each.content: each for each in await storage.read(SYSTEM_ACCOUNT, query)}
+            await storage.apply(wire.SYSTEM_ACCOUNT, new)
+            found = {each.content: each for each in await storage.read(wire.SYSTEM_ACCOUNT, query)}
         if len(found) < len(query.contents):
             raise InternalError("the storage did not keep the policy versions that were written")
         return [found[content] for content in query.contents]
 
-    def _ask_now(self, asked: Sequence[PutPolicyVersion]) -> list[PolicyVersion]:
+    def _ask_now(self, asked: Sequence[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
         """``ask`` for plain code. In a new loop, since this thread may be the worker's."""
         if self._storage.is_immediate or self._clock.virtual:
             try:
@@ -149,7 +144,7 @@ class PolicyNames:
             except RuntimeError as error:
                 raise StorageUnavailable("the storage waits, but virtual time stands still in plain code") from error
 
-        async def ask_in_time() -> list[PolicyVersion]:
+        async def ask_in_time() -> list[wire.PolicyVersion]:
             with self._clock.deadline(self._clock.monotonic() + ASK_S):
                 return await self.ask(asked)
             raise StorageUnavailable(f"the storage did not answer within {ASK_S:g} s")

@@ -11,32 +11,13 @@ from typing import Self, assert_never
 import anyio
 import msgspec
 
+from routewright import wire
 from routewright._core.attempts.record import Attempt
 from routewright._core.call import Call
 from routewright._core.outcome import raise_failure
 from routewright._core.routing.plan import ID
 from routewright._core.trace.spans import CACHE_HEADER
 from routewright.errors import RouterError
-from routewright.wire import (
-    Caller,
-    Delta,
-    FallbackData,
-    Finish,
-    OutputData,
-    OutputDelta,
-    ReasoningDelta,
-    RouteCompleted,
-    RouteEvent,
-    RouteFallback,
-    RouteStarted,
-    StartedData,
-    StartedRouting,
-    StreamError,
-    ToolCallData,
-    ToolCallDelta,
-    ToolDelta,
-    error_envelope,
-)
 
 from .admission import Admission
 from .answer import Answer, events_again, events_before_end, reasoning_data
@@ -57,7 +38,7 @@ class Stream:
     Iterating over the stream itself yields the events of ``POST /v1/route`` as structs; the last is ``route.completed``
     or ``error``. Leaving the context ends the call, even while another task reads. Only one task may read."""
 
-    def __init__(self, engine: Engine, asked: RawRequest | Read, caller: Caller) -> None:
+    def __init__(self, engine: Engine, asked: RawRequest | Read, caller: wire.Caller) -> None:
         self._engine = engine
         self._asked = asked
         self._caller = caller
@@ -68,7 +49,7 @@ class Stream:
         self._error: RouterError | None = None
         """Why it failed."""
         self._hold: Admission | None = None
-        self._replay: deque[RouteEvent] | None = None
+        self._replay: deque[wire.RouteEvent] | None = None
         """Events of an earlier call with the same idempotency key, or of a cached answer."""
         self._event_id = 0
         self._told: tuple[int, int] = 0, 0
@@ -101,7 +82,7 @@ class Stream:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> RouteEvent:
+    async def __anext__(self) -> wire.RouteEvent:
         if self._reading:
             raise RuntimeError("two tasks read this stream at once; use one reader, or one stream per task")
         self._reading = True
@@ -130,10 +111,10 @@ class Stream:
                     if thought is not None:
                         self._after_thought = delivery
                         return thought
-                if type(delivery) is Delta:
+                if type(delivery) is wire.Delta:
                     self._event_id += 1
                     number = 0 if exchange is None else exchange.attempt.number
-                    return OutputDelta(self._event_id, OutputData(delivery.text, number))
+                    return wire.OutputDelta(self._event_id, wire.OutputData(delivery.text, number))
                 event = None if delivery is None else self._event(delivery, execution)
                 if event is not None:
                     return event
@@ -232,7 +213,7 @@ class Stream:
             hold.release()
             await self._engine.log.write_last(hold.trace_id)
 
-    async def _begin(self) -> RouteEvent:
+    async def _begin(self) -> wire.RouteEvent:
         """Admit the call and choose a model. Returns the first event, on a replay that of the earlier answer."""
         engine = self._engine
         try:
@@ -268,42 +249,44 @@ class Stream:
             self._headers = self._headers | {CACHE_HEADER: call.looked.header}
         served = call.served
         ignored = [] if call.asks is None else call.asks.ignored_by(legs[0].able)
-        begun = StartedData(call.id, StartedRouting(model, chain, call.policy_version, ignored))
+        begun = wire.StartedData(call.id, wire.StartedRouting(model, chain, call.policy_version, ignored))
         if served is not None:  # served from the cache
-            begun = StartedData(call.id, StartedRouting(served.model, chain, call.policy_version))
+            begun = wire.StartedData(call.id, wire.StartedRouting(served.model, chain, call.policy_version))
             self._replay = deque(events_before_end(begun, served.output, served.tool_calls))
             self._event_id = len(self._replay)
             return self._replay.popleft()
         self._event_id = 1
-        return RouteStarted(1, begun)
+        return wire.RouteStarted(1, begun)
 
     def _tell(self, error: BaseException | None) -> None:
         if self._hold is not None:
             self._hold.tell(error)
 
-    def _thought(self, attempt: Attempt) -> ReasoningDelta | None:
+    def _thought(self, attempt: Attempt) -> wire.ReasoningDelta | None:
         """The thoughts of an attempt that were not sent yet."""
         number, thoughts = attempt.number, attempt.thoughts or []
         since = self._told[1] if self._told[0] == number else 0
         self._told = number, len(thoughts)
         reasoning = attempt.reasoning(since)
-        return None if reasoning is None else ReasoningDelta(self._next_id(), reasoning_data(reasoning, number))
+        return None if reasoning is None else wire.ReasoningDelta(self._next_id(), reasoning_data(reasoning, number))
 
-    def _event(self, delivery: Delivery | AttemptStarted, execution: Execution) -> RouteEvent | None:
+    def _event(self, delivery: Delivery | AttemptStarted, execution: Execution) -> wire.RouteEvent | None:
         match delivery:
-            case ToolDelta(index, arguments, call_id, name):
+            case wire.ToolDelta(index, arguments, call_id, name):
                 number = execution.exchange.attempt.number if execution.exchange is not None else 0
-                return ToolCallDelta(self._next_id(), ToolCallData(index, call_id, name, arguments, number))
-            case Delta() | Finish():  # `__anext__` has yielded the text
+                return wire.ToolCallDelta(self._next_id(), wire.ToolCallData(index, call_id, name, arguments, number))
+            case wire.Delta() | wire.Finish():  # `__anext__` has yielded the text
                 return None
             case AttemptStarted(attempt, from_model, reason, restart):
                 if from_model is None or (from_model == attempt.model and not restart):
                     return None  # a silent second try
-                return RouteFallback(self._next_id(), FallbackData(from_model, attempt.model, reason, restart))
+                return wire.RouteFallback(
+                    self._next_id(), wire.FallbackData(from_model, attempt.model, reason, restart)
+                )
             case other:
                 assert_never(other)
 
-    async def _end_event(self, execution: Execution) -> RouteEvent:
+    async def _end_event(self, execution: Execution) -> wire.RouteEvent:
         self._answer, self._error = self._engine.log.conclude(execution.call, execution)
         if self._engine.log.commits or self._hold is not None:
             self._tell(self._error)
@@ -312,8 +295,8 @@ class Stream:
             finally:
                 await self._give_back()
         if self._error is None:
-            return RouteCompleted(self._event_id + 1, self._answer.response)
-        return StreamError(self._next_id(), msgspec.to_builtins(error_envelope(self._error)))
+            return wire.RouteCompleted(self._event_id + 1, self._answer.response)
+        return wire.StreamError(self._next_id(), msgspec.to_builtins(wire.error_envelope(self._error)))
 
     def _next_id(self) -> int:
         self._event_id += 1
@@ -334,7 +317,7 @@ class StreamText:
         try:
             while True:
                 event = await self._stream.__anext__()
-                if type(event) is OutputDelta:
+                if type(event) is wire.OutputDelta:
                     return event.data.text
         except StopAsyncIteration:
             self._stream.raise_failure()

@@ -15,25 +15,13 @@ from weakref import WeakSet
 import anyio
 import anyio.abc
 
+from routewright import wire
 from routewright._core.webhooks.endpoint import headers_for, opened
 from routewright._core.webhooks.outbox import ATTEMPT_S, DELAYS_S, MAX_ATTEMPTS, after_attempt, body_of
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import Signal
 from routewright.errors import RouterClosed, RouterError, StorageUnavailable, UnsupportedWrite
 from routewright.protocols import BaseStorage, Clock, ImmediateStorage, Storage, WebhookTransport, options_of
-from routewright.wire import (
-    SYSTEM_ACCOUNT,
-    ClaimDeliveries,
-    ClaimedDelivery,
-    DeliveryAttempt,
-    DeliveryState,
-    EndAttempt,
-    Endpoint,
-    PutEndpoint,
-    StoredEvent,
-    Write,
-    Written,
-)
 from routewright.wire.timestamps import timestamp
 
 from .storage import GuardedStorage
@@ -74,8 +62,8 @@ def wake(storage: Storage) -> None:
 
 
 async def post(
-    transport: WebhookTransport, clock: Clock, endpoint: Endpoint, event: StoredEvent, secrets: Sequence[str]
-) -> tuple[DeliveryAttempt, float | None]:
+    transport: WebhookTransport, clock: Clock, endpoint: wire.Endpoint, event: wire.StoredEvent, secrets: Sequence[str]
+) -> tuple[wire.DeliveryAttempt, float | None]:
     """Send an event to an endpoint once. Returns the outcome, and the seconds of a ``Retry-After``."""
     at, began, body = clock.time(), clock.monotonic(), body_of(event)
     status = retry_after_s = None
@@ -91,7 +79,7 @@ async def post(
         _log.exception("webhooks: the transport failed")
         error = "internal error"
     took_ms = round((clock.monotonic() - began) * 1000, 3)
-    return DeliveryAttempt(timestamp(at), took_ms, status, error), retry_after_s
+    return wire.DeliveryAttempt(timestamp(at), took_ms, status, error), retry_after_s
 
 
 class Dispatcher:
@@ -136,7 +124,7 @@ class Dispatcher:
         """Running attempts by endpoint."""
         self._answered: dict[str, bool] = {}
         """True if the last attempt succeeded, by endpoint."""
-        self._ended: list[EndAttempt] = []
+        self._ended: list[wire.EndAttempt] = []
         """Outcomes to be stored."""
         self._room: dict[str, int] = {}
         """The ``room`` of the last claim."""
@@ -198,7 +186,7 @@ class Dispatcher:
         counts, answered = self._in_flight, self._answered
         self._room = {id: (EACH if answered.get(id) else 1) - count for id, count in counts.items()}
         failing = frozenset(id for id, is_fine in answered.items() if not is_fine)
-        claim = ClaimDeliveries(
+        claim = wire.ClaimDeliveries(
             lease=lease,
             at=now,
             until=now + LEASE_S,
@@ -209,7 +197,7 @@ class Dispatcher:
             failing_limit=IN_FLIGHT // 2 - sum(counts.get(id, 0) for id in failing),
         )
         try:
-            (written,) = await self._apply(SYSTEM_ACCOUNT, claim)
+            (written,) = await self._apply(wire.SYSTEM_ACCOUNT, claim)
         except UnsupportedWrite:
             return inf
         except RouterError as error:
@@ -226,10 +214,10 @@ class Dispatcher:
             return self._poll_s  # due deliveries wait for an attempt to end
         return max(0.0, min(self._poll_s, claimed.next_at - now))
 
-    async def _attempt(self, claimed: ClaimedDelivery, claim: ClaimDeliveries) -> None:
+    async def _attempt(self, claimed: wire.ClaimedDelivery, claim: wire.ClaimDeliveries) -> None:
         endpoint, event = claimed.endpoint, claimed.event
-        state: DeliveryState = "waiting"  # stays so if cancelled: another process makes the attempt
-        attempt: DeliveryAttempt | None = None
+        state: wire.DeliveryState = "waiting"  # stays so if cancelled: another process makes the attempt
+        attempt: wire.DeliveryAttempt | None = None
         next_at = self._clock.time()
         try:
             if next_at > claim.until - ATTEMPT_S:  # the claim took so long that the lease would end first
@@ -251,7 +239,7 @@ class Dispatcher:
             if not self._in_flight[endpoint.id]:
                 del self._in_flight[endpoint.id]
             self._ended.append(
-                EndAttempt(
+                wire.EndAttempt(
                     endpoint_id=endpoint.id,
                     event_id=event.id,
                     lease=claim.lease,
@@ -265,7 +253,7 @@ class Dispatcher:
             if attempt is None or self._is_full or endpoint.id in self._room or not self._answered.get(endpoint.id):
                 self.wake()  # it is due again, or others waited for its end
 
-    def _learn(self, endpoint: Endpoint, state: DeliveryState, attempt: DeliveryAttempt) -> None:
+    def _learn(self, endpoint: wire.Endpoint, state: wire.DeliveryState, attempt: wire.DeliveryAttempt) -> None:
         """Remember if an endpoint works, and log changes."""
         if len(self._answered) > MOST_KNOWN:
             self._answered.clear()
@@ -277,7 +265,7 @@ class Dispatcher:
         elif is_fine and not was_fine:
             _log.info("webhook endpoint %s of %s works again", endpoint.id, endpoint.account)
 
-    async def _secrets(self, endpoint: Endpoint) -> list[str]:
+    async def _secrets(self, endpoint: wire.Endpoint) -> list[str]:
         """The live signing secrets. After a rotation of the root secret they are sealed anew, to survive the next
         one."""
         secrets, resealed = opened(endpoint, self._keys(), self._clock.time(), partial(token_bytes, 16))
@@ -287,7 +275,7 @@ class Dispatcher:
             _log.error("the signing secret of webhook endpoint %s cannot be read: %s", endpoint.id, hint)
         if resealed is not None:
             with suppress(RouterError):  # changed meanwhile, or the storage is unavailable: next time
-                await self._apply(endpoint.account, PutEndpoint(resealed, expect=endpoint, at=self._clock.time()))
+                await self._apply(endpoint.account, wire.PutEndpoint(resealed, expect=endpoint, at=self._clock.time()))
         return secrets
 
     async def _store(self) -> None:
@@ -299,7 +287,7 @@ class Dispatcher:
             while self._ended:
                 batch = self._ended[: self._size]
                 try:
-                    await self._apply(SYSTEM_ACCOUNT, *batch)
+                    await self._apply(wire.SYSTEM_ACCOUNT, *batch)
                 except StorageUnavailable as error:
                     self._note(error)
                     await self._clock.sleep(RETRY_S)
@@ -315,7 +303,7 @@ class Dispatcher:
             self._storing = False
         self._idle.set()
 
-    async def _apply(self, account: str, *writes: Write) -> list[Written]:
+    async def _apply(self, account: str, *writes: wire.Write) -> list[wire.Written]:
         return await self._guarded.apply(account, writes)
 
     def _note(self, error: RouterError) -> None:

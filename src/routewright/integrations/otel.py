@@ -14,20 +14,8 @@ from typing import Any, assert_never
 
 import msgspec
 
-from routewright import Router
+from routewright import Router, wire
 from routewright.router import Subscription
-from routewright.wire import (
-    CacheSpan,
-    Content,
-    DecisionSpan,
-    FallbackSpan,
-    GuardrailSpan,
-    ModelSpan,
-    StepSpan,
-    SubTraceSpan,
-    ToolSpan,
-    Trace,
-)
 from routewright.wire.ids import parse_traceparent, span_id_of
 
 from .semconv import (
@@ -110,7 +98,7 @@ class OpenTelemetry:
         """Export the calls of a Router from now on. Call the result, or leave it as a context manager, to stop."""
         return router.on_trace(self.tell)
 
-    def tell(self, call: Trace) -> None:
+    def tell(self, call: wire.Trace) -> None:
         """Export a finished call. Spans that are no attempts become children of the call, or events of the span they
         belong to."""
         began = (datetime.fromisoformat(call.created_at) - _EPOCH) // timedelta(milliseconds=1) * _MS
@@ -120,30 +108,30 @@ class OpenTelemetry:
         around, attempts = trace.set_span_in_context(whole, Context()), dict[int, Span]()
         for span in call.spans:
             start = began + round(span.start_ms * _MS)
-            if isinstance(span, ModelSpan):
+            if isinstance(span, wire.ModelSpan):
                 attempts[span.id] = self._attempt(call, span, around, start)
                 self._count(span)
                 continue
             about = attempts.get(span.parent_id or 0, whole)
             match span:
-                case DecisionSpan():
+                case wire.DecisionSpan():
                     rejected = sum(span.rejected.values())
                     told = {"token_count": span.token_count, "rejected": rejected, "digest": span.digest}
                     self._child(DECISION, around, told, start, span.duration_ms)
-                case CacheSpan():
+                case wire.CacheSpan():
                     self._child(CACHE, around, {"hit": span.hit}, start, span.duration_ms)
-                case FallbackSpan():
+                case wire.FallbackSpan():
                     told = {"from": span.from_model, "to": span.to_model, "reason": span.reason}
                     about.add_event(FALLBACK, _attributes(told), start)
-                case GuardrailSpan():
+                case wire.GuardrailSpan():
                     told = {"guardrail": span.name, "rule": span.rule, "stage": span.stage, "action": span.action}
                     about.add_event(GUARDRAIL, _attributes(told), start)
-                case StepSpan() | SubTraceSpan() | ToolSpan():
+                case wire.StepSpan() | wire.SubTraceSpan() | wire.ToolSpan():
                     self._child(f"{span.type} {span.name}", around, {}, start, span.duration_ms)
                 case _:
                     assert_never(span)
         for span in call.spans:  # last, since an ended span takes no events
-            if isinstance(span, ModelSpan):
+            if isinstance(span, wire.ModelSpan):
                 _end(attempts[span.id], began + round((span.start_ms + span.duration_ms) * _MS), span.error)
         _end(whole, began + round(call.duration_ms * _MS), call.error)
 
@@ -151,7 +139,7 @@ class OpenTelemetry:
         span = self._tracer.start_span(name, around, SpanKind.INTERNAL, _attributes(told), start_time=start)
         span.end(start + round(duration_ms * _MS))
 
-    def _attempt(self, call: Trace, span: ModelSpan, around: Context, start: int) -> Span:
+    def _attempt(self, call: wire.Trace, span: wire.ModelSpan, around: Context, start: int) -> Span:
         tokens = span.tokens
         told = self._of_model(span) | {
             "model": span.model,
@@ -166,14 +154,14 @@ class OpenTelemetry:
             "cached": None if tokens is None else tokens.cached,
         }
         if self._content and call.content is not None:  # on the attempt that served, otherwise on the last
-            attempts = [each for each in call.spans if isinstance(each, ModelSpan)]
+            attempts = [each for each in call.spans if isinstance(each, wire.ModelSpan)]
             if span is ([each for each in attempts if each.status == "ok"] or attempts)[-1]:
                 told |= _words(call.content, span)
         name = f"{OPERATION} {told['request_model']}"
         with _as_span(span_id_of(call.id, span.attempt)):
             return self._tracer.start_span(name, around, SpanKind.CLIENT, _attributes(told), start_time=start)
 
-    def _count(self, span: ModelSpan) -> None:
+    def _count(self, span: wire.ModelSpan) -> None:
         figures: list[tuple[str, float, dict[str, Any]]] = [("duration", span.duration_ms / 1000, {})]
         if span.ttft_ms is not None:
             figures.append(("first", span.ttft_ms / 1000, {}))
@@ -184,7 +172,7 @@ class OpenTelemetry:
             if word in self._histograms:
                 self._histograms[word].record(figure, _attributes(self._of_model(span) | more))
 
-    def _of_call(self, call: Trace) -> dict[str, Any]:
+    def _of_call(self, call: wire.Trace) -> dict[str, Any]:
         told = {
             "trace": call.id,
             "status": call.status,
@@ -199,7 +187,7 @@ class OpenTelemetry:
         }
         return {**told, "account": call.account, "key": call.key_id} if self._account else told
 
-    def _of_model(self, span: ModelSpan) -> dict[str, Any]:
+    def _of_model(self, span: wire.ModelSpan) -> dict[str, Any]:
         model = span.model.partition("/")[2] or span.model
         return {
             "operation": OPERATION,
@@ -240,7 +228,7 @@ def _as_span(span_id: str) -> Iterator[None]:
         _span_id.reset(before)
 
 
-def _parent(call: Trace) -> Context:
+def _parent(call: wire.Trace) -> Context:
     """The call's ``traceparent``. Without one the call starts a new trace, even if a span is active."""
     found = None if call.traceparent is None else parse_traceparent(call.traceparent)
     if found is None:
@@ -250,7 +238,7 @@ def _parent(call: Trace) -> Context:
     return trace.set_span_in_context(NonRecordingSpan(context), Context())
 
 
-def _words(content: Content, span: ModelSpan) -> dict[str, Any]:
+def _words(content: wire.Content, span: wire.ModelSpan) -> dict[str, Any]:
     told: dict[str, Any] = {}
     if content.messages is not None:
         said = [{"role": each.role, "parts": _parts(msgspec.to_builtins(each))} for each in content.messages]

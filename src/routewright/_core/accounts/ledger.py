@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from routewright import wire
 from routewright._core.idempotency import KeptResult
 from routewright.errors import UnsupportedWrite
-from routewright.wire import Environment, LedgerRow, LedgerSum, PutAccount, PutKey, RevokeKey, StoredEvent, Written
 from routewright.wire.timestamps import timestamp
 
 from .settlement import Expired, Shelf
@@ -23,12 +22,20 @@ T = TypeVar("T")
 _amounts = attrgetter("tokens.input", "tokens.output", "tokens.cached", "cost_nanos", "charge_nanos", "credit_nanos")
 INCIDENTS = 100  # the newest are kept
 WEEK_S = 7 * 24 * 3600.0  # how long events, and the times of their ``once`` keys, are kept
-BOOKED = PutAccount | PutKey | RevokeKey | wire.DeleteResults | wire.PutIncident | wire.PutEvent | wire.PutAgentState
+BOOKED = (
+    wire.PutAccount
+    | wire.PutKey
+    | wire.RevokeKey
+    | wire.DeleteResults
+    | wire.PutIncident
+    | wire.PutEvent
+    | wire.PutAgentState
+)
 """Writes that ``Books.put`` accepts."""
-MONEY = PutAccount | PutKey | RevokeKey | wire.AddCredit  # writes that change limits or money of callers
+MONEY = wire.PutAccount | wire.PutKey | wire.RevokeKey | wire.AddCredit  # writes that change limits or money of callers
 
 
-def key_of(row: LedgerRow) -> str:
+def key_of(row: wire.LedgerRow) -> str:
     """Sort key of a row within its account."""
     return f"{row.at}{row.request_id}/{row.attempt}"
 
@@ -36,9 +43,9 @@ def key_of(row: LedgerRow) -> str:
 def before(shelf: Shelf, account: str, write: object) -> object:
     """Current state of what a money write changes (``write_batch.Booked``)."""
     match write:
-        case PutAccount():
+        case wire.PutAccount():
             return shelf.account(account)
-        case PutKey(key):
+        case wire.PutKey(key):
             return shelf.key(account, key.id)
         case wire.AddCredit(id):
             return None if 0 in shelf.attempts(account, id) else shelf.sums(account, "account")[1]
@@ -49,67 +56,67 @@ class Books:
     """Data of one account except traces, in memory. Keeps the ``newest`` latest rows, events and answers, and the sums
     of all rows. Not thread-safe."""
 
-    def __init__(self, newest: int, emitted: Callable[[StoredEvent], object] = bool) -> None:
+    def __init__(self, newest: int, emitted: Callable[[wire.StoredEvent], object] = bool) -> None:
         """``emitted`` is called with each new event."""
         self._newest = newest
         self._emitted = emitted
         self.account: wire.Account | None = None
         self._keys: dict[str, wire.Key] = {}
-        self._rows: OrderedDict[tuple[str, int], LedgerRow] = OrderedDict()
+        self._rows: OrderedDict[tuple[str, int], wire.LedgerRow] = OrderedDict()
         self._expired: OrderedDict[str, Expired] = OrderedDict()
         self._sums: dict[tuple[str, str, str, wire.RowKind], list[int]] = {}
         """By day, provider, model and kind: the other fields of a ``LedgerSum``, in order."""
-        self._kept: OrderedDict[bytes, tuple[Environment, float, KeptResult]] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[wire.Environment, float, KeptResult]] = OrderedDict()
         """With environment and expiry in Unix seconds."""
-        self._events: OrderedDict[str, StoredEvent] = OrderedDict()
+        self._events: OrderedDict[str, wire.StoredEvent] = OrderedDict()
         self._told: dict[str, tuple[float, float]] = {}
         """By ``once``: Unix seconds of the last event, and when to forget it."""
         self.thresholds: dict[str, int] = {}  # highest threshold with an event, by month and limit
         self._incidents: dict[str, wire.Incident] = {}
-        self._states: OrderedDict[tuple[Environment, str], wire.PutAgentState] = OrderedDict()
+        self._states: OrderedDict[tuple[wire.Environment, str], wire.PutAgentState] = OrderedDict()
 
     @property
     def is_set_up(self) -> bool:
         """True if the account must not be evicted: it has terms or keys."""
         return self.account is not None or bool(self._keys)
 
-    def put(self, write: BOOKED) -> Written:
+    def put(self, write: BOOKED) -> wire.Written:
         """Apply one checked write."""
         match write:
-            case PutAccount(account):
+            case wire.PutAccount(account):
                 created, self.account = self.account is None, account
-                return Written(created)
-            case PutKey(key):
+                return wire.Written(created)
+            case wire.PutKey(key):
                 there = self._keys.get(key.id)
                 if there is not None and there.revoked_at is not None:
                     key = replace(key, revoked_at=there.revoked_at)
                 self._keys[key.id] = key
-                return Written(there is None)
-            case RevokeKey(key_id, at):
+                return wire.Written(there is None)
+            case wire.RevokeKey(key_id, at):
                 there = self._keys.get(key_id)
                 if there is None or there.revoked_at is not None:
-                    return Written(created=False, count=int(there is not None))
+                    return wire.Written(created=False, count=int(there is not None))
                 self._keys[key_id] = replace(there, revoked_at=at)
-                return Written(created=True)
+                return wire.Written(created=True)
             case wire.DeleteResults(environment):
                 old = _drop(self._kept, lambda kept: environment in (None, kept[0]))
                 states = _drop(self._states, lambda state: environment in (None, state.environment))
                 _drop(self._events, lambda event: environment in (None, event.environment))
-                return Written(created=False, count=old + states)
+                return wire.Written(created=False, count=old + states)
             case wire.PutIncident(incident):
                 created = incident.id not in self._incidents
                 self._incidents[incident.id] = incident
                 if len(self._incidents) > INCIDENTS:
                     del self._incidents[min(self._incidents.values(), key=_by_start).id]
-                return Written(created)
+                return wire.Written(created)
             case wire.PutEvent():
                 last = None if write.once is None else self._told.get(write.once)
                 if write.event.id in self._events or (last is not None and is_quiet(last[0], write)):
-                    return Written(created=False)
+                    return wire.Written(created=False)
                 if write.once is not None:
                     self._told[write.once] = write.at, forgotten_at(write)
                 self.emit(write.event)
-                return Written(created=True, events=(write.event,))
+                return wire.Written(created=True, events=(write.event,))
             case wire.PutAgentState():
                 return self._put_state(write)
 
@@ -120,7 +127,7 @@ class Books:
                 return sorted(self._keys.values(), key=lambda key: (key.created_at, key.id))
             case wire.LedgerSums(first, last):
                 rows = sorted((name, sums) for name, sums in self._sums.items() if first <= name[0] <= last)
-                return [LedgerSum(*name, sums[0], wire.Tokens(*sums[1:4]), *sums[4:]) for name, sums in rows]
+                return [wire.LedgerSum(*name, sums[0], wire.Tokens(*sums[1:4]), *sums[4:]) for name, sums in rows]
             case wire.AgentState():
                 for put in reversed(self._states.values()):
                     by_claim = query.claim is not None and put.claim == query.claim
@@ -170,7 +177,7 @@ class Books:
         """``attempt`` numbers of a call's rows."""
         return {attempt for request_id, attempt in self._rows if request_id == call}
 
-    def book(self, row: LedgerRow, purses: Sequence[str] = ()) -> bool:
+    def book(self, row: wire.LedgerRow, purses: Sequence[str] = ()) -> bool:
         """Store a row. False: it exists."""
         name = row.request_id, row.attempt
         if name in self._rows:
@@ -197,16 +204,16 @@ class Books:
         found = self._kept.get(claim)
         return None if found is None or found[1] <= now else found[2]
 
-    def keep(self, claim: bytes, environment: Environment, until: float, kept: KeptResult) -> None:
+    def keep(self, claim: bytes, environment: wire.Environment, until: float, kept: KeptResult) -> None:
         """Store an answer."""
         _put(self._kept, claim, (environment, until, kept), self._newest)
 
-    def emit(self, event: StoredEvent) -> None:
+    def emit(self, event: wire.StoredEvent) -> None:
         """Store an event and call ``emitted``."""
         _put(self._events, event.id, event, self._newest)
         self._emitted(event)
 
-    def _put_state(self, put: wire.PutAgentState) -> Written:
+    def _put_state(self, put: wire.PutAgentState) -> wire.Written:
         name = put.environment, put.id
         created = self._states.pop(name, None) is None and put.body is not None
         if put.body is not None:
@@ -214,9 +221,9 @@ class Books:
             if len(self._states) > self._newest:
                 oldest = next((each for each, state in self._states.items() if state.until < inf), name)
                 del self._states[oldest]
-        return Written(created)
+        return wire.Written(created)
 
-    def _sum(self, row: LedgerRow, sign: int) -> None:
+    def _sum(self, row: wire.LedgerRow, sign: int) -> None:
         name = row.at[:10], row.provider, row.model, row.kind
         sums = self._sums.setdefault(name, [0] * 9)
         for place, amount in enumerate((1, *_amounts(row), *(row.cost_range_nanos or [row.cost_nanos] * 2))):

@@ -12,25 +12,8 @@ import msgspec
 from msgspec.json import Decoder, encode
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import (
-    AudioPart,
-    Budget,
-    CacheControl,
-    CacheOpts,
-    Fallback,
-    FilePart,
-    ImagePart,
-    JsonObject,
-    Message,
-    NamedToolChoice,
-    Need,
-    Params,
-    ReasoningBudget,
-    Role,
-    RouteRequest,
-    Tool,
-)
 from routewright.wire.conversion import converted, rebuilt, without_nulls
 from routewright.wire.json_scan import finite, is_unicode, joined, scan
 from routewright.wire.problems import as_attribute, hint_for, shown, unshaped
@@ -44,57 +27,59 @@ STREAMED = Problem(
 )
 _NUMBERS = frozenset((int, float, type(None)))
 _ARGUMENTS = (
-    *(name for name in RouteRequest.__struct_fields__ if name not in ("messages", "stream")),
+    *(name for name in wire.RouteRequest.__struct_fields__ if name not in ("messages", "stream")),
     "timeout",
     "max_retries",
 )
-_SHAPES: JsonObject = {
+_SHAPES: wire.JsonObject = {
     "models": list[str],
     "prefer": str | list[str],
-    "fallback": Fallback,
-    "budget": Budget,
-    "cache": bool | CacheOpts,
-    "tools": list[Tool],
-    "tool_choice": str | NamedToolChoice,
-    "params": Params,
+    "fallback": wire.Fallback,
+    "budget": wire.Budget,
+    "cache": bool | wire.CacheOpts,
+    "tools": list[wire.Tool],
+    "tool_choice": str | wire.NamedToolChoice,
+    "params": wire.Params,
 }
-_NUMBERS_OF_PARAMS = attrgetter(*NUMBERS[Params])
-_WORDS_OF_PARAMS = attrgetter(*(name for name in Params.__struct_fields__ if name not in NUMBERS[Params]))
-_IMAGE, _TOOLS, _JSON, _TEMPERATURE, _TOP_P, _STOP, _SEED = map(int, list(Need)[:7])  # flags are slow to combine
-_TOOL_CHOICE, _IMAGE_URL, _JSON_OBJECT, _JSON_SCHEMA, _AUDIO, _FILE, _FILE_URL = map(int, list(Need)[7:14])
-_SERIAL_TOOLS, _REASONING, _NO_REASONING, _REASONING_TOKENS = map(int, list(Need)[14:18])
-_FLEX, _PRIORITY, _VERBOSITY, _CACHE_CONTROL, _REASONING_TOOLS, _REASONING_TOOL_CHOICE = map(int, list(Need)[18:24])
-_REASONING_SAMPLING, _REASONING_BRIEF, _REASONING_TOKENS_BRIEF, _HTTP_URL = map(int, list(Need)[24:28])
+_NUMBERS_OF_PARAMS = attrgetter(*NUMBERS[wire.Params])
+_WORDS_OF_PARAMS = attrgetter(*(name for name in wire.Params.__struct_fields__ if name not in NUMBERS[wire.Params]))
+_IMAGE, _TOOLS, _JSON, _TEMPERATURE, _TOP_P, _STOP, _SEED = map(int, list(wire.Need)[:7])  # flags are slow to combine
+_TOOL_CHOICE, _IMAGE_URL, _JSON_OBJECT, _JSON_SCHEMA, _AUDIO, _FILE, _FILE_URL = map(int, list(wire.Need)[7:14])
+_SERIAL_TOOLS, _REASONING, _NO_REASONING, _REASONING_TOKENS = map(int, list(wire.Need)[14:18])
+_FLEX, _PRIORITY, _VERBOSITY, _CACHE_CONTROL, _REASONING_TOOLS, _REASONING_TOOL_CHOICE = map(
+    int, list(wire.Need)[18:24]
+)
+_REASONING_SAMPLING, _REASONING_BRIEF, _REASONING_TOKENS_BRIEF, _HTTP_URL = map(int, list(wire.Need)[24:28])
 BRIEF_TOKENS = 1024  # the smallest reasoning budget of some models; their output cap must be larger
 _LEAST_TOP_P = 0.95  # some models refuse a lower top_p while they reason
-PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
-_DECODER = Decoder(RouteRequest, float_hook=finite)
+PLAIN_ROLES: dict[str, wire.Role] = {"user": "user", "assistant": "assistant", "system": "system"}
+_DECODER = Decoder(wire.RouteRequest, float_hook=finite)
 
 
-def decode_request(body: bytes) -> RouteRequest:
+def decode_request(body: bytes) -> wire.RouteRequest:
     """Decode and check the body of ``POST /v1/route``. Raises ``InvalidJson`` and ``ValidationFailed``."""
     return completed(shaped_request(body))
 
 
-def shaped_request(body: bytes) -> RouteRequest:
+def shaped_request(body: bytes) -> wire.RouteRequest:
     """Decode the body and check its types, but not the rules of ``completed``."""
     scan(body)
     try:
         return _DECODER.decode(body)
     except msgspec.ValidationError as error:
-        return without_nulls(unshaped(body), RouteRequest, "", error)
+        return without_nulls(unshaped(body), wire.RouteRequest, "", error)
 
 
 def as_request(
-    value: str | Sequence[Message | Mapping[str, object]] | Mapping[str, object] | RouteRequest,
+    value: str | Sequence[wire.Message | Mapping[str, object]] | Mapping[str, object] | wire.RouteRequest,
     overrides: Mapping[str, object],
-) -> RouteRequest:
+) -> wire.RouteRequest:
     """Build a request from what a caller passed. Overrides replace its fields. Dicts use the wire spelling; a struct is
     accepted wherever a dict is. Raises ``ValidationFailed``; paths into structs use attribute names."""
     try:
         return checked(_overridden(_request_of(value), overrides))
     except ValidationFailed as error:
-        whole = isinstance(value, RouteRequest)
+        whole = isinstance(value, wire.RouteRequest)
         structs = {name for name, given in overrides.items() if isinstance(given, msgspec.Struct)}
         found = [
             as_attribute(each) if whole or each.path.partition(".")[0] in structs else each for each in error.problems
@@ -103,9 +88,9 @@ def as_request(
 
 
 def sent_request(
-    value: bytes | str | Sequence[Message | Mapping[str, object]] | Mapping[str, object] | RouteRequest,
+    value: bytes | str | Sequence[wire.Message | Mapping[str, object]] | Mapping[str, object] | wire.RouteRequest,
     overrides: Mapping[str, Any],
-) -> RouteRequest:
+) -> wire.RouteRequest:
     """Build a request from what a server received. Bytes are the JSON of a whole request. An idempotency key in the
     overrides must equal the request's own. Raises ``InvalidJson`` and ``ValidationFailed``."""
     if isinstance(value, bytes):
@@ -125,33 +110,33 @@ def check_same_key(header: str | None, own: str | None) -> None:
         raise ValidationFailed.of(Problem("Idempotency-Key", problem, "send only one of the two"))
 
 
-def checked(request: RouteRequest) -> RouteRequest:
+def checked(request: wire.RouteRequest) -> wire.RouteRequest:
     """Check types and rules, and fill in goal and strategy. Idempotent. Structs are not validated when constructed, so
     their types are checked here. Raises ``ValidationFailed`` with up to ``MAX_PROBLEMS`` problems."""
-    return completed(request if _has_plain_types(request) else rebuilt(request, RouteRequest, ""))
+    return completed(request if _has_plain_types(request) else rebuilt(request, wire.RouteRequest, ""))
 
 
-def as_budget(value: Budget | Mapping[str, object]) -> Budget:
+def as_budget(value: wire.Budget | Mapping[str, object]) -> wire.Budget:
     """Build a budget from a struct or a dict in wire spelling. Raises ``ValidationFailed``."""
-    budget, found = rebuilt(value, Budget, "budget"), list[Problem]()
-    check_numbers(Budget, "budget.", budget, found)
+    budget, found = rebuilt(value, wire.Budget, "budget"), list[Problem]()
+    check_numbers(wire.Budget, "budget.", budget, found)
     if found:
-        raise ValidationFailed.of(*(map(as_attribute, found) if isinstance(value, Budget) else found))
+        raise ValidationFailed.of(*(map(as_attribute, found) if isinstance(value, wire.Budget) else found))
     return budget
 
 
-def needs_of(request: RouteRequest) -> int:
+def needs_of(request: wire.RouteRequest) -> int:
     """The abilities a checked request needs from a model, as bits of ``Need``."""
     needs = _TOOLS if request.tools else 0
     for part in (part for m in request.messages if type(m.content) is list for part in m.content):
-        if isinstance(part, ImagePart):
+        if isinstance(part, wire.ImagePart):
             scheme = part.image_url.url[:5].lower()
             needs |= _IMAGE if scheme == "data:" else _IMAGE | _IMAGE_URL
             if scheme == "http:":
                 needs |= _HTTP_URL
-        elif isinstance(part, FilePart):
+        elif isinstance(part, wire.FilePart):
             needs |= _FILE if part.file.file_data[:5].lower() == "data:" else _FILE | _FILE_URL
-        elif isinstance(part, AudioPart):
+        elif isinstance(part, wire.AudioPart):
             needs |= _AUDIO
     if request.tool_choice not in (None, "auto", "none"):
         needs |= _TOOL_CHOICE
@@ -177,7 +162,7 @@ def needs_of(request: RouteRequest) -> int:
         return needs if params.reasoning is None else needs | _NO_REASONING
     cap, brief = params.max_output_tokens, _REASONING_BRIEF
     needs |= _REASONING
-    if isinstance(params.reasoning, ReasoningBudget):
+    if isinstance(params.reasoning, wire.ReasoningBudget):
         needs, brief = needs | _REASONING_TOKENS, _REASONING_TOKENS_BRIEF
         if params.reasoning.max_tokens < BRIEF_TOKENS:
             needs |= brief
@@ -192,7 +177,7 @@ def needs_of(request: RouteRequest) -> int:
     return needs
 
 
-def wishes_of(request: RouteRequest) -> int:
+def wishes_of(request: wire.RouteRequest) -> int:
     """Requested vendor features that do not exclude a model without them, as bits of ``Need``."""
     wishes, params = 0, request.params
     if any(each is not None for each in _marks(request)):
@@ -207,12 +192,12 @@ def wishes_of(request: RouteRequest) -> int:
     return wishes
 
 
-def keeps_an_hour(request: RouteRequest) -> bool:
+def keeps_an_hour(request: wire.RouteRequest) -> bool:
     """True if a ``cache_control`` asks the vendor to cache the prompt for an hour."""
     return any(each is not None and each.ttl == "1h" for each in _marks(request))
 
 
-def _marks(request: RouteRequest) -> Iterator[CacheControl | None]:
+def _marks(request: wire.RouteRequest) -> Iterator[wire.CacheControl | None]:
     for tool in request.tools or ():
         yield tool.cache_control
     for message in request.messages:
@@ -220,17 +205,17 @@ def _marks(request: RouteRequest) -> Iterator[CacheControl | None]:
             yield from (part.cache_control for part in message.content)
 
 
-def _request_of(value: object) -> RouteRequest:
+def _request_of(value: object) -> wire.RouteRequest:
     if type(value) is list:
-        return RouteRequest(converted(value, list[Message], "messages"))
+        return wire.RouteRequest(converted(value, list[wire.Message], "messages"))
     if isinstance(value, str):
-        return RouteRequest([Message("user", value)])
-    if isinstance(value, RouteRequest):
+        return wire.RouteRequest([wire.Message("user", value)])
+    if isinstance(value, wire.RouteRequest):
         return value
     if isinstance(value, Mapping):
-        return converted(value, RouteRequest, "")
+        return converted(value, wire.RouteRequest, "")
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
-        return RouteRequest(converted(list(value), list[Message], "messages"))
+        return wire.RouteRequest(converted(list(value), list[wire.Message], "messages"))
     hint = "pass a string, a list of messages, a dict or a RouteRequest"
     raise ValidationFailed.of(Problem("", f"{shown(value)} is not a request", hint))
 
@@ -251,7 +236,7 @@ def _number(name: str, value: object, allowed: Range, hint: str) -> float:
     return value
 
 
-def _overridden(made: RouteRequest, overrides: Mapping[str, object]) -> RouteRequest:
+def _overridden(made: wire.RouteRequest, overrides: Mapping[str, object]) -> wire.RouteRequest:
     """The request with fields replaced by arguments. ``timeout`` and ``max_retries`` must agree with its own."""
     for name in overrides:
         if name == "messages":
@@ -275,8 +260,8 @@ def _overridden(made: RouteRequest, overrides: Mapping[str, object]) -> RouteReq
         _check_agrees("timeout", f"{seconds} s", "timeout_ms", made.timeout_ms, timeout_ms)
         made = replace(made, timeout_ms=timeout_ms)
     if retries is not None:
-        fallback, retries = made.fallback or Fallback(), checked_retries(retries)
-        if isinstance(fallback, Fallback):  # any other type is refused later
+        fallback, retries = made.fallback or wire.Fallback(), checked_retries(retries)
+        if isinstance(fallback, wire.Fallback):  # any other type is refused later
             _check_agrees("max_retries", retries, "fallback.maxRetries", fallback.max_retries, retries)
             made = replace(made, fallback=replace(fallback, max_retries=retries))
     return made
@@ -287,11 +272,11 @@ def _check_agrees(name: str, given: object, field: str, value: object, meant: in
         raise ValidationFailed.of(Problem(name, f"is {given}, but {field} is {shown(value)}", "pass only one of them"))
 
 
-def are_plain(messages: list[Message]) -> bool:
+def are_plain(messages: list[wire.Message]) -> bool:
     """True if all messages are plain text in a common role."""
     for message in messages:
         if (
-            type(message) is not Message
+            type(message) is not wire.Message
             or type(message.content) is not str
             or not (message.content.isascii() or is_unicode(message.content))
             or message.role not in PLAIN_ROLES
@@ -322,14 +307,14 @@ def _has_plain_types(request: Any) -> bool:
         and (request.models is None or (type(request.models) is list and all(map(_is_ascii, request.models))))
         and (
             budget is None
-            or (type(budget) is Budget and {type(budget.max_cost_usd), type(budget.max_tokens)} <= _NUMBERS)
+            or (type(budget) is wire.Budget and {type(budget.max_cost_usd), type(budget.max_tokens)} <= _NUMBERS)
         )
-        and (fallback is None or (type(fallback) is Fallback and fallback.models is None))
+        and (fallback is None or (type(fallback) is wire.Fallback and fallback.models is None))
         and (fallback is None or (fallback.on_partial is None and _is_number(fallback.max_retries)))
         and (
             params is None
             or (
-                type(params) is Params
+                type(params) is wire.Params
                 and {*map(type, _WORDS_OF_PARAMS(params))} == {type(None)}
                 and all(map(_is_number, _NUMBERS_OF_PARAMS(params)))
             )
@@ -349,7 +334,7 @@ def _is_ascii(value: object) -> bool:
 
 def checked_tags(given: Tags) -> Tags:
     """A checked copy of tags. Raises ``ValidationFailed`` if they are not JSON or too large."""
-    mine: JsonObject = rebuilt(given, JsonObject, "tags")
+    mine: wire.JsonObject = rebuilt(given, wire.JsonObject, "tags")
     _check_size("tags", mine, "")
     return mine
 
@@ -363,7 +348,7 @@ def joined_tags(outer: Tags, inner: Tags) -> Tags:
     return both
 
 
-def tagged(request: RouteRequest, tags: Tags) -> RouteRequest:
+def tagged(request: wire.RouteRequest, tags: Tags) -> wire.RouteRequest:
     """The request with tags added to its metadata, which wins. Raises ``ValidationFailed`` if that is too large."""
     own = request.metadata or {}
     both = {**tags, **own}

@@ -14,36 +14,10 @@ import msgspec
 from msgspec.json import encode
 from msgspec.structs import fields, replace
 
+from routewright import wire
 from routewright._core.addresses import problem_of_url
 from routewright._core.money import MOST_TOKENS, MOST_USD_PER_1M
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import (
-    AgentRequest,
-    AudioPart,
-    Budget,
-    CacheOpts,
-    Fallback,
-    Feature,
-    FilePart,
-    Goal,
-    ImagePart,
-    JsonObject,
-    Message,
-    Model,
-    NamedToolChoice,
-    Params,
-    Policy,
-    PolicyClass,
-    PolicyFallback,
-    PolicyWeights,
-    PriceTier,
-    Pricing,
-    ReasoningBudget,
-    RouteRequest,
-    ServicePrice,
-    Strategy,
-    Tool,
-)
 from routewright.wire.json_scan import beneath, joined, quoted
 from routewright.wire.problems import (
     EXACT,
@@ -140,38 +114,38 @@ _POLICY = {
     "timeout_ms": _TIMEOUT,
 }
 NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
-    RouteRequest: {"timeout_ms": _TIMEOUT},
-    AgentRequest: {
+    wire.RouteRequest: {"timeout_ms": _TIMEOUT},
+    wire.AgentRequest: {
         "max_steps": Range(1, 1_000, whole=True),
         "per_step_timeout_ms": _TIMEOUT,
         "total_budget_usd": Range(0),
     },
-    Fallback: {"max_retries": RETRIES},
-    Budget: {"max_cost_usd": Range(0), "max_tokens": COUNT},
-    ReasoningBudget: {"max_tokens": COUNT},
-    CacheOpts: {"max_error": _SHARE, "threshold": _SHARE, "ttl_seconds": Range(0, above=True), "explore": _SHARE},
-    Params: {
+    wire.Fallback: {"max_retries": RETRIES},
+    wire.Budget: {"max_cost_usd": Range(0), "max_tokens": COUNT},
+    wire.ReasoningBudget: {"max_tokens": COUNT},
+    wire.CacheOpts: {"max_error": _SHARE, "threshold": _SHARE, "ttl_seconds": Range(0, above=True), "explore": _SHARE},
+    wire.Params: {
         "temperature": Range(0, 2),
         "top_p": Range(0, 1, above=True),
         "max_output_tokens": COUNT,
         "seed": Range(-EXACT, EXACT, whole=True),
     },
-    Policy: _POLICY,
-    PolicyClass: _POLICY,
-    PolicyWeights: dict.fromkeys(PolicyWeights.__struct_fields__, Range(0, 100, whole=True)),
-    PolicyFallback: {"max_retries": RETRIES},
-    Model: {
+    wire.Policy: _POLICY,
+    wire.PolicyClass: _POLICY,
+    wire.PolicyWeights: dict.fromkeys(wire.PolicyWeights.__struct_fields__, Range(0, 100, whole=True)),
+    wire.PolicyFallback: {"max_retries": RETRIES},
+    wire.Model: {
         "context_window": _TOKENS,
         "max_output_tokens": _TOKENS,
         "quality": _SHARE,
         "ttft_s": Range(0, 3_600, above=True),
         "tokens_per_s": Range(0.001, 1_000_000),
     },
-    Pricing: {name: _USD_PER_1M for name in Pricing.__struct_fields__ if name.endswith("_usd")},
-    ServicePrice: {name: _USD_PER_1M for name in ServicePrice.__struct_fields__ if name.endswith("_usd")},
-    PriceTier: {
+    wire.Pricing: {name: _USD_PER_1M for name in wire.Pricing.__struct_fields__ if name.endswith("_usd")},
+    wire.ServicePrice: {name: _USD_PER_1M for name in wire.ServicePrice.__struct_fields__ if name.endswith("_usd")},
+    wire.PriceTier: {
         "above_tokens": _TOKENS,
-        **{name: _USD_PER_1M for name in PriceTier.__struct_fields__ if name.endswith("_usd")},
+        **{name: _USD_PER_1M for name in wire.PriceTier.__struct_fields__ if name.endswith("_usd")},
     },
 }
 """The range of every number in requests, policies and catalogues."""
@@ -191,18 +165,18 @@ def check_numbers(kind: type[msgspec.Struct], prefix: str, holder: object, found
             found.append(Problem(path, f"must be {allowed}, got {shown(value)}", example(path, allowed.sample)))
 
 
-def completed(request: RouteRequest) -> RouteRequest:
+def completed(request: wire.RouteRequest) -> wire.RouteRequest:
     """Check all rules, and fill in goal and strategy. Raises ``ValidationFailed``."""
     found: Problems = []
     _check_messages(request.messages, found)
-    if request.goal is not None and request.goal not in get_args(Goal):
+    if request.goal is not None and request.goal not in get_args(wire.Goal):
         found.append(no_choice("goal", request.goal))
-    if request.strategy is not None and request.strategy not in get_args(Strategy):
+    if request.strategy is not None and request.strategy not in get_args(wire.Strategy):
         found.append(no_choice("strategy", request.strategy))
     if request.policy_id == "":
         found.append(_empty("policy_id"))
     if request.timeout_ms is not None:
-        check_numbers(RouteRequest, "", request, found)
+        check_numbers(wire.RouteRequest, "", request, found)
     if request.idempotency_key is not None:
         size = len(request.idempotency_key.encode())
         if not 1 <= size <= MAX_KEY_BYTES:
@@ -211,14 +185,14 @@ def completed(request: RouteRequest) -> RouteRequest:
     if request.models is not None:
         check_whitelist("models", request.models, found)
     if request.fallback is not None:
-        check_numbers(Fallback, "fallback.", request.fallback, found)
+        check_numbers(wire.Fallback, "fallback.", request.fallback, found)
         check_ids("fallback.models", request.fallback.models or [], found)
     prefer = [request.prefer] if isinstance(request.prefer, str) else request.prefer
     if prefer is not None:
         check_ids("prefer", prefer, found)
     if request.budget is not None:
-        check_numbers(Budget, "budget.", request.budget, found)
-    if isinstance(request.cache, CacheOpts):
+        check_numbers(wire.Budget, "budget.", request.budget, found)
+    if isinstance(request.cache, wire.CacheOpts):
         check_cache("cache", request.cache, found)
     if request.tools is not None or request.tool_choice is not None:
         check_tools(request.tools or [], request.tool_choice, found)
@@ -288,7 +262,7 @@ def _empty(path: str) -> Problem:
     return Problem(path, "must not be empty", "fill it in")
 
 
-def _check_messages(messages: list[Message], found: Problems) -> None:
+def _check_messages(messages: list[wire.Message], found: Problems) -> None:
     if not messages:
         found.append(Problem("messages", "must hold at least one message", example("messages")))
     elif len(messages) > MAX_MESSAGES:
@@ -301,7 +275,7 @@ def _check_messages(messages: list[Message], found: Problems) -> None:
                 _check_message(f"messages[{index}]", message, found)
 
 
-def _check_message(path: str, message: Message, found: Problems) -> None:
+def _check_message(path: str, message: wire.Message, found: Problems) -> None:
     content, calls, role = message.content, message.tool_calls, message.role
     if content is None and not (role == "assistant" and calls):
         hint = "only an assistant message with tool_calls may go without"
@@ -310,17 +284,17 @@ def _check_message(path: str, message: Message, found: Problems) -> None:
         if not content:
             found.append(Problem(f"{path}.content", "must hold at least one part", "send a text instead"))
         for index, part in enumerate(content):
-            if isinstance(part, ImagePart) and not part.image_url.url[:11].lower().startswith(IMAGE_SCHEMES):
+            if isinstance(part, wire.ImagePart) and not part.image_url.url[:11].lower().startswith(IMAGE_SCHEMES):
                 problem = "must begin with https://, http:// or data:image/"  # hides the image: errors are logged
                 hint = "pass the URL of the image, or the image itself as a data: URL"
                 found.append(Problem(f"{path}.content[{index}].image_url.url", problem, hint))
-            elif isinstance(part, FilePart) and not part.file.file_data[:28].lower().startswith(FILE_SCHEMES):
+            elif isinstance(part, wire.FilePart) and not part.file.file_data[:28].lower().startswith(FILE_SCHEMES):
                 problem = f"must begin with {' or '.join(FILE_SCHEMES)}"
                 hint = "send a PDF as base64 or by URL; send other files as text"
                 found.append(Problem(f"{path}.content[{index}].file.file_data", problem, hint))
-            elif isinstance(part, AudioPart) and not part.input_audio.data:
+            elif isinstance(part, wire.AudioPart) and not part.input_audio.data:
                 found.append(_empty(f"{path}.content[{index}].input_audio.data"))
-            elif isinstance(part, AudioPart) and (":" in part.input_audio.data or "." in part.input_audio.data):
+            elif isinstance(part, wire.AudioPart) and (":" in part.input_audio.data or "." in part.input_audio.data):
                 # some hosts would fetch an address
                 hint = "send the recording itself as base64, without 'data:' before it"
                 found.append(Problem(f"{path}.content[{index}].input_audio.data", "is not base64", hint))
@@ -393,9 +367,9 @@ def check_phrases(path: str, phrases: Sequence[object], found: Problems) -> None
             found.append(Problem(f"{path}[{index}]", f"must be a string, got {shown(phrase)}", 'for example "x-ray"'))
 
 
-def check_cache(path: str, cache: CacheOpts, found: Problems) -> None:
+def check_cache(path: str, cache: wire.CacheOpts, found: Problems) -> None:
     """Check the ranges of cache options, and that ``max_error`` and ``threshold`` are not both set."""
-    check_numbers(CacheOpts, f"{path}.", cache, found)
+    check_numbers(wire.CacheOpts, f"{path}.", cache, found)
     if cache.namespace == "":
         found.append(_empty(f"{path}.namespace"))
     if cache.max_error is not None and cache.threshold is not None:
@@ -403,7 +377,7 @@ def check_cache(path: str, cache: CacheOpts, found: Problems) -> None:
         found.append(Problem(path, "has both max_error and threshold", hint))
 
 
-def check_tools(tools: list[Tool], choice: str | NamedToolChoice | None, found: Problems) -> None:
+def check_tools(tools: list[wire.Tool], choice: str | wire.NamedToolChoice | None, found: Problems) -> None:
     declared: dict[str, None] = {}
     for index, tool in enumerate(tools):
         path, name = f"tools[{index}]", tool.function_spec.name
@@ -419,7 +393,7 @@ def check_tools(tools: list[Tool], choice: str | NamedToolChoice | None, found: 
         if name in declared:
             found.append(Problem(path, f"declares {quoted(name)} again", "give each tool its own name"))
         declared[name] = None
-    if isinstance(choice, NamedToolChoice):
+    if isinstance(choice, wire.NamedToolChoice):
         _check_declared("tool_choice.function.name", choice.function.name, declared, found)
     elif choice is not None and choice not in TOOL_MODES:
         _check_declared("tool_choice", choice, declared, found)
@@ -443,9 +417,9 @@ def _check_function_name(path: str, name: object, found: Problems) -> None:
         found.append(Problem(path, f"must be a name, got {shown(name)}", hint))
 
 
-def check_params(params: Params, found: Problems) -> None:
+def check_params(params: wire.Params, found: Problems) -> None:
     """Check the parameters of a request or policy."""
-    check_numbers(Params, "params.", params, found)
+    check_numbers(wire.Params, "params.", params, found)
     stops = params.stop if isinstance(params.stop, list) else [params.stop]
     if len(stops) > MAX_STOPS:
         problem = f"has {len(stops)} strings, at most {MAX_STOPS} are allowed"
@@ -471,8 +445,8 @@ def check_params(params: Params, found: Problems) -> None:
             if not isinstance(inner.get("schema"), dict):
                 problem = f"must be a JSON schema object, got {shown(inner.get('schema'))}"
                 found.append(Problem(f"{path}.schema", problem, 'for example {"type": "object"}'))
-    if isinstance(params.reasoning, ReasoningBudget):
-        check_numbers(ReasoningBudget, "params.reasoning.", params.reasoning, found)
+    if isinstance(params.reasoning, wire.ReasoningBudget):
+        check_numbers(wire.ReasoningBudget, "params.reasoning.", params.reasoning, found)
         cap = params.max_output_tokens
         if cap is not None and params.reasoning.max_tokens >= cap:
             problem = f"is {params.reasoning.max_tokens:g}, which uses up max_output_tokens={cap:g}"
@@ -484,7 +458,7 @@ def check_params(params: Params, found: Problems) -> None:
         found += [Problem(beneath(path, place), "is set by the router", hint) for place in islice(places, MAX_PROBLEMS)]
 
 
-def check_costs_nothing(params: Params | None) -> None:
+def check_costs_nothing(params: wire.Params | None) -> None:
     """Raise ``ValidationFailed`` for vendor fields whose cost cannot be estimated."""
     for provider, own in () if params is None or params.extra is None else params.extra.items():
         for key in own:
@@ -506,7 +480,7 @@ def _places_of(keys: Collection[str], holder: Any) -> Iterator[str]:
             yield from (beneath(joined("", key), place) for place in _places_of(keys, inner))
 
 
-URLS: tuple[Feature, ...] = ("image_url", "file_url", "http_url", "caller_url")
+URLS: tuple[wire.Feature, ...] = ("image_url", "file_url", "http_url", "caller_url")
 """Features of providers that fetch URLs."""
 
 
@@ -523,7 +497,7 @@ def checked_caller_extra(names: object, path: str = "caller_extra") -> frozenset
     return frozenset(names)
 
 
-def check_caller_extra(extra: Mapping[str, JsonObject], allowed: Mapping[str, frozenset[str]]) -> None:
+def check_caller_extra(extra: Mapping[str, wire.JsonObject], allowed: Mapping[str, frozenset[str]]) -> None:
     """Raise ``ValidationFailed`` for vendor fields that a caller with a key may not send. ``allowed``: the fields of
     each provider; a name with a dot allows a key inside an object. Other providers have ``CALLER_EXTRA``."""
     problems: Problems = []
@@ -544,7 +518,7 @@ def check_caller_extra(extra: Mapping[str, JsonObject], allowed: Mapping[str, fr
 
 
 def _refused_fields(
-    own: JsonObject, allowed: Collection[tuple[str, ...]], before: tuple[str, ...] = ()
+    own: wire.JsonObject, allowed: Collection[tuple[str, ...]], before: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, ...]]:
     for key, value in own.items():
         path = (*before, key)
@@ -556,14 +530,14 @@ def _refused_fields(
             yield path
 
 
-def check_public_urls(messages: Sequence[Message]) -> None:
+def check_public_urls(messages: Sequence[wire.Message]) -> None:
     """Raise ``ValidationFailed`` for images and files whose URL is not an ``https://`` URL of a public host."""
     problems = filter(None, (problem_of_url(path, url) for path, url in _urls_of(messages)))
     if first := [*islice(problems, MAX_PROBLEMS)]:
         raise ValidationFailed.of(*first)
 
 
-def check_https(messages: Sequence[Message]) -> None:
+def check_https(messages: Sequence[wire.Message]) -> None:
     """Raise ``ValidationFailed`` for images and files whose URL begins with ``http://``."""
     hint = "use https://, or send the image as a data: URL"
     paths = [path for path, url in _urls_of(messages) if url[:7].lower() == "http://"]
@@ -572,14 +546,14 @@ def check_https(messages: Sequence[Message]) -> None:
         raise ValidationFailed.of(*(Problem(path, problem, hint) for path in paths[:MAX_PROBLEMS]))
 
 
-def _urls_of(messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
+def _urls_of(messages: Sequence[wire.Message]) -> Iterator[tuple[str, str]]:
     """The URLs of images and files, with their paths. Images and files sent as ``data:`` have none."""
     for place, message in enumerate(messages):
         for index, part in enumerate(message.content if isinstance(message.content, list) else ()):
             path = f"messages[{place}].content[{index}]"
-            if isinstance(part, ImagePart) and not _is_data(part.image_url.url):
+            if isinstance(part, wire.ImagePart) and not _is_data(part.image_url.url):
                 yield f"{path}.image_url.url", part.image_url.url
-            elif isinstance(part, FilePart) and not _is_data(part.file.file_data):
+            elif isinstance(part, wire.FilePart) and not _is_data(part.file.file_data):
                 yield f"{path}.file.file_data", part.file.file_data
 
 
@@ -587,13 +561,13 @@ def _is_data(url: str) -> bool:
     return url[:5].lower() == "data:"
 
 
-def _check_fields(place: str, value: JsonObject, found: Problems) -> None:
+def _check_fields(place: str, value: wire.JsonObject, found: Problems) -> None:
     for key in value:
         if len(found) < MAX_PROBLEMS and key not in known_places().fields[place]:
             found.append(Problem(joined(place, key), "is not a field", hint_for(key, place)))
 
 
-def check_metadata(metadata: JsonObject, found: Problems) -> None:
+def check_metadata(metadata: wire.JsonObject, found: Problems) -> None:
     """Report metadata that is too large."""
     size = len(encode(metadata))
     if size > MAX_METADATA_BYTES:

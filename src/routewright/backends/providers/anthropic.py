@@ -14,21 +14,8 @@ from typing import NoReturn, Unpack
 
 import msgspec
 
+from routewright import wire
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.wire import (
-    Delta,
-    FaultKind,
-    FilePart,
-    ImagePart,
-    JsonObject,
-    Message,
-    TextPart,
-    Thought,
-    Tool,
-    ToolCall,
-    UpstreamCall,
-    Usage,
-)
 from routewright.wire.json_scan import object_in
 
 from .answer import Function, Piece, Reader, count_of
@@ -91,23 +78,23 @@ class AnthropicProvider(HttpProvider):
             endpoint = Endpoint(name=name, base_url=base_url, needs_key=False, caller_extra=ANTHROPIC.caller_extra)
         super().__init__(endpoint, api_key, base_url, **options)
 
-    def _address(self, call: UpstreamCall) -> str:
+    def _address(self, call: wire.UpstreamCall) -> str:
         return f"{self._url.removesuffix('/v1')}/v1/messages"
 
     def _credentials(self, key: str) -> dict[str, str]:
         return {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
 
-    def _body(self, call: UpstreamCall) -> bytes:
+    def _body(self, call: wire.UpstreamCall) -> bytes:
         return msgspec.json.encode(message_body(call, self.name))
 
-    def _reader(self, call: UpstreamCall, headers: Mapping[str, str]) -> Blocks:
+    def _reader(self, call: wire.UpstreamCall, headers: Mapping[str, str]) -> Blocks:
         return Blocks(self.name, may_be_silent=call.messages[-1].role == "tool")
 
 
 # --- requests
 
 
-def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> JsonObject:
+def message_body(call: wire.UpstreamCall, provider: str = ANTHROPIC.name) -> wire.JsonObject:
     """The JSON body of a call. Raises ``ProviderFault("request")`` without text of the prompt if it is not
     expressible."""
     cap = call.max_output_tokens or call.model.max_output_tokens or DEFAULT_MAX_TOKENS
@@ -121,7 +108,7 @@ def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> JsonObje
             thinking = {}  # a tool loop continues as it began
     told = bool(thinking) and asked != "none"
     thinks = told or (not thinking and version >= THINKS)
-    body: JsonObject = {
+    body: wire.JsonObject = {
         "model": wire_name(call.model),
         "max_tokens": cap,
         "messages": _turns(call, provider if thinks else None, may_begin=not told),
@@ -153,11 +140,11 @@ def message_body(call: UpstreamCall, provider: str = ANTHROPIC.name) -> JsonObje
     return with_extra(merged(body | _output(call.params.response_format), thinking), call, provider)
 
 
-def _calling(call: UpstreamCall) -> JsonObject:
+def _calling(call: wire.UpstreamCall) -> wire.JsonObject:
     """The tool choice, and whether several tools may be called at once."""
     choice, serial = call.tool_choice, call.params.parallel_tool_calls is False
     if choice is None or (isinstance(choice, str) and choice in _TOOL_CHOICES):
-        made: JsonObject = {"type": _TOOL_CHOICES[choice or "auto"]}
+        made: wire.JsonObject = {"type": _TOOL_CHOICES[choice or "auto"]}
     else:
         made = {"type": "tool", "name": choice if isinstance(choice, str) else choice.function.name}
     if serial and made["type"] != "none":
@@ -165,10 +152,10 @@ def _calling(call: UpstreamCall) -> JsonObject:
     return {"tool_choice": made} if choice is not None or serial else {}
 
 
-def _turns(call: UpstreamCall, thinker: str | None, *, may_begin: bool) -> list[JsonObject]:
+def _turns(call: wire.UpstreamCall, thinker: str | None, *, may_begin: bool) -> list[wire.JsonObject]:
     """The turns. ``thinker``: the provider whose reasoning is sent; ``may_begin``: a final assistant's turn is
     allowed."""
-    turns: list[JsonObject] = []
+    turns: list[wire.JsonObject] = []
     for message in call.messages:
         blocks = [] if message.role in _SYSTEM else [*_blocks(message, thinker)]
         role = "assistant" if message.role == "assistant" else "user"
@@ -189,9 +176,9 @@ def _turns(call: UpstreamCall, thinker: str | None, *, may_begin: bool) -> list[
     return turns
 
 
-def _blocks(message: Message, thinker: str | None) -> Iterator[JsonObject]:
+def _blocks(message: wire.Message, thinker: str | None) -> Iterator[wire.JsonObject]:
     if message.role == "tool":
-        result: JsonObject = {"type": "tool_result", "tool_use_id": _plain_id(message.tool_call_id or "")}
+        result: wire.JsonObject = {"type": "tool_result", "tool_use_id": _plain_id(message.tool_call_id or "")}
         content = [*_content(message)]
         marks = [block.pop("cache_control") for block in content if "cache_control" in block]
         if content:
@@ -219,25 +206,25 @@ def _blocks(message: Message, thinker: str | None) -> Iterator[JsonObject]:
     yield from map(_use, calls[called:])
 
 
-def _use(call: ToolCall) -> JsonObject:
+def _use(call: wire.ToolCall) -> wire.JsonObject:
     arguments = object_in(call.function.arguments or "{}")
     if arguments is None:
         raise _unsayable("supports only tool calls with a JSON object as arguments")
     return {"type": "tool_use", "id": _plain_id(call.id), "name": call.function.name, "input": arguments}
 
 
-def _content(message: Message) -> Iterator[JsonObject]:
+def _content(message: wire.Message) -> Iterator[wire.JsonObject]:
     if isinstance(message.content, str):
         yield from _text_block(message.content)
         return
     for part in message.content or ():
         marked = {} if part.cache_control is None else {"cache_control": part.cache_control}
         match part:
-            case TextPart():
+            case wire.TextPart():
                 yield from (block | marked for block in _text_block(part.text))
-            case ImagePart():
+            case wire.ImagePart():
                 yield {"type": "image", "source": _source(part.image_url.url, _MEDIA, "images")} | marked
-            case FilePart():
+            case wire.FilePart():
                 named = {} if part.file.filename is None else {"title": part.file.filename}
                 source = _source(part.file.file_data, (_PDF,), "documents")
                 yield {"type": "document", "source": source} | named | marked
@@ -245,12 +232,12 @@ def _content(message: Message) -> Iterator[JsonObject]:
                 raise _unsayable("does not support sound")
 
 
-def _text_block(text: str) -> Iterator[JsonObject]:
+def _text_block(text: str) -> Iterator[wire.JsonObject]:
     if text.strip():
         yield {"type": "text", "text": text}
 
 
-def _source(url: str, kinds: tuple[str, ...], what: str) -> JsonObject:
+def _source(url: str, kinds: tuple[str, ...], what: str) -> wire.JsonObject:
     if url[:5].lower() != "data:":
         return {"type": "url", "url": url}
     found = _DATA_URL.match(url)
@@ -266,10 +253,10 @@ def _plain_id(id: str) -> str:
     return _NO_ID_CHARACTER.sub(lambda found: f"_{ord(found[0]):x}_", id)
 
 
-def _tool(tool: Tool) -> JsonObject:
+def _tool(tool: wire.Tool) -> wire.JsonObject:
     spec = tool.function_spec
     schema = {"type": "object"} | ({"properties": {}} if spec.parameters is None else spec.parameters)
-    made: JsonObject = {"name": spec.name, "input_schema": schema}
+    made: wire.JsonObject = {"name": spec.name, "input_schema": schema}
     if spec.description is not None:
         made["description"] = spec.description
     if spec.strict:
@@ -279,7 +266,7 @@ def _tool(tool: Tool) -> JsonObject:
     return made
 
 
-def _sampling(call: UpstreamCall, *, told: bool) -> dict[str, float]:
+def _sampling(call: wire.UpstreamCall, *, told: bool) -> dict[str, float]:
     """Temperature and ``top_p``. A value of 1, the default, is left out if the model would refuse it. ``told``: the
     model is told to think."""
     named = {"temperature": call.params.temperature, "top_p": call.params.top_p}
@@ -295,7 +282,7 @@ def _sampling(call: UpstreamCall, *, told: bool) -> dict[str, float]:
     return given
 
 
-def _output(form: JsonObject | None) -> JsonObject:
+def _output(form: wire.JsonObject | None) -> wire.JsonObject:
     kind = "text" if form is None else form.get("type")
     if form is None or kind == "text":
         return {}
@@ -305,7 +292,7 @@ def _output(form: JsonObject | None) -> JsonObject:
     return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
 
-def _closed(schema: JsonObject, whose: str) -> JsonObject:
+def _closed(schema: wire.JsonObject, whose: str) -> wire.JsonObject:
     try:
         return closed_form(schema)
     except (OpenEnded, RecursionError, TypeError, AttributeError):  # a keyword has a value of a wrong type
@@ -314,7 +301,7 @@ def _closed(schema: JsonObject, whose: str) -> JsonObject:
 
 
 def _unsayable(what: str) -> ProviderFault:
-    return ProviderFault(FaultKind.REQUEST, f"the Messages API {what}")
+    return ProviderFault(wire.FaultKind.REQUEST, f"the Messages API {what}")
 
 
 # --- schemas
@@ -335,12 +322,12 @@ class OpenEnded(Exception):
     """The schema cannot be closed."""
 
 
-def closed_form(schema: object) -> JsonObject:
+def closed_form(schema: object) -> wire.JsonObject:
     """A schema for the same values or fewer that Anthropic supports: every object is closed. Unsupported keywords go
     into the description for the model. Raises ``OpenEnded`` for unrestricted values and objects."""
     if not isinstance(schema, Mapping):  # true and false
         raise OpenEnded
-    made, words = JsonObject(), list[str]()
+    made, words = wire.JsonObject(), list[str]()
     for word, value in schema.items():
         match word:
             case _ if word in _AS_THEY_ARE:
@@ -373,7 +360,7 @@ def closed_form(schema: object) -> JsonObject:
 
 # --- answers
 
-_DECODER = msgspec.json.Decoder(JsonObject)
+_DECODER = msgspec.json.Decoder(wire.JsonObject)
 
 
 class Counts:
@@ -383,9 +370,9 @@ class Counts:
         self._counts: dict[str, int] = {}
         self._thought = self._hour = 0
         self._tier = ""
-        self._told: Usage | None = None
+        self._told: wire.Usage | None = None
 
-    def add(self, usage: object) -> Usage | None:
+    def add(self, usage: object) -> wire.Usage | None:
         """Add reported counts. Returns the usage if it is complete and has changed."""
         if not isinstance(usage, dict):
             return None
@@ -405,7 +392,7 @@ class Counts:
         cached, kept = counts.get("cache_read_input_tokens", 0), counts.get("cache_creation_input_tokens", 0)
         thought, hour = min(self._thought, made), min(self._hour, kept)
         given = fresh + cached + kept
-        told, self._told = self._told, Usage(given, made, cached, thought, kept, hour, tier=self._tier)
+        told, self._told = self._told, wire.Usage(given, made, cached, thought, kept, hour, tier=self._tier)
         return None if told == self._told else self._told
 
 
@@ -420,7 +407,7 @@ class Blocks(Reader):
         self._may_be_silent = may_be_silent
         self._counts = Counts()
         self._begun = 0
-        self._open: dict[int, JsonObject] = {}
+        self._open: dict[int, wire.JsonObject] = {}
         """Open blocks by index: reasoning with its texts in lists; tool calls with their number and, until the first
         piece, their initial arguments."""
         self._chars = 0
@@ -455,7 +442,7 @@ class Blocks(Reader):
             raise malformed(self._provider, "neither text nor tool calls", document)
         self.end()
 
-    def _read(self, event: JsonObject) -> None:
+    def _read(self, event: wire.JsonObject) -> None:
         match event.get("type"):
             case "message_stop":
                 self.end()
@@ -493,7 +480,7 @@ class Blocks(Reader):
         if usage is not None:
             self.chunks.append(usage)
 
-    def _start(self, index: object, block: JsonObject) -> None:
+    def _start(self, index: object, block: wire.JsonObject) -> None:
         if block.get("type") == "text":
             self._say(block.get("text"))
         elif block.get("type") == "tool_use":
@@ -503,7 +490,9 @@ class Blocks(Reader):
             name, id = self._text(block.get("name")), self._text(block.get("id"))
             self.chunks.append(self._tools.add(Piece(number, id, Function(name))))
         elif block.get("type") in _THOUGHTS:
-            grows: JsonObject = {name: [self._text(block[name])] for name in ("thinking", "signature") if name in block}
+            grows: wire.JsonObject = {
+                name: [self._text(block[name])] for name in ("thinking", "signature") if name in block
+            }
             self._open[self._place(index)] = {**block, **grows}
             self._think(block.get("thinking"))
 
@@ -512,7 +501,7 @@ class Blocks(Reader):
         if block.get("type") in _THOUGHTS:
             before = [self._chars, self._begun]
             whole = {name: "".join(each) if isinstance(each, list) else each for name, each in block.items()}
-            self.chunks.append(Thought(item=whole | ({_AT: before} if any(before) else {})))
+            self.chunks.append(wire.Thought(item=whole | ({_AT: before} if any(before) else {})))
         elif "input" in block:
             self._add(block["number"], msgspec.json.encode(block["input"] or {}).decode())
 
@@ -523,13 +512,13 @@ class Blocks(Reader):
         self._spoke = True
         if said := self._text(text):
             self._chars += len(said)
-            self.chunks.append(Delta(said))
+            self.chunks.append(wire.Delta(said))
 
     def _think(self, text: object) -> None:
         if thought := self._text(text):
-            self.chunks.append(Thought(thought))
+            self.chunks.append(wire.Thought(thought))
 
-    def _fields(self, value: object) -> JsonObject:
+    def _fields(self, value: object) -> wire.JsonObject:
         return value if isinstance(value, dict) else self._refuse("an object")
 
     def _place(self, index: object) -> int:

@@ -14,20 +14,8 @@ from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
+from routewright import wire
 from routewright.errors import ProviderFault
-from routewright.wire import (
-    AudioPart,
-    Delta,
-    FaultKind,
-    FilePart,
-    JsonObject,
-    Message,
-    Part,
-    TextPart,
-    Thought,
-    UpstreamCall,
-    Usage,
-)
 from routewright.wire.json_scan import object_in
 
 from .answer import Function, Piece, Reader, count_of
@@ -80,7 +68,7 @@ class GeminiProvider(HttpProvider):
     ) -> None:
         super().__init__(replace(GOOGLE, name=name), api_key, base_url, **options)
 
-    def _address(self, call: UpstreamCall) -> str:
+    def _address(self, call: wire.UpstreamCall) -> str:
         """The address of the model and method; v1beta unless the base URL has a version."""
         root = self._url if _VERSIONED.search(self._url) else f"{self._url}/v1beta"
         method = "streamGenerateContent?alt=sse" if call.stream else "generateContent"
@@ -89,29 +77,29 @@ class GeminiProvider(HttpProvider):
     def _credentials(self, key: str) -> dict[str, str]:
         return {"x-goog-api-key": key} if key else {}
 
-    def _body(self, call: UpstreamCall) -> bytes:
+    def _body(self, call: wire.UpstreamCall) -> bytes:
         return msgspec.json.encode(content_body(call, self.name))
 
-    def _reader(self, call: UpstreamCall, headers: Mapping[str, str]) -> GeneratedContent:
+    def _reader(self, call: wire.UpstreamCall, headers: Mapping[str, str]) -> GeneratedContent:
         return GeneratedContent(self.name, tier_of(headers.get("x-gemini-service-tier")))
 
 
 # --- requests
 
 
-def content_body(call: UpstreamCall, provider: str = GOOGLE.name) -> JsonObject:
+def content_body(call: wire.UpstreamCall, provider: str = GOOGLE.name) -> wire.JsonObject:
     """The JSON body of a call. Raises ``ProviderFault("request")`` if it is not expressible."""
-    body: JsonObject = {"contents": _contents(call, provider)}
+    body: wire.JsonObject = {"contents": _contents(call, provider)}
     told = [part for each in call.messages if each.role in INSTRUCTIONS for part in _parts(each.content)]
     if told:
-        if not all(isinstance(part, TextPart) for part in told):
+        if not all(isinstance(part, wire.TextPart) for part in told):
             raise _unsayable("supports only text in system messages")
-        body["systemInstruction"] = {"parts": [{"text": part.text} for part in told if isinstance(part, TextPart)]}
+        body["systemInstruction"] = {"parts": [{"text": part.text} for part in told if isinstance(part, wire.TextPart)]}
     if call.tools:
         specs = [tool.function_spec for tool in call.tools]
         named = [{"name": s.name, "description": s.description, "parametersJsonSchema": s.parameters} for s in specs]
         body["tools"] = [{"functionDeclarations": [_given(each) for each in named]}]
-        choice, mode = call.tool_choice, JsonObject()
+        choice, mode = call.tool_choice, wire.JsonObject()
         if choice in (None, "auto") and any(spec.strict for spec in specs):
             mode = {"mode": "VALIDATED"}  # of all functions, as there is no mode of a single one
         elif isinstance(choice, str) and choice in _MODES:
@@ -145,13 +133,13 @@ def content_body(call: UpstreamCall, provider: str = GOOGLE.name) -> JsonObject:
     return with_extra(body, call, provider)
 
 
-def _given(named: JsonObject) -> JsonObject:
+def _given(named: wire.JsonObject) -> wire.JsonObject:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _contents(call: UpstreamCall, provider: str) -> list[JsonObject]:
+def _contents(call: wire.UpstreamCall, provider: str) -> list[wire.JsonObject]:
     """The turns. Consecutive messages of one role are joined."""
-    signing, contents = generation_of(call.model) >= SIGNING, list[JsonObject]()
+    signing, contents = generation_of(call.model) >= SIGNING, list[wire.JsonObject]()
     called: dict[str, str] = {}  # functions by id of their last call
     for message in call.messages:
         if message.role in INSTRUCTIONS:
@@ -167,7 +155,7 @@ def _contents(call: UpstreamCall, provider: str) -> list[JsonObject]:
         own = signed.items if signed is not None and signed.provider == provider else ()
         items = [item for item in own if isinstance(item.get(_SIGNATURE), str)]
         said = _signed(message.content, items) or [_part(part, signing) for part in _parts(message.content)]
-        calls: list[JsonObject] = []
+        calls: list[wire.JsonObject] = []
         for each in message.tool_calls or ():
             called[each.id] = each.function.name
             arguments = object_in(each.function.arguments or "{}")
@@ -186,12 +174,12 @@ def _contents(call: UpstreamCall, provider: str) -> list[JsonObject]:
     return contents
 
 
-def _signed(content: str | list[Part] | None, items: Sequence[JsonObject]) -> list[JsonObject]:
+def _signed(content: str | list[wire.Part] | None, items: Sequence[wire.JsonObject]) -> list[wire.JsonObject]:
     """A text in pieces that end with a signature. Empty if no text is signed."""
     ends = [(item[_AT], item[_SIGNATURE]) for item in items if isinstance(item.get(_AT), int)]
     if not ends or isinstance(content, list):
         return []
-    text, said, start = content or "", list[JsonObject](), 0
+    text, said, start = content or "", list[wire.JsonObject](), 0
     for end, signature in ends:  # not trusted: a client may have changed them
         end = min(max(end, start), len(text))
         said.append({"text": text[start:end], _SIGNATURE: signature})
@@ -199,13 +187,13 @@ def _signed(content: str | list[Part] | None, items: Sequence[JsonObject]) -> li
     return [*said, *([{"text": text[start:]}] if text[start:] else [])]
 
 
-def _part(part: Part, signing: bool) -> JsonObject:
+def _part(part: wire.Part, signing: bool) -> wire.JsonObject:
     match part:
-        case TextPart():
+        case wire.TextPart():
             return {"text": part.text}
-        case AudioPart():
+        case wire.AudioPart():
             return {"inlineData": {"mimeType": f"audio/{part.input_audio.format}", "data": part.input_audio.data}}
-        case FilePart():
+        case wire.FilePart():
             return sent_as(part.file.file_data, _PDF)
     image, detail = sent_as(part.image_url.url), part.image_url.detail
     if signing and detail in ("low", "high"):
@@ -213,27 +201,27 @@ def _part(part: Part, signing: bool) -> JsonObject:
     return image
 
 
-def _result(message: Message, called: Mapping[str, str], signing: bool) -> JsonObject:
+def _result(message: wire.Message, called: Mapping[str, str], signing: bool) -> wire.JsonObject:
     """The result of a call, with the name of its function."""
     id = message.tool_call_id or ""
     name = called.get(id) or message.name
     if not name:
         raise _unsayable("does not support the result of a call that is not in the conversation")
-    texts, shown = list[str](), list[JsonObject]()
+    texts, shown = list[str](), list[wire.JsonObject]()
     for part in _parts(message.content):
-        if isinstance(part, TextPart):
+        if isinstance(part, wire.TextPart):
             texts.append(part.text)
             continue
         made = _part(part, signing=False)
-        if not signing or "inlineData" not in made or isinstance(part, AudioPart):
+        if not signing or "inlineData" not in made or isinstance(part, wire.AudioPart):
             raise _unsayable("supports images and documents in results only from Gemini 3 on, as data: URLs")
         shown.append(made)
     text = "".join(texts)
-    response: JsonObject = {"id": id, "name": name, "response": object_in(text) or {"output": text}}
+    response: wire.JsonObject = {"id": id, "name": name, "response": object_in(text) or {"output": text}}
     return {"functionResponse": response | ({"parts": shown} if shown else {})}
 
 
-def sent_as(url: str, kind: str = "") -> JsonObject:
+def sent_as(url: str, kind: str = "") -> wire.JsonObject:
     """An image or document as data or address. ``kind``: its type, if known."""
     if url[:5].lower() == "data:":
         head, comma, data = url[5:].partition(",")
@@ -250,14 +238,14 @@ def sent_as(url: str, kind: str = "") -> JsonObject:
     return {"fileData": {"fileUri": url} | ({"mimeType": kind} if kind else {})}
 
 
-def _parts(content: str | list[Part] | None) -> list[Part]:
+def _parts(content: str | list[wire.Part] | None) -> list[wire.Part]:
     if isinstance(content, list):
         return content
-    return [] if content is None else [TextPart(content)]
+    return [] if content is None else [wire.TextPart(content)]
 
 
 def _unsayable(what: str) -> ProviderFault:
-    return ProviderFault(FaultKind.REQUEST, f"generateContent {what}")
+    return ProviderFault(wire.FaultKind.REQUEST, f"generateContent {what}")
 
 
 # --- answers
@@ -266,7 +254,7 @@ def _unsayable(what: str) -> ProviderFault:
 class _Call(msgspec.Struct):
     id: str | None = None
     name: str | None = None
-    args: JsonObject | None = None
+    args: wire.JsonObject | None = None
 
 
 class _Part(msgspec.Struct, rename="camel"):
@@ -305,7 +293,7 @@ class GeneratedContent(Reader):
 
     holder = "candidates"
     _chars = _called = 0
-    _usage: Usage | None = None
+    _usage: wire.Usage | None = None
 
     def take(self, document: bytes | str) -> None:
         """Decode a document, usage last."""
@@ -323,7 +311,7 @@ class GeneratedContent(Reader):
         if blocked and not content.candidates:
             is_word = _WORD.fullmatch(blocked) and blocked not in _UNSPECIFIED  # else it may be any text
             said = f"{self._provider} refused the prompt{f': {blocked.lower()}' if is_word else ''}"
-            raise ProviderFault(FaultKind.REFUSED, said, status=200)
+            raise ProviderFault(wire.FaultKind.REFUSED, said, status=200)
         for candidate in content.candidates or ():
             if candidate.index:  # only one is requested
                 continue
@@ -335,7 +323,7 @@ class GeneratedContent(Reader):
                     self._chars += len(text)
                 if signature:
                     place = {_AT: self._chars} if call is None else {_CALL: self._called}
-                    self.chunks.append(Thought(item={_SIGNATURE: signature, **place}))
+                    self.chunks.append(wire.Thought(item={_SIGNATURE: signature, **place}))
                 if call is not None:
                     self._called += 1
                     if not call.name:
@@ -344,17 +332,17 @@ class GeneratedContent(Reader):
                     self.chunks.append(self._tools.add(piece))
                 elif text and not part.thought:
                     self._spoke = True
-                    self.chunks.append(Delta(text))
+                    self.chunks.append(wire.Delta(text))
                 elif text:
-                    self.chunks.append(Thought(text))
+                    self.chunks.append(wire.Thought(text))
             if candidate.finish_reason in _UNEXPLAINED:
                 said = f"{self._provider} broke off with {candidate.finish_reason!r}"
-                raise ProviderFault(FaultKind.TRUNCATED, said, status=200)
+                raise ProviderFault(wire.FaultKind.TRUNCATED, said, status=200)
             if candidate.finish_reason:
                 self._reason = ended(self._provider, candidate.finish_reason)
 
 
-def read_usage(usage: object) -> Usage | None:
+def read_usage(usage: object) -> wire.Usage | None:
     """The reported token counts, or None if the prompt's is missing or any is invalid."""
     if not isinstance(usage, dict) or usage.get("promptTokenCount") is None:
         return None
@@ -364,17 +352,17 @@ def read_usage(usage: object) -> Usage | None:
         return None
     cached = min(_count(usage, "cachedContentTokenCount") or 0, prompt)
     audio = max(_sound(usage, "promptTokensDetails") - _sound(usage, "cacheTokensDetails"), 0)
-    return Usage(prompt + results, text + thoughts, cached, thoughts, audio=min(audio, prompt - cached))
+    return wire.Usage(prompt + results, text + thoughts, cached, thoughts, audio=min(audio, prompt - cached))
 
 
-def _sound(usage: JsonObject, name: str) -> int:
+def _sound(usage: wire.JsonObject, name: str) -> int:
     """Audio tokens in counts by modality."""
     rows = usage.get(name)
     found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     return sum(_count(row, "tokenCount") or 0 for row in found if row.get("modality") == "AUDIO")
 
 
-def _count(usage: JsonObject, name: str) -> int | None:
+def _count(usage: wire.JsonObject, name: str) -> int | None:
     """A count, 0 if it is missing, None if it is invalid."""
     value = usage.get(name)
     return 0 if value is None else count_of(value)

@@ -13,28 +13,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from routewright import wire
 from routewright._core.catalogue.models import models_of
 from routewright._core.request.read import are_plain
 from routewright._core.sse import SseEvent
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.wire import (
-    AudioPart,
-    Delta,
-    FaultKind,
-    Feature,
-    FilePart,
-    FunctionName,
-    JsonObject,
-    Message,
-    Model,
-    NamedToolChoice,
-    Params,
-    Part,
-    TextPart,
-    Thought,
-    UpstreamCall,
-    Usage,
-)
 
 from .answer import Piece, Reader, count_of
 from .discovery import SERVERS
@@ -48,7 +31,7 @@ _OTHERS = {"anthropic": "AnthropicProvider", "google": "GeminiProvider"}
 """Providers of known vendors with another protocol."""
 _USAGE_FIELD = "stream_options"
 _TOOL_CHOICES = ("auto", "none", "required")
-_NO_PARAMS = Params()
+_NO_PARAMS = wire.Params()
 _SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
 _SHOWN_BELOW = "(attachments, which are shown below)"
 """Replaces a tool result without text."""
@@ -108,7 +91,7 @@ class OpenAIProvider(HttpProvider):
         self.region = region
         """Region of all calls (``protocols.BaseProvider``)."""
         self._server = None if self._models else SERVERS.get(name if host is None else host.name)
-        self._learned: dict[str, Model | None] = {}
+        self._learned: dict[str, wire.Model | None] = {}
 
     @property
     def discovers(self) -> bool:
@@ -146,11 +129,11 @@ class OpenAIProvider(HttpProvider):
                 raise ProviderFault("request", f"status {response.status} at {path}", status=response.status)
             return msgspec.json.decode(await response.read(_LISTED_BYTES))
 
-    def unsupported(self, model: Model) -> tuple[Feature, ...]:
+    def unsupported(self, model: wire.Model) -> tuple[wire.Feature, ...]:
         """Features that the host does not support for a model (``protocols.BaseProvider``)."""
         return tuple(sorted(self._host.lacking(model)))
 
-    def _address(self, call: UpstreamCall) -> str:
+    def _address(self, call: wire.UpstreamCall) -> str:
         return f"{self._url}/chat/completions"
 
     def _credentials(self, key: str) -> dict[str, str]:
@@ -159,17 +142,17 @@ class OpenAIProvider(HttpProvider):
         header = self._host.key_header
         return {header: f"Bearer {key}" if header == "authorization" else key}
 
-    def _body(self, call: UpstreamCall) -> bytes:
+    def _body(self, call: wire.UpstreamCall) -> bytes:
         body = request_body(call, self._host)
         if self._refuses_usage:
             body.pop(_USAGE_FIELD, None)
         return msgspec.json.encode(body)
 
-    def _reader(self, call: UpstreamCall, headers: Mapping[str, str]) -> Completion:
+    def _reader(self, call: wire.UpstreamCall, headers: Mapping[str, str]) -> Completion:
         return Completion(self._host.name, self._host.thought)
 
     def _learns(self, fault: ProviderFault) -> bool:
-        if fault.kind is not FaultKind.REQUEST or _USAGE_FIELD not in (fault.body or ""):
+        if fault.kind is not wire.FaultKind.REQUEST or _USAGE_FIELD not in (fault.body or ""):
             return False
         self._refuses_usage = True
         return True
@@ -192,9 +175,9 @@ def _host(name: str, base_url: str | None) -> Host:
 # --- requests
 
 
-def request_body(call: UpstreamCall, host: Host) -> JsonObject:
+def request_body(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
     """The JSON body of a call in the host's dialect. Raises ``ProviderFault("request")`` if it is not expressible."""
-    body: JsonObject = {"model": wire_name(call.model), "messages": _messages(call, host), **host.extra_body}
+    body: wire.JsonObject = {"model": wire_name(call.model), "messages": _messages(call, host), **host.extra_body}
     if call.max_output_tokens is not None:
         body[host.cap_field] = call.max_output_tokens
     if call.stream:
@@ -202,7 +185,7 @@ def request_body(call: UpstreamCall, host: Host) -> JsonObject:
         if host.usage_on_request:
             body[_USAGE_FIELD] = {"include_usage": True}
     parts = (part for message in call.messages if isinstance(message.content, list) for part in message.content)
-    if host.file_body and any(isinstance(part, FilePart) for part in parts):
+    if host.file_body and any(isinstance(part, wire.FilePart) for part in parts):
         body |= host.file_body
     if call.tools:
         body |= _tools(call, host)
@@ -230,13 +213,13 @@ def request_body(call: UpstreamCall, host: Host) -> JsonObject:
     return with_extra(merged(body, said), call, host.name)
 
 
-def _tools(call: UpstreamCall, host: Host) -> JsonObject:
+def _tools(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
     tools, choice = call.tools or [], call.tool_choice
     if isinstance(choice, str) and choice not in _TOOL_CHOICES:
-        choice = NamedToolChoice(FunctionName(choice))
-    if isinstance(choice, NamedToolChoice) and "no_tool_by_name" in host.oddities:
+        choice = wire.NamedToolChoice(wire.FunctionName(choice))
+    if isinstance(choice, wire.NamedToolChoice) and "no_tool_by_name" in host.oddities:
         tools, choice = [tool for tool in tools if tool.function_spec.name == choice.function.name], "required"
-    made: list[JsonObject] = [{"type": "function", "function": tool.function_spec} for tool in tools]
+    made: list[wire.JsonObject] = [{"type": "function", "function": tool.function_spec} for tool in tools]
     for each, tool in zip(made, tools, strict=True):
         if tool.cache_control and host.cache_ttl:
             each["cache_control"] = tool.cache_control
@@ -248,7 +231,7 @@ def _whole(value: float | None) -> float | None:
     return int(value) if value is not None and float(value).is_integer() else value
 
 
-def _messages(call: UpstreamCall, host: Host) -> list[Message] | list[JsonObject]:
+def _messages(call: wire.UpstreamCall, host: Host) -> list[wire.Message] | list[wire.JsonObject]:
     """The messages in the host's form, changed by its ``oddities``."""
     messages, changed = call.messages, msgspec.structs.replace
     if "strict_turns" not in host.oddities and are_plain(messages):
@@ -267,7 +250,7 @@ def _messages(call: UpstreamCall, host: Host) -> list[Message] | list[JsonObject
         messages = [changed(each, content=_put_together(each.content)) for each in messages]
     needed = "thought_needed" in host.oddities and call.model.reasoning and any(each.tool_calls for each in messages)
     parts = [part for each in messages if isinstance(each.content, list) for part in each.content]
-    changes = any(part.cache_control is not None or isinstance(part, AudioPart | FilePart) for part in parts)
+    changes = any(part.cache_control is not None or isinstance(part, wire.AudioPart | wire.FilePart) for part in parts)
     if not needed and not changes and all(each.reasoning is None for each in messages):
         return messages
     marked = "cache_control" not in host.lacking(call.model)
@@ -276,18 +259,20 @@ def _messages(call: UpstreamCall, host: Host) -> list[Message] | list[JsonObject
     return [blank | each if needed and each["role"] == "assistant" else each for each in plain]
 
 
-def _plain(message: Message, host: Host, *, marked: bool) -> JsonObject:
+def _plain(message: wire.Message, host: Host, *, marked: bool) -> wire.JsonObject:
     """A message in the host's form, with reasoning of its own models. ``marked``: it supports cache marks."""
-    said: JsonObject = msgspec.to_builtins(message)
+    said: wire.JsonObject = msgspec.to_builtins(message)
     said.pop("reasoning", None)
     parts = message.content if isinstance(message.content, list) else []
     for part, made in zip(parts, said.get("content") or (), strict=False):
         mark = made.pop("cache_control", None)
-        if isinstance(part, FilePart):
+        if isinstance(part, wire.FilePart):
             if not host.files:
-                raise ProviderFault(FaultKind.REQUEST, f"{host.name} does not support documents in chat completions")
+                raise ProviderFault(
+                    wire.FaultKind.REQUEST, f"{host.name} does not support documents in chat completions"
+                )
             made["file"].setdefault("filename", _FILE_NAME)
-        elif isinstance(part, AudioPart) and "audio_as_url" in host.oddities:
+        elif isinstance(part, wire.AudioPart) and "audio_as_url" in host.oddities:
             made["input_audio"]["data"] = f"data:audio/{part.input_audio.format};base64,{part.input_audio.data}"
         if mark is not None and marked and "cache_breakpoints" in host.oddities:
             made["prompt_cache_breakpoint"] = {"mode": "explicit"}
@@ -307,28 +292,28 @@ def _plain(message: Message, host: Host, *, marked: bool) -> JsonObject:
     return said | ({host.thought: text} if text else {})
 
 
-def _with_text_alone_in_results(messages: list[Message]) -> list[Message]:
+def _with_text_alone_in_results(messages: list[wire.Message]) -> list[wire.Message]:
     """Move attachments of tool results to a user message after all results of a turn, which must be consecutive."""
-    made: list[Message] = []
-    shown: list[Part] = []
+    made: list[wire.Message] = []
+    shown: list[wire.Part] = []
     for message in messages:
         if shown and message.role != "tool":
-            made.append(Message("user", shown))
+            made.append(wire.Message("user", shown))
             shown = []
         if message.role == "tool" and isinstance(message.content, list):
-            others = [part for part in message.content if not isinstance(part, TextPart)]
-            texts = [part for part in message.content if isinstance(part, TextPart) and part.text]
+            others = [part for part in message.content if not isinstance(part, wire.TextPart)]
+            texts = [part for part in message.content if isinstance(part, wire.TextPart) and part.text]
             if others:
-                shown += [TextPart(f"Attachments of the tool call {message.tool_call_id}:"), *others]
+                shown += [wire.TextPart(f"Attachments of the tool call {message.tool_call_id}:"), *others]
                 kept = texts[0].text if len(texts) == 1 else [*texts]
                 message = msgspec.structs.replace(message, content=kept or _SHOWN_BELOW)
         made.append(message)
-    return [*made, Message("user", shown)] if shown else made
+    return [*made, wire.Message("user", shown)] if shown else made
 
 
-def _in_turns(messages: list[Message]) -> list[Message]:
+def _in_turns(messages: list[wire.Message]) -> list[wire.Message]:
     """System messages first, and consecutive messages of one role joined."""
-    turns: list[Message] = []
+    turns: list[wire.Message] = []
     for message in sorted(messages, key=lambda message: message.role != "system"):
         last = turns[-1] if turns else None
         if last and last.role == message.role != "tool" and not (last.tool_calls or message.tool_calls):
@@ -338,17 +323,17 @@ def _in_turns(messages: list[Message]) -> list[Message]:
     return turns
 
 
-def _parts(content: str | list[Part] | None) -> list[Part]:
-    return content if isinstance(content, list) else [TextPart(content or "")]
+def _parts(content: str | list[wire.Part] | None) -> list[wire.Part]:
+    return content if isinstance(content, list) else [wire.TextPart(content or "")]
 
 
-def _put_together(content: str | list[Part] | None) -> str | list[Part] | None:
+def _put_together(content: str | list[wire.Part] | None) -> str | list[wire.Part] | None:
     """Text parts as paragraphs of one text. Unchanged if there are other parts."""
-    texts = [part.text for part in content if isinstance(part, TextPart)] if isinstance(content, list) else []
+    texts = [part.text for part in content if isinstance(part, wire.TextPart)] if isinstance(content, list) else []
     return content if content is None or len(texts) < len(content) else "\n\n".join(texts)
 
 
-def _with_short_ids(message: Message) -> Message:
+def _with_short_ids(message: wire.Message) -> wire.Message:
     if not message.tool_calls and message.tool_call_id is None:
         return message
     calls = [msgspec.structs.replace(call, id=_short(call.id)) for call in message.tool_calls or ()]
@@ -365,7 +350,7 @@ def _short(id: str) -> str:
 
 
 class _Part(msgspec.Struct):
-    content: str | list[JsonObject] | None = None
+    content: str | list[wire.JsonObject] | None = None
     refusal: str | None = None
     tool_calls: list[Piece] | None = None
     reasoning: Any = None
@@ -400,13 +385,13 @@ class _Part(msgspec.Struct):
         return "".join(text for text in texts if isinstance(text, str))
 
 
-def _listed(value: object) -> list[JsonObject]:
+def _listed(value: object) -> list[wire.JsonObject]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
-def _joined(details: Sequence[JsonObject]) -> list[JsonObject]:
+def _joined(details: Sequence[wire.JsonObject]) -> list[wire.JsonObject]:
     """Join pieces of ``reasoning_details`` with the same type and index."""
-    made: dict[Any, JsonObject] = {}
+    made: dict[Any, wire.JsonObject] = {}
     for place, piece in enumerate(details):
         number = piece.get("index")
         key = (str(piece.get("type")), place if number is None else f"#{number}")
@@ -462,7 +447,7 @@ class Completion(Reader):
         self._field = thought
         self._thoughts: list[str] = []
         """Reasoning since the last item, as texts and as ``reasoning_details``."""
-        self._details: list[JsonObject] = []
+        self._details: list[wire.JsonObject] = []
         self._thought = self._blank = False
 
     def add(self, event: SseEvent) -> None:
@@ -510,16 +495,16 @@ class Completion(Reader):
                 self._details += _listed(part.reasoning_details)
                 if thought := part.thought:
                     self._thoughts.append(thought)
-                    say(Thought(thought))
+                    say(wire.Thought(thought))
             if self._thought and (text or part.tool_calls or choice.finish_reason):
                 whole = _joined(self._details) if self._field == "reasoning_details" else "".join(self._thoughts)
                 self._thoughts, self._details = [], []
                 if whole and self._field:
-                    say(Thought(item={self._field: whole}))
+                    say(wire.Thought(item={self._field: whole}))
             self._blank = self._blank or text == ""
             if text:
                 self._spoke = True
-                say(Delta(text))
+                say(wire.Delta(text))
             for call in part.tool_calls or ():
                 say(self._tools.add(call))
             if choice.finish_reason:
@@ -529,7 +514,7 @@ class Completion(Reader):
                     self._reason = "content_filter"
 
 
-def read_usage(usage: object) -> Usage | None:
+def read_usage(usage: object) -> wire.Usage | None:
     """The reported token counts, or None if input or output are invalid."""
     if not isinstance(usage, dict):
         return None
@@ -549,7 +534,7 @@ def read_usage(usage: object) -> Usage | None:
     cached = min(cached, given)
     kept = min(kept, given - cached)
     audio = min(_count(details, "audio_tokens"), given - cached - kept)
-    return Usage(given, made, cached, min(reasoning, made), kept, audio=audio)
+    return wire.Usage(given, made, cached, min(reasoning, made), kept, audio=audio)
 
 
 def _count(counts: Any, *names: str) -> int:
