@@ -14,7 +14,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
 PREAMBLE = """
     import os, signal, sys, threading, time
-    from routewright import Model, Pricing, Router, Settings, CallableProvider, fork
+    from routewright import Model, Pricing, Router, Settings, CallableProvider
+    from routewright._runtime import fork
 
     TIGHT = Model(id="a/one", pricing_per_1m=Pricing(1.0, 4.0), context_window=1_500, tokenizer="o200k_base")
 

@@ -754,7 +754,7 @@ class TestProcess:
                 except RouterClosed as error:
                     say(type(error).__name__)
 
-            from routewright import worker as module
+            from routewright._runtime import worker as module
             atexit.unregister(module._close_all)
             atexit.register(last_words)
             atexit.register(module._close_all)
