@@ -18,7 +18,7 @@ from ._engine.agent import Run as Run
 from ._engine.checkpoints import Resumed, checkpoint_of
 from ._engine.storage import GuardedStorage
 from ._engine.tool_calls import Approve, shown_text
-from ._engine.turns import SYSTEM, Plan
+from ._engine.turns import SYSTEM, AgentSettings
 from ._runtime.fork import importing
 from .errors import NotFound, ValidationFailed
 from .protocols import BaseTool, CodeSandbox, SearchBackend, Tool, ToolContext, ToolFailed, options_of
@@ -285,7 +285,7 @@ class Agent:
         trace_id = normalise_trace_id(run if isinstance(run, str) else run.trace_id)
         who = self.router.resolve_caller(caller or self.router.caller)
         state = await checkpoint_of(self._storage, who, trace_id)
-        plan, said = self._plan(state.request), {**(results or {}), **(approved or {})}
+        plan, said = self._settings(state.request), {**(results or {}), **(approved or {})}
         gone = [name for name in state.tools if name not in plan.names]
         if gone:
             raise ValidationFailed.at("tools", f"lack {', '.join(gone)}, which the run uses", "give the agent the same")
@@ -312,7 +312,7 @@ class Agent:
     def as_tool(self, name: str, description: str) -> Tool:
         """This agent as a tool of another agent. It spends the other's budget, limited by its own. Raises
         ``ValidationFailed`` if it has tools that wait for a client."""
-        plan = self._plan(self._limits)
+        plan = self._settings(self._limits)
         if plan.client_tools or plan.unapproved:
             waits = ", ".join([*plan.client_tools, *plan.unapproved])
             raise ValidationFailed.at("tools", f"{waits} would wait for a client", "an agent that is a tool has none")
@@ -354,9 +354,9 @@ class Agent:
             model_strategy=request.model_strategy or self._limits.model_strategy,
         )
         who = router.resolve_caller(caller or router.caller)
-        return Run(router.engine, self._storage, self._plan(made), made, who, within=within)
+        return Run(router.engine, self._storage, self._settings(made), made, who, within=within)
 
-    def _plan(self, request: AgentRequest) -> Plan:
+    def _settings(self, request: AgentRequest) -> AgentSettings:
         """The plan of a run, with all of the agent's tools or those that the request names."""
         tools, client = self._tools, self._client_tools
         if request.tools is not None:
@@ -377,7 +377,7 @@ class Agent:
                 else:
                     client[name] = self._client_tools[name] if isinstance(asked, str) else asked
         waits = self._approve is None  # nobody here can approve
-        return Plan(
+        return AgentSettings(
             tools=tools,
             client_tools=client,
             unapproved=[name for name, tool in tools.items() if waits and options_of(tool, BaseTool).needs_approval],

@@ -37,7 +37,7 @@ from .route import Engine
 from .storage import GuardedStorage
 from .tool_calls import APPROVAL_S, run_tool
 from .trace_writer import Pending
-from .turns import Plan, Turns
+from .turns import AgentSettings, Turns
 
 PATH = "/v1/agents/run"
 UNLIMITED_NANOS = 2**62
@@ -56,7 +56,7 @@ class Run:
         self,
         engine: Engine,
         storage: GuardedStorage,
-        plan: Plan,
+        settings: AgentSettings,
         request: wire.AgentRequest,
         caller: wire.Caller,
         *,
@@ -68,7 +68,7 @@ class Run:
         self._is_immediate = engine.admissions.is_immediate
         self._checkpoints = Checkpoints(storage, engine.log, caller, request)
         self._clock = engine.log.clock
-        self._plan = plan
+        self._settings = settings
         self._request = request
         self._caller = caller
         self._resumed = resumed
@@ -78,7 +78,7 @@ class Run:
         self._max_steps = int(request.max_steps or 0)
         budget = request.total_budget_usd
         self._cap_nanos = None if budget is None else budget_nanos(budget)
-        self._turns = Turns(partial(engine.fleet, caller.environment), plan, request)
+        self._turns = Turns(partial(engine.fleet, caller.environment), settings, request)
         self._key: str | None = None
         self._is_limited = False
         """Model calls are paid from a purse of the run."""
@@ -112,8 +112,8 @@ class Run:
             self._release()
             raise
         ids = count(1)
-        left_to_client = {*self._plan.client_tools, *self._plan.unapproved}
-        run = AgentRun(state, self._max_steps, left_to_client, escalates=self._plan.escalates)
+        left_to_client = {*self._settings.client_tools, *self._settings.unapproved}
+        run = AgentRun(state, self._max_steps, left_to_client, escalates=self._settings.escalates)
         try:
             if self._resumed is not None and (self._resumed.results or self._resumed.approved):
                 run.resume(self._resumed.results, self._resumed.approved, self._now_ms())
@@ -182,7 +182,7 @@ class Run:
             key = resumed.state.key
         self._key, self._keeps_answer = key, key is not None and key == request.idempotency_key
         hold = None
-        approval_s = 0.0 if self._plan.approve is None else APPROVAL_S
+        approval_s = 0.0 if self._settings.approve is None else APPROVAL_S
         lasts_s = self._max_steps * (self._step_s * 2 + approval_s) + 60  # each step twice, and a minute
         if self._within is None or key is not None:
             asked = wire.RouteRequest(
@@ -225,8 +225,8 @@ class Run:
             state = await self._checkpoints.interrupted(self._request.idempotency_key)
         if state is None:
             messages = list[wire.Message]()
-            if self._plan.system:
-                messages.append(wire.Message("system", self._plan.system))
+            if self._settings.system:
+                messages.append(wire.Message("system", self._settings.system))
             messages += await self._checkpoints.conversation()
             messages.append(wire.Message("user", self._request.task))
             state = wire.Checkpoint(
@@ -235,7 +235,7 @@ class Run:
                 request=self._request,
                 messages=messages,
                 steps=[],
-                tools=self._plan.names,
+                tools=self._settings.names,
                 key=self._key,
             )
             if not self._is_immediate:
@@ -249,7 +249,7 @@ class Run:
         return wire.RunStartedData(trace_id, self._max_steps, self._request.total_budget_usd)
 
     def _replayed(self, kept: bytes) -> Iterator[wire.AgentEvent]:
-        ids, form = count(1), self._plan.form
+        ids, form = count(1), self._settings.form
         response = self.response = _decode_response(kept)
         self.spent_nanos = nanos_of(response.summary.total_cost_usd)
         if form is not None and response.status == "completed":
@@ -280,7 +280,7 @@ class Run:
                 if cap is not None and (self._within is not None or self._caller.environment == "sandbox"):
                     budget = wire.Budget(max_cost_usd=usd(cap - spent))  # the call has no purse of the run
                 read = self._turns.read(state, escalate=todo.escalate, key=key, budget=budget)
-                limit, form = self._limit_of(state), self._plan.form
+                limit, form = self._limit_of(state), self._settings.form
                 answer = await self._engine.route(read, self._caller, limit, form, "agents")
                 took_ms = self._ms_since(started)
             except RouterError as error:
@@ -325,7 +325,7 @@ class Run:
                 metadata=self._request.metadata or {},
                 limit=self._limit_of(run.state),
             )
-            results[place] = await run_tool(self._plan.tools, call, context, self._clock, self._plan.approve)
+            results[place] = await run_tool(self._settings.tools, call, context, self._clock, self._settings.approve)
 
         if len(todo.calls) == 1:
             await use(0, todo.calls[0])  # a new task would take longer than most tools

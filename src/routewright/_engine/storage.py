@@ -105,20 +105,20 @@ class Timeouts:
         self.hung: dict[str, tuple[float, float]] = {}
         """Accounts whose last call timed out: when to try again, and with what timeout in seconds."""
 
-    async def ask(self, account: str, ask: Callable[[], Awaitable[T]], until: float = inf) -> T:
-        """Call the storage with a time-out. Raises ``StorageUnavailable``: after the time-out, at ``until``, and at
+    async def ask(self, account: str, ask: Callable[[], Awaitable[T]], deadline: float = inf) -> T:
+        """Call the storage with a time-out. Raises ``StorageUnavailable``: after the time-out, at ``deadline``, and at
         once for an account that has just timed out."""
         now, is_hung = self._clock.monotonic(), account in self.hung
         retry_at, bound_s = self.hung.get(account, (now, LONGEST_S))
         if now < retry_at:
             raise StorageUnavailable(f"the storage stood still for this account {PAUSE_S:g} s ago or less")
         try:
-            with self._clock.deadline(min(now + bound_s, until)):
+            with self._clock.deadline(min(now + bound_s, deadline)):
                 done = await ask()
                 if is_hung:
                     self.hung.pop(account, None)
                 return done
-            if until < now + bound_s:
+            if deadline < now + bound_s:
                 raise StorageUnavailable("the storage took longer than the call had left")
             self.hung[account] = now + bound_s + PAUSE_S, min(2 * bound_s, LONGEST_S) if is_hung else PROBE_S
             raise StorageUnavailable(f"the storage took longer than {bound_s:g} s")
@@ -250,10 +250,10 @@ async def write_all(
             await write_all([item], write, refuse)
 
 
-async def in_time(answer: Coroutine[Any, Any, T], clock: Clock, until: float) -> T:
-    """Await a storage. Raises ``RouterTimeoutError`` at ``until``, the call's deadline."""
+async def in_time(answer: Coroutine[Any, Any, T], clock: Clock, deadline: float) -> T:
+    """Await a storage. Raises ``RouterTimeoutError`` at the call's ``deadline``."""
     try:
-        with clock.deadline(until):
+        with clock.deadline(deadline):
             return await answer
     except RouterError:
         raise

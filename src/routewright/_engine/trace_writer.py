@@ -311,9 +311,9 @@ class TraceWriter:
         self._down.add(account)
         self.note(error)
 
-    async def settle(self, pending: Pending, until: float = inf) -> bool:
+    async def settle(self, pending: Pending, deadline: float = inf) -> bool:
         """Settle a call and store its trace. If that is refused, try without the trace, then without detail and within
-        the reserved amount. Raises ``StorageUnavailable``, also after ``until`` on the clock. Returns False if a
+        the reserved amount. Raises ``StorageUnavailable``, also after ``deadline`` on the clock. Returns False if a
         redactor is not done by then."""
         call, grant, facts = pending.call, pending.grant, pending.facts
         fault = Exception()
@@ -321,7 +321,7 @@ class TraceWriter:
         assert self.accounts is not None, "they gave a grant"
         captured = call.captured
         if captured is not None:
-            with self.clock.deadline(until) as limit:
+            with self.clock.deadline(deadline) as limit:
                 await redacting(lambda: captured.content, [captured], self.clock)
             if limit.expired:
                 return False
@@ -330,7 +330,7 @@ class TraceWriter:
             part = facts if shorten is None else shorten(facts)
             try:
                 settle = partial(self.accounts.settle, grant, part)
-                stored: object = await self._timeouts.ask(call.caller.account, settle, until)
+                stored: object = await self._timeouts.ask(call.caller.account, settle, deadline)
                 if not isinstance(stored, list | tuple) or (stored and {*map(type, stored)} != {wire.StoredEvent}):
                     raise unfit(self.accounts, "settle", "a list of StoredEvent", stored)
             except StorageUnavailable:

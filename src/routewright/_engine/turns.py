@@ -30,7 +30,7 @@ SYSTEM = (
 )
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class AgentSettings(Struct, frozen=True, kw_only=True):
     """An agent's settings, shared by all of its runs."""
 
     tools: Mapping[str, Tool]
@@ -54,9 +54,9 @@ class Plan(Struct, frozen=True, kw_only=True):
 class Turns:
     """Makes the requests of one run."""
 
-    def __init__(self, fleet: Callable[[], Fleet], plan: Plan, request: wire.AgentRequest) -> None:
+    def __init__(self, fleet: Callable[[], Fleet], settings: AgentSettings, request: wire.AgentRequest) -> None:
         self._fleet = fleet
-        self._plan = plan
+        self._settings = settings
         self._request = request
         self.base: wire.RouteRequest | None = None
         """The request without what differs from call to call; None before the first."""
@@ -74,8 +74,8 @@ class Turns:
             request = replace(request, budget=budget)
         if escalate:
             request = replace(request, goal="quality", strategy="quality-first")
-        if self._plan.form is not None:
-            request = with_output(request, self._plan.form)
+        if self._settings.form is not None:
+            request = with_output(request, self._settings.form)
         bounds = bounds_of(request)
         if bounds.estimate > self._window * FULL:
             state.messages = fitted(state.messages, self._window)
@@ -84,9 +84,9 @@ class Turns:
         return Read(request, bounds, repeats=bool(request.tools), has_own_params=True)
 
     def _begin(self, state: wire.Checkpoint) -> wire.RouteRequest:
-        plan, strategy = self._plan, self._request.model_strategy
-        declarations = [Declaration(function=tool.spec) for tool in plan.tools.values()]
-        declarations += plan.client_tools.values()
+        settings, strategy = self._settings, self._request.model_strategy
+        declarations = [Declaration(function=tool.spec) for tool in settings.tools.values()]
+        declarations += settings.client_tools.values()
         return checked(
             wire.RouteRequest(
                 list(state.messages),
@@ -95,7 +95,7 @@ class Turns:
                 tools=declarations or None,
                 metadata=self._request.metadata,
                 timeout_ms=self._request.per_step_timeout_ms,
-                **plan.options,
+                **settings.options,
             )
         )
 
