@@ -203,10 +203,22 @@ class State:
         names = payer.names if ask.run is None else tuple([sums.name for sums, _ in purses])
         fingerprint = "" if ask.claim is None else ask.claim.fingerprint
         hold = Hold(
-            ask.id, caller.account, caller.key_id, ask.at, self.at + ask.lasts_s,
-            payer.parties if ask.windows else (), ask.tokens, slots, nanos, names, scope, fingerprint, owner, self.at,
+            ask.id,
+            caller.account,
+            caller.key_id,
+            ask.at,
+            self.at + ask.lasts_s,
+            payer.parties if ask.windows else (),
+            ask.tokens,
+            slots,
+            nanos,
+            names,
+            scope,
+            fingerprint,
+            owner,
+            self.at,
             run,
-        )  # fmt: skip
+        )
         self.take(hold, payer.all if ask.run is None else [sums for sums, _ in purses])
         return hold
 

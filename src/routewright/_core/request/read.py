@@ -31,7 +31,7 @@ _ARGUMENTS = (
     "timeout",
     "max_retries",
 )
-_SHAPES: wire.JsonObject = {
+_SHAPES: dict[str, Any] = {
     "models": list[str],
     "prefer": str | list[str],
     "fallback": wire.Fallback,

@@ -28,8 +28,17 @@ BOARDS_KEPT = 4
 DIALLED_KEPT = 16  # sets of dials whose pools are cached
 
 OrderKey = tuple[
-    tuple[int, int, int, int], int, int | None, Workload, int, str, tuple[str, ...], bool, int | None, int | None,
-]  # fmt: skip
+    tuple[int, int, int, int],
+    int,
+    int | None,
+    Workload,
+    int,
+    str,
+    tuple[str, ...],
+    bool,
+    int | None,
+    int | None,
+]
 """A ``RequestClass``, a ``Kind`` and a ``Bar`` in one flat tuple, which hashes faster."""
 
 K = TypeVar("K", bound=Hashable)
@@ -215,10 +224,16 @@ class Board:
         cap = given.max_output_tokens
         key = (
             given.weights or WEIGHTS[given.strategy][given.goal],
-            size_class(given.tokens.estimate), None if cap is None else size_class(cap), given.workload or USUAL,
-            given.needs, given.as_of, given.regions, given.models is not None,
-            given.min_quality, given.max_latency_ms,
-        )  # fmt: skip
+            size_class(given.tokens.estimate),
+            None if cap is None else size_class(cap),
+            given.workload or USUAL,
+            given.needs,
+            given.as_of,
+            given.regions,
+            given.models is not None,
+            given.min_quality,
+            given.max_latency_ms,
+        )
         own = given.quality
         found = self.lineage.orders[key] if own is None else None
         if found is not None and found.version == self.version:

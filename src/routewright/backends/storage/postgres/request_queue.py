@@ -99,9 +99,10 @@ def caller_of(place: int, caller: Caller, month: str, windows: bool) -> dict[str
 
 
 def ask_of(
-    place: int, ask: Ask, caller: int, kind: str, *, again: bool, waits: bool, behind: Sequence[str]
+    place: int, asking: PendingAsk, caller: int, *, again: bool, waits: bool, behind: Sequence[str]
 ) -> dict[str, Any]:
     """Encode an ask."""
+    ask = asking.ask
     claim, run = ask.claim, ask.run
     return {
         "i": place, "caller": caller, "id": ask.id, "came_at": ask.at, "lasts": ask.lasts_s, "tokens": ask.tokens,
@@ -109,7 +110,7 @@ def ask_of(
         "fingerprint": None if claim is None else claim.fingerprint, "run": None if run is None else run.id,
         "run_limit": None if run is None else run.limit_nanos, "slot": int(ask.slot and ask.windows), "again": again,
         "waits": waits,
-        "behind": behind, "kind": kind,
+        "behind": behind, "kind": asking.kind,
     }  # fmt: skip
 
 

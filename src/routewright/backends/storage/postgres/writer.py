@@ -284,7 +284,7 @@ class Writer:
             waits = ask.waits_s > 0 and (is_new or asking.until > now)
             behind = self._queues.behind(asking.account, numbers) if is_new and self._queues else []
             again = ask.id in self._held or not is_new  # what waited may have had a hold, which expired
-            asked.append(request_queue.ask_of(place, ask, caller, asking.kind, again=again, waits=waits, behind=behind))
+            asked.append(request_queue.ask_of(place, asking, caller, again=again, waits=waits, behind=behind))
         self._ticks += 1
         settings = {
             "owner": self.owner, "lease": self._lease_s, "at": self._server.now, "now": self._server.now,
