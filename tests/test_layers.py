@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -264,25 +264,71 @@ WRITERS = {
 """The files that write the records of a request: at most six, named in ``life-of-a-call.md``."""
 
 
+METHODS = {
+    "_engine/route": {"decide", "refuse", "pass_guardrails"},
+    "_engine/many": {"limit", "pass_guardrails"},
+    "_engine/execute": {"settle", "doubt"},
+    "_engine/exchange": {"take"},
+    "_engine/trace_log": {"end", "answered"},
+}
+"""The methods that change a record, by the file that calls them on one. The trace writer and the storages, which know
+no record, ``shorten`` and ``void`` what they are given to keep."""
+
+
 def test_six_files_write_the_records_of_a_request() -> None:
-    knowing = [
-        path for path in modules() if RECORD_FILES & {f"routewright.{name_of(path)}".replace("/", "."), *imports(path)}
-    ]
-    assert {name_of(path) for path in knowing if any(written_by(path))} == WRITERS
+    assert {name_of(path) for path in knowing() if any(written_by(path))} == WRITERS
+    page = (SRC.parents[1] / "docs/explanation/life-of-a-call.md").read_text("utf-8")
+    assert [name for name in sorted(WRITERS) if f"`{name}.py`" not in page] == []
+
+
+def test_few_files_call_what_changes_a_record() -> None:
+    changing = {function.name for path in knowing() for function in methods_of_records(path) if any(writes(function))}
+    calls: dict[str, set[str]] = {}
+    for path in knowing():
+        if name_of(path) in ("_core/call", "_core/attempts/record"):
+            continue
+        for node in nodes_of(path):
+            match node:
+                case ast.Call(ast.Attribute(owner, name)) if name in changing and is_record(owner, set()):
+                    calls.setdefault(name_of(path), set()).add(name)
+    assert calls == METHODS
+
+
+def knowing() -> list[Path]:
+    """The files that know the records."""
+    files = {f"routewright.{name_of(path)}".replace("/", "."): path for path in modules()}
+    return [path for name, path in files.items() if RECORD_FILES & {name, *imports(path)}]
+
+
+def methods_of_records(path: Path) -> Iterator[ast.FunctionDef]:
+    for node in nodes_of(path):
+        if isinstance(node, ast.ClassDef) and node.name in RECORDS:
+            yield from (each for each in node.body if isinstance(each, ast.FunctionDef))
 
 
 def written_by(path: Path) -> Iterator[str]:
-    """Fields of a ``Call`` or ``Attempt`` that a file assigns: of ``self`` where a class is one, else of what is named
-    or annotated as one."""
+    """Fields of a ``Call`` or ``Attempt`` that a file assigns: of ``self`` in these classes, else of what is named or
+    annotated as one."""
+    for method in methods_of_records(path):
+        yield from writes(method)
     for function in (node for node in nodes_of(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
         arguments = [*function.args.args, *function.args.kwonlyargs]
         records = {each.arg for each in arguments if each.annotation and ast.unparse(each.annotation) in RECORDS}
-        for node in ast.walk(function):
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-            for target in targets:
-                for each in target.elts if isinstance(target, ast.Tuple) else [target]:
-                    if isinstance(each, ast.Attribute) and each.attr in FIELDS and is_record(each.value, records):
-                        yield ast.unparse(each)
+        yield from writes(function, partial(is_record, records=records))
+
+
+def is_self(owner: ast.expr) -> bool:
+    return isinstance(owner, ast.Name) and owner.id == "self"
+
+
+def writes(function: ast.AST, is_owner: Callable[[ast.expr], bool] = is_self) -> Iterator[str]:
+    """Fields of the records that a function assigns; by default those of ``self``."""
+    for node in ast.walk(function):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for target in targets:
+            for each in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(each, ast.Attribute) and each.attr in FIELDS and is_owner(each.value):
+                    yield ast.unparse(each)
 
 
 def is_record(owner: ast.expr, records: set[str]) -> bool:

@@ -103,7 +103,7 @@ class Parts:
         if not isinstance(settings, Settings):
             raise ValidationFailed.at("settings", f"{shown(settings)} is not Settings", "pass Settings(...)")
         check_parts(providers, storage, coordination, cache)
-        self._defaults = Defaults(settings.limits.default_max_output_tokens)
+        self._defaults = Defaults(settings.limits.default_max_output_tokens, predicts=settings.predictor is not None)
         if timeout is not None:
             self._defaults = self._defaults._replace(timeout_ms=timeout_ms_of(timeout))
         if max_retries is not None:

@@ -320,7 +320,7 @@ class Router:
 
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
         engine = self._parts.engine
-        return at_once(engine.deciding.decision(engine.make_call(self._read(request, options), self._as(caller))))
+        return at_once(engine.decision(engine.make_call(self._read(request, options), self._as(caller))))
 
     def check_policies(
         self, request: RequestLike = "Hello", *, caller: Caller | None = None, **options: Unpack[Options]
@@ -601,7 +601,7 @@ class Router:
         if read.request.cache is None:
             read = replace(read, request=replace(read.request, cache=True))
         call = engine.make_call(read, self._caller)
-        await engine.deciding.decision(call)
+        await engine.decision(call)
         return call
 
     def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> RawRequest | Read:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
@@ -35,7 +35,20 @@ from routewright.backends.tokens import PackedTokenCounter
 from routewright.errors import ContentRefused, RouterClosed, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, Script
-from routewright.wire import Budget, BudgetDict, Chunk, Delta, Finish, Message, ParamsDict, UpstreamCall, Usage
+from routewright.wire import (
+    Allow,
+    Budget,
+    BudgetDict,
+    Chunk,
+    Delta,
+    Finish,
+    Message,
+    ParamsDict,
+    Stage,
+    UpstreamCall,
+    Usage,
+    Verdict,
+)
 
 from .support import GOOD, House, on_one_loop, said, traces_in
 from .test_budget import Meter, Metered, Metering
@@ -217,6 +230,33 @@ async def test_a_request_waits_for_others_and_its_time_begins_when_it_starts() -
     assert kinds(results) == ["Answer"] * 4  # in time, although the last began after 150 seconds
     assert clock.monotonic() == pytest.approx(200.0)
     assert len(provider.calls) == 4
+
+
+class Counts:
+    """A guardrail that counts its checks."""
+
+    name, holds = "counts", 1
+    stages: Sequence[Stage] = ("input",)
+
+    def __init__(self) -> None:
+        self.checks = 0
+
+    def check(self, text: str, stage: Stage) -> Verdict:
+        self.checks += 1
+        return Allow()
+
+
+async def test_a_request_that_waits_for_the_budget_is_guarded_once() -> None:
+    clock, guardrail = FakeClock(), Counts()
+    priced = Model(id="a/one", quality=0.5, pricing_per_1m=Pricing(1.0, 1.0), context_window=100_000)
+    provider = ScriptedProvider(answering(1.0), models=[priced], clock=clock)
+    router = Router(
+        providers=[provider], catalogue=Catalogue(()), guardrails=[guardrail], settings=Settings(clock=clock)
+    )
+    results = await router.route_many(["hi"] * 4, limit=4, budget={"maxCostUsd": 0.009})
+    assert kinds(results) == ["Answer"] * 4
+    assert clock.monotonic() == pytest.approx(4.0), "one at a time"
+    assert guardrail.checks == 4
 
 
 async def test_a_request_over_the_budget_is_refused_and_later_cheaper_ones_run() -> None:

@@ -174,7 +174,7 @@ async def test_a_request_keeps_the_prices_that_it_was_admitted_with() -> None:
     call = engine.make_call(RawRequest("hi", {"goal": "cost"}).read(), Caller())
     await router._parts.settings.clock.sleep(2)
     assert router.decide("hi", goal="cost").input.as_of == "2026-12-01"
-    decision = at_once(engine.deciding.decision(call))
+    decision = at_once(engine.decision(call))
     assert (decision.input.as_of, call.board.pool.as_of) == ("2026-11-30", "2026-11-30")
     assert decision._plan.legs[0].prices == eve._plan.legs[0].prices
     assert router.replay(eve).digest == eve.digest

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from routewright import Caller, Catalogue, Model, Policy, Pricing, Router, Settings
-from routewright._core.routing.choice import class_plan
+from routewright._core.routing.choice import class_choice
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import DecisionInput, Delta, Finish, UpstreamCall, Usage
 
@@ -98,7 +98,8 @@ async def test_calls_of_one_workload_share_a_plan_while_nothing_moves() -> None:
     plans = []
     for caller in (ACME, ACME, OTHER):
         call = engine.make_call(await engine.read(bench.router._asked("Hello", {}, None)), caller)
-        plans.append(class_plan(call, None, engine.defaults))
+        choice = class_choice(call, None, engine.defaults)
+        plans.append(None if choice is None else choice.plan)
     assert plans[0] is plans[1] is not plans[2]
     assert plans[0] is not None
     assert plans[2] is not None

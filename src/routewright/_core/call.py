@@ -237,6 +237,16 @@ class Call(_Rare, Struct, dict=True, eq=False):
             self.own_input = choice.own_input
             self.bounds = choice.own_input.tokens
 
+    def refuse(self, decision_input: DecisionInput) -> None:
+        """Record the input of a decision that found no model."""
+        self.own_input = decision_input
+
+    def pass_guardrails(self, request: RouteRequest, hits: Sequence[Hit], bounds: TokenBounds) -> None:
+        """Record what the input guardrails have made of the request."""
+        self.request, self.hits = request, hits
+        self.bounds = bounds
+        self.is_guarded = True
+
     @property
     def decision_input(self) -> DecisionInput:
         """The decision's input."""

@@ -9,10 +9,9 @@ from routewright._core.accounts.purses import held_by_others, without_money
 from routewright._core.call import Call
 from routewright._core.request.rules import check_costs_nothing
 from routewright._core.routing.budget import UNLIMITED, room_of, worst_of_start
-from routewright._core.routing.choice import class_plan, input_of_call, within_money
+from routewright._core.routing.choice import class_choice, input_of_call, within_money
 from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decide import Choice, choose, countable, decide, least_nanos
-from routewright._core.routing.decision import Decision
 from routewright._core.routing.inputs import Defaults
 from routewright._runtime.loop import at_once
 from routewright.errors import NoCandidates, StorageUnavailable
@@ -49,10 +48,8 @@ class Deciding:
                 budget = own_budget
                 if left_nanos is not None:
                     budget = (own_budget or UNLIMITED).within(left_nanos)
-                plan = None if self.counting.predictor is not None else class_plan(call, budget, self._defaults)
-                if plan is not None:
-                    choice = Choice(plan, None, budget)
-                else:
+                choice = class_choice(call, budget, self._defaults)
+                if choice is None:
                     own_input = self.input_of(call)
             if own_input is not None:
                 choice = await self._choose_within(call, own_input, left_nanos)
@@ -81,8 +78,7 @@ class Deciding:
         """Decide within the call's own budget. Long prompts are counted in a worker thread; in plain code this blocks.
         Raises ``NoCandidates``."""
         budget = None if call.request.budget is None else room_of(call.request.budget)
-        plan = None if self.counting.predictor is not None else class_plan(call, budget, self._defaults)
-        return await self.choose(call, self.input_of(call)) if plan is None else Choice(plan, None, budget)
+        return class_choice(call, budget, self._defaults) or await self.choose(call, self.input_of(call))
 
     def input_of(self, call: Call) -> DecisionInput:
         """The input of a decision for the call alone, with the host's predicted qualities, if any."""
@@ -109,12 +105,6 @@ class Deciding:
                     raise
         await self.choose(call, own_input)
         return None
-
-    async def decision(self, call: Call) -> Decision:
-        """Decide, and leave no trace. Raises ``NoCandidates``."""
-        choice = await self.choice(call)
-        call.decide(choice)
-        return Decision(choice.plan, call.decision_input, call.board)
 
     def counted(self, call: Call) -> DecisionInput:
         """The decision's input, with tokens counted."""

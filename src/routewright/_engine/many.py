@@ -90,9 +90,14 @@ class Many(Generic[T]):
         read = await self._engine.read(self._asked(request))
         if read.request.stream:
             raise ValidationFailed.of(STREAMED)
+        passed = None
         while True:
             call = self._engine.make_call(read, self._caller)
-            await self._engine.guard(call)
+            if passed is None:  # once: a host's guardrails may be slow, or cost something
+                await self._engine.guard(call)
+                passed = call.request, call.hits, call.bounds
+            else:
+                call.pass_guardrails(*passed)
             if self._budget is None:
                 return read, call, None
             if self._budget.left.nanos is not None:

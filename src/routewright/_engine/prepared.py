@@ -95,7 +95,7 @@ class Prepared:
             return InputTokens(model, *length(counted.tokens, pool.measures[pool.measure[pool.row[model]]]))
 
     async def _decide(self) -> Decision:
-        return await self._engine.deciding.decision(self._engine.make_call(self._read, self.caller))
+        return await self._engine.decision(self._engine.make_call(self._read, self.caller))
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:

@@ -30,8 +30,9 @@ from routewright._core.prompt_caches import LEAST_TOKENS
 from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing, check_https
 from routewright._core.routing.budget import room_of
-from routewright._core.routing.choice import class_plan, input_of_call
+from routewright._core.routing.choice import class_choice, input_of_call
 from routewright._core.routing.decide import Choice
+from routewright._core.routing.decision import Decision
 from routewright._core.routing.inputs import Defaults, asked_of, caller_requirements, with_ids
 from routewright._core.routing.request_options import request_options_of
 from routewright._core.routing.what_if import PolicyCheck, check
@@ -95,8 +96,8 @@ class Options(NamedTuple):
     """Providers that trace contexts are sent to."""
 
 
-class Entry(Struct, frozen=True):
-    """A call that was admitted."""
+class AdmittedCall(Struct, frozen=True):
+    """A call that may begin."""
 
     call: Call
     hold: Admission | None = None
@@ -209,7 +210,7 @@ class Engine:
         before = Replayed(response, await self.log.find(caller, response.trace_id), self._decide_again)
         return Answer(before, None, response.output, response.tool_calls, data)
 
-    async def _answer(self, call: Call, entry: Entry | None = None, form: Form | None = None) -> Answer:
+    async def _answer(self, call: Call, entry: AdmittedCall | None = None, form: Form | None = None) -> Answer:
         """Answer an admitted request; return once everything that must be stored is. Raises ``RouterError``; the trace
         is kept either way."""
         is_limited = entry is not None and entry.hold is not None
@@ -246,17 +247,14 @@ class Engine:
             await self.guard(call)
         request, lookup = call.request, None
         budget = None if request.budget is None else room_of(request.budget)
-        plan = None if self.counting.predictor is not None else class_plan(call, budget, self.defaults)
-        if plan is not None:
-            call.plan = plan
-            if budget is not None:
-                call.budget = budget
-        else:
+        choice = class_choice(call, budget, self.defaults)  # as ``Deciding.choice`` does, without awaiting
+        if choice is None:
             try:
-                call.decide(await self.deciding.choose(call, self.deciding.input_of(call)))
+                choice = await self.deciding.choose(call, self.deciding.input_of(call))
             except BaseException as error:
                 self.undecided(call, error)
                 raise
+        call.decide(choice)
         if request.cache:
             try:
                 lookup = await self._look_up(call, form, patient=patient)
@@ -264,6 +262,12 @@ class Engine:
                 self.undecided(call, error)
                 raise
         return self.execution(call, None, lookup, whole=whole, form=form)
+
+    async def decision(self, call: Call) -> Decision:
+        """Decide, and leave no trace. Raises ``NoCandidates``."""
+        call.decide(await self.deciding.choice(call))
+        assert call.plan is not None, "just decided"
+        return Decision(call.plan, call.decision_input, call.board)
 
     async def start(
         self, hold: Admission, read: Read, fleet: Fleet | None = None, *, whole: bool = True
@@ -387,7 +391,8 @@ class Engine:
             call.request = gate.request
             self.undecided(call, error)
             raise
-        call.request, call.hits = gate.request, gate.hits
+        is_changed = bool(gate.hits) and gate.blocked is None
+        call.pass_guardrails(gate.request, gate.hits, bounds_of(gate.request) if is_changed else call.bounds)
         if gate.blocked is not None:
             hit = gate.blocked
             text = f"the guardrail {quoted(hit.guardrail)} blocks the request by its rule {quoted(hit.rule)}"
@@ -395,10 +400,8 @@ class Engine:
             blocked = BlockedByPolicy(f"{text}; no model was called", detail=detail)
             self.undecided(call, blocked)
             raise blocked
-        if gate.hits:
-            call.bounds = bounds_of(call.request)
-            if call.warm is not None and self._warmth is not None:
-                call.warm = self._warmth.look(call)
+        if is_changed and call.warm is not None and self._warmth is not None:
+            call.warm = self._warmth.look(call)
 
     def guardrails(self, call: Call) -> Sequence[Guardrail]:
         """The guardrails of a call: first the Router's, then the policy's."""
@@ -415,7 +418,7 @@ class Engine:
         call: Call | None = None,
         fleet: Fleet | None = None,
         form: Form | None = None,
-    ) -> Entry | bytes:
+    ) -> AdmittedCall | bytes:
         """Make the call of a caller with limits, apply the guardrails, decide within the money that is left, and
         reserve the most that the chosen model can cost.
 
@@ -429,7 +432,7 @@ class Engine:
             if call.policy is not None:  # it may shorten the time-out
                 hold.adopt(call)
             if hold.left is None and await self.admissions.is_open(hold):
-                return Entry(call)
+                return AdmittedCall(call)
             has_guardrails = bool(self._guardrails) or call.policy is not None
             if has_guardrails and not call.is_guarded and standing(self.guardrails(call), "input"):
                 reply = await hold.take()  # a guardrail may cost something: admit first
@@ -452,7 +455,7 @@ class Engine:
                 choice = outcome
             call.decide(choice)
             call.windows = hold.windows
-            return Entry(call, hold, lookup)
+            return AdmittedCall(call, hold, lookup)
         except BaseException as error:
             if lookup is not None:  # first, since the rest may be cancelled
                 lookup.leave()
@@ -479,10 +482,8 @@ class Engine:
             refused = error.decision_input if isinstance(error, NoCandidates) else None
             if choice is not None:
                 call.decide(choice)
-            elif isinstance(refused, DecisionInput):
-                call.own_input = refused
             else:
-                call.own_input = input_of_call(call, self.defaults)
+                call.refuse(refused if isinstance(refused, DecisionInput) else input_of_call(call, self.defaults))
         self.log.undecided(call, error)
 
     def check(self, read: Read, caller: Caller) -> list[PolicyCheck]:

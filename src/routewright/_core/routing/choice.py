@@ -1,6 +1,6 @@
 """Decides for one call: by the compiled plan of its class where that certainly holds, else by an input of its own.
 
-    class_plan(call, budget)     a look-up and a few comparisons
+    class_choice(call, budget)   a look-up and a few comparisons
     input_of_call(call)          the input of the long way, ``decide.choose``, which may raise ``CountTokens``
 
 Nothing here changes the call. Money that its caller has left is an argument: it is known late, and may be too little
@@ -18,17 +18,17 @@ from routewright._core.money import PICOS_PER_NANO, budget_nanos
 from routewright.wire import DecisionInput, JsonObject, Policy, TokenBounds
 
 from .budget import Room, within
-from .decide import compiled, pays_for_any
+from .decide import Choice, compiled, pays_for_any
 from .inputs import RULES, Defaults
 from .logarithms import SIZE_CLASSES, size_class
 from .plan import Plan
 from .quality import micro
 
 
-def class_plan(call: Call, budget: Room | None, defaults: Defaults) -> Plan | None:
+def class_choice(call: Call, budget: Room | None, defaults: Defaults) -> Choice | None:
     """The compiled plan of the call's class, if it certainly is that of the call within ``budget``. Calls that list
     models have no class: the number of classes must not be up to clients."""
-    if call.has_lists or (call.warm is not None and call.warm.prefixes):
+    if defaults.predicts or call.has_lists or (call.warm is not None and call.warm.prefixes):
         return None
     request, board, bounds = call.request, call.board, call.bounds
     tokens, fallback = bounds.estimate, request.fallback
@@ -41,7 +41,7 @@ def class_plan(call: Call, budget: Room | None, defaults: Defaults) -> Plan | No
         plan = entry.value
     else:
         plan = compiled(board, key, partial(input_of_call, call, defaults))
-    return plan if plan is not None and covers(plan, bounds, call.timeout_ms, budget) else None
+    return Choice(plan, None, budget) if plan is not None and covers(plan, bounds, call.timeout_ms, budget) else None
 
 
 def covers(plan: Plan, tokens: TokenBounds, timeout_ms: int, budget: Room | None = None) -> bool:

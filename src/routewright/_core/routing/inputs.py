@@ -30,6 +30,8 @@ class Defaults(NamedTuple):
     output_cap: int
     timeout_ms: int = 60_000
     max_retries: int = 1
+    predicts: bool = False
+    """The host predicts qualities for each prompt, so that no plan holds for a class of requests."""
 
 
 def asked_of(request: RouteRequest) -> Requirements:
