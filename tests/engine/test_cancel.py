@@ -200,6 +200,43 @@ async def test_a_cancelled_reader_ends_though_the_provider_swallows_it(rest: lis
     assert house.clock.monotonic() == 1.0
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_scope_takes_a_cancellation_that_the_provider_of_a_stream_swallows() -> None:
+    house = House([said(Delta("half"), *STUCK, Delta("more"), *STUCK)], [ANSWER], kind=Swallowing)
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as group, house.router.stream("hi", goal="quality") as stream:
+
+            async def cancel() -> None:
+                await house.clock.sleep(1.0)
+                scope.cancel()
+
+            group.start_soon(cancel)
+            async for _ in stream.text():
+                pass
+    assert scope.cancelled_caught
+    assert house.left_open == 0
+
+
+class Leaving(ScriptedProvider):
+    """Fails in the turn of the event loop in which the scope around its call is cancelled."""
+
+    scope: anyio.CancelScope
+
+    async def pause(self, seconds: float) -> None:
+        self.scope.cancel()
+        raise ProviderFault("auth", "the key is refused")
+
+
+@both_ways
+async def test_a_scope_cancelled_in_the_turn_of_a_fault_ends_the_call(ask: Ask) -> None:
+    house = House([STUCK], [ANSWER], kind=Leaving)
+    with anyio.CancelScope() as Leaving.scope:
+        await ask(house.router)
+    assert Leaving.scope.cancelled_caught
+    assert house.spare.calls == []
+    assert house.left_open == 0
+
+
 class CancellingAgain(ScriptedProvider):
     """Sends its task the cancellation that it met once more, as task groups of Python 3.13 do."""
 

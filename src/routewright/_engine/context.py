@@ -9,14 +9,21 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
-import anyio
+import anyio.lowlevel
 from msgspec import Struct
 
 from routewright._core.request.read import joined_tags
 from routewright._runtime.loop import this_task
 from routewright.wire.ids import RANDOM, SAMPLED, TraceParent, span_id_of
+
+
+async def raise_cancelled() -> NoReturn:
+    """Raise a cancellation that a provider has kept to itself. One by a scope must be raised by the scope, which knows
+    no other."""
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    raise asyncio.CancelledError
 
 
 class CancelWatch(Struct, eq=False):

@@ -10,7 +10,6 @@ runs while the reader works. No alarm outlives its attempt: one that has rung wo
 
 from __future__ import annotations
 
-import asyncio
 from asyncio import get_running_loop
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -35,7 +34,7 @@ from routewright.wire import FaultKind, Finish
 from .admission import Admission
 from .cache import Lookup
 from .classify import CUT_SHORT, FILTERED, TOO_SLOW, fault_of, misfit
-from .context import CancelWatch, Onward
+from .context import CancelWatch, Onward, raise_cancelled
 from .exchange import FAREWELL_S, AttemptStarted, Blocked, Delivery, Exchange, upstream_call
 from .fleet import Fleet
 from .guardrails import GuardrailFailed, Screen, rest
@@ -245,7 +244,7 @@ class Execution(Struct, eq=False):
                     continue  # not for the reader
                 if delivery is not None and not whole:
                     if task is not None and task.cancelling() > before:  # the provider swallowed a cancellation
-                        raise asyncio.CancelledError
+                        await raise_cancelled()
                     return delivery
             fault = TOO_SLOW
         except StopAsyncIteration:
@@ -260,10 +259,11 @@ class Execution(Struct, eq=False):
             if watch.passes(error):
                 raise
             fault = fault_of(error, attempt.provider, answered=exchange.is_entered)
-        # whatever the provider turned a cancellation into; on asyncio those by scopes cancel the task, too
-        if task.cancelling() > before if task is not None else attempt.finish_reason is None and watch.is_on():
-            await anyio.lowlevel.checkpoint_if_cancelled()
-            raise asyncio.CancelledError
+        # whatever the provider turned a cancellation into. A scope that was cancelled in this turn of the loop has not
+        # cancelled the task yet; asking for that takes microseconds, which a complete answer need not pay.
+        is_cancelled = task is not None and task.cancelling() > before
+        if is_cancelled or (attempt.finish_reason is None and watch.is_on()):
+            await raise_cancelled()
         try:
             self.end_attempt(exchange, fault, abandoned=abandoned)
         finally:
