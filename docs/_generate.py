@@ -179,8 +179,11 @@ FURTHER_NAMES = {
         "BlockingPrepared BlockingRouter BlockingStream CALLER_EXTRA InputTokens Options PolicyCheck Prepared "
         "RequestLike StepCall StepDone StepWait Steps Subscription WhyNot decode_request"
     ),
+    "routewright.integrations.otel": "OpenTelemetry",
+    "routewright.server": "AccessLog Admin App Exchange HttpLimits Observer create_admin create_app",
+    "routewright.server.metrics": "Metrics",
     "routewright.settings": "SystemClock",
-    "routewright.storage": "MemoryCoordination",
+    "routewright.storage": "MemoryCoordination Rollups check_batch check_digests ids_of selects",
     "routewright.trace": "BlockingTraceStore",
     "routewright.webhook": "StandardWebhookSigner",
     "routewright.wire": (

@@ -13,7 +13,7 @@ from routewright.wire.problems import shown
 
 
 class ExecutionLimits(Struct, frozen=True, kw_only=True):
-    """Limits on executing a request. Times in seconds. The defaults are the contract's.
+    """Limits on executing a request. Times in seconds. The defaults suit most programs.
 
     router = Router(settings=Settings(execution=ExecutionLimits(first_token_s=2.0, idle_s=3.0)))
     """
