@@ -7,7 +7,8 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from importlib import import_module
@@ -226,12 +227,9 @@ def _model_of(function: Callable[..., object], name: str) -> tuple[type[BaseMode
         if match is not None:
             described[match[1]] = match[2].strip()
     fields, context = dict[str, Any](), None
-    try:
+    with _explained(f"{name} has annotations that cannot be read", "import what they name"):
         hinted = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
         hints = typing.get_type_hints(hinted, include_extras=True)
-    except Exception as error:  # annotations are evaluated, so they may raise anything
-        problem = f"{name} has annotations that cannot be read: {error}"
-        raise ValidationFailed.at("tools", problem, "import what they name") from error
     try:
         signature = inspect.signature(function)
     except ValueError as error:
@@ -247,16 +245,22 @@ def _model_of(function: Callable[..., object], name: str) -> tuple[type[BaseMode
             raise ValidationFailed.at("tools", problem, "give each argument a name of its own")
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[parameter.name] = (hint, Field(default, description=described.get(parameter.name)))
-    try:
+    with _explained(f"{name} has arguments without a JSON schema", "annotate them with plain types"):
         made: type[BaseModel] = create_model(
             name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
         )
         made.model_json_schema()
-    except Exception as error:  # pydantic and the types themselves raise errors of many kinds
-        first = str(error).partition("\n")[0]
-        problem = f"{name} has arguments without a JSON schema: {first}"
-        raise ValidationFailed.at("tools", problem, "annotate them with plain types") from error
     return made, context
+
+
+@contextmanager
+def _explained(problem: str, hint: str) -> Iterator[None]:
+    """Raise what reading a function raises as a ``ValidationFailed``."""
+    try:
+        yield
+    except Exception as error:  # annotations are evaluated, and types make their schema: they may raise anything
+        first = str(error).partition("\n")[0]
+        raise ValidationFailed.at("tools", f"{problem}: {first}", hint) from error
 
 
 def _untitled(schema: Any) -> Any:

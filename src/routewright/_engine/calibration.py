@@ -129,7 +129,7 @@ class Calibrations:
     ) -> None:
         while isinstance(told, Awaitable):
             pending, told = told, None
-            with self._logging_faults():
+            with self._logging_faults("a comparator of answers"):
                 verdict = await pending
                 told = None if verdict is None else bool(verdict)
             if told is None:
@@ -139,21 +139,21 @@ class Calibrations:
     def _told(self, rest: Iterator[Compare], texts: tuple[str, str, str]) -> Told:
         """The verdict of the first comparator that has one. It may have to be awaited."""
         for compare in rest:
-            with self._logging_faults():
+            with self._logging_faults("a comparator of answers"):
                 told = compare(*texts)
                 if told is not None:
                     return told if isinstance(told, Awaitable) else bool(told)
         return None
 
     @contextmanager
-    def _logging_faults(self) -> Iterator[None]:
+    def _logging_faults(self, part: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # of a custom comparator: the next one is asked
+        except Exception as error:  # a custom comparator or cache may raise anything; calls go on without it
             now = self._clock.monotonic()
             if now >= self._log_again_at:
                 self._log_again_at = now + LOG_EVERY_S
-                _log.warning("a comparator of answers failed: %s", raised_in(error))
+                _log.warning("%s failed: %s", part, raised_in(error))
 
     def learn(self, space: Space, observation: Observation) -> None:
         with self._guard.lock:
@@ -184,10 +184,9 @@ class Calibrations:
             space.is_telling, new, space.new = True, space.new, []
         others: Sequence[Observation] = ()
         try:
-            others, space.heard = await self._learned(space.name, new, space.heard)
-            new = []
-        except Exception as error:  # a custom cache may raise anything; observations are sent again
-            _log.warning("the response cache failed: %s", raised_in(error))
+            with self._logging_faults("the response cache"):
+                others, space.heard = await self._learned(space.name, new, space.heard)
+                new = []
         finally:
             with self._guard.lock:
                 space.new[:0] = new[-LEARNED:]  # not shared: try again next time

@@ -7,7 +7,7 @@ import contextvars
 import sys
 import threading
 from asyncio import _get_running_loop
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -209,6 +209,14 @@ class Mutex:
                 self._holder = None
         if holder[0] == fork.count:  # the waiters of another process are not here
             holder[2].set()
+
+
+async def outcome_of(waiting: Awaitable[T]) -> T | Exception:
+    """What it returns or raises: a task group would wrap an error."""
+    try:
+        return await waiting
+    except Exception as error:  # whatever it raises is for the caller
+        return error
 
 
 def at_once(waiting: Coroutine[object, object, T]) -> T:

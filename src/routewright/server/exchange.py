@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import anyio
 import msgspec
 
-from routewright._runtime.loop import current_task
+from routewright._runtime.loop import current_task, outcome_of
 from routewright.backends.clock import Entry, alarms_of, here
 from routewright.errors import Problem, UnsupportedMediaType, ValidationFailed
 from routewright.protocols import Clock
@@ -235,7 +235,7 @@ class _Watch(msgspec.Struct, eq=False):
 
 async def _watched(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
     """``while_connected`` on any loop."""
-    ended: list[T | Exception] = []
+    outcomes: list[T | Exception] = []
 
     async def watch() -> None:
         await exchange.disconnected()
@@ -243,16 +243,13 @@ async def _watched(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
 
     async with anyio.create_task_group() as group:
         group.start_soon(watch)
-        try:
-            ended.append(await work())
-        except Exception as error:  # a group would wrap it
-            ended.append(error)
+        outcomes.append(await outcome_of(work()))
         group.cancel_scope.cancel()
-    if not ended:
+    if not outcomes:
         raise ClientLeft
-    if isinstance(ended[0], Exception):
-        raise ended[0]
-    return ended[0]
+    if isinstance(outcomes[0], Exception):
+        raise outcomes[0]
+    return outcomes[0]
 
 
 def _path_of(scope: Scope) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import anyio
 
 from routewright import Stream
-from routewright._runtime.loop import this_loop
+from routewright._runtime.loop import outcome_of, this_loop
 from routewright.agent import Run
 from routewright.errors import RouterError
 
@@ -114,21 +114,21 @@ class EventStream:
         return None if self._gone and not self._finishes else stopped()
 
     async def _produce(self) -> None:
-        try:
-            async with aclosing(aiter(self._frames)) as frames:
-                async for frame in frames:
-                    self._put(frame)
-                    if len(self._waiting) <= HIGH_BYTES:
-                        continue
-                    # until the client has read; at the call's deadline the rest of the answer is short
-                    with self._exchange.clock.deadline(self._frames.stream.deadline):
-                        while len(self._waiting) > HIGH_BYTES:
-                            self._went = anyio.Event()
-                            await self._went.wait()
-        except Exception as error:  # a group would wrap it
-            self._error = error
+        self._error = await outcome_of(self._put_all())
         self._is_over.set()
         self._came.set()
+
+    async def _put_all(self) -> None:
+        async with aclosing(aiter(self._frames)) as frames:
+            async for frame in frames:
+                self._put(frame)
+                if len(self._waiting) <= HIGH_BYTES:
+                    continue
+                # until the client has read; at the call's deadline the rest of the answer is short
+                with self._exchange.clock.deadline(self._frames.stream.deadline):
+                    while len(self._waiting) > HIGH_BYTES:
+                        self._went = anyio.Event()
+                        await self._went.wait()
 
     def _put(self, frame: Frame) -> None:
         if self._gone:
