@@ -111,7 +111,7 @@ def test_an_expired_call_whose_key_is_free_again_keeps_its_answer() -> None:
 
 
 def charge(ledger: Ledger, call: str, nanos: int, **given: Any) -> list[int]:
-    """The thresholds that a call's settlement tells of."""
+    """The thresholds that the charge of a call crosses."""
     booked = ledger.settle(call, make_row(call, charge=nanos), **{"event_id": EVENT_IDS} | given)
     return [event.data["threshold_percent"] for event in booked.events]
 

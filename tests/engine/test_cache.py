@@ -1121,3 +1121,19 @@ async def test_a_comparator_that_fails_is_logged_once_a_minute(caplog: pytest.Lo
             await at.ask(question, CacheOpts(threshold=0.999))
             await at.clock.sleep(15.0)
     assert caplog.text.count("a comparator of answers failed") == 2
+
+
+async def test_a_failing_comparator_does_not_hide_a_failing_cache(caplog: pytest.LogCaptureFixture) -> None:
+    at, cache = await sharing_shop()
+    async with at.router:
+        calibrations = at.router.engine.caching.calibrations
+        (space,) = calibrations._spaces.values()
+        cache.failing = True
+        with caplog.at_level(logging.WARNING), calibrations._logging_faults("a comparator of answers"):
+            raise OSError("no model")
+        with caplog.at_level(logging.WARNING):
+            await calibrations._exchange(space)
+            await calibrations._exchange(space)
+        cache.failing = False
+    assert caplog.text.count("a comparator of answers failed") == 1
+    assert caplog.text.count("the response cache failed") == 1

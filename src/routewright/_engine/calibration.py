@@ -30,7 +30,7 @@ MOST_SPACES = 1_000
 NEWS_EVERY_S = 60.0
 """Interval for exchanging observations with other processes."""
 LOG_EVERY_S = 60.0
-"""Least interval between two logged failures of comparators."""
+"""Least interval between two logged failures of one part."""
 
 Told: TypeAlias = bool | Awaitable[bool | None] | None
 Compare: TypeAlias = Callable[[str, str, str], Told]
@@ -74,7 +74,8 @@ class Calibrations:
         self._clock = clock
         self._rng = rng
         self._worker = worker
-        self._log_again_at = 0.0
+        self._log_again_at: dict[str, float] = {}
+        """By part: when its next failure is logged."""
         self._guard = Guard()
         self.renew()
 
@@ -151,8 +152,8 @@ class Calibrations:
             yield
         except Exception as error:  # a custom comparator or cache may raise anything; calls go on without it
             now = self._clock.monotonic()
-            if now >= self._log_again_at:
-                self._log_again_at = now + LOG_EVERY_S
+            if now >= self._log_again_at.get(part, now):
+                self._log_again_at[part] = now + LOG_EVERY_S
                 _log.warning("%s failed: %s", part, raised_in(error))
 
     def learn(self, space: Space, observation: Observation) -> None:
