@@ -100,7 +100,7 @@ async def _fail(endpoint_id: str) -> None:
     storage, event = SqliteStorage(STORE), make_event(1)
     await storage.apply("acme", [PutEvent(event)])
     now = time.time()
-    await storage.apply("_system", [ClaimDeliveries(lease="a", at=now, until=now + 30, limit=1, each=1)])
+    await storage.apply("_system", [ClaimDeliveries(lease="a", at=now, until=now + 30, limit=1, per_endpoint=1)])
     attempt = DeliveryAttempt("2026-11-22T09:30:00.000Z", 12.5, 503)
     ended = EndAttempt(
         endpoint_id=endpoint_id, event_id=event.id, lease="a", state="failed_delivery", attempt=attempt, at=now

@@ -209,7 +209,7 @@ class ResponseCache:
             id=trace_id,
             namespace=namespace,
             metadata=metadata,
-            made_before=None if older_than_s is None else self._clock.time() - older_than_s,
+            created_before=None if older_than_s is None else self._clock.time() - older_than_s,
         )
         return await self._caching().remove(which)
 

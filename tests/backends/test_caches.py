@@ -170,7 +170,7 @@ class Model:
             if entry.account == which.account
             and (which.partition is None or entry.partition == which.partition)
             and (which.key is None or entry.key == which.key)
-            and (which.made_before is None or entry.created_at < which.made_before)
+            and (which.created_before is None or entry.created_at < which.created_before)
         ]
         for entry in meant:
             del self.kept[entry.key]
@@ -182,7 +182,7 @@ steps = st.one_of(
     st.tuples(st.just("put"), names, st.booleans(), st.integers(0, 30)),
     st.tuples(st.just("get"), names),
     st.tuples(st.just("near"), names, st.integers(1, 4)),
-    st.tuples(st.just("remove"), names, st.sampled_from(["account", "key", "partition", "made_before"])),
+    st.tuples(st.just("remove"), names, st.sampled_from(["account", "key", "partition", "created_before"])),
     st.tuples(st.just("pass"), st.integers(1, 20)),
 )
 
@@ -217,7 +217,7 @@ class Beside:
                     account=OWNERS[name],
                     key=key_of(name) if narrowed == "key" else None,
                     partition=PARTITIONS[name] if narrowed == "partition" else None,
-                    made_before=now - 2.0 if narrowed == "made_before" else None,
+                    created_before=now - 2.0 if narrowed == "created_before" else None,
                 )
                 assert at_once(self.cache.remove(which)) == self.model.remove(which, now)
             case "pass", seconds:

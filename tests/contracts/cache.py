@@ -184,7 +184,7 @@ class CacheContract:
             (CacheSelection(account="acme", metadata=("paid", True)), {"a", "sandbox", "foreign"}),
             (CacheSelection(account="acme", metadata=("paid", 1)), {"b", "sandbox", "foreign"}),
             (CacheSelection(account="acme", metadata=("size", 1.5)), {"a", "sandbox", "foreign"}),
-            (CacheSelection(account="acme", made_before=FakeClock().time() + 1.0), {"b", "sandbox", "foreign"}),
+            (CacheSelection(account="acme", created_before=FakeClock().time() + 1.0), {"b", "sandbox", "foreign"}),
             (CacheSelection(account="nobody"), {"a", "b", "sandbox", "foreign"}),
         ],
     )

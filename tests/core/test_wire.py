@@ -161,7 +161,7 @@ WRITES: list[Write] = [
     PutAgentState("tr_1", "sandbox", b"{}", 9.5, "key"),
     PutEndpoint(ENDPOINT, expect=ENDPOINT, at=2.0),
     DeleteEndpoint("whe_1"),
-    ClaimDeliveries(lease="a", at=1.0, until=31.0, limit=9, each=1, room={"whe_1": 0}),
+    ClaimDeliveries(lease="a", at=1.0, until=31.0, limit=9, per_endpoint=1, room={"whe_1": 0}),
     EndAttempt(
         endpoint_id="whe_1",
         event_id="evt_1",

@@ -57,7 +57,7 @@ class AttemptStarted(NamedTuple):
         return cls(attempt, None if attempt.model == chosen else chosen, "upstream_5xx", restart=False)
 
 
-Delivery = Delta | ToolDelta | Finish
+OutputChunk = Delta | ToolDelta | Finish
 """A chunk that is for the caller."""
 
 
@@ -115,7 +115,7 @@ class Exchange(Struct, eq=False):
     """The alarm of the present wait."""
     watch: CancelWatch = None  # type: ignore[assignment]  # set when a wait begins
     """The task that waits."""
-    ready: deque[Delivery] | None = None
+    ready: deque[OutputChunk] | None = None
     """Chunks that passed the guardrails together and are delivered one by one."""
     is_entered: bool = False
     """The provider may have started to work."""
@@ -159,11 +159,11 @@ class Exchange(Struct, eq=False):
         self.deadline = now
         self.wake(now)
 
-    def take(self, chunk: Chunk) -> Delivery | None:
+    def take(self, chunk: Chunk) -> OutputChunk | None:
         """Record a chunk and its time. Returns it if it is for the caller."""
         attempt, now = self.attempt, self.clock.monotonic()
         characters = attempt.characters
-        delivery = attempt.take(chunk)
+        output = attempt.take(chunk)
         if attempt.finish_reason is None:
             waited_s = now - self.waits_since
             if self.pace is not None:
@@ -171,17 +171,17 @@ class Exchange(Struct, eq=False):
             if attempt.first_at is None:
                 attempt.first_at = now
             elif waited_s < LEAST_WAIT_S:
-                return delivery
-            if delivery is None or self.machine.whole:  # otherwise the wait starts when the reader asks for more
+                return output
+            if output is None or self.machine.whole:  # otherwise the wait starts when the reader asks for more
                 self.wait(now)
-        elif delivery is not None:  # the answer is complete; the provider only has to close
+        elif output is not None:  # the answer is complete; the provider only has to close
             if attempt.first_at is None:
                 attempt.first_at = now
             attempt.ended_at = now
             self.wake_at = wake_at = min(self.deadline, now + FAREWELL_S)
             if self.limit is not None:
                 self.limit.move(wake_at)
-        return delivery
+        return output
 
     def wait(self, now: float) -> None:
         """Start to wait for the next chunk. If time is short, leave the next model its share."""
@@ -197,20 +197,20 @@ class Exchange(Struct, eq=False):
         if self.limit is not None:
             self.limit.move(wake_at)
 
-    async def screen(self, delivery: Delivery) -> deque[Delivery]:
+    async def screen(self, chunk: OutputChunk) -> deque[OutputChunk]:
         """The chunks that the guardrails let pass. Raises ``Blocked`` and ``GuardrailFailed``."""
         attempt, wake_at, began = self.attempt, self.wake_at, self.clock.monotonic()
-        screen, passed = attempt.screen, deque[Delivery]()
+        screen, passed = attempt.screen, deque[OutputChunk]()
         assert isinstance(screen, Screen), "the answer is guarded"
         self.is_screening = True
         self.wake(self.deadline)  # the provider's time-out is suspended
-        match delivery:
+        match chunk:
             case Delta(text):
                 text = await screen.feed(text)
                 if text:
                     passed.append(Delta(text))
             case Finish():
-                passed.extend(await screen.end(attempt.output, attempt.tool_calls or (), delivery))
+                passed.extend(await screen.end(attempt.output, attempt.tool_calls or (), chunk))
         if screen.blocked is not None:
             raise Blocked(screen.blocked)
         took_s = self.clock.monotonic() - began

@@ -35,7 +35,7 @@ from .admission import Admission
 from .cache import Lookup
 from .classify import CUT_SHORT, FILTERED, TOO_SLOW, fault_of, misfit
 from .context import CancelWatch, Onward, raise_cancelled
-from .exchange import FAREWELL_S, AttemptStarted, Blocked, Delivery, Exchange, upstream_call
+from .exchange import FAREWELL_S, AttemptStarted, Blocked, Exchange, OutputChunk, upstream_call
 from .fleet import Fleet
 from .guardrails import GuardrailFailed, Screen, rest
 
@@ -46,7 +46,7 @@ YIELD_EVERY = 64
 class Performer(Protocol):
     """Performs an attempt in its own way (``hedge.py``)."""
 
-    async def perform(self, exchange: Exchange) -> Delivery | AttemptStarted | None:
+    async def perform(self, exchange: Exchange) -> OutputChunk | AttemptStarted | None:
         """``Execution.perform``."""
 
     def interrupt(self, now: float) -> None:
@@ -102,7 +102,7 @@ class Execution(Struct, eq=False):
             else:
                 await self._pause()
 
-    async def next(self) -> Delivery | AttemptStarted | None:
+    async def next(self) -> OutputChunk | AttemptStarted | None:
         """Advance by one chunk, for a reader. None if there is none for the caller, and whenever ``end`` is set."""
         exchange = self.exchange
         if exchange is None:
@@ -125,11 +125,11 @@ class Execution(Struct, eq=False):
                 exchange.attempt.prices_of_day = pool.prices_on(exchange.attempt.leg.row, self.fleet.today())
         else:
             exchange.wait(self.clock.monotonic())
-        delivery = await (self.hedge or self).perform(exchange)
-        if delivery is not None and self.exchange is not None:  # the faster of two, if they raced
+        chunk = await (self.hedge or self).perform(exchange)
+        if chunk is not None and self.exchange is not None:  # the faster of two, if they raced
             attempt = self.exchange.attempt
             attempt.delivered = attempt.characters > 0
-        return delivery
+        return chunk
 
     def advance(self) -> Exchange | Wait | None:
         """Start the machine's next step; None at the end."""
@@ -190,7 +190,7 @@ class Execution(Struct, eq=False):
 
     # One attempt
 
-    async def perform(self, exchange: Exchange) -> Delivery | AttemptStarted | None:
+    async def perform(self, exchange: Exchange) -> OutputChunk | AttemptStarted | None:
         """Pull the attempt within its time-out."""
         with self.clock.deadline(exchange.wake_at, scoped=exchange.scoped) as limit:
             exchange.limit = limit
@@ -209,7 +209,7 @@ class Execution(Struct, eq=False):
                 await exchange.leave(self.deadline, abandoned=True)
         return None
 
-    async def _pull(self, exchange: Exchange) -> Delivery | None:
+    async def _pull(self, exchange: Exchange) -> OutputChunk | None:
         """Take chunks until one is for a reader; None when the attempt has ended."""
         attempt, abandoned = exchange.attempt, False
         try:
@@ -234,18 +234,18 @@ class Execution(Struct, eq=False):
                 if exchange.count > YIELD_EVERY:
                     exchange.count = 0
                     await self.clock.sleep(0)
-                delivery = exchange.take(await following())
-                if delivery is None or (whole and screen is None):
+                chunk = exchange.take(await following())
+                if chunk is None or (whole and screen is None):
                     continue
                 if screen is not None:
-                    exchange.ready = ready = await exchange.screen(delivery)
-                    delivery = ready.popleft() if ready else None
-                elif type(delivery) is Finish and attempt.delivered and not self.is_interrupted:
+                    exchange.ready = ready = await exchange.screen(chunk)
+                    chunk = ready.popleft() if ready else None
+                elif type(chunk) is Finish and attempt.delivered and not self.is_interrupted:
                     continue  # not for the reader
-                if delivery is not None and not whole:
+                if chunk is not None and not whole:
                     if task is not None and task.cancelling() > before:  # the provider swallowed a cancellation
                         await raise_cancelled()
-                    return delivery
+                    return chunk
             fault = TOO_SLOW
         except StopAsyncIteration:
             fault = CUT_SHORT

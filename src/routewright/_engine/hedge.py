@@ -10,7 +10,7 @@ import anyio
 
 from routewright._core.attempts.faults import FAULTS
 
-from .exchange import AttemptStarted, Delivery, Exchange
+from .exchange import AttemptStarted, Exchange, OutputChunk
 from .execute import Execution
 
 
@@ -21,15 +21,15 @@ class _Race:
         self.decided = anyio.Event()
         self.running = 0
         self.winner: Exchange | None = None
-        self.delivery: Delivery | AttemptStarted | None = None
+        self.chunk: OutputChunk | AttemptStarted | None = None
 
-    def left(self, exchange: Exchange, delivery: Delivery | AttemptStarted | None, *, is_end: bool) -> None:
+    def left(self, exchange: Exchange, chunk: OutputChunk | AttemptStarted | None, *, is_end: bool) -> None:
         """Record that an attempt produced its first chunk, or ended."""
         self.running -= 1
         if self.decided.is_set():
             return
         if not exchange.is_over:
-            self.winner, self.delivery = exchange, delivery
+            self.winner, self.chunk = exchange, chunk
         if not exchange.is_over or is_end or self.running == 0:
             self.decided.set()
 
@@ -46,7 +46,7 @@ class Hedge:
         for exchange in self._racing:
             exchange.interrupt(now)
 
-    async def perform(self, exchange: Exchange) -> Delivery | AttemptStarted | None:
+    async def perform(self, exchange: Exchange) -> OutputChunk | AttemptStarted | None:
         """Pull the attempt within its time-out (``Execution.perform``)."""
         execution, machine = self._execution, self._execution.machine
         hedge_s = machine.hedge_after_s(exchange.attempt)
@@ -57,7 +57,7 @@ class Hedge:
         try:
             second = await self._race(exchange, hedge_s, race)
             if machine.end is not None:  # one was refused at the moment in which the other began
-                race.winner = race.delivery = None
+                race.winner = race.chunk = None
         except BaseException as error:
             race.winner = None
             if isinstance(error, BaseExceptionGroup):  # of the task group
@@ -70,9 +70,9 @@ class Hedge:
                     await execution.abandon(runner)
         execution.exchange = race.winner
         if second is None or race.winner is not second:
-            return race.delivery
-        if race.delivery is not None and not isinstance(race.delivery, AttemptStarted):
-            second.ready = deque([race.delivery, *(second.ready or ())])  # after the event that names the model
+            return race.chunk
+        if race.chunk is not None and not isinstance(race.chunk, AttemptStarted):
+            second.ready = deque([race.chunk, *(second.ready or ())])  # after the event that names the model
         fault = exchange.attempt.fault
         reason = "timeout" if fault is None else FAULTS[fault].reason
         return AttemptStarted(second.attempt, exchange.attempt.model, reason, restart=False)
@@ -100,9 +100,9 @@ class Hedge:
     async def _run(self, exchange: Exchange, race: _Race) -> None:
         execution = self._execution
         try:
-            delivery = await execution.perform(exchange)
+            chunk = await execution.perform(exchange)
         except BaseException:
             if not exchange.is_over:
                 await execution.abandon(exchange)
             raise
-        race.left(exchange, delivery, is_end=execution.machine.end is not None)
+        race.left(exchange, chunk, is_end=execution.machine.end is not None)

@@ -205,9 +205,9 @@ class Steps:
         exchange.waits_since = exchange.clock.monotonic()
         try:
             for chunk in outcome:
-                delivery = exchange.take(chunk)
-                if exchange.attempt.screen is not None and delivery is not None:
-                    at_once(exchange.screen(delivery))
+                output = exchange.take(chunk)
+                if exchange.attempt.screen is not None and output is not None:
+                    at_once(exchange.screen(output))
                 if not is_whole and exchange.clock.monotonic() >= exchange.wake_at:
                     return exchange.silence()._replace(answered=True)
         except Blocked as blocked:

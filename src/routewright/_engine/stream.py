@@ -21,7 +21,7 @@ from routewright.errors import RouterError
 
 from .admission import Admission
 from .answer import Answer, events_again, events_before_end, reasoning_data
-from .exchange import AttemptStarted, Delivery
+from .exchange import AttemptStarted, OutputChunk
 from .execute import Execution
 from .request_input import RawRequest, Read
 from .route import Engine
@@ -54,7 +54,7 @@ class Stream:
         self._event_id = 0
         self._told: tuple[int, int] = 0, 0
         """The attempt whose thoughts were sent last, and the number sent."""
-        self._after_thought: Delivery | AttemptStarted | None = None
+        self._after_thought: OutputChunk | AttemptStarted | None = None
         """What follows the thought sent last."""
         self._is_text = False
         self._headers: dict[str, str] = {}
@@ -96,9 +96,9 @@ class Stream:
                 return await self._begin()
             machine = execution.machine
             while machine.end is None:
-                delivery, self._after_thought = self._after_thought, None
+                chunk, self._after_thought = self._after_thought, None
                 try:
-                    delivery = delivery or await execution.next()
+                    chunk = chunk or await execution.next()
                 except BaseException:
                     await self._leave()
                     raise
@@ -106,16 +106,16 @@ class Stream:
                     await self._leave()
                     raise StopAsyncIteration
                 exchange = execution.exchange
-                if exchange is not None and exchange.attempt.thoughts is not None and delivery is not None:
+                if exchange is not None and exchange.attempt.thoughts is not None and chunk is not None:
                     thought = self._thought(exchange.attempt)
                     if thought is not None:
-                        self._after_thought = delivery
+                        self._after_thought = chunk
                         return thought
-                if type(delivery) is wire.Delta:
+                if type(chunk) is wire.Delta:
                     self._event_id += 1
                     number = 0 if exchange is None else exchange.attempt.number
-                    return wire.OutputDelta(self._event_id, wire.OutputData(delivery.text, number))
-                event = None if delivery is None else self._event(delivery, execution)
+                    return wire.OutputDelta(self._event_id, wire.OutputData(chunk.text, number))
+                event = None if chunk is None else self._event(chunk, execution)
                 if event is not None:
                     return event
             served = execution.call.served
@@ -270,8 +270,8 @@ class Stream:
         reasoning = attempt.reasoning(since)
         return None if reasoning is None else wire.ReasoningDelta(self._next_id(), reasoning_data(reasoning, number))
 
-    def _event(self, delivery: Delivery | AttemptStarted, execution: Execution) -> wire.RouteEvent | None:
-        match delivery:
+    def _event(self, chunk: OutputChunk | AttemptStarted, execution: Execution) -> wire.RouteEvent | None:
+        match chunk:
             case wire.ToolDelta(index, arguments, call_id, name):
                 number = execution.exchange.attempt.number if execution.exchange is not None else 0
                 return wire.ToolCallDelta(self._next_id(), wire.ToolCallData(index, call_id, name, arguments, number))

@@ -191,7 +191,7 @@ class Dispatcher:
             at=now,
             until=now + LEASE_S,
             limit=limit,
-            each=1,
+            per_endpoint=1,
             room=self._room,
             failing=failing,
             failing_limit=IN_FLIGHT // 2 - sum(counts.get(id, 0) for id in failing),

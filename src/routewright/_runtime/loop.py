@@ -101,7 +101,7 @@ class Signal:
 class Reply(Generic[T]):
     """A result that a task waits for and another thread sets. ``give`` sets many in one wake-up of a loop."""
 
-    __slots__ = ("error", "future", "here", "is_awaited", "is_given", "is_left", "loop", "result")
+    __slots__ = ("error", "future", "here", "is_awaited", "is_delivered", "is_left", "loop", "result")
 
     def __init__(self, *, awaited: bool = True) -> None:
         self.future: asyncio.Future[None] | None = None
@@ -114,7 +114,7 @@ class Reply(Generic[T]):
         """False if it is given before anyone waits, or nobody does."""
         self.result: T | None = None
         self.error: Exception | None = None
-        self.is_given = False
+        self.is_delivered = False
         """True once passed to ``give``; it must not change any more."""
         self.is_left = False
         """The waiter is gone; a later result is dropped."""
@@ -135,7 +135,7 @@ class Reply(Generic[T]):
         try:
             if self.loop is not None:
                 await (self.here.wait() if self.future is None else self.future)
-            elif not self.is_given:
+            elif not self.is_delivered:
                 raise RuntimeError("this has to be awaited in an event loop")
         except BaseException:
             self.is_left = True
@@ -150,7 +150,7 @@ def give(replies: Iterable[Reply[Any]]) -> list[Reply[Any]]:
     lost: list[Reply[Any]] = []
     by_loop: dict[Any, list[Reply[Any]]] = {}
     for reply in replies:
-        reply.is_given = True
+        reply.is_delivered = True
         if reply.loop is not None:
             by_loop.setdefault(reply.loop, []).append(reply)
         elif reply.here is not None:

@@ -59,7 +59,7 @@ async def listen(coordination: Coordination, hear: WeakMethod[Hear], clock: Cloc
             last, take = heard.last, hear()
             for notice in heard.notices:
                 if take is not None and notice.topic == CIRCUIT_TOPIC:
-                    take(notice.said)
+                    take(notice.message)
             del take
         except Exception as error:  # its message may hold secrets
             _log.debug("news were not heard (%s)", type(error).__name__)

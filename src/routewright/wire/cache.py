@@ -65,7 +65,7 @@ class CacheSelection(Struct, frozen=True, kw_only=True):
     namespace: str | None = None
     metadata: tuple[str, str | float | bool] | None = None
     """A metadata key and its value."""
-    made_before: float | None = None
+    created_before: float | None = None
     """Unix seconds."""
 
 

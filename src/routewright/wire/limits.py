@@ -88,7 +88,7 @@ class Notice(Struct, frozen=True):
     """A message to all other processes."""
 
     topic: str
-    said: str
+    message: str
 
 
 class Heard(Struct, frozen=True):

@@ -131,7 +131,7 @@ class ClaimDeliveries(Struct, frozen=True, tag=True, kw_only=True):
     until: float
     """When the lease ends."""
     limit: int
-    each: int
+    per_endpoint: int
     """The most for one endpoint."""
     room: dict[str, int] = {}
     """The most for particular endpoints, in place of ``each``."""

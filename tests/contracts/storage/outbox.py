@@ -133,7 +133,7 @@ class Outgoing(Suite):
         await _put(storage, ENDPOINT)
         for number in range(4):
             await _emit(storage, number)
-        await _claim(storage, each=3)
+        await _claim(storage, per_endpoint=3)
         await _end(storage, 0, "a", "rejected")
         await _end(storage, 1, "a", "waiting", next_at=NOW + 900)
         assert (await storage.apply("acme", [ReplayDeliveries("whe_1", at=NOW + 1)]))[0].count == 3
@@ -145,7 +145,7 @@ class Outgoing(Suite):
             await _put(storage, endpoint)
         for number in range(9):
             await _emit(storage, number, SYSTEM_ACCOUNT, type="incident.created")
-        claimed = await _claim(storage, lease="a", each=2, room={"whe_1": 0, "whe_2": 5}, limit=6)
+        claimed = await _claim(storage, lease="a", per_endpoint=2, room={"whe_1": 0, "whe_2": 5}, limit=6)
         counts = [sum(each.endpoint.id == id for each in claimed.deliveries) for id in ("whe_1", "whe_2", "whe_3")]
         assert (sum(counts), counts[0]) == (6, 0)
         assert 1 <= counts[2] <= 2
@@ -172,7 +172,7 @@ class Outgoing(Suite):
             await _put(storage, endpoint)
         for number in range(5):
             await _emit(storage, number)
-        await _claim(storage, each=5, room={"whe_3": 0})
+        await _claim(storage, per_endpoint=5, room={"whe_3": 0})
         await _end(storage, 2, "a", "rejected")
         everything = [f"{make_event(number).id}/{id}" for number in (4, 3, 2, 1, 0) for id in ("whe_3", "whe_1")]
         for limit in (1, 3, 10):

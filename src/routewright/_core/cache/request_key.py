@@ -67,7 +67,7 @@ def selects(which: CacheSelection, entry: CacheEntry) -> bool:
         and which.partition in (None, entry.partition)
         and which.id in (None, entry.id)
         and which.namespace in (None, entry.namespace)
-        and (which.made_before is None or entry.created_at < which.made_before)
+        and (which.created_before is None or entry.created_at < which.created_before)
         and (which.metadata is None or is_tagged(entry.metadata, which.metadata))
     )
 

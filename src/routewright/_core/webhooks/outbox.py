@@ -197,7 +197,7 @@ class Outbox:
         due_first = sorted((due[0][0], id) for id, due in self._due.items() if due)
         due_here = [id for _, id in takewhile(lambda first: first[0] <= asked.at, due_first)]
         for id in sorted(due_here, key=lambda id: self._served.get(id, 0)):
-            room = min(asked.room.get(id, asked.each), asked.limit - len(taken))
+            room = min(asked.room.get(id, asked.per_endpoint), asked.limit - len(taken))
             if id in asked.failing:
                 room = min(room, left)
             if room <= 0:

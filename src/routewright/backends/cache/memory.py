@@ -55,7 +55,7 @@ def entry_of(body: bytes) -> CacheEntry | None:
 def narrowed(which: CacheSelection) -> dict[str, str | bytes | float]:
     """Comparisons of columns with their values, except for metadata."""
     names = ("account", "environment", "key", "partition", "id", "namespace")
-    given = {f"{name} =": getattr(which, name) for name in names} | {"created_at <": which.made_before}
+    given = {f"{name} =": getattr(which, name) for name in names} | {"created_at <": which.created_before}
     return {compared: value for compared, value in given.items() if value is not None}
 
 

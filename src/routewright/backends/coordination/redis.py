@@ -213,7 +213,7 @@ class RedisCoordination:
 
     async def announce(self, notice: Notice) -> None:
         """Publish news (``protocols.Coordination``)."""
-        said: dict[Any, Any] = {"topic": notice.topic, "said": notice.said}
+        said: dict[Any, Any] = {"topic": notice.topic, "said": notice.message}
         await self._server.run(lambda client: client.xadd(NEWS, said, maxlen=MOST_NEWS))
 
     async def hear(self, after: int | None) -> Heard:
@@ -276,7 +276,7 @@ class RedisCoordination:
                 self._do(steps)
             except Exception as error:  # a defect fails these calls, but not the thread
                 _log.exception("RedisCoordination failed")
-                left = [step.reply for step in steps if step.reply is not None and not step.reply.is_given]
+                left = [step.reply for step in steps if step.reply is not None and not step.reply.is_delivered]
                 for reply in left:
                     reply.error = InternalError(f"RedisCoordination failed with {type(error).__name__}")
                 give(left)

@@ -231,7 +231,7 @@ class PostgresCoordination:
 
     async def announce(self, notice: Notice) -> None:
         """Publish news (``protocols.Coordination``)."""
-        await self._database.value(_ANNOUNCE, notice.topic, notice.said)
+        await self._database.value(_ANNOUNCE, notice.topic, notice.message)
 
     async def hear(self, after: int | None) -> Heard:
         """News since ``after``, of about the last minute (``protocols.Coordination``)."""

@@ -221,8 +221,8 @@ class Writer:
                 self._locked -= {each.account for each in requests}
             return
         done = [each for each in requests if isinstance(each, PendingAsk) and each.is_done]
-        self._answer([each for each in done if not each.is_given])
-        left = [each for each in requests if each not in done and not each.is_given]
+        self._answer([each for each in done if not each.is_delivered])
+        left = [each for each in requests if each not in done and not each.is_delivered]
         accounts = {each.account for each in left}
         if state_of(fault) == LOCKED:
             if len(accounts) > 1:

@@ -235,7 +235,7 @@ class Writer:
             self._run(requests)
         except Exception as error:  # a defect, since `_run` answers what fails
             _log.exception("the writer of %s failed", self._connections.path)
-            left = [request for request in requests if not request.is_given]
+            left = [request for request in requests if not request.is_delivered]
             for request in left:
                 request.error, request.result = self._fault_of(error), None
                 if isinstance(request, PendingAsk):  # its admission may be committed: release the hold

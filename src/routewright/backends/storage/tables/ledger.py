@@ -177,11 +177,11 @@ class PendingAsk(Reply[Any]):
     async def polled(self, clock: Clock, look: Callable[[], object]) -> Any:
         """Wait in virtual time, without a thread. ``look`` tries waiting asks again."""
         until = clock.monotonic() + self.ask.waits_s
-        while not self.is_given:
+        while not self.is_delivered:
             now = clock.monotonic()
             with clock.deadline(min(now + LOOK_S, until) if now < until else now + LOOK_S):
                 await self.here.wait()
-            if not self.is_given:
+            if not self.is_delivered:
                 look()
         return await self.wait()
 

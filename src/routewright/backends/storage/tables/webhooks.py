@@ -136,7 +136,7 @@ def _claim(connection: Statements, asked: wire.ClaimDeliveries) -> wire.Claimed:
     taken: list[wire.ClaimedDelivery] = []
     left, blocked, turn = asked.failing_limit, set[str](), connection.execute(TURN).fetchone()[0]
     for (id,) in connection.execute(DUE, (asked.at,)).fetchall():
-        room = min(asked.room.get(id, asked.each), asked.limit - len(taken))
+        room = min(asked.room.get(id, asked.per_endpoint), asked.limit - len(taken))
         if id in asked.failing:
             room = min(room, left)
         if room <= 0:
