@@ -15,7 +15,7 @@ from routewright._core.attempts.health import health_after
 from routewright._core.routing.board import Boards
 from routewright._core.routing.budget import own_room, plan_output
 from routewright._core.routing.choice import covers
-from routewright._core.routing.decide import compiled, decide
+from routewright._core.routing.decide import decide, find_plan
 from routewright._core.routing.decision import Decision, decision_of
 from routewright._core.routing.forecast import Forecast
 from routewright._core.routing.logarithms import size_class
@@ -132,7 +132,7 @@ def test_first_after_health_was_published(effort: Effort, report: Report, size: 
     boards = [Boards(case.forecast.pool).of(case.forecast.health)]
 
     def decide_after(moved: Moved) -> Plan:
-        boards[0] = boards[0].moved(*moved)
+        boards[0] = boards[0].with_health(*moved)
         return decide(case.inputs[0], boards[0])
 
     figure = sample(decide_after, moves(case.forecast), effort, loop=False)
@@ -150,7 +150,7 @@ def test_of_a_class_that_was_decided(timed: Timed, size: int, budget: int | None
 
     def look_up(given: DecisionInput) -> OutputPlan:
         cls = None, given.goal, given.strategy, given.needs, size_class(given.tokens.estimate), None, given.as_of
-        plan = compiled(board, cls, lambda: given)
+        plan = find_plan(board, cls, lambda: given)
         if plan is None or not covers(plan, given.tokens, given.timeout_ms, own_room(given)):
             plan = decide(given, board)
         return plan_output(plan, given.tokens, own_room(given))

@@ -144,7 +144,7 @@ class Player:
 
     def play(self, said: list[Turn], goal: Goal, seed: int, *, marked: bool) -> None:
         """Answer all turns of a conversation."""
-        board = self._boards.dialled(RequestOptions(marks=marked)).of(health_snapshot({}))
+        board = self._boards.with_dials(RequestOptions(marks=marked)).of(health_snapshot({}))
         vendors, before = Vendors(Random(seed)), None
         for turn in said:
             column = tuple(max(0, MICRO - round((MICRO - each) * turn.hardness)) for each in board.pool.qualities)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from routewright._core.catalogue.models import NO_FILES, given_fields
+from routewright._core.catalogue.models import NO_FILES, fields_of
 from routewright.wire import Modality, Model, PriceTier, Pricing
 
 SOURCES = Path(__file__).parent / "catalogue"
@@ -138,7 +138,7 @@ def merged() -> bytes:
     priors = msgspec.json.decode((SOURCES / "model_priors.json").read_bytes(), type=_Priors)
     mended = msgspec.json.decode((SOURCES / "price_corrections.json").read_bytes(), type=_Corrections).pricing_per_1m
     models = (_model(row, priors.models.get(row.id, _Prior()), mended.get(row.id)) for row in listed.models)
-    lines = ",\n".join(msgspec.json.encode(given_fields(model)).decode() for model in models)
+    lines = ",\n".join(msgspec.json.encode(fields_of(model)).decode() for model in models)
     return f'{{"as_of":"{listed.meta.as_of}","models":[\n{lines}\n]}}\n'.encode()
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from . import protocols, wire
 from ._core.analytics.report import checked_keys
-from ._core.attempts.faults import raised_in
+from ._core.attempts.faults import place_of
 from ._core.cache.comparators import NormalisedEquality
 from ._core.model_selector import Known
 from ._core.policy import changes_between, drawn, published, version_asked
@@ -464,7 +464,7 @@ class Parts:
             with self.settings.clock.deadline(at, shield=True) as limit:
                 await close()
         except Exception as error:  # its message may contain a key
-            _logger.error("closing continues after %s failed: %s", name, raised_in(error))
+            _logger.error("closing continues after %s failed: %s", name, place_of(error))
         else:
             if limit.expired:
                 _logger.warning("closing continues without waiting for %s", name)

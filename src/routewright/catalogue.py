@@ -15,7 +15,7 @@ from routewright.errors import ValidationFailed
 from routewright.wire import Bill, BillLine, Model, Usage
 
 from ._core.catalogue import prices as price_rules
-from ._core.catalogue.models import Deprecation, deprecations, given_fields, models_of, overlay
+from ._core.catalogue.models import Deprecation, deprecations, fields_of, models_of, overlay
 from ._core.catalogue.models import model_called as model_called
 from ._core.catalogue.models import undated as undated
 from ._core.money import PICOS_PER_NANO, PICOS_PER_USD_1M
@@ -42,7 +42,7 @@ class Catalogue:
         aliases: Mapping[str, str] | None = None,
         as_of: str | None = None,
     ) -> None:
-        self._models = None if models is None else overlay((), map(given_fields, models_of(models)))
+        self._models = None if models is None else overlay((), map(fields_of, models_of(models)))
         self.aliases: dict[str, str] = rebuilt(aliases or {}, dict[str, str], "aliases")
         check_names({f"aliases[{quoted(alias)}]": alias for alias in self.aliases})
         self._as_of = None if as_of is None else _checked_day(as_of)

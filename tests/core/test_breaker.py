@@ -95,20 +95,20 @@ def play(chance: Random) -> set[str]:
             case "ask":
                 assert circuit.admits(now) == model.ask(now)
             case "success":
-                moved = circuit.succeeded(now, probe=probe)
+                moved = circuit.record_success(now, probe=probe)
                 model.success(now, probe=probe)
             case "fault":
                 asked_s = chance.choice([None, None, None, 0.0, 3.0, 40.0, 1e9])
                 alone = chance.random() < 0.5
-                moved = circuit.failed(now, probe=probe, retry_after=asked_s, alone=alone)
+                moved = circuit.record_fault(now, probe=probe, retry_after=asked_s, alone=alone)
                 model.fault(now, probe=probe, retry_after=asked_s, alone=alone)
             case "left":
-                moved = circuit.left(now)
+                moved = circuit.abandon_probe(now)
                 model.left(now)
             case _:
                 now += chance.choice([patience * chance.random(), 1.0, 10.0, 15.0, 29.0, 300.0, 1e6])
         assert (circuit.state, circuit.due) == (model.state, model.due)
-        assert circuit.keeps_away(now) == (model.state != "closed" and now < model.due)
+        assert circuit.is_refusing(now) == (model.state != "closed" and now < model.due)
         assert moved is None or moved == ((circuit.state, circuit.due) != before)
         seen.add(str(circuit.state))
     return seen
@@ -121,7 +121,7 @@ def opened(retry_after: float | None = None, limits: ExecutionLimits = LIMITS) -
     """A circuit that opened at 0."""
     circuit = Circuit(limits)
     for _ in range(limits.open_after):
-        circuit.failed(0.0, retry_after=retry_after)
+        circuit.record_fault(0.0, retry_after=retry_after)
     assert circuit.state is State.OPEN
     return circuit
 
@@ -135,7 +135,7 @@ def probing(at: float = 10.0, limits: ExecutionLimits = LIMITS) -> Circuit:
 
 def test_five_faults_in_a_row_open_it_and_four_do_not() -> None:
     circuit = Circuit(LIMITS)
-    assert [circuit.failed(LATE * n) for n in range(5)] == [False] * 4 + [True]
+    assert [circuit.record_fault(LATE * n) for n in range(5)] == [False] * 4 + [True]
     assert circuit.state is State.OPEN
 
 
@@ -145,7 +145,7 @@ def test_half_of_twenty_calls_in_thirty_seconds_open_it(calls: int, faults: int,
     spread = [n * faults // calls != (n + 1) * faults // calls for n in range(calls)]
     for fault in spread:
         now += 29.0 / calls
-        circuit.failed(now) if fault else circuit.succeeded(now, probe=False)
+        circuit.record_fault(now) if fault else circuit.record_success(now, probe=False)
     assert (circuit.state is State.OPEN) is opens
 
 
@@ -165,8 +165,8 @@ def test_the_longest_open_time_limits_the_first() -> None:
 def test_answers_to_earlier_calls_do_not_close_the_circuit(state: str) -> None:
     circuit = opened() if state == "open" else probing()
     before = circuit.state, circuit.due
-    assert not circuit.succeeded(10.5, probe=False)
-    assert not circuit.failed(9.0)
+    assert not circuit.record_success(10.5, probe=False)
+    assert not circuit.record_fault(9.0)
     assert (circuit.state, circuit.due) == before
 
 
@@ -178,15 +178,15 @@ def test_a_retry_after_extends_the_open_time_up_to_five_minutes(asked_s: float |
 @table(("asked_s", "due"), [(3.0, 3.0), (40.0, 40.0), (86_400.0, 300.0)])
 def test_a_retry_after_too_long_to_wait_for_opens_the_circuit(asked_s: float, due: float) -> None:
     circuit = Circuit(LIMITS)
-    assert circuit.failed(0.0, retry_after=asked_s, alone=True)
+    assert circuit.record_fault(0.0, retry_after=asked_s, alone=True)
     assert (circuit.state, circuit.due) == (State.OPEN, due)
     for told in ({"alone": True}, {"retry_after": 0.0, "alone": True}, {"retry_after": asked_s}):
-        assert not Circuit(LIMITS).failed(0.0, **told)
+        assert not Circuit(LIMITS).record_fault(0.0, **told)
 
 
 def test_a_decisive_fault_opens_the_circuit_at_once() -> None:
     circuit = Circuit(LIMITS)
-    assert circuit.failed(0.0, at_once=True)
+    assert circuit.record_fault(0.0, at_once=True)
     assert circuit.due == 10.0
 
 
@@ -201,7 +201,7 @@ def circuits() -> Circuits:
 
 def break_model(both: Circuits, row: int, now: float = 0.0) -> Circuits:
     for _ in range(5):
-        both.failed(row, now, probe=False)
+        both.record_fault(row, now, probe=False)
     return both
 
 
@@ -213,7 +213,7 @@ def test_a_models_faults_open_only_its_circuit() -> None:
 
 def test_a_refused_credential_stops_all_models_of_its_provider_only() -> None:
     both = circuits()
-    assert both.failed(A_TWO, 0.0, probe=False, credential=True)
+    assert both.record_fault(A_TWO, 0.0, probe=False, credential=True)
     assert both.tripped == {A_ONE, A_TWO}
     assert [both.admits(row, 9.9) for row in range(3)] == [False, False, True]
     assert [both.admits(row, 10.0) for row in range(3)] == [True, False, True], "one probe of the credential"
@@ -221,37 +221,37 @@ def test_a_refused_credential_stops_all_models_of_its_provider_only() -> None:
 
 def test_a_credentials_retry_after_applies_to_all_its_models() -> None:
     both = circuits()
-    both.failed(A_ONE, 0.0, probe=False, credential=True, retry_after=60.0)
+    both.record_fault(A_ONE, 0.0, probe=False, credential=True, retry_after=60.0)
     assert both.due(A_TWO) == 60.0
 
 
 def test_model_and_credential_must_both_admit_a_call() -> None:
     both = break_model(circuits(), A_ONE)
-    both.failed(A_ONE, 5.0, probe=False, credential=True)
+    both.record_fault(A_ONE, 5.0, probe=False, credential=True)
     assert both.due(A_ONE) == 15.0
     assert not both.admits(A_ONE, 10.0)
     assert both.admits(A_ONE, 15.0)
-    assert both.succeeded(A_ONE, 16.0, probe=True)
+    assert both.record_success(A_ONE, 16.0, probe=True)
     assert both.tripped == frozenset()
 
 
 def test_a_refused_probe_does_not_use_up_the_other_circuits_probe() -> None:
     both = break_model(circuits(), A_ONE)
-    both.failed(A_TWO, 5.0, probe=False, credential=True)
+    both.record_fault(A_TWO, 5.0, probe=False, credential=True)
     assert not both.admits(A_ONE, 12.0)
     assert both.admits(A_TWO, 15.0)
-    both.succeeded(A_TWO, 15.5, probe=True)
+    both.record_success(A_TWO, 15.5, probe=True)
     assert both.admits(A_ONE, 15.5)
 
 
 def test_a_refused_credential_does_not_count_against_the_probed_model() -> None:
     both = break_model(circuits(), A_ONE)
-    both.failed(A_TWO, 0.0, probe=False, credential=True)
+    both.record_fault(A_TWO, 0.0, probe=False, credential=True)
     both.admits(A_ONE, 10.0)
-    both.failed(A_ONE, 11.0, probe=True, credential=True)
+    both.record_fault(A_ONE, 11.0, probe=True, credential=True)
     assert both.due(A_TWO) == 25.0, "the credential stays open for longer"
     assert both.admits(A_ONE, 26.0)
-    both.succeeded(A_ONE, 26.5, probe=True)
+    both.record_success(A_ONE, 26.5, probe=True)
     break_model(both, A_ONE, now=27.0)
     assert both.due(A_ONE) == 37.0, "its own circuit never had a probe that failed"
 
@@ -259,15 +259,15 @@ def test_a_refused_credential_does_not_count_against_the_probed_model() -> None:
 def test_a_probe_whose_credential_is_refused_is_over() -> None:
     both = break_model(circuits(), A_ONE)
     assert both.admits(A_ONE, 10.0)
-    assert both.failed(A_ONE, 10.5, probe=True, credential=True)
+    assert both.record_fault(A_ONE, 10.5, probe=True, credential=True)
     assert both.due(A_ONE) == 20.5, "once the credential may be asked, the model may"
 
 
 def test_a_successful_probe_admits_all_models_of_the_credential() -> None:
     both = circuits()
-    both.failed(A_TWO, 0.0, probe=False, credential=True)
+    both.record_fault(A_TWO, 0.0, probe=False, credential=True)
     assert both.admits(A_ONE, 10.0)
-    assert both.succeeded(A_ONE, 10.5, probe=True)
+    assert both.record_success(A_ONE, 10.5, probe=True)
     assert both.tripped == frozenset()
 
 
@@ -281,39 +281,39 @@ def test_a_probed_model_stays_tripped_when_another_circuit_moves() -> None:
 def test_a_late_credential_refusal_starts_no_second_probe() -> None:
     both = break_model(circuits(), A_ONE)
     assert both.admits(A_ONE, 10.0)
-    both.failed(A_ONE, 10.5, probe=False, credential=True)
+    both.record_fault(A_ONE, 10.5, probe=False, credential=True)
     assert both.due(A_ONE) == 25.0, "the first is still under way"
 
 
 def test_a_models_fault_frees_the_credentials_probe() -> None:
     both = circuits()
-    both.failed(A_ONE, 0.0, probe=False, credential=True)
+    both.record_fault(A_ONE, 0.0, probe=False, credential=True)
     both.admits(A_ONE, 10.0)
-    assert both.failed(A_ONE, 11.0, probe=True)
+    assert both.record_fault(A_ONE, 11.0, probe=True)
     assert both.tripped == {A_ONE, A_TWO}
     assert both.admits(A_TWO, 11.0)
 
 
 def test_an_abandoned_probe_frees_both_circuits() -> None:
     both = break_model(circuits(), A_ONE)
-    both.failed(A_ONE, 0.0, probe=False, credential=True)
+    both.record_fault(A_ONE, 0.0, probe=False, credential=True)
     assert both.admits(A_ONE, 10.0)
     assert not both.admits(A_TWO, 10.0)
-    assert both.left(A_ONE, 11.0)
+    assert both.abandon_probe(A_ONE, 11.0)
     assert both.admits(A_TWO, 11.0)
 
 
 def test_refused_models_are_listed_with_their_due_time() -> None:
     both = circuits()
-    assert both.kept_away(0.0) == {}
+    assert both.find_refusing(0.0) == {}
     break_model(both, B_ONE)
-    both.failed(A_ONE, 2.0, probe=False, credential=True)
-    assert both.kept_away(3.0) == {A_ONE: 12.0, A_TWO: 12.0, B_ONE: 10.0}
-    assert both.kept_away(10.0) == {A_ONE: 12.0, A_TWO: 12.0}
-    assert both.kept_away(12.0) == {}
+    both.record_fault(A_ONE, 2.0, probe=False, credential=True)
+    assert both.find_refusing(3.0) == {A_ONE: 12.0, A_TWO: 12.0, B_ONE: 10.0}
+    assert both.find_refusing(10.0) == {A_ONE: 12.0, A_TWO: 12.0}
+    assert both.find_refusing(12.0) == {}
     assert both.tripped == {A_ONE, A_TWO, B_ONE}, "none is closed before its probe succeeds"
     both.admits(B_ONE, 12.0)
-    assert both.kept_away(12.0) == {B_ONE: 27.0}, "nobody else goes while it is probed"
+    assert both.find_refusing(12.0) == {B_ONE: 27.0}, "nobody else goes while it is probed"
 
 
 def test_a_model_without_a_circuit_is_due_at_any_time() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from routewright import Catalogue, Model, Pricing, ValidationFailed
-from routewright._core.catalogue.models import given_fields, overlay, snapshot, unavailable
+from routewright._core.catalogue.models import fields_of, overlay, snapshot, unavailable
 from routewright._core.request.rules import MAX_PROBLEMS
 from routewright._setup import input_file
 from routewright.policies import read_policies
@@ -63,9 +63,9 @@ def test_a_new_model_copies_the_like_model_except_its_price() -> None:
 def test_a_given_value_counts_even_if_it_is_the_default(field: str, value: object) -> None:
     able = msgspec.structs.replace(KNOWN, structured_output=True)
     mine = Model(id="mine/tuned", like="acme/large", **{field: value})  # type: ignore[arg-type]
-    assert getattr(overlay([able], [given_fields(mine)])[1], field) == value
+    assert getattr(overlay([able], [fields_of(mine)])[1], field) == value
     changed = Model(id="acme/large", **{field: value})  # type: ignore[arg-type]
-    assert getattr(overlay([able], [given_fields(changed)])[0], field) == value
+    assert getattr(overlay([able], [fields_of(changed)])[0], field) == value
 
 
 def test_missing_fields_have_defaults() -> None:
@@ -78,9 +78,9 @@ def test_missing_fields_have_defaults() -> None:
 def test_an_own_price_replaces_a_free_offer() -> None:
     free = msgspec.structs.replace(KNOWN, free_tier=True, disabled=True)
     priced = Model(id="acme/large", pricing_per_1m=Pricing(0.1, 0.1), disabled=False)
-    (mine,) = overlay([free], [given_fields(priced)])
+    (mine,) = overlay([free], [fields_of(priced)])
     assert (mine.free_tier, mine.disabled) == (False, False)
-    assert overlay([free], [given_fields(free)])[0].free_tier
+    assert overlay([free], [fields_of(free)])[0].free_tier
     assert overlay([free], [{"id": "acme/large", "quality": 0.1}])[0].free_tier
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.request.rules import NUMBERS
-from routewright._core.routing.board import BOARDS_KEPT, Board, Boards
+from routewright._core.routing.board import MOST_BOARDS, Board, Boards
 from routewright._core.routing.constraints import PASSES, REASONS, CountTokens, FitCheck, failures, first_failures
 from routewright._core.routing.decide import CHAIN_LENGTH, pays_for_any
 from routewright._core.routing.decision import Decision, decision_of, explain
@@ -553,7 +553,7 @@ def test_a_decision_outlives_its_board_and_returns_copies() -> None:
     decision.chain.clear()
     decision.rejected_counts.clear()
     del first
-    for stability in range(BOARDS_KEPT):
+    for stability in range(MOST_BOARDS):
         boards.of(health_snapshot({"a/one": ModelHealth(stability=stability)}))
     assert gone() is None
     assert (decision.candidates, decision.rejected, decision.digest) == before

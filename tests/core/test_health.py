@@ -68,11 +68,11 @@ def entry(at: float, seen: AnswerFigures, row: int = 0) -> Entry:
 
 
 def book_answer(health: Health, at: float, seen: AnswerFigures = ANSWER, row: int = 0) -> None:
-    health.answered(row, at, [entry(at, seen, row)], OUTLOOK)
+    health.record_answers(row, at, [entry(at, seen, row)], OUTLOOK)
 
 
 def note(health: Health, at: float, seen: AnswerFigures | None) -> None:
-    health.failed(0, at) if seen is None else book_answer(health, at, seen)
+    health.record_fault(0, at) if seen is None else book_answer(health, at, seen)
 
 
 def health_of(noted: list[Observation]) -> Health:
@@ -219,7 +219,7 @@ def test_a_first_token_after_the_end_gives_no_negative_speed() -> None:
 def test_models_do_not_affect_each_other() -> None:
     health = health_of([Observation(0.0, ANSWER)] * 10)
     alone = figures_at(health, 1.0)
-    health.failed(1, 0.5)
+    health.record_fault(1, 0.5)
     assert figures_at(health, 1.0) == alone
     assert set(health.publish(1.0, {})) == {0, 1}
 
@@ -230,7 +230,7 @@ def test_sums_survive_decades() -> None:
         now = year * YEAR_S
         for _ in range(6):
             book_answer(health, now)
-            health.failed(0, now)
+            health.record_fault(0, now)
     fresh = health_of([Observation(0.0, ANSWER), Observation(0.0, None)] * 6)
     assert figures_at(health, now) == figures_at(fresh, 0.0)
     quiet = figures_at(health, now + 1_000 * YEAR_S)
@@ -249,8 +249,8 @@ def test_a_busy_model_stays_accurate_over_days() -> None:
 def test_a_batch_of_answers_counts_like_single_ones(seen: list[AnswerFigures]) -> None:
     together, apart = Health(POOL), Health(POOL)
     for health in (together, apart):
-        health.failed(0, 0.0)
-    together.answered(0, 77.7, [entry(77.7, each) for each in seen], OUTLOOK)
+        health.record_fault(0, 0.0)
+    together.record_answers(0, 77.7, [entry(77.7, each) for each in seen], OUTLOOK)
     for each in seen:
         book_answer(apart, 77.7, each)
     for name in STEPS:
@@ -296,7 +296,7 @@ def test_small_changes_are_published_once_they_add_up() -> None:
     book_answer(health, 1.1)
     assert health.publish(1.2, {}) == {}
     for _ in range(100):
-        health.failed(0, 1.3)
+        health.record_fault(0, 1.3)
     assert set(health.publish(1.4, {})) == {0}
     assert health.publish(1.5, {}) == {}, "nobody called"
 
@@ -317,7 +317,7 @@ def test_fading_is_checked_a_few_models_at_a_time_and_all_after_a_pause() -> Non
     pool = Pool(snapshot(models, "2026-11-21"), "2026-11-21")
     health = Health(pool)
     for row in range(200):
-        health.failed(row, 0.0)
+        health.record_fault(row, 0.0)
     assert len(health.publish(0.0, {})) == 200
     assert len(health.publish(600.0, {})) == 200
     assert [len(health._due(now)) for now in (605.0, 610.0, 610.0, 610.1)] == [0, LOOKS, LOOKS, LOOKS]
@@ -330,7 +330,7 @@ def test_faded_sums_are_dropped_and_published_once() -> None:
     assert UNKNOWN in told
     assert told[told.index(UNKNOWN) + 1 :] == [None] * (len(told) - told.index(UNKNOWN) - 1)
     assert not health._sums
-    health.failed(0, 50_000.0)
+    health.record_fault(0, 50_000.0)
     assert health.publish(50_000.0, {})[0].stability < 901
 
 

@@ -34,9 +34,9 @@ class Bench:
         self.journal = Journal(self.health, self.circuits, self.retries, self.bursts)
 
     def failed(self, row: int, now: float) -> bool:
-        self.journal.heed()
-        self.health.failed(row, now)
-        return self.circuits.failed(row, now, probe=False)
+        self.journal.report_pending()
+        self.health.record_fault(row, now)
+        return self.circuits.record_fault(row, now, probe=False)
 
     def known(self, now: float) -> list[object]:
         figures = [self.health.figures(row, now) for row in (0, 1)]
@@ -102,15 +102,15 @@ def weighed(bench: Bench, row: int, now: float) -> dict[str, float]:
 def test_an_entry_appended_during_a_fold_waits_for_the_next() -> None:
     bench = Bench()
     bench.journal.entries.append(entry(0, 1.0))
-    booked = bench.circuits.succeeded
+    booked = bench.circuits.record_success
 
     def meanwhile(row: int, now: float, *, probe: bool, count: int = 1) -> bool:
         bench.journal.entries.append(entry(1, 2.0))
         return booked(row, now, probe=probe, count=count)
 
-    bench.circuits.succeeded = meanwhile  # type: ignore[method-assign]
+    bench.circuits.record_success = meanwhile  # type: ignore[method-assign]
     bench.journal.fold(OUTLOOK)
-    bench.circuits.succeeded = booked  # type: ignore[method-assign]
+    bench.circuits.record_success = booked  # type: ignore[method-assign]
     assert len(bench.journal.entries) == 1
     assert bench.health.figures(1, 2.0).ttft_ms is None
     bench.journal.fold(OUTLOOK)
@@ -132,7 +132,7 @@ def test_a_probe_is_booked_at_once_after_pending_answers() -> None:
         bench.failed(0, 0.0)
     assert bench.circuits.admits(0, 10.0)
     bench.journal.entries.append(entry(1, 10.0))
-    assert bench.journal.probed(entry(0, 10.5), OUTLOOK)
+    assert bench.journal.book_probe(entry(0, 10.5), OUTLOOK)
     assert len(bench.journal.entries) == 0
     assert bench.circuits._models[0].state is State.CLOSED
     assert bench.retries._requests.total == 2

@@ -109,7 +109,7 @@ def machine_of(
     bounds: TokenBounds | None = None,
     **how: Any,
 ) -> Machine:
-    given, whole, rules = plan.given, how.pop("whole", False), Rules(limits or ExecutionLimits(), **how)
+    given, whole, rules = plan.decision_input, how.pop("whole", False), Rules(limits or ExecutionLimits(), **how)
     limited = given.budget_nanos is not None or given.budget_tokens is not None
     room, timeout_s = own_room(given) if limited else None, given.timeout_ms / 1000
     traffic, chain, tokens = traffic or FakeTraffic(), Chain(plan.legs), bounds or given.tokens
@@ -151,7 +151,7 @@ def report_usage(attempt: Attempt, usage: Usage | None, *, final: bool, delivere
 def succeed(attempts: Machine, attempt: Attempt, usage: Usage) -> None:
     report_usage(attempt, usage, final=True)
     attempt.cost_nanos = usage_nanos(attempt.leg.prices, usage)
-    attempts.succeeded(attempt)
+    attempts.record_success(attempt)
 
 
 def fail_attempt(
@@ -170,7 +170,7 @@ def fail_attempt(
 ) -> None:
     report_usage(attempt, usage, final=final, delivered=delivered)
     fault = Fault(FaultKind(kind), repair=None if repair is None else Repair([], repair), **how)
-    attempts.failed(attempt, fault, now, touched=touched, jitter=jitter)
+    attempts.record_fault(attempt, fault, now, touched=touched, jitter=jitter)
 
 
 def fail_latest(attempts: Machine, kind: str, now: float = 0.0, **how: Any) -> None:
@@ -780,7 +780,7 @@ def test_a_refusal_ends_both_attempts(who: int) -> None:
     both = racing(attempts)
     fail_attempt(attempts, both[who], "refused")
     assert end_reached(attempts, 3.0) is End.REFUSED
-    attempts.left(both[1 - who], touched=True)
+    attempts.abandon(both[1 - who], touched=True)
     assert end_reached(attempts, 3.0) is End.REFUSED
 
 
@@ -809,14 +809,14 @@ def test_the_loser_counts_as_the_worst_case_unless_counted_or_never_started() ->
         first, hedge = racing(attempts)
         succeed(attempts, hedge, Usage(40, 10))
         report_usage(first, usage, final=False)
-        attempts.left(first, touched=touched)
+        attempts.abandon(first, touched=touched)
         assert room_of(attempts).nanos == 100_000_000 - 80_000 - cost
 
 
 def test_after_a_broken_hedge_the_chain_continues_behind_it() -> None:
     attempts = hedged()
     first, hedge = racing(attempts)
-    attempts.left(first, touched=False)
+    attempts.abandon(first, touched=False)
     fail_attempt(attempts, hedge, "timeout", delivered=True, touched=True)
     attempt = next_attempt(attempts, 3.0)
     assert (attempt.model, attempt.restart) == ("c/three", True)
@@ -932,7 +932,7 @@ class Walk:
         used = self.use(attempt) if answered else None
         counted = answered and self.chance.random() < 0.3
         report_usage(attempt, used if counted else None, final=counted)
-        self.attempts.left(attempt, touched=answered and not counted)
+        self.attempts.abandon(attempt, touched=answered and not counted)
         self.look()
 
     def tell(self) -> None:
@@ -965,7 +965,7 @@ class Walk:
     def use(self, attempt: Attempt) -> Usage:
         """What the provider's meter says, and nobody need hear."""
         leg, repair = attempt.leg, attempt.repair
-        longest = leg.length(self.attempts.plan.given.tokens)[1] + (0 if repair is None else repair.high)
+        longest = leg.length(self.attempts.plan.decision_input.tokens)[1] + (0 if repair is None else repair.high)
         most = leg.max_output if attempt.cap is None else attempt.cap
         used = Usage(self.chance.randint(1, longest), self.chance.choice([0, self.chance.randint(0, most), most]))
         used = replace(used, cached=self.chance.choice([0, self.chance.randint(0, used.input)]))

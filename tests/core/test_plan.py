@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
-from routewright._core.routing.board import CHANGES_KEPT, PLANS_KEPT, Board, Boards, LruCache
+from routewright._core.routing.board import MOST_CHANGES, MOST_PLANS, Board, Boards, LruCache
 from routewright._core.routing.budget import Room, own_room
 from routewright._core.routing.choice import covers
 from routewright._core.routing.constraints import CountTokens, FitCheck, first_failures
-from routewright._core.routing.decide import compiled, decide, fitting
+from routewright._core.routing.decide import decide, find_plan, fitting
 from routewright._core.routing.decision import Decision, decision_of
 from routewright._core.routing.logarithms import log2_step, log2_steps, size_class
 from routewright._core.routing.order import OwnOrder
@@ -61,7 +61,7 @@ class Comparison:
 
     def compare(self, given: DecisionInput, board: Board, policy: str | None = None) -> None:
         """A plan that may be shared, the full walk and the replay must be one."""
-        plan = compiled(board, key_of(given, policy), lambda: given)
+        plan = find_plan(board, key_of(given, policy), lambda: given)
         covered = plan is not None and covers(plan, given.tokens, given.timeout_ms, own_room(given))
         try:
             alone = decide(given, board)
@@ -209,13 +209,13 @@ def world(seed: int = 1, size: int = 50) -> tuple[Random, Board, DecisionInput]:
     while True:
         board = start(chance, size)
         given = random_input(chance, board, needs=0, max_output_tokens=None, budget_nanos=None, budget_tokens=None)
-        plan = compiled(board, "class", lambda given=given: given)  # type: ignore[misc]
+        plan = find_plan(board, "class", lambda given=given: given)  # type: ignore[misc]
         if plan is not None and 4 < plan.walked < 20 and plan.max_high > 0:
             return chance, board, replace(given, tokens=TokenBounds(1, 10, given.tokens.estimate), timeout_ms=10**9)
 
 
 def shared_plan(board: Board, given: DecisionInput) -> Plan:
-    plan = compiled(board, "class", lambda: given)
+    plan = find_plan(board, "class", lambda: given)
     assert plan is not None
     assert covers(plan, given.tokens, given.timeout_ms)
     return plan
@@ -230,26 +230,26 @@ def test_a_plan_is_reused_while_no_walked_model_moves() -> None:
     first = shared_plan(board, given)
     behind = row_at(board, given, -1)
     for stability in range(300, 320):
-        board = after_publication(chance, board, rows=(), circuits=False).moved(
+        board = after_publication(chance, board, rows=(), circuits=False).with_health(
             health_snapshot({board.pool.ids[behind]: ModelHealth(stability=stability)}),
             {behind: ModelHealth(stability=stability)},
         )
         assert shared_plan(board, given) is first
-    assert first.given.health != board.health, "a call takes the id from its board, the plan is never changed"
+    assert first.decision_input.health != board.health, "a call takes the id from its board, the plan is never changed"
 
 
-@table("unasked", [1, CHANGES_KEPT, CHANGES_KEPT + 1, 3 * CHANGES_KEPT])
+@table("unasked", [1, MOST_CHANGES, MOST_CHANGES + 1, 3 * MOST_CHANGES])
 def test_a_plan_unused_for_many_publications_is_renewed(unasked: int) -> None:
     chance, board, given = world()
     top = shared_plan(board, given).legs[0].row
     board = after_publication(chance, board, rows=[], circuits=False)
     bad = ModelHealth(stability=300, ttft_ms=60_000, us_per_token=90_000)
-    board = board.moved(health_snapshot({board.pool.ids[top]: bad}), {top: bad})
+    board = board.with_health(health_snapshot({board.pool.ids[top]: bad}), {top: bad})
     behind = row_at(board, given, -2)
     for _ in range(unasked - 1):
         figures = random_health(chance)
         models = {board.pool.ids[top]: bad, board.pool.ids[behind]: figures}
-        board = board.moved(health_snapshot(models), {behind: figures})
+        board = board.with_health(health_snapshot(models), {behind: figures})
     assert leg_fields(shared_plan(board, given)) == leg_fields(decide(given, recompiled(board)))
     assert shared_plan(board, given).legs[0].row != top
 
@@ -262,7 +262,7 @@ def test_a_plan_is_renewed_when_any_walked_model_moves(full: bool) -> None:
         plan = shared_plan(board, given)
         for at in range(plan.walked):
             board = after_publication(chance, board, rows=[row_at(board, given, at)], circuits=False)
-            now, before = compiled(board, "class", lambda given=given: given), plan  # type: ignore[misc]
+            now, before = find_plan(board, "class", lambda given=given: given), plan  # type: ignore[misc]
             assert now is not None
             assert leg_fields(now) == leg_fields(decide(given, recompiled(board)))
             plan = now
@@ -283,10 +283,10 @@ def test_a_plan_also_watches_the_walk_for_a_second_provider(cap: int | None, ful
         given = replace(given, tokens=TokenBounds(1, 10, given.tokens.estimate), timeout_ms=10**9)
         small = [row for row, provider in enumerate(board.pool.provider) if provider == "small"] or [0]
         for _ in range(12):
-            before = compiled(board, "class", lambda given=given: given)  # type: ignore[misc]
+            before = find_plan(board, "class", lambda given=given: given)  # type: ignore[misc]
             rows = chance.choice([[chance.choice(small)], [chance.randrange(50)]])
             board = after_publication(chance, board, rows=rows, circuits=False)
-            now = compiled(board, "class", lambda given=given: given)  # type: ignore[misc]
+            now = find_plan(board, "class", lambda given=given: given)  # type: ignore[misc]
             if now is not None:
                 assert leg_fields(now) == leg_fields(decide(given, recompiled(board)))
                 kept += now is before
@@ -305,8 +305,8 @@ def test_a_low_ranked_model_that_loses_room_is_counted_as_rejected(full: bool) -
             if window - window // 2 >= plan.max_high:
                 continue
             figures = ModelHealth(stability=300, output_tokens=window)
-            later = board.moved(health_snapshot({board.pool.ids[row]: figures}), {row: figures})
-            now = compiled(later, "class", lambda given=given: given)  # type: ignore[misc]
+            later = board.with_health(health_snapshot({board.pool.ids[row]: figures}), {row: figures})
+            now = find_plan(later, "class", lambda given=given: given)  # type: ignore[misc]
             assert now is not None
             if not covers(now, roomy.tokens, roomy.timeout_ms):
                 shown += 1
@@ -321,12 +321,12 @@ def test_a_policys_own_fallbacks_are_watched() -> None:
     named = [key[-1] for key in board.order(given).keys[-3:]]
     fallback = tuple(board.pool.ids[row] for row in named)
     ruled = replace(given, fallback=fallback, policy="pol")
-    first = compiled(board, "ruled", lambda: ruled)
+    first = find_plan(board, "ruled", lambda: ruled)
     assert first is not None
     assert [leg.row for leg in first.legs[1:]] == named
     for row in named:
         board = after_publication(chance, board, rows=[row], circuits=False)
-        now = compiled(board, "ruled", lambda: ruled)
+        now = find_plan(board, "ruled", lambda: ruled)
         assert now is not None
         assert leg_fields(now) == leg_fields(decide(ruled, recompiled(board)))
 
@@ -337,12 +337,12 @@ def test_any_circuit_change_renews_a_plan() -> None:
         plan, row = shared_plan(board, given), row_at(board, given, at)
         model = board.pool.ids[row]
         shut = ModelHealth(open=True, probe_at_ms=1)
-        opened = board.moved(health_snapshot({model: shut}), {row: shut})
+        opened = board.with_health(health_snapshot({model: shut}), {row: shut})
         during = shared_plan(opened, given)
         assert leg_fields(during) == leg_fields(decide(given, recompiled(opened)))
         assert during.counts != plan.counts, "the reason says how many circuits are open"
         assert row not in [leg.row for leg in during.legs]
-        board = opened.moved(health_snapshot({model: ModelHealth()}), {row: ModelHealth()})
+        board = opened.with_health(health_snapshot({model: ModelHealth()}), {row: ModelHealth()})
         after = shared_plan(board, given)
         assert (leg_fields(after), after.counts) == (leg_fields(plan), plan.counts)
 
@@ -350,8 +350,8 @@ def test_any_circuit_change_renews_a_plan() -> None:
 def test_a_plan_for_a_probe_is_not_shared() -> None:
     _, board, given = world()
     shut = {row: ModelHealth(open=True, probe_at_ms=row + 1) for row in range(len(board.pool))}
-    board = board.moved(health_snapshot({board.pool.ids[row]: each for row, each in shut.items()}), shut)
-    assert compiled(board, "class", lambda: given) is None
+    board = board.with_health(health_snapshot({board.pool.ids[row]: each for row, each in shut.items()}), shut)
+    assert find_plan(board, "class", lambda: given) is None
     assert decide(given, board).legs
 
 
@@ -360,13 +360,13 @@ def test_plans_for_client_lists_are_not_shared() -> None:
     ids, column = tuple(board.pool.ids), tuple(board.pool.qualities)
     for own in ({"models": ids}, {"fallback": ids[:3]}, {"quality": column}, {"prefer": ids[:1], "policy": "pol"}):
         asked_for = replace(given, **own)
-        assert compiled(board, f"class with {own}", lambda asked_for=asked_for: asked_for) is None  # type: ignore[misc]
+        assert find_plan(board, f"class with {own}", lambda asked_for=asked_for: asked_for) is None  # type: ignore[misc]
 
 
 def test_a_class_without_candidates_has_no_shared_plan() -> None:
     _, board, given = world()
     hopeless = replace(given, regions=("nowhere",), tokens=replace(given.tokens, counted=True))
-    assert compiled(board, "hopeless", lambda: hopeless) is None
+    assert find_plan(board, "hopeless", lambda: hopeless) is None
     with pytest.raises(NoCandidates):
         decide(hopeless, board)
 
@@ -377,7 +377,7 @@ def test_a_cap_that_fills_the_window_has_no_shared_plan() -> None:
     wide = Model(id="b/wide", provider="b", context_window=100_000, pricing_per_1m=Pricing(1.0, 4.0, tiers=tiers))
     board = Boards(Pool(snapshot([narrow, wide], TODAY), TODAY)).of(health_snapshot({}))
     given = random_input(Random(1), board, needs=0, max_output_tokens=5_000, budget_nanos=None, budget_tokens=None)
-    assert compiled(board, "class", lambda: given) is None
+    assert find_plan(board, "class", lambda: given) is None
     assert decide(given, board).models == ["b/wide"]
 
 
@@ -410,11 +410,11 @@ def test_a_plan_refers_to_no_board_or_pool() -> None:
 
 
 def test_the_lru_cache_keeps_recent_values_within_its_size() -> None:
-    kept: LruCache[int, int] = LruCache(PLANS_KEPT)
+    kept: LruCache[int, int] = LruCache(MOST_PLANS)
     for number in range(10_000):
         kept.put(number, number)
         assert kept[0] == 0, "in use all the time"
-        assert len(kept) <= PLANS_KEPT
+        assert len(kept) <= MOST_PLANS
     assert [kept[10_000 - back] for back in range(1, 100)] == [10_000 - back for back in range(1, 100)]
     assert kept[5] is None
 

@@ -325,7 +325,7 @@ def test_table_and_sentence_mention_warm_tokens() -> None:
 def test_marked_prices_agree_by_row_and_by_column() -> None:
     models, as_of = bundled()
     plain = Pool(snapshot(models, as_of), as_of)
-    pool = plain.dialled(RequestOptions(marks=True))
+    pool = plain.with_dials(RequestOptions(marks=True))
     forecast, ranked = Forecast(pool, health_snapshot({})), Ranking(RequestClass(WEIGHTS["balanced"]["cost"], 40, None))
     columns = Columns(forecast, ranked.cls)
     rows, scores = columns.ranked(pool.quality)

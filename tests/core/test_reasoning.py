@@ -17,7 +17,7 @@ from routewright._core.request.read import as_request, keeps_an_hour, needs_of, 
 from routewright._core.routing.board import Boards
 from routewright._core.routing.constraints import FitCheck
 from routewright._core.routing.decision import decision_of
-from routewright._core.routing.inputs import asked_of
+from routewright._core.routing.inputs import requirements_of
 from routewright._core.routing.pool import ANSWER_TOKENS, THINKING_TOKENS, Pool
 from routewright._core.routing.refusal import LEAST_OUTPUT, least_output
 from routewright._core.routing.request_options import RequestOptions, request_options_of
@@ -56,7 +56,7 @@ def boards(models: list[Model]) -> Boards:
 def decided(models: list[Model], seen: dict[str, ModelHealth] | None = None, **asked: Any) -> Any:
     asked_input = simple(**asked)
     plain = boards(models).of(health_snapshot(seen or {}))
-    return decision_of(asked_input, plain.dialled(request_options_of(asked_input)))
+    return decision_of(asked_input, plain.with_dials(request_options_of(asked_input)))
 
 
 def user(*parts: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def test_silent_reasoning_delays_the_first_token_with_more_effort() -> None:
 def test_learned_lengths_scale_with_effort_like_the_priors() -> None:
     seen = {"a/one": ModelHealth(output_tokens=2_800, output_p90=5_600, ttft_ms=2_000)}
     plain = boards([model("a/one", reasoning=True)]).of(health_snapshot(seen))
-    low = plain.dialled(RequestOptions(effort="none"))
+    low = plain.with_dials(RequestOptions(effort="none"))
     assert plain.forecast.output == [2_800]
     assert low.forecast.output == [2_800 * ANSWER_TOKENS // (ANSWER_TOKENS + THINKING_TOKENS)]
     assert low.forecast.output_p90 == [1_600]
@@ -112,7 +112,7 @@ def test_only_models_that_support_the_effort_fit() -> None:
     pool[2] = replace(pool[2], unsupported=("reasoning_none", "reasoning_tokens"))
 
     def kept(reasoning: Any) -> set[str]:
-        asks = asked_of(as_request("Hi", {"params": {"reasoning": reasoning}}))
+        asks = requirements_of(as_request("Hi", {"params": {"reasoning": reasoning}}))
         found = decided(pool, needs=asks.needs, effort=asks.effort, thinking_tokens=asks.thinking_tokens)
         return {each.model for each in found.candidates}
 
@@ -161,14 +161,14 @@ def test_a_model_that_cannot_combine_tools_and_reasoning_does_not_reason() -> No
 
 
 def test_a_model_kept_from_reasoning_needs_room_for_its_text_only() -> None:
-    pool = boards([SHY, ABLE]).pool.dialled(RequestOptions(tools=True))
+    pool = boards([SHY, ABLE]).pool.with_dials(RequestOptions(tools=True))
     assert [least_output(pool, row) for row in (0, 1)] == [LEAST_OUTPUT, LEAST_OUTPUT + THINKING_TOKENS]
 
 
 def test_tools_need_no_other_board_if_all_models_combine_them() -> None:
     board = boards([ABLE, model("d/plain")]).of(health_snapshot({}))
-    assert board.dialled(RequestOptions(tools=True)) is board
-    assert boards([ABLE, SHY]).of(health_snapshot({})).dialled(RequestOptions(tools=True)).pool.quiet == {1}
+    assert board.with_dials(RequestOptions(tools=True)) is board
+    assert boards([ABLE, SHY]).of(health_snapshot({})).with_dials(RequestOptions(tools=True)).pool.quiet == {1}
 
 
 @table(
@@ -189,7 +189,7 @@ def test_params_unsupported_with_reasoning_exclude_a_model(
     lacking, able = tooled("a/lacking", feature, quality=0.9), tooled("b/able", quality=0.1)
 
     def asking(params: dict[str, Any]) -> dict[str, Any]:
-        asks = asked_of(as_request("Hi", {"params": params, **rest}))
+        asks = requirements_of(as_request("Hi", {"params": params, **rest}))
         return {**asks._asdict(), "goal": "quality"}
 
     found = decided([lacking, able], **asking(params))
@@ -222,7 +222,7 @@ def test_a_budget_must_cover_the_shortest_reasoning(feature: Feature, given_: di
 def test_flex_costs_as_much_as_batch_at_vendors_that_say_so() -> None:
     listed = Pricing(2.0, 8.0, 0.5, batch_input_usd=1.0, batch_output_usd=4.0)
     for provider, expected in (("openai", (1.0, 4.0)), ("groq", (2.0, 8.0))):
-        pool = Pool(snapshot([model(f"{provider}/m", pricing_per_1m=listed)], TODAY), TODAY).dialled(
+        pool = Pool(snapshot([model(f"{provider}/m", pricing_per_1m=listed)], TODAY), TODAY).with_dials(
             RequestOptions(tier="flex")
         )
         assert (pool.prices[0][0].input, pool.prices[0][0].output) == tuple(usd * 1_000_000 for usd in expected)
@@ -243,7 +243,7 @@ def test_a_budget_covers_hour_cache_writes() -> None:
     assert hour_price(price) == 2_000_000
     given_ = simple(wishes=int(Need.CACHE_CONTROL), hour_cache=True)
     plain = boards([model("a/one", pricing_per_1m=listed)]).of(health_snapshot({}))
-    ask = FitCheck(given_, plain.dialled(request_options_of(given_)).forecast)
+    ask = FitCheck(given_, plain.with_dials(request_options_of(given_)).forecast)
     held = ask.held_output(0) * 4_000_000
     assert ask.worst_picos(0, 40) == 40 * 2_000_000 + held
     assert FitCheck(given_, plain.forecast).worst_picos(0, 40) == 40 * 1_250_000 + held
@@ -265,7 +265,7 @@ def test_a_budget_excludes_audio_models_without_an_audio_price() -> None:
     assert decided([hears], needs=int(Need.AUDIO)).model == "a/one"
     priced = replace(hears, pricing_per_1m=Pricing(1.0, 4.0, audio_input_usd=10.0))
     assert decided([priced], **asked).model == "a/one"
-    board = boards([priced]).of(health_snapshot({})).dialled(RequestOptions(audio=True))
+    board = boards([priced]).of(health_snapshot({})).with_dials(RequestOptions(audio=True))
     assert FitCheck(simple(**asked), board.forecast).worst_picos(0, 10) >= 10 * 10_000_000
 
 
@@ -338,7 +338,7 @@ def test_no_usage_costs_more_than_the_budget_covers(
     dials: tuple[RequestOptions, Pricing], provider: str, data: st.DataObject
 ) -> None:
     asked, listed = dials
-    pool = Pool(snapshot([model(f"{provider}/m", pricing_per_1m=listed)], TODAY), TODAY).dialled(asked)
+    pool = Pool(snapshot([model(f"{provider}/m", pricing_per_1m=listed)], TODAY), TODAY).with_dials(asked)
     whole = data.draw(st.integers(0, 10_000))
     parts = sorted(data.draw(st.lists(st.integers(0, whole), min_size=3, max_size=3)))
     cached, written, audio = parts[0], parts[1] - parts[0], parts[2] - parts[1]
@@ -358,14 +358,14 @@ def test_a_dialled_board_follows_the_plain_one(pool: list[Model], data: st.DataO
         data.draw(st.sampled_from([None, "none", "high"])), None, data.draw(st.sampled_from(["", "flex"]))
     )
     asked = simple(effort=dials.effort, wishes=int(Need.FLEX) if dials.tier else 0)
-    first = plain.dialled(dials)
+    first = plain.with_dials(dials)
     first.order(asked)
     moved = {row: ModelHealth(output_tokens=900, stability=500) for row in range(0, len(pool), 2)}
     later = health_snapshot(
         {**plain.forecast.health.models, **{plain.pool.ids[row]: each for row, each in moved.items()}}
     )
-    second = plain.moved(later, moved).dialled(dials)
-    fresh = Boards(Pool(plain.pool.snapshot, TODAY).dialled(dials)).of(later)
+    second = plain.with_health(later, moved).with_dials(dials)
+    fresh = Boards(Pool(plain.pool.snapshot, TODAY).with_dials(dials)).of(later)
     assert second.order(asked).keys == fresh.order(asked).keys
     assert (second.forecast.output, second.forecast.ttft_ms) == (fresh.forecast.output, fresh.forecast.ttft_ms)
 
@@ -415,7 +415,7 @@ def test_an_effort_must_be_a_known_word() -> None:
         assert request.params is not None
         assert request.params.reasoning == effort
     request = as_request("Hi", {"params": Params(reasoning=ReasoningBudget(1_000.0))})
-    assert asked_of(request).thinking_tokens == 1_000
+    assert requirements_of(request).thinking_tokens == 1_000
 
 
 def test_reasoning_bounds_share_few_boards() -> None:
@@ -425,7 +425,9 @@ def test_reasoning_bounds_share_few_boards() -> None:
 
 def test_a_vendor_may_serve_a_flex_call_in_its_usual_tier() -> None:
     listed = Pricing(2.0, 8.0, batch_input_usd=1.0, batch_output_usd=4.0)
-    pool = Pool(snapshot([model("openai/m", pricing_per_1m=listed)], TODAY), TODAY).dialled(RequestOptions(tier="flex"))
+    pool = Pool(snapshot([model("openai/m", pricing_per_1m=listed)], TODAY), TODAY).with_dials(
+        RequestOptions(tier="flex")
+    )
     assert (pool.dearest(0, 10).input, pool.dearest(0, 10).output) == (2_000_000, 8_000_000)
     assert pool.prices[0][0].input == 1_000_000
 

@@ -354,15 +354,15 @@ def loosened(case: Ruled, way: Way) -> Iterator[DecisionInput]:
         "budget_nanos": [limits.max_cost_usd and budget_nanos(limits.max_cost_usd), None],
     }
     if any(words.startswith("shorten") for words in way.words):
-        fields["tokens"] = [way.given.tokens]  # no shorter than the window asks
-    changed = [name for name in fields if getattr(given, name) != getattr(way.given, name)]
+        fields["tokens"] = [way.decision_input.tokens]  # no shorter than the window asks
+    changed = [name for name in fields if getattr(given, name) != getattr(way.decision_input, name)]
     for count in range(1, min(len(changed) - 1, 2) + 1):
         for names in combinations(fields, count):
             for values in product(*(fields[name] for name in names)):
                 looser = replace(given, **dict(zip(names, values, strict=True)))
                 if not looser.needs & Need.IMAGE:
                     looser = replace(looser, tokens=replace(looser.tokens, images=()))
-                if "tokens" not in names or not looser.needs & ~way.given.needs & Need.IMAGE:
+                if "tokens" not in names or not looser.needs & ~way.decision_input.needs & Need.IMAGE:
                     yield looser  # no image is as short
 
 

@@ -17,7 +17,7 @@ from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.budget import own_room
 from routewright._core.routing.choice import covers
 from routewright._core.routing.constraints import CountTokens
-from routewright._core.routing.decide import compiled, decide
+from routewright._core.routing.decide import decide, find_plan
 from routewright._core.routing.decision import Decision
 from routewright._core.routing.logarithms import size_class
 from routewright._core.routing.pool import Pool
@@ -81,7 +81,7 @@ def test_random_requests_are_decided_alike_by_plan_walk_and_another_process(full
                 continue
             size = size_class(given.tokens.estimate)
             key = given.goal, given.strategy, given.needs, size, given.max_output_tokens, given.as_of, given.workload
-            plan = compiled(board, key, partial(replace, given))
+            plan = find_plan(board, key, partial(replace, given))
             if plan is not None and covers(plan, given.tokens, given.timeout_ms, own_room(given)):
                 by_plan += 1
                 assert shown(Decision(plan, given, board), plan.models) == walk

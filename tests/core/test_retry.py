@@ -26,7 +26,7 @@ def play(chance: Random) -> int:
     for _ in range(chance.randint(5, 40)):
         for _ in range(chance.choice([0, 0, 1, 30, 200])):
             requests.append(now)
-            budget.asked(now)
+            budget.count_requests(now)
         for _ in range(chance.choice([0, 1, 30, 150])):
             if budget.take(now):
                 tries.append(now)
@@ -50,7 +50,7 @@ def test_a_refused_retry_costs_nothing() -> None:
     for _ in range(FLOOR + 50):
         budget.take(0.0)
     for _ in range(5):
-        budget.asked(0.0)
+        budget.count_requests(0.0)
     assert budget.take(0.0)
     assert not budget.take(0.0)
 
@@ -58,7 +58,7 @@ def test_a_refused_retry_costs_nothing() -> None:
 def test_ten_thousand_calls_to_a_dead_provider_stay_within_the_budget() -> None:
     budget, tries = RetryBudget(LIMITS), 0
     for call in range(10_000):
-        budget.asked(call / 100)
+        budget.count_requests(call / 100)
         tries += budget.take(call / 100)
     assert 2_500 <= tries <= 0.2 * 10_000 + 10 * 110
     assert tries < 3_200
@@ -67,26 +67,26 @@ def test_ten_thousand_calls_to_a_dead_provider_stay_within_the_budget() -> None:
 def test_a_service_with_little_traffic_may_always_retry() -> None:
     budget = RetryBudget(LIMITS)
     for second in range(1_000):
-        budget.asked(float(second))
+        budget.count_requests(float(second))
         assert all(budget.take(second + 0.1) for _ in range(9))
 
 
 def test_a_slightly_earlier_time_counts_as_now() -> None:
     budget = RetryBudget(LIMITS)
-    budget.asked(20.0)
-    budget.asked(19.0)  # told by another thread
+    budget.count_requests(20.0)
+    budget.count_requests(19.0)  # told by another thread
     assert sum(budget.take(20.0) for _ in range(200)) == FLOOR
     assert not budget.take(19.5)
 
 
 def test_a_share_of_nothing_and_no_floor_allow_none() -> None:
     budget = RetryBudget(ExecutionLimits(retry_share=0.0, retries_per_s=0.0))
-    budget.asked(0.0)
+    budget.count_requests(0.0)
     assert not budget.take(0.0)
 
 
 def test_old_requests_are_dropped() -> None:
     budget = RetryBudget(LIMITS)
     for second in range(1_000):
-        budget.asked(float(second))
+        budget.count_requests(float(second))
     assert len(budget._requests._steps) <= 10

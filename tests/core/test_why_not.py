@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.catalogue.models import given_fields, overlay
+from routewright._core.catalogue.models import fields_of, overlay
 from routewright._core.catalogue.prices import pricing_on
 from routewright._core.routing.board import Board
 from routewright._core.routing.decide import decide
@@ -28,7 +28,7 @@ def plain(**changes: object) -> DecisionInput:
 
 
 def catalogue(*rows: Model) -> list[Model]:
-    return list(overlay((), [given_fields(row) for row in rows]))
+    return list(overlay((), [fields_of(row) for row in rows]))
 
 
 CHEAP = Model(id="a/cheap", quality=0.5, pricing_per_1m=Pricing(0.1, 0.4), ttft_s=0.5, tokens_per_s=100)
@@ -62,7 +62,7 @@ def test_an_expensive_model_gets_the_price_quality_and_goal_it_needs() -> None:
     assert {each.what for each in why.changes} >= {"models", "prices", "quality"}
     share = change(why, "prices").value or 0.0
     assert 0 < share < 0.5
-    assert f"${2 * share:g} in and ${8 * share:g} out per million tokens" in change(why, "prices").said
+    assert f"${2 * share:g} in and ${8 * share:g} out per million tokens" in change(why, "prices").description
 
 
 def test_a_preference_is_named_as_reason_and_as_change() -> None:
@@ -71,8 +71,8 @@ def test_a_preference_is_named_as_reason_and_as_change() -> None:
     assert str(why).splitlines()[0] == (
         "b/dear is number 2 of 2 models that fit; a/cheap, which is preferred, is chosen."
     )
-    assert change(why, "prefer").said == "prefer names it first: ['b/dear', 'a/cheap']"
-    assert change(why, "models").said == "models names it alone: ['b/dear'], and prefer no other"
+    assert change(why, "prefer").description == "prefer names it first: ['b/dear', 'a/cheap']"
+    assert change(why, "models").description == "models names it alone: ['b/dear'], and prefer no other"
     assert {each.what for each in why.changes} == {"models", "prefer"}, "no price or goal stands against a preference"
     assert str(ask("b/dear", CHEAP, DEAR, prefer=("b/dear",))) == "b/dear is chosen, since it is preferred."
 
@@ -121,7 +121,7 @@ def test_a_price_from_a_dated_change_is_lowered_too() -> None:
 
 def test_a_predicted_quality_is_raised_instead_of_the_prior() -> None:
     why = ask("b/dear", CHEAP, DEAR, quality=(500_000, 300_000))
-    assert change(why, "quality").said.endswith(", not 0.3")
+    assert change(why, "quality").description.endswith(", not 0.3")
     assert (change(why, "quality").value or 0.0) > 0.5
 
 
@@ -135,7 +135,7 @@ def test_latency_improves_by_first_token_and_speed_together() -> None:
     why = ask("a/cheap", slow, replace(DEAR, pricing_per_1m=slow.pricing_per_1m), strategy="latency-optimized")
     fast_s = change(why, "latency").value or 0.0
     assert 0 < fast_s < 30
-    assert change(why, "latency").said == f"its answers take at most {fast_s:g} s, not 30.04 s"
+    assert change(why, "latency").description == f"its answers take at most {fast_s:g} s, not 30.04 s"
     quick = replace(slow, ttft_s=fast_s - 0.05, tokens_per_s=10_000)
     pool = catalogue(quick, replace(DEAR, pricing_per_1m=slow.pricing_per_1m))
     assert chosen(plain(strategy="latency-optimized"), pools.board(pool)) == "a/cheap"
@@ -190,7 +190,7 @@ def test_each_change_alone_makes_the_model_win_and_no_smaller_one_does(data: st.
     for each in why.changes:
         assert _applied(each, asked, pool, health, why.model), each
         if each.what in step and each.value is not None:
-            less = Change(each.what, each.said, each.value + step[each.what])
+            less = Change(each.what, each.description, each.value + step[each.what])
             assert not _applied(less, asked, pool, health, why.model), each
 
 
@@ -210,7 +210,7 @@ def test_exactly_the_listed_goals_and_strategies_choose_the_model(data: st.DataO
 
 
 def _named_directions(why: WhyNot) -> set[tuple[str, ...]]:
-    said = " ".join(each.said for each in why.changes if each.what == "goal")
+    said = " ".join(each.description for each in why.changes if each.what == "goal")
     return set(re.findall(r"goal=([\w-]+) strategy=([\w-]+)", said))
 
 

@@ -18,7 +18,7 @@ from routewright._core.attempts.statistics import (
     MOST_WORKLOADS,
     WORK_HALF_LIFE_S,
     Entry,
-    Whose,
+    WorkloadKey,
     Workloads,
     values_of,
 )
@@ -37,11 +37,11 @@ MODELS = [
 OUTLOOK = board(MODELS).forecast
 POOL = OUTLOOK.pool
 USUAL = POOL.output[0]
-ACME: Whose = ("acme", "production", None)
+ACME: WorkloadKey = ("acme", "production", None)
 
 
 def entry(
-    row: int = 0, whose: Whose | None = ACME, *, length: float = 1.0, time: float = 1.0, tells: bool = True
+    row: int = 0, whose: WorkloadKey | None = ACME, *, length: float = 1.0, time: float = 1.0, tells: bool = True
 ) -> Entry:
     """An answer that is so many times as long, and took so many times as long for that, as the catalogue says."""
     tokens = round(USUAL * length)
@@ -57,7 +57,7 @@ class Factors(NamedTuple):
 
 
 def answered(work: Workloads, row: int, now: float, one: Entry) -> Factors:
-    unusual, late = work.answered(row, now, [one], POOL)
+    unusual, late = work.record_answers(row, now, [one], POOL)
     tokens = one.usage.output
     return Factors(tokens / (tokens - unusual), 2.0**late)
 
@@ -86,7 +86,7 @@ def test_a_slowdown_is_attributed_to_the_model_at_once() -> None:
     for now, time in ((0.0, 1.0), (300.0, 4.0)):
         for _ in range(200):
             answers = [entry(time=time)]
-            health.answered(0, now, answers, OUTLOOK, *work.answered(0, now, answers, POOL))
+            health.record_answers(0, now, answers, OUTLOOK, *work.record_answers(0, now, answers, POOL))
     seen = health.figures(0, 300.0)
     assert seen.us_per_token is not None
     assert seen.us_per_token > 2 * POOL.us_per_token[0]
@@ -98,7 +98,7 @@ def test_models_and_workloads_each_get_their_own_part() -> None:
     chance, work, health = Random(24), Workloads(), Health(POOL)
     models, tempers = [0.5, 1.0, 2.0], [1.0, 2.0, 0.5]
     jobs = {("acme", "production", str(n)): 2.0 ** chance.uniform(-2.5, 2.5) for n in range(12)}
-    found: dict[Whose, Factors] = {}
+    found: dict[WorkloadKey, Factors] = {}
     for n in range(6_000):
         whose = chance.choice([*jobs])
         row = chance.choices([0, 1, 2], [5, 3, 1])[0]
@@ -106,7 +106,7 @@ def test_models_and_workloads_each_get_their_own_part() -> None:
         one = entry(row, whose, length=length, time=tempers[row] * chance.lognormvariate(0.0, 0.3))
         factors = found[whose] = answered(work, row, n / 10, one)
         unusual = one.usage.output * (1 - 1 / factors.length)
-        health.answered(row, n / 10, [one], OUTLOOK, unusual, log2(factors.time))
+        health.record_answers(row, n / 10, [one], OUTLOOK, unusual, log2(factors.time))
     level = sum(models) / 3
     for whose, job in jobs.items():
         for row, model in enumerate(models):
@@ -160,8 +160,8 @@ def test_steps_are_bounded_and_a_usual_workload_has_none() -> None:
 
 
 def test_a_cut_answer_teaches_no_length() -> None:
-    assert Workloads().answered(0, 0.0, [entry(length=8.0, tells=False)], POOL)[0] == 0.0
-    assert Workloads().answered(0, 0.0, [entry(whose=None, length=8.0)], POOL) == (0.0, 0.0)
+    assert Workloads().record_answers(0, 0.0, [entry(length=8.0, tells=False)], POOL)[0] == 0.0
+    assert Workloads().record_answers(0, 0.0, [entry(whose=None, length=8.0)], POOL) == (0.0, 0.0)
 
 
 def test_workloads_are_independent() -> None:
@@ -175,7 +175,7 @@ def test_workloads_are_independent() -> None:
 def test_the_least_recently_used_workload_is_dropped() -> None:
     work = Workloads()
     for n in range(MOST_WORKLOADS + 10):
-        work.answered(0, 0.0, [entry(whose=(str(n), "production", None), length=0.1)], POOL)
+        work.record_answers(0, 0.0, [entry(whose=(str(n), "production", None), length=0.1)], POOL)
     assert len(work._parts) == MOST_WORKLOADS
     assert [("9", "production", None) in work.steps, ("10", "production", None) in work.steps] == [False, True]
 
@@ -189,8 +189,8 @@ def test_budgets_use_observed_lengths_without_the_workload_split() -> None:
     plain, parted = Health(POOL), Health(POOL)
     for _ in range(30):
         answers = [entry(length=5.0, time=3.0)]
-        plain.answered(0, 0.0, answers, OUTLOOK)
-        parted.answered(0, 0.0, answers, OUTLOOK, 4 * USUAL, log2(3.0))
+        plain.record_answers(0, 0.0, answers, OUTLOOK)
+        parted.record_answers(0, 0.0, answers, OUTLOOK, 4 * USUAL, log2(3.0))
     one, other = plain.figures(0, 0.0), parted.figures(0, 0.0)
     assert other.output_tokens == USUAL
     assert other.ttft_ms == pytest.approx(POOL.ttft_ms[0], rel=0.06)

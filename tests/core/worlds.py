@@ -89,7 +89,7 @@ def after_publication(
         closed = row not in board.forecast.open
         updates[row] = replace(before.get(ids[row], ModelHealth()), open=closed, probe_at_ms=9 if closed else None)
     health = health_snapshot({**before, **{ids[row]: figures for row, figures in updates.items()}})
-    return board.moved(health, updates)
+    return board.with_health(health, updates)
 
 
 def recompiled(board: Board) -> Board:

@@ -18,7 +18,7 @@ from routewright._core.attempts.statistics import Entry
 from routewright._core.attempts.timeouts import ExecutionLimits
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.choice import covers
-from routewright._core.routing.decide import compiled, decide
+from routewright._core.routing.decide import decide, find_plan
 from routewright._core.routing.inputs import RULES
 from routewright._core.routing.plan import Plan
 from routewright._core.routing.pool import Pool
@@ -353,13 +353,13 @@ async def test_the_first_decision_after_midnight_is_made_at_the_new_days_prices(
     fleet = fleet_of(3, clock, price_changes=(cheap, dear))
     given = given_on(fleet.board(), fleet.today())
     asks = {"given": given}
-    assert compiled(fleet.board(), (given.as_of,), lambda: asks["given"]) is not None
+    assert find_plan(fleet.board(), (given.as_of,), lambda: asks["given"]) is not None
     await clock.advance(2.0)
     today = fleet.today()
     board = fleet.board()
     assert (today, board.pool.as_of) == (tomorrow, tomorrow)
     asks["given"] = given_on(board, today)
-    plan = compiled(board, (today,), lambda: asks["given"])
+    plan = find_plan(board, (today,), lambda: asks["given"])
     assert plan is not None
     assert plan.legs[0].prices[0].input == 9_000_000
 
@@ -379,7 +379,7 @@ def test_threads_see_whole_snapshots_while_health_is_published(full: bool) -> No
                 board = fleet.board()
                 goal = chance.choice(GOALS)
                 given = given_on(board, goal=goal)
-                plan = compiled(board, (goal,), lambda given=given: given)  # type: ignore[misc]
+                plan = find_plan(board, (goal,), lambda given=given: given)  # type: ignore[misc]
                 if plan is None or not covers(plan, given.tokens, given.timeout_ms):
                     plan = decide(given, board)
                 if chance.random() < 0.02:

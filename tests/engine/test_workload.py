@@ -103,8 +103,8 @@ async def test_calls_of_one_workload_share_a_plan_while_nothing_moves() -> None:
     assert plans[0] is plans[1] is not plans[2]
     assert plans[0] is not None
     assert plans[2] is not None
-    assert plans[0].given.workload == fleet.workloads.steps["acme", "production", None]
-    assert plans[2].given.workload is None
+    assert plans[0].decision_input.workload == fleet.workloads.steps["acme", "production", None]
+    assert plans[2].decision_input.workload is None
     await bench.router.aclose()
 
 

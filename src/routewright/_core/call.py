@@ -256,7 +256,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         assert plan is not None, "its plan is one of a class of requests"
         catalogue, health, _ = self.snapshot_ids
         return replace(
-            plan.given,
+            plan.decision_input,
             catalogue=catalogue,
             health=health,
             tokens=self.bounds,
@@ -533,7 +533,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         decision_input = self.own_input
         if decision_input is None:
             assert self.plan is not None, "its plan is one of a class of requests"
-            decision_input = self.plan.given
+            decision_input = self.plan.decision_input
         ended, reason = list[tuple[str, bool]](), None
         for each in attempts:
             if each.fault is not None or each.finish_reason is not None:  # else it was cancelled
@@ -574,7 +574,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         assert plan is not None
         assert served is not None
         usage, (primary, *chain) = served.usage, map(ID, plan.legs)
-        told, budget = plan.told, self.budget
+        told, budget = plan.last_reason, self.budget
         counts = plan.counts if budget is None else plan.rejections(self.bounds.high, budget.nanos, budget.tokens)
         sentence = (
             told[1] if told is not None and told[0] is counts else Decision(plan, self.decision_input, None).reason

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from routewright import wire
 from routewright._core.alerts import LowHits
-from routewright._core.attempts.faults import raised_in
+from routewright._core.attempts.faults import place_of
 from routewright._core.attempts.record import Attempt, cached_attempt
 from routewright._core.cache.calibration import Bound
 from routewright._core.cache.guards import Offer
@@ -246,7 +246,7 @@ class Caching:
         try:
             return await asking
         except Exception as error:  # a custom cache may raise anything; calls go on without it
-            _log.warning("the response cache failed: %s", raised_in(error))
+            _log.warning("the response cache failed: %s", place_of(error))
             return None
 
     def keep(self, lookup: Lookup, entry: wire.CacheEntry) -> None:

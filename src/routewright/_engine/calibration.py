@@ -15,7 +15,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.attempts.faults import raised_in
+from routewright._core.attempts.faults import place_of
 from routewright._core.cache.calibration import LEARNED, Bound, Calibration
 from routewright._core.cache.guards import Offer, offer
 from routewright._runtime.fork import Guard
@@ -154,7 +154,7 @@ class Calibrations:
             now = self._clock.monotonic()
             if now >= self._log_again_at.get(part, now):
                 self._log_again_at[part] = now + LOG_EVERY_S
-                _log.warning("%s failed: %s", part, raised_in(error))
+                _log.warning("%s failed: %s", part, place_of(error))
 
     def learn(self, space: Space, observation: Observation) -> None:
         with self._guard.lock:

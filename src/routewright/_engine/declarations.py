@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 
 from msgspec.structs import replace
 
-from routewright._core.catalogue.models import given_fields, overlay, under_catalogue
+from routewright._core.catalogue.models import fields_of, overlay, under_catalogue
 from routewright._core.request.rules import CALLER_EXTRA, URLS, checked_caller_extra
 from routewright.errors import Problem, RouterError, ValidationFailed
 from routewright.protocols import BaseProvider, Provider, options_of
@@ -33,7 +33,7 @@ def declared(models: Sequence[Model], providers: Sequence[Provider]) -> tuple[Mo
 
 
 def overlaid(models: Sequence[Model], said: Sequence[Sequence[Model]]) -> tuple[Model, ...]:
-    return overlay(models, [given_fields(model) for declared_here in said for model in declared_here])
+    return overlay(models, [fields_of(model) for declared_here in said for model in declared_here])
 
 
 def as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[Model]:

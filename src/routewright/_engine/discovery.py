@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from routewright._core.attempts.faults import raised_in
+from routewright._core.attempts.faults import place_of
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import Signal, in_thread
 from routewright._runtime.worker import Worker
@@ -101,7 +101,7 @@ class Discovery:
         except ProviderFault as fault:
             problem = fault
         except Exception as error:  # its message may hold a key
-            problem = ProviderFault("local", f"discover() of {provider.name} failed: {raised_in(error)}")
+            problem = ProviderFault("local", f"discover() of {provider.name} failed: {place_of(error)}")
         known = self.problems.get(provider.name)
         self.problems[provider.name] = problem
         if known is None or known.message != problem.message:

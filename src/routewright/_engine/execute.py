@@ -185,7 +185,7 @@ class Execution(Struct, eq=False):
         leg = machine.chain.leg
         if payer is None or leg is None or not self.call.attempts:
             return
-        await payer.widen(machine.spent.nanos + worst_wanted(machine.plan.given, leg, self.call.bounds).nanos)
+        await payer.widen(machine.spent.nanos + worst_wanted(machine.plan.decision_input, leg, self.call.bounds).nanos)
         machine.cover(payer.nanos)
 
     # One attempt
@@ -313,7 +313,7 @@ class Execution(Struct, eq=False):
                 attempt.number == 1,
             )
             self.fleet.answered(entry, probe=attempt.probe)
-        return machine.succeeded(attempt)
+        return machine.record_success(attempt)
 
     def _unfit(self, attempt: Attempt, form: Form) -> Fault | None:
         """Parse the answer as the requested type. Returns a fault if it does not fit. Tool calls are not parsed."""
@@ -340,7 +340,7 @@ class Execution(Struct, eq=False):
         is_touched = attempt.first_at is not None or fault.answered
         if attempt.number == 1:
             self.fleet.asked(now)
-        machine.failed(attempt, fault, now, touched=is_touched, jitter=self.rng.random())
+        machine.record_fault(attempt, fault, now, touched=is_touched, jitter=self.rng.random())
         if not self.is_sandbox:
             if rule.blames and not is_hurried:
                 self.fleet.failed(
@@ -363,7 +363,7 @@ class Execution(Struct, eq=False):
         if self.exchange is exchange:
             self.exchange = None
         is_touched = attempt.first_at is not None or exchange.is_entered
-        self.machine.left(attempt, touched=is_touched and not attempt.counted)
+        self.machine.abandon(attempt, touched=is_touched and not attempt.counted)
         self._settle(exchange)
         if attempt.probe and not self.is_sandbox:
             self.fleet.left(attempt.leg.row)

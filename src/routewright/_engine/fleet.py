@@ -230,7 +230,7 @@ class Fleet:
     def asked(self, now: float) -> None:
         """Count a request whose first attempt failed."""
         with self._guard.lock:
-            self._retries.asked(now)
+            self._retries.count_requests(now)
 
     def spares(self, now: float) -> bool:
         """True if the retry budget allows one more retry (``Traffic``)."""
@@ -264,7 +264,7 @@ class Fleet:
             self._look_at = self._published + PUBLISH_EVERY_S
         if probe:
             with self._guard.lock:
-                if self._journal.probed(entry, self._board.forecast):
+                if self._journal.book_probe(entry, self._board.forecast):
                     self._publish(self._clock.monotonic())
             return
         if waiting < MOST_WAITING:
@@ -287,12 +287,12 @@ class Fleet:
             now = self._clock.monotonic()
             if self._look_at == inf:
                 self._look_at = self._published + PUBLISH_EVERY_S
-            self._journal.heed()
+            self._journal.report_pending()
             if not credential:  # a credential says nothing about the model
-                self.health.failed(row, now)
+                self.health.record_fault(row, now)
                 if self._sharing is not None:
                     self._sharing.poke()
-            moved = self.circuits.failed(
+            moved = self.circuits.record_fault(
                 row, now, probe=probe, retry_after=retry_after, credential=credential, alone=alone
             )
             if moved:
@@ -305,14 +305,14 @@ class Fleet:
         row = self.pool.row.get(model)
         with self._guard.lock:
             now = self._clock.monotonic()
-            if row is not None and seconds > 0 and self.circuits.heard(row, now, seconds):
+            if row is not None and seconds > 0 and self.circuits.open_for(row, now, seconds):
                 self._publish(now)
 
     def left(self, row: int) -> None:
         """Book a probe that ended without a verdict on the provider."""
         with self._guard.lock:
             now = self._clock.monotonic()
-            if self.circuits.left(row, now):
+            if self.circuits.abandon_probe(row, now):
                 self._publish(now)
 
     def ended(self, whose: Hashable, *, error: bool) -> ErrorBurst | None:
@@ -356,13 +356,13 @@ class Fleet:
                     if rows is not None:  # otherwise the storage is unavailable: the old figures stay
                         health.know(rows, epoch)
                 self._look_at = now + max(0.0, (epoch + 1) * EPOCH_S - at)
-            kept_away = self.circuits.kept_away(now) if self.circuits.tripped else {}
-            self._look_at = min([self._look_at, *kept_away.values()])
+            refusing = self.circuits.find_refusing(now) if self.circuits.tripped else {}
+            self._look_at = min([self._look_at, *refusing.values()])
             ahead_s = self._clock.time() - now
-            moved = self.health.publish(now, {row: round((due + ahead_s) * 1000) for row, due in kept_away.items()})
+            moved = self.health.publish(now, {row: round((due + ahead_s) * 1000) for row, due in refusing.items()})
             if moved:
                 after = health_after(board.forecast.health, {ids[row]: figures for row, figures in moved.items()})
-                self._board = board.moved(after, moved)
+                self._board = board.with_health(after, moved)
         finally:
             self._publishing = False
 

@@ -104,7 +104,7 @@ class Many(Generic[T]):
                 check_costs_nothing(call.request.params)
             # refused here if it does not fit even when running requests use nothing of their reservations
             choice = await self._choose(call, self._budget.left)
-            decision_input = choice.plan.given if choice.own_input is None else choice.own_input
+            decision_input = choice.plan.decision_input if choice.own_input is None else choice.own_input
             tokens = call.bounds if choice.own_input is None else choice.own_input.tokens
             tries = decision_input.max_retries + 1
             share = self._budget.reserve(worst_of_plan(choice.plan, tokens, choice.budget or UNLIMITED, tries))

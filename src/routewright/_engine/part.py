@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from routewright._core.attempts.faults import raised_in
+from routewright._core.attempts.faults import place_of
 from routewright.protocols import Clock
 
 from .context import CancelWatch
@@ -53,7 +53,7 @@ class Part(Struct, eq=False):
             if self.faults >= FAULTS:
                 self.rests_until = now + REST_S
                 said = "the %s failed %d times in a row and is not asked for %.0f s: %s"
-                _log.warning(said, self.name, self.faults, REST_S, raised_in(error))
+                _log.warning(said, self.name, self.faults, REST_S, place_of(error))
             return None
         self.faults = 0
         return found

@@ -33,7 +33,7 @@ from routewright._core.routing.budget import room_of
 from routewright._core.routing.choice import class_choice, input_of_call
 from routewright._core.routing.decide import Choice
 from routewright._core.routing.decision import Decision
-from routewright._core.routing.inputs import Defaults, asked_of, caller_requirements, with_ids
+from routewright._core.routing.inputs import Defaults, caller_requirements, requirements_of, with_ids
 from routewright._core.routing.request_options import request_options_of
 from routewright._core.routing.what_if import PolicyCheck, check
 from routewright._core.structured_output import Form
@@ -326,13 +326,13 @@ class Engine:
             if type(message.content) is not str:
                 is_plain = False
         if not is_plain:
-            asks = asked_of(request)
+            asks = requirements_of(request)
             if caller.key_id is not None or read.is_remote:
                 extra = None if read.has_own_params else fleet.caller_extra
                 asks = caller_requirements(asks, read.request, extra)
             if asks.needs & _HTTP_URL and not fleet.fetches_http:
                 check_https(request.messages)
-            board = board.dialled(request_options_of(asks))
+            board = board.with_dials(request_options_of(asks))
             if request.budget is not None and request.budget.max_cost_usd is not None:
                 check_costs_nothing(request.params)
         call = Call(

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from routewright._core.routing.board import BOARDS_KEPT, Boards
+from routewright._core.routing.board import MOST_BOARDS, Boards
 from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decision import Decision, decision_of
 from routewright._core.routing.inputs import RULES
@@ -28,7 +28,7 @@ class Replays:
     def __init__(self, fleets: Callable[[], Sequence[Fleet]], snapshot: Callable[[str], Snapshot | None]) -> None:
         self._fleets = fleets
         self._stored = snapshot
-        self._boards: Callable[[str, str], Boards] = lru_cache(BOARDS_KEPT)(self._compiled)
+        self._boards: Callable[[str, str], Boards] = lru_cache(MOST_BOARDS)(self._compiled)
 
     def decide(self, given: DecisionInput) -> Decision:
         """Replay a decision. Raises ``NotFound`` if a snapshot of its input is no longer stored."""
@@ -44,12 +44,12 @@ class Replays:
                 health = fleet.board().forecast.health
                 if health.id != given.health:
                     health = self._snapshot(given.health, HealthSnapshot)
-                board = fleet.boards_on(given.as_of).dialled(dials).of(health)
+                board = fleet.boards_on(given.as_of).with_dials(dials).of(health)
                 break
         if board is None:
             board = (
                 self._boards(given.catalogue, given.as_of)
-                .dialled(dials)
+                .with_dials(dials)
                 .of(self._snapshot(given.health, HealthSnapshot))
             )
         with suppress(CountTokens):

@@ -60,7 +60,7 @@ class Circuit:
         self.due = now + self._limits.longest_open_s  # a lost probe is replaced then
         return True
 
-    def succeeded(self, now: float, *, probe: bool, count: int = 1) -> bool:
+    def record_success(self, now: float, *, probe: bool, count: int = 1) -> bool:
         """Record answers. In a circuit that is not closed only a probe's counts: other calls began before it opened."""
         if self.state is State.CLOSED:
             self._in_a_row = 0
@@ -70,7 +70,7 @@ class Circuit:
             self._close()
         return probe
 
-    def failed(
+    def record_fault(
         self,
         now: float,
         *,
@@ -103,21 +103,21 @@ class Circuit:
         self.due = max(self.due, asked_until)
         return later
 
-    def heard(self, now: float, seconds: float) -> bool:
+    def open_for(self, now: float, seconds: float) -> bool:
         """Open because another process did, for this long. Then this process probes by itself."""
         if self.state is not State.CLOSED:
             return False
         self._open(now, min(seconds, LONGEST_RETRY_AFTER_S))
         return True
 
-    def left(self, now: float) -> bool:
+    def abandon_probe(self, now: float) -> bool:
         """Record that the probe was abandoned. Another may start at once."""
         if self.state is not State.HALF_OPEN:
             return False
         self._open(now, 0.0)
         return True
 
-    def keeps_away(self, now: float) -> bool:
+    def is_refusing(self, now: float) -> bool:
         """True if calls are refused now."""
         return self.state is not State.CLOSED and now < self.due
 
@@ -146,7 +146,7 @@ class Circuits:
     def admits(self, row: int, now: float) -> bool:
         """True if both the model's and the credential's circuits admit a call. A row in ``tripped`` is then probed."""
         circuits = self._of(row)
-        if any(circuit.keeps_away(now) for circuit in circuits):
+        if any(circuit.is_refusing(now) for circuit in circuits):
             return False
         for circuit in circuits:
             circuit.admits(now)
@@ -156,15 +156,15 @@ class Circuits:
         """When a model may be called again."""
         return max((circuit.due for circuit in self._of(row)), default=-inf)
 
-    def succeeded(self, row: int, now: float, *, probe: bool, count: int = 1) -> bool:
+    def record_success(self, row: int, now: float, *, probe: bool, count: int = 1) -> bool:
         """Record one or more answers of a model; True if a circuit changed, which only a probe can do."""
-        moved = self._models[row].succeeded(now, probe=probe, count=count)
+        moved = self._models[row].record_success(now, probe=probe, count=count)
         credential = self._credentials.get(self._providers[row])
         if credential is not None:
-            moved |= credential.succeeded(now, probe=probe, count=count)
+            moved |= credential.record_success(now, probe=probe, count=count)
         return self._retrip(moved)
 
-    def failed(
+    def record_fault(
         self,
         row: int,
         now: float,
@@ -178,26 +178,26 @@ class Circuits:
         if credential:
             other = self._models.get(row)
             refused = self._credentials[self._providers[row]]
-            moved = refused.failed(now, probe=probe, retry_after=retry_after, at_once=True)
+            moved = refused.record_fault(now, probe=probe, retry_after=retry_after, at_once=True)
         else:
             other = self._credentials.get(self._providers[row])
-            moved = self._models[row].failed(now, probe=probe, retry_after=retry_after, alone=alone)
-        if probe and other is not None and other.left(now):  # the probe says nothing about it
+            moved = self._models[row].record_fault(now, probe=probe, retry_after=retry_after, alone=alone)
+        if probe and other is not None and other.abandon_probe(now):  # the probe says nothing about it
             moved = True
         return self._retrip(moved)
 
-    def heard(self, row: int, now: float, seconds: float) -> bool:
+    def open_for(self, row: int, now: float, seconds: float) -> bool:
         """Open a model's circuit because another process did; True if it changed."""
-        return self._retrip(self._models[row].heard(now, seconds))
+        return self._retrip(self._models[row].open_for(now, seconds))
 
-    def left(self, row: int, now: float) -> bool:
+    def abandon_probe(self, row: int, now: float) -> bool:
         """Record that a probe was abandoned; True if a circuit changed."""
-        moved = [circuit.left(now) for circuit in self._of(row)]
+        moved = [circuit.abandon_probe(now) for circuit in self._of(row)]
         return self._retrip(any(moved))
 
-    def kept_away(self, now: float) -> dict[int, float]:
+    def find_refusing(self, now: float) -> dict[int, float]:
         """Rows whose circuits refuse calls, with the time until when."""
-        return {row: self.due(row) for row in sorted(self.tripped) if any(c.keeps_away(now) for c in self._of(row))}
+        return {row: self.due(row) for row in sorted(self.tripped) if any(c.is_refusing(now) for c in self._of(row))}
 
     def _of(self, row: int) -> list[Circuit]:
         both = self._models.get(row), self._credentials.get(self._providers[row])

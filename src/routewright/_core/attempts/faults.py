@@ -279,7 +279,7 @@ def hint_of(error: BaseException) -> str:
     return f"fix the provider: {type(error).__name__} is a bug in its code" if isinstance(error, _MISTAKES) else ""
 
 
-def raised_in(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """The type and place of an exception, without its message, which may contain a prompt or key."""
     name, place = type(error).__name__, error.__traceback__
     if place is None:

@@ -107,13 +107,13 @@ class Health:
         self._looks.extend((now + LOOK_EVERY_S, row) for row in self._sums)
         self._news.update(self._sums)
 
-    def failed(self, row: int, now: float) -> None:
+    def record_fault(self, row: int, now: float) -> None:
         """Record a failure that is the provider's fault. ``now`` in monotonic seconds."""
         known = self._known(row, now)
         weight = known.weight(now)  # may rescale the sums: compute it first
         known.bad += weight
 
-    def answered(
+    def record_answers(
         self,
         row: int,
         now: float,

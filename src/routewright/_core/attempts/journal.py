@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 FOLDED_AT = 64
 MOST_WAITING = 10_000
-_ROW, _WHOSE = attrgetter("row"), attrgetter("whose")
+_ROW = attrgetter("row")
+_WORKLOAD = attrgetter("workload")
 
 
 class Journal:
@@ -40,44 +41,44 @@ class Journal:
         ``FOLDED_AT``th folds; beyond ``MOST_WAITING`` answers are dropped."""
         self._reported = 0  # entries already reported to the circuits
 
-    def heed(self) -> int:
+    def report_pending(self) -> int:
         """Report pending answers to the circuits only, as needed before booking a fault. Returns their number."""
         waiting = len(self.entries)
         if waiting > self._reported:
             for run in _runs(self.entries[self._reported : waiting], 1):
                 for row, answers in _by(_ROW, run).items():
-                    self._circuits.succeeded(row, run[-1].ended_at, probe=False, count=len(answers))
+                    self._circuits.record_success(row, run[-1].ended_at, probe=False, count=len(answers))
             self._reported = waiting
         return waiting
 
     def fold(self, forecast: Forecast) -> None:
         """Book pending answers. Health treats answers of one second as simultaneous; all else is exact."""
-        waiting = self.heed()
+        waiting = self.report_pending()
         entries = self.entries[:waiting]
         del self.entries[:waiting]
         self._reported = 0
         for run in _runs(entries, 1):
             self._book(run, forecast)
 
-    def probed(self, entry: Entry, forecast: Forecast) -> bool:
+    def book_probe(self, entry: Entry, forecast: Forecast) -> bool:
         """Book the answer of a probe at once, after the pending ones; True if a circuit changed."""
         self.fold(forecast)
         self._book([entry], forecast)
-        return self._circuits.succeeded(entry.row, entry.ended_at, probe=True)
+        return self._circuits.record_success(entry.row, entry.ended_at, probe=True)
 
     def _book(self, run: list[Entry], forecast: Forecast) -> None:
         """Book answers of one second: what they teach, the retries they allow, and the successes of accounts."""
         now = run[-1].ended_at
         for row, answers in _by(_ROW, run).items():
             unusual, late = 0.0, 0.0
-            for own in _by(_WHOSE, answers).values():
-                more, later = self.workloads.answered(row, now, own, forecast.pool)
+            for own in _by(_WORKLOAD, answers).values():
+                more, later = self.workloads.record_answers(row, now, own, forecast.pool)
                 unusual += more
                 late += later
-            self.health.answered(row, now, answers, forecast, unusual, late)
+            self.health.record_answers(row, now, answers, forecast, unusual, late)
         for asked in _runs([entry for entry in run if entry.is_first], PARTS):
-            self._retries.asked(asked[-1].ended_at, len(asked))
-        for whose, answers in _by(_WHOSE, run).items():
+            self._retries.count_requests(asked[-1].ended_at, len(asked))
+        for whose, answers in _by(_WORKLOAD, run).items():
             if whose is not None:
                 self._bursts.answered(whose[:2], now, len(answers))  # by account and environment
 

@@ -1,12 +1,12 @@
 """Walks a plan: decides which attempt comes next, by the table in ``faults.py``. Does no I/O.
 
-    next() -> Attempt ─── succeeded() ───────────────────────────> end
-                    └──── failed() ─┬─ answer can be repaired ────> Attempt, same model, once, with the error
-                                    ├─ retryable, tries left ─────> [Wait] Attempt, same model
-                                    ├─ another model may help ────> Attempt, next affordable model
-                                    └─ refused, late, exhausted ──> end
+    next() -> Attempt ─── record_success() ─────────────────────────────> end
+                    └──── record_fault() ─┬─ answer can be repaired ────> Attempt, same model, once, with the error
+                                          ├─ retryable, tries left ─────> [Wait] Attempt, same model
+                                          ├─ another model may help ────> Attempt, next affordable model
+                                          └─ refused, late, exhausted ──> end
 
-A second attempt may run beside a silent one: ``hedge`` starts it, ``left`` ends the loser.
+A second attempt may run beside a silent one: ``hedge`` starts it, ``abandon`` ends the loser.
 """
 
 from __future__ import annotations
@@ -121,13 +121,13 @@ class Attempts(Struct, eq=False):
         kept_away: list[int] = []
         attempt = self._reach(now, kept_away)
         if attempt is None and self.chain.force(kept_away, self.traffic):
-            cap = self.plan.given.max_output_tokens if self.room is None else self._affordable_cap(self.room)
+            cap = self.plan.decision_input.max_output_tokens if self.room is None else self._affordable_cap(self.room)
             attempt = self._begin(now, cap, probe=True)
         if attempt is None:
             self.end = self._failure
         return attempt
 
-    def succeeded(self, attempt: Attempt) -> None:
+    def record_success(self, attempt: Attempt) -> None:
         """Record a complete answer. The attempt's usage is set."""
         self.running.remove(attempt)
         room, usage = self.room, attempt.usage
@@ -141,7 +141,7 @@ class Attempts(Struct, eq=False):
         if self.end is None:  # else the other attempt was faster
             self.end = End.SUCCEEDED
 
-    def failed(self, attempt: Attempt, fault: Fault, now: float, *, touched: bool, jitter: float = 0.0) -> None:
+    def record_fault(self, attempt: Attempt, fault: Fault, now: float, *, touched: bool, jitter: float = 0.0) -> None:
         """Record a fault, before the attempt's usage is estimated. ``touched``: the provider had begun to answer, so it
         may bill. ``jitter`` in [0, 1) spreads the retries of many callers."""
         self.running.remove(attempt)
@@ -176,7 +176,7 @@ class Attempts(Struct, eq=False):
         else:
             self.end = self._failure
 
-    def left(self, attempt: Attempt, *, touched: bool) -> None:
+    def abandon(self, attempt: Attempt, *, touched: bool) -> None:
         """Record that an attempt was abandoned. Call it before its usage is estimated."""
         self.running.remove(attempt)
         self._pay(attempt, broke_off=touched)
@@ -239,7 +239,7 @@ class Attempts(Struct, eq=False):
         """Start an attempt at the first model, from the current place on, that is affordable and may be called. Adds
         places with open circuits to ``kept_away``."""
         chain, tripped = self.chain, self.traffic.circuits.tripped
-        legs, cap = chain.legs, self.plan.given.max_output_tokens
+        legs, cap = chain.legs, self.plan.decision_input.max_output_tokens
         while (place := chain.place) < len(legs):
             if self.room is not None:
                 try:
@@ -262,7 +262,7 @@ class Attempts(Struct, eq=False):
         """The output cap for the current model. Raises ``RoomTooSmall``."""
         if self._number == self.chain.place == 0:
             return plan_output(self.plan, self.bounds, self.budget or room).cap
-        return output_cap(self.plan.given, self.chain.legs[self.chain.place], self._shown(self._repair), room)
+        return output_cap(self.plan.decision_input, self.chain.legs[self.chain.place], self._shown(self._repair), room)
 
     def _begin(self, now: float, cap: int | None, *, probe: bool = False) -> Attempt:
         """Start an attempt at the current model, with its time limits."""
@@ -283,7 +283,7 @@ class Attempts(Struct, eq=False):
         if number > 1:
             attempt.place, attempt.after, attempt.repair = place, self._last, self._repair
         if self.budget is not None and cap is not None:
-            attempt.budget_capped = cap < (self.plan.given.max_output_tokens or leg.max_output)
+            attempt.budget_capped = cap < (self.plan.decision_input.max_output_tokens or leg.max_output)
         if probe:
             attempt.probe = True
         self.running.append(attempt)
@@ -299,7 +299,7 @@ class Attempts(Struct, eq=False):
         own = self.rules.retries
         most = None if own is None else own[self.chain.legs[self.chain.place].row]
         if most is None:
-            most = self.plan.given.max_retries
+            most = self.plan.decision_input.max_retries
         pause_s = self._retries.pause_s(self.rules.limits, most, fault.retry_after, jitter)
         if pause_s is None or self._too_late(now + pause_s) or not self.traffic.spares(now):
             return False

@@ -55,7 +55,7 @@ class RetryBudget:
         self._requests = WindowedCount(WINDOW_S * PARTS)
         self._retries = WindowedCount(WINDOW_S * PARTS + 1)  # includes the partial oldest step
 
-    def asked(self, now: float, count: int = 1) -> None:
+    def count_requests(self, now: float, count: int = 1) -> None:
         """Count requests by their first attempts."""
         self._requests.add(int(now * PARTS), count=count)
 

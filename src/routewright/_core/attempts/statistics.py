@@ -90,7 +90,7 @@ _MOST_HALF_LIVES = 512  # after this many, sums are rescaled
 _FADED = 1e-300  # a smaller weight counts as none
 MOST_VALUE_CHARS = 128  # longer metadata values are cut
 
-Whose = tuple[str | None, ...]
+WorkloadKey = tuple[str | None, ...]
 """A workload: account, environment, policy, and the values of the metadata keys named in the settings."""
 
 
@@ -107,7 +107,7 @@ class Entry(Struct, frozen=True, gc=False):
     usage: Usage
     is_usual: bool
     """Its length is representative: the model ended it, and its usage is known."""
-    whose: Whose | None
+    workload: WorkloadKey | None
     """Its workload."""
     is_first: bool
     """It was the first attempt of a request."""
@@ -166,17 +166,17 @@ class Workloads:
     """The effects of workloads. Use it under a lock; ``steps`` may be read without."""
 
     def __init__(self) -> None:
-        self.steps: dict[Whose, tuple[int, int]] = {}
+        self.steps: dict[WorkloadKey, tuple[int, int]] = {}
         """Quarter octaves by which a workload's answers are longer and slower than usual, if not (0, 0)."""
         self._splits = _Split(0.5, 16.0), _Split(8.0, 4.0)
         # lengths depend mostly on the workload, times mostly on the model, which may be slow at the moment
-        self._parts: dict[Whose, tuple[_Part, _Part]] = {}
+        self._parts: dict[WorkloadKey, tuple[_Part, _Part]] = {}
         self._origin: float | None = None
 
-    def answered(self, row: int, now: float, answers: Sequence[Entry], pool: Pool) -> tuple[float, float]:
+    def record_answers(self, row: int, now: float, answers: Sequence[Entry], pool: Pool) -> tuple[float, float]:
         """Learn from answers of one model to one workload. Returns the workload's part: the tokens beyond a usual
         workload's, and the sum of octaves of their times."""
-        whose = answers[0].whose
+        whose = answers[0].workload
         if whose is None:
             return 0.0, 0.0
         if self._origin is None:

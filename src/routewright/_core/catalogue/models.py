@@ -91,7 +91,7 @@ def models_of(given: object) -> tuple[Model, ...]:
     return models
 
 
-def given_fields(model: Model) -> dict[str, Any]:
+def fields_of(model: Model) -> dict[str, Any]:
     """The fields that are set in a model. Raises ``ValidationFailed`` for anything but a model."""
     _checked_kind(model)
     fields = {name: getattr(model, name) for name in _FIELDS}
@@ -109,7 +109,7 @@ def under_catalogue(found: Sequence[Model], known: Sequence[Model]) -> tuple[Mod
             quality[name] = min(model.quality, quality.get(name, 1.0))
     made: list[Model] = []
     for model in found:
-        said = given_fields(rows[model.id]) if model.id in rows else {}
+        said = fields_of(rows[model.id]) if model.id in rows else {}
         said = {name: value for name, value in said.items() if value != _DEFAULTS.get(name)}
         made.append(replace(model, **{"quality": quality.get(_plain_name(model.id)), **said}))
     return tuple(made)

@@ -20,12 +20,12 @@ from .pool import Pool
 from .request_options import RequestOptions
 from .scoring import WEIGHTS, Columns, Ranking, RequestClass, Weights
 
-PLANS_KEPT = 512  # compiled plans cached per lineage
-_KEPT = 512  # orders cached per lineage ...
-_KEPT_ROWS = 1 << 17  # ... and rows in all of them, about 300 bytes each
-CHANGES_KEPT = 64
-BOARDS_KEPT = 4
-DIALLED_KEPT = 16  # sets of dials whose pools are cached
+MOST_PLANS = 512  # compiled plans cached per lineage
+_MOST_ORDERS = 512  # orders cached per lineage ...
+_MOST_ROWS = 1 << 17  # ... and rows in all of them, about 300 bytes each
+MOST_CHANGES = 64
+MOST_BOARDS = 4
+MOST_DIALS = 16  # sets of dials whose pools are cached
 
 OrderKey = tuple[
     tuple[int, int, int, int],
@@ -89,8 +89,8 @@ class Lineage:
     def __init__(self, rows: int) -> None:
         self.latest = 0
         """The version of the latest board. A second successor of the same board starts a new lineage."""
-        self.orders: LruCache[OrderKey, Dated[Order]] = LruCache(min(_KEPT, _KEPT_ROWS // max(1, rows) + 1))
-        self.plans: LruCache[Hashable, Dated[Plan | None]] = LruCache(PLANS_KEPT)
+        self.orders: LruCache[OrderKey, Dated[Order]] = LruCache(min(_MOST_ORDERS, _MOST_ROWS // max(1, rows) + 1))
+        self.plans: LruCache[Hashable, Dated[Plan | None]] = LruCache(MOST_PLANS)
 
 
 class Boards:
@@ -104,8 +104,8 @@ class Boards:
         self.variables = variables or {}
         """The environment variable that enables each unavailable provider, by its name."""
         self._latest: tuple[Board, ...] = ()
-        self._eligible: LruCache[Kind, Eligible] = LruCache(_KEPT)
-        self._dialled: LruCache[RequestOptions, Boards] = LruCache(DIALLED_KEPT)
+        self._eligible: LruCache[Kind, Eligible] = LruCache(_MOST_ORDERS)
+        self._by_dials: LruCache[RequestOptions, Boards] = LruCache(MOST_DIALS)
         self._follows: tuple[Board, Board] | None = None
         """For boards with dials: the latest one, and the plain board of the same health."""
 
@@ -118,20 +118,20 @@ class Boards:
 
     def keep(self, board: Board) -> Board:
         """Remember a board as the latest."""
-        self._latest = (board, *self._latest[: BOARDS_KEPT - 1])
+        self._latest = (board, *self._latest[: MOST_BOARDS - 1])
         return board
 
-    def dialled(self, dials: RequestOptions) -> Boards:
+    def with_dials(self, dials: RequestOptions) -> Boards:
         """The boards of the same catalogue for requests with these dials."""
         if dials.tools and not self.pool.tools_or_reasoning:
             dials = dials._replace(tools=False)
         if dials == self.pool.dials:
             return self
-        found = self._dialled[dials]
+        found = self._by_dials[dials]
         if found is None:
-            found = Boards(self.pool.dialled(dials), self.aliases, self.variables)
+            found = Boards(self.pool.with_dials(dials), self.aliases, self.variables)
             found._eligible = self._eligible
-            self._dialled.put(dials, found)
+            self._by_dials.put(dials, found)
         return found
 
     def after(self, plain: Board) -> Board:
@@ -146,7 +146,9 @@ class Boards:
             board = self.of(plain.forecast.health)
         else:
             known, ids = plain.forecast.health.models, self.pool.ids
-            board = follows[0].moved(plain.forecast.health, {row: known.get(ids[row], UNKNOWN) for row in moved.rows})
+            board = follows[0].with_health(
+                plain.forecast.health, {row: known.get(ids[row], UNKNOWN) for row in moved.rows}
+            )
         self._follows = board, plain
         return board
 
@@ -186,19 +188,19 @@ class Board:
         """Id of the health snapshot."""
         return self.forecast.health.id
 
-    def dialled(self, dials: RequestOptions) -> Board:
+    def with_dials(self, dials: RequestOptions) -> Board:
         """The board for requests with these dials. Call it on a plain board."""
-        boards = self.boards.dialled(dials)
+        boards = self.boards.with_dials(dials)
         return self if boards is self.boards else boards.after(self)
 
-    def moved(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Board:
+    def with_health(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Board:
         """The board of a health that differs from this board's only in the rows of ``seen``."""
-        forecast = self.forecast.moved(health, seen)
+        forecast = self.forecast.with_health(health, seen)
         change = Moved(frozenset(seen), forecast.open != self.forecast.open)
         if self.lineage.latest != self.version:
             return self.boards.keep(Board(self.boards, forecast))
         self.lineage.latest = version = self.version + 1
-        changes = (*self.changes[1 - CHANGES_KEPT :], change)
+        changes = (*self.changes[1 - MOST_CHANGES :], change)
         return self.boards.keep(Board(self.boards, forecast, self.lineage, version, changes))
 
     def since(self, version: int) -> Moved | None:
@@ -215,7 +217,7 @@ class Board:
         """A board of other models at the same health, for what-if questions."""
         before = self.forecast.pool
         pool = Pool(snapshot(tuple(models), before.snapshot.as_of), before.as_of)
-        return Boards(pool.dialled(before.dials), self.boards.aliases).of(self.forecast.health)
+        return Boards(pool.with_dials(before.dials), self.boards.aliases).of(self.forecast.health)
 
     def order(self, given: DecisionInput) -> Order:
         """The order for an input. Inputs of one class share it, unless they have own qualities or a warm prompt."""
@@ -246,7 +248,7 @@ class Board:
             eligible = self.boards.eligible(kind)
             if own is not None:
                 if cls not in self._columns:
-                    if len(self._columns) >= _KEPT_ROWS // max(1, len(self.pool)) + 1:
+                    if len(self._columns) >= _MOST_ROWS // max(1, len(self.pool)) + 1:
                         self._columns.clear()
                     self._columns[cls] = Columns(self.forecast, cls), {}
                 columns, legs = self._columns[cls]

@@ -162,7 +162,7 @@ def worst_of_plan(plan: Plan, tokens: TokenBounds, room: Room, tries: int) -> Am
     """The most a plan can use within ``room`` if each of its models is called ``tries`` times."""
     worst = Amount()
     for leg in plan.legs:
-        once = worst_wanted(plan.given, leg, tokens)
+        once = worst_wanted(plan.decision_input, leg, tokens)
         worst = worst.plus(Amount(once.nanos * tries, once.tokens * tries))
     return room.most(worst)
 
@@ -181,7 +181,7 @@ def output_cap(given: DecisionInput, leg: Leg, tokens: TokenBounds, room: Room) 
 
 def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
     """Cap the primary's output so that the cheapest fallback stays affordable, if the budget allows."""
-    given, (primary, *chain) = plan.given, plan.legs
+    given, (primary, *chain) = plan.decision_input, plan.legs
     if room.nanos is None and room.tokens is None:
         return OutputPlan(given.max_output_tokens, True)
     if room.nanos is not None and room.tokens is None and not (tokens.counted or tokens.images):
@@ -215,13 +215,13 @@ def worst_of_start(plan: Plan, tokens: TokenBounds, room: Room, calls: int = 1) 
         first = -(-(tokens.high * price.input + cap * price.output) // PICOS_PER_NANO)
     if calls == 1:
         return first
-    together = first + sum(worst_wanted(plan.given, leg, tokens).nanos for leg in plan.legs[1:calls])
+    together = first + sum(worst_wanted(plan.decision_input, leg, tokens).nanos for leg in plan.legs[1:calls])
     return min(together, max(first, room.nanos or 0))
 
 
 def _ample(plan: Plan) -> tuple[int, int, OutputPlan]:
     """Compute ``Plan.ample_output``."""
-    given, (primary, *chain) = plan.given, plan.legs
+    given, (primary, *chain) = plan.decision_input, plan.legs
     wanted = given.max_output_tokens
     if wanted is None:
         wanted = max(given.default_output_cap, primary.held)

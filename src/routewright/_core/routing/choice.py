@@ -18,7 +18,7 @@ from routewright._core.money import PICOS_PER_NANO, budget_nanos
 from routewright.wire import DecisionInput, JsonObject, Policy, TokenBounds
 
 from .budget import Room, within
-from .decide import Choice, compiled, pays_for_any
+from .decide import Choice, find_plan, pays_for_any
 from .inputs import RULES, Defaults
 from .logarithms import SIZE_CLASSES, size_class
 from .plan import Plan
@@ -40,7 +40,7 @@ def class_choice(call: Call, budget: Room | None, defaults: Defaults) -> Choice 
     if entry is not None and entry.version == board.version:
         plan = entry.value
     else:
-        plan = compiled(board, key, partial(input_of_call, call, defaults))
+        plan = find_plan(board, key, partial(input_of_call, call, defaults))
     return Choice(plan, None, budget) if plan is not None and covers(plan, bounds, call.timeout_ms, budget) else None
 
 

@@ -161,7 +161,7 @@ def _affordable_first(given: DecisionInput, order: Order, check: FitCheck) -> It
     yield from keys
 
 
-def compiled(board: Board, key: Hashable, make_given: Callable[[], DecisionInput]) -> Plan | None:
+def find_plan(board: Board, key: Hashable, make_given: Callable[[], DecisionInput]) -> Plan | None:
     """The plan shared by a class of requests, for the calls it ``covers``; None if each must be decided. ``key`` has
     everything the inputs of the class have in common, but no free choice of a client. ``make_given`` returns one of the
     inputs; of its tokens only the estimate matters, and its time, budgets and health do not."""
@@ -229,7 +229,7 @@ def _holds(plan: Plan, version: int, board: Board) -> bool:
     moved, forecast = board.since(version), board.forecast
     if moved is None or moved.circuits or not moved.rows.isdisjoint(plan.watched):
         return False
-    order, cap, window = board.order(plan.given), plan.given.max_output_tokens, forecast.pool.window
+    order, cap, window = board.order(plan.decision_input), plan.decision_input.max_output_tokens, forecast.pool.window
     if order.bar.max_latency_ms is not None:
         return not moved.rows  # rows may come and go
     for row in moved.rows & order.of.keys():

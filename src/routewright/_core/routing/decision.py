@@ -132,8 +132,8 @@ class Decision(PlainData):
     def reason(self) -> str:
         """The decision in one sentence, with its numbers (contract 2)."""
         plan, given, rejected = self._plan, self.input, self._rejections()
-        if plan.is_shared and plan.told is not None and plan.told[0] is rejected:
-            return plan.told[1]
+        if plan.is_shared and plan.last_reason is not None and plan.last_reason[0] is rejected:
+            return plan.last_reason[1]
         score, quality, nanos, late_ms, *_, row = plan.front[0]
         aim, model = f"goal={given.goal} strategy={given.strategy}", plan.ids[row]
         if given.weights is not None:
@@ -158,7 +158,7 @@ class Decision(PlainData):
             passed_over = ", ".join(f"{model} ({why})" for model, why in plan.passed_over)
             sentence += f"; preferred, but rejected: {passed_over}"
         if plan.is_shared:
-            plan.told = rejected, sentence
+            plan.last_reason = rejected, sentence
         return sentence
 
     @property

@@ -39,7 +39,7 @@ class Forecast:
         for row in sorted(seen):
             self._expect(row, seen[row])
 
-    def moved(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Forecast:
+    def with_health(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Forecast:
         """The forecast of a health that differs only in the rows of ``seen``."""
         new = Forecast.__new__(Forecast)
         new.pool, new.health = self.pool, health

@@ -34,7 +34,7 @@ class Defaults(NamedTuple):
     """The host predicts qualities for each prompt, so that no plan holds for a class of requests."""
 
 
-def asked_of(request: RouteRequest) -> Requirements:
+def requirements_of(request: RouteRequest) -> Requirements:
     """What a checked request requires beyond text."""
     needs, wishes, params = needs_of(request), wishes_of(request), request.params
     hour = bool(wishes) and keeps_an_hour(request)

@@ -124,7 +124,7 @@ class OutputPlan(NamedTuple):
 class Plan(Struct, eq=False):
     """The chosen model and its fallbacks. Immutable, apart from lazily computed fields."""
 
-    given: DecisionInput
+    decision_input: DecisionInput
     """The input. For a shared plan a template: tokens, ``timeout_ms``, budgets and ``health`` differ per call."""
     legs: tuple[Leg, ...]
     """The chosen model, then the chain."""
@@ -159,7 +159,7 @@ class Plan(Struct, eq=False):
     """Pico-dollars of output."""
     worst_held: int = 0
     """Tokens of output."""
-    told: tuple[Mapping[Reason, int] | None, str] | None = None
+    last_reason: tuple[Mapping[Reason, int] | None, str] | None = None
     """Cached rejection counts and reason text, shared by calls with the same counts."""
     best: list[Candidate] | None = None
     """Cached candidates of all covered calls."""

@@ -123,7 +123,7 @@ class Pool:
     def __len__(self) -> int:
         return len(self.models)
 
-    def dialled(self, dials: RequestOptions) -> Pool:
+    def with_dials(self, dials: RequestOptions) -> Pool:
         """The pool for requests with these dials, derived from the plain one. Unchanged columns are shared."""
         pool = Pool.__new__(Pool)
         pool.__dict__.update(self.__dict__, dials=dials)

@@ -94,7 +94,7 @@ class Way(NamedTuple):
     """A change of request and policy that admits one model."""
 
     model: str
-    given: DecisionInput
+    decision_input: DecisionInput
     words: tuple[str, ...]
     """One phrase per change."""
     effort: ChangeSize
@@ -153,7 +153,7 @@ def admission(
         at = datetime.fromtimestamp(probe_at_ms / 1000, UTC).strftime("%H:%M:%S UTC")
         said = f"{said} and " if said else ""
         said += f"wait until {at}, when its circuit allows a probe call"
-    return way.given, said
+    return way.decision_input, said
 
 
 def reasons_of(row: BoolArray) -> list[Reason]:
@@ -166,7 +166,7 @@ class Search:
     their ``ChangeSize``."""
 
     def __init__(self, given: DecisionInput, board: Board, laid: Laid | None) -> None:
-        self.given = given
+        self.decision_input = given
         self.forecast: Forecast = board.forecast
         self.known = Known(board.pool.models, board.boards.aliases)
         self.published, self.asked = laid or Laid(_NO_POLICY, given.models)
@@ -177,7 +177,7 @@ class Search:
         """The best way to admit one row; None if there is none."""
         if reasons & _FIXED or self.forecast.pool.disabled[row]:
             return None
-        given, pool = self.given, self.forecast.pool
+        given, pool = self.decision_input, self.forecast.pool
         models, floor, able = given.models, given.min_quality, int(pool.able[row])
         if reasons & {Reason.WHITELIST, Reason.DISABLED}:  # a free-tier model must be named
             # a new whitelist must include the preferred models and fallbacks
@@ -212,7 +212,7 @@ class Search:
 
     def as_way(self, row: int, changed: DecisionInput) -> Way:
         """The way that a changed input stands for, with its words and effort."""
-        given, forecast = self.given, self.forecast
+        given, forecast = self.decision_input, self.forecast
         pool, check, named = forecast.pool, FitCheck(changed, forecast), changed.models != given.models
         words = [*self._words(row, changed)]
         outside = any(of_policy for _, of_policy in words)
@@ -241,7 +241,7 @@ class Search:
 
     def _words(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
         """For each changed field, the phrase and whether the policy must change."""
-        given, by, limits = self.given, self.by, self.policy.budget or Budget()
+        given, by, limits = self.decision_input, self.by, self.policy.budget or Budget()
         if changed.models != given.models:
             yield from self._naming(row, changed)
         if changed.regions != given.regions:
@@ -282,19 +282,19 @@ class Search:
         what = "images and files" if images and files else "images" if images else "files"
         if int(self.forecast.pool.able[row]) & Need.CALLER_URL:
             return f"send {what} as data: URLs"
-        if self.given.needs & Need.CALLER_URL:  # who reads this cannot change the provider
+        if self.decision_input.needs & Need.CALLER_URL:  # who reads this cannot change the provider
             return f'send {what} as data: URLs, or have the owner of the service set fetches_urls to "callers",'
         return f"send {what} as data: URLs, or make the provider with fetches_urls=True if its API takes URLs,"
 
     def _present(self, row: int, changed: DecisionInput) -> int:
         """Input tokens that fill a row's window now, without the attachments the change drops."""
-        given = _without(self.given, self.given.needs & ~changed.needs)
+        given = _without(self.decision_input, self.decision_input.needs & ~changed.needs)
         return FitCheck(given, self.forecast).input(row)[2]
 
     def _naming(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
         """The changes that select the model: naming it in the request or policy, and dropping policy exclusions."""
         model, policy, by, known = self.forecast.pool.models[row], self.policy, self.by, self.known
-        if self.given.models is None:
+        if self.decision_input.models is None:
             yield f"set 'models' to {list(changed.models or ())}", False
         elif self.asked is not None and model.id not in self.asked:
             yield f"add {model.id!r} to 'models'", False
@@ -305,7 +305,7 @@ class Search:
         if model.free_tier:  # picked only by its name, not by a pattern
             picked = [word for word in picked if known.named(word) is not None]
             others = len(policy.exclude or ()) > len(excluding) or len(policy.capabilities or ()) > len(missing)
-            unpicked |= others or (self.asked is None and model.id not in self.given.prefer)
+            unpicked |= others or (self.asked is None and model.id not in self.decision_input.prefer)
         if unpicked and not picked:
             alone = f"set models of {by} to {[model.id]}"
             yield alone if policy.models is None else f"add {model.id!r} to models of {by}", True

@@ -34,7 +34,7 @@ class Change(Struct, frozen=True):
     """A single change that makes the model win."""
 
     what: Lever
-    said: str
+    description: str
     value: float | None = None
     """The bound, by ``what``: a share of the present prices, a quality, seconds, a share of calls, or milliseconds."""
 
@@ -74,7 +74,7 @@ class WhyNot(Struct, frozen=True, kw_only=True):
             lines.append(f"To be considered: {self.admission}.{then}")
         if not self.wins_then:
             lines.append("It would be chosen if, by itself," if self.changes else "No single change puts it first.")
-        return "\n".join([*lines, *(f"  - {change.said}" for change in self.changes)])
+        return "\n".join([*lines, *(f"  - {change.description}" for change in self.changes)])
 
 
 class ProviderLoss(Struct, frozen=True):

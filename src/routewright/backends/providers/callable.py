@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
-from routewright._core.attempts.faults import hint_of, raised_in
+from routewright._core.attempts.faults import hint_of, place_of
 from routewright._core.catalogue.models import models_of
 from routewright._core.request.rules import CALLER_EXTRA, checked_caller_extra
 from routewright._runtime.fork import Guard
@@ -190,7 +190,7 @@ class RunningFunction(Struct, eq=False):
             raise
         except Exception as error:  # a function of the host may raise anything
             raise ProviderFault(
-                FaultKind.SERVER, f"the function raised {raised_in(error)}", hint=hint_of(error)
+                FaultKind.SERVER, f"the function raised {place_of(error)}", hint=hint_of(error)
             ) from error
         if piece is _END:
             self.finished = True
