@@ -49,7 +49,7 @@ CORE_ORDER = (
 ENGINE_ORDER = (
     "context request_input storage readiness retention webhooks capture counting answer "
     "hooks prompt_caches shared_limits declarations fleet trace_writer trace_log admission decide discovery guardrails "
-    "calibration part cache tool_calls classify exchange execute hedge route many steps stream prepared "
+    "calibration part cache tool_calls classify provider_exchange execute hedge route many steps stream prepared "
     "checkpoints turns agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
@@ -259,7 +259,7 @@ WRITERS = {
     "_core/attempts/machine",  # makes attempts
     "_engine/route",  # puts in what deciding, admission, guardrails and cache return
     "_engine/execute",  # performs the attempts
-    "_engine/exchange",  # takes the times of their chunks
+    "_engine/provider_exchange",  # takes the times of their chunks
 }
 """The files that write the records of a request: at most six, named in ``life-of-a-call.md``."""
 
@@ -268,7 +268,7 @@ METHODS = {
     "_engine/route": {"decide", "refuse", "pass_guardrails"},
     "_engine/many": {"limit", "pass_guardrails"},
     "_engine/execute": {"settle", "doubt"},
-    "_engine/exchange": {"take"},
+    "_engine/provider_exchange": {"take"},
     "_engine/trace_log": {"end", "answered"},
 }
 """The methods that change a record, by the file that calls them on one. The trace writer and the storages, which know

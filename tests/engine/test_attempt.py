@@ -13,8 +13,8 @@ import pytest
 
 from routewright import CallableProvider, Catalogue, Model, ProviderFault, Router, Settings
 from routewright._core.attempts.record import MAX_ANSWER_CHARS
-from routewright._engine.exchange import FAREWELL_S, LATE_S
 from routewright._engine.execute import YIELD_EVERY
+from routewright._engine.provider_exchange import FAREWELL_S, LATE_S
 from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFailed
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, Script, ScriptedCall

@@ -46,7 +46,7 @@ from .support import GOOD, SPARE, Ask, House, both_ways, said, streamed, traces_
 
 pytestmark = pytest.mark.anyio
 ANSWER = said(Delta("canary-answer"), Usage(10, 5), Finish("stop"))
-NEVER_KEPT = "Board Pool HealthSnapshot Attempts Execution Exchange RouteRequest Fleet frame traceback".split()
+NEVER_KEPT = "Board Pool HealthSnapshot Attempts Execution ProviderExchange RouteRequest Fleet frame traceback".split()
 
 
 async def call_of(house: House, **options: Any) -> Call:

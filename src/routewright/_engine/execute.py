@@ -2,7 +2,7 @@
 streamed calls, and for hosts that make the calls themselves (``steps.py``), who use what does not wait.
 
     Execution ── machine: Attempts     decides which model comes next
-              ── exchange: Exchange    the provider that is being called
+              ── exchange: ProviderExchange    the provider that is being called
               ── hedge: Performer      calls a second model beside a silent one, if the policy asks for it
 
 A plain call enters one alarm per attempt and collects the answer inside it. A stream enters one per chunk, so that none
@@ -35,9 +35,9 @@ from .admission import Admission
 from .cache import Lookup
 from .classify import CUT_SHORT, FILTERED, TOO_SLOW, fault_of, misfit
 from .context import CancelWatch, Onward, raise_cancelled
-from .exchange import FAREWELL_S, AttemptStarted, Blocked, Exchange, OutputChunk, upstream_call
 from .fleet import Fleet
 from .guardrails import GuardrailFailed, Screen, rest
+from .provider_exchange import FAREWELL_S, AttemptStarted, Blocked, OutputChunk, ProviderExchange, upstream_call
 
 YIELD_EVERY = 64
 """Number of chunks between two checkpoints: some providers never wait."""
@@ -46,11 +46,11 @@ YIELD_EVERY = 64
 class Performer(Protocol):
     """Performs an attempt in its own way (``hedge.py``)."""
 
-    async def perform(self, exchange: Exchange) -> OutputChunk | AttemptStarted | None:
+    async def perform(self, exchange: ProviderExchange) -> OutputChunk | AttemptStarted | None:
         """``Execution.perform``."""
 
     def interrupt(self, now: float) -> None:
-        """``Exchange.interrupt`` of all that it performs."""
+        """``ProviderExchange.interrupt`` of all that it performs."""
 
 
 class Execution(Struct, eq=False):
@@ -75,7 +75,7 @@ class Execution(Struct, eq=False):
     onward: Onward | None = None
     """The trace context sent to providers."""
     hedge: Performer | None = None
-    exchange: Exchange | None = None
+    exchange: ProviderExchange | None = None
     error: RouterError | None = None
     cause: BaseException | None = None
     """The exception that the last attempt's provider raised instead of a ``ProviderFault``."""
@@ -112,7 +112,7 @@ class Execution(Struct, eq=False):
             if self.payer is not None and self.call.attempts:
                 await self.widen()
             step = self.advance()
-            if not isinstance(step, Exchange):
+            if not isinstance(step, ProviderExchange):
                 return None
             if step.attempt.number > 1 or step.attempt.place:
                 return AttemptStarted.of(step.attempt, self.machine.plan.legs[0].id)
@@ -131,7 +131,7 @@ class Execution(Struct, eq=False):
             attempt.delivered = attempt.characters > 0
         return chunk
 
-    def advance(self) -> Exchange | Wait | None:
+    def advance(self) -> ProviderExchange | Wait | None:
         """Start the machine's next step; None at the end."""
         now = self.clock.monotonic()
         step = self.machine.next(now)
@@ -142,7 +142,7 @@ class Execution(Struct, eq=False):
             self.pause_s = step.seconds
         return step
 
-    def open(self, attempt: Attempt, now: float) -> Exchange:
+    def open(self, attempt: Attempt, now: float) -> ProviderExchange:
         """The exchange of an attempt that begins now."""
         leg, call, machine = attempt.leg, self.call, self.machine
         row, request, pool = leg.row, call.request, call.board.pool
@@ -161,7 +161,7 @@ class Execution(Struct, eq=False):
             upstream = replace(upstream, traceparent=self.onward.header(name, attempt.number))
         if pool.dated:
             attempt.prices_of_day = pool.prices_on(row, self.fleet.today())
-        return Exchange(
+        return ProviderExchange(
             attempt,
             provider,
             upstream,
@@ -190,7 +190,7 @@ class Execution(Struct, eq=False):
 
     # One attempt
 
-    async def perform(self, exchange: Exchange) -> OutputChunk | AttemptStarted | None:
+    async def perform(self, exchange: ProviderExchange) -> OutputChunk | AttemptStarted | None:
         """Pull the attempt within its time-out."""
         with self.clock.deadline(exchange.wake_at, scoped=exchange.scoped) as limit:
             exchange.limit = limit
@@ -209,7 +209,7 @@ class Execution(Struct, eq=False):
                 await exchange.leave(self.deadline, abandoned=True)
         return None
 
-    async def _pull(self, exchange: Exchange) -> OutputChunk | None:
+    async def _pull(self, exchange: ProviderExchange) -> OutputChunk | None:
         """Take chunks until one is for a reader; None when the attempt has ended."""
         attempt, abandoned = exchange.attempt, False
         try:
@@ -270,7 +270,7 @@ class Execution(Struct, eq=False):
             await exchange.leave(self.deadline, abandoned=abandoned)
         return None
 
-    def end_attempt(self, exchange: Exchange, fault: Fault, *, abandoned: bool = False) -> None:
+    def end_attempt(self, exchange: ProviderExchange, fault: Fault, *, abandoned: bool = False) -> None:
         """End an attempt whose provider has nothing more, or was ``abandoned``: price the answer, book health, and
         report to the machine. After a complete answer ``fault`` is ignored."""
         attempt, call, machine = exchange.attempt, self.call, self.machine
@@ -327,7 +327,7 @@ class Execution(Struct, eq=False):
             attempt.unslept_ms = float(attempt.leg.expected_ms)
         return misfit(attempt.answer, result, attempt.finish_reason)
 
-    def _book_fault(self, exchange: Exchange, fault: Fault, *, abandoned: bool) -> None:
+    def _book_fault(self, exchange: ProviderExchange, fault: Fault, *, abandoned: bool) -> None:
         attempt, machine, now = exchange.attempt, self.machine, self.clock.monotonic()
         attempt.ended_at = now
         attempt.fault_text, attempt.fault_public = fault.text, fault.public
@@ -357,7 +357,7 @@ class Execution(Struct, eq=False):
         elif is_touched or rule.billed:
             attempt.doubt()
 
-    def drop(self, exchange: Exchange) -> None:
+    def drop(self, exchange: ProviderExchange) -> None:
         """Price an abandoned attempt, and report it without a fault."""
         attempt = exchange.attempt
         if self.exchange is exchange:
@@ -373,7 +373,7 @@ class Execution(Struct, eq=False):
         if self.exchange is not None:
             self._settle(self.exchange)
 
-    def _settle(self, exchange: Exchange) -> None:
+    def _settle(self, exchange: ProviderExchange) -> None:
         attempt = exchange.attempt
         attempt.ended_at = self.clock.monotonic()
         if attempt.produced:
@@ -426,7 +426,7 @@ class Execution(Struct, eq=False):
         if self.exchange is not None:
             await self.abandon(self.exchange)
 
-    async def abandon(self, exchange: Exchange) -> None:
+    async def abandon(self, exchange: ProviderExchange) -> None:
         """End an attempt without a fault, and close its connection."""
         exchange.watch = watch = CancelWatch.here()
         watch.before = 0

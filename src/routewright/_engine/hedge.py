@@ -10,8 +10,8 @@ import anyio
 
 from routewright._core.attempts.faults import FAULTS
 
-from .exchange import AttemptStarted, Exchange, OutputChunk
 from .execute import Execution
+from .provider_exchange import AttemptStarted, OutputChunk, ProviderExchange
 
 
 class _Race:
@@ -20,10 +20,10 @@ class _Race:
     def __init__(self) -> None:
         self.decided = anyio.Event()
         self.running = 0
-        self.winner: Exchange | None = None
+        self.winner: ProviderExchange | None = None
         self.chunk: OutputChunk | AttemptStarted | None = None
 
-    def left(self, exchange: Exchange, chunk: OutputChunk | AttemptStarted | None, *, is_end: bool) -> None:
+    def left(self, exchange: ProviderExchange, chunk: OutputChunk | AttemptStarted | None, *, is_end: bool) -> None:
         """Record that an attempt produced its first chunk, or ended."""
         self.running -= 1
         if self.decided.is_set():
@@ -39,14 +39,14 @@ class Hedge:
 
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
-        self._racing: Sequence[Exchange] = ()
+        self._racing: Sequence[ProviderExchange] = ()
 
     def interrupt(self, now: float) -> None:
         """End the waits of both attempts (``Execution.interrupt``)."""
         for exchange in self._racing:
             exchange.interrupt(now)
 
-    async def perform(self, exchange: Exchange) -> OutputChunk | AttemptStarted | None:
+    async def perform(self, exchange: ProviderExchange) -> OutputChunk | AttemptStarted | None:
         """Pull the attempt within its time-out (``Execution.perform``)."""
         execution, machine = self._execution, self._execution.machine
         hedge_s = machine.hedge_after_s(exchange.attempt)
@@ -77,7 +77,7 @@ class Hedge:
         reason = "timeout" if fault is None else FAULTS[fault].reason
         return AttemptStarted(second.attempt, exchange.attempt.model, reason, restart=False)
 
-    async def _race(self, first: Exchange, hedge_s: float, race: _Race) -> Exchange | None:
+    async def _race(self, first: ProviderExchange, hedge_s: float, race: _Race) -> ProviderExchange | None:
         """Run the attempts until one wins, and leave the other. Returns the second, if there was one."""
         execution, second = self._execution, None
         async with anyio.create_task_group() as group:
@@ -97,7 +97,7 @@ class Hedge:
             group.cancel_scope.cancel()
         return second
 
-    async def _run(self, exchange: Exchange, race: _Race) -> None:
+    async def _run(self, exchange: ProviderExchange, race: _Race) -> None:
         execution = self._execution
         try:
             chunk = await execution.perform(exchange)

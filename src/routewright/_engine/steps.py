@@ -19,10 +19,10 @@ from routewright.wire import Chunk, FaultKind, UpstreamCall
 from .admission import Admission
 from .answer import Answer
 from .classify import CUT_SHORT, fault_of
-from .exchange import Blocked, Exchange
 from .execute import Execution
 from .fleet import Fleet
 from .guardrails import GuardrailFailed
+from .provider_exchange import Blocked, ProviderExchange
 from .request_input import Read
 from .route import Engine
 
@@ -115,7 +115,7 @@ class Steps:
         if execution.payer is not None and execution.call.attempts:
             self._wait(execution.widen)
         match step := execution.advance():
-            case Exchange():
+            case ProviderExchange():
                 step.is_entered = True  # whatever the host does with it
                 attempt = step.attempt
                 return StepCall(attempt.model, step.upstream, self._left_s(step), attempt.number)
@@ -177,11 +177,11 @@ class Steps:
             self._drop()
             self._conclude()
 
-    def _exchange(self) -> Exchange | None:
+    def _exchange(self) -> ProviderExchange | None:
         """The exchange of the running call."""
         return None if self._answer is not None else self._execution.exchange
 
-    def _left_s(self, exchange: Exchange) -> float:
+    def _left_s(self, exchange: ProviderExchange) -> float:
         """How long the attempt may stay silent from now."""
         return max(exchange.wake_at - exchange.clock.monotonic(), SHORTEST_S)
 
@@ -197,7 +197,7 @@ class Steps:
         if hold is not None:
             self._wait(partial(self._engine.leave, call, hold))
 
-    def _read(self, exchange: Exchange, outcome: Iterable[Chunk] | ProviderFault) -> Fault:
+    def _read(self, exchange: ProviderExchange, outcome: Iterable[Chunk] | ProviderFault) -> Fault:
         """Read chunks to their end; returns the fault that applies if the answer is not complete then."""
         if isinstance(outcome, ProviderFault):
             return self._fault_of(exchange, outcome)
@@ -222,7 +222,7 @@ class Steps:
                     outcome.close()
         return CUT_SHORT
 
-    def _fault_of(self, exchange: Exchange, error: Exception) -> Fault:
+    def _fault_of(self, exchange: ProviderExchange, error: Exception) -> Fault:
         """Classify the host's exception. After a time-out without a status the model may have been billed."""
         fault = fault_of(error, exchange.attempt.provider, answered=True)
         if fault.kind is FaultKind.TIMEOUT:

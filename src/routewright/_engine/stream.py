@@ -21,8 +21,8 @@ from routewright.errors import RouterError
 
 from .admission import Admission
 from .answer import Answer, events_again, events_before_end, reasoning_data
-from .exchange import AttemptStarted, OutputChunk
 from .execute import Execution
+from .provider_exchange import AttemptStarted, OutputChunk
 from .request_input import RawRequest, Read
 from .route import Engine
 

@@ -91,7 +91,7 @@ def upstream_call(
     )
 
 
-class Exchange(Struct, eq=False):
+class ProviderExchange(Struct, eq=False):
     """The exchange of an attempt. Times are on the monotonic scale."""
 
     attempt: Attempt
@@ -128,7 +128,7 @@ class Exchange(Struct, eq=False):
 
     def __repr__(self) -> str:
         # without text, since a repr ends up in logs
-        return f"<Exchange of {self.attempt}>"
+        return f"<ProviderExchange of {self.attempt}>"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """For ``rich``, without text as well."""
