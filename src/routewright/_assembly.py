@@ -28,7 +28,7 @@ from ._engine.admission import Admissions
 from ._engine.cache import Caching
 from ._engine.context import TagScopes
 from ._engine.counting import Counting
-from ._engine.declarations import declared
+from ._engine.declarations import overlay_providers
 from ._engine.discovery import ALONE_S, FIRST_S, Discovery
 from ._engine.fleet import Fleet
 from ._engine.hooks import Hooks
@@ -199,7 +199,7 @@ class Parts:
                 try:
                     return make()
                 except ValidationFailed:
-                    if is_patient or self.discovery.looked.is_set:
+                    if is_patient or self.discovery.ready.is_set:
                         raise
             is_patient = True
 
@@ -512,7 +512,7 @@ class Parts:
         if environment == "hosted":  # a stand-in for every provider, for models that the host calls itself
             providers = [HostedProvider(name) for name in dict.fromkeys(model.provider for model in models)]
         if environment == "sandbox":
-            models = declared(models, providers)
+            models = overlay_providers(models, providers)
             providers = [SandboxProvider(models, self._answers, self._faults)]
         sharing = None
         if isinstance(self.storage, protocols.LocalStorage):
@@ -536,13 +536,13 @@ class Parts:
                 notice = wire.Notice(wire.CIRCUIT_TOPIC, f"{environment} {seconds:.3f} {model}")
                 self.worker.start_if_open(coordination.announce, notice)
 
-            fleet.tell = tell
+            fleet.announce = tell
         return fleet
 
     def _hear_circuit(self, said: str) -> None:
         environment, seconds, model = said.split(" ", 2)
         if environment in self._fleets:
-            self._fleets[environment].heard(model, float(seconds))
+            self._fleets[environment].open_circuit(model, float(seconds))
 
     @property
     def _providers(self) -> Sequence[protocols.Provider]:
@@ -605,7 +605,7 @@ class Parts:
 
     async def name_policies(self) -> bool:
         """Replace provisional policy versions by the storage's. False: try again later."""
-        asked, engine = self._versions.unnamed, self.running
+        asked, engine = self._versions.provisional, self.running
         if not asked:
             return True
         try:
@@ -613,10 +613,10 @@ class Parts:
         except RouterError:
             return False
         with self._reloading.lock:
-            if engine is None or asked is not self._versions.unnamed:
+            if engine is None or asked is not self._versions.provisional:
                 return False
             self._published = [*map(published, self._published, versions)]
-            self._versions.unnamed = []
+            self._versions.provisional = []
             engine.publish(self._published)
         return True
 

@@ -15,7 +15,7 @@ from ._core.money import usd
 from ._core.request.read import as_request, joined_tags
 from ._core.structured_output import Form
 from ._engine.agent import Run as Run
-from ._engine.checkpoints import Resumed, checkpoint_of
+from ._engine.checkpoints import Resumption, checkpoint_of
 from ._engine.storage import GuardedStorage
 from ._engine.tool_calls import Approve, shown_text
 from ._engine.turns import SYSTEM, AgentSettings
@@ -305,7 +305,7 @@ class Agent:
         except ToolFailed as error:
             raise ValidationFailed.at("results", str(error), "give texts, or what JSON can hold") from None
         given |= {id: DENIED for id, yes in (approved or {}).items() if not yes}
-        resumed = Resumed(state=state, results=given, approved=[id for id, yes in (approved or {}).items() if yes])
+        resumed = Resumption(state=state, results=given, approved=[id for id, yes in (approved or {}).items() if yes])
         begun = Run(self.router.engine, self._storage, plan, state.request, who, resumed=resumed)
         return AgentAnswer(await begun.finish(), begun.data)
 

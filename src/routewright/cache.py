@@ -142,15 +142,15 @@ class ResponseCache:
         model. Raises as ``Router.decide``."""
         call = await self._decided(request, options)
         caching = self._caching()
-        lookup, now = caching.lookup(call), caching.clock.time()
+        lookup, now = caching.make_lookup(call), caching.clock.time()
         near, reason = list[NearEntry](), ""
-        exact = await caching.asked(caching.cache.get(lookup.key, now), lookup.deadline)
+        exact = await caching.await_cache(caching.cache.get(lookup.key, now), lookup.deadline)
         exact = exact if exact is not None and lookup.allows(exact) else None
         if exact is not None:
             reason = f"a hit: the same request was answered {now - exact.created_at:.0f} s ago"
         elif lookup.question is None:
             reason = "a miss: the same request has no entry, and similar ones are not looked for"
-        elif (matches := await caching.near(lookup)) is None:
+        elif (matches := await caching.find_near(lookup)) is None:
             reason = "a miss: the question has no embedding; if it has words, the embedder failed or rests"
         else:
             asked, calibration = gist(lookup.question), await caching.calibrations.of(lookup.space)

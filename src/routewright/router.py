@@ -22,7 +22,7 @@ from ._core.routing.what_if import PolicyCheck, WhyNot, why_not
 from ._core.structured_output import Form
 from ._core.tokens.estimate import bounds_of
 from ._engine.answer import Answer
-from ._engine.context import NO_TAGS, parent_held, parent_here, tags_held, within
+from ._engine.context import NO_TAGS, current_parent, current_tags, find_parent, within
 from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
 from ._engine.prepared import InputTokens, Prepared
@@ -289,14 +289,14 @@ class Router:
 
         Takes some microseconds; call it in a thread for bodies of many kilobytes. Raises ``InvalidJson`` and
         ``ValidationFailed``."""
-        parts, held = self._parts, tags_held()
+        parts, held = self._parts, current_tags()
         caller = self._caller if caller is None else self.resolve_caller(caller)
         made = sent_request(request, _declared(options) if "tools" in options else options)
         if held is not NO_TAGS and (tags := held.get(parts.tags)):
             made = tagged(made, tags)
         parent = None if traceparent is None else parse_traceparent(traceparent)
-        if parent_held() is not None or "opentelemetry.trace" in sys.modules:
-            parent = parent_here(parent)
+        if current_parent() is not None or "opentelemetry.trace" in sys.modules:
+            parent = find_parent(parent)
         sent = None if body is None or made.idempotency_key is None else decode(body)
         read = Read(made, bounds_of(made), path, parent, sent, is_remote=True)
         return Prepared(parts.running or parts.engine, read, caller)
@@ -529,7 +529,7 @@ class Router:
                 await self._parts.warm()
             if limit.expired:
                 return "the tables that tokens are counted with are being loaded"
-            return await self._parts.readiness.problem(within_s)
+            return await self._parts.readiness.find_problem(within_s)
         except RouterClosed:
             return _CLOSED
         except RouterError as error:  # the message is not for outsiders
@@ -605,9 +605,9 @@ class Router:
         return call
 
     def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> RawRequest | Read:
-        held = tags_held()
+        held = current_tags()
         tags = None if held is NO_TAGS else held.get(self._parts.tags)
-        parent = parent_here() if parent_held() is not None or "opentelemetry.trace" in sys.modules else None
+        parent = find_parent() if current_parent() is not None or "opentelemetry.trace" in sys.modules else None
         if not options and not tags and form is None and (read := read_turns(request, parent)) is not None:
             return read
         return RawRequest(request, _declared(options) if "tools" in options else options, tags, form, parent)

@@ -1044,7 +1044,7 @@ async def test_a_call_that_ends_as_another_starts_to_wait_is_not_waited_for() ->
         await at.clock.sleep(1.0)
         (flight,) = caching._flights.values()
         inner = caching.guard
-        caching.guard = Late(inner.lock, lambda: flight.tell(None))  # type: ignore[assignment]
+        caching.guard = Late(inner.lock, lambda: flight.publish(None))  # type: ignore[assignment]
         await at.ask()
         assert at.clock.monotonic() - began == 6.0, "it made its own call at once"
 

@@ -44,12 +44,12 @@ def fleet_of_one() -> tuple[Fleet, FakeClock]:
 def answer(fleet: Fleet, row: int = 0, *, whose: str | None = None, probe: bool = False, asked: bool = False) -> None:
     now = fleet._clock.monotonic()
     workload = None if whose is None else (whose,)
-    fleet.answered(Entry(row, now, 1.0, 0.5, USAGE, False, workload, asked), probe=probe)
+    fleet.record_answer(Entry(row, now, 1.0, 0.5, USAGE, False, workload, asked), probe=probe)
 
 
 def fail(fleet: Fleet, times: int, row: int = 0) -> None:
     for _ in range(times):
-        fleet.failed(row)
+        fleet.record_fault(row)
 
 
 async def after(fleet: Fleet, clock: FakeClock, seconds: float) -> Board:
@@ -75,10 +75,10 @@ async def test_unsupported_features_go_to_another_model() -> None:
 async def test_an_attempt_reaches_decisions_within_a_quarter_second_and_not_at_once() -> None:
     fleet, clock = fleet_of_one()
     first = await after(fleet, clock, PUBLISH_EVERY_S)
-    fleet.failed(0)
+    fleet.record_fault(0)
     assert fleet.board() is not first, "the first fault after a quiet time is news"
     second = fleet.board()
-    fleet.failed(0)
+    fleet.record_fault(0)
     assert fleet.board() is second
     assert await after(fleet, clock, PUBLISH_EVERY_S) is not second
 
@@ -96,7 +96,7 @@ async def test_a_board_with_its_orders_is_kept_while_rounded_health_stays_the_sa
 
 async def test_faults_fade_though_nobody_calls() -> None:
     fleet, clock = fleet_of_one()
-    fleet.failed(0)
+    fleet.record_fault(0)
     low = (await after(fleet, clock, PUBLISH_EVERY_S)).forecast.stability[0]
     assert (await after(fleet, clock, LOOK_EVERY_S * 20)).forecast.stability[0] > low
 
@@ -105,7 +105,7 @@ async def test_a_circuit_that_opens_reaches_decisions_at_once_and_its_probe_in_t
     fleet, clock = fleet_of_one()
     fail(fleet, 4)
     assert fleet.board().forecast.open == {}
-    fleet.failed(0)
+    fleet.record_fault(0)
     assert fleet.board().forecast.open == {0: round((clock.time() + 10.0) * 1000)}
     assert (await after(fleet, clock, 9.9)).forecast.open != {}
     assert (await after(fleet, clock, 0.1)).forecast.open == {}
@@ -132,14 +132,14 @@ async def test_an_abandoned_probe_reaches_decisions_at_once() -> None:
     await clock.advance(10.0)
     assert fleet.admits(0, 10.0) is None
     assert fleet.board().forecast.open != {}
-    fleet.left(0)
+    fleet.release_probe(0)
     assert fleet.board().forecast.open == {}
     assert fleet.admits(0, 10.0) is None
 
 
 async def test_a_refused_credential_reaches_decisions_at_once() -> None:
     fleet, _ = fleet_of_one()
-    fleet.failed(0, credential=True)
+    fleet.record_fault(0, credential=True)
     assert list(fleet.board().forecast.open) == [0]
 
 
@@ -158,7 +158,7 @@ async def test_a_model_that_is_kept_away_is_shown_as_degraded() -> None:
 async def test_the_retry_budget_is_one_for_all_models_of_the_fleet() -> None:
     fleet, _ = fleet_of_one()
     for _ in range(50):
-        fleet.asked(0.0)
+        fleet.count_request(0.0)
     assert sum(fleet.spares(0.0) for _ in range(200)) == 110
 
 
@@ -176,7 +176,7 @@ async def test_a_fleet_without_attempts_reads_no_clock() -> None:
 async def test_a_refused_credential_does_not_count_against_the_model() -> None:
     fleet, clock = fleet_of_one()
     believed = fleet.board().forecast.stability[0]
-    fleet.failed(0, credential=True)
+    fleet.record_fault(0, credential=True)
     assert fleet.board().forecast.open != {}
     assert fleet.board().forecast.stability[0] == believed
     assert (await after(fleet, clock, 10.0)).forecast.open == {}
@@ -195,7 +195,7 @@ async def test_each_open_circuit_is_probed_at_its_own_time() -> None:
 
 async def test_fading_alone_is_not_published_every_time() -> None:
     fleet, clock = fleet_of_one()
-    fleet.failed(0)
+    fleet.record_fault(0)
     seen = await after(fleet, clock, PUBLISH_EVERY_S)
     assert await after(fleet, clock, LOOK_EVERY_S - 1) is seen
     assert await after(fleet, clock, LOOK_EVERY_S * 20) is not seen
@@ -267,7 +267,7 @@ async def test_answers_beyond_the_bound_are_dropped_while_nobody_can_fold() -> N
 async def test_answers_are_booked_before_the_fault_that_follows_them() -> None:
     fleet, _ = fleet_of_one()
     for _ in range(20):
-        fleet.failed(0)
+        fleet.record_fault(0)
         for _ in range(9):
             answer(fleet)
     assert fleet.open_circuits == 0
@@ -278,7 +278,7 @@ async def test_answers_are_booked_before_the_fault_that_follows_them() -> None:
 async def test_the_shown_models_include_all_answers() -> None:
     fleet, clock = fleet_of_one()
     for _ in range(40):
-        fleet.failed(0, credential=False)
+        fleet.record_fault(0, credential=False)
     await clock.advance(10.0)
     fleet.admits(0, 10.0)
     answer(fleet, probe=True)
@@ -292,8 +292,8 @@ async def test_the_shown_models_include_all_answers() -> None:
 async def test_requests_count_in_the_retry_budget_when_they_end() -> None:
     fleet, _ = fleet_of_one()
     for _ in range(10):
-        fleet.asked(fleet._clock.monotonic())
-        fleet.failed(0)
+        fleet.count_request(fleet._clock.monotonic())
+        fleet.record_fault(0)
     for _ in range(40):
         answer(fleet, asked=True)
     assert sum(fleet.spares(0.0) for _ in range(200)) == 110
@@ -303,10 +303,10 @@ async def test_a_burst_of_errors_is_judged_with_all_answers_before_it() -> None:
     fleet, _ = fleet_of_one()
     for _ in range(39):
         answer(fleet, whose="x")
-    assert fleet.ended(("x",), error=True) is None
-    assert fleet.ended(("x",), error=False) is None
-    assert fleet.ended(("y",), error=True) is None
-    burst = [fleet.ended(("x",), error=True) for _ in range(2)][-1]
+    assert fleet.count_end(("x",), error=True) is None
+    assert fleet.count_end(("x",), error=False) is None
+    assert fleet.count_end(("y",), error=True) is None
+    burst = [fleet.count_end(("x",), error=True) for _ in range(2)][-1]
     assert burst is not None
     assert (burst.requests, burst.errors) == (43, 3)
 
@@ -336,7 +336,7 @@ async def test_a_published_snapshot_is_immutable_and_named_by_its_content() -> N
     for _ in range(60):
         for _ in range(5):
             row = chance.randrange(20)
-            fleet.failed(row) if chance.random() < 0.4 else answer(fleet, row)
+            fleet.record_fault(row) if chance.random() < 0.4 else answer(fleet, row)
         health = (await after(fleet, clock, chance.choice([0.3, 20.0]))).forecast.health
         assert health.id == health_snapshot(health.models).id
         seen.append((health, msgspec.json.encode(health)))
@@ -388,11 +388,11 @@ def test_threads_see_whole_snapshots_while_health_is_published(full: bool) -> No
                 if fleet.admits(leg.row, time.monotonic()) is False:
                     continue
                 if chance.random() < 0.3:
-                    fleet.failed(leg.row)
+                    fleet.record_fault(leg.row)
                 else:
                     now, took = time.monotonic(), chance.uniform(0.1, 9)
                     usage = Usage(40, chance.randint(5, 900))
-                    fleet.answered(Entry(leg.row, now, took, None, usage, True, ("x",), True))
+                    fleet.record_answer(Entry(leg.row, now, took, None, usage, True, ("x",), True))
         except BaseException as error:
             errors.append(error)
 

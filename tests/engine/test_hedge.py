@@ -457,7 +457,7 @@ async def test_a_hedge_can_be_the_probe_of_its_circuit() -> None:
     track = await Track(after(2.0), SILENT).ready()
     fleet = track.router._parts.hosted("production")
     for _ in range(5):
-        fleet.failed(fleet.pool.row[SPARE.id])
+        fleet.record_fault(fleet.pool.row[SPARE.id])
     await track.clock.advance(10.5)
     for _ in range(2):
         answer = await plain(track)

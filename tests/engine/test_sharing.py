@@ -126,20 +126,20 @@ async def test_circuits_are_not_shared_and_leave_nothing_in_the_store(path: Path
     workers, clock = desks(path, 2)
     one, other = workers
     fleet = one._parts.fleet("production")
-    fleet.failed(0, credential=True)
+    fleet.record_fault(0, credential=True)
     assert 0 in board(one).forecast.open
     assert 0 not in board(other).forecast.open
     await clock.advance(60.0)
     assert fleet.admits(0, clock.monotonic()) is None
     now = clock.monotonic()
-    fleet.answered(Entry(0, now, 1.0, 0.5, Usage(40, 100), False, None, False), probe=True)
+    fleet.record_answer(Entry(0, now, 1.0, 0.5, Usage(40, 100), False, None, False), probe=True)
     await clock.advance(KNOWN_S)
     assert board(one).health == board(other).health
 
 
 async def test_a_forked_child_leaves_earlier_observations_to_its_parent(path: Path) -> None:
     fleet = desk(SqliteStorage(path), FakeClock())._parts.fleet("production")
-    fleet.failed(0)
+    fleet.record_fault(0)
     fleet.renew()
     assert fleet._take() == {}
 

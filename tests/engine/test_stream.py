@@ -362,7 +362,7 @@ async def test_a_dropped_stream_is_recorded_by_flush_and_by_closing() -> None:
 async def test_a_silent_model_is_blamed_however_long_its_reader_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit that is moved on, not added up anew, may lie a rounding too early, and the fault look hurried."""
     blamed, chance = list[int](), Random(2)
-    monkeypatch.setattr(Fleet, "failed", lambda fleet, row, **how: blamed.append(row))
+    monkeypatch.setattr(Fleet, "record_fault", lambda fleet, row, **how: blamed.append(row))
     third = Model(id="third/three", like="good/one", quality=0.1, pricing_per_1m=Pricing(1.0, 4.0))
     for _ in range(40):
         clock, scripts = FakeClock(), [said(ProviderFault("request")), said(Pause(500.0)), ANSWER]

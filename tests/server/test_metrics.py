@@ -133,7 +133,7 @@ def test_gauges_are_read_when_rendered() -> None:
     metrics, fleet = Metrics(router), router._parts.fleet("sandbox")
     assert of(told(metrics), "circuits_open") == 0
     for _ in range(5):
-        fleet.failed(0)
+        fleet.record_fault(0)
     found = told(metrics)
     assert of(found, "circuits_open") == 1
     assert [of(found, name) for name in ("traces_waiting", "hooks_waiting")] == [0, 0]

@@ -84,7 +84,7 @@ class Serving(Protocol):
     def candidates(self) -> bytes:
         """Digest of the served models and their providers."""
 
-    def ended(self, whose: tuple[str, str], *, error: bool) -> ErrorBurst | None:
+    def count_end(self, account: tuple[str, str], *, error: bool) -> ErrorBurst | None:
         """Count a finished call of an account and environment. Returns an error burst when one begins."""
 
 

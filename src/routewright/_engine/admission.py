@@ -191,7 +191,7 @@ class Admission(Struct, eq=False):
     def headers(self) -> dict[str, str]:
         return headers_of(self.windows, self._shared.clock.time())
 
-    def tell(self, error: BaseException | None) -> None:
+    def annotate(self, error: BaseException | None) -> None:
         if isinstance(error, RouterError):
             error.headers = self.headers | error.headers
             error.request_id = error.request_id or self._shared.ids("req_")

@@ -31,7 +31,7 @@ from routewright.wire.money import nanos_of, usd_text
 
 from .admission import Admission
 from .answer import reread
-from .checkpoints import KEPT_S, Checkpoints, Resumed, identity_of
+from .checkpoints import KEPT_S, Checkpoints, Resumption, identity_of
 from .request_input import Read
 from .route import Engine
 from .storage import GuardedStorage
@@ -60,7 +60,7 @@ class Run:
         request: wire.AgentRequest,
         caller: wire.Caller,
         *,
-        resumed: Resumed | None = None,
+        resumed: Resumption | None = None,
         within: ToolContext | None = None,
     ) -> None:
         """``request`` has its limits filled in. ``within`` is the tool call of another run that started this one."""
@@ -203,7 +203,7 @@ class Run:
                 if isinstance(found, wire.Short):
                     raise without_money(found.purse, None)
             except RouterError as error:
-                hold.tell(error)
+                hold.annotate(error)
                 raise
             self.headers = hold.headers
             if isinstance(found, wire.Replay):

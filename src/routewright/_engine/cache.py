@@ -95,7 +95,7 @@ class Caching:
     ) -> Lookup:
         """Look up the answer to a decided call. If not ``patient``, only a finished answer to the same request is
         found."""
-        began, lookup = self.clock.monotonic(), self.lookup(call)
+        began, lookup = self.clock.monotonic(), self.make_lookup(call)
         try:
             await self._find(lookup, guardrails, form, patient=patient)
         except BaseException:
@@ -144,7 +144,7 @@ class Caching:
             line.entry_id, line.age_s = entry.id, round(max(0.0, self.clock.time() - entry.created_at), 3)
         return line
 
-    def lookup(self, call: Call) -> Lookup:
+    def make_lookup(self, call: Call) -> Lookup:
         options = call.request.cache if isinstance(call.request.cache, wire.CacheOpts) else DEFAULT
         keys = keys_of(
             call.request, call.caller, call.policy_version, call.fleet.candidates, self.embedder.name, options.namespace
@@ -197,7 +197,7 @@ class Caching:
         now, entry = self.clock.monotonic(), None
         wake_at = now + WAIT_SHARE * (deadline - now)
         while entry is None and now < wake_at:
-            leads = await self.asked(self._lead(lookup.key, deadline - now), deadline)
+            leads = await self.await_cache(self._lead(lookup.key, deadline - now), deadline)
             if leads is not False:
                 lookup.leads = leads is True  # the last leader may have kept an answer since the look-up
                 return await self._get(lookup, deadline) if leads else None
@@ -206,19 +206,19 @@ class Caching:
         return entry
 
     async def _get(self, lookup: Lookup, deadline: float) -> wire.CacheEntry | None:
-        entry: wire.CacheEntry | None = await self.asked(self.cache.get(lookup.key, self.clock.time()), deadline)
+        entry: wire.CacheEntry | None = await self.await_cache(self.cache.get(lookup.key, self.clock.time()), deadline)
         return entry if entry is not None and lookup.allows(entry) else None
 
     async def _offer(self, lookup: Lookup) -> Offer | None:
         """The nearest entry that may be served, with the probability to serve it."""
-        matches = await self.near(lookup)
+        matches = await self.find_near(lookup)
         if matches is None:
             return None
         question = lookup.question or ""
         judge = partial(self.calibrations.judge, lookup.space, question, matches, lookup.bound)
         return await in_thread(self.clock, judge) if len(question) > LONG_QUESTION else judge()
 
-    async def near(self, lookup: Lookup) -> Sequence[wire.CacheMatch] | None:
+    async def find_near(self, lookup: Lookup) -> Sequence[wire.CacheMatch] | None:
         """The entries nearest to a question that may serve it by age; None if it has no embedding."""
         lookup.space = self.calibrations.space(lookup.caller, lookup.options.namespace, self.embedder.name)
         embedding = self._embedded(lookup.question or "")
@@ -226,7 +226,7 @@ class Caching:
         if vector is None:
             return None
         search = self.cache.nearest(lookup.partition, vector, self.clock.time(), NEAREST)
-        near = await self.asked(search, lookup.deadline, self._search_part)
+        near = await self.await_cache(search, lookup.deadline, self._search_part)
         return [match for match in near or () if match.entry.prompt is not None and lookup.allows(match.entry)]
 
     async def _embedded(self, question: str) -> Any:
@@ -240,28 +240,30 @@ class Caching:
             raise ValueError("an embedding must be a list of finite numbers")
         return vector / np.float32(length) if length else None
 
-    async def asked(self, asking: Coroutine[Any, Any, Any], deadline: float = inf, part: Part | None = None) -> Any:
+    async def await_cache(
+        self, operation: Coroutine[Any, Any, Any], deadline: float = inf, part: Part | None = None
+    ) -> Any:
         if self._waits:
-            return await (part or self._cache_part).ask(self.clock, asking, deadline)
+            return await (part or self._cache_part).ask(self.clock, operation, deadline)
         try:
-            return await asking
+            return await operation
         except Exception as error:  # a custom cache may raise anything; calls go on without it
             _log.warning("the response cache failed: %s", place_of(error))
             return None
 
     def keep(self, lookup: Lookup, entry: wire.CacheEntry) -> None:
         """Keep an answer. Calls that wait for it, or come before it is kept, get it at once."""
-        lookup.tell(entry)
+        lookup.publish(entry)
         if self._waits:
             self._worker.start_if_open(partial(self._put, lookup, entry))
             return
-        at_once(self.asked(self.cache.put(entry)))
+        at_once(self.await_cache(self.cache.put(entry)))
         self.forget(lookup)
 
     async def _put(self, lookup: Lookup, entry: wire.CacheEntry) -> None:
         try:
             if lookup.may_be_kept:
-                await self.asked(self.cache.put(entry))
+                await self.await_cache(self.cache.put(entry))
             if not lookup.may_be_kept:  # removed while it was being kept
                 await self.cache.remove(wire.CacheSelection(account=entry.account, id=entry.id))
         finally:
@@ -282,7 +284,7 @@ class Caching:
                 del self._flights[lookup.key]
             lead, lookup.leads = self._lead if lookup.leads else None, False
         if lead is not None:
-            self._worker.start_if_open(lambda: self.asked(lead(lookup.key, 0.0)))
+            self._worker.start_if_open(lambda: self.await_cache(lead(lookup.key, 0.0)))
 
     async def feedback(self, caller: wire.Caller, trace: wire.Trace, score: float) -> None:
         """Apply feedback on an answer: a poor answer is removed, and the calibration learns if it was a hit."""
@@ -349,10 +351,10 @@ class Lookup(Struct, eq=False):
 
     def land(self, entry: wire.CacheEntry | None) -> None:
         """Pass the result to waiting calls, and end the flight."""
-        self.tell(entry)
+        self.publish(entry)
         self.caching.forget(self)
 
-    def tell(self, entry: wire.CacheEntry | None) -> None:
+    def publish(self, entry: wire.CacheEntry | None) -> None:
         """Pass the result to waiting calls."""
         with self.caching.guard.lock:
             if not self.is_over:

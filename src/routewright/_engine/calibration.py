@@ -32,8 +32,8 @@ NEWS_EVERY_S = 60.0
 LOG_EVERY_S = 60.0
 """Least interval between two logged failures of one part."""
 
-Told: TypeAlias = bool | Awaitable[bool | None] | None
-Compare: TypeAlias = Callable[[str, str, str], Told]
+MaybeVerdict: TypeAlias = bool | Awaitable[bool | None] | None
+Compare: TypeAlias = Callable[[str, str, str], MaybeVerdict]
 Judge: TypeAlias = Callable[[Caller, str, str, str], Awaitable[bool | None]]
 Learned: TypeAlias = Callable[[str, Sequence[Observation], int], Awaitable[tuple[Sequence[Observation], int]]]
 """Adds a space's observations to the cache; returns others' since a position, and the next position."""
@@ -48,8 +48,8 @@ class Space(Struct, eq=False):
     calibration: Calibration
     new: list[Observation] = []
     """Observations not yet shared with other processes."""
-    is_telling: bool = False
-    heard: int = 0
+    is_sharing: bool = False
+    position: int = 0
     """Position up to which other processes' observations were read."""
     due: float = 0.0
     """When to read them next."""
@@ -113,7 +113,7 @@ class Calibrations:
         if self._judge is not None and caller.environment != "sandbox":
             asks.append(partial(self._judge, caller))
         rest = iter(asks)
-        told = self._told(rest, texts)
+        told = self._first_verdict(rest, texts)
         seen = Observation(found.features, told is True, 1 / max(1 - found.serve, 1e-9))
         if not isinstance(told, Awaitable):
             self.learn(space, seen)
@@ -126,7 +126,7 @@ class Calibrations:
             told.close()
 
     async def _compare_aside(
-        self, told: Told, rest: Iterator[Compare], texts: tuple[str, str, str], space: Space, seen: Observation
+        self, told: MaybeVerdict, rest: Iterator[Compare], texts: tuple[str, str, str], space: Space, seen: Observation
     ) -> None:
         while isinstance(told, Awaitable):
             pending, told = told, None
@@ -134,10 +134,10 @@ class Calibrations:
                 verdict = await pending
                 told = None if verdict is None else bool(verdict)
             if told is None:
-                told = self._told(rest, texts)
+                told = self._first_verdict(rest, texts)
         self.learn(space, replace(seen, right=told is True))
 
-    def _told(self, rest: Iterator[Compare], texts: tuple[str, str, str]) -> Told:
+    def _first_verdict(self, rest: Iterator[Compare], texts: tuple[str, str, str]) -> MaybeVerdict:
         """The verdict of the first comparator that has one. It may have to be awaited."""
         for compare in rest:
             with self._logging_faults("a comparator of answers"):
@@ -164,7 +164,7 @@ class Calibrations:
 
     async def of(self, space: Space) -> Calibration:
         """A copy, since using a calibration changes it."""
-        if self._learned is not None and not space.heard:
+        if self._learned is not None and not space.position:
             await self._exchange(space)
         with self._guard.lock:
             return deepcopy(space.calibration)
@@ -180,17 +180,17 @@ class Calibrations:
         """Share a space's observations with other processes, and learn from theirs."""
         assert self._learned is not None, "the callers have checked"
         with self._guard.lock:
-            if space.is_telling:
+            if space.is_sharing:
                 return
-            space.is_telling, new, space.new = True, space.new, []
+            space.is_sharing, new, space.new = True, space.new, []
         others: Sequence[Observation] = ()
         try:
             with self._logging_faults("the response cache"):
-                others, space.heard = await self._learned(space.name, new, space.heard)
+                others, space.position = await self._learned(space.name, new, space.position)
                 new = []
         finally:
             with self._guard.lock:
                 space.new[:0] = new[-LEARNED:]  # not shared: try again next time
-                space.is_telling = False
+                space.is_sharing = False
                 for each in others:
                     space.calibration.learn(each)

@@ -24,7 +24,7 @@ _decode = json.Decoder(wire.Checkpoint).decode
 _decode_turns = json.Decoder(list[wire.Message]).decode
 
 
-class Resumed(Struct, frozen=True, kw_only=True):
+class Resumption(Struct, frozen=True, kw_only=True):
     """The client's input for resuming a run."""
 
     state: wire.Checkpoint
@@ -63,7 +63,7 @@ class Checkpoints:
         except RouterError as error:
             self._warn(trace_id, error)
 
-    async def reload(self, resumed: Resumed) -> wire.Checkpoint:
+    async def reload(self, resumed: Resumption) -> wire.Checkpoint:
         """The state of a run to resume, read after its key was taken. Raises ``NotFound``."""
         before = resumed.state
         trace_id = before.trace_id

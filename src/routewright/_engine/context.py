@@ -77,7 +77,7 @@ _tags: ContextVar[Mapping[TagScopes, Mapping[str, Any]]] = ContextVar("routewrig
 """Shared by all Routers: contexts keep their variables for ever, so a variable per Router would leak."""
 
 
-tags_held = _tags.get
+current_tags = _tags.get
 """The tags of all Routers in this context; ``NO_TAGS`` if there are none."""
 
 
@@ -116,11 +116,11 @@ def within(parent: TraceParent | None) -> Iterator[None]:
         _parent.set(before)  # not a reset, which fails where a generator is ended in another context
 
 
-parent_held = _parent.get
+current_parent = _parent.get
 """The parent set in this context, if any."""
 
 
-def parent_here(sent: TraceParent | None = None) -> TraceParent | None:
+def find_parent(sent: TraceParent | None = None) -> TraceParent | None:
     """The trace parent of a call made here: the one set by ``within``, else the active span of OpenTelemetry, else the
     one ``sent`` with the request."""
     parent = _parent.get()

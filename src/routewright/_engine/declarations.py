@@ -27,12 +27,12 @@ _UNSUPPORTED_URLS: dict[object, tuple[Feature, ...]] = {
 """Features that a provider lacks, by its ``fetches_urls``."""
 
 
-def declared(models: Sequence[Model], providers: Sequence[Provider]) -> tuple[Model, ...]:
+def overlay_providers(models: Sequence[Model], providers: Sequence[Provider]) -> tuple[Model, ...]:
     """A catalogue overlaid with the models that providers declare. Raises ``ValidationFailed``."""
-    return overlaid(models, [declared_by(provider, models) for provider in providers])
+    return overlay_declared(models, [read_models(provider, models) for provider in providers])
 
 
-def overlaid(models: Sequence[Model], said: Sequence[Sequence[Model]]) -> tuple[Model, ...]:
+def overlay_declared(models: Sequence[Model], said: Sequence[Sequence[Model]]) -> tuple[Model, ...]:
     return overlay(models, [fields_of(model) for declared_here in said for model in declared_here])
 
 
@@ -106,7 +106,7 @@ def _said(asked: str, ask: Callable[[], T]) -> T:
         raise ValidationFailed.of(problem) from error
 
 
-def declared_by(provider: Provider, known: Sequence[Model]) -> tuple[Model, ...]:
+def read_models(provider: Provider, known: Sequence[Model]) -> tuple[Model, ...]:
     """The models that a provider declares; called once, since the next answer may differ. The catalogue overrides what
     a server lists."""
     asked = f"models() of {shown(provider.name)}"

@@ -42,9 +42,9 @@ class Discovery:
         self.problems = {name: ProviderFault("connect", why) for name, why in said.items()}
         """Why a provider has no models, by its name."""
         self.providers = providers
-        self.looked = Signal()
+        self.ready = Signal()
         """Set once all have answered and their models are in use."""
-        self.looked.is_set = not providers
+        self.ready.is_set = not providers
         self._clock = clock
         self._patience_s = patience_s
         self._changed = changed
@@ -60,16 +60,16 @@ class Discovery:
     async def wait(self) -> None:
         if self._left_s > 0:
             with self._clock.deadline(self._clock.monotonic() + self._left_s):
-                await self.looked.wait()
+                await self.ready.wait()
 
     def block(self) -> None:
         """``wait`` for plain code. Does not wait on a virtual clock, whose time stands still."""
         if self._left_s > 0 and not self._clock.virtual:
-            self.looked.block(self._left_s)
+            self.ready.block(self._left_s)
 
     @property
     def _left_s(self) -> float:
-        if self.looked.is_set or self._wait_until is None:
+        if self.ready.is_set or self._wait_until is None:
             return 0.0
         return self._wait_until - self._clock.monotonic()
 
@@ -87,7 +87,7 @@ class Discovery:
             if has_news:  # in a thread, since it may wait for this one
                 has_news = not await in_thread(self._clock, changed)
             del changed
-            self.looked.set()
+            self.ready.set()
             await self._clock.sleep(RETRY_S if self.problems else EVERY_S)
 
     async def _ask(self, provider: DiscoveringProvider) -> None:

@@ -168,7 +168,7 @@ class Execution(Struct, eq=False):
             machine,
             self.clock,
             self.deadline,
-            self.fleet.scoped[row],
+            self.fleet.needs_scope[row],
             None if machine.whole else Pace(machine.rules.limits, leg.us_per_token),
             attempt.wake_at,
             now,
@@ -292,7 +292,7 @@ class Execution(Struct, eq=False):
         if self.is_sandbox:
             attempt.unslept_ms = float(attempt.leg.expected_ms)
             if attempt.number == 1:
-                self.fleet.asked(attempt.ended_at)
+                self.fleet.count_request(attempt.ended_at)
         else:
             row, pool, first_at = attempt.leg.row, call.board.pool, attempt.first_at
             assert first_at is not None, "it has a finish reason"
@@ -312,7 +312,7 @@ class Execution(Struct, eq=False):
                 (caller.account, caller.environment, call.snapshot_ids[2], *call.workload_values),
                 attempt.number == 1,
             )
-            self.fleet.answered(entry, probe=attempt.probe)
+            self.fleet.record_answer(entry, probe=attempt.probe)
         return machine.record_success(attempt)
 
     def _unfit(self, attempt: Attempt, form: Form) -> Fault | None:
@@ -339,11 +339,11 @@ class Execution(Struct, eq=False):
         rule = FAULTS[fault.kind]
         is_touched = attempt.first_at is not None or fault.answered
         if attempt.number == 1:
-            self.fleet.asked(now)
+            self.fleet.count_request(now)
         machine.record_fault(attempt, fault, now, touched=is_touched, jitter=self.rng.random())
         if not self.is_sandbox:
             if rule.blames and not is_hurried:
-                self.fleet.failed(
+                self.fleet.record_fault(
                     attempt.leg.row,
                     probe=attempt.probe,
                     retry_after=fault.retry_after,
@@ -351,7 +351,7 @@ class Execution(Struct, eq=False):
                     alone=not machine.pause_s,
                 )
             elif attempt.probe:
-                self.fleet.left(attempt.leg.row)
+                self.fleet.release_probe(attempt.leg.row)
         if attempt.produced or (fault.kind is FaultKind.INVALID_OUTPUT and attempt.finish_reason is not None):
             self._price(attempt)
         elif is_touched or rule.billed:
@@ -366,7 +366,7 @@ class Execution(Struct, eq=False):
         self.machine.abandon(attempt, touched=is_touched and not attempt.counted)
         self._settle(exchange)
         if attempt.probe and not self.is_sandbox:
-            self.fleet.left(attempt.leg.row)
+            self.fleet.release_probe(attempt.leg.row)
 
     def settle_rest(self) -> None:
         """Price what the present attempt, if any, has produced so far."""

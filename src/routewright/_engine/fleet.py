@@ -32,7 +32,7 @@ from routewright.errors import NoProviders, ProviderFault, ValidationFailed
 from routewright.protocols import BaseProvider, Clock, Provider, options_of
 from routewright.wire import Availability, AvailabilityStatus, Caller, ErrorBurst, Learned, Model, Need
 
-from .declarations import as_served, caller_extra_of, declared_by, is_whole, overlaid, servers_of
+from .declarations import as_served, caller_extra_of, is_whole, overlay_declared, read_models, servers_of
 from .shared_limits import Sharing
 
 DAY_S = 86_400
@@ -73,8 +73,8 @@ class Fleet:
         self._problems = {} if problems is None else problems
         """Why a server lists no models now, by its provider's name."""
         self.aliases = aliases
-        said = [declared_by(provider, models) for provider in providers]
-        models = overlaid(models, said)
+        said = [read_models(provider, models) for provider in providers]
+        models = overlay_declared(models, said)
         server = servers_of(models, providers, said)
         models = as_served(models, server)
         catalogue = snapshot(unavailable(models, frozenset(server)), as_of)
@@ -86,7 +86,7 @@ class Fleet:
         """The provider of each row of the pool."""
         self.is_whole = [provider is not None and is_whole(provider) for provider in self.server]
         own = [options_of(provider, BaseProvider) for provider in self.server]
-        self.scoped = [bool(provider.needs_scope) for provider in own]
+        self.needs_scope = [bool(provider.needs_scope) for provider in own]
         """For each row, True if its provider is limited by cancel scopes."""
         self.serves = bool(server)
         abilities = zip(self.pool.able.tolist(), self.server, strict=True)
@@ -105,7 +105,7 @@ class Fleet:
         self._journal = Journal(self.health, self.circuits, self._retries, self._bursts)
         self.workloads = self._journal.workloads
         self._published = clock.monotonic()
-        self.tell: Callable[[str, float], object] | None = None
+        self.announce: Callable[[str, float], object] | None = None
         """Called when a circuit opens, with the model and the seconds."""
         self._look_at = inf
         """When to publish next; infinity before the first call."""
@@ -214,7 +214,7 @@ class Fleet:
             error.outside = public, {"rejected_candidates": [], "suggestion": public}
         raise error
 
-    def explained(self, error: ValidationFailed) -> ValidationFailed:
+    def explain(self, error: ValidationFailed) -> ValidationFailed:
         """An error about unknown models, with the server's failure as hint where its list is missing."""
         hints = {f"unknown model '{name}": fault.public or fault.message for name, fault in self._problems.items()}
         found = [(each, hints.get(each.problem.partition("/")[0], each.hint)) for each in error.problems]
@@ -227,7 +227,7 @@ class Fleet:
             self._midnight = (now // DAY_S + 1) * DAY_S
         return self.day
 
-    def asked(self, now: float) -> None:
+    def count_request(self, now: float) -> None:
         """Count a request whose first attempt failed."""
         with self._guard.lock:
             self._retries.count_requests(now)
@@ -255,7 +255,7 @@ class Fleet:
         with self._guard.lock:
             return self.circuits.due(row)
 
-    def answered(self, entry: Entry, *, probe: bool = False) -> None:
+    def record_answer(self, entry: Entry, *, probe: bool = False) -> None:
         entries = self._journal.entries
         waiting = len(entries)
         if self._sharing is not None and not waiting:
@@ -272,7 +272,7 @@ class Fleet:
         if waiting >= FOLDED_AT - 1:
             self.fold()
 
-    def failed(
+    def record_fault(
         self,
         row: int,
         *,
@@ -297,10 +297,10 @@ class Fleet:
             )
             if moved:
                 self._publish(now)
-        if moved and self.tell is not None and not credential:  # other processes may have another credential
-            self.tell(self.pool.ids[row], self.due(row) - now)
+        if moved and self.announce is not None and not credential:  # other processes may have another credential
+            self.announce(self.pool.ids[row], self.due(row) - now)
 
-    def heard(self, model: str, seconds: float) -> None:
+    def open_circuit(self, model: str, seconds: float) -> None:
         """Open the circuit of a model because another process did."""
         row = self.pool.row.get(model)
         with self._guard.lock:
@@ -308,19 +308,19 @@ class Fleet:
             if row is not None and seconds > 0 and self.circuits.open_for(row, now, seconds):
                 self._publish(now)
 
-    def left(self, row: int) -> None:
+    def release_probe(self, row: int) -> None:
         """Book a probe that ended without a verdict on the provider."""
         with self._guard.lock:
             now = self._clock.monotonic()
             if self.circuits.abandon_probe(row, now):
                 self._publish(now)
 
-    def ended(self, whose: Hashable, *, error: bool) -> ErrorBurst | None:
+    def count_end(self, account: Hashable, *, error: bool) -> ErrorBurst | None:
         """Count a call that ended without an answer; ``error``: with a 5xx. Returns a burst of errors when it
         starts."""
         with self._guard.lock:
             self._journal.fold(self._board.forecast)
-            return self._bursts.ended(whose, self._clock.monotonic(), error=error)
+            return self._bursts.ended(account, self._clock.monotonic(), error=error)
 
     def fold(self) -> None:
         """Book the answers in the journal, unless another thread is doing so."""

@@ -125,7 +125,7 @@ class Many(Generic[T]):
                 raise _spent(left)
             return await self._engine.deciding.choice(call)
         except BaseException as error:
-            self._engine.undecided(call, error)
+            self._engine.conclude_undecided(call, error)
             if not (isinstance(error, BudgetExceeded) and is_less):
                 raise
             spent = _spent(left)

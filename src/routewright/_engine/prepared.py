@@ -111,7 +111,7 @@ class Prepared:
             self.headers = hold.headers
             yield
         except RouterError as error:
-            hold.tell(error)
+            hold.annotate(error)
             raise
         finally:
             hold.release()

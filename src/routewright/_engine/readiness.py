@@ -44,7 +44,7 @@ class Readiness:
         self._tried_at = -inf
         self._unwritten: str | None = None
 
-    async def problem(self, within_s: float) -> str | None:
+    async def find_problem(self, within_s: float) -> str | None:
         """The problem in a sentence without details; None if there is none. Raises ``RouterClosed``."""
         with self._clock.deadline(self._clock.monotonic() + within_s):
             if self._probe is None or self._probe.has_ended:
@@ -94,7 +94,7 @@ _log = logging.getLogger(__name__)
 
 
 class PolicyNames:
-    """The versions of one Router's policies. ``retry`` asks for the ``unnamed`` ones again; False: try later."""
+    """The versions of one Router's policies. ``retry`` asks for the ``provisional`` ones again; False: try later."""
 
     def __init__(self, storage: Storage, worker: Worker, clock: Clock, retry: WeakMethod[Retry]) -> None:
         self._storage = GuardedStorage(storage)
@@ -103,11 +103,11 @@ class PolicyNames:
         self._retry = retry
         self._own: Versions | None = None
         """Versions made here, for a storage that keeps none."""
-        self.unnamed: list[wire.PutPolicyVersion] = []
+        self.provisional: list[wire.PutPolicyVersion] = []
         """Policies with provisional versions of this process, because the storage was unavailable."""
 
     def of(self, asked: list[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
-        self.unnamed, are_retried = [], bool(self.unnamed)
+        self.provisional, are_retried = [], bool(self.provisional)
         if not asked:
             return []
         try:
@@ -117,7 +117,7 @@ class PolicyNames:
             self._own = Versions()
         except RouterError as error:
             _log.warning("policies have provisional versions until the storage is available: %s", error)
-            self.unnamed = asked
+            self.provisional = asked
             if not are_retried:
                 self._worker.start_daemon(_retry_until_done, self._retry, self._clock)
             return [*map(own_version, asked)]

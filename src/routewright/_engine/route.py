@@ -172,7 +172,7 @@ class Engine:
             form, read = asked.form, await self.read(asked)
             if read.request.stream:
                 raise ValidationFailed.of(STREAMED)
-        if not self.servers.looked.is_set:
+        if not self.servers.ready.is_set:
             await self.servers.wait()
         hold = self.admissions.begin(read, caller, run, scope=scope)
         if hold is None:
@@ -191,10 +191,10 @@ class Engine:
         try:
             entry = await self.enter(hold, read, call, form=form)
             if isinstance(entry, bytes):
-                return await self.replayed(entry, hold.caller, form)
+                return await self.replay(entry, hold.caller, form)
             return await self._answer(entry.call, entry, form)
         except RouterError as error:
-            hold.tell(error)
+            hold.annotate(error)
             raise
         finally:
             if hold.grant is not None:
@@ -202,7 +202,7 @@ class Engine:
             if self.admissions.queue.is_closed:
                 await self.log.write_last(hold.trace_id)
 
-    async def replayed(self, stored: bytes, caller: Caller, form: Form | None = None) -> Answer:
+    async def replay(self, stored: bytes, caller: Caller, form: Form | None = None) -> Answer:
         """The answer kept under an idempotency key."""
         with storage_faults:
             response = _decode(stored)
@@ -252,14 +252,14 @@ class Engine:
             try:
                 choice = await self.deciding.choose(call, self.deciding.input_of(call))
             except BaseException as error:
-                self.undecided(call, error)
+                self.conclude_undecided(call, error)
                 raise
         call.decide(choice)
         if request.cache:
             try:
                 lookup = await self._look_up(call, form, patient=patient)
             except BaseException as error:
-                self.undecided(call, error)
+                self.conclude_undecided(call, error)
                 raise
         return self.execution(call, None, lookup, whole=whole, form=form)
 
@@ -314,7 +314,7 @@ class Engine:
             try:
                 request = with_ids(request, fleet.aliases, board.pool.row)
             except ValidationFailed as error:
-                raise fleet.explained(error) from None
+                raise fleet.explain(error) from None
         if request.policy_id is not None:
             policy = find_policy(request.policy_id, policies or self._policy_by_key)
             if policy.classes:
@@ -389,7 +389,7 @@ class Engine:
             await pass_in_time(gate, self._clock, call)
         except BaseException as error:
             call.request = gate.request
-            self.undecided(call, error)
+            self.conclude_undecided(call, error)
             raise
         is_changed = bool(gate.hits) and gate.blocked is None
         call.pass_guardrails(gate.request, gate.hits, bounds_of(gate.request) if is_changed else call.bounds)
@@ -398,7 +398,7 @@ class Engine:
             text = f"the guardrail {quoted(hit.guardrail)} blocks the request by its rule {quoted(hit.rule)}"
             detail = {"guardrail": hit.guardrail, "rule": hit.rule, "stage": hit.stage}
             blocked = BlockedByPolicy(f"{text}; no model was called", detail=detail)
-            self.undecided(call, blocked)
+            self.conclude_undecided(call, blocked)
             raise blocked
         if is_changed and call.warm is not None and self._warmth is not None:
             call.warm = self._warmth.look(call)
@@ -466,7 +466,7 @@ class Engine:
             # a call that failed before a model was chosen leaves a trace, unless its admission was refused
             is_traced = not (hold.is_refused or isinstance(error, _TRACELESS))
             if call is not None and call.status == "running" and is_traced:
-                self.undecided(call, error, choice)
+                self.conclude_undecided(call, error, choice)
             raise
 
     async def _look_up(self, call: Call, form: Form | None, *, patient: bool) -> Lookup:
@@ -476,7 +476,7 @@ class Engine:
         call.looked = lookup.line
         return lookup
 
-    def undecided(self, call: Call, error: BaseException, choice: Choice | None = None) -> None:
+    def conclude_undecided(self, call: Call, error: BaseException, choice: Choice | None = None) -> None:
         """Keep the trace of a call that ends before a model is called."""
         if call.plan is None:
             refused = error.decision_input if isinstance(error, NoCandidates) else None
@@ -484,7 +484,7 @@ class Engine:
                 call.decide(choice)
             else:
                 call.refuse(refused if isinstance(refused, DecisionInput) else input_of_call(call, self.defaults))
-        self.log.undecided(call, error)
+        self.log.conclude_undecided(call, error)
 
     def check(self, read: Read, caller: Caller) -> list[PolicyCheck]:
         """Check every policy, and each of its classes, with one request. Counts tokens."""

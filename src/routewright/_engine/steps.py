@@ -237,8 +237,8 @@ async def begin(engine: Engine, read: Read, hold: Admission, fleet: Fleet) -> Ex
         if isinstance(start, Execution):
             return start
         hold.release()
-        return await engine.replayed(start, hold.caller)
+        return await engine.replay(start, hold.caller)
     except BaseException as error:
-        hold.tell(error)
+        hold.annotate(error)
         hold.release()
         raise

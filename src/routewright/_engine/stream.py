@@ -219,7 +219,7 @@ class Stream:
         try:
             asked = self._asked
             read = asked if isinstance(asked, Read) else await engine.read(asked)
-            if not engine.servers.looked.is_set:
+            if not engine.servers.ready.is_set:
                 await engine.servers.wait()
             self._hold = hold = engine.admissions.begin(read, self._caller)
             if hold is None:
@@ -227,7 +227,7 @@ class Stream:
             else:
                 start = await engine.start(hold, read, whole=False)
                 if not isinstance(start, Execution):
-                    self._answer = await engine.replayed(start, self._caller)
+                    self._answer = await engine.replay(start, self._caller)
                     self._replay = deque(events_again(self._answer.response))
                     await self._give_back()
                     return self._replay.popleft()
@@ -260,7 +260,7 @@ class Stream:
 
     def _tell(self, error: BaseException | None) -> None:
         if self._hold is not None:
-            self._hold.tell(error)
+            self._hold.annotate(error)
 
     def _thought(self, attempt: Attempt) -> wire.ReasoningDelta | None:
         """The thoughts of an attempt that were not sent yet."""

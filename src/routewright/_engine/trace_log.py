@@ -184,7 +184,7 @@ class TraceLog:
         # calls that were left do not count; answers outside the sandbox are counted with the model's health
         if error is not None or (call.served is not None and (caller.environment == "sandbox" or not call.attempts)):
             failed = error is not None and error.status >= 500
-            burst = fleet.ended((caller.account, caller.environment), error=failed)
+            burst = fleet.count_end((caller.account, caller.environment), error=failed)
             if burst is not None:
                 happened.append((burst, f"{burst.type}:{caller.environment}", WINDOW_S))
         if evicted is not None:
@@ -194,7 +194,7 @@ class TraceLog:
             for data, once, quiet_s in happened
         ]
 
-    def undecided(self, call: Call, error: BaseException) -> None:
+    def conclude_undecided(self, call: Call, error: BaseException) -> None:
         """End a call that has no plan."""
         failed = error if isinstance(error, RouterError) else None  # None: the caller left
         if failed is None and isinstance(error, Exception):
