@@ -38,7 +38,7 @@ class State(StrEnum):
 class Circuit:
     """One circuit. Times are monotonic seconds. Methods that may change its state return True if they did."""
 
-    __slots__ = ("_asked_until", "_calls", "_in_a_row", "_limits", "_open_s", "_probed_at", "due", "state")
+    __slots__ = ("_calls", "_in_a_row", "_limits", "_open_s", "_probed_at", "_retry_at", "due", "state")
 
     def __init__(self, limits: ExecutionLimits) -> None:
         self._limits = limits
@@ -46,7 +46,7 @@ class Circuit:
         self.due: float  # when a circuit that is not closed admits a call
         self._open_s: float
         self._probed_at: float
-        self._asked_until: float  # the latest Retry-After since it opened; a shorter one does not replace it
+        self._retry_at: float  # the latest Retry-After since it opened; a shorter one does not replace it
         self._close()
 
     def admits(self, now: float) -> bool:
@@ -81,26 +81,26 @@ class Circuit:
     ) -> bool:
         """Record a fault. ``at_once``: it opens the circuit by itself. ``alone``: the Retry-After is too long to wait
         for, so it applies to all calls."""
-        asked_until = now + min(retry_after or 0.0, LONGEST_RETRY_AFTER_S)
+        retry_at = now + min(retry_after or 0.0, LONGEST_RETRY_AFTER_S)
         if self.state is State.CLOSED:
             self._in_a_row += 1
             self._calls.add(int(now), bad=1)
             calls, many = self._calls, self._in_a_row >= self._limits.open_after
             share = calls.total >= WINDOW_LEAST and calls.bad >= WINDOW_SHARE * calls.total
             trips = at_once or many or share
-            if not trips and not (alone and asked_until > now):
+            if not trips and not (alone and retry_at > now):
                 return False
-            self._asked_until = asked_until
+            self._retry_at = retry_at
             self._open(now, self._open_s if trips else 0.0)
             return True
-        self._asked_until = max(self._asked_until, asked_until)
+        self._retry_at = max(self._retry_at, retry_at)
         if self.state is State.HALF_OPEN and probe:
             self._open_s = min(self._open_s * LONGER, self._limits.longest_open_s)
             # counted from the probe's start, so that a hanging probe does not add its own time
             self._open(self._probed_at, self._open_s)
             return True
-        later = asked_until > self.due
-        self.due = max(self.due, asked_until)
+        later = retry_at > self.due
+        self.due = max(self.due, retry_at)
         return later
 
     def open_for(self, now: float, seconds: float) -> bool:
@@ -123,11 +123,11 @@ class Circuit:
 
     def _open(self, now: float, seconds: float) -> None:
         self.state = State.OPEN
-        self.due = max(now + seconds, self._asked_until)
+        self.due = max(now + seconds, self._retry_at)
 
     def _close(self) -> None:
         self.state = State.CLOSED
-        self.due = self._asked_until = -inf
+        self.due = self._retry_at = -inf
         self._open_s = min(self._limits.open_s, self._limits.longest_open_s)
         self._in_a_row = 0
         self._calls = WindowedCount(WINDOW_S)

@@ -39,7 +39,7 @@ class Chain(Struct, eq=False):
 
     legs: Sequence[Leg]
     place: int = 0
-    given_up: frozenset[int] = frozenset()
+    failed_places: frozenset[int] = frozenset()
     """Places of attempts that failed while another ran on; they are not tried again."""
     is_forced: bool = False
     """A model with an open circuit was called because there was no other."""

@@ -303,13 +303,13 @@ def kind_of_status(status: int, code: str, text: str) -> FaultKind:
         return FaultKind.SERVER
     if status < 400:
         return FaultKind.MALFORMED
-    told = _kind_of_text(text, _FIRST_TEXTS) or _BY["status"].get(str(status))
-    if told is not None:
-        return told
-    told = kind_of_words(code, text)
-    if told is None and status == 404 and "model" in text.lower():
+    kind = _kind_of_text(text, _FIRST_TEXTS) or _BY["status"].get(str(status))
+    if kind is not None:
+        return kind
+    kind = kind_of_words(code, text)
+    if kind is None and status == 404 and "model" in text.lower():
         return FaultKind.MODEL_NOT_FOUND
-    return told or _BY["status at last"].get(str(status), FaultKind.REQUEST)
+    return kind or _BY["status at last"].get(str(status), FaultKind.REQUEST)
 
 
 def kind_of_words(code: str, text: str) -> FaultKind | None:

@@ -297,11 +297,11 @@ class SharedHealth(Health):
     def know(self, rows: Sequence[LearnedModel], epoch: int) -> None:
         """Move to an epoch. ``rows``: the models changed since the previous one."""
         self.epoch = epoch
-        for each in rows:
-            row = self._pool.row.get(each.model)
-            if row is not None:
-                self._learned[row] = known_in(each, epoch)
-                self._looked_at.pop(row, None)
+        for model in rows:
+            pool_row = self._pool.row.get(model.model)
+            if pool_row is not None:
+                self._learned[pool_row] = known_in(model, epoch)
+                self._looked_at.pop(pool_row, None)
 
     def figures(self, row: int, now: float) -> ModelHealth:
         """A model's figures in this epoch, rounded to steps."""

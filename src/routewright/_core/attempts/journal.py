@@ -76,22 +76,22 @@ class Journal:
                 unusual += more
                 late += later
             self.health.record_answers(row, now, answers, forecast, unusual, late)
-        for asked in _runs([entry for entry in run if entry.is_first], PARTS):
-            self._retries.count_requests(asked[-1].ended_at, len(asked))
+        for first_attempts in _runs([entry for entry in run if entry.is_first], PARTS):
+            self._retries.count_requests(first_attempts[-1].ended_at, len(first_attempts))
         for whose, answers in _by(_WORKLOAD, run).items():
             if whose is not None:
                 self._bursts.answered(whose[:2], now, len(answers))  # by account and environment
 
 
-def _by(name: Callable[[Entry], T], run: list[Entry]) -> dict[T, list[Entry]]:
+def _by(key_of: Callable[[Entry], T], run: list[Entry]) -> dict[T, list[Entry]]:
     """Group entries by a key. Fast if all have the same."""
-    names = [*map(name, run)]
-    if names.count(names[0]) == len(run):
-        return {names[0]: run}
-    parted = defaultdict(list)
-    for each, entry in zip(names, run, strict=True):
-        parted[each].append(entry)
-    return parted
+    keys = [*map(key_of, run)]
+    if keys.count(keys[0]) == len(run):
+        return {keys[0]: run}
+    groups = defaultdict(list)
+    for key, entry in zip(keys, run, strict=True):
+        groups[key].append(entry)
+    return groups
 
 
 def _runs(entries: list[Entry], parts: int) -> list[list[Entry]]:

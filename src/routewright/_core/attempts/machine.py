@@ -118,9 +118,9 @@ class Attempts(Struct, eq=False):
         if self.pause_s:
             pause_s, self.pause_s = self.pause_s, 0.0
             return Wait(pause_s)
-        kept_away: list[int] = []
-        attempt = self._reach(now, kept_away)
-        if attempt is None and self.chain.force(kept_away, self.traffic):
+        refused_places: list[int] = []
+        attempt = self._reach(now, refused_places)
+        if attempt is None and self.chain.force(refused_places, self.traffic):
             cap = self.plan.decision_input.max_output_tokens if self.room is None else self._affordable_cap(self.room)
             attempt = self._begin(now, cap, probe=True)
         if attempt is None:
@@ -156,7 +156,7 @@ class Attempts(Struct, eq=False):
         if rule.reason == "safety" and not rule.fall_back:
             self.end = End.REFUSED
         elif self.running:
-            self.chain.given_up |= {attempt.place}
+            self.chain.failed_places |= {attempt.place}
             self._go_on_with(self.running[0])
         elif now >= self.deadline:
             self.end = End.TIMED_OUT
@@ -235,9 +235,9 @@ class Attempts(Struct, eq=False):
         limits, timeout_s = self.rules.limits, self.timeout_s
         return self.chain.leg is not None and is_too_late(now, self.deadline, timeout_s, limits)
 
-    def _reach(self, now: float, kept_away: list[int]) -> Attempt | None:
+    def _reach(self, now: float, refused_places: list[int]) -> Attempt | None:
         """Start an attempt at the first model, from the current place on, that is affordable and may be called. Adds
-        places with open circuits to ``kept_away``."""
+        places with open circuits to ``refused_places``."""
         chain, tripped = self.chain, self.traffic.circuits.tripped
         legs, cap = chain.legs, self.plan.decision_input.max_output_tokens
         while (place := chain.place) < len(legs):
@@ -247,14 +247,14 @@ class Attempts(Struct, eq=False):
                 except RoomTooSmall:
                     self._move_on()
                     continue
-            if place not in chain.given_up:
+            if place not in chain.failed_places:
                 row = legs[place].row
                 if row not in tripped:
                     return self._begin(now, cap)
                 admitted = self.traffic.admits(row, now)
                 if admitted is not False:
                     return self._begin(now, cap, probe=admitted is None)
-                kept_away.append(place)
+                refused_places.append(place)
             self._move_on()
         return None
 

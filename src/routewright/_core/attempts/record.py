@@ -267,18 +267,18 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
                 output += "".join("".join(call.arguments) for call in self.pieces.values())
                 names = sum(TOOL_CALL_TOKENS + text_range(call.name)[1] for call in self.pieces.values())
             data = output.encode("utf-8", "surrogatepass")
-            made = estimate(len(output), data)
+            output_tokens = estimate(len(output), data)
             if self.cap is not None:
-                made = min(made, self.cap)
+                output_tokens = min(output_tokens, self.cap)
             if usage is None:
-                asked = bounds.estimate
+                input_tokens = bounds.estimate
                 if bounds.counted or bounds.images:
-                    asked = min(bounds.best, self.leg.length(bounds)[1])
-                usage = Usage(asked + (0 if self.repair is None else self.repair.estimate), -1)
+                    input_tokens = min(bounds.best, self.leg.length(bounds)[1])
+                usage = Usage(input_tokens + (0 if self.repair is None else self.repair.estimate), -1)
             self.unsure = usage.output, len(data), names
-            if made > usage.output:
+            if output_tokens > usage.output:
                 self.usage_estimated = True
-                usage = replace(usage, output=made)
+                usage = replace(usage, output=output_tokens)
             self.usage = usage
         prices = self.prices_of_day
         self.cost_nanos = usage_nanos(self.leg.prices if prices is None else prices, usage)
@@ -301,11 +301,11 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         most = self.cap or leg.max_output
         if not unsure or usage is None:
             return range_nanos(prices, (0, high), (0, most))
-        told, size, names = unsure
+        reported_output, size, names = unsure
         if self.finish_reason is not None and not leg.reasoning:
             most = min(size + names + MESSAGE_TOKENS, most)
         inputs = min(low, usage.input), max(high, usage.input)
-        outputs = min(max(-(-size // LONGEST_TOKEN), told), usage.output), max(most, usage.output)
+        outputs = min(max(-(-size // LONGEST_TOKEN), reported_output), usage.output), max(most, usage.output)
         return range_nanos(prices, inputs, outputs)
 
     def _think(self, thought: Thought) -> None:
@@ -322,8 +322,8 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         thoughts = (self.thoughts or ())[since:]
         if not thoughts or self.screen is not None:
             return None
-        items = [each.item for each in thoughts if each.item is not None]
-        text = "".join(each.text for each in thoughts)
+        items = [thought.item for thought in thoughts if thought.item is not None]
+        text = "".join(thought.text for thought in thoughts)
         return Reasoning(self.provider, items, text or None)
 
     def _read_ending(self, word: str) -> FinishReason:
@@ -348,19 +348,19 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
             raise self._too_long()
 
     def _too_long(self) -> ProviderFault:
-        said = f"{self.provider} gave an answer over {MAX_ANSWER_CHARS} characters"
-        return ProviderFault(FaultKind.MALFORMED, said)
+        text = f"{self.provider} gave an answer over {MAX_ANSWER_CHARS} characters"
+        return ProviderFault(FaultKind.MALFORMED, text)
 
     def _malformed(self, chunk: object) -> ProviderFault:
         """The fault for an invalid chunk. It leaves out the chunk's text."""
-        said = f"a {type(chunk).__name__}"
+        description = f"a {type(chunk).__name__}"
         if isinstance(chunk, Usage):
-            said += f" whose counts are not whole numbers up to {MOST_TOKENS:,}"
+            description += f" whose counts are not whole numbers up to {MOST_TOKENS:,}"
         elif isinstance(chunk, Finish) and _is_text(chunk.reason):
-            said += f" whose reason is over {MAX_REASON_CHARS} characters"
+            description += f" whose reason is over {MAX_REASON_CHARS} characters"
         else:
-            said += " that holds no text" if isinstance(chunk, Chunk) else ", which is no chunk"
-        return ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {said}")
+            description += " that holds no text" if isinstance(chunk, Chunk) else ", which is no chunk"
+        return ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {description}")
 
 
 class ToolPieces:

@@ -55,7 +55,7 @@ def epoch_at(at: float) -> int:
 def plus(one: Learned, other: Learned) -> Learned:
     """The sum of both, at the later of their times."""
     at = max(one.at, other.at)
-    mine, its = (0.5 ** ((at - each.at) / HALF_LIFE_S) for each in (one, other))
+    mine, its = (0.5 ** ((at - learned.at) / HALF_LIFE_S) for learned in (one, other))
     sums = {name: getattr(one, name) * mine + getattr(other, name) * its for name in SUMS}
     histograms: list[dict[int, float]] = []
     for left, right in ((one.first, other.first), (one.whole, other.whole)):
@@ -145,18 +145,21 @@ class _Split:
         models.setdefault(model, [0.0, 0.0])
         sums[0] += count * weight
         sums[1] += total * weight
-        left = [(models[name], each) for name, each in part.sums.items() if each[0] > _FADED]
-        seen = [(own, each, each[0], log2(each[1] / each[0])) for own, each in left]
+        live_sums = [(models[name], part_sums) for name, part_sums in part.sums.items() if part_sums[0] > _FADED]
+        ratios = [
+            (model_sums, part_sums, part_sums[0], log2(part_sums[1] / part_sums[0]))
+            for model_sums, part_sums in live_sums
+        ]
         weighed, octaves, prior = self._of_workload * weight, 0.0, self._of_model * weight
-        for own, _, weight, ratio in seen:
+        for model_sums, _, weight, ratio in ratios:
             weighed += weight
-            octaves += weight * (ratio - own[1] / (own[0] + prior))
+            octaves += weight * (ratio - model_sums[1] / (model_sums[0] + prior))
         part.octaves = octaves / weighed
-        for own, each, weight, ratio in seen:
+        for model_sums, part_sums, weight, ratio in ratios:
             rest = weight * (ratio - part.octaves)
-            own[0] += weight - each[2]
-            own[1] += rest - each[3]
-            each[2:] = weight, rest
+            model_sums[0] += weight - part_sums[2]
+            model_sums[1] += rest - part_sums[3]
+            part_sums[2:] = weight, rest
         at = part.octaves * SIZE_STEPS
         if abs(at - part.step) > LEAVES_AT:
             part.step = max(-MOST_STEPS, min(MOST_STEPS, round(at)))
@@ -176,20 +179,20 @@ class Workloads:
     def record_answers(self, row: int, now: float, answers: Sequence[Entry], pool: Pool) -> tuple[float, float]:
         """Learn from answers of one model to one workload. Returns the workload's part: the tokens beyond a usual
         workload's, and the sum of octaves of their times."""
-        whose = answers[0].workload
-        if whose is None:
+        workload = answers[0].workload
+        if workload is None:
             return 0.0, 0.0
         if self._origin is None:
             self._origin = now
         half_lives = (now - self._origin) / WORK_HALF_LIFE_S
         if half_lives > _MOST_HALF_LIVES:  # rescale the sums
             factor, self._origin, half_lives = 2.0**-half_lives, now, 0.0
-            places: list[_Split | _Part] = [*self._splits, *(part for both in self._parts.values() for part in both)]
-            for sums in [each for place in places for each in place.sums.values()]:
-                sums[:] = [number * factor for number in sums]
+            holders: list[_Split | _Part] = [*self._splits, *(part for both in self._parts.values() for part in both)]
+            for row_sums in [sums for holder in holders for sums in holder.sums.values()]:
+                row_sums[:] = [number * factor for number in row_sums]
         weight = float(2.0**half_lives)
-        length, time = parts = self._parts.pop(whose, None) or (_Part(), _Part())
-        self._parts[whose] = parts  # moved to the end: least recently used first
+        length, time = parts = self._parts.pop(workload, None) or (_Part(), _Part())
+        self._parts[workload] = parts  # moved to the end: least recently used first
         if len(self._parts) > MOST_WORKLOADS:
             first = next(iter(self._parts))
             del self._parts[first]
@@ -208,7 +211,7 @@ class Workloads:
             self._splits[0].learn(length, model, count, ratios, weight)
         self._splits[1].learn(time, model, len(answers), times, weight)
         if (length.step, time.step) != (0, 0):
-            self.steps[whose] = length.step, time.step
+            self.steps[workload] = length.step, time.step
         else:
-            self.steps.pop(whose, None)
+            self.steps.pop(workload, None)
         return tokens - tokens / 2.0**length.octaves, time.octaves * len(answers)

@@ -80,12 +80,12 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, object]]) -> tup
     return tuple(models.values())
 
 
-def models_of(given: object) -> tuple[Model, ...]:
+def models_of(value: object) -> tuple[Model, ...]:
     """Check a list of models. Raises ``ValidationFailed``."""
-    if isinstance(given, str | Model) or not isinstance(given, Iterable):
-        hint = "put it in a list" if given is not None else "leave it out, or pass [Model(id=...)]"
-        raise ValidationFailed.at("models", f"{shown(given)} is not a list of Model", hint)
-    models = tuple(given)
+    if isinstance(value, str | Model) or not isinstance(value, Iterable):
+        hint = "put it in a list" if value is not None else "leave it out, or pass [Model(id=...)]"
+        raise ValidationFailed.at("models", f"{shown(value)} is not a list of Model", hint)
+    models = tuple(value)
     for model in models:
         _checked_id(_checked_kind(model).id)
     return models
@@ -98,7 +98,7 @@ def fields_of(model: Model) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name == "id" or value != getattr(_EMPTY, name)}
 
 
-def under_catalogue(found: Sequence[Model], known: Sequence[Model]) -> tuple[Model, ...]:
+def under_catalogue(listed_models: Sequence[Model], known: Sequence[Model]) -> tuple[Model, ...]:
     """The models a server lists, overlaid with the catalogue's rows of the same ids. A model that the catalogue knows
     from other hosts gets the lowest quality it has there, but not its speed, which depends on the host."""
     rows = {model.id: model for model in known}
@@ -107,12 +107,12 @@ def under_catalogue(found: Sequence[Model], known: Sequence[Model]) -> tuple[Mod
         if model.quality is not None:
             name = _plain_name(model.id)
             quality[name] = min(model.quality, quality.get(name, 1.0))
-    made: list[Model] = []
-    for model in found:
-        said = fields_of(rows[model.id]) if model.id in rows else {}
-        said = {name: value for name, value in said.items() if value != _DEFAULTS.get(name)}
-        made.append(replace(model, **{"quality": quality.get(_plain_name(model.id)), **said}))
-    return tuple(made)
+    models: list[Model] = []
+    for model in listed_models:
+        row_fields = fields_of(rows[model.id]) if model.id in rows else {}
+        row_fields = {name: value for name, value in row_fields.items() if value != _DEFAULTS.get(name)}
+        models.append(replace(model, **{"quality": quality.get(_plain_name(model.id)), **row_fields}))
+    return tuple(models)
 
 
 def _plain_name(model_id: str) -> str:
@@ -177,56 +177,56 @@ def resolve_within(
     called: str,
 ) -> list[str]:
     """Like ``resolve``, but all models must be in ``allowed``, if given. Raises ``ValidationFailed``."""
-    asked = resolve(names, aliases, known, path)
-    inside = {*(asked if allowed is None else allowed)}
-    outside = [model for model in asked if model not in inside]
+    ids = resolve(names, aliases, known, path)
+    inside = {*(ids if allowed is None else allowed)}
+    outside = [model for model in ids if model not in inside]
     if outside:
         hint = f"add it to 'models', or remove it from '{path}'"
-        problem = f"{listed(outside)} of {called} {listed(asked)} is outside the whitelist {listed(allowed or ())}"
+        problem = f"{listed(outside)} of {called} {listed(ids)} is outside the whitelist {listed(allowed or ())}"
         raise ValidationFailed.at(path, problem, hint)
-    return asked
+    return ids
 
 
 def _checked(model: Model) -> Model:
     """Check a model's types and rules. Raises ``ValidationFailed`` with the field's path."""
     path = f"models[{quoted(model.id)}]"
     model = rebuilt(model, Model, path)
-    found: Problems = []
-    check_numbers(Model, f"{path}.", model, found)
+    problems: Problems = []
+    check_numbers(Model, f"{path}.", model, problems)
     if model.pricing_per_1m is not None:
-        _check_pricing(f"{path}.pricing_per_1m", model.pricing_per_1m, found)
+        _check_pricing(f"{path}.pricing_per_1m", model.pricing_per_1m, problems)
     before = ""
     for place, change in enumerate(model.price_changes or ()):
         at = f"{path}.price_changes[{place}]"
-        check_day(f"{at}.starts", change.starts, found)
+        check_day(f"{at}.starts", change.starts, problems)
         if change.starts <= before:
             problem = f"must come after {before}, got {quoted(change.starts)}"
-            found.append(Problem(f"{at}.starts", problem, "sort the changes by day, at most one per day"))
+            problems.append(Problem(f"{at}.starts", problem, "sort the changes by day, at most one per day"))
         before = change.starts
-        _check_pricing(f"{at}.pricing_per_1m", change.pricing_per_1m, found)
+        _check_pricing(f"{at}.pricing_per_1m", change.pricing_per_1m, problems)
     for name in ("provider", "provider_model_id", "display_name"):
         if getattr(model, name):
-            check_text(f"{path}.{name}", getattr(model, name), found)
+            check_text(f"{path}.{name}", getattr(model, name), problems)
     for place, region in enumerate(model.availability.regions):
-        check_text(f"{path}.availability.regions[{place}]", region, found)
+        check_text(f"{path}.availability.regions[{place}]", region, problems)
     for place, tag in enumerate(model.tags or ()):
-        check_text(f"{path}.tags[{place}]", tag, found)
+        check_text(f"{path}.tags[{place}]", tag, problems)
     if model.modalities is not None and "text" not in model.modalities:
         problem = f"must include 'text', got {listed(model.modalities) or 'none'}"
-        found.append(Problem(f"{path}.modalities", problem, "add 'text'"))
+        problems.append(Problem(f"{path}.modalities", problem, "add 'text'"))
     if model.deprecated_at is not None:
-        check_date(f"{path}.deprecated_at", model.deprecated_at, found)
-    if found:
-        raise ValidationFailed.of(*found)
+        check_date(f"{path}.deprecated_at", model.deprecated_at, problems)
+    if problems:
+        raise ValidationFailed.of(*problems)
     return model
 
 
-def _check_pricing(path: str, pricing: Pricing, found: Problems) -> None:
-    check_numbers(Pricing, f"{path}.", pricing, found)
+def _check_pricing(path: str, pricing: Pricing, problems: Problems) -> None:
+    check_numbers(Pricing, f"{path}.", pricing, problems)
     for place, tier in enumerate(pricing.tiers):
-        check_numbers(PriceTier, f"{path}.tiers[{place}].", tier, found)
+        check_numbers(PriceTier, f"{path}.tiers[{place}].", tier, problems)
     for place, service in enumerate(pricing.service_tiers):
-        check_numbers(ServicePrice, f"{path}.service_tiers[{place}].", service, found)
+        check_numbers(ServicePrice, f"{path}.service_tiers[{place}].", service, problems)
 
 
 def _checked_kind(model: object) -> Model:
@@ -257,7 +257,7 @@ class Deprecation(Struct, frozen=True):
 
 def deprecations(models: Sequence[Model], today: date, within_days: int | None = None) -> tuple[Deprecation, ...]:
     """Models that are retired or will be within ``within_days`` of today (None: ever), soonest first."""
-    found: list[Deprecation] = []
+    results: list[Deprecation] = []
     for model in models:
         if model.deprecated_at is not None and not model.disabled:
             ends = model.deprecated_at[:10]
@@ -273,8 +273,8 @@ def deprecations(models: Sequence[Model], today: date, within_days: int | None =
                     and (other.structured_output or not model.structured_output)
                 ]
                 nearest = min(able, key=lambda other: (_distance(model, other), other.id)).id if able else None
-                found.append(Deprecation(model.id, ends, left, nearest))
-    return tuple(sorted(found, key=lambda each: (each.ends, each.model)))
+                results.append(Deprecation(model.id, ends, left, nearest))
+    return tuple(sorted(results, key=lambda deprecation: (deprecation.ends, deprecation.model)))
 
 
 def _distance(model: Model, other: Model) -> float:
@@ -305,9 +305,9 @@ def model_called(name: str, models: Iterable[Model], provider: str) -> str | Non
         # the display name, ignoring case and punctuation
         lambda model: bare != "" and bare in (_bare(model.display_name), _bare(model.provider_model_id)),
     )
-    theirs = [each for each in models if each.provider == provider]
+    rows = [row for row in models if row.provider == provider]
     for fits in matchers:
-        ids = {each.id for each in theirs if fits(each)}
+        ids = {row.id for row in rows if fits(row)}
         if ids:
             return ids.pop() if len(ids) == 1 else None
     return None

@@ -112,9 +112,9 @@ def read_price_list(content: object) -> tuple[list[Listed], list[Problem]]:
     for source, provider in {"": {"models": entries}}.items() if is_litellm else entries.items():
         place = "" if is_litellm else joined(joined("", source), "models")
         models = provider.get("models") if isinstance(provider, dict) else None
-        for name, given in models.items() if isinstance(models, dict) else (("", models),):
+        for name, fields in models.items() if isinstance(models, dict) else (("", models),):
             try:
-                row = _Row.of(joined(place, name) if name else place, given)
+                row = _Row.of(joined(place, name) if name else place, fields)
                 listed.append(_litellm(row, name) if is_litellm else _models_dev(row, source, name))
             except ValidationFailed as error:
                 problems += error.problems
@@ -144,22 +144,22 @@ def updates_of(
             problems.append(Problem(first.place, f"has a price of nothing for {model_id}, so it is not taken", hint))
         else:  # what all rows of the model say
             common, *others = [asdict(row.model) for row in rows]
-            common = {name: value for name, value in common.items() if all(each[name] == value for each in others)}
-            said = first._replace(model=Model(**common))
-            after = said.model if ours is None else _updated(ours, said, day)
+            common = {name: value for name, value in common.items() if all(other[name] == value for other in others)}
+            entry = first._replace(model=Model(**common))
+            after = entry.model if ours is None else _updated(ours, entry, day)
             if after != ours:
                 updates.append((ours, after))
     return updates, problems
 
 
-def _updated(ours: Model, said: Listed, day: str) -> Model:
+def _updated(ours: Model, entry: Listed, day: str) -> Model:
     """Our model with the prices and the end that the list has; all else stays."""
-    after = replace(ours, deprecated_at=said.model.deprecated_at or ours.deprecated_at)
-    now, new = pricing_on(ours, day), said.model.pricing_per_1m
+    after = replace(ours, deprecated_at=entry.model.deprecated_at or ours.deprecated_at)
+    now, new = pricing_on(ours, day), entry.model.pricing_per_1m
     price = new or now
     if now is not None and new is not None:
         tiers, old = new.tiers, {tier.above_tokens: tier for tier in now.tiers}
-        if said.assumed_threshold and len(tiers) == len(now.tiers) == 1:
+        if entry.assumed_threshold and len(tiers) == len(now.tiers) == 1:
             tiers = (replace(tiers[0], above_tokens=now.tiers[0].above_tokens),)
         tiers = tuple(_overlaid(old.get(tier.above_tokens, tier), tier) for tier in tiers)
         price = replace(_overlaid(now, new), tiers=tiers or now.tiers)
@@ -209,7 +209,9 @@ def with_updates(content: Mapping[str, Any], updates: Iterable[Update], as_of: s
             entry["prices"] = to_builtins(after.pricing_per_1m)
         if before is not None and after.price_changes != before.price_changes:
             ahead = after.price_changes or ()
-            entry["price_changes"] = [{"starts": each.starts, **to_builtins(each.pricing_per_1m)} for each in ahead]
+            entry["price_changes"] = [
+                {"starts": change.starts, **to_builtins(change.pricing_per_1m)} for change in ahead
+            ]
         if after.deprecated_at is not None and (before is None or after.deprecated_at != before.deprecated_at):
             entry["deprecated_at"] = after.deprecated_at
     content = content if as_of is None else {**content, "as_of": as_of}
@@ -223,23 +225,23 @@ class _Row(NamedTuple):
     fields: Mapping[str, Any]
 
     @classmethod
-    def of(cls, place: str, given: object) -> Self:
-        if not isinstance(given, dict):
-            _refuse(place, "must be an object", given)
-        return cls(place, given)
+    def of(cls, place: str, content: object) -> Self:
+        if not isinstance(content, dict):
+            _refuse(place, "must be an object", content)
+        return cls(place, content)
 
     def inner(self, key: str, default: object = None) -> _Row:
         return _Row.of(joined(self.place, key), self.fields.get(key, default))
 
     def rows(self, key: str) -> list[_Row]:
         """An array of objects; empty if it is missing."""
-        given = self.fields.get(key)
-        if given is None:
+        values = self.fields.get(key)
+        if values is None:
             return []
-        if not isinstance(given, list):
-            _refuse(joined(self.place, key), "must be an array", given)
-        places = (f"{joined(self.place, key)}[{index}]" for index in range(len(given)))
-        return [_Row.of(place, each) for place, each in zip(places, given, strict=True)]
+        if not isinstance(values, list):
+            _refuse(joined(self.place, key), "must be an array", values)
+        places = (f"{joined(self.place, key)}[{index}]" for index in range(len(values)))
+        return [_Row.of(place, value) for place, value in zip(places, values, strict=True)]
 
     def says(self, key: str) -> bool:
         return self.fields.get(key) is True
@@ -282,7 +284,7 @@ class _Row(NamedTuple):
 
 
 def _litellm(row: _Row, key: str) -> Listed | None:
-    mode, source, ends = (row.fields.get(each) for each in ("mode", "litellm_provider", "deprecation_date"))
+    mode, source, ends = (row.fields.get(name) for name in ("mode", "litellm_provider", "deprecation_date"))
     if key == "sample_spec" or mode not in ("chat", "responses"):
         return None
     if not isinstance(source, str) or not source:
@@ -321,24 +323,24 @@ def _litellm_pricing(row: _Row) -> Pricing | None:
         return None
     above: dict[int, JsonObject] = {}
     for key, value in row.fields.items():
-        if found := _LONG.fullmatch(key):  # input_cost_per_token_above_272k_tokens
-            above.setdefault(int(found[2]) * 1000, {})[found[1]] = value
+        if match := _LONG.fullmatch(key):  # input_cost_per_token_above_272k_tokens
+            above.setdefault(int(match[2]) * 1000, {})[match[1]] = value
     sized = [(size, row._replace(fields=prices)) for size, prices in above.items()]
     sized += [(size, band) for size, band in bands if size > 0]
     return replace(
         price,
         batch_input_usd=row.usd("input_cost_per_token_batches"),
         batch_output_usd=row.usd("output_cost_per_token_batches"),
-        tiers=_rising(row.place, [each.tier(size, _PER_TOKEN, price) for size, each in sized]),
+        tiers=_rising(row.place, [band_row.tier(size, _PER_TOKEN, price) for size, band_row in sized]),
         audio_input_usd=row.usd("input_cost_per_audio_token"),
         cache_write_hour_usd=row.usd("cache_creation_input_token_cost_above_1hr"),
     )
 
 
 def _models_dev(row: _Row, source: str, name: str) -> Listed | None:
-    said = row.fields.get("modalities")
-    said = said if isinstance(said, dict) else {"input": ["text"], "output": ["text"]}
-    takes, gives = _words(said.get("input")), _words(said.get("output"))
+    modalities = row.fields.get("modalities")
+    modalities = modalities if isinstance(modalities, dict) else {"input": ["text"], "output": ["text"]}
+    takes, gives = _words(modalities.get("input")), _words(modalities.get("output"))
     embeds = "embed" in f"{name} {row.fields.get('family', '')}".lower()
     if embeds or "text" not in takes or "text" not in gives or row.fields.get("cost") is None:
         return None
@@ -348,12 +350,12 @@ def _models_dev(row: _Row, source: str, name: str) -> Listed | None:
     if price is None:
         return None
     tiers: list[PriceTier] = []
-    for each in cost.rows("tiers"):
-        tier = each.inner("tier")
+    for tier_row in cost.rows("tiers"):
+        tier = tier_row.inner("tier")
         size = tier.tokens("size")
         if size is None or tier.fields.get("type", "context") != "context":
             _refuse(tier.place, "must name a size of the context", tier.fields.get("type"))
-        tiers.append(each.tier(size, _PER_MILLION, price))
+        tiers.append(tier_row.tier(size, _PER_MILLION, price))
     if is_old := cost.fields.get("tiers") is None and cost.fields.get("context_over_200k") is not None:
         tiers.append(cost.inner("context_over_200k").tier(200_000, _PER_MILLION, price))
     model = Model(
@@ -384,7 +386,7 @@ def _rising(place: str, tiers: list[PriceTier]) -> tuple[PriceTier, ...]:
 
 
 def _words(value: object) -> set[str]:
-    return {each for each in value if isinstance(each, str)} if isinstance(value, list) else set()
+    return {word for word in value if isinstance(word, str)} if isinstance(value, list) else set()
 
 
 def _modalities(**able: bool) -> tuple[Modality, ...]:

@@ -74,11 +74,11 @@ def tier_prices(provider: str, listed: Pricing | None, tier: str) -> Prices:
     """The prices of a service tier; empty if unknown. Unlisted ones scale with the standard prices."""
     if listed is None or tier in ("", "default") or (tier == "flex" and provider in _FLEX_AS_EVER):
         return prices_of(listed)
-    for each in listed.service_tiers:
-        if each.tier == tier:
-            prices, full, output = prices_of(listed), price_picos(each.input_usd), price_picos(each.output_usd)
+    for service in listed.service_tiers:
+        if service.tier == tier:
+            prices, full, output = prices_of(listed), price_picos(service.input_usd), price_picos(service.output_usd)
             prices = tuple([_in_proportion(price, prices[-1], full, output) for price in prices])
-            base, known = prices[-1], (each.cached_input_usd, each.cache_write_usd)
+            base, known = prices[-1], (service.cached_input_usd, service.cache_write_usd)
             cached, written = (None if usd is None else price_picos(usd) for usd in known)
             return tuple(
                 price._replace(
@@ -92,7 +92,9 @@ def tier_prices(provider: str, listed: Pricing | None, tier: str) -> Prices:
 
 def _in_proportion(price: Price, base: Price, full: int, output: int) -> Price:
     """The price scaled so that input at ``base`` costs ``full``, and output ``output``."""
-    more = (None if each is None else _scaled(each, full, base.input) for each in (price.audio, price.written_hour))
+    scaled_picos = (
+        None if picos is None else _scaled(picos, full, base.input) for picos in (price.audio, price.written_hour)
+    )
     return Price(
         price.above,
         _scaled(price.input, full, base.input),
@@ -100,7 +102,7 @@ def _in_proportion(price: Price, base: Price, full: int, output: int) -> Price:
         _scaled(price.cached, full, base.input),
         _scaled(price.written, full, base.input),
         _scaled(price.reasoning, output, base.output),
-        *more,
+        *scaled_picos,
     )
 
 
@@ -124,18 +126,18 @@ def dearest_at(prices: Prices, input_tokens: int) -> Price:
     """The highest prices for inputs up to this length. Considers all tiers, and cached and uncached tokens, since none
     is always the most expensive. ``prices`` may cover several days."""
     reached = [price for price in prices if input_tokens > price.above]
-    given = max(max(price.input, price.cached, price.written) for price in reached)
-    made = max(max(price.output, price.reasoning) for price in reached)
-    return Price(-1, given, made, given, given, made)
+    input_picos = max(max(price.input, price.cached, price.written) for price in reached)
+    output_picos = max(max(price.output, price.reasoning) for price in reached)
+    return Price(-1, input_picos, output_picos, input_picos, input_picos, output_picos)
 
 
 def cheapest_within(prices: Prices, low: int, high: int) -> Price:
     """The lowest prices for an input between two lengths."""
     least = price_at(prices, low).above
     reached = [price for price in prices if least <= price.above < high]
-    given = min(min(price.input, price.cached, price.written) for price in reached)
-    made = min(min(price.output, price.reasoning) for price in reached)
-    return Price(-1, given, made, given, given, made)
+    input_picos = min(min(price.input, price.cached, price.written) for price in reached)
+    output_picos = min(min(price.output, price.reasoning) for price in reached)
+    return Price(-1, input_picos, output_picos, input_picos, input_picos, output_picos)
 
 
 def call_nanos(price: Price, input_tokens: int, output_tokens: int) -> int:
@@ -171,7 +173,7 @@ def usage_nanos(prices: Prices, usage: Usage) -> int:
     if not (usage.cached or usage.written or usage.reasoning or usage.audio):  # fast path
         picos = usage.input * price.input + usage.output * price.output
     else:
-        picos = sum([tokens * each for tokens, each in charges(price, usage)])
+        picos = sum([tokens * token_picos for tokens, token_picos in charges(price, usage)])
     return -(-picos // PICOS_PER_NANO)
 
 
@@ -197,9 +199,9 @@ def range_nanos(prices: Prices, inputs: tuple[int, int], outputs: tuple[int, int
 
 def adds_up(usage: Usage) -> bool:
     """True if no part of a usage is negative or exceeds the whole."""
-    fresh, said = usage.input - usage.cached - usage.written - usage.audio, usage.output - usage.reasoning
+    fresh_input, answer = usage.input - usage.cached - usage.written - usage.audio, usage.output - usage.reasoning
     briefly = usage.written - usage.written_hour
-    return min(usage.cached, usage.written_hour, briefly, usage.audio, usage.reasoning, fresh, said) >= 0
+    return min(usage.cached, usage.written_hour, briefly, usage.audio, usage.reasoning, fresh_input, answer) >= 0
 
 
 def affordable_output(price: Price, input_tokens: int, room_nanos: int) -> int:

@@ -345,8 +345,7 @@ _BEHIND_NO_NUMBER = rf"{_FREE}(?<!\d[{_GAP}./])"
 _SEPARATOR = one(f"{_GAP}./")
 _TRUNK = run(word("0"), one("1-9"))
 _WORLDWIDE = either(
-    run(one("+\uff0b"), one("1-9"), _digits(_PHONE_GAP, 7, 14)),
-    run(word("00"), one("1-9"), _digits(_PHONE_GAP, 6, 14)),
+    run(one("+\uff0b"), one("1-9"), _digits(_PHONE_GAP, 7, 14)), run(word("00"), one("1-9"), _digits(_PHONE_GAP, 6, 14))
 )
 _NATIONAL = either(
     run(word("("), _TRUNK, some(r"\d", 1, 4), word(")"), _digits(_PHONE_GAP, 4, 9)),

@@ -111,13 +111,15 @@ def findings_in(searches: Sequence[Search], at: int, until: int) -> Iterator[Red
     nearest = [search.find(at) for search in searches]
     while True:
         first = min(
-            (each for each in nearest if each is not None), key=lambda each: (each.start, -each.end), default=None
+            (finding for finding in nearest if finding is not None),
+            key=lambda finding: (finding.start, -finding.end),
+            default=None,
         )
         if first is None or first.start >= until:
             return
         yield first
-        for place, each in enumerate(nearest):
-            if each is not None and each.start < first.end:
+        for place, finding in enumerate(nearest):
+            if finding is not None and finding.start < first.end:
                 nearest[place] = searches[place].find(first.end)
 
 
@@ -161,18 +163,18 @@ class HoldBack:
     def _release(self, searches: Sequence[Search], until: int) -> str:
         """Release the text before ``until``, with matches that start there redacted to their ends."""
         out: list[str] = []
-        for found in findings_in(searches, self._at, until):
-            out.append(self._text[self._at : found.start])
-            self._at = found.end
-            self.counts[found.rule] += 1
+        for finding in findings_in(searches, self._at, until):
+            out.append(self._text[self._at : finding.start])
+            self._at = finding.end
+            self.counts[finding.rule] += 1
             if self._action == "block":
-                self.blocked, self._text, self._at = found.rule, "", 0
+                self.blocked, self._text, self._at = finding.rule, "", 0
                 return "".join(out)
-            out.append(found.replacement)
+            out.append(finding.replacement)
         until = max(until, self._at)
         out.append(self._text[self._at : until])
-        kept = max(0, until - CONTEXT_CHARS)
-        self._text, self._at = self._text[kept:], until - kept
+        context_start = max(0, until - CONTEXT_CHARS)
+        self._text, self._at = self._text[context_start:], until - context_start
         return "".join(out)
 
 
@@ -241,13 +243,13 @@ def checked_verdict(verdict: object, guardrail: str) -> Verdict:
         case Block() if _is_text(verdict.rule):
             return verdict
         case Redact() | Block():  # structs do not check their fields
-            said = f"a {type(verdict).__name__} whose fields are not what they should be"
+            description = f"a {type(verdict).__name__} whose fields are not what they should be"
         case str():
-            said = "a text"  # not quoted, because it may be the checked text
+            description = "a text"  # not quoted, because it may be the checked text
         case _:
-            said = shown(verdict)
+            description = shown(verdict)
     hint = "return Allow(), Redact((Redaction(start, end, rule),)) or Block(rule)"
-    raise InternalError(f"check() of the guardrail {quoted(guardrail)} gave {said}, no verdict; {hint}")
+    raise InternalError(f"check() of the guardrail {quoted(guardrail)} gave {description}, no verdict; {hint}")
 
 
 def _is_text(text: object) -> bool:
@@ -256,16 +258,16 @@ def _is_text(text: object) -> bool:
 
 def guardrails_of(policy: Policy) -> tuple[Ruled, ...]:
     """Guardrails of a checked policy, in order."""
-    made: list[Ruled] = []
+    guardrails: list[Ruled] = []
     for entry in policy.guardrails or ():
         stages = entry.stages or STAGES
         if entry.patterns or entry.custom:
             custom = (custom_pattern(*named) for named in (entry.custom or {}).items())
             rules = [*(PATTERNS[kind] for kind in entry.patterns or ()), *custom]
-            made.append(Ruled("patterns", rules, entry.action, stages))
+            guardrails.append(Ruled("patterns", rules, entry.action, stages))
         if entry.deny:
-            made.append(Ruled("deny_list", [Phrases(entry.deny, "deny_list")], entry.action, stages))
-    return tuple(made)
+            guardrails.append(Ruled("deny_list", [Phrases(entry.deny, "deny_list")], entry.action, stages))
+    return tuple(guardrails)
 
 
 class GuardrailCall(NamedTuple):
@@ -309,8 +311,8 @@ class PassageGate:
     @property
     def hits(self) -> list[Hit]:
         """Redactions by guardrail and rule, then the block, if any."""
-        found = [Hit(*who, self._stage, "redact", count) for who, count in self._counts.items()]
-        return found if self.blocked is None else [*found, self.blocked]
+        hits = [Hit(*who, self._stage, "redact", count) for who, count in self._counts.items()]
+        return hits if self.blocked is None else [*hits, self.blocked]
 
     def next(self) -> GuardrailCall | Rest | None:
         """The next guardrail to call, or ``REST``. None: done."""
@@ -376,13 +378,13 @@ class RequestGate(PassageGate):
         super().__init__(passages_of(request), guardrails, "input")
         if any(message.reasoning is not None for message in request.messages):
             # reasoning repeats text that may have been redacted, and is signed, so it cannot be redacted itself
-            request = replace(request, messages=[replace(each, reasoning=None) for each in request.messages])
-        self._given = request
+            request = replace(request, messages=[replace(message, reasoning=None) for message in request.messages])
+        self._request = request
 
     @property
     def request(self) -> RouteRequest:
         """The request after redaction; the same object if nothing was redacted."""
-        return with_passages(self._given, self.passages) if self._counts else self._given
+        return with_passages(self._request, self.passages) if self._counts else self._request
 
 
 class AnswerGate:
@@ -393,7 +395,8 @@ class AnswerGate:
         self.blocked: Hit | None = None
         self._guardrails = standing(guardrails, "output")
         self._stations: list[HoldBack | Window] = [
-            each.hold_back() if isinstance(each, Ruled) else Window(each.holds) for each in self._guardrails
+            guardrail.hold_back() if isinstance(guardrail, Ruled) else Window(guardrail.holds)
+            for guardrail in self._guardrails
         ]
         self._out: list[str] = []
         self._ended = False
@@ -408,13 +411,13 @@ class AnswerGate:
     @property
     def hits(self) -> list[Hit]:
         """Redactions by guardrail and rule, then the block, if any."""
-        found = [
+        hits = [
             Hit(guardrail.name, rule, "output", "redact", count)
             for guardrail, station in zip(self._guardrails, self._stations, strict=True)
             for rule, count in station.counts.items()
             if rule != station.blocked
         ]
-        return found if self.blocked is None else [*found, self.blocked]
+        return hits if self.blocked is None else [*hits, self.blocked]
 
     def feed(self, text: str) -> None:
         """Add a piece of the answer."""

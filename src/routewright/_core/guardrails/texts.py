@@ -240,23 +240,23 @@ class Passage:
 
 def _unescaped(escapes: re.Match[str]) -> str:
     """Decode escapes; a surrogate pair becomes one character."""
-    said: str = json.loads(f'"{escapes[0]}"')
-    return said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    decoded: str = json.loads(f'"{escapes[0]}"')
+    return decoded.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def passages_of(request: RouteRequest) -> list[Passage]:
     """Texts of all messages of any role, in order: contents, text parts, file names, tool call arguments."""
-    found: list[Passage] = []
+    passages: list[Passage] = []
     for message in request.messages:
         content = message.content
         if isinstance(content, str):
             is_result = message.role == "tool" and content.lstrip()[:1] in ("{", "[")
-            found.append(Passage(content, is_json=is_result))
+            passages.append(Passage(content, is_json=is_result))
         elif content is not None:
-            found += [Passage(part.text) for part in content if isinstance(part, TextPart)]
-            found += [Passage(part.file.filename or "") for part in content if isinstance(part, FilePart)]
-        found += [Passage(call.function.arguments, is_json=True) for call in message.tool_calls or ()]
-    return found
+            passages += [Passage(part.text) for part in content if isinstance(part, TextPart)]
+            passages += [Passage(part.file.filename or "") for part in content if isinstance(part, FilePart)]
+        passages += [Passage(call.function.arguments, is_json=True) for call in message.tool_calls or ()]
+    return passages
 
 
 def with_passages(request: RouteRequest, passages: Iterable[Passage]) -> RouteRequest:

@@ -79,12 +79,13 @@ def as_request(
     try:
         return checked(_overridden(_request_of(value), overrides))
     except ValidationFailed as error:
-        whole = isinstance(value, wire.RouteRequest)
-        structs = {name for name, given in overrides.items() if isinstance(given, msgspec.Struct)}
-        found = [
-            as_attribute(each) if whole or each.path.partition(".")[0] in structs else each for each in error.problems
+        is_struct = isinstance(value, wire.RouteRequest)
+        structs = {name for name, override in overrides.items() if isinstance(override, msgspec.Struct)}
+        problems = [
+            as_attribute(problem) if is_struct or problem.path.partition(".")[0] in structs else problem
+            for problem in error.problems
         ]
-    raise ValidationFailed.of(*found)
+    raise ValidationFailed.of(*problems)
 
 
 def sent_request(
@@ -94,13 +95,13 @@ def sent_request(
     """Build a request from what a server received. Bytes are the JSON of a whole request. An idempotency key in the
     overrides must equal the request's own. Raises ``InvalidJson`` and ``ValidationFailed``."""
     if isinstance(value, bytes):
-        made = shaped_request(value)
+        request = shaped_request(value)
         if not overrides:
-            return completed(made)
+            return completed(request)
     else:
-        made = _request_of(value)
-    check_same_key(overrides.get("idempotency_key"), made.idempotency_key)
-    return checked(_overridden(made, overrides))
+        request = _request_of(value)
+    check_same_key(overrides.get("idempotency_key"), request.idempotency_key)
+    return checked(_overridden(request, overrides))
 
 
 def check_same_key(header: str | None, own: str | None) -> None:
@@ -118,10 +119,10 @@ def checked(request: wire.RouteRequest) -> wire.RouteRequest:
 
 def as_budget(value: wire.Budget | Mapping[str, object]) -> wire.Budget:
     """Build a budget from a struct or a dict in wire spelling. Raises ``ValidationFailed``."""
-    budget, found = rebuilt(value, wire.Budget, "budget"), list[Problem]()
-    check_numbers(wire.Budget, "budget.", budget, found)
-    if found:
-        raise ValidationFailed.of(*(map(as_attribute, found) if isinstance(value, wire.Budget) else found))
+    budget, problems = rebuilt(value, wire.Budget, "budget"), list[Problem]()
+    check_numbers(wire.Budget, "budget.", budget, problems)
+    if problems:
+        raise ValidationFailed.of(*(map(as_attribute, problems) if isinstance(value, wire.Budget) else problems))
     return budget
 
 
@@ -180,7 +181,7 @@ def needs_of(request: wire.RouteRequest) -> int:
 def wishes_of(request: wire.RouteRequest) -> int:
     """Requested vendor features that do not exclude a model without them, as bits of ``Need``."""
     wishes, params = 0, request.params
-    if any(each is not None for each in _marks(request)):
+    if any(mark is not None for mark in _marks(request)):
         wishes = _CACHE_CONTROL
     if params is not None:
         if params.service_tier == "flex":
@@ -194,7 +195,7 @@ def wishes_of(request: wire.RouteRequest) -> int:
 
 def keeps_an_hour(request: wire.RouteRequest) -> bool:
     """True if a ``cache_control`` asks the vendor to cache the prompt for an hour."""
-    return any(each is not None and each.ttl == "1h" for each in _marks(request))
+    return any(mark is not None and mark.ttl == "1h" for mark in _marks(request))
 
 
 def _marks(request: wire.RouteRequest) -> Iterator[wire.CacheControl | None]:
@@ -236,7 +237,7 @@ def _number(name: str, value: object, allowed: Range, hint: str) -> float:
     return value
 
 
-def _overridden(made: wire.RouteRequest, overrides: Mapping[str, object]) -> wire.RouteRequest:
+def _overridden(request: wire.RouteRequest, overrides: Mapping[str, object]) -> wire.RouteRequest:
     """The request with fields replaced by arguments. ``timeout`` and ``max_retries`` must agree with its own."""
     for name in overrides:
         if name == "messages":
@@ -246,30 +247,32 @@ def _overridden(made: wire.RouteRequest, overrides: Mapping[str, object]) -> wir
         if name not in _ARGUMENTS:
             raise ValidationFailed.of(Problem(joined("", name), "is not an argument", hint_for(name, "", _ARGUMENTS)))
     if not overrides:
-        return made
-    given = {
+        return request
+    fields = {
         name: value
         if name not in _SHAPES or value is None or isinstance(value, (str, bool, msgspec.Struct))
         else converted(value, _SHAPES[name], name)
         for name, value in overrides.items()
     }
-    seconds, retries = given.pop("timeout", None), given.pop("max_retries", None)
-    made = replace(made, **given)
+    seconds, retries = fields.pop("timeout", None), fields.pop("max_retries", None)
+    request = replace(request, **fields)
     if seconds is not None:
         timeout_ms = timeout_ms_of(seconds)
-        _check_agrees("timeout", f"{seconds} s", "timeout_ms", made.timeout_ms, timeout_ms)
-        made = replace(made, timeout_ms=timeout_ms)
+        _check_agrees("timeout", f"{seconds} s", "timeout_ms", request.timeout_ms, timeout_ms)
+        request = replace(request, timeout_ms=timeout_ms)
     if retries is not None:
-        fallback, retries = made.fallback or wire.Fallback(), checked_retries(retries)
+        fallback, retries = request.fallback or wire.Fallback(), checked_retries(retries)
         if isinstance(fallback, wire.Fallback):  # any other type is refused later
             _check_agrees("max_retries", retries, "fallback.maxRetries", fallback.max_retries, retries)
-            made = replace(made, fallback=replace(fallback, max_retries=retries))
-    return made
+            request = replace(request, fallback=replace(fallback, max_retries=retries))
+    return request
 
 
-def _check_agrees(name: str, given: object, field: str, value: object, meant: int) -> None:
+def _check_agrees(name: str, argument: object, field: str, value: object, meant: int) -> None:
     if value is not None and value != meant:
-        raise ValidationFailed.of(Problem(name, f"is {given}, but {field} is {shown(value)}", "pass only one of them"))
+        raise ValidationFailed.of(
+            Problem(name, f"is {argument}, but {field} is {shown(value)}", "pass only one of them")
+        )
 
 
 def are_plain(messages: list[wire.Message]) -> bool:
@@ -332,9 +335,9 @@ def _is_ascii(value: object) -> bool:
     return type(value) is str and value.isascii()
 
 
-def checked_tags(given: Tags) -> Tags:
+def checked_tags(tags: Tags) -> Tags:
     """A checked copy of tags. Raises ``ValidationFailed`` if they are not JSON or too large."""
-    mine: wire.JsonObject = rebuilt(given, wire.JsonObject, "tags")
+    mine: wire.JsonObject = rebuilt(tags, wire.JsonObject, "tags")
     _check_size("tags", mine, "")
     return mine
 

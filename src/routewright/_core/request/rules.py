@@ -108,11 +108,7 @@ RETRIES = Range(0, 5, whole=True)
 _TOKENS = Range(1, MOST_TOKENS, whole=True)
 _USD_PER_1M = Range(0, MOST_USD_PER_1M)
 
-_POLICY = {
-    "min_quality": _SHARE,
-    "max_latency_ms": _TIMEOUT,
-    "timeout_ms": _TIMEOUT,
-}
+_POLICY = {"min_quality": _SHARE, "max_latency_ms": _TIMEOUT, "timeout_ms": _TIMEOUT}
 NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
     wire.RouteRequest: {"timeout_ms": _TIMEOUT},
     wire.AgentRequest: {
@@ -156,52 +152,52 @@ _NUMBERS = {
 }
 
 
-def check_numbers(kind: type[msgspec.Struct], prefix: str, holder: object, found: Problems) -> None:
+def check_numbers(kind: type[msgspec.Struct], prefix: str, holder: object, problems: Problems) -> None:
     """Check the numeric fields of ``holder`` against the ranges of ``kind``."""
     for name, wire_name, allowed in _NUMBERS[kind]:
         value = getattr(holder, name)
         if value is not None and not allowed.admits(value):
             path = prefix + wire_name
-            found.append(Problem(path, f"must be {allowed}, got {shown(value)}", example(path, allowed.sample)))
+            problems.append(Problem(path, f"must be {allowed}, got {shown(value)}", example(path, allowed.sample)))
 
 
 def completed(request: wire.RouteRequest) -> wire.RouteRequest:
     """Check all rules, and fill in goal and strategy. Raises ``ValidationFailed``."""
-    found: Problems = []
-    _check_messages(request.messages, found)
+    problems: Problems = []
+    _check_messages(request.messages, problems)
     if request.goal is not None and request.goal not in get_args(wire.Goal):
-        found.append(no_choice("goal", request.goal))
+        problems.append(no_choice("goal", request.goal))
     if request.strategy is not None and request.strategy not in get_args(wire.Strategy):
-        found.append(no_choice("strategy", request.strategy))
+        problems.append(no_choice("strategy", request.strategy))
     if request.policy_id == "":
-        found.append(_empty("policy_id"))
+        problems.append(_empty("policy_id"))
     if request.timeout_ms is not None:
-        check_numbers(wire.RouteRequest, "", request, found)
+        check_numbers(wire.RouteRequest, "", request, problems)
     if request.idempotency_key is not None:
         size = len(request.idempotency_key.encode())
         if not 1 <= size <= MAX_KEY_BYTES:
             problem = f"takes {size} bytes in UTF-8, must take 1 to {MAX_KEY_BYTES}"
-            found.append(Problem("idempotency_key", problem, "hash a longer one"))
+            problems.append(Problem("idempotency_key", problem, "hash a longer one"))
     if request.models is not None:
-        check_whitelist("models", request.models, found)
+        check_whitelist("models", request.models, problems)
     if request.fallback is not None:
-        check_numbers(wire.Fallback, "fallback.", request.fallback, found)
-        check_ids("fallback.models", request.fallback.models or [], found)
+        check_numbers(wire.Fallback, "fallback.", request.fallback, problems)
+        check_ids("fallback.models", request.fallback.models or [], problems)
     prefer = [request.prefer] if isinstance(request.prefer, str) else request.prefer
     if prefer is not None:
-        check_ids("prefer", prefer, found)
+        check_ids("prefer", prefer, problems)
     if request.budget is not None:
-        check_numbers(wire.Budget, "budget.", request.budget, found)
+        check_numbers(wire.Budget, "budget.", request.budget, problems)
     if isinstance(request.cache, wire.CacheOpts):
-        check_cache("cache", request.cache, found)
+        check_cache("cache", request.cache, problems)
     if request.tools is not None or request.tool_choice is not None:
-        check_tools(request.tools or [], request.tool_choice, found)
+        check_tools(request.tools or [], request.tool_choice, problems)
     if request.params is not None:
-        check_params(request.params, found)
+        check_params(request.params, problems)
     if request.metadata is not None:
-        check_metadata(request.metadata, found)
-    if found:
-        raise ValidationFailed.of(*found[:MAX_PROBLEMS])
+        check_metadata(request.metadata, problems)
+    if problems:
+        raise ValidationFailed.of(*problems[:MAX_PROBLEMS])
     strategy = request.strategy or "balanced"
     return replace(
         request,
@@ -218,19 +214,19 @@ def is_name(text: str) -> bool:
     return bool(text.strip()) and len(text) <= MAX_NAME_CHARS and text.isprintable()
 
 
-def check_text(path: str, text: str, found: Problems) -> None:
+def check_text(path: str, text: str, problems: Problems) -> None:
     """Report a name that is blank, too long or not printable."""
     if not is_name(text):
-        found.append(Problem(path, f"must be {A_NAME}, got {quoted(text)}", "use a short name on one line"))
+        problems.append(Problem(path, f"must be {A_NAME}, got {quoted(text)}", "use a short name on one line"))
 
 
 def check_names(names: Mapping[str, str]) -> None:
     """Check names by their paths. Raises ``ValidationFailed``."""
-    found: Problems = []
+    problems: Problems = []
     for path, name in names.items():
-        check_text(path, name, found)
-    if found:
-        raise ValidationFailed.of(*found[:MAX_PROBLEMS])
+        check_text(path, name, problems)
+    if problems:
+        raise ValidationFailed.of(*problems[:MAX_PROBLEMS])
 
 
 def is_date(text: str) -> bool:
@@ -241,10 +237,10 @@ def is_date(text: str) -> bool:
         return False
 
 
-def check_date(path: str, text: str, found: Problems) -> None:
+def check_date(path: str, text: str, problems: Problems) -> None:
     """Report a text that is not a date or timestamp."""
     if not is_date(text):
-        found.append(Problem(path, f"must be a date, got {quoted(text)}", "write YYYY-MM-DD, or a timestamp"))
+        problems.append(Problem(path, f"must be a date, got {quoted(text)}", "write YYYY-MM-DD, or a timestamp"))
 
 
 def is_day(text: str) -> bool:
@@ -252,210 +248,218 @@ def is_day(text: str) -> bool:
     return len(text) == len("YYYY-MM-DD") and is_date(text)
 
 
-def check_day(path: str, text: str, found: Problems) -> None:
+def check_day(path: str, text: str, problems: Problems) -> None:
     """Report a text that is not ``YYYY-MM-DD``."""
     if not is_day(text):
-        found.append(Problem(path, f"must be a date, got {quoted(text)}", "write 'YYYY-MM-DD'"))
+        problems.append(Problem(path, f"must be a date, got {quoted(text)}", "write 'YYYY-MM-DD'"))
 
 
 def _empty(path: str) -> Problem:
     return Problem(path, "must not be empty", "fill it in")
 
 
-def _check_messages(messages: list[wire.Message], found: Problems) -> None:
+def _check_messages(messages: list[wire.Message], problems: Problems) -> None:
     if not messages:
-        found.append(Problem("messages", "must hold at least one message", example("messages")))
+        problems.append(Problem("messages", "must hold at least one message", example("messages")))
     elif len(messages) > MAX_MESSAGES:
         problem = f"has {len(messages)} messages, at most {MAX_MESSAGES} are allowed"
-        found.append(Problem("messages", problem, "drop the oldest"))
+        problems.append(Problem("messages", problem, "drop the oldest"))
     else:
         for index, message in enumerate(messages):
             more = message.tool_calls, message.tool_call_id, message.name, message.reasoning
             if type(message.content) is not str or message.role == "tool" or more != (None, None, None, None):
-                _check_message(f"messages[{index}]", message, found)
+                _check_message(f"messages[{index}]", message, problems)
 
 
-def _check_message(path: str, message: wire.Message, found: Problems) -> None:
+def _check_message(path: str, message: wire.Message, problems: Problems) -> None:
     content, calls, role = message.content, message.tool_calls, message.role
     if content is None and not (role == "assistant" and calls):
         hint = "only an assistant message with tool_calls may go without"
-        found.append(Problem(f"{path}.content", "is missing", hint))
+        problems.append(Problem(f"{path}.content", "is missing", hint))
     if isinstance(content, list):
         if not content:
-            found.append(Problem(f"{path}.content", "must hold at least one part", "send a text instead"))
+            problems.append(Problem(f"{path}.content", "must hold at least one part", "send a text instead"))
         for index, part in enumerate(content):
             if isinstance(part, wire.ImagePart) and not part.image_url.url[:11].lower().startswith(IMAGE_SCHEMES):
                 problem = "must begin with https://, http:// or data:image/"  # hides the image: errors are logged
                 hint = "pass the URL of the image, or the image itself as a data: URL"
-                found.append(Problem(f"{path}.content[{index}].image_url.url", problem, hint))
+                problems.append(Problem(f"{path}.content[{index}].image_url.url", problem, hint))
             elif isinstance(part, wire.FilePart) and not part.file.file_data[:28].lower().startswith(FILE_SCHEMES):
                 problem = f"must begin with {' or '.join(FILE_SCHEMES)}"
                 hint = "send a PDF as base64 or by URL; send other files as text"
-                found.append(Problem(f"{path}.content[{index}].file.file_data", problem, hint))
+                problems.append(Problem(f"{path}.content[{index}].file.file_data", problem, hint))
             elif isinstance(part, wire.AudioPart) and not part.input_audio.data:
-                found.append(_empty(f"{path}.content[{index}].input_audio.data"))
+                problems.append(_empty(f"{path}.content[{index}].input_audio.data"))
             elif isinstance(part, wire.AudioPart) and (":" in part.input_audio.data or "." in part.input_audio.data):
                 # some hosts would fetch an address
                 hint = "send the recording itself as base64, without 'data:' before it"
-                found.append(Problem(f"{path}.content[{index}].input_audio.data", "is not base64", hint))
+                problems.append(Problem(f"{path}.content[{index}].input_audio.data", "is not base64", hint))
     if calls is not None:
         if not calls:
-            found.append(Problem(f"{path}.tool_calls", "must hold at least one call", "leave it out if there is none"))
+            problems.append(
+                Problem(f"{path}.tool_calls", "must hold at least one call", "leave it out if there is none")
+            )
         elif role != "assistant":
-            found.append(Problem(f"{path}.tool_calls", _no_place(role), "use 'assistant'"))
+            problems.append(Problem(f"{path}.tool_calls", _no_place(role), "use 'assistant'"))
         for index, call in enumerate(calls):
             if not call.id:
-                found.append(_empty(f"{path}.tool_calls[{index}].id"))
+                problems.append(_empty(f"{path}.tool_calls[{index}].id"))
             if not call.function.name:
-                found.append(_empty(f"{path}.tool_calls[{index}].function.name"))
+                problems.append(_empty(f"{path}.tool_calls[{index}].function.name"))
     if message.reasoning is not None and role != "assistant":
-        found.append(Problem(f"{path}.reasoning", _no_place(role), "use 'assistant'"))
+        problems.append(Problem(f"{path}.reasoning", _no_place(role), "use 'assistant'"))
     if message.name == "":
-        found.append(_empty(f"{path}.name"))
+        problems.append(_empty(f"{path}.name"))
     if role == "tool" and not message.tool_call_id:
         hint = "a tool message names the id of the call it answers"
-        found.append(Problem(f"{path}.tool_call_id", "is missing", hint))
+        problems.append(Problem(f"{path}.tool_call_id", "is missing", hint))
     if role != "tool" and message.tool_call_id is not None:
-        found.append(Problem(f"{path}.tool_call_id", _no_place(role), "use 'tool'"))
+        problems.append(Problem(f"{path}.tool_call_id", _no_place(role), "use 'tool'"))
 
 
 def _no_place(role: str) -> str:
     return f"is not allowed in a message with role {role!r}"
 
 
-def check_whitelist(path: str, models: list[str] | None, found: Problems) -> None:
+def check_whitelist(path: str, models: list[str] | None, problems: Problems) -> None:
     """Check a list of allowed models."""
-    check_ids(path, models or [], found)
+    check_ids(path, models or [], problems)
     if models == []:
-        found.append(Problem(path, "must name at least one model", "leave it out to allow every model"))
+        problems.append(Problem(path, "must name at least one model", "leave it out to allow every model"))
 
 
-def check_ids(path: str, ids: list[str], found: Problems) -> None:
+def check_ids(path: str, ids: list[str], problems: Problems) -> None:
     """Report ids that are empty or listed twice."""
     seen: set[str] = set()
     for index, model in enumerate(ids):
-        if len(found) >= MAX_PROBLEMS:
+        if len(problems) >= MAX_PROBLEMS:
             return
         if not model:
-            found.append(_empty(f"{path}[{index}]"))
+            problems.append(_empty(f"{path}[{index}]"))
         if model in seen:
-            found.append(Problem(f"{path}[{index}]", f"lists {quoted(model)} again", "list each model once"))
+            problems.append(Problem(f"{path}[{index}]", f"lists {quoted(model)} again", "list each model once"))
         seen.add(model)
 
 
-def check_choice(path: str, words: Sequence[object], known: Sequence[str], found: Problems) -> None:
+def check_choice(path: str, words: Sequence[object], known: Sequence[str], problems: Problems) -> None:
     """Report a list that is empty or has unknown or repeated words."""
     if not words:
-        found.append(Problem(path, "must name at least one", f"one of {', '.join(known)}"))
+        problems.append(Problem(path, "must name at least one", f"one of {', '.join(known)}"))
     for index, word in enumerate(words):
         if word not in known:
-            found.append(no_choice(f"{path}[{index}]", word, known))
+            problems.append(no_choice(f"{path}[{index}]", word, known))
         elif word in words[:index]:
-            found.append(Problem(f"{path}[{index}]", f"lists {shown(word)} again", "list each once"))
+            problems.append(Problem(f"{path}[{index}]", f"lists {shown(word)} again", "list each once"))
 
 
-def check_phrases(path: str, phrases: Sequence[object], found: Problems) -> None:
+def check_phrases(path: str, phrases: Sequence[object], problems: Problems) -> None:
     """Check a deny-list."""
     if not 1 <= len(phrases) <= MAX_PHRASES:
-        found.append(Problem(path, f"has {len(phrases)} phrases, must have 1 to {MAX_PHRASES}", "split a longer list"))
+        problems.append(
+            Problem(path, f"has {len(phrases)} phrases, must have 1 to {MAX_PHRASES}", "split a longer list")
+        )
     for index, phrase in enumerate(phrases):
-        if len(found) >= MAX_PROBLEMS:
+        if len(problems) >= MAX_PROBLEMS:
             return
         if isinstance(phrase, str):
-            check_text(f"{path}[{index}]", " ".join(phrase.split()), found)
+            check_text(f"{path}[{index}]", " ".join(phrase.split()), problems)
         else:
-            found.append(Problem(f"{path}[{index}]", f"must be a string, got {shown(phrase)}", 'for example "x-ray"'))
+            problems.append(
+                Problem(f"{path}[{index}]", f"must be a string, got {shown(phrase)}", 'for example "x-ray"')
+            )
 
 
-def check_cache(path: str, cache: wire.CacheOpts, found: Problems) -> None:
+def check_cache(path: str, cache: wire.CacheOpts, problems: Problems) -> None:
     """Check the ranges of cache options, and that ``max_error`` and ``threshold`` are not both set."""
-    check_numbers(wire.CacheOpts, f"{path}.", cache, found)
+    check_numbers(wire.CacheOpts, f"{path}.", cache, problems)
     if cache.namespace == "":
-        found.append(_empty(f"{path}.namespace"))
+        problems.append(_empty(f"{path}.namespace"))
     if cache.max_error is not None and cache.threshold is not None:
         hint = "set 'max_error' to have the threshold learned, or 'threshold' to fix it"
-        found.append(Problem(path, "has both max_error and threshold", hint))
+        problems.append(Problem(path, "has both max_error and threshold", hint))
 
 
-def check_tools(tools: list[wire.Tool], choice: str | wire.NamedToolChoice | None, found: Problems) -> None:
+def check_tools(tools: list[wire.Tool], choice: str | wire.NamedToolChoice | None, problems: Problems) -> None:
     declared: dict[str, None] = {}
     for index, tool in enumerate(tools):
         path, name = f"tools[{index}]", tool.function_spec.name
         flat = [tool.name, tool.description, tool.parameters, tool.strict]
         if tool.function is not None and any(value is not None for value in flat):
             hint = "put name, description, parameters and strict into 'function', or leave 'function' out"
-            found.append(Problem(path, "mixes the nested and the flat form", hint))
+            problems.append(Problem(path, "mixes the nested and the flat form", hint))
         elif tool.function is None and tool.name is None:
             hint = 'a tool is {"type": "function", "function": {"name": ...}}'
-            found.append(Problem(path, "has no name", hint))
+            problems.append(Problem(path, "has no name", hint))
         else:
-            _check_function_name(f"{path}.function.name" if tool.function else f"{path}.name", name, found)
+            _check_function_name(f"{path}.function.name" if tool.function else f"{path}.name", name, problems)
         if name in declared:
-            found.append(Problem(path, f"declares {quoted(name)} again", "give each tool its own name"))
+            problems.append(Problem(path, f"declares {quoted(name)} again", "give each tool its own name"))
         declared[name] = None
     if isinstance(choice, wire.NamedToolChoice):
-        _check_declared("tool_choice.function.name", choice.function.name, declared, found)
+        _check_declared("tool_choice.function.name", choice.function.name, declared, problems)
     elif choice is not None and choice not in TOOL_MODES:
-        _check_declared("tool_choice", choice, declared, found)
+        _check_declared("tool_choice", choice, declared, problems)
     elif choice == "required" and not declared:
-        found.append(Problem("tool_choice", "is 'required', but there are no tools", "declare 'tools'"))
+        problems.append(Problem("tool_choice", "is 'required', but there are no tools", "declare 'tools'"))
 
 
-def _check_declared(path: str, name: str, declared: dict[str, None], found: Problems) -> None:
+def _check_declared(path: str, name: str, declared: dict[str, None], problems: Problems) -> None:
     if name in declared:
         return
     known = f"declared: {listed([*declared])}" if declared else "there are no tools"
     problem = f"names the tool {quoted(name)}, which is not declared ({known})"
     modes = TOOL_MODES if path == "tool_choice" else ()
     other = f"name a declared tool, or use {', '.join(map(repr, TOOL_MODES))}" if modes else "declare it in 'tools'"
-    found.append(Problem(path, problem, did_you_mean(name, (*declared, *modes)) or other))
+    problems.append(Problem(path, problem, did_you_mean(name, (*declared, *modes)) or other))
 
 
-def _check_function_name(path: str, name: object, found: Problems) -> None:
+def _check_function_name(path: str, name: object, problems: Problems) -> None:
     if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
         hint = "use 1 to 64 ASCII letters, digits, underscores and dashes"
-        found.append(Problem(path, f"must be a name, got {shown(name)}", hint))
+        problems.append(Problem(path, f"must be a name, got {shown(name)}", hint))
 
 
-def check_params(params: wire.Params, found: Problems) -> None:
+def check_params(params: wire.Params, problems: Problems) -> None:
     """Check the parameters of a request or policy."""
-    check_numbers(wire.Params, "params.", params, found)
+    check_numbers(wire.Params, "params.", params, problems)
     stops = params.stop if isinstance(params.stop, list) else [params.stop]
     if len(stops) > MAX_STOPS:
         problem = f"has {len(stops)} strings, at most {MAX_STOPS} are allowed"
-        found.append(Problem("params.stop", problem, "keep the most likely ones"))
+        problems.append(Problem("params.stop", problem, "keep the most likely ones"))
     if "" in stops:
-        found.append(_empty("params.stop" if params.stop == "" else f"params.stop[{stops.index('')}]"))
+        problems.append(_empty("params.stop" if params.stop == "" else f"params.stop[{stops.index('')}]"))
     if params.response_format is not None:
         path, form = "params.response_format", params.response_format
-        _check_fields(path, form, found)
+        _check_fields(path, form, problems)
         kind, inner = form.get("type"), form.get("json_schema")
         if kind not in FORMATS:
-            found.append(no_choice(f"{path}.type", kind))
+            problems.append(no_choice(f"{path}.type", kind))
         elif kind != "json_schema" and inner is not None:
             problem = "is only for type 'json_schema'"
-            found.append(Problem(f"{path}.json_schema", problem, "set that type, or leave it out"))
+            problems.append(Problem(f"{path}.json_schema", problem, "set that type, or leave it out"))
         elif kind == "json_schema" and not isinstance(inner, dict):
             hint = 'pass {"name": ..., "schema": {...}}'
-            found.append(Problem(f"{path}.json_schema", f"must be a dict, got {shown(inner)}", hint))
+            problems.append(Problem(f"{path}.json_schema", f"must be a dict, got {shown(inner)}", hint))
         elif isinstance(inner, dict):
             path = f"{path}.json_schema"
-            _check_fields(path, inner, found)
-            _check_function_name(f"{path}.name", inner.get("name"), found)
+            _check_fields(path, inner, problems)
+            _check_function_name(f"{path}.name", inner.get("name"), problems)
             if not isinstance(inner.get("schema"), dict):
                 problem = f"must be a JSON schema object, got {shown(inner.get('schema'))}"
-                found.append(Problem(f"{path}.schema", problem, 'for example {"type": "object"}'))
+                problems.append(Problem(f"{path}.schema", problem, 'for example {"type": "object"}'))
     if isinstance(params.reasoning, wire.ReasoningBudget):
-        check_numbers(wire.ReasoningBudget, "params.reasoning.", params.reasoning, found)
+        check_numbers(wire.ReasoningBudget, "params.reasoning.", params.reasoning, problems)
         cap = params.max_output_tokens
         if cap is not None and params.reasoning.max_tokens >= cap:
             problem = f"is {params.reasoning.max_tokens:g}, which uses up max_output_tokens={cap:g}"
             hint = "reasoning counts as output: raise max_output_tokens"
-            found.append(Problem("params.reasoning.max_tokens", problem, hint))
+            problems.append(Problem("params.reasoning.max_tokens", problem, hint))
     for provider, own in (params.extra or {}).items():
         path, hint = f"params.extra.{provider}", "leave it out; use the request's own fields and 'params'"
         places = chain((joined("", key) for key in own if key in _SET_BY_US), _places_of(_CAPS, own))
-        found += [Problem(beneath(path, place), "is set by the router", hint) for place in islice(places, MAX_PROBLEMS)]
+        problems += [
+            Problem(beneath(path, place), "is set by the router", hint) for place in islice(places, MAX_PROBLEMS)
+        ]
 
 
 def check_costs_nothing(params: wire.Params | None) -> None:
@@ -561,15 +565,15 @@ def _is_data(url: str) -> bool:
     return url[:5].lower() == "data:"
 
 
-def _check_fields(place: str, value: wire.JsonObject, found: Problems) -> None:
+def _check_fields(place: str, value: wire.JsonObject, problems: Problems) -> None:
     for key in value:
-        if len(found) < MAX_PROBLEMS and key not in known_places().fields[place]:
-            found.append(Problem(joined(place, key), "is not a field", hint_for(key, place)))
+        if len(problems) < MAX_PROBLEMS and key not in known_places().fields[place]:
+            problems.append(Problem(joined(place, key), "is not a field", hint_for(key, place)))
 
 
-def check_metadata(metadata: wire.JsonObject, found: Problems) -> None:
+def check_metadata(metadata: wire.JsonObject, problems: Problems) -> None:
     """Report metadata that is too large."""
     size = len(encode(metadata))
     if size > MAX_METADATA_BYTES:
         problem = f"takes {size} bytes as JSON, at most {MAX_METADATA_BYTES} are allowed"
-        found.append(Problem("metadata", problem, "keep long values elsewhere and put a reference here"))
+        problems.append(Problem("metadata", problem, "keep long values elsewhere and put a reference here"))

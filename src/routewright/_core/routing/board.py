@@ -28,16 +28,7 @@ MOST_BOARDS = 4
 MOST_DIALS = 16  # sets of dials whose pools are cached
 
 OrderKey = tuple[
-    tuple[int, int, int, int],
-    int,
-    int | None,
-    Workload,
-    int,
-    str,
-    tuple[str, ...],
-    bool,
-    int | None,
-    int | None,
+    tuple[int, int, int, int], int, int | None, Workload, int, str, tuple[str, ...], bool, int | None, int | None
 ]
 """A ``RequestClass``, a ``Kind`` and a ``Bar`` in one flat tuple, which hashes faster."""
 
@@ -46,19 +37,19 @@ V = TypeVar("V")
 
 
 class LruCache(dict[K, V | None]):
-    """An approximate LRU cache of at most ``most`` values; ``kept[key]`` is None on a miss. Thread-safe without a
+    """An approximate LRU cache of at most ``maximum`` values; ``cache[key]`` is None on a miss. Thread-safe without a
     lock."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, maximum: int) -> None:
         super().__init__()
-        self._half = max(1, most // 2)
+        self._half = max(1, maximum // 2)
         self._old: dict[K, V | None] = {}
 
     def __missing__(self, key: K) -> V | None:
-        found = self._old.pop(key, None)
-        if found is not None:
-            self.put(key, found)
-        return found
+        value = self._old.pop(key, None)
+        if value is not None:
+            self.put(key, value)
+        return value
 
     def put(self, key: K, value: V) -> None:
         """Store a value, dropping the least recently used ones."""
@@ -106,7 +97,7 @@ class Boards:
         self._latest: tuple[Board, ...] = ()
         self._eligible: LruCache[Kind, Eligible] = LruCache(_MOST_ORDERS)
         self._by_dials: LruCache[RequestOptions, Boards] = LruCache(MOST_DIALS)
-        self._follows: tuple[Board, Board] | None = None
+        self._pairing: tuple[Board, Board] | None = None
         """For boards with dials: the latest one, and the plain board of the same health."""
 
     def of(self, health: HealthSnapshot) -> Board:
@@ -127,38 +118,38 @@ class Boards:
             dials = dials._replace(tools=False)
         if dials == self.pool.dials:
             return self
-        found = self._by_dials[dials]
-        if found is None:
-            found = Boards(self.pool.with_dials(dials), self.aliases, self.variables)
-            found._eligible = self._eligible
-            self._by_dials.put(dials, found)
-        return found
+        boards = self._by_dials[dials]
+        if boards is None:
+            boards = Boards(self.pool.with_dials(dials), self.aliases, self.variables)
+            boards._eligible = self._eligible
+            self._by_dials.put(dials, boards)
+        return boards
 
-    def after(self, plain: Board) -> Board:
+    def follow(self, plain: Board) -> Board:
         """The board for these dials at the health of a plain board, derived from the previous one if possible."""
-        follows = self._follows
-        if follows is not None and follows[1] is plain:
-            return follows[0]
-        moved = None
-        if follows is not None and follows[1].lineage is plain.lineage:
-            moved = plain.since(follows[1].version)
-        if follows is None or moved is None:
+        pairing = self._pairing
+        if pairing is not None and pairing[1] is plain:
+            return pairing[0]
+        change = None
+        if pairing is not None and pairing[1].lineage is plain.lineage:
+            change = plain.find_change(pairing[1].version)
+        if pairing is None or change is None:
             board = self.of(plain.forecast.health)
         else:
             known, ids = plain.forecast.health.models, self.pool.ids
-            board = follows[0].with_health(
-                plain.forecast.health, {row: known.get(ids[row], UNKNOWN) for row in moved.rows}
+            board = pairing[0].with_health(
+                plain.forecast.health, {row: known.get(ids[row], UNKNOWN) for row in change.rows}
             )
-        self._follows = board, plain
+        self._pairing = board, plain
         return board
 
     def eligible(self, kind: Kind) -> Eligible:
         """The catalogue's constraints, checked for one kind of request."""
-        found = self._eligible[kind]
-        if found is None:
-            found = Eligible.of(self.pool, kind)
-            self._eligible.put(kind, found)
-        return found
+        eligible = self._eligible[kind]
+        if eligible is None:
+            eligible = Eligible.of(self.pool, kind)
+            self._eligible.put(kind, eligible)
+        return eligible
 
 
 class Board:
@@ -191,7 +182,7 @@ class Board:
     def with_dials(self, dials: RequestOptions) -> Board:
         """The board for requests with these dials. Call it on a plain board."""
         boards = self.boards.with_dials(dials)
-        return self if boards is self.boards else boards.after(self)
+        return self if boards is self.boards else boards.follow(self)
 
     def with_health(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Board:
         """The board of a health that differs from this board's only in the rows of ``seen``."""
@@ -203,7 +194,7 @@ class Board:
         changes = (*self.changes[1 - MOST_CHANGES :], change)
         return self.boards.keep(Board(self.boards, forecast, self.lineage, version, changes))
 
-    def since(self, version: int) -> Moved | None:
+    def find_change(self, version: int) -> Moved | None:
         """What moved since an earlier version; None if that is no longer known."""
         gap = self.version - version
         if not 0 <= gap <= len(self.changes):
@@ -211,7 +202,9 @@ class Board:
         changes = self.changes[len(self.changes) - gap :]
         if gap == 1:
             return changes[0]
-        return Moved(frozenset().union(*[each.rows for each in changes]), any(each.circuits for each in changes))
+        return Moved(
+            frozenset().union(*[change.rows for change in changes]), any(change.circuits for change in changes)
+        )
 
     def with_models(self, models: Iterable[Model]) -> Board:
         """A board of other models at the same health, for what-if questions."""
@@ -219,41 +212,41 @@ class Board:
         pool = Pool(snapshot(tuple(models), before.snapshot.as_of), before.as_of)
         return Boards(pool.with_dials(before.dials), self.boards.aliases).of(self.forecast.health)
 
-    def order(self, given: DecisionInput) -> Order:
+    def order(self, inputs: DecisionInput) -> Order:
         """The order for an input. Inputs of one class share it, unless they have own qualities or a warm prompt."""
-        if given.warm:
-            return WarmOrder(self.order(replace(given, warm=())), self.forecast, given)
-        cap = given.max_output_tokens
+        if inputs.warm:
+            return WarmOrder(self.order(replace(inputs, warm=())), self.forecast, inputs)
+        cap = inputs.max_output_tokens
         key = (
-            given.weights or WEIGHTS[given.strategy][given.goal],
-            size_class(given.tokens.estimate),
+            inputs.weights or WEIGHTS[inputs.strategy][inputs.goal],
+            size_class(inputs.tokens.estimate),
             None if cap is None else size_class(cap),
-            given.workload or USUAL,
-            given.needs,
-            given.as_of,
-            given.regions,
-            given.models is not None,
-            given.min_quality,
-            given.max_latency_ms,
+            inputs.workload or USUAL,
+            inputs.needs,
+            inputs.as_of,
+            inputs.regions,
+            inputs.models is not None,
+            inputs.min_quality,
+            inputs.max_latency_ms,
         )
-        own = given.quality
-        found = self.lineage.orders[key] if own is None else None
-        if found is not None and found.version == self.version:
-            return found.value
+        qualities = inputs.quality
+        entry = self.lineage.orders[key] if qualities is None else None
+        if entry is not None and entry.version == self.version:
+            return entry.value
         order = None
-        if found is not None and (moved := self.since(found.version)) is not None:
-            order = found.value.follow(self.forecast, moved.rows)
+        if entry is not None and (moved := self.find_change(entry.version)) is not None:
+            order = entry.value.follow(self.forecast, moved.rows)
         if order is None:
             cls, kind, bar = RequestClass(Weights(*key[0]), *key[1:4]), Kind(*key[4:8]), Bar(*key[8:10])
             eligible = self.boards.eligible(kind)
-            if own is not None:
+            if qualities is not None:
                 if cls not in self._columns:
                     if len(self._columns) >= _MOST_ROWS // max(1, len(self.pool)) + 1:
                         self._columns.clear()
                     self._columns[cls] = Columns(self.forecast, cls), {}
                 columns, legs = self._columns[cls]
-                return OwnOrder(Ranking(cls), columns, self.forecast, eligible, bar, own, legs)
+                return OwnOrder(Ranking(cls), columns, self.forecast, eligible, bar, qualities, legs)
             order = Order.compiled(Ranking(cls), self.forecast, eligible, bar)
-        if found is None or found.version < self.version:
+        if entry is None or entry.version < self.version:
             self.lineage.orders.put(key, Dated(self.version, order))
         return order

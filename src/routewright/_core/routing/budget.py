@@ -102,11 +102,11 @@ class SharedBudget:
         if self._held and not free.holds(worst):
             return None
         self._number += 1
-        granted = self._held[self._number] = free.most(worst)
-        self.reserved = self.reserved.plus(granted)
+        grant = self._held[self._number] = free.most(worst)
+        self.reserved = self.reserved.plus(grant)
         limit = self.limit
-        nanos = None if limit.nanos is None else granted.nanos
-        return Share(self._number, Room(nanos, None if limit.tokens is None else granted.tokens))
+        nanos = None if limit.nanos is None else grant.nanos
+        return Share(self._number, Room(nanos, None if limit.tokens is None else grant.tokens))
 
     def settle(self, share: Share, used: Amount) -> None:
         """Book what a call used. Raises ``KeyError`` if the share was already settled."""
@@ -136,15 +136,15 @@ def least_room(room: Room, other: Room) -> Room:
     return Room(None if nanos is None else max(0, nanos), None if tokens is None else max(0, tokens))
 
 
-def own_room(given: DecisionInput) -> Room:
+def own_room(inputs: DecisionInput) -> Room:
     """The room of an input's own budget."""
-    return Room(given.budget_nanos, given.budget_tokens)
+    return Room(inputs.budget_nanos, inputs.budget_tokens)
 
 
-def within(given: DecisionInput, room: Room) -> DecisionInput:
+def within(inputs: DecisionInput, room: Room) -> DecisionInput:
     """The input with its budget reduced to a room."""
-    least = least_room(own_room(given), room)
-    return replace(given, budget_nanos=least.nanos, budget_tokens=least.tokens)
+    least = least_room(own_room(inputs), room)
+    return replace(inputs, budget_nanos=least.nanos, budget_tokens=least.tokens)
 
 
 def worst_of_call(leg: Leg, tokens: TokenBounds, cap: int) -> Amount:
@@ -153,9 +153,9 @@ def worst_of_call(leg: Leg, tokens: TokenBounds, cap: int) -> Amount:
     return Amount(call_nanos(leg.worst_price(high), high, cap), high + cap)
 
 
-def worst_wanted(given: DecisionInput, leg: Leg, tokens: TokenBounds) -> Amount:
+def worst_wanted(inputs: DecisionInput, leg: Leg, tokens: TokenBounds) -> Amount:
     """The most one call of a priced model can use without a budget."""
-    return worst_of_call(leg, tokens, _capped(given, leg, leg.length(tokens), 1 << 53))
+    return worst_of_call(leg, tokens, _capped(inputs, leg, leg.length(tokens), 1 << 53))
 
 
 def worst_of_plan(plan: Plan, tokens: TokenBounds, room: Room, tries: int) -> Amount:
@@ -167,23 +167,23 @@ def worst_of_plan(plan: Plan, tokens: TokenBounds, room: Room, tries: int) -> Am
     return room.most(worst)
 
 
-def output_cap(given: DecisionInput, leg: Leg, tokens: TokenBounds, room: Room) -> int | None:
+def output_cap(inputs: DecisionInput, leg: Leg, tokens: TokenBounds, room: Room) -> int | None:
     """The output cap to send to a model; None for no cap. Raises ``RoomTooSmall`` if the room does not cover the
     requested output, or the expected 90th percentile."""
     if room.nanos is None and room.tokens is None:
-        return given.max_output_tokens
+        return inputs.max_output_tokens
     length = leg.length(tokens)
-    affordable, held = _affordable(leg, length[1], room), _held(given, leg)
+    affordable, held = _affordable(leg, length[1], room), _held(inputs, leg)
     if affordable < held:
         raise RoomTooSmall(f"room for {affordable} output tokens, {held} needed")
-    return _capped(given, leg, length, affordable)
+    return _capped(inputs, leg, length, affordable)
 
 
 def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
     """Cap the primary's output so that the cheapest fallback stays affordable, if the budget allows."""
-    given, (primary, *chain) = plan.decision_input, plan.legs
+    inputs, (primary, *chain) = plan.decision_input, plan.legs
     if room.nanos is None and room.tokens is None:
-        return OutputPlan(given.max_output_tokens, True)
+        return OutputPlan(inputs.max_output_tokens, True)
     if room.nanos is not None and room.tokens is None and not (tokens.counted or tokens.images):
         high, (per_token, most, whole) = tokens.high, plan.ample_output or _ample(plan)
         if high * per_token + most <= room.nanos * PICOS_PER_NANO and (whole.cap or 0) <= primary.window - high:
@@ -192,16 +192,16 @@ def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
     if chain:
         fewest = least = 1 << 200  # what the cheapest fallback needs
         for leg in chain:
-            high, held = leg.length(tokens)[1], _held(given, leg)
+            high, held = leg.length(tokens)[1], _held(inputs, leg)
             fewest = min(fewest, high + held)
             if room.nanos is not None:
                 price = leg.worst_price(high)
                 least = min(least, high * price.input + held * price.output)
         affordable = _affordable(primary, length[1], room.without(Amount(nanos(least), fewest)))
-        if affordable >= _held(given, primary):
-            return OutputPlan(_capped(given, primary, length, affordable), True)
+        if affordable >= _held(inputs, primary):
+            return OutputPlan(_capped(inputs, primary, length, affordable), True)
     affordable = _affordable(primary, length[1], room)
-    return OutputPlan(_capped(given, primary, length, affordable), not chain)
+    return OutputPlan(_capped(inputs, primary, length, affordable), not chain)
 
 
 def worst_of_start(plan: Plan, tokens: TokenBounds, room: Room, calls: int = 1) -> int:
@@ -221,25 +221,27 @@ def worst_of_start(plan: Plan, tokens: TokenBounds, room: Room, calls: int = 1) 
 
 def _ample(plan: Plan) -> tuple[int, int, OutputPlan]:
     """Compute ``Plan.ample_output``."""
-    given, (primary, *chain) = plan.decision_input, plan.legs
-    wanted = given.max_output_tokens
+    inputs, (primary, *chain) = plan.decision_input, plan.legs
+    wanted = inputs.max_output_tokens
     if wanted is None:
-        wanted = max(given.default_output_cap, primary.held)
+        wanted = max(inputs.default_output_cap, primary.held)
     cap = max(1, min(wanted, primary.max_output))
     if all(leg.prices_held for leg in plan.legs):
-        price, *others = [dearest_at(leg.prices_held, 1 << 53) for leg in plan.legs]
-        kept = max([each.input for each in others], default=0)
-        held = max([_held(given, leg) * each.output for leg, each in zip(chain, others, strict=True)], default=0)
-        most = cap * price.output + held + PICOS_PER_NANO
-        plan.ample_output = price.input + kept, most, OutputPlan(cap, True)
+        primary_price, *others = [dearest_at(leg.prices_held, 1 << 53) for leg in plan.legs]
+        chain_input_picos = max([price.input for price in others], default=0)
+        chain_output_picos = max(
+            [_held(inputs, leg) * price.output for leg, price in zip(chain, others, strict=True)], default=0
+        )
+        most = cap * primary_price.output + chain_output_picos + PICOS_PER_NANO
+        plan.ample_output = primary_price.input + chain_input_picos, most, OutputPlan(cap, True)
     else:
         plan.ample_output = 0, 1 << 200, OutputPlan(cap, True)
     return plan.ample_output
 
 
-def _held(given: DecisionInput, leg: Leg) -> int:
+def _held(inputs: DecisionInput, leg: Leg) -> int:
     """Output tokens a budget must cover: the requested cap, else the 90th percentile."""
-    return leg.held if given.max_output_tokens is None else given.max_output_tokens
+    return leg.held if inputs.max_output_tokens is None else inputs.max_output_tokens
 
 
 def _affordable(leg: Leg, high: int, room: Room) -> int:
@@ -250,8 +252,8 @@ def _affordable(leg: Leg, high: int, room: Room) -> int:
     return min(affordable, affordable_output(leg.worst_price(high), high, room.nanos))
 
 
-def _capped(given: DecisionInput, leg: Leg, length: Length, affordable: int) -> int:
-    wanted = given.max_output_tokens
+def _capped(inputs: DecisionInput, leg: Leg, length: Length, affordable: int) -> int:
+    wanted = inputs.max_output_tokens
     if wanted is None:
-        wanted = max(given.default_output_cap, leg.held)
+        wanted = max(inputs.default_output_cap, leg.held)
     return max(1, min(affordable, wanted, leg.max_output, leg.window - length[2]))

@@ -104,11 +104,11 @@ def _own_rules(policy: Policy) -> JsonObject:
 
 def within_money(call: Call, own_input: DecisionInput, left_nanos: int) -> DecisionInput | None:
     """The input reduced to the money that is left; None if that certainly pays for no model."""
-    board, decision_input = call.board, within(own_input, Room(left_nanos, None))
-    if decision_input == own_input:
+    board, inputs = call.board, within(own_input, Room(left_nanos, None))
+    if inputs == own_input:
         return own_input
-    picos = (decision_input.budget_nanos or 0) * PICOS_PER_NANO
-    high, cap = decision_input.tokens.high, decision_input.max_output_tokens
-    if board.forecast.costs_at_most(high, cap, picos) or pays_for_any(decision_input, board):
-        return decision_input
+    picos = (inputs.budget_nanos or 0) * PICOS_PER_NANO
+    high, cap = inputs.tokens.high, inputs.max_output_tokens
+    if board.forecast.costs_at_most(high, cap, picos) or pays_for_any(inputs, board):
+        return inputs
     return None

@@ -106,11 +106,11 @@ class FitCheck:
         "limited", "output", "text", "vary",
     )  # fmt: skip
 
-    def __init__(self, given: DecisionInput, forecast: Forecast) -> None:
-        text = given.tokens
+    def __init__(self, inputs: DecisionInput, forecast: Forecast) -> None:
+        text = inputs.tokens
         self.forecast = forecast
-        self.output = given.max_output_tokens
-        nanos, tokens = given.budget_nanos, given.budget_tokens
+        self.output = inputs.max_output_tokens
+        nanos, tokens = inputs.budget_nanos, inputs.budget_tokens
         self.budget_tokens = tokens
         self.budget_picos = None if nanos is None else nanos * PICOS_PER_NANO
         self.limited = nanos is not None or tokens is not None
@@ -130,8 +130,8 @@ class FitCheck:
         return within_window(self._lengths.get(measure) or self._measured(measure), pool.models[row].context_window)
 
     def _measured(self, measure: int) -> Length:
-        found = self._lengths[measure] = length(self.text, self.forecast.pool.measures[measure])
-        return found
+        tokens = self._lengths[measure] = length(self.text, self.forecast.pool.measures[measure])
+        return tokens
 
     def fits(self, row: int) -> bool:
         """Check context and budget for one row. Raises ``CountTokens`` if the bounds leave it open."""
@@ -208,12 +208,12 @@ class FitCheck:
     def affordable_at_best(self) -> BoolArray:
         """Rows the budgets can pay for at the shortest input. Shape (n,)."""
         pool, low, held = self.forecast.pool, self.text.low, self.forecast.held_output(self.output)
-        kept = np.ones(len(pool), dtype=np.bool_)
+        affordable = np.ones(len(pool), dtype=np.bool_)
         if self.budget_tokens is not None:
-            kept &= held <= self.budget_tokens - low
+            affordable &= held <= self.budget_tokens - low
         if self.budget_picos is not None:
-            kept &= pool.picos(pool.worst, low, held) <= self.budget_picos
-        return kept
+            affordable &= pool.picos(pool.worst, low, held) <= self.budget_picos
+        return affordable
 
     def held_output(self, row: int) -> int:
         """Output tokens a budget must cover: the requested cap, else the 90th percentile."""
@@ -234,36 +234,36 @@ class FitCheck:
         return [self._measured(measure) for measure in measures] if self.vary else [self.bounds] * len(measures)
 
 
-def failures(given: DecisionInput, check: FitCheck, eligible: Eligible) -> BoolArray:
+def failures(inputs: DecisionInput, check: FitCheck, eligible: Eligible) -> BoolArray:
     """All constraints for all rows: shape (n, 15), True where a model fails. Columns follow ``REASONS``."""
     failed = eligible.failed.copy()
-    for reason, fails in _own_failures(given, check):
+    for reason, fails in _own_failures(inputs, check):
         failed[:, _COLUMN[reason]] = fails
-    if given.prefer:  # naming a free-tier model allows it
+    if inputs.prefer:  # naming a free-tier model allows it
         pool = check.forecast.pool
-        rows = [pool.row[model] for model in given.prefer if model in pool.row]
+        rows = [pool.row[model] for model in inputs.prefer if model in pool.row]
         failed[rows, _COLUMN[Reason.DISABLED]] = pool.disabled[rows]
     return failed
 
 
-def first_failures(given: DecisionInput, check: FitCheck, eligible: Eligible) -> IntArray:
+def first_failures(inputs: DecisionInput, check: FitCheck, eligible: Eligible) -> IntArray:
     """The column of the first constraint each row fails, or ``PASSES``. Shape (n,)."""
-    if given.prefer:
-        failed = failures(given, check, eligible)
+    if inputs.prefer:
+        failed = failures(inputs, check, eligible)
         return np.where(failed.any(axis=1), failed.argmax(axis=1), PASSES)
     first = eligible.first
-    for reason, fails in _own_failures(given, check):
+    for reason, fails in _own_failures(inputs, check):
         first = np.minimum(first, np.where(fails, _COLUMN[reason], PASSES))
     return first
 
 
-def _own_failures(given: DecisionInput, check: FitCheck) -> Iterator[tuple[Reason, BoolArray]]:
+def _own_failures(inputs: DecisionInput, check: FitCheck) -> Iterator[tuple[Reason, BoolArray]]:
     """The request's own constraints for all rows, without those that no row can fail."""
     forecast = check.forecast
     pool = forecast.pool
-    if given.models is not None:
+    if inputs.models is not None:
         outside = np.ones(len(pool), dtype=np.bool_)
-        outside[[pool.row[model] for model in given.models if model in pool.row]] = False
+        outside[[pool.row[model] for model in inputs.models if model in pool.row]] = False
         yield Reason.WHITELIST, outside
     if not check.fits_all():
         lengths = np.array(check.lengths, dtype=np.int64)[pool.measured]  # (n, 3), columns follow Length

@@ -45,21 +45,21 @@ class Choice(Struct, frozen=True):
     """What its attempts may cost together: the call's own budget, reduced to the money that is left."""
 
 
-def choose(decision_input: DecisionInput, board: Board, laid: Laid | None) -> Choice:
+def choose(inputs: DecisionInput, board: Board, applied_policy: Laid | None) -> Choice:
     """Decide for one call alone (``decide``)."""
-    room = own_room(decision_input)
-    return Choice(decide(decision_input, board, laid), decision_input, room if room != UNLIMITED else None)
+    room = own_room(inputs)
+    return Choice(decide(inputs, board, applied_policy), inputs, room if room != UNLIMITED else None)
 
 
-def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan:
+def decide(inputs: DecisionInput, board: Board, applied_policy: Laid | None = None) -> Plan:
     """Choose the models and their order. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds
-    leave that open. ``laid``, the policy already applied to the input, only explains a refusal."""
-    forecast, order, check = board.forecast, board.order(given), FitCheck(given, board.forecast)
+    leave that open. ``applied_policy``, the policy already applied to the input, only explains a refusal."""
+    forecast, order, check = board.forecast, board.order(inputs), FitCheck(inputs, board.forecast)
     pool, closed = forecast.pool, forecast.open
     provider, front, home = pool.provider, list[Key](), None
     satisfied = order.one_provider  # a second provider is found, or there is none
-    wanted = FRONT + len(given.prefer)
-    for key in fitting(given, board, order, check):
+    wanted = FRONT + len(inputs.prefer)
+    for key in fitting(inputs, board, order, check):
         home = home or provider[key[-1]]
         if provider[key[-1]] != home:
             front.append(key)
@@ -69,69 +69,69 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
         if satisfied and len(front) >= wanted:
             break
     if not front and closed:  # only open circuits are in the way: probe the one due soonest
-        shut = [key for key in _keys(given, board, order) if key[-1] in closed and check.fits(key[-1])]
+        shut = [key for key in _keys(inputs, board, order) if key[-1] in closed and check.fits(key[-1])]
         front = [min(shut, key=lambda key: closed[key[-1]])] if shut else []
     if not front:
         if check.is_open:  # a refusal quotes costs, which the bounds overstate
             raise CountTokens
-        error = refusal(given, board, order.eligible, laid)
-        error.decision_input = given
+        error = refusal(inputs, board, order.eligible, applied_policy)
+        error.decision_input = inputs
         raise error
 
     rows = [key[-1] for key in front]
-    tried_first = max(1, len({*given.prefer} & {pool.ids[row] for row in rows})) if given.prefer else 1
+    tried_first = max(1, len({*inputs.prefer} & {pool.ids[row] for row in rows})) if inputs.prefer else 1
     lead, chain = rows[:tried_first], rows[tried_first:]
-    if given.fallback is not None:  # the caller's chain, in the caller's order
-        named = [row for row in _named(given.fallback, given, board, order) if row not in lead]
+    if inputs.fallback is not None:  # the caller's chain, in the caller's order
+        named = [row for row in _named(inputs.fallback, inputs, board, order) if row not in lead]
         chain = [row for row in named if row not in closed and check.fits(row)]
     elif chain:  # the next best; the first from another provider, unless the lead has one
         apart = tried_first > 1 and any(provider[row] != home for row in lead)
         first = next((at for at, row in enumerate(chain) if apart or provider[row] != home), 0)
         chain = [chain.pop(first), *chain][:CHAIN_LENGTH]
-    plan = Plan(given, order.legs(forecast, (*lead, *chain)), tuple(front), pool.ids)
+    plan = Plan(inputs, order.legs(forecast, (*lead, *chain)), tuple(front), pool.ids)
     plan.failed = check.failed
-    if given.prefer:
-        missed = [model for model in given.prefer if model in pool.row and pool.row[model] not in lead]
-        reasons = named_reasons(first_failures(given, check, order.eligible)) if missed else []
+    if inputs.prefer:
+        missed = [model for model in inputs.prefer if model in pool.row and pool.row[model] not in lead]
+        reasons = named_reasons(first_failures(inputs, check, order.eligible)) if missed else []
         plan.passed_over = tuple((model, reasons[pool.row[model]]) for model in missed)
-    elif given.models is None and not closed and check.fits_all():
+    elif inputs.models is None and not closed and check.fits_all():
         plan.counts = order.eligible.counts
     return plan
 
 
-def fitting(given: DecisionInput, board: Board, order: Order, check: FitCheck) -> Iterator[Key]:
+def fitting(inputs: DecisionInput, board: Board, order: Order, check: FitCheck) -> Iterator[Key]:
     """Keys of the rows that fit and have no open circuit, preferred ones first. Raises ``CountTokens``."""
     closed, pool = board.forecast.open, board.pool
     if check.fits_all():
-        ranked = walk(order.among(pool, given.models), closed, given.timeout_ms, None)
+        ranked = walk(order.among(pool, inputs.models), closed, inputs.timeout_ms, None)
     else:
-        ranked = walk(_affordable_first(given, order, check), closed, given.timeout_ms, check.fits)
-    if not given.prefer:
+        ranked = walk(_affordable_first(inputs, order, check), closed, inputs.timeout_ms, check.fits)
+    if not inputs.prefer:
         return ranked
-    ahead = [key for key in _preferred(given, board, order) if key[-1] not in closed and check.fits(key[-1])]
+    ahead = [key for key in _preferred(inputs, board, order) if key[-1] not in closed and check.fits(key[-1])]
     taken = {*ahead}
     return itertools.chain(ahead, (key for key in ranked if key not in taken))
 
 
-def _preferred(given: DecisionInput, board: Board, order: Order) -> list[Key]:
+def _preferred(inputs: DecisionInput, board: Board, order: Order) -> list[Key]:
     """Keys of the preferred rows allowed by catalogue and whitelist, in the caller's order."""
-    allowed = {*(given.prefer if given.models is None else given.models)}
-    inside = [model for model in given.prefer if model in allowed]
-    return [order.key(board.forecast, row) for row in _named(inside, given, board, order)]
+    allowed = {*(inputs.prefer if inputs.models is None else inputs.models)}
+    inside = [model for model in inputs.prefer if model in allowed]
+    return [order.key(board.forecast, row) for row in _named(inside, inputs, board, order)]
 
 
-def _named(models: Iterable[str], given: DecisionInput, board: Board, order: Order) -> list[int]:
+def _named(models: Iterable[str], inputs: DecisionInput, board: Board, order: Order) -> list[int]:
     """Rows of the models a caller names, in that order, if the catalogue allows them. Includes free-tier models."""
-    kind, row_of = Kind(given.needs, given.as_of, given.regions, named=True), board.pool.row
+    kind, row_of = Kind(inputs.needs, inputs.as_of, inputs.regions, named=True), board.pool.row
     able = board.boards.eligible(kind).passed
     rows = dict.fromkeys(row_of[model] for model in models if model in row_of)
     return [row for row in rows if able[row] and order.clears(board.forecast, row)]
 
 
-def _keys(given: DecisionInput, board: Board, order: Order) -> Iterable[Key]:
+def _keys(inputs: DecisionInput, board: Board, order: Order) -> Iterable[Key]:
     """Keys of the rows allowed by catalogue and whitelist. Preferred rows may come twice."""
-    ranked = order.among(board.pool, given.models)
-    return itertools.chain(_preferred(given, board, order), ranked) if given.prefer else ranked
+    ranked = order.among(board.pool, inputs.models)
+    return itertools.chain(_preferred(inputs, board, order), ranked) if inputs.prefer else ranked
 
 
 def walk(
@@ -150,10 +150,10 @@ def walk(
     yield from (key for key in late if fits is None or fits(key[-1]))
 
 
-def _affordable_first(given: DecisionInput, order: Order, check: FitCheck) -> Iterator[Key]:
+def _affordable_first(inputs: DecisionInput, order: Order, check: FitCheck) -> Iterator[Key]:
     """Keys allowed by catalogue and whitelist; after the first few, without the clearly unaffordable."""
-    keys = iter(order.among(check.forecast.pool, given.models))
-    if check.limited and given.models is None:
+    keys = iter(order.among(check.forecast.pool, inputs.models))
+    if check.limited and inputs.models is None:
         yield from itertools.islice(keys, WALKED_FIRST)
         if (further := next(keys, None)) is not None:
             able = check.affordable_at_best().tolist()
@@ -161,55 +161,59 @@ def _affordable_first(given: DecisionInput, order: Order, check: FitCheck) -> It
     yield from keys
 
 
-def find_plan(board: Board, key: Hashable, make_given: Callable[[], DecisionInput]) -> Plan | None:
+def find_plan(board: Board, key: Hashable, make_input: Callable[[], DecisionInput]) -> Plan | None:
     """The plan shared by a class of requests, for the calls it ``covers``; None if each must be decided. ``key`` has
-    everything the inputs of the class have in common, but no free choice of a client. ``make_given`` returns one of the
+    everything the inputs of the class have in common, but no free choice of a client. ``make_input`` returns one of the
     inputs; of its tokens only the estimate matters, and its time, budgets and health do not."""
-    found = board.lineage.plans[key]
-    if found is not None and found.version == board.version:
-        return found.value
-    plan = None if found is None else found.value
-    if found is None or plan is None or not _holds(plan, found.version, board):
-        plan = _compile(make_given(), board)
-    if found is None or found.version < board.version:
+    entry = board.lineage.plans[key]
+    if entry is not None and entry.version == board.version:
+        return entry.value
+    plan = None if entry is None else entry.value
+    if entry is None or plan is None or not _holds(plan, entry.version, board):
+        plan = _compile(make_input(), board)
+    if entry is None or entry.version < board.version:
         board.lineage.plans.put(key, Dated(board.version, plan))
     return plan
 
 
-def _compile(given: DecisionInput, board: Board) -> Plan | None:
+def _compile(inputs: DecisionInput, board: Board) -> Plan | None:
     """Decide for the smallest request of a class, and compute the bounds up to which the plan holds."""
-    tokens = TokenBounds(_LEAST_TOKENS, _LEAST_TOKENS, given.tokens.estimate)
-    given = replace(given, tokens=tokens, timeout_ms=_FOR_EVER_MS, budget_nanos=None, budget_tokens=None)
-    forecast, order, check = board.forecast, board.order(given), FitCheck(given, board.forecast)
-    pool, cap = forecast.pool, given.max_output_tokens
+    tokens = TokenBounds(_LEAST_TOKENS, _LEAST_TOKENS, inputs.tokens.estimate)
+    inputs = replace(inputs, tokens=tokens, timeout_ms=_FOR_EVER_MS, budget_nanos=None, budget_tokens=None)
+    forecast, order, check = board.forecast, board.order(inputs), FitCheck(inputs, board.forecast)
+    pool, cap = forecast.pool, inputs.max_output_tokens
     try:
-        plan = decide(given, board)
+        plan = decide(inputs, board)
     except NoCandidates:
         return None
-    lists = given.models is not None or given.fallback is not None
-    own = given.quality is not None or (lists and given.policy is None) or given.prefer
+    lists = inputs.models is not None or inputs.fallback is not None
+    own = inputs.quality is not None or (lists and inputs.policy is None) or inputs.prefer
     if plan.legs[0].row in forecast.open or own:
         return None  # a probe, or a client's free choice
-    keys = [*order.among(pool, given.models)]
+    keys = [*order.among(pool, inputs.models)]
     front = [pool.provider[key[-1]] for key in plan.front]
     if len(front) >= FRONT and (order.one_provider or len({*front}) > 1):
         plan.reached = plan.front[-1]
         keys = keys[: bisect_left(keys, plan.reached) + 1]
     walked = [key[-1] for key in keys]
-    asked = [row for row in (*walked, *[leg.row for leg in plan.legs]) if row not in forecast.open and check.fits(row)]
+    priced_rows = [
+        row for row in (*walked, *[leg.row for leg in plan.legs]) if row not in forecast.open and check.fits(row)
+    ]
     plan.is_shared, plan.walked = True, len(walked)
-    plan.watched = frozenset((*walked, *[pool.row[model] for model in given.fallback or () if model in pool.row]))
+    plan.watched = frozenset((*walked, *[pool.row[model] for model in inputs.fallback or () if model in pool.row]))
     plan.max_high = min(
         order.room(forecast, cap), *[leg.window - (leg.output if cap is None else cap) for leg in plan.legs]
     )
     if plan.max_high < 0:
         return None  # covers no prompt
     plan.max_latency_ms = max(key[3] for key in keys if key[-1] not in forecast.open)
-    prices = [pool.dearest(row, plan.max_high) for row in asked]
-    plan.worst_held = max(forecast.output_p90[row] for row in asked) if cap is None else cap
+    prices = [pool.dearest(row, plan.max_high) for row in priced_rows]
+    plan.worst_held = max(forecast.output_p90[row] for row in priced_rows) if cap is None else cap
     plan.worst_input = max(price.input for price in prices)
-    plan.worst_output = max(check.held_output(row) * price.output for row, price in zip(asked, prices, strict=True))
-    first = first_failures(given, check, order.eligible)
+    plan.worst_output = max(
+        check.held_output(row) * price.output for row, price in zip(priced_rows, prices, strict=True)
+    )
+    first = first_failures(inputs, check, order.eligible)
     plan.counts = count_reasons(first)
     passed = np.flatnonzero(first >= _CIRCUIT_OPEN)
     held = forecast.held_output(cap)[passed]
@@ -226,7 +230,7 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
 
 def _holds(plan: Plan, version: int, board: Board) -> bool:
     """True if the plan of an earlier board still holds: nothing it depends on has moved."""
-    moved, forecast = board.since(version), board.forecast
+    moved, forecast = board.find_change(version), board.forecast
     if moved is None or moved.circuits or not moved.rows.isdisjoint(plan.watched):
         return False
     order, cap, window = board.order(plan.decision_input), plan.decision_input.max_output_tokens, forecast.pool.window
@@ -242,38 +246,38 @@ def _holds(plan: Plan, version: int, board: Board) -> bool:
     return True
 
 
-def pays_for_any(given: DecisionInput, board: Board) -> bool:
+def pays_for_any(inputs: DecisionInput, board: Board) -> bool:
     """False if the budget certainly pays for none of the allowed models."""
-    check = FitCheck(given, board.forecast)
-    return bool((check.affordable_at_best() & board.pool.priced)[_rows(given, board)].any())
+    check = FitCheck(inputs, board.forecast)
+    return bool((check.affordable_at_best() & board.pool.priced)[_rows(inputs, board)].any())
 
 
-def least_nanos(given: DecisionInput, board: Board) -> int | None:
+def least_nanos(inputs: DecisionInput, board: Board) -> int | None:
     """The smallest budget with which a model fits, ignoring the input's own; None if no priced model fits. Exact once
     the tokens are counted; before that an upper bound."""
-    pool, check = board.pool, FitCheck(replace(given, budget_nanos=None), board.forecast)
-    rows = [row for row in _rows(given, board).tolist() if pool.held[row] and check.failure(row) == PASSES]
+    pool, check = board.pool, FitCheck(replace(inputs, budget_nanos=None), board.forecast)
+    rows = [row for row in _rows(inputs, board).tolist() if pool.held[row] and check.failure(row) == PASSES]
     return min((nanos(check.worst_picos(row, check.high(row))) for row in rows), default=None)
 
 
-def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
+def countable(inputs: DecisionInput, board: Board) -> Sequence[Vocabulary]:
     """The vocabularies to count tokens in: only the first if all models that may fit use it."""
-    pool, first, order, check = board.pool, VOCABULARIES[0], board.order(given), FitCheck(given, board.forecast)
-    keys = itertools.chain(_preferred(given, board, order), _affordable_first(given, order, check))
-    found = {pool.measures[pool.measure[key[-1]]].tokenizer for key in keys if check.may_fit(key[-1])}
-    return VOCABULARIES[:1] if found == {first} else VOCABULARIES
+    pool, first, order, check = (board.pool, VOCABULARIES[0], board.order(inputs), FitCheck(inputs, board.forecast))
+    keys = itertools.chain(_preferred(inputs, board, order), _affordable_first(inputs, order, check))
+    vocabularies = {pool.measures[pool.measure[key[-1]]].tokenizer for key in keys if check.may_fit(key[-1])}
+    return VOCABULARIES[:1] if vocabularies == {first} else VOCABULARIES
 
 
-def largest_window(given: DecisionInput, board: Board) -> int:
+def largest_window(inputs: DecisionInput, board: Board) -> int:
     """The largest window of the models that the request may use. Without any, no prompt is too long."""
-    return int(board.pool.windows[_rows(given, board)].max(initial=0)) or MOST_TOKENS
+    return int(board.pool.windows[_rows(inputs, board)].max(initial=0)) or MOST_TOKENS
 
 
-def exceeds_windows(given: DecisionInput, board: Board) -> bool:
+def exceeds_windows(inputs: DecisionInput, board: Board) -> bool:
     """True if the prompt certainly exceeds the window of every model that the request may use."""
-    return given.tokens.low > largest_window(given, board)
+    return inputs.tokens.low > largest_window(inputs, board)
 
 
-def _rows(given: DecisionInput, board: Board) -> IntArray:
+def _rows(inputs: DecisionInput, board: Board) -> IntArray:
     """Rows allowed by catalogue and whitelist. Shape (k,)."""
-    return np.array([key[-1] for key in _keys(given, board, board.order(given))], dtype=np.int64)
+    return np.array([key[-1] for key in _keys(inputs, board, board.order(inputs))], dtype=np.int64)

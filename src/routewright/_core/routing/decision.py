@@ -33,9 +33,9 @@ _FIRST_FIELDS = DecisionInput.__struct_fields__.index("prefer")
 _WHITELIST, _CIRCUIT_OPEN = REASONS.index(Reason.WHITELIST), REASONS.index(Reason.CIRCUIT_OPEN)
 
 
-def decision_of(given: DecisionInput, board: Board) -> Decision:
+def decision_of(inputs: DecisionInput, board: Board) -> Decision:
     """Decide one input. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open."""
-    return Decision(decide(given, board), given, board)
+    return Decision(decide(inputs, board), inputs, board)
 
 
 class Decision(PlainData):
@@ -48,10 +48,10 @@ class Decision(PlainData):
     __slots__ = ("_best", "_boards", "_counts", "_health", "_output", "_plan", "input")
     _shape = Decided
 
-    def __init__(self, plan: Plan, given: DecisionInput, board: Board | None) -> None:
-        """``given``: the input of this request; a plan may serve several. Without a board, only the facts that a trace
+    def __init__(self, plan: Plan, inputs: DecisionInput, board: Board | None) -> None:
+        """``inputs``: the input of this request; a plan may serve several. Without a board, only the facts that a trace
         keeps are available."""
-        self.input = given  # everything the decision was made from, without text
+        self.input = inputs  # everything the decision was made from, without text
         self._plan = plan
         self._boards = None if board is None else board.boards
         self._health = None if board is None else board.forecast.health
@@ -103,14 +103,14 @@ class Decision(PlainData):
     @property
     def candidates(self) -> list[Candidate]:
         """All models that passed: preferred ones, then the others, best first. Walks the whole pool."""
-        given, board = self.input, self._snapshots
-        order, pool, first = board.order(given), board.pool, self._first_failures(board).tolist()
-        keys = order.among(pool, given.models)
-        found = list(walk(keys, board.forecast.open, given.timeout_ms, lambda row: first[row] == PASSES))
-        if given.prefer:
-            ahead = [key for key in self._plan.front if pool.ids[key[-1]] in given.prefer]
-            found = [*dict.fromkeys((*ahead, *found))]
-        return [candidate(key, pool.ids[key[-1]], given.timeout_ms) for key in found or self._plan.front]
+        inputs, board = self.input, self._snapshots
+        order, pool, first = board.order(inputs), board.pool, self._first_failures(board).tolist()
+        ranked = order.among(pool, inputs.models)
+        keys = list(walk(ranked, board.forecast.open, inputs.timeout_ms, lambda row: first[row] == PASSES))
+        if inputs.prefer:
+            ahead = [key for key in self._plan.front if pool.ids[key[-1]] in inputs.prefer]
+            keys = [*dict.fromkeys((*ahead, *keys))]
+        return [candidate(key, pool.ids[key[-1]], inputs.timeout_ms) for key in keys or self._plan.front]
 
     @property
     def rejected(self) -> list[Rejection]:
@@ -131,17 +131,17 @@ class Decision(PlainData):
     @property
     def reason(self) -> str:
         """The decision in one sentence, with its numbers (contract 2)."""
-        plan, given, rejected = self._plan, self.input, self._rejections()
+        plan, inputs, rejected = self._plan, self.input, self._rejections()
         if plan.is_shared and plan.last_reason is not None and plan.last_reason[0] is rejected:
             return plan.last_reason[1]
         score, quality, nanos, late_ms, *_, row = plan.front[0]
-        aim, model = f"goal={given.goal} strategy={given.strategy}", plan.ids[row]
-        if given.weights is not None:
-            aim = "weights " + " ".join(map("{}={}".format, Weights._fields, given.weights))
+        aim, model = f"goal={inputs.goal} strategy={inputs.strategy}", plan.ids[row]
+        if inputs.weights is not None:
+            aim = "weights " + " ".join(map("{}={}".format, Weights._fields, inputs.weights))
         cost = "price unknown" if nanos == UNKNOWN_COST else f"cost {usd_short(usd(nanos))}"
-        warm = next((each.tokens for each in given.warm if each.model == model), None)
+        warm = next((prefix.tokens for prefix in inputs.warm if prefix.model == model), None)
         cost += "" if warm is None else f" with {warm} tokens in a cache"
-        preferred = ", which is preferred," if model in given.prefer else ""
+        preferred = ", which is preferred," if model in inputs.prefer else ""
         sentence = (
             f"{aim}: {model}{preferred} scored {-score / SCORE:.2f} "
             f"(quality {-quality / MICRO:.2f}, {cost}, p50 {late_ms / 1000:.1f} s)"
@@ -150,10 +150,10 @@ class Decision(PlainData):
             second = plan.front[1]
             sentence += f"; runner-up {plan.ids[second[-1]]} {-second[0] / SCORE:.2f}"
         counts = dict(rejected)
-        asked = len(plan.ids) - counts.pop(Reason.WHITELIST, 0)
+        considered = len(plan.ids) - counts.pop(Reason.WHITELIST, 0)
         if counts:
             listed = ", ".join([f"{count} " + reason for reason, count in counts.items()])
-            sentence += f"; {sum(counts.values())} of {asked} rejected ({listed})"
+            sentence += f"; {sum(counts.values())} of {considered} rejected ({listed})"
         if plan.passed_over:
             passed_over = ", ".join(f"{model} ({why})" for model, why in plan.passed_over)
             sentence += f"; preferred, but rejected: {passed_over}"
@@ -194,18 +194,18 @@ class Decision(PlainData):
 
     def _rejections(self) -> Mapping[Reason, int]:
         """The counts the plan knows, else counted: row by row for a short whitelist, else by columns."""
-        given, failed = self.input, self._plan.failed
+        inputs, failed = self.input, self._plan.failed
         if self._counts is None:
-            self._counts = self._plan.rejections(given.tokens.high, given.budget_nanos, given.budget_tokens)
+            self._counts = self._plan.rejections(inputs.tokens.high, inputs.budget_nanos, inputs.budget_tokens)
         if self._counts is not None:
             return self._counts
         board = self._snapshots
         forecast, pool = board.forecast, board.pool
-        if given.models is None or len(given.models) > CHECKED_ONE_BY_ONE or given.prefer:
+        if inputs.models is None or len(inputs.models) > CHECKED_ONE_BY_ONE or inputs.prefer:
             self._counts = count_reasons(self._first_failures(board))
             return self._counts
-        check, firsts, counts = FitCheck(given, forecast), board.order(given).eligible.firsts, [0] * (PASSES + 1)
-        rows = {pool.row[model] for model in given.models if model in pool.row}
+        check, firsts, counts = (FitCheck(inputs, forecast), board.order(inputs).eligible.firsts, [0] * (PASSES + 1))
+        rows = {pool.row[model] for model in inputs.models if model in pool.row}
         counts[_WHITELIST] = len(pool) - len(rows)
         for row in rows.difference([key[-1] for key in self._plan.front]):
             column = firsts[row]
@@ -230,9 +230,9 @@ class Decision(PlainData):
         return self._boards.of(self._health)
 
 
-def digest_of(given: DecisionInput, models: list[str], output: OutputPlan, score: int) -> str:
+def digest_of(inputs: DecisionInput, models: list[str], output: OutputPlan, score: int) -> str:
     """Fingerprint of a decision's input and plan: the models in order, the output cap, the first one's score."""
-    every_field = astuple(given)
+    every_field = astuple(inputs)
     while len(every_field) > _FIRST_FIELDS and not every_field[-1]:
         every_field = every_field[:-1]
     return blake2b(msgspec.json.encode([every_field, [*models, *output, score]]), digest_size=16).hexdigest()
@@ -244,11 +244,17 @@ def explain(decision: Decision) -> str:
     roles = {model: f"fallback {number}" for number, model in enumerate(chain, 1)}
     roles |= {candidate.model: "runner-up" for candidate in decision.front[1:2]} | {decision.model: "chosen"}
     rows = [("", "model", "score", "quality", "est. cost", "est. latency", "stability")]
-    for each in shown:
-        cost = "unknown" if each.cost_usd is None else usd_short(each.cost_usd)
-        latency = f"{each.latency_s:.1f} s{' late' if each.late else ''}"
-        figures = f"{each.score:.3f}", f"{each.quality:.2f}", cost, latency, f"{each.stability:.2f}"
-        rows.append((roles.get(each.model, ""), each.model, *figures))
+    for shown_candidate in shown:
+        cost = "unknown" if shown_candidate.cost_usd is None else usd_short(shown_candidate.cost_usd)
+        latency = f"{shown_candidate.latency_s:.1f} s{' late' if shown_candidate.late else ''}"
+        figures = (
+            f"{shown_candidate.score:.3f}",
+            f"{shown_candidate.quality:.2f}",
+            cost,
+            latency,
+            f"{shown_candidate.stability:.2f}",
+        )
+        rows.append((roles.get(shown_candidate.model, ""), shown_candidate.model, *figures))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [decision.reason, ""]
     for role, model, *cells in rows:
@@ -257,13 +263,15 @@ def explain(decision: Decision) -> str:
     if further := len(decision.candidates) - len(shown):
         lines.append(f"  and {further} more that fit")
     if decision.input.warm:
-        warm = ", ".join(f"{each.model} ({each.tokens} tokens)" for each in decision.input.warm)
+        warm = ", ".join(
+            f"{shown_candidate.model} ({shown_candidate.tokens} tokens)" for shown_candidate in decision.input.warm
+        )
         lines.append(f"  expected in a vendor's cache: {warm}")
     lines += ["", f"fallbacks: {', then '.join(chain) or 'none'}"]
     phrases = ("are {:.0%} as long as usual", "take {:.0%} of the usual time")
     work = zip(phrases, decision.input.workload or (), strict=False)
-    if said := [how.format(2 ** (step / 4)) for how, step in work if step]:
-        lines.append(f"this workload's answers {' and '.join(said)}")
+    if effects := [how.format(2 ** (step / 4)) for how, step in work if step]:
+        lines.append(f"this workload's answers {' and '.join(effects)}")
     if decision.policy_class:
         lines.append(f"the policy's class: {decision.policy_class}")
     if decision.output_cap is not None:

@@ -76,10 +76,10 @@ class Forecast:
 
     def column(self, name: str) -> IntArray:
         """One of the integer lists as an array. Shape (n,)."""
-        found = self._columns.get(name)
-        if found is None:
-            found = self._columns[name] = np.array(getattr(self, name), dtype=np.int64)
-        return found
+        column = self._columns.get(name)
+        if column is None:
+            column = self._columns[name] = np.array(getattr(self, name), dtype=np.int64)
+        return column
 
     def expected_output(self, cap: int | None, work: Workload = USUAL) -> IntArray:
         """Expected tokens of an answer capped at ``cap``. Shape (n,)."""

@@ -10,11 +10,7 @@ from msgspec.structs import replace
 from routewright._core.catalogue.models import resolve, resolve_within
 from routewright._core.request.read import keeps_an_hour, needs_of, wishes_of
 from routewright._core.request.rules import check_caller_extra, check_public_urls
-from routewright.wire import (
-    Need,
-    ReasoningBudget,
-    RouteRequest,
-)
+from routewright.wire import Need, ReasoningBudget, RouteRequest
 
 from .quality import micro
 from .request_options import Requirements

@@ -104,13 +104,13 @@ class Order:
 
     def legs(self, forecast: Forecast, rows: Iterable[int]) -> tuple[Leg, ...]:
         """The legs of some rows, in their order."""
-        made, legs = self._legs, []
+        legs, plan_legs = self._legs, []
         for row in rows:
-            leg = made.get(row)
+            leg = legs.get(row)
             if leg is None:
-                leg = made[row] = Leg.of(forecast, row, self.ranking.cls.cap)
-            legs.append(leg)
-        return tuple(legs)
+                leg = legs[row] = Leg.of(forecast, row, self.ranking.cls.cap)
+            plan_legs.append(leg)
+        return tuple(plan_legs)
 
 
 class OwnOrder(Order):
@@ -152,11 +152,11 @@ class OwnOrder(Order):
 class WarmOrder(Order):
     """An order in which models with a part of the prompt in their vendor's cache cost less."""
 
-    def __init__(self, order: Order, forecast: Forecast, given: DecisionInput) -> None:
+    def __init__(self, order: Order, forecast: Forecast, inputs: DecisionInput) -> None:
         self.__dict__.update(order.__dict__)
         self._order = order
-        row_of, tokens = forecast.pool.row, given.tokens.best
-        warm = {row_of[each.model]: each.tokens for each in given.warm if each.model in row_of}
+        row_of, tokens = forecast.pool.row, inputs.tokens.best
+        warm = {row_of[prefix.model]: prefix.tokens for prefix in inputs.warm if prefix.model in row_of}
         keys = [order.ranking.warmed(order.key(forecast, row), forecast, warm[row], tokens) for row in warm]
         self._warm = {key[-1]: key for key in keys}
 
@@ -175,4 +175,4 @@ def _is_one(pool: Pool, rows: Iterable[int]) -> bool:
     """True if all rows belong to one provider."""
     providers = (pool.provider[row] for row in rows)
     first = next(providers, None)
-    return all(each == first for each in providers)
+    return all(provider == first for provider in providers)

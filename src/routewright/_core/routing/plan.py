@@ -210,19 +210,19 @@ class Plan(Struct, eq=False):
         inputs, outputs, held, closed = self.costs
         long = held > (_UNLIMITED if tokens is None else tokens - high)
         dear = ~long & (inputs * high + outputs > (_UNLIMITED if nanos is None else nanos * PICOS_PER_NANO))
-        found: dict[Reason, int] = {
+        counts: dict[Reason, int] = {
             reason: count for reason, count in self.counts.items() if reason is not Reason.CIRCUIT_OPEN
         }
         for reason, rejected in zip(_LAST, (long, dear, closed & ~long & ~dear), strict=True):
             if count := int(np.count_nonzero(rejected)):
-                found[reason] = count
-        return found
+                counts[reason] = count
+        return counts
 
     def candidates(self, timeout_ms: int) -> list[Candidate]:
         """The best few candidates for a call with this timeout, the chosen one first."""
         if self.best is not None:
             return self.best
-        found = [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]
+        candidates = [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]
         if self.is_shared:  # none of them is late
-            self.best = found
-        return found
+            self.best = candidates
+        return candidates

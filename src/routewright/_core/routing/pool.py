@@ -77,9 +77,11 @@ class Pool:
         self.max_outputs = np.array(self.max_output, dtype=np.int64)
         self.least_window = min(self.window, default=0)
         self.least_max_output = min(self.max_output, default=0)
-        found = [measure_of(m.id, m.tokenizer) for m in models]
-        self.measures: tuple[Measure, ...] = tuple(dict.fromkeys(found))  # the ways models count their input
-        self.measure: list[int] = [self.measures.index(measure) for measure in found]  # index of each model's measure
+        measures = [measure_of(m.id, m.tokenizer) for m in models]
+        self.measures: tuple[Measure, ...] = tuple(dict.fromkeys(measures))  # the ways models count their input
+        self.measure: list[int] = [
+            self.measures.index(measure) for measure in measures
+        ]  # index of each model's measure
         self.measured = np.array(self.measure, dtype=np.int64)
 
         self.quality = np.array([micro(DEFAULT_QUALITY if m.quality is None else m.quality) for m in models], np.int64)
@@ -150,9 +152,11 @@ class Pool:
         worsts = self._worsts
         self.flat_dearest = [worst[0] if len(worst) == 1 else None for worst in worsts]
         """The highest token price; None if it depends on the input's length."""
-        self.worst = Columns.of([each[-1] if held else _UNPRICED for each, held in zip(worsts, self.held, strict=True)])
+        self.worst = Columns.of(
+            [worst[-1] if held else _UNPRICED for worst, held in zip(worsts, self.held, strict=True)]
+        )
         """The highest token prices for short inputs: uncached input is not always the most expensive."""
-        tiered = [row for row, each in enumerate(worsts) if len(each) > 1]
+        tiered = [row for row, worst in enumerate(worsts) if len(worst) > 1]
         self.tiered = np.array(tiered, dtype=np.int64)  # rows whose price depends on the input's length, shape (k,)
         self.first_tier = np.array([worsts[row][-2].above for row in tiered], dtype=np.int64)
         """The input tokens above which their price changes. Shape (k,)."""
@@ -160,8 +164,11 @@ class Pool:
         self.top: tuple[int, int] | None = None
         """The highest input and output token prices of all models; None if a model has no price."""
         if self.priced.all():
-            most = [each[0] for each in worsts]
-            self.top = max((each.input for each in most), default=0), max((each.output for each in most), default=0)
+            dearest = [worst[0] for worst in worsts]
+            self.top = (
+                max((price.input for price in dearest), default=0),
+                max((price.output for price in dearest), default=0),
+            )
 
     def _think(self) -> None:
         """Compute expected output and delays for the requested effort. With tools, models that cannot combine tools and
@@ -188,7 +195,7 @@ class Pool:
         self.least_p90 = [LEAST_P90 if able & brief == brief else BRIEF_TOKENS + 1 for able in self._ables]
         """The least output a budget must cover: some models refuse a smaller cap while they reason."""
         self.output_p90: list[int] = [  # prior of the output tokens a budget must cover
-            p90_of(*each) for each in zip(self.output, self.max_output, self.least_p90, strict=True)
+            p90_of(*figures) for figures in zip(self.output, self.max_output, self.least_p90, strict=True)
         ]
 
     def holds(self, day: str) -> bool:

@@ -100,27 +100,27 @@ class Way(NamedTuple):
     effort: ChangeSize
 
 
-def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid | None) -> NoCandidates:
-    """The error for a request that no model fits. ``laid`` is the policy already applied to it."""
-    forecast, search = board.forecast, Search(given, board, laid)
-    check, pool = FitCheck(given, forecast), forecast.pool
-    firsts = named_reasons(first := first_failures(given, check, eligible))
-    reasons = [set(reasons_of(row)) for row in failures(given, check, eligible)]
-    asked = given.models or search.asked  # the policy may exclude all models of the request
-    rows = [pool.row[model] for model in (pool.ids if asked is None else asked) if model in pool.row]
+def refusal(inputs: DecisionInput, board: Board, eligible: Eligible, applied_policy: Laid | None) -> NoCandidates:
+    """The error for a request that no model fits. ``applied_policy`` is the policy already applied to it."""
+    forecast, search = board.forecast, Search(inputs, board, applied_policy)
+    check, pool = FitCheck(inputs, forecast), forecast.pool
+    firsts = named_reasons(first := first_failures(inputs, check, eligible))
+    reasons = [set(reasons_of(row)) for row in failures(inputs, check, eligible)]
+    named_models = inputs.models or search.asked  # the policy may exclude all models of the request
+    rows = [pool.row[model] for model in (pool.ids if named_models is None else named_models) if model in pool.row]
     counts, unserved = count_reasons(first[rows]), ""
-    said = ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "none"
-    if given.models is not None and not given.models:
-        said = f"all, since {search.by} allows none of the request's models"
-    elif given.models is not None and len(given.models) <= NAMED:
+    rejections = ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "none"
+    if inputs.models is not None and not inputs.models:
+        rejections = f"all, since {search.by} allows none of the request's models"
+    elif inputs.models is not None and len(inputs.models) <= NAMED:
         ends = {row: f" since {pool.models[row].deprecated_at}" for row in rows if firsts[row] is Reason.DEPRECATED}
-        said = ", ".join(f"{pool.ids[row]} {firsts[row]}{ends.get(row, '')}" for row in rows)
+        rejections = ", ".join(f"{pool.ids[row]} {firsts[row]}{ends.get(row, '')}" for row in rows)
         lost = [pool.models[row].provider for row in rows if firsts[row] is Reason.PROVIDER_UNAVAILABLE]
-        variables = {name: each for name, each in board.boards.variables.items() if name in lost}
+        variables = {name: variable for name, variable in board.boards.variables.items() if name in lost}
         if variables:
-            found = sorted(variables, key=lost.index)
-            needed = " and ".join(variables[name] for name in found)
-            unserved = f"set {needed} in the environment to have the models of {' and '.join(found)}"
+            providers = sorted(variables, key=lost.index)
+            needed = " and ".join(variables[name] for name in providers)
+            unserved = f"set {needed} in the environment to have the models of {' and '.join(providers)}"
     ways = [way for row, why in enumerate(reasons) if (way := search.way(row, why)) is not None]
     way = min(ways, key=lambda way: way.effort, default=None)
     if way is None:
@@ -129,7 +129,7 @@ def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid |
         suggestion = f"{' and '.join(way.words)} to admit {way.model}" + (unserved and f"; or {unserved}")
     error = BudgetExceeded if any(why <= _BUDGET for why in reasons) else NoCandidates
     return error(
-        f"no model fits: {len(rows)} {'asked' if search.asked else 'considered'}, rejected: {said}; {suggestion}",
+        f"no model fits: {len(rows)} {'asked' if search.asked else 'considered'}, rejected: {rejections}; {suggestion}",
         detail={
             "rejected_candidates": [
                 {"model": pool.ids[row], "reason": str(firsts[row]), "estimated_cost_usd": check.worst_usd(row)}
@@ -141,19 +141,19 @@ def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid |
 
 
 def admission(
-    given: DecisionInput, board: Board, row: int, reasons: set[Reason], laid: Laid | None
+    inputs: DecisionInput, board: Board, row: int, reasons: set[Reason], applied_policy: Laid | None
 ) -> tuple[DecisionInput, str] | None:
     """The changed input that admits one row, and the change in words. None if no change does."""
-    way = Search(given, board, laid).way(row, reasons)
+    way = Search(inputs, board, applied_policy).way(row, reasons)
     if way is None:
         return None
-    said = " and ".join(way.words).removesuffix(",")
+    words = " and ".join(way.words).removesuffix(",")
     probe_at_ms = board.forecast.open.get(row)
     if probe_at_ms is not None:
         at = datetime.fromtimestamp(probe_at_ms / 1000, UTC).strftime("%H:%M:%S UTC")
-        said = f"{said} and " if said else ""
-        said += f"wait until {at}, when its circuit allows a probe call"
-    return way.decision_input, said
+        words = f"{words} and " if words else ""
+        words += f"wait until {at}, when its circuit allows a probe call"
+    return way.decision_input, words
 
 
 def reasons_of(row: BoolArray) -> list[Reason]:
@@ -165,11 +165,11 @@ class Search:
     """Searches for the smallest change of a request that a model can serve. Builds inputs that fit, then compares
     their ``ChangeSize``."""
 
-    def __init__(self, given: DecisionInput, board: Board, laid: Laid | None) -> None:
-        self.decision_input = given
+    def __init__(self, inputs: DecisionInput, board: Board, applied_policy: Laid | None) -> None:
+        self.decision_input = inputs
         self.forecast: Forecast = board.forecast
         self.known = Known(board.pool.models, board.boards.aliases)
-        self.published, self.asked = laid or Laid(_NO_POLICY, given.models)
+        self.published, self.asked = applied_policy or Laid(_NO_POLICY, inputs.models)
         self.policy = self.published.policy
         self.by = f"policy {self.policy.name!r}" if self.policy.name else "the policy"
 
@@ -177,104 +177,104 @@ class Search:
         """The best way to admit one row; None if there is none."""
         if reasons & _FIXED or self.forecast.pool.disabled[row]:
             return None
-        given, pool = self.decision_input, self.forecast.pool
-        models, floor, able = given.models, given.min_quality, int(pool.able[row])
+        inputs, pool = self.decision_input, self.forecast.pool
+        models, floor, able = inputs.models, inputs.min_quality, int(pool.able[row])
         if reasons & {Reason.WHITELIST, Reason.DISABLED}:  # a free-tier model must be named
             # a new whitelist must include the preferred models and fallbacks
-            models = tuple(dict.fromkeys((*(models or (*given.prefer, *(given.fallback or ()))), pool.ids[row])))
-        served, needs = pool.models[row].availability.regions, given.needs & able
-        lost = _without_dependent(given.needs & ~able, ~able)
+            models = tuple(dict.fromkeys((*(models or (*inputs.prefer, *(inputs.fallback or ()))), pool.ids[row])))
+        served, needs = pool.models[row].availability.regions, inputs.needs & able
+        lost = _without_dependent(inputs.needs & ~able, ~able)
         if lost & (THINKING & ~Need.REASONING_TOKENS):
             needs &= ~int(Need.REASONING)  # the model excludes some combination with reasoning: give up reasoning
-        if given.needs & ~able & Need.CALLER_URL:
+        if inputs.needs & ~able & Need.CALLER_URL:
             needs &= ~int(_URLS)  # nothing is sent by URL then
-        if given.needs & ~able & (Need.JSON_OBJECT | Need.JSON_SCHEMA):
+        if inputs.needs & ~able & (Need.JSON_OBJECT | Need.JSON_SCHEMA):
             needs &= ~int(Need.JSON)  # one JSON format does not replace the other
-        quality = int(pool.quality[row]) if given.quality is None else given.quality[row]
+        quality = int(pool.quality[row]) if inputs.quality is None else inputs.quality[row]
         changed = replace(
-            given,
+            inputs,
             models=models,
-            regions=tuple(region for region in given.regions if region in served),
+            regions=tuple(region for region in inputs.regions if region in served),
             needs=_without_dependent(needs, ~needs),
             min_quality=None if floor is None else min(floor, quality),
         )
-        named = _without(changed, given.needs & ~able)
+        named = _without(changed, inputs.needs & ~able)
         starts = [named, _without(named, int(Need.IMAGE))] if named.needs & Need.IMAGE else [named]
-        found: list[Way] = []
+        ways: list[Way] = []
         for start in starts:
             for fitted in _fit_window(start, self.forecast, row):
                 for limited in _fit_limits(fitted, self.forecast, row):
-                    found.append(way := self.as_way(row, limited))
+                    ways.append(way := self.as_way(row, limited))
                     effort = way.effort
                     if effort.changes <= 1 and not (effort.of_policy or effort.needs or effort.lost):
                         return way  # no other change is smaller
-        return min(found, key=lambda way: way.effort, default=None)
+        return min(ways, key=lambda way: way.effort, default=None)
 
     def as_way(self, row: int, changed: DecisionInput) -> Way:
         """The way that a changed input stands for, with its words and effort."""
-        given, forecast = self.decision_input, self.forecast
-        pool, check, named = forecast.pool, FitCheck(changed, forecast), changed.models != given.models
+        inputs, forecast = self.decision_input, self.forecast
+        pool, check, named = forecast.pool, FitCheck(changed, forecast), changed.models != inputs.models
         words = [*self._words(row, changed)]
         outside = any(of_policy for _, of_policy in words)
         late_ms = lost = 0
-        if changed.max_latency_ms != given.max_latency_ms:
-            late_ms = (changed.max_latency_ms or _MOST_MS) - (given.max_latency_ms or 0)
-        if changed.tokens.high != given.tokens.high:
+        if changed.max_latency_ms != inputs.max_latency_ms:
+            late_ms = (changed.max_latency_ms or _MOST_MS) - (inputs.max_latency_ms or 0)
+        if changed.tokens.high != inputs.tokens.high:
             lost += _MILLION - check.input(row)[2] * _MILLION // self._present(row, changed)
         if changed.max_output_tokens is not None:
-            lost += _MILLION - changed.max_output_tokens * _MILLION // (given.max_output_tokens or USUAL_OUTPUT)
+            lost += _MILLION - changed.max_output_tokens * _MILLION // (inputs.max_output_tokens or USUAL_OUTPUT)
         effort = ChangeSize(
             row in forecast.open,
             outside,
             named and bool(pool.free_tier[row]),
             named,
             len(words),
-            (given.needs & ~changed.needs).bit_count(),
-            (given.min_quality or 0) - (changed.min_quality or 0),
+            (inputs.needs & ~changed.needs).bit_count(),
+            (inputs.min_quality or 0) - (changed.min_quality or 0),
             late_ms,
             lost,
-            (changed.budget_tokens or 0) - (given.budget_tokens or 0),
+            (changed.budget_tokens or 0) - (inputs.budget_tokens or 0),
             check.worst_picos(row, check.high(row)) if pool.held[row] else 0,
             row,
         )
-        return Way(pool.ids[row], changed, tuple(said for said, _ in words), effort)
+        return Way(pool.ids[row], changed, tuple(phrase for phrase, _ in words), effort)
 
     def _words(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
         """For each changed field, the phrase and whether the policy must change."""
-        given, by, limits = self.decision_input, self.by, self.policy.budget or Budget()
-        if changed.models != given.models:
+        inputs, by, limits = self.decision_input, self.by, self.policy.budget or Budget()
+        if changed.models != inputs.models:
             yield from self._naming(row, changed)
-        if changed.regions != given.regions:
-            dropped = [region for region in given.regions if region not in changed.regions]
+        if changed.regions != inputs.regions:
+            dropped = [region for region in inputs.regions if region not in changed.regions]
             yield f"drop {', '.join(dropped)} from the regions of {by}", True
-        undone = given.needs & ~changed.needs
+        undone = inputs.needs & ~changed.needs
         undone = _without_dependent(undone, undone)
         for need in Need(undone & ~int(Need.CALLER_URL)):
             if not need & _URLS:
                 yield _NO_NEED[need], False
             elif not undone & _URLS & (need - 1):  # the first of the two stands for both
                 yield self._words_for_data(row, undone), False
-        if changed.min_quality != given.min_quality:
+        if changed.min_quality != inputs.min_quality:
             yield f"lower min_quality of {by} to {quality_text(changed.min_quality or 0)}", True
-        if changed.max_output_tokens != given.max_output_tokens:
-            verb = "set" if given.max_output_tokens is None else "lower"
+        if changed.max_output_tokens != inputs.max_output_tokens:
+            verb = "set" if inputs.max_output_tokens is None else "lower"
             yield f"{verb} params.max_output_tokens to {changed.max_output_tokens}", False
-        if changed.tokens.high != given.tokens.high:
+        if changed.tokens.high != inputs.tokens.high:
             left = FitCheck(changed, self.forecast).input(row)[2]
             yield f"shorten the input from {self._present(row, changed)} to {left} tokens", False
-        if (latency_ms := changed.max_latency_ms) != given.max_latency_ms:
+        if (latency_ms := changed.max_latency_ms) != inputs.max_latency_ms:
             verb, bound = ("drop", "") if latency_ms is None else ("raise", f" to {latency_ms}")
             yield f"{verb} max_latency_ms of {by}{bound}", True
-        if (tokens := changed.budget_tokens) != given.budget_tokens:
+        if (tokens := changed.budget_tokens) != inputs.budget_tokens:
             also = limits.max_tokens is not None and (tokens is None or tokens > limits.max_tokens)
             yield f"raise {BOTH['budget.max_tokens']} to {tokens}{f', also in {by},' if also else ''}", also
-        if (cost := changed.budget_nanos) != given.budget_nanos:
+        if (cost := changed.budget_nanos) != inputs.budget_nanos:
             most = None if limits.max_cost_usd is None else budget_nanos(limits.max_cost_usd)
             also = most is not None and (cost is None or cost > most)
-            said = "drop budget.max_cost_usd (or give the model a price: none is known)"
+            phrase = "drop budget.max_cost_usd (or give the model a price: none is known)"
             if cost is not None:
-                said = f"raise {BOTH['budget.max_cost_usd']} to {usd_text(cost)}"
-            yield f"{said}{f', also in {by},' if also else ''}", also
+                phrase = f"raise {BOTH['budget.max_cost_usd']} to {usd_text(cost)}"
+            yield f"{phrase}{f', also in {by},' if also else ''}", also
 
     def _words_for_data(self, row: int, undone: int) -> str:
         """The change from URLs to data, or of the provider if it is one that may not fetch them."""
@@ -288,8 +288,8 @@ class Search:
 
     def _present(self, row: int, changed: DecisionInput) -> int:
         """Input tokens that fill a row's window now, without the attachments the change drops."""
-        given = _without(self.decision_input, self.decision_input.needs & ~changed.needs)
-        return FitCheck(given, self.forecast).input(row)[2]
+        inputs = _without(self.decision_input, self.decision_input.needs & ~changed.needs)
+        return FitCheck(inputs, self.forecast).input(row)[2]
 
     def _naming(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
         """The changes that select the model: naming it in the request or policy, and dropping policy exclusions."""
@@ -315,18 +315,18 @@ class Search:
             yield f"drop {listed(missing)} from capabilities of {by}", True
 
 
-def _without(given: DecisionInput, lost: int) -> DecisionInput:
+def _without(inputs: DecisionInput, lost: int) -> DecisionInput:
     """The input without the images, files or audio whose needs are in ``lost``."""
     lost &= Need.IMAGE | Need.FILE | Need.AUDIO
     if not lost:
-        return given
-    kept = tuple(
-        each
-        for each in given.tokens.images
-        if (each.tokens and each.most) or not lost & (Need.FILE | Need.AUDIO if each.tokens else Need.IMAGE)
+        return inputs
+    images = tuple(
+        image
+        for image in inputs.tokens.images
+        if (image.tokens and image.most) or not lost & (Need.FILE | Need.AUDIO if image.tokens else Need.IMAGE)
     )
     return replace(
-        given, needs=_without_dependent(given.needs & ~lost, lost), tokens=replace(given.tokens, images=kept)
+        inputs, needs=_without_dependent(inputs.needs & ~lost, lost), tokens=replace(inputs.tokens, images=images)
     )
 
 
@@ -339,70 +339,70 @@ def _without_dependent(needs: int, lost: int) -> int:
     return needs if needs & _URLS else needs & ~int(Need.CALLER_URL)
 
 
-def _fit_window(given: DecisionInput, forecast: Forecast, row: int) -> Iterator[DecisionInput]:
+def _fit_window(inputs: DecisionInput, forecast: Forecast, row: int) -> Iterator[DecisionInput]:
     """The input itself if it fits the window; else variants with less output, shorter input, or both."""
-    pool, asked = forecast.pool, given.max_output_tokens
-    room, window, most = FitCheck(given, forecast).room(row), pool.window[row], pool.max_output[row]
-    wanted = forecast.output[row] if asked is None else asked
-    if wanted <= room and (asked is None or asked <= most):
-        yield given
+    pool, cap = forecast.pool, inputs.max_output_tokens
+    room, window, most = FitCheck(inputs, forecast).room(row), pool.window[row], pool.max_output[row]
+    wanted = forecast.output[row] if cap is None else cap
+    if wanted <= room and (cap is None or cap <= most):
+        yield inputs
         return
-    cap = most if asked is None else min(asked, most)
-    less = min(cap, room)
-    shapes: list[tuple[int | None, int | None]] = [(less, None)] if less >= min(cap, LEAST_OUTPUT) else []
-    if asked is None:
+    ceiling = most if cap is None else min(cap, most)
+    less = min(ceiling, room)
+    shapes: list[tuple[int | None, int | None]] = [(less, None)] if less >= min(ceiling, LEAST_OUTPUT) else []
+    if cap is None:
         shapes.insert(0, (None, window - wanted))
     else:
-        half = min(cap, window // 2)
-        shapes += [(asked, window - asked)] if asked <= most else []
+        half = min(ceiling, window // 2)
+        shapes += [(cap, window - cap)] if cap <= most else []
         shapes += [(half, window - half)]
     for output, tokens in shapes:
-        changed = replace(given, max_output_tokens=output)
+        changed = replace(inputs, max_output_tokens=output)
         fitted = changed if tokens is None else _cut(changed, forecast, row, tokens, 2)
         if fitted is not None:
             yield fitted
 
 
 def _cut(
-    given: DecisionInput, forecast: Forecast, row: int, tokens: int, figure: Literal[1, 2]
+    inputs: DecisionInput, forecast: Forecast, row: int, tokens: int, figure: Literal[1, 2]
 ) -> DecisionInput | None:
     """The input cut to ``tokens``, measured by this field of its ``Length``; None if no text would be left."""
-    measure, text = forecast.pool.measures[forecast.pool.measure[row]], replace(given.tokens, images=())
+    measure, text = forecast.pool.measures[forecast.pool.measure[row]], replace(inputs.tokens, images=())
     whole = length(text, measure)[figure]
-    part = tokens - (length(given.tokens, measure)[figure] - whole)
+    part = tokens - (length(inputs.tokens, measure)[figure] - whole)
     if not LEAST_INPUT <= part < whole:
         return None
     known = {name: getattr(text, name) for name in ("low", "high", "estimate", "o200k", "cl100k", "single")}
     cut = replace(text, **{name: count and count * part // whole for name, count in known.items()})
     if length(cut, measure)[2] < LEAST_INPUT:  # the expected length may lie far below the bound that was cut
         return None
-    return replace(given, tokens=replace(cut, images=given.tokens.images))
+    return replace(inputs, tokens=replace(cut, images=inputs.tokens.images))
 
 
-def _fit_limits(given: DecisionInput, forecast: Forecast, row: int) -> Iterator[DecisionInput]:
+def _fit_limits(inputs: DecisionInput, forecast: Forecast, row: int) -> Iterator[DecisionInput]:
     """Variants that fit the budgets and latency limit: raised limits, or less output or input, then raised limits."""
-    raised = _raised(given, forecast, row)
+    raised = _raised(inputs, forecast, row)
     yield raised
-    if raised is given:
+    if raised is inputs:
         return
-    pool, check = forecast.pool, FitCheck(given, forecast)
+    pool, check = forecast.pool, FitCheck(inputs, forecast)
     high, outputs = check.high(row), []
     affordable = high  # input tokens the budgets cover beside the output
-    if given.budget_tokens is not None:
-        outputs.append(given.budget_tokens - high)
-        affordable = min(high, given.budget_tokens - check.held_output(row))
+    if inputs.budget_tokens is not None:
+        outputs.append(inputs.budget_tokens - high)
+        affordable = min(high, inputs.budget_tokens - check.held_output(row))
     if check.budget_picos is not None:
         lengths = range(1, affordable + 1)
         affordable = bisect_right(lengths, check.budget_picos, key=lambda tokens: check.worst_picos(row, tokens))
-    if given.budget_nanos is not None and pool.held[row]:
-        outputs.append(affordable_output(pool.dearest(row, high), high, given.budget_nanos))
-    if given.max_latency_ms is not None:
-        outputs.append(forecast.output_within(row, given.max_latency_ms, given.workload or USUAL))
-    most = min(given.max_output_tokens or pool.max_output[row], check.room(row), pool.max_output[row])
+    if inputs.budget_nanos is not None and pool.held[row]:
+        outputs.append(affordable_output(pool.dearest(row, high), high, inputs.budget_nanos))
+    if inputs.max_latency_ms is not None:
+        outputs.append(forecast.output_within(row, inputs.max_latency_ms, inputs.workload or USUAL))
+    most = min(inputs.max_output_tokens or pool.max_output[row], check.room(row), pool.max_output[row])
     for output in outputs:
-        if least_output(pool, row) <= output <= most and output != given.max_output_tokens:
-            yield _raised(replace(given, max_output_tokens=output), forecast, row)
-    shorter = _cut(given, forecast, row, affordable, 1)
+        if least_output(pool, row) <= output <= most and output != inputs.max_output_tokens:
+            yield _raised(replace(inputs, max_output_tokens=output), forecast, row)
+    shorter = _cut(inputs, forecast, row, affordable, 1)
     if shorter is not None:
         yield _raised(shorter, forecast, row)
 
@@ -413,18 +413,18 @@ def least_output(pool: Pool, row: int) -> int:
     return LEAST_OUTPUT + (pool.dials.thought(THINKING_TOKENS) if thinks else 0)
 
 
-def _raised(given: DecisionInput, forecast: Forecast, row: int) -> DecisionInput:
+def _raised(inputs: DecisionInput, forecast: Forecast, row: int) -> DecisionInput:
     """The input with its limits raised to what the model needs."""
-    check, cap, ceiling = FitCheck(given, forecast), given.max_output_tokens, given.max_latency_ms
+    check, cap, ceiling = (FitCheck(inputs, forecast), inputs.max_output_tokens, inputs.max_latency_ms)
     high = check.high(row)
     tokens, worst = high + check.held_output(row), nanos(check.worst_picos(row, high))
     cap = None if cap is None else class_size(size_class(cap))
-    latency_ms = forecast.expected_ms(row, cap, given.workload or USUAL)
+    latency_ms = forecast.expected_ms(row, cap, inputs.workload or USUAL)
     raised: dict[str, int | None] = {}
     if ceiling is not None and latency_ms > ceiling:
         raised["max_latency_ms"] = latency_ms if latency_ms <= _MOST_MS else None
-    if given.budget_tokens is not None and tokens > given.budget_tokens:
+    if inputs.budget_tokens is not None and tokens > inputs.budget_tokens:
         raised["budget_tokens"] = tokens
-    if given.budget_nanos is not None and worst > given.budget_nanos:
+    if inputs.budget_nanos is not None and worst > inputs.budget_nanos:
         raised["budget_nanos"] = sayable(worst) if forecast.pool.held[row] else None
-    return replace(given, **raised) if raised else given
+    return replace(inputs, **raised) if raised else inputs

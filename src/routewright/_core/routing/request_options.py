@@ -57,12 +57,12 @@ class RequestOptions(NamedTuple):
             return ()
         if not (self.hour or self.audio):
             return prices
-        most = []
+        held_prices = []
         for price in prices:
-            given = price.input if price.audio is None or not self.audio else max(price.input, price.audio)
-            written = max(price.written, hour_price(price) if self.hour else 0)
-            most.append(price._replace(input=given, written=written))
-        return tuple(most)
+            input_picos = price.input if price.audio is None or not self.audio else max(price.input, price.audio)
+            written_picos = max(price.written, hour_price(price) if self.hour else 0)
+            held_prices.append(price._replace(input=input_picos, written=written_picos))
+        return tuple(held_prices)
 
 
 PLAIN = RequestOptions()
@@ -85,9 +85,9 @@ class Requirements(NamedTuple):
         return [param for need, param in WISHES.items() if ignored & need] if ignored else []
 
 
-def request_options_of(given: DecisionInput | Requirements) -> RequestOptions:
+def request_options_of(inputs: DecisionInput | Requirements) -> RequestOptions:
     """The dials of a request."""
-    needs, wishes, effort, bound = given.needs, given.wishes, given.effort, given.thinking_tokens
+    needs, wishes, effort, bound = (inputs.needs, inputs.wishes, inputs.effort, inputs.thinking_tokens)
     if not (wishes or effort or bound or needs & (_AUDIO | _TOOLS)):
         return PLAIN
     return RequestOptions(
@@ -95,7 +95,7 @@ def request_options_of(given: DecisionInput | Requirements) -> RequestOptions:
         None if bound is None else 1 << max(bound - 1, 0).bit_length(),
         "flex" if wishes & _FLEX else "priority" if wishes & _PRIORITY else "",
         bool(wishes & _MARKS),
-        given.hour_cache,
+        inputs.hour_cache,
         bool(needs & _AUDIO),
         bool(needs & _TOOLS) and effort is None and bound is None,
     )

@@ -128,18 +128,18 @@ class PolicyCheck(Struct, frozen=True, kw_only=True):
         return [loss.provider for loss in self.losses if loss.model is None]
 
 
-def why_not(given: DecisionInput, board: Board, model: str, laid: Laid | None = None) -> WhyNot:
-    """Explain why ``model`` is not chosen for an input with counted tokens. ``laid`` is the policy applied to it. Takes
-    about 0.1 s, since it decides some fifty times."""
+def why_not(inputs: DecisionInput, board: Board, model: str, applied_policy: Laid | None = None) -> WhyNot:
+    """Explain why ``model`` is not chosen for an input with counted tokens, to which ``applied_policy`` was applied.
+    Takes about 0.1 s, since it decides some fifty times."""
     forecast = board.forecast
     row = forecast.pool.row[model]
-    order, check = board.order(given), FitCheck(given, forecast)
-    fit = [key[-1] for key in fitting(given, board, order, check)]
-    failed = reasons_of(failures(given, check, order.eligible)[row])
-    admitted, words = given, None
+    order, check = board.order(inputs), FitCheck(inputs, forecast)
+    fit = [key[-1] for key in fitting(inputs, board, order, check)]
+    failed = reasons_of(failures(inputs, check, order.eligible)[row])
+    admitted, words = inputs, None
     if failed:
-        admitted, words = admission(given, board, row, set(failed), laid) or (given, None)
-    winner = _chosen(given, board)
+        admitted, words = admission(inputs, board, row, set(failed), applied_policy) or (inputs, None)
+    winner = _chosen(inputs, board)
     hopeless = bool(failed) and words is None
     wins = not hopeless and _chosen(admitted, board) == model
     return WhyNot(
@@ -147,48 +147,48 @@ def why_not(given: DecisionInput, board: Board, model: str, laid: Laid | None = 
         chosen=winner,
         place=fit.index(row) + 1 if row in fit else None,
         fitting=len(fit),
-        is_preferred=winner in given.prefer,
+        is_preferred=winner in inputs.prefer,
         rejected_by=tuple(failed),
         admission=words,
         wins_then=bool(failed) and wins,
-        changes=() if hopeless or wins else tuple(_changes(admitted, board, row, laid)),
+        changes=() if hopeless or wins else tuple(_changes(admitted, board, row, applied_policy)),
     )
 
 
-def _chosen(given: DecisionInput, board: Board) -> str | None:
+def _chosen(inputs: DecisionInput, board: Board) -> str | None:
     try:
-        return decide(given, board).legs[0].id
+        return decide(inputs, board).legs[0].id
     except NoCandidates:
         return None
 
 
-def _changes(given: DecisionInput, board: Board, row: int, laid: Laid | None) -> Iterator[Change]:
+def _changes(inputs: DecisionInput, board: Board, row: int, applied_policy: Laid | None) -> Iterator[Change]:
     """Try each lever by itself, the caller's own first."""
     model = board.forecast.pool.models[row]
-    others = tuple(each for each in given.prefer if each != model.id)
-    if _chosen(replace(given, models=(model.id,), prefer=()), board) == model.id:
-        said = f"models names it alone: [{model.id!r}]"
-        yield Change("models", f"{said}, and prefer no other" if others else said)
-    if _chosen(replace(given, prefer=(model.id, *others)), board) == model.id:
+    others = tuple(preferred for preferred in inputs.prefer if preferred != model.id)
+    if _chosen(replace(inputs, models=(model.id,), prefer=()), board) == model.id:
+        text = f"models names it alone: [{model.id!r}]"
+        yield Change("models", f"{text}, and prefer no other" if others else text)
+    if _chosen(replace(inputs, prefer=(model.id, *others)), board) == model.id:
         yield Change("prefer", f"prefer names it first: {[model.id, *others]}")
     directions = [
         f"goal={goal} strategy={strategy}"
         for strategy, goals in WEIGHTS.items()
         for goal in goals
-        if _chosen(replace(given, goal=goal, strategy=strategy, weights=None), board) == model.id
+        if _chosen(replace(inputs, goal=goal, strategy=strategy, weights=None), board) == model.id
     ]
     if directions:
-        policy = None if laid is None else laid.published.policy
+        policy = None if applied_policy is None else applied_policy.published.policy
         by_policy = policy is not None and (policy.goal, policy.strategy, policy.weights) != (None, None, None)
         director = f"policy {policy.name!r}" if policy is not None and by_policy else "the request"
         yield Change("goal", f"{director} asks for {', or '.join(directions)}")
-    late_ms = _latency_ms(given, board, row)
-    if late_ms > given.timeout_ms and _chosen(replace(given, timeout_ms=late_ms), board) == model.id:
+    late_ms = _latency_ms(inputs, board, row)
+    if late_ms > inputs.timeout_ms and _chosen(replace(inputs, timeout_ms=late_ms), board) == model.id:
         yield Change("timeout_ms", f"timeout_ms is at least {late_ms}, as long as it is expected to take", late_ms)
-    yield from _changes_of_model(given, board, model)
+    yield from _changes_of_model(inputs, board, model)
 
 
-def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Iterator[Change]:
+def _changes_of_model(inputs: DecisionInput, board: Board, model: Model) -> Iterator[Change]:
     """The smallest improvement of each of the model's own figures that makes it win."""
     forecast, row = board.forecast, board.pool.row[model.id]
     listed = board.pool.models[row].pricing_per_1m
@@ -202,39 +202,39 @@ def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Itera
 
     def better(lacking: int) -> tuple[DecisionInput, Board]:
         quality = (HUNDREDTHS - lacking) / HUNDREDTHS
-        if given.quality is None:
-            return given, _board_with(board, replace(model, quality=quality))
-        return replace(given, quality=(*given.quality[:row], micro(quality), *given.quality[row + 1 :])), board
+        if inputs.quality is None:
+            return inputs, _board_with(board, replace(model, quality=quality))
+        return replace(inputs, quality=(*inputs.quality[:row], micro(quality), *inputs.quality[row + 1 :])), board
 
     def faster(parts: int) -> tuple[DecisionInput, Board]:
         ttft_ms, us_per_token = (column[row] * parts // PARTS for column in (forecast.ttft_ms, forecast.us_per_token))
-        return given, _board_in(board, model.id, ttft_ms=ttft_ms, us_per_token=us_per_token)
+        return inputs, _board_in(board, model.id, ttft_ms=ttft_ms, us_per_token=us_per_token)
 
     def steadier(lacking: int) -> tuple[DecisionInput, Board]:
-        return given, _board_in(board, model.id, stability=PARTS - lacking)
+        return inputs, _board_in(board, model.id, stability=PARTS - lacking)
 
     if listed is not None:
 
         def cheaper(parts: int) -> tuple[DecisionInput, Board]:
             changed = replace(model, pricing_per_1m=_scaled(listed, parts), price_changes=None)
-            return given, _board_with(board, changed)
+            return inputs, _board_with(board, changed)
 
         parts = largest(PARTS - 1, cheaper)
         if parts is not None:
             price = _scaled(listed, parts)
             # all digits: rounded up, the model would lose
             usd_in, usd_out = (usd_text(round(usd * NANOS_PER_USD)) for usd in (price.input_usd, price.output_usd))
-            said = f"its prices are at most {parts / 10:g} % of what they are: "
-            said += f"${usd_in} in and ${usd_out} out per million tokens"
-            yield Change("prices", said if parts else "it costs nothing", parts / PARTS)
-    present = int(board.pool.quality[row]) if given.quality is None else given.quality[row]
+            text = f"its prices are at most {parts / 10:g} % of what they are: "
+            text += f"${usd_in} in and ${usd_out} out per million tokens"
+            yield Change("prices", text if parts else "it costs nothing", parts / PARTS)
+    present = int(board.pool.quality[row]) if inputs.quality is None else inputs.quality[row]
     lacking = largest(HUNDREDTHS - 1 - present * HUNDREDTHS // MICRO, better)
     if lacking is not None:
         quality = (HUNDREDTHS - lacking) / HUNDREDTHS
         yield Change("quality", f"its quality is at least {quality:.2f}, not {present / MICRO:.3g}", quality)
     parts = largest(PARTS - 1, faster)
     if parts is not None:
-        fast_s, slow_s = (_latency_ms(given, each, row) / 1000 for each in (faster(parts)[1], board))
+        fast_s, slow_s = (_latency_ms(inputs, world_board, row) / 1000 for world_board in (faster(parts)[1], board))
         yield Change("latency", f"its answers take at most {fast_s:g} s, not {slow_s:g} s", fast_s)
     present = forecast.stability[row]
     lacking = largest(PARTS - 1 - present, steadier)
@@ -243,33 +243,33 @@ def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Itera
         yield Change("stability", f"at least {share:.1%} of its calls succeed, not {present / PARTS:.1%}", share)
 
 
-def _latency_ms(given: DecisionInput, board: Board, row: int) -> int:
+def _latency_ms(inputs: DecisionInput, board: Board, row: int) -> int:
     """The expected time to the whole answer."""
-    return board.order(given).key(board.forecast, row)[3]
+    return board.order(inputs).key(board.forecast, row)[3]
 
 
-def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
+def check(inputs: DecisionInput, board: Board, applied_policy: Laid) -> PolicyCheck:
     """Check a policy with one request: an input with counted tokens and the policy applied."""
-    snapshot, pool = laid.published, board.forecast.pool
+    snapshot, pool = applied_policy.published, board.forecast.pool
     policy = snapshot.policy
     allowed = len(pool) if snapshot.models is None else len(snapshot.models)
-    said = PolicyCheck(policy=policy.name, id=policy.id, version=snapshot.version, allowed=allowed)
+    result = PolicyCheck(policy=policy.name, id=policy.id, version=snapshot.version, allowed=allowed)
     try:
-        plan = decide(given, board, laid)
+        plan = decide(inputs, board, applied_policy)
     except NoCandidates as error:
-        return replace(said, problem=error.message)
-    check, decision, first = FitCheck(given, board.forecast), Decision(plan, given, board), plan.legs[0]
-    rows = [key[-1] for key in fitting(given, board, board.order(given), check)] or [leg.row for leg in plan.legs]
+        return replace(result, problem=error.message)
+    check, decision, first = (FitCheck(inputs, board.forecast), Decision(plan, inputs, board), plan.legs[0])
+    rows = [key[-1] for key in fitting(inputs, board, board.order(inputs), check)] or [leg.row for leg in plan.legs]
     models = [pool.models[leg.row] for leg in plan.legs]
     left = [
-        replace(each, availability=Availability("unavailable", each.availability.regions))
-        if each.provider == first.provider
-        else each
-        for each in pool.models
+        replace(model, availability=Availability("unavailable", model.availability.regions))
+        if model.provider == first.provider
+        else model
+        for model in pool.models
     ]
     ends = [ModelEnd(model.id, model.deprecated_at) for model in models if model.deprecated_at is not None]
     return replace(
-        said,
+        result,
         fitting=len(rows),
         model=decision.model,
         chain=tuple(decision.chain),
@@ -278,8 +278,8 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
         fallback_affordable=decision.fallback_affordable,
         losses=tuple(
             # losing another provider does not change the first choice: ranks are independent
-            ProviderLoss(each, _chosen(given, board.with_models(left)) if each == first.provider else first.id)
-            for each in sorted({pool.provider[row] for row in rows})
+            ProviderLoss(provider, _chosen(inputs, board.with_models(left)) if provider == first.provider else first.id)
+            for provider in sorted({pool.provider[row] for row in rows})
         ),
         ends=tuple(sorted(ends, key=lambda end: end.deprecated_at)),
     )

@@ -282,8 +282,8 @@ def count_request(
         for text in texts:
             count: object = counter.count(text, encoding)
             if not isinstance(count, int) or count < 0:
-                said = f"{counter!r} counted {count!r} tokens in {encoding}"
-                raise ValueError(f"{said}; TokenCounter.count must return a whole number, 0 or more")
+                description = f"{counter!r} counted {count!r} tokens in {encoding}"
+                raise ValueError(f"{description}; TokenCounter.count must return a whole number, 0 or more")
             tokens += int(count)
         counts[encoding] = min(max(tokens, bounds.low), bounds.high)  # a wrong counter must not break a budget
     o200k, cl100k = counts.get("o200k_base"), counts.get("cl100k_base")
@@ -341,10 +341,10 @@ def length(bounds: TokenBounds, measure: Measure) -> Length:
     return text[0] + low, text[1] + most, text[2] + filling_of(bounds.images, rules)
 
 
-def within_window(found: Length, window: int | None) -> Length:
+def within_window(input_length: Length, window: int | None) -> Length:
     """The length with unbounded attachments limited by the model's declared window."""
-    low, most, filling = found
-    return (low, max(window, filling), filling) if most >= UNBOUNDED and window is not None else found
+    low, most, filling = input_length
+    return (low, max(window, filling), filling) if most >= UNBOUNDED and window is not None else input_length
 
 
 def _is_unbroken(text: str) -> bool:

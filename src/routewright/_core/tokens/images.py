@@ -213,17 +213,17 @@ def filling_of(images: Iterable[Images], rules: tuple[Rule, ...]) -> int:
 def estimate_of(images: Iterable[Images]) -> int:
     """Estimated tokens of all images, by a median rule, for scores."""
     total = 0
-    for each in images:
-        size = each.tokens or ESTIMATE
-        if each.width:
-            size = _MEDIAN.tokens(each.width, each.height, each.detail)[1]
-        total += each.count * size
+    for image in images:
+        size = image.tokens or ESTIMATE
+        if image.width:
+            size = _MEDIAN.tokens(image.width, image.height, image.detail)[1]
+        total += image.count * size
     return total
 
 
 def images_of(messages: Iterable[Message]) -> tuple[Images, ...]:
     """The images, files, audio and reasoning of a prompt. Equal ones are counted together, in order of appearance."""
-    found: dict[Images, int] = {}
+    counts: dict[Images, int] = {}
     thought = 0
     for message in messages:
         if message.reasoning is not None:
@@ -233,20 +233,20 @@ def images_of(messages: Iterable[Message]) -> tuple[Images, ...]:
                 if isinstance(part, ImagePart):
                     width, height = size_of(part.image_url.url) or (0, 0)
                     image = Images(width, height, part.image_url.detail or "auto")
-                    if image not in found and len(found) >= MOST_SIZES:
+                    if image not in counts and len(counts) >= MOST_SIZES:
                         image = Images(0, 0, image.detail)
-                    found[image] = found.get(image, 0) + 1
+                    counts[image] = counts.get(image, 0) + 1
                 elif isinstance(part, FilePart):
                     data = part.file.file_data
                     pages = len(data) // PAGE_CHARACTERS + 1 if data[:5].lower() == "data:" else SOME_PAGES
                     file = Images(tokens=pages * PAGE_TOKENS)
-                    found[file] = found.get(file, 0) + 1
+                    counts[file] = counts.get(file, 0) + 1
                 elif isinstance(part, AudioPart):
                     heard = Images(tokens=len(part.input_audio.data) // AUDIO_CHARACTERS[part.input_audio.format] + 1)
-                    found[heard] = found.get(heard, 0) + 1
+                    counts[heard] = counts.get(heard, 0) + 1
     if thought:
-        found[Images(tokens=max(1, thought // THOUGHT_BYTES), most=thought)] = 1
-    return tuple(replace(each, count=count) for each, count in found.items())
+        counts[Images(tokens=max(1, thought // THOUGHT_BYTES), most=thought)] = 1
+    return tuple(replace(image, count=count) for image, count in counts.items())
 
 
 def size_of(url: str) -> tuple[int, int] | None:
