@@ -744,8 +744,8 @@ def not_offered() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "chat-door": lambda: _door_table(VendorCall(_doors.OF_COMPLETIONS, openai.PASSED, openai.REFUSED)),
-    "responses-door": lambda: _door_table(VendorCall(_doors.OF_RESPONSES, responses.PASSED, responses.REFUSED)),
+    "chat-door": lambda: _door_table(VendorCall(_doors.OF_COMPLETIONS, openai.PASSTHROUGH, openai.REFUSALS)),
+    "responses-door": lambda: _door_table(VendorCall(_doors.OF_RESPONSES, responses.PASSTHROUGH, responses.REFUSALS)),
     "anthropic-door": lambda: _door_table(VendorCall(_doors.OF_MESSAGES, _doors.MESSAGES_PASSED, {})),
     "not-offered": not_offered,
     **_agents.PARTS,

@@ -13,7 +13,7 @@ import pytest
 from routewright import Caller, Router
 from routewright.server import AccessLog, create_app
 from routewright.server.access_log import LONGEST_ADDRESS
-from routewright.server.errors import Refusal, refused
+from routewright.server.errors import Refusal, refuse
 from routewright.server.routes import ENDPOINTS
 
 from .asking import ask
@@ -147,9 +147,9 @@ async def test_no_line_is_built_if_the_logger_is_off(monkeypatch: pytest.MonkeyP
 
 
 def test_a_refused_connection_is_a_line_with_the_same_fields(lines: Lines) -> None:
-    told = refused(Refusal.TOO_LARGE, "192.0.2.7", [])
+    told = refuse(Refusal.TOO_LARGE, "192.0.2.7", [])
     for log, more in ((AccessLog(), []), (AccessLog(client=True), ["client"])):
-        log.refused(told)
+        log.on_refusal(told)
         line = lines.last
         assert [*line] == [*FIELDS, *more]
         assert (line["status"], line["code"], line["bytes"]) == (431, "headers_too_large", len(told.response))

@@ -269,7 +269,7 @@ async def test_metrics_have_prometheus_format() -> None:
 async def test_given_metrics_are_the_ones_served() -> None:
     router = Router.sandbox()
     metrics = Metrics(router)
-    metrics._made["cost"].labels("house/m", "production").inc(42)
+    metrics._metrics["cost"].labels("house/m", "production").inc(42)
     assert b"} 42.0" in (await ask(create_admin(router, metrics=metrics), "/metrics")).body
 
 

@@ -18,7 +18,7 @@ from routewright.backends.storage.memory import MemoryStorage
 from routewright.errors import UpstreamFailed
 from routewright.server import create_app
 from routewright.server import metrics as metrics_of_a_router
-from routewright.server.errors import Refusal, refused
+from routewright.server.errors import Refusal, refuse
 from routewright.server.metrics import FIGURES, Metrics
 from routewright.testing import FakeClock
 from routewright.wire import FallbackDict, ModelSpan
@@ -161,7 +161,7 @@ def test_a_failing_hook_is_counted_once() -> None:
 @table("refusal", Refusal)
 def test_a_refused_connection_is_counted(refusal: Refusal) -> None:
     metrics = Metrics(Router.sandbox())
-    metrics.refused(refused(refusal, None, []))
+    metrics.on_refusal(refuse(refusal, None, []))
     reason, status = refusal.name.lower(), str(refusal.kind.status)
     assert of(told(metrics), "http_refusals_total", reason=reason, status=status) == 1
 

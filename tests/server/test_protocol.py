@@ -16,7 +16,7 @@ import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright.server.errors import Refusal, Refused
+from routewright.server.errors import Refusal, RefusedClient
 from routewright.server.http_limits import ConnectionLimits
 from routewright.server.http_protocol import ENDING, OBSERVERS, BoundedProtocol
 from tests.tables import table
@@ -154,7 +154,7 @@ def test_an_invalid_request_gets_one_answer_and_the_connection_closes(port: int,
 
 
 def test_observers_are_called_for_refused_clients(port: int) -> None:
-    told: list[Refused] = []
+    told: list[RefusedClient] = []
     state = _servers[-1].lifespan.state
     state[OBSERVERS] = [told.append]
     try:

@@ -13,7 +13,7 @@ from routewright.server import create_app
 from routewright.server.anthropic import MessageCall, MessageFrames, message_of
 from routewright.server.openai import ChatCall, ChunkFrames, completion_of
 from routewright.server.vendor_call import CallFrames
-from routewright.server.vendor_requests import Known, packed
+from routewright.server.vendor_requests import Directory, pack
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import (
     Delta,
@@ -202,7 +202,7 @@ def test_chat_completions_have_reasoning_beside_the_answer() -> None:
     message = completion_of(answer(reasoning=THOUGHT))["choices"][0]["message"]
     assert message["reasoning_content"] == "Hm."
     assert message["reasoning_details"] == [
-        {"type": "reasoning.encrypted", "format": "routewright", "index": 0, "data": packed(THOUGHT)}
+        {"type": "reasoning.encrypted", "format": "routewright", "index": 0, "data": pack(THOUGHT)}
     ]
     assert "reasoning_content" not in completion_of(answer())["choices"][0]["message"]
 
@@ -237,7 +237,7 @@ def test_chunks_have_reasoning_before_the_answer() -> None:
 def messages(*events: Any, reads: bool = True) -> list[Any]:
     exchange, stream = begun()
     prepared: Any = SimpleNamespace(stream=lambda: stream, tokens=SimpleNamespace(estimate=1))
-    reading = MessageCall(Known({}, list))
+    reading = MessageCall(Directory({}, list))
     reading.shows_thought = reads
     return events_of(MessageFrames(exchange, prepared, reading), *events)
 
@@ -284,7 +284,7 @@ def test_reasoning_between_texts_and_calls_keeps_its_place() -> None:
     kinds = ["thinking", "text", "thinking", "tool_use", "thinking", "text", "tool_use"]
     assert [block["type"] for block in content] == kinds
     assert all("at" not in block for block in content)
-    reading = MessageCall(Known({}, list))
+    reading = MessageCall(Directory({}, list))
     body = {"model": "auto", "max_tokens": 9, "messages": [HI, {"role": "assistant", "content": content}]}
     turn = reading.decode(json.dumps(body).encode()).messages[1]
     assert turn.reasoning == Reasoning("anthropic", items)
@@ -301,6 +301,6 @@ def test_reasoning_between_texts_and_calls_keeps_its_place() -> None:
     ],
 )
 def test_messages_show_reasoning_with_thinking_or_tools(fields: dict[str, Any], reads: bool) -> None:
-    reading = MessageCall(Known({}, list))
+    reading = MessageCall(Directory({}, list))
     reading.decode(json.dumps({"model": "auto", "max_tokens": 9, "messages": [HI], **fields}).encode())
     assert reading.shows_thought is reads

@@ -11,7 +11,7 @@ from docs._doors import OF_COMPLETIONS, OF_MESSAGES
 from openai.types.chat import ChatCompletionContentPartParam, ChatCompletionMessageParam, ChatCompletionToolUnionParam
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
-from routewright.server.openai import PASSED, REFUSED
+from routewright.server.openai import PASSTHROUGH, REFUSALS
 
 from .test_words import APP, BODY, HI
 from .wire import Client, ask, scope_of
@@ -43,7 +43,9 @@ def ignored(answer: Client) -> list[str]:
     [
         *(
             (OPENAI_AT, name)
-            for name in sorted({*CompletionCreateParamsBase.__annotations__} - OF_COMPLETIONS - PASSED - {*REFUSED})
+            for name in sorted(
+                {*CompletionCreateParamsBase.__annotations__} - OF_COMPLETIONS - PASSTHROUGH - {*REFUSALS}
+            )
         ),
         *(
             (ANTHROPIC_AT, name)

@@ -12,15 +12,15 @@ from routewright.server.fields import Ignored
 from routewright.server.vendor_requests import (
     FIELD,
     PLACES,
-    Known,
+    Directory,
     ModelNotFound,
-    Wishes,
+    RoutingOptions,
     Words,
-    packed,
+    add_options,
+    pack,
     places_of,
-    unpacked,
-    wished,
-    wishes_of,
+    read_options,
+    unpack,
 )
 from routewright.wire import Goal, Reasoning, RouteRequest
 from tests.tables import table
@@ -33,7 +33,7 @@ WORDS = Words(PLACES, "GET /models")
 HI = RouteRequest([Message("user", "Hi")])
 KNOWN = {id: id for id in ("openai/gpt-4o", "openai/gpt-4o-mini", "anthropic/claude-x", "mine")}
 MODELS = [Model(id=id, provider=id.partition("/")[0], provider_model_id=id.partition("/")[2]) for id in KNOWN]
-ALL = Known(KNOWN, lambda: MODELS)
+ALL = Directory(KNOWN, lambda: MODELS)
 
 
 @table(
@@ -52,7 +52,7 @@ ALL = Known(KNOWN, lambda: MODELS)
 )
 def test_the_forms_of_model(model: str, field: str, value: Any) -> None:
     id = ALL.id_of(model, "openai", "GET /models")
-    assert getattr(wished(HI, id, "openai", Wishes(), KNOWN), field) == value
+    assert getattr(add_options(HI, id, "openai", RoutingOptions(), KNOWN), field) == value
 
 
 @table("model", ["unheard-of", "claude-x", "openai/gpt-5o", "autos", "aut:cost"])
@@ -62,8 +62,8 @@ def test_an_unknown_model_is_not_found(model: str) -> None:
 
 
 def test_a_named_model_is_followed_by_those_of_its_fallback() -> None:
-    wishes = Wishes(fallback=Fallback(models=["gpt-4o-mini", "mine"], max_retries=0))
-    found = wished(HI, "openai/gpt-4o", "openai", wishes, KNOWN)
+    wishes = RoutingOptions(fallback=Fallback(models=["gpt-4o-mini", "mine"], max_retries=0))
+    found = add_options(HI, "openai/gpt-4o", "openai", wishes, KNOWN)
     assert (found.models, found.prefer) == (["openai/gpt-4o", "openai/gpt-4o-mini", "mine"], "openai/gpt-4o")
     assert found.fallback == Fallback(models=["openai/gpt-4o-mini", "mine"], max_retries=0)
     assert places_of("openai/gpt-4o", wishes.fallback) == {
@@ -71,37 +71,37 @@ def test_a_named_model_is_followed_by_those_of_its_fallback() -> None:
         "models[1]": "routewright.fallback.models[0]",
         "models[2]": "routewright.fallback.models[1]",
     }
-    assert wished(HI, "openai/gpt-4o", "openai", Wishes(fallback=Fallback(models=[])), KNOWN).models == [
+    assert add_options(HI, "openai/gpt-4o", "openai", RoutingOptions(fallback=Fallback(models=[])), KNOWN).models == [
         "openai/gpt-4o"
     ]
 
 
 def test_the_field_routewright_sets_fields_of_the_request() -> None:
-    wishes = wishes_of({"budget": {"maxCostUsd": 0.5}, "strategy": "balanced", "timeout_ms": 900}, WORDS)
-    found = wished(HI, "auto:cost", "openai", wishes, KNOWN)
+    wishes = read_options({"budget": {"maxCostUsd": 0.5}, "strategy": "balanced", "timeout_ms": 900}, WORDS)
+    found = add_options(HI, "auto:cost", "openai", wishes, KNOWN)
     assert (found.budget, found.goal, found.timeout_ms) == (Budget(max_cost_usd=0.5), "cost", 900)
 
 
 @table(
     ("model", "wishes"),
     [
-        ("auto:quality", Wishes(goal="cost")),
-        ("policy:a", Wishes(policy_id="b")),
-        ("openai/gpt-4o", Wishes(models=["mine"])),
-        ("openai/gpt-4o", Wishes(models=["mine"], fallback=Fallback(models=["mine"]))),
-        ("auto:speed", Wishes()),
-        ("auto:", Wishes()),
+        ("auto:quality", RoutingOptions(goal="cost")),
+        ("policy:a", RoutingOptions(policy_id="b")),
+        ("openai/gpt-4o", RoutingOptions(models=["mine"])),
+        ("openai/gpt-4o", RoutingOptions(models=["mine"], fallback=Fallback(models=["mine"]))),
+        ("auto:speed", RoutingOptions()),
+        ("auto:", RoutingOptions()),
     ],
 )
-def test_a_model_that_contradicts_the_options_is_refused(model: str, wishes: Wishes) -> None:
+def test_a_model_that_contradicts_the_options_is_refused(model: str, wishes: RoutingOptions) -> None:
     with pytest.raises(ValidationFailed, match="model: "):
-        wished(HI, model, "openai", wishes, KNOWN)
+        add_options(HI, model, "openai", wishes, KNOWN)
 
 
 @table("given", [[], "fast", {"budgets": {}}, {"goal": "speed"}, {"budget": {"max_cost_usd": 1}}])
 def test_an_unknown_option_is_refused_at_its_path(given: Any) -> None:
     with pytest.raises(ValidationFailed, match=FIELD):
-        wishes_of(given, WORDS)
+        read_options(given, WORDS)
 
 
 DOORS = ["/openai/v1/chat/completions", "/anthropic/v1/messages", "/openai/v1/responses"]
@@ -147,10 +147,10 @@ def test_vendor_fields_are_ignored_if_another_vendor_serves() -> None:
 @table("junk", [None, 5, "", "gAAAAB", "bm90IGpzb24=", "e30=", "W1tbW1tb", "*" * 40])
 def test_only_reasoning_packed_here_is_unpacked(junk: Any) -> None:
     thought = Reasoning("google", [{"signature": "é", "n": 1}], "Hm.")
-    assert unpacked(packed(thought)) == Reasoning("google", [{"signature": "é", "n": 1}])
-    assert unpacked(junk) is None
+    assert unpack(pack(thought)) == Reasoning("google", [{"signature": "é", "n": 1}])
+    assert unpack(junk) is None
 
 
 def test_auto_names_have_the_goals_of_the_request() -> None:
     for goal in get_args(Goal):
-        assert wished(HI, f"auto:{goal}", "openai", Wishes(), KNOWN).goal == goal
+        assert add_options(HI, f"auto:{goal}", "openai", RoutingOptions(), KNOWN).goal == goal

@@ -12,7 +12,7 @@ from routewright import Caller, Router
 from routewright.errors import Problem, RouterError, RouterTimeoutError, ValidationFailed
 from routewright.server import anthropic, create_app, openai, responses
 from routewright.server.anthropic import MessageFrames
-from routewright.server.vendor_requests import PLACES, Known, Wishes, Words, places_of
+from routewright.server.vendor_requests import PLACES, Directory, RoutingOptions, Words, places_of
 from routewright.testing import FakeClock
 
 from .wire import ask, scope_of
@@ -141,8 +141,8 @@ async def test_a_wrong_value_is_refused_at_the_clients_field(at: str, fields: di
 
 
 def test_every_field_has_a_case() -> None:
-    assert WISHES.keys() == {*Wishes.__struct_fields__}
-    assert OPENAI.keys() == OF_COMPLETIONS | openai.REFUSED.keys()
+    assert WISHES.keys() == {*RoutingOptions.__struct_fields__}
+    assert OPENAI.keys() == OF_COMPLETIONS | openai.REFUSALS.keys()
     assert ANTHROPIC.keys() == OF_MESSAGES
     assert RESPONSES.keys() == OF_RESPONSES
 
@@ -176,7 +176,7 @@ async def test_suggestions_name_the_clients_fields(at: str, fields: dict[str, An
     ("wishes", "hint"),
     [
         ({"gaol": 1}, "did you mean 'goal'?"),
-        ({"zzzz": 1}, f"known: {', '.join(Wishes.__struct_fields__)}"),
+        ({"zzzz": 1}, f"known: {', '.join(RoutingOptions.__struct_fields__)}"),
         ({"fallback": {"model": ["a"]}}, "did you mean 'models'?"),
         ({"max_tokens": 1}, "'max_tokens' caps the answer, 'routewright.budget.maxTokens' the whole call"),
         ({"temperature": 1}, "it is 'temperature' here"),
@@ -213,7 +213,7 @@ def test_merged_messages_are_named_by_their_original_path() -> None:
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}, {"type": "text", "text": "So?"}]}]}"""
-    reading = anthropic.MessageCall(Known({}, list))
+    reading = anthropic.MessageCall(Directory({}, list))
     made = reading.decode(body)
     assert reading.words is not None
     assert [reading.words.path(f"messages[{place}].content[0]") for place in range(len(made.messages))] == [
@@ -250,10 +250,10 @@ def test_the_clients_values_are_not_translated() -> None:
 def test_an_error_that_ends_a_stream_names_the_clients_fields() -> None:
     idle = SimpleNamespace(request_id="req_1", clock=FakeClock(), expect_text=lambda: None)
     prepared = SimpleNamespace(stream=lambda: idle, tokens=SimpleNamespace(estimate=0))
-    reading = anthropic.MessageCall(Known({}, list))
+    reading = anthropic.MessageCall(Directory({}, list))
     reading.words = anthropic.WORDS
     frames = MessageFrames(cast("Any", idle), cast("Any", prepared), reading)
-    assert b"no answer within routewright.timeout_ms=5" in frames.last_words(
+    assert b"no answer within routewright.timeout_ms=5" in frames.error_frame(
         RouterTimeoutError("no answer within timeout_ms=5")
     )
 

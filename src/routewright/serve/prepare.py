@@ -20,7 +20,7 @@ from routewright.console import SECRET, Console
 from routewright.errors import Problem, ValidationFailed
 from routewright.protocols import LocalStorage
 from routewright.router import Router
-from routewright.server.app import checked_origins
+from routewright.server.app import check_origins
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.settings import SystemClock
 from routewright.storage import is_postgres, open_cache, open_coordination, open_storage, url_of
@@ -148,7 +148,7 @@ def _check(plan: Plan, file: ServeFile) -> None:
         raise ValidationFailed.of(Problem("telemetry.otel", problem, "run: pip install 'routewright[otel]'"))
     if plan.otel:
         exporter("traces"), exporter("metrics")
-    checked_origins(plan.cors_origins, "cors_origins")
+    check_origins(plan.cors_origins, "cors_origins")
     with _renamed("HttpLimits", "http"), _renamed("ConnectionLimits", "connections"):
         HttpLimits(**plan.http)
         ConnectionLimits(**plan.connections)

@@ -91,12 +91,12 @@ class WorkerConfig(Config):
     def load(self) -> None:
         """Load the library. Called in the worker."""
         from .parts import server_context
-        from .worker import Worker, protocol_of
+        from .worker import WorkerApp, protocol_of
 
         if (supervisor := parent_process()) is not None:
             threading.Thread(target=_end_after, args=(supervisor,), daemon=True).start()
         plan, tls = self.plan, self.plan.tls
-        self.app = lambda: Worker(plan, self.administration)
+        self.app = lambda: WorkerApp(plan, self.administration)
         self.http = protocol_of(plan)
         if tls is not None:
             self.ssl_context_factory = lambda config, default: server_context(tls)

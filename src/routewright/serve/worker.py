@@ -21,7 +21,7 @@ from routewright.router import Router
 from routewright.server.access_log import AccessLog
 from routewright.server.admin import Admin, create_admin
 from routewright.server.app import App, create_app
-from routewright.server.errors import Refused
+from routewright.server.errors import RefusedClient
 from routewright.server.exchange import Receive, Scope, Send
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.server.http_protocol import ENDING, OBSERVERS, BoundedProtocol
@@ -30,7 +30,7 @@ from .parts import opened
 from .plan import Plan
 from .processes import METRICS_FOLDER
 
-LAST_WORDS_S = 2.0
+ERROR_SEND_S = 2.0
 """How long cancelled requests may take to send their error."""
 OPERATORS = 32
 """Connections of the administrator."""
@@ -39,7 +39,7 @@ OTHER_FILES = 256
 _log = logging.getLogger("routewright.serve")
 
 
-class Worker:
+class WorkerApp:
     """An ASGI application. Its lifespan opens the Router, and closes it when requests have ended."""
 
     def __init__(self, plan: Plan, administration: socket | None) -> None:
@@ -78,11 +78,13 @@ class Worker:
             await send({"type": "lifespan.startup.complete"})
             await receive()
             if self._running:
-                await asyncio.wait(self._running, timeout=LAST_WORDS_S)
+                await asyncio.wait(self._running, timeout=ERROR_SEND_S)
             await app.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
-    def _applications(self, router: Router, console: Console) -> tuple[App, Admin, Sequence[Callable[[Refused], None]]]:
+    def _applications(
+        self, router: Router, console: Console
+    ) -> tuple[App, Admin, Sequence[Callable[[RefusedClient], None]]]:
         """The applications of clients and of the administrator, and the observers of refused clients."""
         plan, metrics = self._plan, None
         observers: list[Any] = [AccessLog(client=True)] if plan.access_log else []
@@ -103,7 +105,7 @@ class Worker:
             cors_origins=plan.cors_origins,
             health=plan.health,
         )
-        return app, create_admin(router, metrics=metrics), [each.refused for each in observers]
+        return app, create_admin(router, metrics=metrics), [observer.on_refusal for observer in observers]
 
 
 def announce_end(state: dict[str, Any]) -> None:

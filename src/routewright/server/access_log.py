@@ -9,7 +9,7 @@ from routewright.wire import JsonObject
 from routewright.wire.account import without_keys
 from routewright.wire.timestamps import timestamp
 
-from .errors import Refused
+from .errors import RefusedClient
 from .exchange import Exchange
 
 _FIELDS = "time method endpoint status code duration_ms bytes request_id trace_id account key_id environment"
@@ -35,9 +35,9 @@ class AccessLog:
         if not _log.isEnabledFor(logging.INFO):
             return
         caller, client = exchange.caller, exchange.scope.get("client")
-        told = {
+        fields = {
             "time": timestamp(exchange.clock.time()),
-            "method": exchange.known_method,
+            "method": exchange.method_label,
             "endpoint": exchange.endpoint,
             "status": exchange.final_status,
             "code": exchange.code,
@@ -49,24 +49,24 @@ class AccessLog:
             "key_id": None if caller is None else caller.key_id,
             "environment": None if caller is None else caller.environment,
         }
-        self._write(told, client[0][:LONGEST_ADDRESS] if client else None)
+        self._write(fields, client[0][:LONGEST_ADDRESS] if client else None)
 
-    def refused(self, refused: Refused) -> None:
+    def on_refusal(self, client: RefusedClient) -> None:
         """Log a client that was refused before it sent a valid request."""
         if not _log.isEnabledFor(logging.INFO):
             return
-        kind = refused.refusal.kind
-        told = {
-            "time": timestamp(refused.at),
+        kind = client.refusal.kind
+        fields = {
+            "time": timestamp(client.at),
             "status": kind.status,
             "code": kind.code,
-            "bytes": len(refused.response),
-            "request_id": refused.request_id,
+            "bytes": len(client.response),
+            "request_id": client.request_id,
         }
-        self._write({**_NOTHING, **told}, refused.client)
+        self._write({**_NOTHING, **fields}, client.client)
 
-    def _write(self, told: JsonObject, client: str | None) -> None:
+    def _write(self, fields: JsonObject, client: str | None) -> None:
         if self._client:
-            told["client"] = client
-        line = json.dumps(told, separators=(",", ":"))  # ASCII, since several characters break lines
+            fields["client"] = client
+        line = json.dumps(fields, separators=(",", ":"))  # ASCII, since several characters break lines
         _log.info("%s", without_keys(line) if "sk_" in line else line)

@@ -26,7 +26,7 @@ READY_S = 2.0
 MOST_READY_S = 60.0
 
 
-class Said(NamedTuple):
+class Reply(NamedTuple):
     """An answer."""
 
     status: int
@@ -42,7 +42,7 @@ class Admin:
         self._metrics = metrics
         self._router = router
         self._ready_s = ready_s
-        self.addresses: Mapping[str, Callable[[], Awaitable[Said]]] = {
+        self.addresses: Mapping[str, Callable[[], Awaitable[Reply]]] = {
             "/healthz": self._health,
             "/readyz": self._ready,
             "/metrics": self._figures,
@@ -62,42 +62,42 @@ class Admin:
         root: str = scope.get("root_path", "").rstrip("/")
         serve = self.addresses.get(scope["path"].removeprefix(root))
         if serve is None:
-            said = _told(404, error=f"not found; available are {', '.join(self.addresses)}")
+            reply = _json_reply(404, error=f"not found; available are {', '.join(self.addresses)}")
         elif scope["method"] not in ("GET", "HEAD"):
-            said = _told(405, error="this address takes GET")
+            reply = _json_reply(405, error="this address takes GET")
         else:
-            said = await serve()
+            reply = await serve()
         headers = [
-            (b"content-type", said.content_type),
-            (b"content-length", b"%d" % len(said.body)),
+            (b"content-type", reply.content_type),
+            (b"content-length", b"%d" % len(reply.body)),
             (b"cache-control", b"no-store"),
             (b"x-content-type-options", b"nosniff"),
         ]
-        if said.status == 405:
+        if reply.status == 405:
             headers.append((b"allow", b"GET, HEAD"))
-        await send({"type": "http.response.start", "status": said.status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else said.body})
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else reply.body})
 
-    async def _health(self) -> Said:
+    async def _health(self) -> Reply:
         """200 while the process runs."""
-        return _told(200, status="ok")
+        return _json_reply(200, status="ok")
 
-    async def _ready(self) -> Said:
+    async def _ready(self) -> Reply:
         """200 if the Router is open and its storage can be read and written in time, else 503 with the problem."""
         problem = await self._router.problem(within_s=self._ready_s)
         if problem is not None:
-            return _told(503, status="unavailable", problem=problem, means="requests are refused or wait")
-        lacks = self._router.degraded
-        return _told(200, status="ok") if lacks is None else _told(200, status="degraded", problem=lacks)
+            return _json_reply(503, status="unavailable", problem=problem, means="requests are refused or wait")
+        lack = self._router.degraded
+        return _json_reply(200, status="ok") if lack is None else _json_reply(200, status="degraded", problem=lack)
 
-    async def _figures(self) -> Said:
+    async def _figures(self) -> Reply:
         """Metrics for Prometheus; 404 without the extra `metrics`."""
         if isinstance(self._metrics, str):
-            return _told(404, error=self._metrics)
+            return _json_reply(404, error=self._metrics)
         from .metrics import CONTENT_TYPE  # installed, since there are metrics
 
         body = await anyio.to_thread.run_sync(self._metrics.render)
-        return Said(200, body, CONTENT_TYPE.encode())
+        return Reply(200, body, CONTENT_TYPE.encode())
 
 
 def create_admin(router: Router, *, metrics: Metrics | None = None, ready_s: float = READY_S) -> Admin:
@@ -107,8 +107,8 @@ def create_admin(router: Router, *, metrics: Metrics | None = None, ready_s: flo
 
     ``metrics``: the ``Metrics`` that observe the main application. Without them only calls are counted; without the
     extra ``metrics`` nothing is. ``ready_s``: how long reading and writing the storage may take."""
-    given: object = ready_s
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= MOST_READY_S:
+    seconds: object = ready_s
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MOST_READY_S:
         hint = f"take a number of seconds above 0, at most {MOST_READY_S:g}"
         raise ValidationFailed.of(Problem("ready_s", f"is {shown(ready_s)}", hint))
     if metrics is not None:
@@ -120,5 +120,5 @@ def create_admin(router: Router, *, metrics: Metrics | None = None, ready_s: flo
     return Admin(router, Metrics(router), ready_s)
 
 
-def _told(code: int, /, **words: str) -> Said:
-    return Said(code, msgspec.json.encode(words))
+def _json_reply(code: int, /, **fields: str) -> Reply:
+    return Reply(code, msgspec.json.encode(fields))

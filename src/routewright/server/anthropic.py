@@ -23,8 +23,8 @@ from .endpoints import Service, released
 from .errors import fit
 from .exchange import Exchange, while_connected
 from .fields import Fields, wrong
-from .vendor_call import Block, BlockFrames, VendorCall, answer, asked, framed, input_of, model_at
-from .vendor_requests import EFFORTS, PLACES, Words, chooses, content_of, joined_thoughts, mark_of, packed, unpacked
+from .vendor_call import Block, BlockFrames, VendorCall, answer, asked, encode_event, input_of, model_at
+from .vendor_requests import EFFORTS, PLACES, Words, chooses, content_of, join_thoughts, mark_of, pack, unpack
 
 MESSAGES = "/anthropic/v1/messages"
 COUNT_TOKENS = "/anthropic/v1/messages/count_tokens"
@@ -59,8 +59,8 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
     vendor_call = MessageCall()
     vendor_call.capped = False
     async with asked(service, exchange, vendor_call, COUNT_TOKENS) as prepared:
-        named = None if chooses(vendor_call.model) else vendor_call.model
-        count = await while_connected(exchange, partial(prepared.count_tokens, named))
+        model_id = None if chooses(vendor_call.model) else vendor_call.model
+        count = await while_connected(exchange, partial(prepared.count_tokens, model_id))
     low, high = count.low, count.high
     headers = {
         "X-Routewright-Model": count.model,
@@ -73,17 +73,17 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
 async def models(service: Service, exchange: Exchange) -> None:
     """The callable models."""
     caller = await MessageCall().caller(service, exchange, "models:read")
-    known = [_listed(each) for each in service.router.models(caller=caller)]
-    first, last = (known[0]["id"], known[-1]["id"]) if known else (None, None)
-    await exchange.json({"data": known, "has_more": False, "first_id": first, "last_id": last})
+    entries = [_listing(model) for model in service.router.models(caller=caller)]
+    first_id, last_id = (entries[0]["id"], entries[-1]["id"]) if entries else (None, None)
+    await exchange.json({"data": entries, "has_more": False, "first_id": first_id, "last_id": last_id})
 
 
 async def model(service: Service, exchange: Exchange) -> None:
     """One model, by any of its names."""
-    await exchange.json(_listed(await model_at(service, exchange, MessageCall())))
+    await exchange.json(_listing(await model_at(service, exchange, MessageCall())))
 
 
-def _listed(model: wire.Model) -> JsonObject:
+def _listing(model: wire.Model) -> JsonObject:
     created = datetime.fromtimestamp(released(model.released_at), UTC)
     return {
         "type": "model",
@@ -122,15 +122,15 @@ class MessageCall(VendorCall):
             raise AuthenticationFailed("x-api-key and Authorization have different API keys; send only one")
         return await service.auth.caller(exchange, scope, key=f"Bearer {key}")
 
-    def whole(self, response: wire.RouteResponse) -> JsonObject:
+    def answer_of(self, response: wire.RouteResponse) -> JsonObject:
         """An answer as a message."""
         return message_of(response, shows_thought=self.shows_thought)
 
     def read(self, fields: Fields) -> wire.RouteRequest:
         """Make a request from the fields of a body."""
-        said = self._said(fields)
-        self.turns = [place for place, _ in said]
-        tools, choice = [_tool(each) for each in fields.each("tools")], fields.inner("tool_choice")
+        messages = self._read_messages(fields)
+        self.turns = [path for path, _ in messages]
+        tools, choice = [_tool(tool) for tool in fields.objects("tools")], fields.inner("tool_choice")
         serial = choice.get("disable_parallel_tool_use", bool)
         config, thinking = fields.inner("output_config"), fields.inner("thinking")
         self.shows_thought = bool(tools) or (bool(thinking) and thinking.peek("type") != "disabled")
@@ -144,7 +144,7 @@ class MessageCall(VendorCall):
         hint = "send the longest answer in tokens"
         cap = fields.need("max_tokens", float, hint) if self.capped else fields.get("max_tokens", float)
         return wire.RouteRequest(
-            messages=[message for _, message in said],
+            messages=[message for _, message in messages],
             tools=tools or None,
             tool_choice=_choice(choice, tools),
             params=wire.Params(
@@ -162,21 +162,21 @@ class MessageCall(VendorCall):
             stream=fields.get("stream", bool) or False,
         )
 
-    def _said(self, fields: Fields) -> list[Placed]:
+    def _read_messages(self, fields: Fields) -> list[PathAndMessage]:
         """``system`` and ``messages``. A ``cache_control`` of the body marks the last part that can have it."""
-        system, turns = _system(fields.content("system")), fields.each("messages")
+        system, turns = _system(fields.content("system")), fields.objects("messages")
         if not turns:
             raise wrong("messages", "must hold at least one message", example("messages"))
-        said = [*system, *(each for turn in turns for each in _messages(turn))]
+        messages = [*system, *(entry for turn in turns for entry in _messages(turn))]
         mark = mark_of(fields)
-        for number, (place, message) in reversed([*enumerate(said)] if mark else []):
+        for number, (path, message) in reversed([*enumerate(messages)] if mark else []):
             content = message.content
             parts: list[wire.Part] = [wire.TextPart(content)] if isinstance(content, str) else content or []
             if parts and wire.text_of(parts[-1]):
                 parts = [*parts[:-1], replace(parts[-1], cache_control=mark)]
-                said[number] = place, replace(message, content=parts)
+                messages[number] = path, replace(message, content=parts)
                 break
-        return said
+        return messages
 
     def _form(self, form: Fields, older: Fields) -> JsonObject | None:
         """The ``response_format`` of ``output_config.format``, or of ``output_format``, its older name."""
@@ -195,24 +195,24 @@ class MessageCall(VendorCall):
 
 def _reasoning(thinking: Fields, config: Fields) -> wire.Effort | wire.ReasoningBudget | None:
     """The reasoning effort of ``thinking`` and ``output_config.effort``."""
-    effort = config.may_be("effort", _EFFORTS)
-    asked = None if effort is None else EFFORTS[effort]
+    word = config.may_be("effort", _EFFORTS)
+    effort = None if word is None else EFFORTS[word]
     if not thinking:
-        return asked
+        return effort
     kind = thinking.one_of("type", ("enabled", "adaptive", "disabled"))
     thinking.forget("display")  # readable reasoning is always sent
     if kind == "enabled":
         hint = "send a number of tokens, or type 'adaptive'"
         return wire.ReasoningBudget(thinking.need("budget_tokens", float, hint))
     thinking.forget("budget_tokens")
-    return "none" if kind == "disabled" else asked or "high"
+    return "none" if kind == "disabled" else effort or "high"
 
 
-def _stops(given: list[Any] | None) -> list[str] | None:
-    for at, each in enumerate(given or ()):
-        if not isinstance(each, str) or not each:
-            raise wrong(f"stop_sequences[{at}]", "must be a non-empty string", "for example 'END'")
-    return given or None
+def _stops(stops: list[Any] | None) -> list[str] | None:
+    for index, stop in enumerate(stops or ()):
+        if not isinstance(stop, str) or not stop:
+            raise wrong(f"stop_sequences[{index}]", "must be a non-empty string", "for example 'END'")
+    return stops or None
 
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -257,7 +257,7 @@ PDF = "application/pdf"
 FAILED = "The tool failed"
 """Precedes the result of a failed tool, since route requests have no field for it."""
 
-Placed = tuple[str, wire.Message]
+PathAndMessage = tuple[str, wire.Message]
 """A message and its path in the body."""
 
 
@@ -266,13 +266,13 @@ class _Turn(Struct):
 
     parts: list[wire.Part] = field(default_factory=list)
     calls: list[wire.ToolCall] = field(default_factory=list)
-    results: list[Placed] = field(default_factory=list)
+    results: list[PathAndMessage] = field(default_factory=list)
     thoughts: list[wire.Reasoning] = field(default_factory=list)
 
 
-def _system(given: str | list[Fields] | None) -> list[Placed]:
+def _system(system: str | list[Fields] | None) -> list[PathAndMessage]:
     parts: list[wire.Part] = (
-        [wire.TextPart(given)] if isinstance(given, str) else _read(given or [], "system", "'system'").parts
+        [wire.TextPart(system)] if isinstance(system, str) else _read(system or [], "system", "'system'").parts
     )
     parts = [part for part in parts if wire.text_of(part)]
     is_marked = any(part.cache_control is not None for part in parts)
@@ -280,23 +280,23 @@ def _system(given: str | list[Fields] | None) -> list[Placed]:
     return [("system", wire.Message("system", content))] if parts else []
 
 
-def _messages(fields: Fields) -> list[Placed]:
+def _messages(fields: Fields) -> list[PathAndMessage]:
     """One turn as messages. Raises ``ValidationFailed``."""
     role = cast("wire.Role", fields.one_of("role", ("user", "assistant", "system")))
-    given = fields.content("content")
-    if given is None:
+    blocks = fields.content("content")
+    if blocks is None:
         raise fields.wrong("content", "is missing", "send a string or an array of blocks")
-    if isinstance(given, str):
-        return [(fields.path, wire.Message(role, given))]
-    if not given and role != "assistant":
+    if isinstance(blocks, str):
+        return [(fields.path, wire.Message(role, blocks))]
+    if not blocks and role != "assistant":
         raise fields.wrong("content", "must hold at least one block", "send a text")
-    turn = _read(given, role, f"a message of role {role!r}")
+    turn = _read(blocks, role, f"a message of role {role!r}")
     if not turn.parts and not turn.calls:
         return turn.results  # a turn of reasoning alone is not sent
-    foreign = [each for each in turn.thoughts if each.provider != VENDOR]
-    thought = joined_thoughts(foreign or turn.thoughts)
-    said = wire.Message(role, content_of(turn.parts), tool_calls=turn.calls or None, reasoning=thought)
-    return [*turn.results, (fields.path, said)]
+    foreign = [piece for piece in turn.thoughts if piece.provider != VENDOR]
+    thought = join_thoughts(foreign or turn.thoughts)
+    message = wire.Message(role, content_of(turn.parts), tool_calls=turn.calls or None, reasoning=thought)
+    return [*turn.results, (fields.path, message)]
 
 
 _BLOCKS = {
@@ -308,12 +308,12 @@ _BLOCKS = {
 """Supported blocks by role, and in the result of a tool."""
 
 
-def _read(given: list[Fields], role: str, where: str) -> _Turn:
+def _read(blocks: list[Fields], role: str, where: str) -> _Turn:
     """Read the blocks of a content. ``where``: its place, for errors."""
-    turn, known = _Turn(), _BLOCKS[role]
-    for kind, block in [(each.need("type", str), each) for each in given]:
-        if kind not in known:
-            hint = f"supported: {', '.join(map(repr, known))}; describe it in a text block"
+    turn, kinds = _Turn(), _BLOCKS[role]
+    for kind, block in [(entry.need("type", str), entry) for entry in blocks]:
+        if kind not in kinds:
+            hint = f"supported: {', '.join(map(repr, kinds))}; describe it in a text block"
             raise block.wrong("type", f"is {shown(kind)}, which is not supported in {where}", hint)
         match kind:
             case "text":
@@ -343,9 +343,9 @@ def _read(given: list[Fields], role: str, where: str) -> _Turn:
             case _:  # reasoning: Anthropic's unchanged, others' as packed by us
                 names = ("thinking", "signature") if kind == "thinking" else ("data",)
                 sent = {"type": kind, **{name: block.need(name, str) for name in names}}
-                before = [sum(len(wire.text_of(part)) for part in turn.parts), len(turn.calls)]
-                own = wire.Reasoning(VENDOR, [sent | ({_AT: before} if any(before) else {})])
-                turn.thoughts.append(unpacked(sent[names[-1]]) or own)
+                position = [sum(len(wire.text_of(part)) for part in turn.parts), len(turn.calls)]
+                thought = wire.Reasoning(VENDOR, [sent | ({_AT: position} if any(position) else {})])
+                turn.thoughts.append(unpack(sent[names[-1]]) or thought)
     return turn
 
 
@@ -361,14 +361,14 @@ def _address(source: Fields, media: tuple[str, ...], kinds: str) -> str:
 
 def _result(block: Fields) -> wire.Message:
     """The message of a ``tool_result``."""
-    id, given, mark = block.text("tool_use_id"), block.content("content"), mark_of(block)
-    parts: list[wire.Part] = [wire.TextPart(given)] if isinstance(given, str) else []
-    if isinstance(given, list):
-        parts = _read(given, "tool", "the result of a tool").parts
+    id, raw, mark = block.text("tool_use_id"), block.content("content"), mark_of(block)
+    parts: list[wire.Part] = [wire.TextPart(raw)] if isinstance(raw, str) else []
+    if isinstance(raw, list):
+        parts = _read(raw, "tool", "the result of a tool").parts
     if block.get("is_error", bool):
         match parts:
-            case [wire.TextPart(said), *rest] if said:
-                parts = [wire.TextPart(f"{FAILED}: {said}"), *rest]
+            case [wire.TextPart(text), *rest] if text:
+                parts = [wire.TextPart(f"{FAILED}: {text}"), *rest]
             case _:
                 parts = [wire.TextPart(f"{FAILED}."), *parts]
     if mark is not None and parts:
@@ -392,26 +392,26 @@ def message_of(response: wire.RouteResponse, *, shows_thought: bool = False) -> 
     text, content, calls = response.output, list[JsonObject](), list[JsonObject]()
     for call in response.tool_calls or ():
         arguments = call.function.arguments
-        given = input_of(arguments)
-        calls.append(_used(call.id, call.function.name, {UNREAD: arguments} if given is None else given))
-    said = called = 0
+        tree = input_of(arguments)
+        calls.append(_tool_block(call.id, call.function.name, {UNREAD: arguments} if tree is None else tree))
+    text_end = call_end = 0
     for block in blocks_of(response.reasoning) if shows_thought and response.reasoning is not None else ():
         chars, count = block.get(_AT) or (0, 0)
-        content += [_said(text[said:chars])] if chars > said else []
-        content += [*calls[called:count], _without_place(block)]
-        said, called = max(said, chars), max(called, count)
-    content += [_said(text[said:])] if text[said:] else []
-    content += calls[called:]
+        content += [_text_block(text[text_end:chars])] if chars > text_end else []
+        content += [*calls[call_end:count], _without_place(block)]
+        text_end, call_end = max(text_end, chars), max(call_end, count)
+    content += [_text_block(text[text_end:])] if text[text_end:] else []
+    content += calls[call_end:]
     usage = _usage_of(response.routing.tokens)
     return _message(response.trace_id, response.routing.selected_model, content, _stop_reason(response), usage)
 
 
-def _said(text: str) -> JsonObject:
+def _text_block(text: str) -> JsonObject:
     return {"type": "text", "text": text}
 
 
-def _used(id: str, name: str, given: JsonObject) -> JsonObject:
-    return {"type": "tool_use", "id": id, "name": name, "input": given}
+def _tool_block(id: str, name: str, tree: JsonObject) -> JsonObject:
+    return {"type": "tool_use", "id": id, "name": name, "input": tree}
 
 
 def _without_place(block: JsonObject) -> JsonObject:
@@ -423,8 +423,8 @@ def blocks_of(reasoning: wire.Reasoning) -> list[JsonObject]:
     if reasoning.provider == VENDOR:
         return reasoning.items
     if reasoning.text:
-        return [{"type": "thinking", "thinking": reasoning.text, "signature": packed(reasoning)}]
-    return [{"type": "redacted_thinking", "data": packed(reasoning)}] if reasoning.items else []
+        return [{"type": "thinking", "thinking": reasoning.text, "signature": pack(reasoning)}]
+    return [{"type": "redacted_thinking", "data": pack(reasoning)}] if reasoning.items else []
 
 
 def _message(
@@ -469,37 +469,37 @@ class MessageFrames(BlockFrames):
     def _thoughts(self, reasoning: wire.Reasoning) -> Iterable[JsonObject]:
         return map(_without_place, blocks_of(reasoning) if self._vendor_call.shows_thought else ())
 
-    def _begun(self) -> Iterator[bytes]:
+    def _begin_answer(self) -> Iterator[bytes]:
         usage = _usage_of(wire.Tokens(self._prepared.tokens.estimate))  # corrected at the end
         yield _event("message_start", message=_message(self.trace_id, self.model, [], None, usage))
 
-    def _opened(self, block: Block) -> Iterator[bytes]:
-        begun = _said("") if block.kind == "text" else _used(block.id, block.name, {})
+    def _begin_block(self, block: Block) -> Iterator[bytes]:
+        opening = _text_block("") if block.kind == "text" else _tool_block(block.id, block.name, {})
         deltas: list[tuple[str, str]] = []
         if block.kind == "thought":
-            begun = block.thought
-            if begun.get("type") == "thinking":
-                deltas = [(name, begun.get(name, "")) for name in ("thinking", "signature")]
-                begun = begun | {"thinking": "", "signature": ""}
-        yield _event("content_block_start", index=block.index, content_block=begun)
+            opening = block.thought
+            if opening.get("type") == "thinking":
+                deltas = [(name, opening.get(name, "")) for name in ("thinking", "signature")]
+                opening = opening | {"thinking": "", "signature": ""}
+        yield _event("content_block_start", index=block.index, content_block=opening)
         for name, piece in deltas:
             if piece or name == "signature":
                 yield _delta(block, name, **{name: piece})
 
-    def _grew(self, block: Block, piece: str) -> bytes:
+    def _extend_block(self, block: Block, piece: str) -> bytes:
         kind, name = ("text", "text") if block.kind == "text" else ("input_json", "partial_json")
         return _delta(block, kind, **{name: piece})
 
-    def _ended(self, block: Block) -> Iterator[bytes]:
+    def _end_block(self, block: Block) -> Iterator[bytes]:
         yield _event("content_block_stop", index=block.index)
 
-    def _completed(self, response: wire.RouteResponse) -> Iterator[bytes]:
+    def _end_answer(self, response: wire.RouteResponse) -> Iterator[bytes]:
         delta = {"stop_reason": _stop_reason(response), "stop_sequence": None}
         yield _event("message_delta", delta=delta, usage=_usage_of(response.routing.tokens))
         yield _event("message_stop")
 
-    def _failed(self, error: RouterError) -> bytes:
-        return framed("error", body(error))
+    def _encode_error(self, error: RouterError) -> bytes:
+        return encode_event("error", body(error))
 
 
 def _delta(block: Block, kind: str, **piece: str) -> bytes:
@@ -507,7 +507,7 @@ def _delta(block: Block, kind: str, **piece: str) -> bytes:
 
 
 def _event(name: str, **data: object) -> bytes:
-    return framed(name, _encode({"type": name, **data}))
+    return encode_event(name, _encode({"type": name, **data}))
 
 
 # Errors. Statuses are our own, so that clients raise the class that belongs to each.
@@ -531,5 +531,5 @@ def body(error: RouterError) -> bytes:
     """The body of an error response, with our code and detail in ``details``, and API keys masked."""
     kind = TYPES.get(error.status, TYPES[400] if error.status < 500 else "api_error")
     trace = {} if error.trace_id is None else {"trace_id": error.trace_id}
-    said = {"type": kind, "message": error.message, "details": {**error.detail, "error_code": error.code, **trace}}
-    return fit(_encode({"type": "error", "error": said, "request_id": error.request_id}))
+    fields = {"type": kind, "message": error.message, "details": {**error.detail, "error_code": error.code, **trace}}
+    return fit(_encode({"type": "error", "error": fields, "request_id": error.request_id}))

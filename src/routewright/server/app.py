@@ -19,7 +19,7 @@ from routewright.wire.problems import shown
 from .admin import PROBES, READY_S, Admin
 from .bodies import Bodies
 from .endpoints import Auth, Authenticate, Service
-from .errors import headers_of, stopped, told
+from .errors import headers_of, shutdown_error, to_client_error
 from .exchange import CLIENT_LEFT, JSON, ClientLeft, Exchange, Observer, Receive, Scope, Send
 from .fields import wrong
 from .http_limits import HttpLimits
@@ -36,16 +36,16 @@ EXPOSED = (
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]+)?")
 
 
-def checked_origins(given: Sequence[str], name: str) -> frozenset[str]:
+def check_origins(origins: Sequence[str], name: str) -> frozenset[str]:
     """Check a list of origins. Raises ``ValidationFailed`` naming the entry."""
-    listed: object = given
-    if not isinstance(listed, Sequence) or isinstance(listed, str):
-        raise wrong(name, f"is {shown(given)}", "give a list of origins, or ['*']")
-    for place, origin in enumerate(listed):
+    entries: object = origins
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        raise wrong(name, f"is {shown(origins)}", "give a list of origins, or ['*']")
+    for index, origin in enumerate(entries):
         if not isinstance(origin, str) or not _ORIGIN.fullmatch(origin):
             hint = "write scheme and host, and any unusual port, as https://app.example.com"
-            raise wrong(f"{name}[{place}]", f"{shown(origin)} is not an origin", hint)
-    return frozenset(listed)
+            raise wrong(f"{name}[{index}]", f"{shown(origin)} is not an origin", hint)
+    return frozenset(entries)
 
 
 class Cors:
@@ -53,7 +53,7 @@ class Cors:
 
     def __init__(self, origins: Sequence[str]) -> None:
         """Raises ``ValidationFailed``."""
-        self._origins = checked_origins(origins, "cors_origins")
+        self._origins = check_origins(origins, "cors_origins")
 
     async def answers(self, exchange: Exchange) -> bool:
         """Add the headers to the response. Answers preflight requests, and is True for those."""
@@ -96,7 +96,7 @@ class App:
         self._limits = limits
         self._clock = service.router.clock
         self._new_id = service.router.new_id
-        self._begun = False
+        self._is_open = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
@@ -116,11 +116,11 @@ class App:
             endpoint = EXACT.get((exchange.method, exchange.path)) or find(exchange.method, exchange.path)
             exchange.endpoint, exchange.parameter = endpoint.path, endpoint.parameter
             if len(exchange.sent) != len(scope["headers"]):
-                exchange.check_twice()
-            if not self._begun:  # without a lifespan the first requests wait until local servers have listed models
+                exchange.check_repeats()
+            if not self._is_open:  # without a lifespan the first requests wait until local servers have listed models
                 with suppress(RouterError):  # the call raises it again
                     await self._service.router.__aenter__()
-                self._begun = True
+                self._is_open = True
             await endpoint.serve(self._service, exchange)
         except ClientLeft:
             exchange.left = True
@@ -129,7 +129,7 @@ class App:
                     await exchange.respond(b"", CLIENT_LEFT, JSON)
         except anyio.get_cancelled_exc_class():
             if exchange.status is None:
-                await exchange.shielded(_fail(exchange, stopped()))
+                await exchange.send_shielded(_fail(exchange, shutdown_error()))
             raise
         except Exception as error:  # of the host's plug-ins, or a defect; a client must get a 500
             await _fail(exchange, error)
@@ -201,7 +201,7 @@ def create_app(
 
 async def _fail(exchange: Exchange, error: Exception) -> None:
     """Answer with an error, unless a response has begun."""
-    error = told(error, exchange.request_id)
+    error = to_client_error(error, exchange.request_id)
     exchange.trace_id, exchange.code = exchange.trace_id or error.trace_id, error.code
     if exchange.status is None:
         with suppress(ClientLeft):

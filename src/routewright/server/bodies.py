@@ -34,14 +34,14 @@ class Bodies:
         self.guard = Guard()  # an application may run in several loops
         self._threads = Threads("long bodies", 1)  # more threads would not be faster, and need more memory
 
-    async def read(self, exchange: Exchange, reading: Callable[[bytes], T]) -> T:
-        """Apply ``reading`` to the body, in a worker thread if it is long. Raises ``UnsupportedMediaType``,
+    async def read(self, exchange: Exchange, parse: Callable[[bytes], T]) -> T:
+        """Apply ``parse`` to the body, in a worker thread if it is long. Raises ``UnsupportedMediaType``,
         ``BodyTooLarge``, ``RequestTimedOut``, ``RateLimited``, ``ClientLeft`` if the body is incomplete, and what
-        ``reading`` raises."""
-        limits, clock, sent = exchange.limits, exchange.clock, exchange.sent
-        if sent.get(b"content-type") != JSON or b"content-encoding" in sent:
-            exchange.check_kind()
-        length, body, held = sent.get(b"content-length"), None, None
+        ``parse`` raises."""
+        limits, clock, headers = exchange.limits, exchange.clock, exchange.sent
+        if headers.get(b"content-type") != JSON or b"content-encoding" in headers:
+            exchange.check_media_type()
+        length, body, share = headers.get(b"content-length"), None, None
         if length is not None and length.isdigit() and int(length[:20]) > limits.body_bytes:
             raise _too_large(limits.body_bytes)
         try:
@@ -50,46 +50,46 @@ class Bodies:
                 if message["type"] == "http.request" and not message.get("more_body"):
                     body = message.get("body", b"")
                 else:
-                    held = _Held(self, exchange)
-                    body = await _pieces(exchange, message, held)
+                    share = _Share(self, exchange)
+                    body = await _read_pieces(exchange, message, share)
             if body is None:
                 raise RequestTimedOut(f"the body was not complete within {limits.body_s:g} s; send it at once")
             if len(body) > limits.body_bytes:
                 raise _too_large(limits.body_bytes)
             if len(body) > limits.body_values:
-                reading = partial(_counted, limits.body_values, reading)
+                parse = partial(_parse_counted, limits.body_values, parse)
             if len(body) <= LONG_BYTES or clock.virtual:
-                return reading(body)
-            held = held or _Held(self, exchange)
-            held.grow(len(body))
-            read = await self._threads.run(_outcome, partial(reading, body))
-            if not isinstance(read, RouterError):
-                return read
+                return parse(body)
+            share = share or _Share(self, exchange)
+            share.grow(len(body))
+            result = await self._threads.run(_catch, partial(parse, body))
+            if not isinstance(result, RouterError):
+                return result
             try:
-                raise read
+                raise result
             finally:
-                del read
+                del result
         finally:
-            if held is not None:
-                held.release()
+            if share is not None:
+                share.release()
 
 
-async def _pieces(exchange: Exchange, message: Message, held: _Held) -> bytes:
+async def _read_pieces(exchange: Exchange, message: Message, share: _Share) -> bytes:
     """Read a body in several pieces."""
-    most, come = exchange.limits.body_bytes, bytearray()  # a list of small pieces would take far more memory
+    limit, body = exchange.limits.body_bytes, bytearray()  # a list of small pieces would take far more memory
     while message["type"] == "http.request":
         piece: bytes = message.get("body", b"")
-        if len(come) + len(piece) > most:
-            raise _too_large(most)
-        held.grow(len(come) + len(piece))
-        come += piece
+        if len(body) + len(piece) > limit:
+            raise _too_large(limit)
+        share.grow(len(body) + len(piece))
+        body += piece
         if not message.get("more_body"):
-            return bytes(come)
+            return bytes(body)
         message = await exchange.receive()
     raise ClientLeft
 
 
-class _Held:
+class _Share:
     """The bytes of one body that count against the limits."""
 
     def __init__(self, bodies: Bodies, exchange: Exchange) -> None:
@@ -102,16 +102,16 @@ class _Held:
         if more <= 0:
             return
         with bodies.guard.lock:
-            for level, whose, most in (
+            for level, account, limit in (
                 ("account", self._account, bodies.most_bytes // 2),
                 ("server", None, bodies.most_bytes),
             ):
-                waiting = bodies.waiting[whose]
-                if waiting > self._bytes and waiting + more > most:
-                    of = "of your requests" if whose is not None else "of requests"
-                    said = f"{waiting} bytes {of} wait to be read, of at most {most}; send the request again"
+                waiting = bodies.waiting[account]
+                if waiting > self._bytes and waiting + more > limit:
+                    of = "of your requests" if account is not None else "of requests"
+                    message = f"{waiting} bytes {of} wait to be read, of at most {limit}; send the request again"
                     busy = {"level": level, "resource": "requests", "limit_of": "bodies", "retry_after_seconds": 1}
-                    raise RateLimited(said, detail=busy)
+                    raise RateLimited(message, detail=busy)
             bodies.waiting.update({self._account: more, None: more})
         self._bytes += more
 
@@ -123,33 +123,33 @@ class _Held:
                 self._bodies.waiting += Counter()  # drops zeros
 
 
-def _outcome(reading: Callable[[], T]) -> T | RouterError:
+def _catch(parse: Callable[[], T]) -> T | RouterError:
     """The result or the error. A raised error would form a cycle with its future and keep the body in memory until the
     next garbage collection."""
     try:
-        return reading()
+        return parse()
     except RouterError as error:
         return error.with_traceback(None)
 
 
-def _counted(most: int, reading: Callable[[bytes], T], body: bytes) -> T:
-    """Apply ``reading`` to a body. Raises ``BodyTooLarge`` if it has more values."""
-    if _holds_more(body, most):
-        said = f"the body has more than {most} values: members of arrays and objects, where an empty one counts twice"
-        raise BodyTooLarge(f"{said}; send fewer")
-    return reading(body)
+def _parse_counted(limit: int, parse: Callable[[bytes], T], body: bytes) -> T:
+    """Apply ``parse`` to a body. Raises ``BodyTooLarge`` if it has more values."""
+    if _holds_more(body, limit):
+        text = f"the body has more than {limit} values: members of arrays and objects, where an empty one counts twice"
+        raise BodyTooLarge(f"{text}; send fewer")
+    return parse(body)
 
 
-def _holds_more(body: bytes, most: int) -> bool:
+def _holds_more(body: bytes, limit: int) -> bool:
     """True if a JSON body has more values. Counts at C speed; the result for anything else is arbitrary."""
-    if sum(map(body.count, _OPENINGS)) <= most:
+    if sum(map(body.count, _OPENINGS)) <= limit:
         return False
     bare = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    if bare.count(b'"') > 4 * (most + 1):  # a member has at most two strings
+    if bare.count(b'"') > 4 * (limit + 1):  # a member has at most two strings
         return True
     outside = b"".join(bare.split(b'"')[::2])
-    return sum(map(outside.count, _OPENINGS)) > most
+    return sum(map(outside.count, _OPENINGS)) > limit
 
 
-def _too_large(most: int) -> BodyTooLarge:
-    return BodyTooLarge(f"the body is longer than {most} bytes; send a shorter one")
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is longer than {limit} bytes; send a shorter one")

@@ -22,7 +22,7 @@ from routewright.trace import TraceStore
 from routewright.wire.timestamps import span_of
 
 from .bodies import Bodies
-from .errors import envelope, told
+from .errors import envelope, to_client_error
 from .exchange import JSON, Exchange, while_connected
 from .exchange import Scope as AsgiScope
 from .sse import EventStream, Frame, Frames
@@ -57,17 +57,17 @@ class Auth:
     async def caller(self, exchange: Exchange, scope: wire.Scope, key: str | None = None) -> wire.Caller:
         """Authenticate the caller and check its scope. ``key`` replaces the header ``Authorization``. Raises
         ``AuthenticationFailed``, ``PermissionDenied`` and ``StorageUnavailable``."""
-        said: object
+        identity: object
         if self._authenticate is not None:
-            said = self._authenticate(exchange.scope)
-            if not isinstance(said, wire.Caller) and isawaitable(said):
-                said = await said
+            identity = self._authenticate(exchange.scope)
+            if not isinstance(identity, wire.Caller) and isawaitable(identity):
+                identity = await identity
         else:
             assert self._console is not None, "set if keys are accepted"
-            sent = exchange.sent.get(b"authorization")
-            header = key if key is not None or sent is None else sent.decode("latin-1")
-            said = await self._console.authenticate(header, self._environment)
-        exchange.caller = caller = self._router.resolve_caller(said)
+            authorization = exchange.sent.get(b"authorization")
+            header = key if key is not None or authorization is None else authorization.decode("latin-1")
+            identity = await self._console.authenticate(header, self._environment)
+        exchange.caller = caller = self._router.resolve_caller(identity)
         if self._environment is not None and caller.environment != self._environment:
             exchange.caller = None
             problem = f"this address serves the {self._environment} environment, but your key is for the other one"
@@ -234,15 +234,17 @@ class EventFrames:
                 if isinstance(event, wire.RouteStarted | wire.RunStarted):
                     self._exchange.trace_id = event.data.trace_id
                 self._last_id = event.id
-                body = _framed(event.event, event.id, msgspec.json.encode(event.data))
+                body = _encode_event(event.event, event.id, msgspec.json.encode(event.data))
                 yield Frame(body, isinstance(event, _CONTENT))
 
-    def last_words(self, error: Exception) -> bytes:
+    def error_frame(self, error: Exception) -> bytes:
         """The event ``error``."""
-        return _framed(wire.StreamError.event, self._last_id + 1, envelope(told(error, self._exchange.request_id)))
+        return _encode_event(
+            wire.StreamError.event, self._last_id + 1, envelope(to_client_error(error, self._exchange.request_id))
+        )
 
 
-def _framed(name: str, number: int, data: bytes) -> bytes:
+def _encode_event(name: str, number: int, data: bytes) -> bytes:
     return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), number, data)
 
 
@@ -255,7 +257,7 @@ async def decide(service: Service, exchange: Exchange, caller: wire.Caller, _: N
 
 async def models(service: Service, exchange: Exchange, caller: wire.Caller, _: NoQuery) -> None:
     """The models that can be routed to, with price, window, abilities and availability."""
-    await exchange.json(Models([ListedModel.of(each) for each in service.router.models(caller=caller)]))
+    await exchange.json(Models([ListedModel.of(model) for model in service.router.models(caller=caller)]))
 
 
 async def policies(service: Service, exchange: Exchange, caller: wire.Caller, _: NoQuery) -> None:
@@ -270,36 +272,36 @@ def _traces(service: Service, caller: wire.Caller) -> TraceStore:
 
 async def trace(service: Service, exchange: Exchange, caller: wire.Caller, _: NoQuery) -> None:
     """One trace with its spans."""
-    found = await _traces(service, caller).get(exchange.parameter, environment=caller.environment)
-    await exchange.json(found)
+    record = await _traces(service, caller).get(exchange.parameter, environment=caller.environment)
+    await exchange.json(record)
 
 
-async def traces(service: Service, exchange: Exchange, caller: wire.Caller, asked: TracesQuery) -> None:
+async def traces(service: Service, exchange: Exchange, caller: wire.Caller, query: TracesQuery) -> None:
     """A page of traces without their spans, newest first."""
-    since, until = span_of(asked.since, asked.until, ("from", "to"))
-    given = asdict(asked) | {"since": since, "until": until}
-    await exchange.json(await _traces(service, caller).query(**given, environment=caller.environment))
+    since, until = span_of(query.since, query.until, ("from", "to"))
+    terms = asdict(query) | {"since": since, "until": until}
+    await exchange.json(await _traces(service, caller).query(**terms, environment=caller.environment))
 
 
-async def usage(service: Service, exchange: Exchange, caller: wire.Caller, asked: UsageQuery) -> None:
+async def usage(service: Service, exchange: Exchange, caller: wire.Caller, query: UsageQuery) -> None:
     """Requests, money and tokens by time and group."""
     report = _traces(service, caller).usage
-    await exchange.json(await report(**asdict(asked), environment=caller.environment))
+    await exchange.json(await report(**asdict(query), environment=caller.environment))
 
 
-async def cache(service: Service, exchange: Exchange, caller: wire.Caller, asked: DatesQuery) -> None:
+async def cache(service: Service, exchange: Exchange, caller: wire.Caller, query: DatesQuery) -> None:
     """Hit rate, dollars saved, hits by the age of their entries."""
     report = _traces(service, caller).cache_report
-    await exchange.json(await report(**asdict(asked), environment=caller.environment))
+    await exchange.json(await report(**asdict(query), environment=caller.environment))
 
 
-async def fallback(service: Service, exchange: Exchange, caller: wire.Caller, asked: DatesQuery) -> None:
+async def fallback(service: Service, exchange: Exchange, caller: wire.Caller, query: DatesQuery) -> None:
     """How often a fallback served, why, and how attempts at each model ended."""
     report = _traces(service, caller).fallback_report
-    await exchange.json(await report(**asdict(asked), environment=caller.environment))
+    await exchange.json(await report(**asdict(query), environment=caller.environment))
 
 
-async def latency(service: Service, exchange: Exchange, caller: wire.Caller, asked: DatesQuery) -> None:
+async def latency(service: Service, exchange: Exchange, caller: wire.Caller, query: DatesQuery) -> None:
     """Quantiles of the latency by model and strategy."""
     report = _traces(service, caller).latency_report
-    await exchange.json(await report(**asdict(asked), environment=caller.environment))
+    await exchange.json(await report(**asdict(query), environment=caller.environment))

@@ -47,7 +47,7 @@ _WORDS = {
 _log = logging.getLogger("routewright.server")
 
 
-def told(error: Exception, request_id: str) -> RouterError:
+def to_client_error(error: Exception, request_id: str) -> RouterError:
     """The error for the client, with the request's id. Details of internal errors, storage paths and upstream addresses
     are logged instead."""
     if not isinstance(error, RouterError):
@@ -63,26 +63,26 @@ def told(error: Exception, request_id: str) -> RouterError:
         message, detail = error.outside
         error = copy(error)
         error.message, error.detail, error.outside = message, detail, None
-    error = retold(error, problem_in_json, in_json)
+    error = rewrite(error, problem_in_json, in_json)
     error.request_id = request_id
     return error
 
 
-def retold(error: E, problem: Callable[[Problem], Problem], text: Callable[[str], str]) -> E:
+def rewrite(error: E, rewrite_problem: Callable[[Problem], Problem], rewrite_text: Callable[[str], str]) -> E:
     """A copy of an error with its texts rewritten."""
-    said = copy(error)
-    if isinstance(said, ValidationFailed) and said.problems:
-        said.problems = [problem(each) for each in said.problems]
-        said.message = "\n".join(map(str, said.problems))
-        said.detail = said.detail | {"problems": [each._asdict() for each in said.problems]}
-        return said
-    said.message = text(error.message)
-    if isinstance(said.detail.get("suggestion"), str):
-        said.detail = said.detail | {"suggestion": text(said.detail["suggestion"])}
-    return said
+    translated = copy(error)
+    if isinstance(translated, ValidationFailed) and translated.problems:
+        translated.problems = [rewrite_problem(problem) for problem in translated.problems]
+        translated.message = "\n".join(map(str, translated.problems))
+        translated.detail = translated.detail | {"problems": [problem._asdict() for problem in translated.problems]}
+        return translated
+    translated.message = rewrite_text(error.message)
+    if isinstance(translated.detail.get("suggestion"), str):
+        translated.detail = translated.detail | {"suggestion": rewrite_text(translated.detail["suggestion"])}
+    return translated
 
 
-def stopped() -> InternalError:
+def shutdown_error() -> InternalError:
     """The error of a request that is cancelled at shutdown."""
     return InternalError("the server was stopped before the answer was complete; send the request again")
 
@@ -126,7 +126,7 @@ class Refusal(Enum):
         self.kind, self.message = kind, message
 
 
-class Refused(NamedTuple):
+class RefusedClient(NamedTuple):
     """A client that was refused."""
 
     refusal: Refusal
@@ -139,7 +139,7 @@ class Refused(NamedTuple):
     """The complete response."""
 
 
-def refused(refusal: Refusal, client: str | None, headers: Iterable[tuple[bytes, bytes]]) -> Refused:
+def refuse(refusal: Refusal, client: str | None, headers: Iterable[tuple[bytes, bytes]]) -> RefusedClient:
     """Build the response to a refused client. ``headers`` are added to it."""
     kind, request_id = refusal.kind, _ids("req_")
     body = envelope(kind(refusal.message, request_id=request_id))
@@ -155,4 +155,4 @@ def refused(refusal: Refusal, client: str | None, headers: Iterable[tuple[bytes,
         own["retry-after"] = 1
     lines = [f"{name}: {value}".encode() for name, value in own.items()]
     head = [f"HTTP/1.1 {kind.status} {phrase}".encode(), *(b"%s: %s" % header for header in headers), *lines]
-    return Refused(refusal, request_id, client, _clock.time(), b"\r\n".join([*head, b"", body]))
+    return RefusedClient(refusal, request_id, client, _clock.time(), b"\r\n".join([*head, b"", body]))

@@ -37,7 +37,7 @@ T = TypeVar("T")
 JSON = b"application/json"
 CLIENT_LEFT = 499
 """Status for logs and middleware if the client disconnected before the answer."""
-LAST_WORDS_S = 1.0
+ERROR_SEND_S = 1.0
 """How long sending the error of a cancelled request may take."""
 WATCH_AFTER_S = 0.01
 """Disconnects are watched for from then on. Most answers are faster and need no watching task."""
@@ -94,7 +94,7 @@ class Exchange:
         value = self.sent.get(name)
         return None if value is None else value.decode("latin-1")
 
-    def check_twice(self) -> None:
+    def check_repeats(self) -> None:
         """Raise ``ValidationFailed`` for a repeated header that must not be repeated."""
         counts = Counter([name for name, _ in self.scope["headers"]])
         for name, count in counts.items():
@@ -109,7 +109,7 @@ class Exchange:
         return CLIENT_LEFT if self.left or self.status is None else self.status
 
     @property
-    def known_method(self) -> str:
+    def method_label(self) -> str:
         """The method, or ``other`` if it is not one of HTTP's."""
         return self.method if self.method in _METHODS else "other"
 
@@ -118,13 +118,13 @@ class Exchange:
         """Duration from the start of the request to the end of the response."""
         return self.ended_at - self.started_at
 
-    def check_kind(self) -> None:
+    def check_media_type(self) -> None:
         """Raise ``UnsupportedMediaType`` if the headers say that the body is not JSON in UTF-8."""
-        kind = self.header(b"content-type")
-        media, _, rest = (kind or "").partition(";")
+        content_type = self.header(b"content-type")
+        media, _, rest = (content_type or "").partition(";")
         if media.strip().lower() != "application/json":
-            got = "none" if kind is None else quoted(kind)
-            raise UnsupportedMediaType(f"the Content-Type is {got}: send 'Content-Type: application/json'")
+            shown = "none" if content_type is None else quoted(content_type)
+            raise UnsupportedMediaType(f"the Content-Type is {shown}: send 'Content-Type: application/json'")
         charset = _CHARSET.search(rest)
         if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):
             raise UnsupportedMediaType(f"the charset is {quoted(charset[1].lower())}: send UTF-8")  # spec 1
@@ -132,7 +132,7 @@ class Exchange:
         if encoding is not None and encoding.strip().lower() != "identity":
             raise UnsupportedMediaType(f"the Content-Encoding is {quoted(encoding)}: send the body as it is")
 
-    async def disconnected(self) -> None:
+    async def wait_disconnect(self) -> None:
         """Wait until the client disconnects. Call it after the body was read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
@@ -150,20 +150,20 @@ class Exchange:
     ) -> None:
         """Answer. Without a body only the headers are sent. Raises ``ClientLeft``."""
         self.status = status
-        sent = {
+        all_headers = {
             b"content-type": content_type,
             b"x-request-id": self.request_id.encode(),
             b"cache-control": b"no-store",
             b"x-content-type-options": b"nosniff",
         }
         if body is not None:
-            sent[b"content-length"] = b"%d" % len(body)
-        for named in (self.headers, headers):
-            if named:
-                for name, value in named.items():
-                    sent[name.lower().encode()] = value.encode("latin-1", "replace")
+            all_headers[b"content-length"] = b"%d" % len(body)
+        for group in (self.headers, headers):
+            if group:
+                for name, value in group.items():
+                    all_headers[name.lower().encode()] = value.encode("latin-1", "replace")
         try:
-            await self._send({"type": "http.response.start", "status": status, "headers": [*sent.items()]})
+            await self._send({"type": "http.response.start", "status": status, "headers": [*all_headers.items()]})
             if body is not None:
                 if self.method == "HEAD":
                     body = b""
@@ -172,7 +172,7 @@ class Exchange:
         except OSError:  # raised by ASGI servers once the client has disconnected
             raise ClientLeft from None
 
-    async def piece(self, body: bytes, *, more: bool = True) -> None:
+    async def send_piece(self, body: bytes, *, more: bool = True) -> None:
         """Send a piece of the body. Raises ``ClientLeft``."""
         self.sent_bytes += len(body)
         try:
@@ -180,10 +180,10 @@ class Exchange:
         except OSError:
             raise ClientLeft from None
 
-    async def shielded(self, saying: Awaitable[None]) -> None:
+    async def send_shielded(self, delivery: Awaitable[None]) -> None:
         """Send something although the request is cancelled, within a second."""
-        with self.clock.deadline(self.clock.monotonic() + LAST_WORDS_S, shield=True), suppress(Exception):
-            await saying
+        with self.clock.deadline(self.clock.monotonic() + ERROR_SEND_S, shield=True), suppress(Exception):
+            await delivery
 
 
 async def while_connected(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
@@ -228,7 +228,7 @@ class _Watch(msgspec.Struct, eq=False):
         return inf
 
     async def _watch(self) -> None:
-        await self.exchange.disconnected()
+        await self.exchange.wait_disconnect()
         self.left = True
         self.task.cancel()
 
@@ -238,7 +238,7 @@ async def _watched(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
     outcomes: list[T | Exception] = []
 
     async def watch() -> None:
-        await exchange.disconnected()
+        await exchange.wait_disconnect()
         group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:

@@ -52,31 +52,31 @@ class Ignored(set[str]):
     def headers(self, model: str = "", more: Collection[str] = ()) -> dict[str, str]:
         """The header that lists them. ``model``: the serving model; ``more``: fields that its vendor ignores."""
         names = {*self, *more}
-        for provider, given in (self.extra or {}).items():
+        for provider, fields in (self.extra or {}).items():
             if provider != model.partition("/")[0]:
-                names.update(given)
-        told = ", ".join(sorted(name for name in names if name.isascii() and name.isidentifier()))
-        return {"X-Routewright-Ignored": told} if told else {}
+                names.update(fields)
+        header = ", ".join(sorted(name for name in names if name.isascii() and name.isidentifier()))
+        return {"X-Routewright-Ignored": header} if header else {}
 
 
 class Fields:
     """A JSON object. Null means missing. Fields that are never taken are ignored and listed."""
 
-    def __init__(self, value: object, path: str, ignored: Ignored, among: list[JsonObject] | None = None) -> None:
-        """``among``: remaining fields of the objects read before."""
+    def __init__(self, value: object, path: str, ignored: Ignored, outer: list[JsonObject] | None = None) -> None:
+        """``outer``: remaining fields of the objects read before."""
         if not isinstance(value, dict):
             raise _misfit(path, dict, value)
         self.sent = value
         """The original object."""
         self.path = path
         self.ignored = ignored
-        self._left: JsonObject = {name: each for name, each in value.items() if each is not None}
-        self._all = [] if among is None else among
-        self._all.append(self._left)
+        self._remaining: JsonObject = {name: member for name, member in value.items() if member is not None}
+        self._all = [] if outer is None else outer
+        self._all.append(self._remaining)
 
     def get(self, name: str, kind: type[T]) -> T | None:
         """Take an optional field. Numbers are read as ``float``."""
-        value: Any = self._left.pop(name, None)
+        value: Any = self._remaining.pop(name, None)
         if value is None or type(value) is kind or (kind is float and type(value) is int):
             return cast("T | None", value)
         raise _misfit(self.at(name), kind, value)
@@ -90,7 +90,7 @@ class Fields:
 
     def take(self, name: str) -> Any:
         """Take an optional field of any type."""
-        return self._left.pop(name, None)
+        return self._remaining.pop(name, None)
 
     def text(self, name: str) -> str:
         """Take a required string that is not empty."""
@@ -110,24 +110,24 @@ class Fields:
 
     def may_be(self, name: str, words: Collection[str]) -> str | None:
         """Take an optional word."""
-        return self.one_of(name, words) if name in self._left else None
+        return self.one_of(name, words) if name in self._remaining else None
 
     def peek(self, name: str) -> Any:
         """Read a field without taking it."""
-        return self._left.get(name)
+        return self._remaining.get(name)
 
     def content(self, name: str) -> str | list[Fields] | None:
         """Take an optional string or array of objects."""
-        value = self._left.get(name)
+        value = self._remaining.get(name)
         if isinstance(value, list):
-            return self.each(name)
+            return self.objects(name)
         if value is None or isinstance(value, str):
             return self.get(name, str)
         raise self.wrong(name, f"must be a string or an array of blocks, got {KINDS[type(value)]}", "'Hello'")
 
     def inner(self, name: str) -> Fields:
         """Take an optional object. A missing one is empty and false."""
-        return self.object(name) if name in self._left else Fields(_MISSING, self.at(name), self.ignored)
+        return self.object(name) if name in self._remaining else Fields(_MISSING, self.at(name), self.ignored)
 
     def __bool__(self) -> bool:
         return self.sent is not _MISSING
@@ -136,13 +136,13 @@ class Fields:
         """Take a required object."""
         return Fields(self.need(name, dict, "it must be an object"), self.at(name), self.ignored, self._all)
 
-    def each(self, name: str) -> list[Fields]:
+    def objects(self, name: str) -> list[Fields]:
         """Take an optional array of objects."""
-        given = self.get(name, list)
-        if not given:
+        values = self.get(name, list)
+        if not values:
             return []
         path = self.at(name)
-        return [Fields(each, f"{path}[{place}]", self.ignored, self._all) for place, each in enumerate(given)]
+        return [Fields(value, f"{path}[{index}]", self.ignored, self._all) for index, value in enumerate(values)]
 
     def at(self, name: str) -> str:
         """The path to a field."""
@@ -155,18 +155,18 @@ class Fields:
     def forget(self, *names: str) -> None:
         """Ignore fields without listing them."""
         for name in names:
-            self._left.pop(name, None)
+            self._remaining.pop(name, None)
 
     def rest(self) -> JsonObject:
         """Take the remaining fields."""
-        rest = {**self._left}
-        self._left.clear()
+        rest = {**self._remaining}
+        self._remaining.clear()
         return rest
 
     def end(self) -> None:
         """Ignore the remaining fields here and in all inner objects."""
-        for left in self._all:
-            for name in left:
+        for remaining in self._all:
+            for name in remaining:
                 self.ignored.add(name)
 
 

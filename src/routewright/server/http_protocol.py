@@ -16,7 +16,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from .errors import Refusal, refused
+from .errors import Refusal, refuse
 from .http_limits import ConnectionLimits
 
 IDLE_CLOSE_S = 0.5
@@ -70,8 +70,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Wait for a request."""
         super().connection_made(transport)
         if _USER_TIMEOUT is not None:
-            most_ms = min(max(int(self._limits.send_s * 1000), 1), 1 << 30)  # 0 would be the system's default
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, most_ms)
+            timeout_ms = min(max(int(self._limits.send_s * 1000), 1), 1 << 30)  # 0 would be the system's default
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, timeout_ms)
         if len(self.connections) > self._limits.open + TURNED_AWAY:
             transport.abort()
         elif len(self.connections) > self._limits.open:
@@ -201,12 +201,12 @@ class BoundedProtocol(HttpToolsProtocol):
             return Refusal.CONNECT
         if self.parser.should_upgrade():
             return Refusal.UPGRADE
-        sent = dict(self.headers)
-        if len(sent) != len(self.headers) and [name for name, _ in self.headers].count(b"host") > 1:
+        headers = dict(self.headers)
+        if len(headers) != len(self.headers) and [name for name, _ in self.headers].count(b"host") > 1:
             return Refusal.HOST  # RFC 9112, 3.2
-        if version == "1.1" and b"host" not in sent:
+        if version == "1.1" and b"host" not in headers:
             return Refusal.HOST
-        if b"transfer-encoding" in sent:
+        if b"transfer-encoding" in headers:
             if version == "1.0":
                 return Refusal.MALFORMED  # RFC 9112, 6.1: it may have been smuggled past a proxy
             if [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"] != [b"chunked"]:
@@ -232,9 +232,9 @@ class BoundedProtocol(HttpToolsProtocol):
                 return
             cycle.disconnected = True  # to the application, its client disconnected
             cycle.message_event.set()
-            waiting = [each for each in self.pipeline if each[0] is not cycle]
+            earlier = [entry for entry in self.pipeline if entry[0] is not cycle]
             self.pipeline.clear()
-            self.pipeline.extend(waiting)
+            self.pipeline.extend(earlier)
             self._unanswered -= 1
         if not self._unanswered:
             self._send_refusal(refusal)
@@ -243,7 +243,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
-        event = refused(refusal, self.client[0] if self.client else None, self.server_state.default_headers)
+        event = refuse(refusal, self.client[0] if self.client else None, self.server_state.default_headers)
         for observer in self.app_state.get(OBSERVERS, ()):
             observer(event)
         self.transport.write(event.response)

@@ -17,7 +17,7 @@ from routewright.protocols import Clock
 from routewright.router import Router
 from routewright.wire import CacheSpan, Environment, FallbackSpan, FaultKind, GuardrailSpan, ModelSpan, Trace
 
-from .errors import Refused
+from .errors import RefusedClient
 from .exchange import Exchange
 
 try:
@@ -122,19 +122,19 @@ class Metrics:
     def __init__(self, router: Router) -> None:
         self._registry = CollectorRegistry()
         self._shared = os.environ.get(SHARED_BY)
-        self._made: dict[str, Any] = {}
+        self._metrics: dict[str, Any] = {}
         make: dict[str, Callable[..., object]] = {
             "counter": Counter,
             "gauge": partial(Gauge, multiprocess_mode="livesum"),
             "histogram": partial(Histogram, buckets=_SECONDS),
         }
         for word, figure in FIGURES.items():
-            self._made[word] = make[figure.kind](figure.name, figure.what, figure.labels, registry=self._registry)
+            self._metrics[word] = make[figure.kind](figure.name, figure.what, figure.labels, registry=self._registry)
         for environment in get_args(Environment):  # opens the file of histograms while its folder exists
-            self._made["call_seconds"].labels(environment)
+            self._metrics["call_seconds"].labels(environment)
         self._requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._models: set[str] = set()
-        self._told: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
         self._router = router
         self._subscription = router.on_trace(self.tell)
         if self._shared is not None:
@@ -142,43 +142,43 @@ class Metrics:
 
     def __call__(self, exchange: Exchange) -> None:
         """Count an ended request."""
-        key = endpoint, method, status = exchange.endpoint or NONE, exchange.known_method, exchange.final_status
+        key = endpoint, method, status = exchange.endpoint or NONE, exchange.method_label, exchange.final_status
         found = self._requests.get(key)
         if found is None:
-            ended = self._made["requests"].labels(endpoint, method, str(status))
-            found = self._requests[key] = ended, self._made["request_seconds"].labels(endpoint)
+            ended = self._metrics["requests"].labels(endpoint, method, str(status))
+            found = self._requests[key] = ended, self._metrics["request_seconds"].labels(endpoint)
         ended, seconds = found
         ended.inc()
         seconds.observe(exchange.duration_s)
 
-    def refused(self, refused: Refused) -> None:
+    def on_refusal(self, client: RefusedClient) -> None:
         """Count a client that was refused before it sent a valid request."""
-        refusal = refused.refusal
-        self._made["refusals"].labels(refusal.name.lower(), str(refusal.kind.status)).inc()
+        refusal = client.refusal
+        self._metrics["refusals"].labels(refusal.name.lower(), str(refusal.kind.status)).inc()
 
     def tell(self, trace: Trace) -> None:
         """Count an ended call."""
-        made, environment = self._made, trace.environment
+        metrics, environment = self._metrics, trace.environment
         served = NONE if trace.selected_model is None else self._model(trace.selected_model)
-        made["calls"].labels(served, trace.status, environment).inc()
-        made["call_seconds"].labels(environment).observe(trace.duration_ms / 1000)
+        metrics["calls"].labels(served, trace.status, environment).inc()
+        metrics["call_seconds"].labels(environment).observe(trace.duration_ms / 1000)
         for span in trace.spans:
             match span:
                 case ModelSpan(error=error, tokens=tokens):
                     model, outcome = self._model(span.model), error or span.status
-                    made["attempts"].labels(model, outcome if outcome in _OUTCOMES else OTHER, environment).inc()
-                    made["cost"].labels(model, environment).inc(span.cost_usd)
+                    metrics["attempts"].labels(model, outcome if outcome in _OUTCOMES else OTHER, environment).inc()
+                    metrics["cost"].labels(model, environment).inc(span.cost_usd)
                     if span.ttft_ms is not None:
-                        made["first_token"].labels(model).observe(span.ttft_ms / 1000)
+                        metrics["first_token"].labels(model).observe(span.ttft_ms / 1000)
                     for kind in () if tokens is None else ("input", "output", "cached"):
-                        made["tokens"].labels(model, environment, kind).inc(getattr(tokens, kind))
+                        metrics["tokens"].labels(model, environment, kind).inc(getattr(tokens, kind))
                 case FallbackSpan():
-                    made["fallbacks"].labels(span.reason, environment).inc()
+                    metrics["fallbacks"].labels(span.reason, environment).inc()
                 case CacheSpan():
                     outcome = "hit" if span.hit else "explored" if span.explored else "miss"
-                    made["cache"].labels(outcome, environment).inc()
+                    metrics["cache"].labels(outcome, environment).inc()
                 case GuardrailSpan():
-                    made["guardrails"].labels(span.stage, span.action).inc(span.count)
+                    metrics["guardrails"].labels(span.stage, span.action).inc(span.count)
 
     def _model(self, model: str) -> str:
         """The label of a model. Their number is bounded."""
@@ -194,13 +194,13 @@ class Metrics:
         if self._shared is None or not Path(self._shared).is_dir():  # removed: only this process's metrics are left
             return generate_latest(self._registry)
         for file in Path(self._shared).glob("gauge_live*_*.db"):  # gauges of ended processes; their counters stay
-            found = _LIVE.fullmatch(file.name)
-            if found is None:
+            match = _LIVE.fullmatch(file.name)
+            if match is None:
                 continue
             try:
-                os.kill(int(found[1]), 0)
+                os.kill(int(match[1]), 0)
             except ProcessLookupError:
-                mark_process_dead(int(found[1]), self._shared)  # type: ignore[no-untyped-call]
+                mark_process_dead(int(match[1]), self._shared)  # type: ignore[no-untyped-call]
             except PermissionError:  # another user's
                 pass
         registry = CollectorRegistry()
@@ -216,11 +216,12 @@ class Metrics:
         counts |= {f"hooks_{name}": getattr(hooks, name) for name in ("waiting", "failed", "lost")}
         for word, count in counts.items():
             if FIGURES[word].kind == "gauge":
-                self._made[word].set(count)
+                self._metrics[word].set(count)
                 continue
-            before = self._told.get(word, 0)
-            self._made[word].inc(count - before if count >= before else count)  # a Router counts anew after a fork
-            self._told[word] = count
+            previous = self._counts.get(word, 0)
+            # a Router counts anew after a fork
+            self._metrics[word].inc(count - previous if count >= previous else count)
+            self._counts[word] = count
 
     def close(self) -> None:
         """Stop counting calls."""

@@ -31,10 +31,10 @@ from .vendor_requests import (
     ModelNotFound,
     Words,
     chooses,
-    joined_thoughts,
+    join_thoughts,
     mark_of,
-    packed,
-    unpacked,
+    pack,
+    unpack,
 )
 
 """A JSON object of an answer."""
@@ -54,19 +54,19 @@ async def completions(service: Service, exchange: Exchange) -> None:
 async def models(service: Service, exchange: Exchange) -> None:
     """The callable models, and the names that leave the choice to the router."""
     caller = await service.auth.caller(exchange, "models:read")
-    known = service.router.models(caller=caller)
-    callable_now = [model_of(model) for model in known if model.availability.status != "unavailable"]
+    all_models = service.router.models(caller=caller)
+    callable_now = [model_of(model) for model in all_models if model.availability.status != "unavailable"]
     await exchange.json({"object": "list", "data": [*CHOSEN.values(), *callable_now]})
 
 
 async def model(service: Service, exchange: Exchange) -> None:
     """One model, by any of its names."""
-    found = CHOSEN.get(exchange.parameter)
-    if found is None:
-        found = model_of(await model_at(service, exchange, ChatCall()))
+    entry = CHOSEN.get(exchange.parameter)
+    if entry is None:
+        entry = model_of(await model_at(service, exchange, ChatCall()))
     else:
         await service.auth.caller(exchange, "models:read")
-    await exchange.json(found)
+    await exchange.json(entry)
 
 
 # Requests of both APIs of OpenAI
@@ -81,9 +81,9 @@ class OpenAICall(VendorCall):
     """One call of chat completions or responses."""
 
     vendor = VENDOR
-    passed: ClassVar[frozenset[str]]
+    passthrough: ClassVar[frozenset[str]]
     """Fields that are passed unchanged to OpenAI's models, and to hosts with the same protocol."""
-    unanswered: ClassVar[frozenset[str]]
+    unsupported: ClassVar[frozenset[str]]
     """Ignored fields: they ask for things that answers here do not have."""
     parts: ClassVar[Mapping[str, str]]
     """Types of a message's parts, with their names in chat completions."""
@@ -95,12 +95,12 @@ class OpenAICall(VendorCall):
         """Provider of the named model, or None if none is named."""
         return None if chooses(self.model) else self.known.names.get(self.model, self.model).partition("/")[0]
 
-    def limits(self, told: Mapping[str, str], now: float) -> dict[str, str]:
+    def limits(self, limit_headers: Mapping[str, str], now: float) -> dict[str, str]:
         """The limit of our headers, of requests or tokens, in OpenAI's headers."""
-        resource, reset = told.get("X-RateLimit-Resource"), told.get("X-RateLimit-Reset")
+        resource, reset = limit_headers.get("X-RateLimit-Resource"), limit_headers.get("X-RateLimit-Reset")
         if resource is None or reset is None:
             return {}
-        headers = {f"{name}-{resource.title()}": told[name] for name in _COUNTS}
+        headers = {f"{name}-{resource.title()}": limit_headers[name] for name in _COUNTS}
         return headers | {f"X-RateLimit-Reset-{resource.title()}": f"{max(0, int(reset) - int(now))}s"}
 
     @abstractmethod
@@ -114,7 +114,7 @@ class OpenAICall(VendorCall):
     def read(self, fields: Fields) -> wire.RouteRequest:
         """Make a request from the fields of a body."""
         messages = self.messages(fields)
-        choice, tools = self.choice(fields, [self.tool(each) for each in fields.each("tools")])
+        choice, tools = self.choice(fields, [self.tool(tool) for tool in fields.objects("tools")])
         metadata, stream, dials = fields.get("metadata", dict), fields.get("stream", bool), self.dials(fields)
         temperature, top_p = fields.get("temperature", float), fields.get("top_p", float)
         parallel, tier = fields.get("parallel_tool_calls", bool), fields.get("service_tier", str)
@@ -125,7 +125,7 @@ class OpenAICall(VendorCall):
         provider, extra = self.provider or VENDOR, JsonObject()
         allowed = self.known.extra(provider)
         for name, value in fields.rest().items():
-            is_meant = name in self.passed or (self.provider and name not in self.unanswered)
+            is_meant = name in self.passthrough or (self.provider and name not in self.unsupported)
             if is_meant and name in allowed and provider not in _OTHER_TONGUES:
                 extra[name] = value
             else:
@@ -184,12 +184,12 @@ class OpenAICall(VendorCall):
             hint = "leave it out, or declare your own tool of type 'function'"
             raise fields.wrong("type", f"is {shown(kind)}, a tool that only OpenAI runs", hint)
         mark, inner = mark_of(fields), fields.inner("function")
-        taken = inner or fields
+        source = inner or fields
         spec = wire.FunctionSpec(
-            taken.need("name", str),
-            taken.get("description", str),
-            taken.get("parameters", dict),
-            taken.get("strict", bool),
+            source.need("name", str),
+            source.get("description", str),
+            source.get("parameters", dict),
+            source.get("strict", bool),
         )
         if inner:
             return wire.Tool(function=spec, cache_control=mark)
@@ -207,29 +207,29 @@ class OpenAICall(VendorCall):
         inner = self.inside(choice, kind)
         if kind == "function":
             return wire.NamedToolChoice(wire.FunctionName(inner.text("name"))), tools
-        mode, kept = inner.one_of("mode", _MODES[::2]), []
+        mode, allowed = inner.one_of("mode", _MODES[::2]), []
         declared = {tool.function_spec.name: tool for tool in tools}
-        for each in inner.each("tools"):
-            each.forget("type")
-            named = self.inside(each, "function")
-            name = named.text("name")
+        for reference in inner.objects("tools"):
+            reference.forget("type")
+            function = self.inside(reference, "function")
+            name = function.text("name")
             if name not in declared:
-                said = f"declared: {listed([*declared])}" if declared else "there are no tools"
-                problem = f"names the tool {shown(name)}, which is not declared ({said})"
-                raise named.wrong("name", problem, did_you_mean(name, declared) or "declare it in 'tools'")
-            kept.append(declared[name])
-        return mode, kept
+                alternatives = f"declared: {listed([*declared])}" if declared else "there are no tools"
+                problem = f"names the tool {shown(name)}, which is not declared ({alternatives})"
+                raise function.wrong("name", problem, did_you_mean(name, declared) or "declare it in 'tools'")
+            allowed.append(declared[name])
+        return mode, allowed
 
 
-REFUSED = {
+REFUSALS = {
     "functions": ("is no longer supported", "send 'tools' instead"),
     "function_call": ("is no longer supported", "send 'tool_choice' instead"),
 }
-PASSED = frozenset(
+PASSTHROUGH = frozenset(
     "frequency_penalty logit_bias presence_penalty prompt_cache_key prompt_cache_retention safety_identifier "
     "user".split()
 )
-AS_EVER: dict[str, tuple[object, ...]] = {
+NO_EFFECT: dict[str, tuple[object, ...]] = {
     "frequency_penalty": (0,),
     "logit_bias": ({},),
     "logprobs": (False,),
@@ -248,10 +248,10 @@ class ChatCall(OpenAICall):
     """One call of chat completions."""
 
     names = WORDS
-    refused = REFUSED
-    as_ever = AS_EVER
-    passed = PASSED
-    unanswered = frozenset(
+    refusals = REFUSALS
+    no_effect = NO_EFFECT
+    passthrough = PASSTHROUGH
+    unsupported = frozenset(
         "audio logprobs modalities moderation prediction store top_logprobs web_search_options".split()
     )
     parts: ClassVar[dict[str, str]] = {name: name for name in ("text", "image_url", "input_audio", "file", "refusal")}
@@ -259,13 +259,13 @@ class ChatCall(OpenAICall):
     wants_usage = False
     """A stream ends with its usage."""
 
-    def whole(self, response: wire.RouteResponse) -> JsonObject:
+    def answer_of(self, response: wire.RouteResponse) -> JsonObject:
         """An answer as a chat completion."""
         return completion_of(response)
 
     def messages(self, fields: Fields) -> list[wire.Message]:
         """The messages."""
-        return [self._message(each) for each in fields.each("messages")]
+        return [self._message(item) for item in fields.objects("messages")]
 
     def dials(self, fields: Fields) -> JsonObject:
         """Fields of ``Params``. Refuses several answers and two different caps, and sets ``wants_usage``."""
@@ -301,12 +301,12 @@ class ChatCall(OpenAICall):
             raise item.wrong("role", "is 'function', which is no longer supported", hint)
         if item.peek("function_call") is not None:
             raise item.wrong("function_call", "is no longer supported", "send it in tool_calls, with an id")
-        given = item.content("content")
-        if given is None and isinstance(item.peek("refusal"), str):  # the text of a refusal
-            given = item.get("refusal", str)
-        content = [self.part(each) for each in given] if isinstance(given, list) else given
+        raw = item.content("content")
+        if raw is None and isinstance(item.peek("refusal"), str):  # the text of a refusal
+            raw = item.get("refusal", str)
+        content = [self.part(part) for part in raw] if isinstance(raw, list) else raw
         calls: list[wire.ToolCall] = []
-        for call in item.each("tool_calls"):
+        for call in item.objects("tool_calls"):
             call.may_be("type", ("function",))
             id, function = call.need("id", str), call.object("function")
             calls.append(
@@ -325,11 +325,11 @@ class ChatCall(OpenAICall):
         """The model's reasoning. ``reasoning_details`` may be ours or somebody else's. Plain text is only sent back to
         hosts that need nothing else, so it belongs to the named model."""
         details, provider = item.take("reasoning_details"), self.provider
-        packs = [each.get("data") for each in details if isinstance(each, dict)] if isinstance(details, list) else []
-        found = [each for each in map(unpacked, packs) if each is not None]
+        packs = [entry.get("data") for entry in details if isinstance(entry, dict)] if isinstance(details, list) else []
+        thoughts = [thought for thought in map(unpack, packs) if thought is not None]
         texts = {name: text for name in _TEXTS if (text := item.take(name)) is not None}
-        if found:
-            return joined_thoughts(found)
+        if thoughts:
+            return join_thoughts(thoughts)
         if details:
             self.ignored.add("reasoning_details")
         for name, text in texts.items():
@@ -355,20 +355,20 @@ def completion_of(response: wire.RouteResponse) -> JsonObject:
     if calls:
         message["tool_calls"] = calls
     if response.reasoning is not None:
-        message |= _told_thought(response.reasoning)
+        message |= _reasoning_fields(response.reasoning)
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_of(response)}
-    made = _made("chat.completion", response.trace_id, response.routing.selected_model, [choice])
-    return {**made, "usage": _usage_of(response.routing.tokens)}
+    completion = _chat_object("chat.completion", response.trace_id, response.routing.selected_model, [choice])
+    return {**completion, "usage": _usage_of(response.routing.tokens)}
 
 
-def _made(kind: str, trace_id: str, model: str, choices: list[JsonObject]) -> JsonObject:
+def _chat_object(kind: str, trace_id: str, model: str, choices: list[JsonObject]) -> JsonObject:
     id, created = f"chatcmpl-{trace_id.removeprefix('tr_')}", created_at(trace_id)
     return {"id": id, "object": kind, "created": created, "model": model, "choices": choices}
 
 
-def _told_thought(reasoning: wire.Reasoning, place: int = 0) -> JsonObject:
+def _reasoning_fields(reasoning: wire.Reasoning, index: int = 0) -> JsonObject:
     """Reasoning as text, for clients of DeepSeek and others, and as details, which OpenRouter's clients send back."""
-    details = {"type": "reasoning.encrypted", "format": "routewright", "index": place, "data": packed(reasoning)}
+    details = {"type": "reasoning.encrypted", "format": "routewright", "index": index, "data": pack(reasoning)}
     return {
         **({"reasoning_content": reasoning.text} if reasoning.text else {}),
         **({"reasoning_details": [details]} if reasoning.items else {}),
@@ -398,14 +398,14 @@ def created_at(trace_id: str) -> int:
 
 def model_of(model: wire.Model) -> JsonObject:
     """A model as OpenAI lists it."""
-    return _listed(model.id, model.provider, released(model.released_at), model.deprecated_at)
+    return _listing(model.id, model.provider, released(model.released_at), model.deprecated_at)
 
 
-def _listed(id: str, owned_by: str, created: int = 0, shutdown_date: str | None = None) -> JsonObject:
+def _listing(id: str, owned_by: str, created: int = 0, shutdown_date: str | None = None) -> JsonObject:
     return {"id": id, "object": "model", "created": created, "owned_by": owned_by, "shutdown_date": shutdown_date}
 
 
-CHOSEN = {name: _listed(name, "routewright") for name in (AUTO, *(f"{AUTO}:{goal}" for goal in get_args(wire.Goal)))}
+CHOSEN = {name: _listing(name, "routewright") for name in (AUTO, *(f"{AUTO}:{goal}" for goal in get_args(wire.Goal)))}
 """Names that leave the choice to the router."""
 
 
@@ -416,14 +416,14 @@ class ChunkFrames(CallFrames):
     """The chunks of one call."""
 
     _vendor_call: ChatCall
-    _begun = False
+    _has_begun = False
     _thoughts = 0
 
     def __init__(self, exchange: Exchange, prepared: Prepared, vendor_call: ChatCall) -> None:
         super().__init__(exchange, prepared, vendor_call)
         self._places: dict[int, int] = {}
         """Places of tool calls (0, 1, ...) by the model's own index."""
-        self._told: set[tuple[int, str]] = set()
+        self._sent_fields: set[tuple[int, str]] = set()
         """Fields sent for each call. Clients concatenate, so none is sent twice."""
 
     def events(self, event: wire.RouteEvent) -> Iterator[bytes]:
@@ -433,40 +433,40 @@ class ChunkFrames(CallFrames):
                 yield self._begin("") + self._chunk({"content": data.text})
             case wire.ReasoningDelta(data=data):
                 thought = wire.Reasoning(data.provider, data.items, data.text or None)
-                yield self._begin("") + self._chunk(_told_thought(thought, self._thoughts))
+                yield self._begin("") + self._chunk(_reasoning_fields(thought, self._thoughts))
                 self._thoughts += 1
             case wire.ToolCallDelta(data=data):
-                place = self._places.setdefault(data.index, len(self._places))
-                function = self._once(place, name=data.name) | {"arguments": data.arguments}
-                call = {"index": place, **self._once(place, id=data.call_id, type="function"), "function": function}
+                index = self._places.setdefault(data.index, len(self._places))
+                function = self._once(index, name=data.name) | {"arguments": data.arguments}
+                call = {"index": index, **self._once(index, id=data.call_id, type="function"), "function": function}
                 yield self._begin(None) + self._chunk({"tool_calls": [call]})
             case wire.RouteCompleted(data=response):
                 yield self._begin("") + self._chunk({}, _finish_of(response))
                 if self._vendor_call.wants_usage:
-                    yield self._framed([], _usage_of(response.routing.tokens))
+                    yield self._frame([], _usage_of(response.routing.tokens))
                 yield DONE
 
-    def _failed(self, error: RouterError) -> bytes:
+    def _encode_error(self, error: RouterError) -> bytes:
         return b"data: %s\n\n" % envelope(error)
 
     def _begin(self, content: str | None) -> bytes:
         """The chunk with the role, before the first one."""
-        if self._begun:
+        if self._has_begun:
             return b""
-        self._begun = True
+        self._has_begun = True
         return self._chunk({"role": "assistant", "content": content})
 
-    def _once(self, place: int, **values: str) -> JsonObject:
+    def _once(self, index: int, **values: str) -> JsonObject:
         """The values that were not sent for this call."""
-        new = {name: value for name, value in values.items() if value and (place, name) not in self._told}
-        self._told.update((place, name) for name in new)
+        new = {name: value for name, value in values.items() if value and (index, name) not in self._sent_fields}
+        self._sent_fields.update((index, name) for name in new)
         return new
 
     def _chunk(self, delta: JsonObject, finish_reason: str | None = None) -> bytes:
-        return self._framed([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}], None)
+        return self._frame([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}], None)
 
-    def _framed(self, choices: list[JsonObject], usage: JsonObject | None) -> bytes:
-        chunk = _made("chat.completion.chunk", self.trace_id, self.model, choices)
+    def _frame(self, choices: list[JsonObject], usage: JsonObject | None) -> bytes:
+        chunk = _chat_object("chat.completion.chunk", self.trace_id, self.model, choices)
         if self._vendor_call.wants_usage:  # null in all chunks but the last
             chunk["usage"] = usage
         return b"data: %s\n\n" % _encode(chunk)
@@ -489,11 +489,11 @@ def error_of(error: RouterError) -> JsonObject:
     """An error in OpenAI's format."""
     ours = wire.error_envelope(error).error
     problems = error.problems if isinstance(error, ValidationFailed) else ()
-    more = {"request_id": ours.request_id, "trace_id": ours.trace_id, "detail": ours.detail}
+    optional = {"request_id": ours.request_id, "trace_id": ours.trace_id, "detail": ours.detail}
     return {
         "message": ours.message,
         "type": TYPES.get(ours.type, ours.type),
         "param": problems[0].path or None if problems else "model" if isinstance(error, ModelNotFound) else None,
         "code": ours.code,
-        **{name: value for name, value in more.items() if value is not None},
+        **{name: value for name, value in optional.items() if value is not None},
     }

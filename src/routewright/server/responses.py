@@ -20,8 +20,8 @@ from .errors import fit
 from .exchange import Exchange
 from .fields import Fields, wrong
 from .openai import LISTED_AT, OpenAICall, created_at, error_of
-from .vendor_call import Block, BlockFrames, answer, framed
-from .vendor_requests import EFFORTS, PLACES, Words, content_of, packed, unpacked
+from .vendor_call import Block, BlockFrames, answer, encode_event
+from .vendor_requests import EFFORTS, PLACES, Words, content_of, pack, unpack
 
 PATH = "/openai/v1/responses"
 WORDS = Words(
@@ -46,20 +46,20 @@ async def responses(service: Service, exchange: Exchange) -> None:
 
 
 _STATELESS = "nothing is stored here: send the whole chat as 'input'"
-REFUSED = {
+REFUSALS = {
     "previous_response_id": ("names a stored response", _STATELESS),
     "conversation": ("names a stored conversation", _STATELESS),
     "prompt": ("names a stored prompt", "send its text as 'instructions' and 'input'"),
     "background": ("asks for an answer to be fetched later", "leave it out, or send 'stream': true"),
 }
-PASSED = frozenset("prompt_cache_key prompt_cache_retention safety_identifier user".split())
-AS_EVER: dict[str, tuple[object, ...]] = {
+PASSTHROUGH = frozenset("prompt_cache_key prompt_cache_retention safety_identifier user".split())
+NO_EFFECT: dict[str, tuple[object, ...]] = {
     "background": (False,),
     "store": (False,),
     "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
-_KEPT = ("reasoning.encrypted_content",)
+_INCLUDED = ("reasoning.encrypted_content",)
 """Values of ``include`` that are always included."""
 _ROLES = ("user", "assistant", "system", "developer")
 _ECHOED = ("metadata", "parallel_tool_calls", "service_tier", "temperature", "tool_choice", "top_p", "user")
@@ -69,10 +69,10 @@ class ResponseCall(OpenAICall):
     """One call of the Responses API."""
 
     names = WORDS
-    refused = REFUSED
-    as_ever = AS_EVER
-    passed = PASSED
-    unanswered = frozenset(("store", "top_logprobs"))
+    refusals = REFUSALS
+    no_effect = NO_EFFECT
+    passthrough = PASSTHROUGH
+    unsupported = frozenset(("store", "top_logprobs"))
     parts: ClassVar[dict[str, str]] = {
         "input_text": "text",
         "input_image": "image_url",
@@ -85,25 +85,25 @@ class ResponseCall(OpenAICall):
     echo: JsonObject
     """Fields of the request that the response repeats."""
 
-    def whole(self, response: RouteResponse) -> JsonObject:
+    def answer_of(self, response: RouteResponse) -> JsonObject:
         """An answer as a response."""
         return response_of(response, self.echo)
 
     def messages(self, fields: Fields) -> list[Message]:
         """The messages."""
-        said = self._said(fields)
-        self.turns = [place for place, _ in said]
-        return [message for _, message in said]
+        messages = self._read_input(fields)
+        self.turns = [path for path, _ in messages]
+        return [message for _, message in messages]
 
     def dials(self, fields: Fields) -> JsonObject:
         """Fields of ``Params``. Sets ``echo``."""
         text, reasoning = fields.inner("text"), fields.inner("reasoning")
         effort = reasoning.may_be("effort", EFFORTS)
         reasoning.forget("summary", "generate_summary")  # readable reasoning is always sent
-        if any(each not in _KEPT for each in fields.get("include", list) or ()):
+        if any(each not in _INCLUDED for each in fields.get("include", list) or ()):
             self.ignored.add("include")
         fields.inner("stream_options")
-        tree, called = fields.sent, {"description": None, "parameters": None, "strict": None}
+        tree, defaults = fields.sent, {"description": None, "parameters": None, "strict": None}
         shape, reasons = tree.get("text") or {}, tree.get("reasoning") or {}
         self.echo = {  # with the API's defaults
             "background": False,
@@ -118,7 +118,7 @@ class ResponseCall(OpenAICall):
             "temperature": None,
             "text": {"format": shape.get("format") or {"type": "text"}, "verbosity": shape.get("verbosity")},
             "tool_choice": "auto",
-            "tools": [{**called, **each} for each in tree.get("tools") or ()],
+            "tools": [{**defaults, **each} for each in tree.get("tools") or ()],
             "top_p": None,
             "truncation": "disabled",
             **{name: tree[name] for name in _ECHOED if tree.get(name) is not None},
@@ -130,39 +130,40 @@ class ResponseCall(OpenAICall):
             "verbosity": text.may_be("verbosity", get_args(Verbosity)),
         }
 
-    def _said(self, fields: Fields) -> list[tuple[str, Message]]:
+    def _read_input(self, fields: Fields) -> list[tuple[str, Message]]:
         """``instructions`` and ``input`` as messages, each with its path."""
-        instructions, given = fields.get("instructions", str), fields.content("input")
-        said = [("instructions", Message("system", instructions))] if instructions else []
-        if given is None:
+        instructions, raw = fields.get("instructions", str), fields.content("input")
+        messages = [("instructions", Message("system", instructions))] if instructions else []
+        if raw is None:
             raise wrong("input", "is missing", "send a text, or an array of items")
-        if isinstance(given, str):
-            return [*said, ("input", Message("user", given))]
-        for item in given:
-            made = self._item(item)
-            if made is None:
+        if isinstance(raw, str):
+            return [*messages, ("input", Message("user", raw))]
+        for item in raw:
+            turn = self._item(item)
+            if turn is None:
                 continue
-            last = said[-1][1] if said else None
-            is_new = last is None or last.role != "assistant" or (last.content is not None and made.tool_calls is None)
-            if made.role != "assistant" or is_new or last is None:
-                said.append((item.path, made))
+            last = messages[-1][1] if messages else None
+            is_new = last is None or last.role != "assistant" or (last.content is not None and turn.tool_calls is None)
+            if turn.role != "assistant" or is_new or last is None:
+                messages.append((item.path, turn))
                 continue
             # consecutive reasoning, text and calls of the assistant become one message
             if last.tool_calls is not None:
-                last.tool_calls.extend(made.tool_calls or ())
-            if last.reasoning is not None and made.reasoning is not None:
-                last.reasoning.items.extend(made.reasoning.items)
+                last.tool_calls.extend(turn.tool_calls or ())
+            if last.reasoning is not None and turn.reasoning is not None:
+                last.reasoning.items.extend(turn.reasoning.items)
             joined = replace(
                 last,
-                content=last.content if made.content is None else made.content,
-                tool_calls=last.tool_calls or made.tool_calls,
-                reasoning=last.reasoning or made.reasoning,
+                content=last.content if turn.content is None else turn.content,
+                tool_calls=last.tool_calls or turn.tool_calls,
+                reasoning=last.reasoning or turn.reasoning,
             )
-            said[-1] = said[-1][0], joined
-        said = [each for each in said if each[1].content is not None or each[1].tool_calls]  # no reasoning alone
-        if not said:
+            messages[-1] = messages[-1][0], joined
+        # a message of reasoning alone is not sent
+        messages = [entry for entry in messages if entry[1].content is not None or entry[1].tool_calls]
+        if not messages:
             raise wrong("input", "must hold at least one message", "send a text, or an array of items")
-        return said
+        return messages
 
     def _item(self, item: Fields) -> Message | None:
         """One item as a message, or as a part of an assistant's message."""
@@ -170,10 +171,10 @@ class ResponseCall(OpenAICall):
         item.forget("id", "status", "phase")
         match kind:
             case "message":
-                role, given = cast("Role", item.one_of("role", _ROLES)), item.content("content")
-                if given is None:
+                role, content = cast("Role", item.one_of("role", _ROLES)), item.content("content")
+                if content is None:
                     raise item.wrong("content", "is missing", "send a text, or an array of parts")
-                return Message(role, self._content(given) or ([] if given == [] and role != "assistant" else None))
+                return Message(role, self._content(content) or ([] if content == [] and role != "assistant" else None))
             case "function_call":
                 call = FunctionCall(item.text("name"), item.need("arguments", str))
                 return Message("assistant", tool_calls=[ToolCall(item.text("call_id"), call)])
@@ -183,17 +184,17 @@ class ResponseCall(OpenAICall):
             case "reasoning":
                 item.forget("summary", "content")
                 opaque = item.get("encrypted_content", str)
-                thought = unpacked(opaque)
+                thought = unpack(opaque)
                 if thought is None and opaque is not None:  # packed by somebody else
                     self.ignored.add("encrypted_content")
                 return None if thought is None else Message("assistant", reasoning=thought)
             case "item_reference":
                 raise item.wrong("type", "is 'item_reference', a stored item", _STATELESS)
-        known = "supported: 'message', 'function_call', 'function_call_output', 'reasoning'"
-        raise item.wrong("type", f"is {shown(kind)}, which is not supported", known)
+        hint = "supported: 'message', 'function_call', 'function_call_output', 'reasoning'"
+        raise item.wrong("type", f"is {shown(kind)}, which is not supported", hint)
 
-    def _content(self, given: str | list[Fields]) -> str | list[Part] | None:
-        return given if isinstance(given, str) else content_of([self.part(each) for each in given])
+    def _content(self, content: str | list[Fields]) -> str | list[Part] | None:
+        return content if isinstance(content, str) else content_of([self.part(part) for part in content])
 
 
 def _form(form: Fields) -> JsonObject | None:
@@ -202,9 +203,9 @@ def _form(form: Fields) -> JsonObject | None:
     kind = form.one_of("type", ("text", "json_object", "json_schema"))
     if kind != "json_schema":
         return {"type": kind}
-    more = {"strict": form.get("strict", bool), "description": form.get("description", str)}
+    options = {"strict": form.get("strict", bool), "description": form.get("description", str)}
     schema = {"name": form.text("name"), "schema": form.need("schema", dict)}
-    return {"type": kind, kind: schema | {name: each for name, each in more.items() if each is not None}}
+    return {"type": kind, kind: schema | {name: value for name, value in options.items() if value is not None}}
 
 
 # Answers: lists of items, one for each block
@@ -222,13 +223,13 @@ def response_of(response: RouteResponse, echo: JsonObject) -> JsonObject:
     if response.output or not calls:
         blocks.append(Block("text", pieces=[response.output]))
     blocks += [Block("call", None, [call.function.arguments], call.id, call.function.name) for call in calls]
-    return _finished(response, blocks, echo)
+    return _complete_response(response, blocks, echo)
 
 
-def _finished(response: RouteResponse, blocks: list[Block], echo: JsonObject) -> JsonObject:
+def _complete_response(response: RouteResponse, blocks: list[Block], echo: JsonObject) -> JsonObject:
     is_cut = response.finish_reason in _CUT
     return {
-        **_begun(response.trace_id, response.routing.selected_model, echo),
+        **_response_start(response.trace_id, response.routing.selected_model, echo),
         "status": "incomplete" if is_cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
         "output": [_item(response.trace_id, block, number) for number, block in enumerate(blocks)],
@@ -236,7 +237,7 @@ def _finished(response: RouteResponse, blocks: list[Block], echo: JsonObject) ->
     }
 
 
-def _begun(trace_id: str, model: str, echo: JsonObject) -> JsonObject:
+def _response_start(trace_id: str, model: str, echo: JsonObject) -> JsonObject:
     """A response in progress."""
     return {
         **echo,
@@ -262,7 +263,7 @@ def _item(trace_id: str, block: Block, number: int) -> JsonObject:
         case "thought":
             thought = block.thought
             summary = [{"type": "summary_text", "text": thought.text}] if thought.text else []
-            opaque = {"encrypted_content": packed(thought)} if thought.items else {}
+            opaque = {"encrypted_content": pack(thought)} if thought.items else {}
             return {"type": "reasoning", **item, "summary": summary, **opaque}
         case "text":
             return {"type": "message", **item, "role": "assistant", "content": [_part(block.text)]}
@@ -285,7 +286,7 @@ def _usage_of(tokens: Tokens) -> JsonObject:
     }
 
 
-_FAILED = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
+_ERROR_CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 """OpenAI's error codes by status; any other is ``server_error``."""
 
 
@@ -296,21 +297,21 @@ class ResponseFrames(BlockFrames):
     _number = 0
     """Number of sent events."""
 
-    def _begun(self) -> Iterator[bytes]:
-        begun = _begun(self.trace_id, self.model, self._vendor_call.echo)
-        yield self._event("response.created", response=begun)
-        yield self._event("response.in_progress", response=begun)
+    def _begin_answer(self) -> Iterator[bytes]:
+        response = _response_start(self.trace_id, self.model, self._vendor_call.echo)
+        yield self._event("response.created", response=response)
+        yield self._event("response.in_progress", response=response)
 
-    def _empty(self) -> Iterator[bytes]:
-        return self._begin(Block("text"))
+    def _begin_empty(self) -> Iterator[bytes]:
+        return self._open(Block("text"))
 
-    def _opened(self, block: Block) -> Iterator[bytes]:
-        begun = self._item(block) | {"status": "in_progress"}
+    def _begin_block(self, block: Block) -> Iterator[bytes]:
+        opening = self._item(block) | {"status": "in_progress"}
         blank = {"text": "content", "thought": "summary"}.get(block.kind)
-        summary = begun.get("summary", ())
+        summary = opening.get("summary", ())
         if blank is not None:
-            begun[blank] = []
-        yield self._event("response.output_item.added", output_index=block.index, item=begun)
+            opening[blank] = []
+        yield self._event("response.output_item.added", output_index=block.index, item=opening)
         if block.kind == "text":
             yield self._of(block, "response.content_part.added", content_index=0, part=_part(""))
         for part in summary:
@@ -320,12 +321,12 @@ class ResponseFrames(BlockFrames):
             yield self._of(block, f"{name}_text.done", summary_index=0, text=text)
             yield self._of(block, f"{name}_part.done", summary_index=0, part=part)
 
-    def _grew(self, block: Block, piece: str) -> bytes:
+    def _extend_block(self, block: Block, piece: str) -> bytes:
         if block.kind == "text":
             return self._of(block, "response.output_text.delta", content_index=0, delta=piece, logprobs=[])
         return self._of(block, "response.function_call_arguments.delta", delta=piece)
 
-    def _ended(self, block: Block) -> Iterator[bytes]:
+    def _end_block(self, block: Block) -> Iterator[bytes]:
         text = block.text
         if block.kind == "text":
             yield self._of(block, "response.output_text.done", content_index=0, text=text, logprobs=[])
@@ -334,19 +335,19 @@ class ResponseFrames(BlockFrames):
             yield self._of(block, "response.function_call_arguments.done", arguments=text, name=block.name)
         yield self._event("response.output_item.done", output_index=block.index, item=self._item(block))
 
-    def _completed(self, response: RouteResponse) -> Iterator[bytes]:
-        whole = _finished(response, self.blocks, self._vendor_call.echo)
-        yield self._event(f"response.{whole['status']}", response=whole)
+    def _end_answer(self, response: RouteResponse) -> Iterator[bytes]:
+        body = _complete_response(response, self.blocks, self._vendor_call.echo)
+        yield self._event(f"response.{body['status']}", response=body)
 
-    def _failed(self, error: RouterError) -> bytes:
+    def _encode_error(self, error: RouterError) -> bytes:
         body = error_of(error)
         flat = {name: body[name] for name in ("code", "message", "param")}
-        left = _begun(self.trace_id, self.model, self._vendor_call.echo) | {
+        response = _response_start(self.trace_id, self.model, self._vendor_call.echo) | {
             "status": "failed",
             "output": [self._item(block) for block in self.blocks],
-            "error": {"code": _FAILED.get(error.status, "server_error"), "message": body["message"]},
+            "error": {"code": _ERROR_CODES.get(error.status, "server_error"), "message": body["message"]},
         }
-        return fit(self._event("error", **flat, error=body) + self._event("response.failed", response=left))
+        return fit(self._event("error", **flat, error=body) + self._event("response.failed", response=response))
 
     def _of(self, block: Block, kind: str, /, **data: object) -> bytes:
         """An event of an item."""
@@ -359,4 +360,4 @@ class ResponseFrames(BlockFrames):
     def _event(self, kind: str, /, **data: object) -> bytes:
         body = _encode({"type": kind, "sequence_number": self._number, **data})
         self._number += 1
-        return framed(kind, body)
+        return encode_event(kind, body)

@@ -52,8 +52,8 @@ class Operation(Struct, frozen=True):
         """Answer. Raises ``AuthenticationFailed``, ``PermissionDenied``, ``ValidationFailed`` and what the act does."""
         caller = await service.auth.caller(exchange, self.scope)
         raw = exchange.scope.get("query_string")
-        asked = parameters(raw, self.query, exchange.limits.query_bytes) if raw else self.query()
-        await self.act(service, exchange, caller, asked)
+        query = parameters(raw, self.query, exchange.limits.query_bytes) if raw else self.query()
+        await self.act(service, exchange, caller, query)
 
 
 async def openapi(service: Service, exchange: Exchange) -> None:
@@ -61,10 +61,10 @@ async def openapi(service: Service, exchange: Exchange) -> None:
     parameters(exchange.scope.get("query_string", b""), NoQuery, exchange.limits.query_bytes)
     body, tag = document_at(exchange.scope.get("root_path", ""))
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
-    known = [each.strip().removeprefix("W/") for each in (exchange.header(b"if-none-match") or "").split(",")]
-    if tag in known or known == ["*"]:
+    etags = [etag.strip().removeprefix("W/") for etag in (exchange.header(b"if-none-match") or "").split(",")]
+    if tag in etags or etags == ["*"]:
         await exchange.start(304, JSON, headers)
-        await exchange.piece(b"", more=False)
+        await exchange.send_piece(b"", more=False)
     else:
         await exchange.respond(body, 200, JSON, headers)
 
@@ -77,33 +77,33 @@ def document_at(root_path: str) -> tuple[bytes, str]:
     return body, f'"{sha256(body).hexdigest()[:32]}"'
 
 
-def parameters(raw: bytes, shape: type[Q], most_bytes: int) -> Q:
+def parameters(raw: bytes, shape: type[Q], limit: int) -> Q:
     """Read the parameters of a query. Raises ``ValidationFailed`` for unknown and invalid ones."""
-    if len(raw) > most_bytes:
-        raise wrong("query", f"is {len(raw)} bytes long", f"send at most {most_bytes}")
+    if len(raw) > limit:
+        raise wrong("query", f"is {len(raw)} bytes long", f"send at most {limit}")
     try:
         pairs = parse_qsl(raw.decode(), keep_blank_values=True, errors="strict")
     except UnicodeDecodeError:
         raise wrong("query", "is not percent-encoded UTF-8", "encode it as UTF-8") from None
     if len(pairs) > _MOST_PARAMETERS:
         raise wrong("query", f"has {len(pairs)} parameters", f"send at most {_MOST_PARAMETERS}")
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in pairs:
-        if name in given:
+        if name in values:
             raise wrong(quoted(name), "is given twice", "give it once")
-        given[name] = value
-    known = shape.__struct_encode_fields__
-    for name in given:
-        if name not in known:
-            hint = did_you_mean(name, known) or (f"known: {', '.join(known)}" if known else "there are none")
+        values[name] = value
+    names = shape.__struct_encode_fields__
+    for name in values:
+        if name not in names:
+            hint = did_you_mean(name, names) or (f"known: {', '.join(names)}" if names else "there are none")
             raise wrong(quoted(name), "is not a parameter of this address", hint)
     for field in fields(shape):
-        name, text = field.encode_name, given.get(field.encode_name)
+        name, text = field.encode_name, values.get(field.encode_name)
         if text is not None and field.type in (int, int | None):
             if not (len(text) <= 20 and text.isascii() and text.removeprefix("-").isdecimal()):
                 raise wrong(name, f"must be a whole number, got {shown(text)}", "for example 50")
-            given[name] = int(text)
-    return converted(given, shape, "")
+            values[name] = int(text)
+    return converted(values, shape, "")
 
 
 ENDPOINTS: dict[str, dict[str, Serve]] = {
@@ -186,25 +186,25 @@ _BEFORE = {path.partition("{")[0]: path for path in ENDPOINTS if path.endswith("
 
 def find(method: str, path: str) -> Endpoint:
     """Look a path up. Raises ``NotFound`` and ``MethodNotAllowed``."""
-    known, parameter = path, ""
+    pattern, parameter = path, ""
     if path not in ENDPOINTS:
-        for before, known in _BEFORE.items():
+        for before, pattern in _BEFORE.items():
             parameter = path.removeprefix(before)
-            if parameter and parameter != path and (known.endswith("...}") or "/" not in parameter):
+            if parameter and parameter != path and (pattern.endswith("...}") or "/" not in parameter):
                 break
         else:
             vendor, _, rest = path.lstrip("/").partition("/v1/")
             name = (rest or path.removeprefix("/v1/")).partition("/")[0]
-            if any(name in names for of, names in NOT_OFFERED.items() if path.startswith("/v1/") or vendor == of):
+            if any(name in names for owner, names in NOT_OFFERED.items() if path.startswith("/v1/") or vendor == owner):
                 raise errors.NotFound(f"{name!r} is not offered, only chats: {_INSTEAD.get(name, _ELSEWHERE)}")
             raise errors.NotFound(_NO_PROBE if path in PROBES else _NOTHING)
-    methods = ENDPOINTS[known]
+    methods = ENDPOINTS[pattern]
     serve = methods.get("GET" if method == "HEAD" else method)
     if serve is None:
         error = errors.MethodNotAllowed(f"this address takes {' and '.join(methods)}")
         error.headers = {"Allow": ", ".join(methods)}
         raise error
-    return Endpoint(known, serve, parameter)
+    return Endpoint(pattern, serve, parameter)
 
 
 def body_at(path: str, error: RouterError) -> bytes:

@@ -18,7 +18,7 @@ from routewright._runtime.loop import outcome_of, this_loop
 from routewright.agent import Run
 from routewright.errors import RouterError
 
-from .errors import stopped
+from .errors import shutdown_error
 from .exchange import ClientLeft, Exchange
 
 TYPE = b"text/event-stream; charset=utf-8"
@@ -50,7 +50,7 @@ class Frames(Protocol):
     def __aiter__(self) -> AsyncGenerator[Frame, None]:
         """Give them in order. Raises the error in which the answer ends."""
 
-    def last_words(self, error: Exception) -> bytes:
+    def error_frame(self, error: Exception) -> bytes:
         """The last event of a failed stream."""
 
 
@@ -60,18 +60,18 @@ class EventStream:
     def __init__(self, exchange: Exchange, frames: Frames) -> None:
         self._exchange = exchange
         self._frames = frames
-        self._waiting = bytearray()
+        self._buffer = bytearray()
         self._is_open = False
         """True if the buffer may be sent: it has content, or was held back long enough."""
         self._is_over = anyio.Event()
         """Set once all events are in the buffer."""
         self._error: Exception | None = None
-        self._came = anyio.Event()
-        self._went = anyio.Event()
+        self._arrival = anyio.Event()
+        self._drain = anyio.Event()
         self._sender = anyio.CancelScope()
         self._sends_since: float | None = None
         self._sent_at = exchange.clock.monotonic()
-        self._gone = self._finishes = False
+        self._has_left = self._finishes = False
         self._is_sent = False
 
     async def run(self, *, finishes: bool) -> None:
@@ -95,15 +95,15 @@ class EventStream:
                 finally:
                     for task in watchers:
                         task.cancel()
-                if self._gone and finishes:
+                if self._has_left and finishes:
                     await self._is_over.wait()
                 group.cancel_scope.cancel()
         except anyio.get_cancelled_exc_class():
-            if self._exchange.status is not None and not self._gone:
-                last_words = self._frames.last_words(stopped())
-                await self._exchange.shielded(self._exchange.piece(last_words, more=False))
+            if self._exchange.status is not None and not self._has_left:
+                error_frame = self._frames.error_frame(shutdown_error())
+                await self._exchange.send_shielded(self._exchange.send_piece(error_frame, more=False))
             raise
-        if self._gone:
+        if self._has_left:
             raise ClientLeft
         if self._error is not None and self._exchange.status is None:
             raise self._error
@@ -111,49 +111,49 @@ class EventStream:
     def _why_left(self) -> RouterError | None:
         """None if the client disconnected: it pays. It does not pay at shutdown, nor for a stopped call that was to
         finish without it, since that will be repeated."""
-        return None if self._gone and not self._finishes else stopped()
+        return None if self._has_left and not self._finishes else shutdown_error()
 
     async def _produce(self) -> None:
         self._error = await outcome_of(self._put_all())
         self._is_over.set()
-        self._came.set()
+        self._arrival.set()
 
     async def _put_all(self) -> None:
         async with aclosing(aiter(self._frames)) as frames:
             async for frame in frames:
                 self._put(frame)
-                if len(self._waiting) <= HIGH_BYTES:
+                if len(self._buffer) <= HIGH_BYTES:
                     continue
                 # until the client has read; at the call's deadline the rest of the answer is short
                 with self._exchange.clock.deadline(self._frames.stream.deadline):
-                    while len(self._waiting) > HIGH_BYTES:
-                        self._went = anyio.Event()
-                        await self._went.wait()
+                    while len(self._buffer) > HIGH_BYTES:
+                        self._drain = anyio.Event()
+                        await self._drain.wait()
 
     def _put(self, frame: Frame) -> None:
-        if self._gone:
+        if self._has_left:
             return
-        self._waiting += frame.body
+        self._buffer += frame.body
         if frame.content or self._is_open:
             self._is_open = True
-            self._came.set()
+            self._arrival.set()
 
     async def _send(self) -> None:
         """Send the buffer whenever it has something, until the last event."""
         exchange = self._exchange
         while True:
-            await self._came.wait()
-            self._came = anyio.Event()
-            is_last, body = self._is_over.is_set(), self._taken()
+            await self._arrival.wait()
+            self._arrival = anyio.Event()
+            is_last, body = self._is_over.is_set(), self._take_buffer()
             if self._error is not None:
                 if exchange.status is None:
                     return
-                body += self._frames.last_words(self._error)
+                body += self._frames.error_frame(self._error)
             self._sends_since, self._is_sent = exchange.clock.monotonic(), is_last
             try:
                 if exchange.status is None:
                     await exchange.start(200, TYPE, self._frames.stream.headers | self._frames.headers)
-                await exchange.piece(body, more=not is_last)
+                await exchange.send_piece(body, more=not is_last)
             except ClientLeft:
                 self._leave()
                 return
@@ -161,21 +161,21 @@ class EventStream:
             if is_last:
                 return
 
-    def _taken(self) -> bytes:
-        body = bytes(self._waiting)
-        self._waiting.clear()
-        self._went.set()
+    def _take_buffer(self) -> bytes:
+        body = bytes(self._buffer)
+        self._buffer.clear()
+        self._drain.set()
         return body
 
     async def _watch(self) -> None:
-        await self._exchange.disconnected()
+        await self._exchange.wait_disconnect()
         if not self._is_sent:  # servers report a disconnect after a complete response, too
             self._leave()
 
     async def _tick(self) -> None:
         """Send heartbeats in a silent stream; disconnect a client that reads nothing."""
         clock, limits = self._exchange.clock, self._exchange.limits
-        while not self._gone:
+        while not self._has_left:
             now = clock.monotonic()
             if self._sends_since is not None:
                 due = self._sends_since + limits.send_s
@@ -188,6 +188,6 @@ class EventStream:
             await clock.sleep(max(due - now, SHORTEST_TICK_S))
 
     def _leave(self) -> None:
-        self._gone = True
-        self._taken()
+        self._has_left = True
+        self._take_buffer()
         self._sender.cancel()

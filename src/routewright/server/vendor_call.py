@@ -19,7 +19,7 @@ from routewright.wire import JsonObject
 from routewright.wire.problems import shown
 
 from .endpoints import Service
-from .errors import told
+from .errors import to_client_error
 from .exchange import Exchange
 from .fields import Fields, Ignored, tree_of
 from .sse import Frame
@@ -27,19 +27,19 @@ from .vendor_requests import (
     AUTO,
     FIELD,
     KEY_HINT,
-    NOBODY,
-    OURS,
-    Known,
+    NO_MODELS,
+    OPTIONS,
+    Directory,
     ModelNotFound,
     Words,
-    known_to,
+    add_options,
+    directory_of,
     places_of,
+    read_options,
     routing_headers,
-    wished,
-    wishes_of,
 )
 
-MOST_REJECTED = 20
+MAX_REJECTED = 20
 """Rejected models in one error."""
 _UNCALLABLE = (wire.Reason.DISABLED, wire.Reason.DEPRECATED, wire.Reason.PROVIDER_UNAVAILABLE)
 _decode_object = msgspec.json.Decoder(JsonObject).decode
@@ -51,12 +51,12 @@ class VendorCall(ABC):
     vendor: ClassVar[str]
     names: ClassVar[Words]
     """Names of a route request's fields in this API."""
-    refused: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    refusals: ClassVar[Mapping[str, tuple[str, str]]] = {}
     """Fields that are refused, with the problem and the hint."""
-    as_ever: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {}
     """Values that change nothing: fields with these are accepted silently."""
 
-    def __init__(self, known: Known = NOBODY) -> None:
+    def __init__(self, known: Directory = NO_MODELS) -> None:
         self.known = known
         """Models that the caller may name."""
         self.model = AUTO
@@ -72,58 +72,58 @@ class VendorCall(ABC):
     def decode(self, body: bytes) -> wire.RouteRequest:
         """Read a body. Raises ``InvalidJson``, ``ValidationFailed`` and ``ModelNotFound``."""
         fields = Fields(tree_of(body), "", self.ignored)
-        for name in ("idempotency_key", *OURS):
+        for name in ("idempotency_key", *OPTIONS):
             if fields.peek(name) is not None:  # an ignored budget would be overspent
-                hint = f'send it as {FIELD}.{name}: {{"{FIELD}": {{"{name}": ...}}}}' if name in OURS else KEY_HINT
+                hint = f'send it as {FIELD}.{name}: {{"{FIELD}": {{"{name}": ...}}}}' if name in OPTIONS else KEY_HINT
                 raise fields.wrong(name, "is not a field of this interface", hint)
-        fields.forget(*(name for name, values in self.as_ever.items() if fields.peek(name) in values))
-        for name, (problem, hint) in self.refused.items():
+        fields.forget(*(name for name, values in self.no_effect.items() if fields.peek(name) in values))
+        for name, (problem, hint) in self.refusals.items():
             if fields.peek(name) is not None:
                 raise fields.wrong(name, problem, hint)
         hint = f"send an id from {self.names.listed_at}, 'auto', 'auto:<goal>' or 'policy:<id>'"
         self.model = self.known.id_of(fields.need("model", str, hint), self.vendor, self.names.listed_at)
-        given = fields.get(FIELD, dict)
+        tree = fields.get(FIELD, dict)
         request = self.read(fields)
         fields.end()
-        wishes = wishes_of(given, self.names.having(self.places))
-        if wishes.metadata:
+        options = read_options(tree, self.names.having(self.places))
+        if options.metadata:
             if not request.metadata:
                 self.places["metadata"] = f"{FIELD}.metadata"
-            request = replace(request, metadata=(request.metadata or {}) | wishes.metadata)
-        made = wished(request, self.model, self.vendor, replace(wishes, metadata=None), self.known.names)
-        self.words = self.names.having(self.places | places_of(self.model, wishes.fallback), self.turns)
-        return made
+            request = replace(request, metadata=(request.metadata or {}) | options.metadata)
+        full_request = add_options(request, self.model, self.vendor, replace(options, metadata=None), self.known.names)
+        self.words = self.names.having(self.places | places_of(self.model, options.fallback), self.turns)
+        return full_request
 
     @abstractmethod
     def read(self, fields: Fields) -> wire.RouteRequest:
         """Make a request from the rest of the body, without the fields about routing."""
 
     @abstractmethod
-    def whole(self, response: wire.RouteResponse) -> object:
+    def answer_of(self, response: wire.RouteResponse) -> object:
         """The complete answer in the vendor's format."""
 
     async def caller(self, service: Service, exchange: Exchange, scope: wire.Scope = "route") -> wire.Caller:
         """Authenticate the caller."""
         return await service.auth.caller(exchange, scope)
 
-    def limits(self, told: Mapping[str, str], now: float) -> dict[str, str]:
+    def limits(self, limit_headers: Mapping[str, str], now: float) -> dict[str, str]:
         """Additional headers about limits, as the vendor's clients read them."""
         return {}
 
     def in_words(self, error: RouterError, now: float) -> RouterError:
         """The error with the client's names of fields. ``X-Should-Retry`` keeps the vendors' SDKs from retrying every
         409 and 5xx. At most 20 rejected models are listed, callable ones first."""
-        said = error if self.words is None else self.words.error(error)
-        rejected = said.detail.get("rejected_candidates", ())
-        if len(rejected) > MOST_REJECTED:
-            able_first = sorted(rejected, key=lambda each: each["reason"] in _UNCALLABLE)
-            said.detail = said.detail | {"rejected_candidates": able_first[:MOST_REJECTED]}
-        said.headers = {**error.headers, "X-Should-Retry": "true" if error.retryable else "false"}
+        translated = error if self.words is None else self.words.error(error)
+        candidates = translated.detail.get("rejected_candidates", ())
+        if len(candidates) > MAX_REJECTED:
+            callable_first = sorted(candidates, key=lambda candidate: candidate["reason"] in _UNCALLABLE)
+            translated.detail = translated.detail | {"rejected_candidates": callable_first[:MAX_REJECTED]}
+        translated.headers = {**error.headers, "X-Should-Retry": "true" if error.retryable else "false"}
         if error.trace_id is not None:
-            said.headers["X-Routewright-Trace-Id"] = error.trace_id
+            translated.headers["X-Routewright-Trace-Id"] = error.trace_id
         if isinstance(error, RateLimited) and error.detail.get("limit_of") != "concurrency":
-            said.headers |= self.limits(error.headers, now)
-        return said
+            translated.headers |= self.limits(error.headers, now)
+        return translated
 
 
 @asynccontextmanager
@@ -131,7 +131,7 @@ async def asked(service: Service, exchange: Exchange, vendor_call: VendorCall, p
     """Read the call. Raises errors with the client's names of fields."""
     try:
         caller = await vendor_call.caller(service, exchange)
-        vendor_call.known = known_to(service, caller)
+        vendor_call.known = directory_of(service, caller)
         yield await service.prepare(exchange, caller, vendor_call.decode, path)
     except RouterError as error:
         raise vendor_call.in_words(error, exchange.clock.time()) from None
@@ -149,12 +149,12 @@ async def answer(
         headers = (
             routing_headers(response, vendor_call.ignored) | limits | vendor_call.limits(limits, exchange.clock.time())
         )
-        await exchange.json(vendor_call.whole(response), headers)
+        await exchange.json(vendor_call.answer_of(response), headers)
 
 
 async def model_at(service: Service, exchange: Exchange, vendor_call: VendorCall) -> wire.Model:
     """The model of a path, by any of its names. Raises ``ModelNotFound``."""
-    known = known_to(service, await vendor_call.caller(service, exchange, "models:read"))
+    known = directory_of(service, await vendor_call.caller(service, exchange, "models:read"))
     id = known.id_of(exchange.parameter, vendor_call.vendor, vendor_call.names.listed_at)
     for model in known.models():
         if model.id == known.names.get(id):
@@ -162,7 +162,7 @@ async def model_at(service: Service, exchange: Exchange, vendor_call: VendorCall
     raise ModelNotFound(f"there is no model {shown(id)}; {vendor_call.names.listed_at} lists those that can be called")
 
 
-def framed(name: str, data: bytes) -> bytes:
+def encode_event(name: str, data: bytes) -> bytes:
     """An event of a stream."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
 
@@ -189,8 +189,8 @@ class CallFrames(ABC):
                     case wire.RouteStarted(data=data):
                         self.exchange.trace_id = self.trace_id = data.trace_id
                         self.model = data.routing.selected_model
-                        limits = self._vendor_call.limits(stream.headers, self.exchange.clock.time())
-                        self.headers = routing_headers(data, ignored) | limits
+                        limit_headers = self._vendor_call.limits(stream.headers, self.exchange.clock.time())
+                        self.headers = routing_headers(data, ignored) | limit_headers
                     case wire.RouteFallback(data=data):
                         self.model = self.headers["X-Routewright-Model"] = data.to_model
                         self.headers.pop("X-Routewright-Ignored", None)
@@ -203,17 +203,17 @@ class CallFrames(ABC):
                 if events:
                     yield Frame(events)
 
-    def last_words(self, error: Exception) -> bytes:
+    def error_frame(self, error: Exception) -> bytes:
         """The last event of a failed stream."""
-        said = told(error, self.exchange.request_id)
-        return self._failed(self._vendor_call.in_words(said, self.exchange.clock.time()))
+        client_error = to_client_error(error, self.exchange.request_id)
+        return self._encode_error(self._vendor_call.in_words(client_error, self.exchange.clock.time()))
 
     @abstractmethod
     def events(self, event: wire.RouteEvent) -> Iterator[bytes]:
         """The frames of an event."""
 
     @abstractmethod
-    def _failed(self, error: RouterError) -> bytes:
+    def _encode_error(self, error: RouterError) -> bytes:
         """The frames of an error."""
 
 
@@ -239,7 +239,7 @@ class Block(Struct, eq=False):
         return "".join(self.pieces)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True if it is complete once another block begins."""
         return self.kind != "call" or (bool(self.pieces) and input_of(self.text) is not None)
 
@@ -260,7 +260,7 @@ class BlockFrames(CallFrames):
         super().__init__(exchange, prepared, vendor_call)
         self.blocks: list[Block] = []
         """Blocks that have begun."""
-        self._open: list[Block] = []
+        self._open_blocks: list[Block] = []
         self._calls: dict[int, Block] = {}
         """By the model's own index."""
 
@@ -268,69 +268,69 @@ class BlockFrames(CallFrames):
         """The frames of an event."""
         match event:
             case wire.OutputDelta(data=data) if data.text:
-                if not self._open or self._open[-1].kind != "text":
-                    yield from self._begin(Block("text"))
-                yield self._grown(self._open[-1], data.text)
+                if not self._open_blocks or self._open_blocks[-1].kind != "text":
+                    yield from self._open(Block("text"))
+                yield self._append(self._open_blocks[-1], data.text)
             case wire.ReasoningDelta(data=data):
                 for thought in self._thoughts(wire.Reasoning(data.provider, data.items, data.text or None)):
-                    yield from self._begin(Block("thought", thought=thought))
-                    yield from self._end(self._open[-1:])
+                    yield from self._open(Block("thought", thought=thought))
+                    yield from self._close(self._open_blocks[-1:])
             case wire.ToolCallDelta(data=data):
                 call = self._calls.setdefault(data.index, Block("call"))
                 call.id, call.name = call.id or data.call_id, call.name or data.name
                 call.waiting += data.arguments
                 if call.index is None and call.name:
-                    yield from self._begin(call)
-                if call.waiting and call in self._open:
-                    told, call.waiting = call.waiting, ""
-                    yield self._grown(call, told)
+                    yield from self._open(call)
+                if call.waiting and call in self._open_blocks:
+                    to_client_error, call.waiting = call.waiting, ""
+                    yield self._append(call, to_client_error)
             case wire.RouteCompleted(data=response):
                 if not self.blocks:
-                    yield from self._empty()
-                yield from self._end(self._open)
-                yield from self._completed(response)
+                    yield from self._begin_empty()
+                yield from self._close(self._open_blocks)
+                yield from self._end_answer(response)
 
-    def _begin(self, block: Block) -> Iterator[bytes]:
+    def _open(self, block: Block) -> Iterator[bytes]:
         if not self.blocks:
-            yield from self._begun()
-        yield from self._end([each for each in self._open if each.is_whole])
+            yield from self._begin_answer()
+        yield from self._close([previous for previous in self._open_blocks if previous.is_complete])
         block.index = len(self.blocks)
         self.blocks.append(block)
-        self._open.append(block)
-        yield from self._opened(block)
+        self._open_blocks.append(block)
+        yield from self._begin_block(block)
 
-    def _grown(self, block: Block, piece: str) -> bytes:
+    def _append(self, block: Block, piece: str) -> bytes:
         block.pieces.append(piece)
-        return self._grew(block, piece)
+        return self._extend_block(block, piece)
 
-    def _end(self, blocks: list[Block]) -> Iterator[bytes]:
-        self._open = [each for each in self._open if each not in blocks]
+    def _close(self, blocks: list[Block]) -> Iterator[bytes]:
+        self._open_blocks = [open_block for open_block in self._open_blocks if open_block not in blocks]
         for block in blocks:
-            yield from self._ended(block)
+            yield from self._end_block(block)
 
     def _thoughts(self, reasoning: wire.Reasoning) -> Iterable[object]:
         return (reasoning,)
 
     @abstractmethod
-    def _begun(self) -> Iterator[bytes]:
+    def _begin_answer(self) -> Iterator[bytes]:
         """Begin the answer."""
 
     @abstractmethod
-    def _opened(self, block: Block) -> Iterator[bytes]:
+    def _begin_block(self, block: Block) -> Iterator[bytes]:
         """Begin a block. A thought is sent completely."""
 
     @abstractmethod
-    def _grew(self, block: Block, piece: str) -> bytes:
+    def _extend_block(self, block: Block, piece: str) -> bytes:
         """Append to a text, or to a call's arguments."""
 
     @abstractmethod
-    def _ended(self, block: Block) -> Iterator[bytes]:
+    def _end_block(self, block: Block) -> Iterator[bytes]:
         """End a block."""
 
-    def _empty(self) -> Iterator[bytes]:
+    def _begin_empty(self) -> Iterator[bytes]:
         """Begin an empty answer."""
-        return self._begun()
+        return self._begin_answer()
 
     @abstractmethod
-    def _completed(self, response: wire.RouteResponse) -> Iterator[bytes]:
+    def _end_answer(self, response: wire.RouteResponse) -> Iterator[bytes]:
         """End the answer."""

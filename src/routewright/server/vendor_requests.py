@@ -24,7 +24,7 @@ from routewright.wire.json_scan import beneath, joined, scan
 from routewright.wire.problems import did_you_mean, hint_for, shown
 
 from .endpoints import Service
-from .errors import retold
+from .errors import rewrite
 from .fields import Fields, Ignored, wrong
 
 E = TypeVar("E", bound=RouterError)
@@ -37,7 +37,7 @@ FIELD = "routewright"
 AUTO = "auto"
 
 
-class Wishes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class RoutingOptions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The field ``routewright``: fields of the route request (spec 2.1) that the vendors lack."""
 
     goal: wire.Goal | None = None
@@ -53,9 +53,9 @@ class Wishes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
 
 KEY_HINT = "send it as the header Idempotency-Key"
-OURS = tuple(name for name in Wishes.__struct_fields__ if name != "metadata")
+OPTIONS = tuple(name for name in RoutingOptions.__struct_fields__ if name != "metadata")
 """Options that no vendor has a field for."""
-PLACES = {"params": "", "idempotency_key": "Idempotency-Key", **{name: f"{FIELD}.{name}" for name in OURS}}
+PLACES = {"params": "", "idempotency_key": "Idempotency-Key", **{name: f"{FIELD}.{name}" for name in OPTIONS}}
 """Names of these fields in every API (``Words.places``)."""
 
 _MESSAGE = re.compile(r"messages\[(\d+)\]")
@@ -92,46 +92,49 @@ class Words(Struct, frozen=True):
     def text(self, text: str) -> str:
         """Translate a message or hint. A word is a field if it has a dot or underscore, or is quoted."""
 
-        def named(found: re.Match[str]) -> str:
-            name = found[0]
-            is_quoted = text[found.start() - 1 : found.end() + 1] == f"'{name}'"
+        def translate(match: re.Match[str]) -> str:
+            name = match[0]
+            is_quoted = text[match.start() - 1 : match.end() + 1] == f"'{name}'"
             return self.path(name) if is_quoted or "." in name or "_" in name else name
 
         text = text.replace("Router.models()", self.listed_at)
-        return _NAME.sub(named, text)
+        return _NAME.sub(translate, text)
 
     def problem(self, problem: Problem) -> Problem:
         """Translate a problem. Its sentence only changes in the name of the output cap."""
-        said = problem.problem.replace("max_output_tokens=", f"{self.path('params.max_output_tokens')}=")
-        return Problem(self.path(problem.path), said, self.text(problem.hint))
+        sentence = problem.problem.replace("max_output_tokens=", f"{self.path('params.max_output_tokens')}=")
+        return Problem(self.path(problem.path), sentence, self.text(problem.hint))
 
     def error(self, error: E) -> E:
         """A translated copy of an error."""
-        return retold(error, self.problem, self.text)
+        return rewrite(error, self.problem, self.text)
 
 
-def wishes_of(given: object, words: Words) -> Wishes:
+def read_options(tree: object, words: Words) -> RoutingOptions:
     """Read the field ``routewright``. Raises ``ValidationFailed``."""
-    if given is None:
-        return Wishes()
-    known = Wishes.__struct_fields__
-    for name in given if isinstance(given, dict) else ():
-        if name not in known:
-            hint = KEY_HINT if name == "idempotency_key" else hint_for(name, "", known)
+    if tree is None:
+        return RoutingOptions()
+    fields = RoutingOptions.__struct_fields__
+    for name in tree if isinstance(tree, dict) else ():
+        if name not in fields:
+            hint = KEY_HINT if name == "idempotency_key" else hint_for(name, "", fields)
             # known names are relative to the field
             raise wrong(joined(FIELD, name), "is not a field", hint if hint.startswith("known: ") else words.text(hint))
     try:
-        return converted(given, Wishes, "")
+        return converted(tree, RoutingOptions, "")
     except ValidationFailed as error:
-        found = [each._replace(path=beneath(FIELD, each.path), hint=words.text(each.hint)) for each in error.problems]
-    raise ValidationFailed.of(*found)
+        problems = [
+            problem._replace(path=beneath(FIELD, problem.path), hint=words.text(problem.hint))
+            for problem in error.problems
+        ]
+    raise ValidationFailed.of(*problems)
 
 
 class ModelNotFound(NotFound, code="model_not_found"):
     """No such model, with the vendors' error code."""
 
 
-class Known(NamedTuple):
+class Directory(NamedTuple):
     """What a caller may name: models, and fields of vendors."""
 
     names: Mapping[str, str]
@@ -150,26 +153,26 @@ class Known(NamedTuple):
         for name in (model, f"{vendor}/{model}") if "/" in model else (f"{vendor}/{model}", model):
             if name in self.names:
                 return name
-        of, name = model.split("/", 1) if "/" in model else (vendor, model)
-        if f"{of}/{undated(name)}" in self.names:  # cheaper than the search below
-            return f"{of}/{undated(name)}"
-        meant = model_called(name, self.models(), of)
-        if meant is not None:
-            return meant
+        provider, name = model.split("/", 1) if "/" in model else (vendor, model)
+        if f"{provider}/{undated(name)}" in self.names:  # cheaper than the search below
+            return f"{provider}/{undated(name)}"
+        match = model_called(name, self.models(), provider)
+        if match is not None:
+            return match
         hint = did_you_mean(model, self.names) or did_you_mean(f"{vendor}/{model}", self.names)
         hint = hint or f"{listed_at} lists the callable ones, 'auto' chooses one"
         raise ModelNotFound(f"there is no model {shown(model)}, or you may not use it; {hint}")
 
 
-NOBODY = Known({}, tuple)
+NO_MODELS = Directory({}, tuple)
 """No models."""
 
 
-def known_to(service: Service, caller: wire.Caller) -> Known:
+def directory_of(service: Service, caller: wire.Caller) -> Directory:
     """The models that a caller may name."""
     router = service.router
     extra = partial(router.caller_extra, caller=caller)
-    return Known(router.model_names(caller=caller), partial(router.models, caller=caller), extra)
+    return Directory(router.model_names(caller=caller), partial(router.models, caller=caller), extra)
 
 
 def chooses(model: str) -> bool:
@@ -184,52 +187,52 @@ def places_of(model: str, fallback: wire.Fallback | None = None) -> dict[str, st
         return {"policy_id": "model"}
     if chooses(model):
         return {}
-    behind = [] if fallback is None else fallback.models or []
-    places = {f"models[{n + 1}]": f"{FIELD}.fallback.models[{n}]" for n in range(len(behind))}
+    fallbacks = [] if fallback is None else fallback.models or []
+    places = {f"models[{n + 1}]": f"{FIELD}.fallback.models[{n}]" for n in range(len(fallbacks))}
     return {"models[0]": "model", **places}
 
 
-def wished(
-    request: wire.RouteRequest, model: str, vendor: str, wishes: Wishes, known: Container[str]
+def add_options(
+    request: wire.RouteRequest, model: str, vendor: str, options: RoutingOptions, known: Container[str]
 ) -> wire.RouteRequest:
-    """Add the routing options of ``model`` and ``wishes`` to a request. ``model`` is ``known``, or leaves the choice to
-    the router (``chooses``). A named model is the only candidate, followed by ``fallback.models`` in order. Raises
-    ``ValidationFailed`` if model and wishes contradict each other."""
-    if request.stream and wishes.fallback is not None and wishes.fallback.on_partial == "restart":
+    """Add the routing of ``model`` and ``options`` to a request. ``model`` is ``known``, or leaves the choice to the
+    router (``chooses``). A named model is the only candidate, followed by ``fallback.models`` in order. Raises
+    ``ValidationFailed`` if model and options contradict each other."""
+    if request.stream and options.fallback is not None and options.fallback.on_partial == "restart":
         hint = "leave it out: a fault after the first text ends the stream; POST /v1/route can restart"
         raise wrong(f"{FIELD}.fallback.on_partial", "is not supported by these streams", hint)
-    told = {name: each for name in Wishes.__struct_fields__ if (each := getattr(wishes, name)) is not None}
+    changes = {key: value for key in RoutingOptions.__struct_fields__ if (value := getattr(options, key)) is not None}
     if model == AUTO:
-        return replace(request, **told)
+        return replace(request, **changes)
     kind, _, rest = model.partition(":")
-    goals, field, value = get_args(wire.Goal), "models", cast("Any", [model])
+    goals, option, value = get_args(wire.Goal), "models", cast("Any", [model])
     if chooses(model):
-        field, value = "goal" if kind == AUTO else "policy_id", rest
-    if field == "goal" and rest not in goals:
+        option, value = "goal" if kind == AUTO else "policy_id", rest
+    if option == "goal" and rest not in goals:
         hint = f"{did_you_mean(rest, goals)} take auto, or auto:{', auto:'.join(goals)}".lstrip()
         raise wrong("model", f"asks for the goal {shown(rest)}", hint)
-    if told.get(field, value) != value:
-        hint = f"set only one; with {FIELD}.{field} send 'auto'"
-        raise wrong("model", f"is {shown(model)}, but {FIELD}.{field} differs", hint)
-    told[field] = value
-    if field == "models" and wishes.fallback is not None and wishes.fallback.models:
-        owned = [(f"{vendor}/{each}", each) for each in wishes.fallback.models]
-        behind = [own if own in known else each for own, each in owned]
-        told["fallback"] = replace(wishes.fallback, models=behind)
-        told["models"] = [model, *[each for each in behind if each != model]]
-        told.setdefault("prefer", model)
-    return replace(request, **told)
+    if changes.get(option, value) != value:
+        hint = f"set only one; with {FIELD}.{option} send 'auto'"
+        raise wrong("model", f"is {shown(model)}, but {FIELD}.{option} differs", hint)
+    changes[option] = value
+    if option == "models" and options.fallback is not None and options.fallback.models:
+        owned = [(f"{vendor}/{name}", name) for name in options.fallback.models]
+        fallbacks = [own if own in known else name for own, name in owned]
+        changes["fallback"] = replace(options.fallback, models=fallbacks)
+        changes["models"] = [model, *[name for name in fallbacks if name != model]]
+        changes.setdefault("prefer", model)
+    return replace(request, **changes)
 
 
-def routing_headers(told: wire.RouteResponse | wire.StartedData, ignored: Ignored) -> dict[str, str]:
+def routing_headers(answer: wire.RouteResponse | wire.StartedData, ignored: Ignored) -> dict[str, str]:
     """Headers with the serving model and ignored fields; of a complete answer also cost and latency."""
-    routing = told.routing
-    headers = {"X-Routewright-Trace-Id": told.trace_id, "X-Routewright-Model": routing.selected_model}
+    routing = answer.routing
+    headers = {"X-Routewright-Trace-Id": answer.trace_id, "X-Routewright-Model": routing.selected_model}
     headers |= ignored.headers(routing.selected_model, routing.ignored_params)
-    if isinstance(told, wire.RouteResponse):
+    if isinstance(answer, wire.RouteResponse):
         headers |= {
-            "X-Routewright-Cost-Usd": f"{told.routing.cost_usd:.9f}".rstrip("0").rstrip("."),
-            "X-Routewright-Latency-Ms": f"{told.routing.latency_ms:.3f}",
+            "X-Routewright-Cost-Usd": f"{answer.routing.cost_usd:.9f}".rstrip("0").rstrip("."),
+            "X-Routewright-Latency-Ms": f"{answer.routing.latency_ms:.3f}",
             "X-Routewright-Policy-Version": routing.policy_version,
         }
     return headers
@@ -241,12 +244,12 @@ EFFORTS: dict[str, wire.Effort] = {**{effort: effort for effort in get_args(wire
 """Our reasoning efforts by the vendors' words."""
 
 
-def packed(reasoning: wire.Reasoning) -> str:
+def pack(reasoning: wire.Reasoning) -> str:
     """Reasoning as an opaque text, which clients send back unchanged. Its readable text is sent separately."""
     return b64encode(_encode(replace(reasoning, text=None))).decode()
 
 
-def unpacked(text: object) -> wire.Reasoning | None:
+def unpack(text: object) -> wire.Reasoning | None:
     """The reasoning of an opaque text, or None if it is not ours."""
     if isinstance(text, str):
         with suppress(ValueError, msgspec.DecodeError, RouterError, RecursionError):
@@ -256,9 +259,9 @@ def unpacked(text: object) -> wire.Reasoning | None:
     return None
 
 
-def joined_thoughts(found: list[wire.Reasoning]) -> wire.Reasoning | None:
+def join_thoughts(thoughts: list[wire.Reasoning]) -> wire.Reasoning | None:
     """The reasoning of one turn, from its pieces."""
-    return replace(found[0], items=[item for each in found for item in each.items]) if found else None
+    return replace(thoughts[0], items=[item for thought in thoughts for item in thought.items]) if thoughts else None
 
 
 def content_of(parts: list[wire.Part]) -> str | list[wire.Part] | None:
@@ -273,7 +276,7 @@ def mark_of(fields: Fields) -> wire.CacheControl | None:
     """``cache_control``."""
     if fields.peek("cache_control") is None:
         return None
-    given = fields.object("cache_control")
-    given.one_of("type", ("ephemeral",))
-    ttl = given.may_be("ttl", ("5m", "1h"))
+    mark = fields.object("cache_control")
+    mark.one_of("type", ("ephemeral",))
+    ttl = mark.may_be("ttl", ("5m", "1h"))
     return wire.CacheControl("ephemeral", cast('Literal["5m", "1h"] | None', ttl))

@@ -12,7 +12,7 @@ from routewright._core.request.rules import completed
 from routewright.errors import ValidationFailed
 from routewright.server.anthropic import FAILED, MessageCall, blocks_of
 from routewright.server.fields import MOST_IGNORED
-from routewright.server.vendor_requests import Known
+from routewright.server.vendor_requests import Directory
 from routewright.wire import (
     CacheControl,
     FileData,
@@ -29,7 +29,7 @@ from tests.tables import table
 from .clients import ASKED, PIXEL, WEATHER
 
 ROUTER = Router.sandbox()
-KNOWN = Known(ROUTER.model_names(), ROUTER.models, ROUTER.caller_extra)
+KNOWN = Directory(ROUTER.model_names(), ROUTER.models, ROUTER.caller_extra)
 
 
 def reading_of(**fields: Any) -> tuple[RouteRequest, set[str]]:

@@ -14,13 +14,13 @@ from routewright._core.tokens.estimate import bounds_of
 from routewright.backends.providers.anthropic import message_body
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.server.anthropic import FAILED, MessageCall
-from routewright.server.vendor_requests import Known, ModelNotFound
+from routewright.server.vendor_requests import Directory, ModelNotFound
 from routewright.wire import RouteRequest, UpstreamCall
 
 from .bodies import JSON, bodies, broken
 
 ROUTER = Router.sandbox()
-KNOWN = Known(ROUTER.model_names(), ROUTER.models, ROUTER.caller_extra)
+KNOWN = Directory(ROUTER.model_names(), ROUTER.models, ROUTER.caller_extra)
 CLAUDE = Model(id="anthropic/claude-sonnet-4-5")
 
 

@@ -10,14 +10,14 @@ import pytest
 from routewright._core.request.rules import completed
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.openai import ChatCall
-from routewright.server.vendor_requests import Known
+from routewright.server.vendor_requests import Directory
 from routewright.wire import Model, RouteRequest
 
 from .clients import CHAT
 
 CALL: dict[str, Any] = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
 IDS = ("openai/gpt-4.1", "openai/o3", "anthropic/claude-x", "deepseek/chat")
-KNOWN = Known({**dict(zip(IDS, IDS, strict=True)), "fast": "openai/o3"}, lambda: [Model(id=id) for id in IDS])
+KNOWN = Directory({**dict(zip(IDS, IDS, strict=True)), "fast": "openai/o3"}, lambda: [Model(id=id) for id in IDS])
 
 
 def made(body: object) -> tuple[RouteRequest, ChatCall]:

@@ -19,8 +19,8 @@ from routewright import Message, Params, Router
 from routewright._core.request.rules import completed
 from routewright.errors import UpstreamFailed, ValidationFailed
 from routewright.server.openai import envelope
-from routewright.server.responses import PASSED, REFUSED, ResponseCall, ResponseFrames, response_of
-from routewright.server.vendor_requests import Known, ModelNotFound, packed
+from routewright.server.responses import PASSTHROUGH, REFUSALS, ResponseCall, ResponseFrames, response_of
+from routewright.server.vendor_requests import Directory, ModelNotFound, pack
 from routewright.testing import FakeClock
 from routewright.wire import (
     AudioPart,
@@ -56,7 +56,7 @@ from .test_stream import Breaking
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 ROUTER = Router.sandbox()
-KNOWN = Known(ROUTER.model_names(), ROUTER.models, ROUTER.caller_extra)
+KNOWN = Directory(ROUTER.model_names(), ROUTER.models, ROUTER.caller_extra)
 WEATHER: dict[str, Any] = {
     "type": "function",
     "name": "get_current_weather",
@@ -165,7 +165,7 @@ def test_items_of_one_assistant_turn_become_one_message() -> None:
     }
     turns = chat(
         {"role": "user", "content": "Hi"},
-        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": packed(THOUGHT)},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": pack(THOUGHT)},
         {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [_said("Wait.")]},
         call,
         {**call, "call_id": "c2"},
@@ -311,10 +311,10 @@ def test_vendor_fields_go_to_the_named_model_or_to_openai(model: str, extra: Any
 
 @table("name", sorted(openai.types.responses.response_create_params.ResponseCreateParamsBase.__annotations__))
 def test_every_field_of_the_sdk_is_honoured_passed_refused_or_listed(name: str) -> None:
-    if name in OF_RESPONSES | PASSED:
+    if name in OF_RESPONSES | PASSTHROUGH:
         return
     value = True if name == "background" else "x"
-    if name in REFUSED:
+    if name in REFUSALS:
         assert refusal(**{name: value})["param"] == name
     else:
         assert made(**{name: value})[1].ignored == {name}
@@ -327,7 +327,7 @@ _items = st.lists(
                 {"role": "user", "content": "Hi"},
                 {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
                 {"role": "assistant", "content": [_said("Yes.")], "id": "msg_1"},
-                {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": packed(THOUGHT)},
+                {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": pack(THOUGHT)},
                 {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
                 {"type": "function_call_output", "call_id": "c1", "output": "1"},
             ]
@@ -495,7 +495,7 @@ def test_reasoning_streams_before_the_text() -> None:
     told = told_by(thought, _text("Hi"), RouteCompleted(1, answer(output="Hi", reasoning=THOUGHT)))
     assert [event["type"] for event in told][2:8] == REASONING
     assert [item["type"] for item in told[-1]["response"]["output"]] == ["reasoning", "message"]
-    assert told[7]["item"]["encrypted_content"] == packed(THOUGHT)
+    assert told[7]["item"]["encrypted_content"] == pack(THOUGHT)
     silent = told_by(
         ReasoningDelta(1, ReasoningData("", [{"a": 1}], "google", 1)), RouteCompleted(1, answer(output=""))
     )
@@ -535,7 +535,7 @@ def test_a_stream_that_breaks_ends_with_an_error_that_the_sdk_raises() -> None:
 
 
 def test_an_error_is_an_error_event_and_a_failed_response() -> None:
-    lines = begun().last_words(UpstreamFailed("no")).decode().split("\n")
+    lines = begun().error_frame(UpstreamFailed("no")).decode().split("\n")
     error, failed = (json.loads(line[6:]) for line in lines if line[:5] == "data:")
     assert (error["type"], error["code"], failed["type"]) == ("error", "router.upstream_failed", "response.failed")
     assert failed["sequence_number"] == error["sequence_number"] + 1
