@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from routewright.backends.embed import DIMENSIONS, GAINS, ROWS, hashes, pair_hash, split, words_of
+from routewright.backends.embed import DIMENSIONS, GAINS, ROWS, hash_pair, hashes, split, words_of
 
 from .eval_cache import held_out, rows
 
@@ -75,7 +75,7 @@ def features(text: str) -> list[tuple[int, int, float]]:
     for word in words:
         whole, *parts = hashes(word)
         found += [(whole, 0, 1.0), *((part, 1, len(parts) ** -0.5) for part in parts)]
-    return found + [(pair_hash(*pair), 2, 1.0) for pair in pairwise(words)]
+    return found + [(hash_pair(*pair), 2, 1.0) for pair in pairwise(words)]
 
 
 def initial(corpus: Corpus) -> Table:

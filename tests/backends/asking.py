@@ -11,7 +11,7 @@ import anyio
 import msgspec
 import pytest
 
-from routewright.backends.providers.answer import Reader, read_whole, streamed
+from routewright.backends.providers.answer import Reader, decode_body, decode_stream
 from routewright.backends.providers.hosts import HOSTS
 from routewright.backends.providers.openai import request_body
 from routewright.errors import ProviderFault
@@ -140,7 +140,7 @@ def read_streamed(reader: Reader, *pieces: bytes) -> list[Chunk]:
     """The chunks of a stream in pieces, without the signs of life."""
 
     async def read() -> list[Chunk]:
-        return without_signs_of_life([chunk async for chunk in streamed(reader, AtOnce(*pieces), str)])
+        return without_signs_of_life([chunk async for chunk in decode_stream(reader, AtOnce(*pieces), str)])
 
     return anyio.run(read)
 
@@ -151,12 +151,12 @@ def all_from(reader: Reader, answer: Answer | bytes) -> tuple[list[Chunk], Provi
     body = answer if isinstance(answer, bytes) else bytes_of(answer)
 
     async def read() -> None:
-        async for chunk in streamed(reader, AtOnce(body), str):
+        async for chunk in decode_stream(reader, AtOnce(body), str):
             came.append(chunk)
 
     try:
         if isinstance(answer, bytes) or not answer.chunked:
-            came.extend(read_whole(reader, body))
+            came.extend(decode_body(reader, body))
         else:
             anyio.run(read)
     except ProviderFault as fault:

@@ -264,7 +264,7 @@ async def test_embeddings_of_evicted_entries_do_not_pile_up(path: Path) -> None:
         await cache.put(make_entry(number, time.time(), (1.0, 0.0)))
         if number % 100 == 0:
             await near(cache)
-            most = max(most, *(len(mirror.vectors) for mirror in cache._mirrors._kept.values()))
+            most = max(most, *(len(mirror.vectors) for mirror in cache._mirrors._by_partition.values()))
     assert most <= 2 * 20 + AT_ONCE
     await cache.aclose()
 
@@ -273,10 +273,10 @@ async def test_a_new_entry_does_not_reload_all_embeddings(path: Path) -> None:
     before, cache = SqliteCache(path), SqliteCache(path)
     await put(before, "a")
     await near(cache)
-    mirrors = list(cache._mirrors._kept.values())
+    mirrors = list(cache._mirrors._by_partition.values())
     await put(cache, "b")
     assert await near(cache) == ["tr_a", "tr_b"]
-    assert [mirror is mirrors[0] for mirror in cache._mirrors._kept.values()] == [True]
+    assert [mirror is mirrors[0] for mirror in cache._mirrors._by_partition.values()] == [True]
     await before.aclose()
     await cache.aclose()
 

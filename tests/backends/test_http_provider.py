@@ -27,7 +27,7 @@ from routewright import (
     Router,
     Settings,
 )
-from routewright.backends.providers.answer import SLICE_BYTES, Reader, streamed
+from routewright.backends.providers.answer import SLICE_BYTES, Reader, decode_stream
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.faults import BODY_CHARS
 from routewright.backends.providers.http import REFUSED_S, HttpProvider
@@ -190,7 +190,7 @@ async def test_a_stream_without_events_lets_other_tasks_run(noise: bytes) -> Non
 
     async with anyio.create_task_group() as group:
         group.start_soon(count)
-        read = [chunk async for chunk in streamed(vendor.reader(), quiet, str)]
+        read = [chunk async for chunk in decode_stream(vendor.reader(), quiet, str)]
         group.cancel_scope.cancel()
     assert without_signs_of_life(read) == [*vendor.begun, Delta("x"), USAGE, Finish("stop")]
     assert turns >= size // SLICE_BYTES - 2
@@ -205,7 +205,7 @@ async def test_a_stream_is_read_lazily() -> None:
             self.chunks.append(Delta(str(document)))
 
     counting = Counting("counting")
-    async with aclosing(streamed(counting, AtOnce(b"data:{}\n\n" * 10_000), str)) as stream:
+    async with aclosing(decode_stream(counting, AtOnce(b"data:{}\n\n" * 10_000), str)) as stream:
         for _ in range(3):
             assert await anext(stream) == Delta("{}")
     assert counting.events == 3

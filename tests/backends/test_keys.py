@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright.backends.providers.http import LIMITED_S, LONGEST_S, MOST_ASKED, REFUSED_S, KeyRing, aside_s
+from routewright.backends.providers.http import LIMITED_S, LONGEST_S, MAX_KEYS, REFUSED_S, KeyRing, pause_of
 from routewright.errors import ProviderFault
 from routewright.testing import FakeClock
 from routewright.wire.account import Secret
@@ -32,7 +32,7 @@ class Keys:
 
     def turn(self) -> str:
         """The keys that a call would try if all refused."""
-        return "".join(key.reveal() for key in self.ring.turn(MODEL))
+        return "".join(key.reveal() for key in self.ring.choose(MODEL))
 
     def refuse(self, name: str, fault: ProviderFault) -> None:
         assert self.ring.refuse(self[name], fault)
@@ -43,14 +43,14 @@ class Keys:
     def call(self, outcomes: dict[str, ProviderFault]) -> tuple[str, ProviderFault | None]:
         """Try the keys like a provider. Returns the tried ones and the fault."""
         asked, faults = "", {}
-        for key in self.ring.turn(MODEL):
+        for key in self.ring.choose(MODEL):
             asked += key.reveal()
             fault = outcomes.get(key.reveal())
             if fault is None:
                 return asked, None
             assert self.ring.refuse(key, fault)
             faults[key] = fault
-        return asked, self.ring.told(faults)
+        return asked, self.ring.fault_of(faults)
 
     def pass_time(self, seconds: float) -> None:
         self.clock._now += seconds
@@ -76,7 +76,7 @@ class Keys:
 )
 def test_only_faults_of_the_key_suspend_it(fault: ProviderFault, seconds: float | None) -> None:
     keys = Keys("ab")
-    assert aside_s(fault) == seconds
+    assert pause_of(fault) == seconds
     assert keys.ring.refuse(keys["a"], fault) == (seconds is not None)
 
 
@@ -109,7 +109,7 @@ def test_a_key_that_became_available_meanwhile_needs_no_wait() -> None:
     keys.refuse("a", first)
     keys.pass_time(2.0)
     keys.refuse("b", second)
-    assert keys.ring.told({keys["a"]: first, keys["b"]: second}) is first
+    assert keys.ring.fault_of({keys["a"]: first, keys["b"]: second}) is first
     assert first.retry_after == 0.0
 
 
@@ -144,7 +144,7 @@ def test_a_key_freed_by_another_thread_leaves_the_last_fault() -> None:
     keys = Keys("ab")
     fault = ProviderFault("auth", status=401)
     keys.refuse("b", fault)
-    assert keys.ring.told({keys["b"]: fault}) is fault
+    assert keys.ring.fault_of({keys["b"]: fault}) is fault
 
 
 def test_concurrent_refusals_are_not_lost() -> None:
@@ -161,7 +161,7 @@ def test_one_call_tries_a_bounded_number_of_keys() -> None:
     keys = Keys("abcdefghijkl")
     asked, _ = keys.call(dict.fromkeys("abcdefghijkl", UNKNOWN))
     assert asked == "abcdefgh"
-    assert len(asked) == MOST_ASKED
+    assert len(asked) == MAX_KEYS
     assert keys.call({})[0] == "i", "the next call goes on behind them"
 
 
@@ -178,7 +178,9 @@ def test_each_key_is_tried_once_a_call_available_ones_first(
     for outcomes, pause_s in calls:
         now = keys.clock.monotonic()
         free = {name for name in due if due[name] <= now}
-        aside = {name: aside_s(refusal) or 0.0 for name, refusal in outcomes.items()}  # the one that is told is changed
+        aside = {
+            name: pause_of(refusal) or 0.0 for name, refusal in outcomes.items()
+        }  # the one that is told is changed
         asked, fault = keys.call(outcomes)
         for name in asked:
             if name in outcomes:
@@ -199,17 +201,17 @@ def test_each_key_is_tried_once_a_call_available_ones_first(
 
 def test_a_used_up_key_comes_last_until_the_reset_or_five_minutes() -> None:
     keys = Keys("abc")
-    keys.ring.served(keys["a"], MODEL, 3_600.0)
-    assert next(keys.ring.turn("x/other")).reveal() == "a"
+    keys.ring.accept(keys["a"], MODEL, 3_600.0)
+    assert next(keys.ring.choose("x/other")).reveal() == "a"
     assert keys.turn() == "bca", "it is due soonest, so it is asked where no other is left"
     keys.pass_time(LONGEST_S - 1.0)
-    assert keys.ring.due(keys["a"], MODEL) - keys.clock.monotonic() == pytest.approx(1.0)
+    assert keys.ring.due_at(keys["a"], MODEL) - keys.clock.monotonic() == pytest.approx(1.0)
     keys.pass_time(1.0)
-    assert keys.ring.due(keys["a"], MODEL) == keys.clock.monotonic()
+    assert keys.ring.due_at(keys["a"], MODEL) == keys.clock.monotonic()
 
 
 def test_if_all_are_used_up_the_soonest_is_tried() -> None:
     keys = Keys("ab")
     for name in "ab":
-        keys.ring.served(keys[name], MODEL, 60.0)
+        keys.ring.accept(keys[name], MODEL, 60.0)
     assert len(keys.turn()) == 1

@@ -170,7 +170,7 @@ async def test_embeddings_of_removed_entries_do_not_pile_up(postgres: str) -> No
         if number % 10 == 0:
             found = await cache.nearest(PARTITION, NORTH, time.time(), 1)
             assert [match.entry.id for match in found] == ["tr_stays"]
-            most = max(most, *(len(mirror.vectors) for mirror in cache._mirrors._kept.values()))
+            most = max(most, *(len(mirror.vectors) for mirror in cache._mirrors._by_partition.values()))
     assert AT_ONCE < most <= 2 * 20 + AT_ONCE + 10
     await cache.aclose()
 

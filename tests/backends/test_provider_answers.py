@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from routewright import AnthropicProvider, GeminiProvider
 from routewright._core.sse import SseEvent
-from routewright.backends.providers.answer import Reader, read_whole
+from routewright.backends.providers.answer import Reader, decode_body
 from routewright.backends.providers.anthropic import Blocks, Counts
 from routewright.backends.providers.gemini import GeneratedContent
 from routewright.backends.providers.gemini import read_usage as read_google
@@ -513,7 +513,7 @@ def _messages(draw: st.DrawFn) -> dict[str, Any]:
 def test_a_message_is_the_same_whole_and_streamed_in_any_pieces(
     document: dict[str, Any], size: int, chance: random.Random
 ) -> None:
-    plain = outcome(read_whole, Blocks("x"), json.dumps(document).encode())
+    plain = outcome(decode_body, Blocks("x"), json.dumps(document).encode())
     data = bytes_of(sse(*events_of(document, size)))
     assert outcome(read_streamed, Blocks("x"), data) == plain
     cuts = sorted(chance.sample(range(len(data)), min(20, len(data))))
@@ -730,7 +730,7 @@ def test_content_is_the_same_whole_and_streamed(
     document = generated(*parts, finish=finish, usage=usage)
     pieces = [generated(*parts[at : at + step], usage={"promptTokenCount": 1}) for at in range(0, len(parts), step)]
     streamed = bytes_of(google.events(*pieces, generated(finish=finish, usage=usage)))
-    plain = outcome(read_whole, GeneratedContent("google"), json.dumps(document).encode())
+    plain = outcome(decode_body, GeneratedContent("google"), json.dumps(document).encode())
     assert outcome(read_streamed, GeneratedContent("google"), streamed) == plain
 
 

@@ -19,7 +19,7 @@ from routewright.backends.providers.anthropic import OpenEnded, closed_form
 from routewright.backends.providers.features import generation_of
 from routewright.backends.providers.gemini import UNSIGNED
 from routewright.backends.providers.hosts import HOSTS
-from routewright.backends.providers.openai import _with_short_ids
+from routewright.backends.providers.openai import _shorten_ids
 from routewright.backends.tokens import PackedTokenCounter
 from routewright.catalogue import Catalogue
 from routewright.errors import NoCandidates, ProviderFault
@@ -835,7 +835,7 @@ def test_ids_of_tool_calls_and_results_are_shortened_where_required() -> None:
     assert ids[0] != ids[1]
     assert body_for("openai", ASKED)["messages"][0]["tool_calls"][0]["id"] == LONG_ID
     plain = Message("assistant", "hi")
-    assert _with_short_ids(plain) is plain, "most messages have no ids, and a copy of each takes time"
+    assert _shorten_ids(plain) is plain, "most messages have no ids, and a copy of each takes time"
 
 
 @given(st.lists(st.text(), min_size=2, max_size=2, unique=True))

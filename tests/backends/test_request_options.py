@@ -17,7 +17,7 @@ from routewright._core.routing.pool import Pool
 from routewright.backends.providers.endpoint import wire_name
 from routewright.backends.providers.hosts import DIALS, HOSTS
 from routewright.backends.providers.http import HttpProvider
-from routewright.backends.providers.reasoning import WORDS, Thinking, at, merged, nearest
+from routewright.backends.providers.reasoning import WORDS, Thinking, at, find_nearest, merge
 from routewright.errors import ProviderFault
 from routewright.wire import (
     AudioPart,
@@ -291,10 +291,10 @@ def test_turning_reasoning_off_changes_nothing_for_a_model_without_it(name: str)
 
 
 def test_the_nearest_effort_is_sent_and_of_two_the_stronger() -> None:
-    assert nearest("medium", ["low", "high"]) == "high"
-    assert nearest("minimal", ["low", "high"]) == "low"
-    assert nearest("max", ["low", "xhigh"]) == "xhigh"
-    assert all(nearest(word, WORDS) == word for word in WORDS)
+    assert find_nearest("medium", ["low", "high"]) == "high"
+    assert find_nearest("minimal", ["low", "high"]) == "low"
+    assert find_nearest("max", ["low", "xhigh"]) == "xhigh"
+    assert all(find_nearest(word, WORDS) == word for word in WORDS)
 
 
 def test_a_reasoning_budget_is_kept_and_leaves_room_for_the_answer() -> None:
@@ -636,14 +636,14 @@ def test_extra_fields_are_merged_in_last(id: str, own: dict[str, Any], field: st
     plain = call(model=model_of(id), params=Params(reasoning="high"), max_output_tokens=CAP, stream=False)
     before = sent(plain)
     body = sent(call(model=model_of(id), params=params, max_output_tokens=CAP, stream=False))
-    assert body == merged(before, own)
+    assert body == merge(before, own)
     assert "nothing" not in body
     if isinstance(before.get(field), dict):
         assert before[field].keys() <= body[field].keys(), "what is not named is kept"
 
 
 def test_merging_goes_into_objects() -> None:
-    assert merged({"a": {"b": 1, "c": [1]}, "d": 2}, {"a": {"c": [2], "e": 3}}) == {
+    assert merge({"a": {"b": 1, "c": [1]}, "d": 2}, {"a": {"c": [2], "e": 3}}) == {
         "a": {"b": 1, "c": [2], "e": 3},
         "d": 2,
     }

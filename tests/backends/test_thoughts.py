@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from routewright import AnthropicProvider, GeminiProvider, OpenAIProvider
-from routewright.backends.providers.answer import Reader, read_whole
+from routewright.backends.providers.answer import Reader, decode_body
 from routewright.backends.providers.anthropic import message_body
 from routewright.backends.providers.gemini import content_body
 from routewright.backends.providers.hosts import HOSTS
@@ -99,7 +99,7 @@ def answered_by_claude(content: list[dict[str, Any]], *, stream: bool) -> list[C
     whole = anthropic.message(*content, stop=stop)
     reader = AnthropicProvider("k")._reader(call(), {})
     if not stream:
-        return list(read_whole(reader, json.dumps(whole).encode()))
+        return list(decode_body(reader, json.dumps(whole).encode()))
     return read_streamed(reader, bytes_of(anthropic.sse(*anthropic.events_of(whole))))
 
 
@@ -212,7 +212,7 @@ def answered_by_gemini(pieces: list[list[dict[str, Any]]], *, stream: bool) -> l
     reader = GeminiProvider("k")._reader(call(), {})
     if not stream:
         parts = [part for piece in pieces for part in piece]
-        return list(read_whole(reader, json.dumps(gemini.generated(*parts, finish="STOP")).encode()))
+        return list(decode_body(reader, json.dumps(gemini.generated(*parts, finish="STOP")).encode()))
     documents = [gemini.generated(*piece) for piece in pieces]
     documents.append(gemini.generated(finish="STOP", usage=gemini.USAGE))
     return read_streamed(reader, bytes_of(gemini.events(*documents)))
@@ -340,7 +340,7 @@ def test_reasoning_of_a_complete_answer_is_read_too() -> None:
     said = {"role": "assistant", "content": "So.", "reasoning_content": "Let me see."}
     document = json.dumps({"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}).encode()
     reader = OpenAIProvider("k", name="deepseek")._reader(call(), {})
-    assert list(read_whole(reader, document)) == [
+    assert list(decode_body(reader, document)) == [
         Thought("Let me see."), Thought(item={"reasoning_content": "Let me see."}), Delta("So."), Finish("stop"),
     ]  # fmt: skip
 

@@ -152,27 +152,27 @@ def test_spaces_cut_at_whole_tokens_count_as_if_uncut(
 def test_runs_of_spaces_too_long_for_tiktoken_are_counted_in_parts() -> None:
     spaces = 128 * 8_000
     text = "a" + " " * spaces + " b"
-    assert list(map(len, tokens._parts(text))) == [1 + tokens._LONGEST_RUN, spaces + 2 - tokens._LONGEST_RUN]
+    assert list(map(len, tokens._cut_runs(text))) == [1 + tokens._LONGEST_RUN, spaces + 2 - tokens._LONGEST_RUN]
     assert COUNTER.count(text, "o200k_base") == 1 + 8_000 + 1
 
 
 def test_long_texts_without_such_a_run_are_not_cut() -> None:
     for text in ("word " * 300_000, " " * 1_500_000 + "\n", "a" * 1_500_000, "\x1c" * 1_500_000):
-        assert list(tokens._parts(text)) == [text]
+        assert list(tokens._cut_runs(text)) == [text]
 
 
 @table("quarters", range(9))
 def test_such_a_run_is_found_anywhere(quarters: int) -> None:
     for more in (-1, 0, 1):
         before = "a" * max(quarters * tokens._LONGEST_RUN // 4 + more, 0)
-        parts = list(tokens._parts(f"{before} {' ' * tokens._LONGEST_RUN}b"))
+        parts = list(tokens._cut_runs(f"{before} {' ' * tokens._LONGEST_RUN}b"))
         assert list(map(len, parts)) == [len(before) + tokens._LONGEST_RUN, 2]
 
 
 def test_a_text_without_such_a_run_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "_LONG_RUN", None)
     long = "word " * 800_000
-    assert list(tokens._parts(long)) == [long]
+    assert list(tokens._cut_runs(long)) == [long]
 
 
 @table("encoding", ENCODINGS)
@@ -188,7 +188,7 @@ def test_a_long_text_counts_as_in_tiktoken(encoding: str, piece: str) -> None:
 def test_pieces_count_as_if_uncut(encoding: str, text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokens, "_PIECE", 5)
-        pieces = list(tokens._pieces(text))
+        pieces = list(tokens._cut_pieces(text))
     assert "".join(pieces) == text
     assert sum(COUNTER.count(piece, encoding) for piece in pieces) == COUNTER.count(text, encoding)
 

@@ -19,7 +19,7 @@ import pytest
 
 from routewright.backends.transport import AutoTransport, TransportLimits
 from routewright.backends.transport.aiohttp import AiohttpTransport
-from routewright.backends.transport.connections import Body, LoopPool, LoopPools, unconnected
+from routewright.backends.transport.connections import Body, LoopPool, LoopPools, failure_of
 from routewright.errors import ProviderFault
 from routewright.protocols import Transport
 from routewright.testing import FaultyServer
@@ -82,7 +82,7 @@ def error_of(number: int) -> ConnectionError:
     [(errno.EMFILE, "ulimit -n"), (errno.ENFILE, "on this machine"), (errno.ENOMEM, "short of memory")],
 )
 def test_a_shortage_of_this_process_is_a_local_fault_with_a_remedy(number: int, remedy: str) -> None:
-    fault = unconnected("x.example", "no", error_of(number))
+    fault = failure_of("x.example", "no", error_of(number))
     assert fault.kind == "local"
     assert remedy in fault.message
 
@@ -91,7 +91,7 @@ def test_a_refused_connection_is_not_a_local_fault() -> None:
     error = error_of(errno.ECONNREFUSED)
     assert error.__cause__ is not None
     error.__cause__.__context__ = OSError(errno.EMFILE, "what the host was about")
-    assert unconnected("x.example", "no", error).kind == "connect"
+    assert failure_of("x.example", "no", error).kind == "connect"
 
 
 async def test_connection_is_reused(server: Upstream, transport: Transport) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from routewright import CallableProvider, Caller, Model, Pricing, ProviderFault, Router, Settings, UpstreamCall
 from routewright.backends.providers.openai import OpenAIProvider
-from routewright.backends.transport.connections import unconnected
+from routewright.backends.transport.connections import failure_of
 from routewright.errors import UpstreamFailed
 from routewright.server import create_app
 from routewright.settings import ExecutionLimits
@@ -126,7 +126,7 @@ async def test_error_events_show_no_upstream_address(address: str) -> None:
     ],
 )
 def test_a_connection_error_is_described_without_the_systems_text(error: OSError, public: str, hint: str) -> None:
-    fault = unconnected("gpu-internal:8000", f"it says {error}", error)
+    fault = failure_of("gpu-internal:8000", f"it says {error}", error)
     assert fault.message.startswith("no connection to gpu-internal:8000: it says ")
     assert fault.public == public
     assert fault.hint.startswith(hint)

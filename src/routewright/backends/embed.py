@@ -75,25 +75,25 @@ class HashedEmbedder:
             return np.zeros(DIMENSIONS, np.float32)
         total: Floats = np.add.reduce([self._word(word) for word in words])
         if len(words) > 1:
-            total = total + self._sum([pair_hash(*pair) for pair in pairwise(words)])
+            total = total + self._sum([hash_pair(*pair) for pair in pairwise(words)])
         length = float(np.sqrt(total @ total))
         return (total / length).astype(np.float32) if length else total
 
     def _word(self, word: str) -> Floats:
-        known = self._words.get(word)
-        if known is None:
-            whole, *parts = hashes(word)
-            known = self._sum([whole]) + self._sum(parts) / np.sqrt(np.float32(len(parts)))
+        vector = self._words.get(word)
+        if vector is None:
+            feature, *parts = hashes(word)
+            vector = self._sum([feature]) + self._sum(parts) / np.sqrt(np.float32(len(parts)))
             if len(self._words) >= _MOST_WORDS:
                 self._words.clear()
-            self._words[word] = known
-        return known
+            self._words[word] = vector
+        return vector
 
     def _sum(self, hashed: list[int]) -> Floats:
-        one, other, sign, other_sign, place = split(np.array(hashed, np.uint32))
-        gains = self._gains[place]
-        total: Floats = (gains * _SIGNS[sign]) @ self._directions[one]
-        total += (gains * _SIGNS[other_sign]) @ self._directions[other]
+        first, second, first_sign, second_sign, gain_rows = split(np.array(hashed, np.uint32))
+        gains = self._gains[gain_rows]
+        total: Floats = (gains * _SIGNS[first_sign]) @ self._directions[first]
+        total += (gains * _SIGNS[second_sign]) @ self._directions[second]
         return total
 
 
@@ -105,17 +105,17 @@ def hashes(word: str) -> list[int]:
     return [zlib.crc32(part.encode()) for part in [f" {word}", *parts]]
 
 
-def pair_hash(first: str, second: str) -> int:
+def hash_pair(first: str, second: str) -> int:
     """The feature of two words in a row."""
     return zlib.crc32(f"{first[:_LONGEST_WORD]} {second[:_LONGEST_WORD]}".encode())
 
 
 def words_of(text: str) -> list[str]:
     """Words in lower case, without the apostrophes in them."""
-    return _WORD.findall(shortened(text).lower().replace("'", "").replace("’", ""))
+    return _WORD.findall(shorten(text).lower().replace("'", "").replace("’", ""))
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """The beginning and end of a long text."""
     half = _LONGEST_TEXT // 2
     return text if len(text) <= _LONGEST_TEXT else f"{text[:half]} {text[-half:]}"
@@ -213,8 +213,8 @@ class StaticEmbedder:
         try:
             self.name = f"wordllama-{version('wordllama')}-{_MODEL}_{DIMENSIONS}"
         except PackageNotFoundError:
-            said = "needs the package wordllama, which is not installed"
-            raise ValidationFailed.at("StaticEmbedder", said, "pip install 'routewright[vectors]'") from None
+            problem = "needs the package wordllama, which is not installed"
+            raise ValidationFailed.at("StaticEmbedder", problem, "pip install 'routewright[vectors]'") from None
         self._model: Any = None
 
     def load(self) -> None:
@@ -227,7 +227,7 @@ class StaticEmbedder:
         if self._model is None:
             self.load()
         # single texts: the package starts threads for batches, which do not survive a fork
-        rows = np.array(self._model.tokenizer.encode(shortened(text), add_special_tokens=False).ids, np.intp)
+        rows = np.array(self._model.tokenizer.encode(shorten(text), add_special_tokens=False).ids, np.intp)
         total: Floats = self._model.embedding.take(rows, axis=0, mode="clip").sum(axis=0)
         length = np.sqrt(total @ total)
         return total / length if length else total

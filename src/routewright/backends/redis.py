@@ -43,18 +43,18 @@ class Server:
     def __init__(self, url: str, *, inline: bool) -> None:
         try:
             self._url = parts = urlsplit(url)
-            hosts = [urlsplit(f"//{each}") for each in parts.netloc.rpartition("@")[2].split(",")]
+            hosts = [urlsplit(f"//{address}") for address in parts.netloc.rpartition("@")[2].split(",")]
             scheme, _, self._kind = parts.scheme.partition("+")
             self._path, self._options = parts.path.strip("/"), parse_qs(parts.query, strict_parsing=bool(parts.query))
-            one = len(hosts) == 1 and (self._path or "0").isdecimal()
-            fits = {"": one, "cluster": not self._path, "sentinel": bool(self._path)}[self._kind]
+            is_single = len(hosts) == 1 and (self._path or "0").isdecimal()
+            is_valid = {"": is_single, "cluster": not self._path, "sentinel": bool(self._path)}[self._kind]
             port = 26379 if self._kind == "sentinel" else 6379
-            self._hosts = [(each.hostname or "", each.port or port) for each in hosts]
+            self._hosts = [(address.hostname or "", address.port or port) for address in hosts]
         except (ValueError, AttributeError, KeyError):  # their messages may contain the password
-            fits, scheme = False, ""
-        known = scheme in ("redis", "rediss") and self._options.keys() <= {"password_file"}
-        known = known and "@" not in parts.path + parts.fragment  # a password with / or # in it
-        if not fits or not known or not all(host for host, _ in self._hosts):
+            is_valid, scheme = False, ""
+        is_known = scheme in ("redis", "rediss") and self._options.keys() <= {"password_file"}
+        is_known = is_known and "@" not in parts.path + parts.fragment  # a password with / or # in it
+        if not is_valid or not is_known or not all(host for host, _ in self._hosts):
             raise ValidationFailed.at("url", "is not an address of Redis", HINT)
         self._address = f"{parts.scheme}://{','.join(f'{host}:{port}' for host, port in self._hosts)}"
         self._inline = inline
@@ -76,24 +76,24 @@ class Server:
                 client = self._clients.get(blocks_s) or self._clients.setdefault(blocks_s, self._connect(blocks_s))
             return ask(client)
         except (RedisError, RedisClusterException, OSError) as error:
-            raise self._fault(error) from None
+            raise self._fault_of(error) from None
 
     def evaluate(self, script: str, calls: Sequence[tuple[Sequence[str], bytes]]) -> list[Any]:
         """Run a script for each keys and argument in one round trip. Returns results or ``StorageUnavailable``."""
         # cluster pipelines do not support EVALSHA
-        named = ("EVAL", script) if self._kind == "cluster" else ("EVALSHA", _digest(script))
+        command = ("EVAL", script) if self._kind == "cluster" else ("EVALSHA", _digest(script))
 
-        def ask(client: Any) -> list[Any]:
+        def send(client: Any) -> list[Any]:
             with client.pipeline(transaction=False) as pipe:
                 for keys, argument in calls:
-                    pipe.execute_command(*named, len(keys), *keys, argument)
-                found = pipe.execute(raise_on_error=False)
-            for place, (keys, argument) in enumerate(calls):
-                if isinstance(found[place], NoScriptError):  # restarted
-                    found[place] = client.eval(script, len(keys), *keys, argument)
-            return [self._fault(each) if isinstance(each, Exception) else each for each in found]
+                    pipe.execute_command(*command, len(keys), *keys, argument)
+                results = pipe.execute(raise_on_error=False)
+            for index, (keys, argument) in enumerate(calls):
+                if isinstance(results[index], NoScriptError):  # restarted
+                    results[index] = client.eval(script, len(keys), *keys, argument)
+            return [self._fault_of(result) if isinstance(result, Exception) else result for result in results]
 
-        return self.call(ask)
+        return self.call(send)
 
     def close(self) -> None:
         """Close the connections. The next use opens new ones."""
@@ -111,15 +111,15 @@ class Server:
         for name in self._options.get("password_file", ()) if password is None else ():
             password = Path(name).read_text("utf-8").partition("\n")[0].strip()
         user = unquote(self._url.username or "") or None
-        signed = common | {"username": user, "password": password or os.environ.get("REDIS_PASSWORD") or None}
+        credentials = common | {"username": user, "password": password or os.environ.get("REDIS_PASSWORD") or None}
         kind: Any = {"": Redis, "cluster": cluster.RedisCluster, "sentinel": sentinel.Sentinel}[self._kind]
         if self._kind == "cluster":
-            return kind(startup_nodes=[cluster.ClusterNode(*each) for each in self._hosts], **signed)  # type: ignore[no-untyped-call]
+            return kind(startup_nodes=[cluster.ClusterNode(*address) for address in self._hosts], **credentials)  # type: ignore[no-untyped-call]
         if self._kind == "sentinel":
-            return kind(self._hosts, sentinel_kwargs=common, **signed).master_for(self._path)
-        return kind(*self._hosts[0], int(self._path or 0), **signed)
+            return kind(self._hosts, sentinel_kwargs=common, **credentials).master_for(self._path)
+        return kind(*self._hosts[0], int(self._path or 0), **credentials)
 
-    def _fault(self, error: Exception) -> StorageUnavailable:
+    def _fault_of(self, error: Exception) -> StorageUnavailable:
         fault = StorageUnavailable(f"{self._address} cannot be used now: {type(error).__name__}")
         fault.__cause__ = error  # its message may contain anything
         return fault

@@ -77,7 +77,7 @@ class PackedTokenCounter:
         if len(text) < _LONG_TEXT:
             return len(encoder.encode_ordinary(text))
         total = 0
-        for piece in (piece for part in _parts(text) for piece in _pieces(part)):
+        for piece in (piece for part in _cut_runs(text) for piece in _cut_pieces(part)):
             check_wanted()
             try:  # without a list of tokens, which would block all other threads
                 total += len(encoder.encode_to_numpy(piece, disallowed_special=()))
@@ -109,18 +109,18 @@ def _build(encoding: str) -> tiktoken.Encoding:
     if vocabulary is None:
         raise ValueError(f"no token table named {encoding!r}; there are {', '.join(sorted(_VOCABULARIES))}")
     packed = (files("routewright") / "data" / "encodings" / f"{encoding}.ranks.xz").read_bytes()
-    found = hashlib.sha256(packed).hexdigest()
-    if found != vocabulary.sha256:
-        raise InternalError(f"the token table {encoding} is damaged (SHA-256 {found}); install routewright again")
-    table, at, ranks = lzma.decompress(packed), 0, dict[bytes, int]()
-    while at < len(table):  # tokens in order, each after a byte with its length
-        end = at + 1 + table[at]
-        ranks[table[at + 1 : end]] = len(ranks)
-        at = end
+    digest = hashlib.sha256(packed).hexdigest()
+    if digest != vocabulary.sha256:
+        raise InternalError(f"the token table {encoding} is damaged (SHA-256 {digest}); install routewright again")
+    table, start, ranks = lzma.decompress(packed), 0, dict[bytes, int]()
+    while start < len(table):  # tokens in order, each after a byte with its length
+        end = start + 1 + table[start]
+        ranks[table[start + 1 : end]] = len(ranks)
+        start = end
     return tiktoken.Encoding(encoding, pat_str=vocabulary.pattern, mergeable_ranks=ranks, special_tokens={})
 
 
-def _parts(text: str) -> Iterator[str]:
+def _cut_runs(text: str) -> Iterator[str]:
     """The text, cut in the runs of spaces that are too long."""
     start, quarter = 0, _LONGEST_RUN // 4
     # excludes most texts: the search itself blocks all threads for 20 ms a megabyte
@@ -132,7 +132,7 @@ def _parts(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _pieces(text: str) -> Iterator[str]:
+def _cut_pieces(text: str) -> Iterator[str]:
     """Pieces of a text with the same total count."""
     start = 0
     for at in range(_PIECE, len(text), _PIECE):

@@ -18,7 +18,7 @@ from routewright.protocols import BaseCache, Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats
 from routewright.wire.problems import check_bounds
 
-from .search import AT_ONCE, Vectors, unpacked, vector_of
+from .search import AT_ONCE, Vectors, unpack, vector_of
 
 MAX_BYTES = 256_000_000
 MAX_ENTRIES = 100_000
@@ -52,16 +52,16 @@ def entry_of(body: bytes) -> CacheEntry | None:
         return None
 
 
-def narrowed(which: CacheSelection) -> dict[str, str | bytes | float]:
+def conditions_of(which: CacheSelection) -> dict[str, str | bytes | float]:
     """Comparisons of columns with their values, except for metadata."""
     names = ("account", "environment", "key", "partition", "id", "namespace")
-    given = {f"{name} =": getattr(which, name) for name in names} | {"created_at <": which.created_before}
-    return {compared: value for compared, value in given.items() if value is not None}
+    conditions = {f"{name} =": getattr(which, name) for name in names} | {"created_at <": which.created_before}
+    return {condition: value for condition, value in conditions.items() if value is not None}
 
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-_Kept: TypeAlias = tuple[CacheEntry, int]
+_SizedEntry: TypeAlias = tuple[CacheEntry, int]
 """An entry and its size. Its vector is in ``MemoryCache._partitions``."""
 
 LONG = 4
@@ -96,7 +96,7 @@ class MemoryCache(BaseCache):
 
     def renew(self) -> None:
         """Start empty."""
-        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._entries: OrderedDict[bytes, _SizedEntry] = OrderedDict()
         """Least recently used first."""
         self._partitions: dict[bytes, Vectors[bytes]] = {}
         self.size_bytes = 0
@@ -104,18 +104,18 @@ class MemoryCache(BaseCache):
 
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
         """The entry of exactly this request (``protocols.Cache``)."""
-        if key not in self._kept:
+        if key not in self._entries:
             return None
         with self._guard.lock:
-            kept = self._kept.get(key)
-            if kept is None or kept[0].expires_at <= now:
+            sized_entry = self._entries.get(key)
+            if sized_entry is None or sized_entry[0].expires_at <= now:
                 return None
-            self._kept.move_to_end(key)
-            return kept[0]
+            self._entries.move_to_end(key)
+            return sized_entry[0]
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
         """The most similar entries of a partition (``protocols.Cache``). Being the nearest counts as a use."""
-        query, kept = vector_of(vector), self._kept
+        query, entries = vector_of(vector), self._entries
         for _ in range(ROUNDS):
             rows = None
             vectors = self._partitions.get(partition)
@@ -126,70 +126,70 @@ class MemoryCache(BaseCache):
                 rows = await self._threads.run(vectors.candidates, query, limit)
             with self._guard.lock:
                 near = vectors.score(rows, query, limit) if is_aside else vectors.nearest(query, limit)
-                expired = [key for key, _ in near if kept[key][0].expires_at <= now]
+                expired = [key for key, _ in near if entries[key][0].expires_at <= now]
                 for key in expired:
                     self._drop(key)
                 if not expired and near:
-                    kept.move_to_end(near[0][0])
+                    entries.move_to_end(near[0][0])
                 if not expired:
-                    return [CacheMatch(kept[key][0], similarity) for key, similarity in near]
+                    return [CacheMatch(entries[key][0], similarity) for key, similarity in near]
         return []
 
     async def put(self, entry: CacheEntry) -> None:
         """Keep an answer (``protocols.Cache``)."""
-        key, size, row = entry.key, _size_of(entry), unpacked(entry.vector)
+        key, size, row = entry.key, _size_of(entry), unpack(entry.vector)
         max_bytes, max_entries = self._bounds
-        kept = self._kept
+        entries = self._entries
         with self._guard.lock:
-            if key in kept:
+            if key in entries:
                 self._drop(key)
             if size > max_bytes or entry.expires_at <= entry.created_at:
                 return
-            while self.size_bytes + size > max_bytes or len(kept) >= max_entries:
-                self._drop(next(iter(kept)))
+            while self.size_bytes + size > max_bytes or len(entries) >= max_entries:
+                self._drop(next(iter(entries)))
             if row is not None:
                 vectors = self._partitions.get(entry.partition)
                 if vectors is None:
                     vectors = self._partitions[entry.partition] = Vectors(len(row))
                 if vectors.dimension == len(row):
                     vectors.add(key, row)
-            kept[key] = replace(entry, vector=None), size
+            entries[key] = replace(entry, vector=None), size
             self.size_bytes += size
 
     async def remove(self, which: CacheSelection) -> int:
         """Remove entries, and return how many (``protocols.Cache``)."""
         return await self._scan(self._remove, which)
 
-    def _remove(self, entries: list[_Kept], which: CacheSelection) -> int:
+    def _remove(self, entries: list[_SizedEntry], which: CacheSelection) -> int:
         keys = [entry.key for entry, _ in entries if selects(which, entry)]
         now, removed = self._clock.time(), 0
         for start in range(0, len(keys), AT_ONCE):
             with self._guard.lock:
                 for key in keys[start : start + AT_ONCE]:
-                    kept = self._kept.get(key)
-                    if kept is not None and selects(which, kept[0]):
+                    row = self._entries.get(key)
+                    if row is not None and selects(which, row[0]):
                         self._drop(key)
-                        removed += kept[0].expires_at > now
+                        removed += row[0].expires_at > now
         return removed
 
     async def stats(self, account: str | None, now: float) -> CacheStats:
         """Count the entries of an account, or of all (``protocols.Cache``)."""
         return await self._scan(stats_of, account, now)
 
-    async def _scan(self, work: Callable[[list[_Kept], *Ts], T], *given: *Ts) -> T:
+    async def _scan(self, work: Callable[[list[_SizedEntry], *Ts], T], *arguments: *Ts) -> T:
         """Run work on all entries, in a worker thread if there are many."""
         with self._guard.lock:
-            entries = list(self._kept.values())
+            entries = list(self._entries.values())
         if len(entries) <= AT_ONCE or self._clock.virtual:
-            return work(entries, *given)
-        return await self._threads.run(work, entries, *given)
+            return work(entries, *arguments)
+        return await self._threads.run(work, entries, *arguments)
 
     async def aclose(self) -> None:
         """Does nothing: others may share it."""
 
     def _drop(self, key: bytes) -> None:
         """Remove an existing entry."""
-        entry, size = self._kept.pop(key)
+        entry, size = self._entries.pop(key)
         self.size_bytes -= size
         vectors = self._partitions.get(entry.partition)
         if vectors is not None and key in vectors:
@@ -198,7 +198,7 @@ class MemoryCache(BaseCache):
                 del self._partitions[entry.partition]
 
 
-def stats_of(entries: Iterable[_Kept], account: str | None, now: float) -> CacheStats:
+def stats_of(entries: Iterable[_SizedEntry], account: str | None, now: float) -> CacheStats:
     """Count the valid entries of an account, or of all. An entry may occur twice."""
     mine = {
         entry.key: (size, entry.partition, entry.created_at, entry.cost_nanos)

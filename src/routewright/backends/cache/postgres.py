@@ -17,7 +17,7 @@ from routewright.protocols import BaseCache, Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 from routewright.wire.problems import check_bounds
 
-from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, entry_of, narrowed, row_of
+from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, conditions_of, entry_of, row_of
 from .search import AT_ONCE, Mirrors
 
 PAGE_BYTES = 4_000_000
@@ -100,24 +100,24 @@ class PostgresCache(BaseCache):
         return await self._searches.run(partial(self._nearest, partition, vector, now, limit))
 
     def _nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> list[CacheMatch]:
-        ask, width = self._searches.value_now, 4 * len(vector)
-        many = max(1, PAGE_BYTES // max(1, width))
+        ask, vector_bytes = self._searches.value_now, 4 * len(vector)
+        limit_rows = max(1, PAGE_BYTES // max(1, vector_bytes))
 
         def read(after: int) -> tuple[int, Iterable[tuple[int, bytes]]]:
-            (total, _), *page = _frames(ask(_VECTORS, partition, width, after, many))
-            return total, page if len(page) < many else more(page)
+            (total, _), *page = _frames(ask(_VECTORS, partition, vector_bytes, after, limit_rows))
+            return total, page if len(page) < limit_rows else read_on(page)
 
-        def more(page: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+        def read_on(page: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
             while page:
                 yield from page
-                page = [*_frames(ask(_VECTORS, partition, width, page[-1][0], many))][1:]
+                page = [*_frames(ask(_VECTORS, partition, vector_bytes, page[-1][0], limit_rows))][1:]
 
-        def look(numbers: Sequence[int]) -> dict[int, CacheEntry]:
+        def find_entries(numbers: Sequence[int]) -> dict[int, CacheEntry]:
             rows = _frames(ask(_LOOK, _array(numbers), partition, now))
             return {number: entry for number, body in rows if (entry := entry_of(body))}
 
         with self._guard.lock:
-            return self._mirrors.nearest(partition, vector, limit, read, look)
+            return self._mirrors.nearest(partition, vector, limit, read, find_entries)
 
     async def put(self, entry: CacheEntry) -> None:
         """Keep an answer (``protocols.Cache``)."""
@@ -125,15 +125,15 @@ class PostgresCache(BaseCache):
 
     async def remove(self, which: CacheSelection) -> int:
         """Remove entries, and return how many (``protocols.Cache``)."""
-        given = narrowed(which)
-        sql = _SELECTED.format(" AND ".join(f"{compared} ${place}" for place, compared in enumerate(given, 3)))
+        filters = conditions_of(which)
+        sql = _SELECTED.format(" AND ".join(f"{column} ${n}" for n, column in enumerate(filters, 3)))
         removed, last, rows, now = 0, 0, [(0, b"")], self._clock.time()
         while rows:
-            rows = [*_frames(await self._server.value(sql, last, AT_ONCE, *given.values()))]
-            meant = [n for n, metadata in rows if which.metadata is None or is_tagged(metadata, which.metadata)]
-            if meant:
+            rows = [*_frames(await self._server.value(sql, last, AT_ONCE, *filters.values()))]
+            chosen = [n for n, metadata in rows if which.metadata is None or is_tagged(metadata, which.metadata)]
+            if chosen:
                 drop = "SELECT drop_answers($1, $2)"
-                removed += int.from_bytes(await self._server.value(drop, _array(meant), now))
+                removed += int.from_bytes(await self._server.value(drop, _array(chosen), now))
             last = rows[-1][0] if rows else last
         return removed
 
@@ -143,15 +143,15 @@ class PostgresCache(BaseCache):
 
     async def learned(self, space: str, new: Sequence[Observation], after: int) -> tuple[Sequence[Observation], int]:
         """Add observations; return those that others added since ``after``, and their end (``protocols.Cache``)."""
-        told = array_of([msgpack.encode(each) for each in new])
+        bodies = array_of([msgpack.encode(observation) for observation in new])
         sql = "SELECT exchange_lessons($1, $2, $3, $4)"
-        (end, _), *others = _frames(await self._server.value(sql, space, told, after, OBSERVATIONS))
+        (end, _), *others = _frames(await self._server.value(sql, space, bodies, after, OBSERVATIONS))
         return [msgpack.decode(body, type=Observation) for _, body in others], end
 
     async def lead(self, key: bytes, seconds: float) -> bool:
         """Begin to make the answer of a request, or end it (``protocols.Cache``)."""
-        given = (_LEAD, key, self._token, seconds) if seconds > 0 else (_END, key, self._token)
-        return int.from_bytes(await self._server.value(*given)) > 0
+        query = (_LEAD, key, self._token, seconds) if seconds > 0 else (_END, key, self._token)
+        return int.from_bytes(await self._server.value(*query)) > 0
 
     async def aclose(self) -> None:
         """Close the connections. The next use opens new ones."""
@@ -165,8 +165,8 @@ def _array(numbers: Sequence[int]) -> str:
 
 def _frames(raw: bytes) -> Iterator[tuple[int, bytes]]:
     """Decode numbers with their bytes from ``framed`` in SQL."""
-    at = 0
-    while at < len(raw):
-        begin = at + 12
-        at = begin + int.from_bytes(raw[at + 8 : begin])
-        yield int.from_bytes(raw[begin - 12 : begin - 4]), raw[begin:at]
+    end = 0
+    while end < len(raw):
+        start = end + 12
+        end = start + int.from_bytes(raw[end + 8 : start])
+        yield int.from_bytes(raw[start - 12 : start - 4]), raw[start:end]

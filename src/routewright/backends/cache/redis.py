@@ -62,12 +62,12 @@ class RedisCache(BaseCache):
 
         def drop(client: Any) -> int:
             entries = (entry for entry, _ in _entries(client) if selects(which, entry))
-            meant = {ENTRY + entry.key.hex(): entry.expires_at > now for entry in entries}
+            names = {ENTRY + entry.key.hex(): entry.expires_at > now for entry in entries}
             with client.pipeline(transaction=False) as pipe:
-                for name in meant:
+                for name in names:
                     pipe.delete(name)
                 pipe.execute()
-            return sum(meant.values())
+            return sum(names.values())
 
         return await self._server.run(drop)
 

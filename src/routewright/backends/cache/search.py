@@ -41,15 +41,15 @@ class Mirrors:
     """The most recently searched partitions. Numbers of entries increase and are never reused."""
 
     def __init__(self) -> None:
-        self._kept: LRUCache[tuple[bytes, int], _Mirror] = LRUCache(MIRRORED, _Mirror.size)
+        self._by_partition: LRUCache[tuple[bytes, int], _Mirror] = LRUCache(MIRRORED, _Mirror.size)
         self.is_starting = False
         """True while a partition is read into memory. Searches wait for it."""
 
     def nearest(self, partition: bytes, vector: Vector, limit: int, read: Read, look: Look) -> list[CacheMatch]:
         """The most similar entries of a partition, after reading new ones."""
-        query, many, found = vector_of(vector), limit, dict[int, CacheEntry]()
+        query, wanted_rows, entries = vector_of(vector), limit, dict[int, CacheEntry]()
         dimension = len(query)
-        mirror = self._kept.get((partition, dimension)) or _Mirror(Vectors(dimension))
+        mirror = self._by_partition.get((partition, dimension)) or _Mirror(Vectors(dimension))
         self.is_starting = not mirror.last
         try:
             total, rows = read(mirror.last)
@@ -57,22 +57,22 @@ class Mirrors:
                 mirror, self.is_starting = _Mirror(Vectors(dimension)), True
                 _, rows = read(0)
             for number, packed in rows:
-                row, mirror.last = unpacked(packed), number
+                row, mirror.last = unpack(packed), number
                 if row is not None and len(row) == dimension:
                     mirror.vectors.add(number, row)
         finally:
             self.is_starting = False
-        self._kept[partition, dimension] = mirror
+        self._by_partition[partition, dimension] = mirror
         vectors = mirror.vectors
-        while near := vectors.nearest(query, many):
-            found = {**look([number for number, _ in near])}
-            gone = [number for number, _ in near if number not in found]
-            if not gone:
+        while near := vectors.nearest(query, wanted_rows):
+            entries = {**look([number for number, _ in near])}
+            removed = [number for number, _ in near if number not in entries]
+            if not removed:
                 break
-            for number in gone:
+            for number in removed:
                 vectors.remove(number)
-            many = max(many, min(2 * many, AT_ONCE))  # many may be gone
-        return [CacheMatch(found[number], similarity) for number, similarity in near[:limit]]
+            wanted_rows = max(wanted_rows, min(2 * wanted_rows, AT_ONCE))  # many may be gone
+        return [CacheMatch(entries[number], similarity) for number, similarity in near[:limit]]
 
 
 K = TypeVar("K", bound=Hashable)
@@ -166,9 +166,9 @@ class Vectors(Generic[K]):
             values = self._matrix[rows] @ query
         best = []
         for _ in range(min(limit, len(values))):  # for a few, ten times faster than a partition
-            place = int(values.argmax())
-            best.append((self.keys[place if rows is None else rows[place]], float(values[place])))
-            values[place] = -inf
+            index = int(values.argmax())
+            best.append((self.keys[index if rows is None else rows[index]], float(values[index])))
+            values[index] = -inf
         return best
 
     def _resize(self, capacity: int) -> None:
@@ -188,7 +188,7 @@ def vector_of(vector: Vector) -> NDArray[np.float32]:
     return np.asarray(vector, np.float32)
 
 
-def unpacked(vector: bytes | None) -> NDArray[np.float32] | None:
+def unpack(vector: bytes | None) -> NDArray[np.float32] | None:
     """The embedding of an entry; None if there is none, or if it is not of length 1."""
     if not vector or len(vector) % 4:
         return None
@@ -203,14 +203,14 @@ def signs_of(rows: NDArray[np.float32]) -> NDArray[np.uint64]:
     return np.pad(packed, spare).view(np.uint64) if spare[-1][1] else packed.view(np.uint64)
 
 
-def _least(values: NDArray[Any], many: int) -> NDArray[np.intp]:
-    """Indices of the ``many`` smallest values by bisection, five times faster than ``argpartition``."""
+def _least(values: NDArray[Any], count: int) -> NDArray[np.intp]:
+    """Indices of the ``count`` smallest values by bisection, five times faster than ``argpartition``."""
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
     while low < high:
         middle = (low + high) // 2
-        if np.count_nonzero(values <= middle) >= many:
+        if np.count_nonzero(values <= middle) >= count:
             high = middle
         else:
             low = middle + 1
-    found = np.flatnonzero(values <= low)
-    return found if len(found) <= 4 * many else found[np.argsort(values[found], kind="stable")[:many]]
+    indices = np.flatnonzero(values <= low)
+    return indices if len(indices) <= 4 * count else indices[np.argsort(values[indices], kind="stable")[:count]]

@@ -24,7 +24,7 @@ from routewright.protocols import BaseCache, Clock, Vector
 from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats, Observation
 from routewright.wire.problems import check_bounds
 
-from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, entry_of, narrowed, row_of
+from .memory import MAX_BYTES, MAX_ENTRIES, OBSERVATIONS, conditions_of, entry_of, row_of
 from .search import AT_ONCE, Mirrors
 
 T = TypeVar("T")
@@ -68,16 +68,16 @@ class _Connection:
         """Run work in a transaction. Raises kinds of ``StorageUnavailable``."""
         return await self._do(self._run, work)
 
-    async def rows(self, sql: str, *given: object) -> list[Any]:
+    async def rows(self, sql: str, *values: object) -> list[Any]:
         """Rows of a statement."""
-        return await self.run(lambda connection: connection.execute(sql, given).fetchall())
+        return await self.run(lambda connection: connection.execute(sql, values).fetchall())
 
     async def aclose(self) -> None:
         """Close it until it is used again."""
         await self._do(self._close)
 
-    async def _do(self, function: Callable[[*Ts], T], *given: *Ts) -> T:
-        return function(*given) if self._clock.virtual else await self._threads.run(function, *given)
+    async def _do(self, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        return function(*arguments) if self._clock.virtual else await self._threads.run(function, *arguments)
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._guard.lock:
@@ -97,8 +97,8 @@ class _Connection:
                     raise
                 fault = fault_of(error, self._path)
                 if isinstance(fault, StorageCorrupt):
-                    what = f"{self._path} is damaged or not a database ({error}); if it is your cache file, delete it"
-                    fault = StorageCorrupt(f"{what} (it only has cached answers)")
+                    text = f"{self._path} is damaged or not a database ({error}); if it is your cache file, delete it"
+                    fault = StorageCorrupt(f"{text} (it only has cached answers)")
                 raise fault from error
 
     def _close(self) -> None:
@@ -199,13 +199,13 @@ class SqliteCache(BaseCache):
             sql = "SELECT seq, vector FROM entries WHERE partition = ? AND vector IS NOT NULL AND seq > ? ORDER BY seq"
             return total, connection.execute(sql, (partition, after))
 
-        def look(numbers: Sequence[int]) -> dict[int, CacheEntry]:
-            marks = ", ".join("?" * len(numbers))
-            sql = f"SELECT seq, body FROM entries WHERE seq IN ({marks}) AND partition = ? AND expires_at > ?"
+        def find_entries(numbers: Sequence[int]) -> dict[int, CacheEntry]:
+            placeholders = ", ".join("?" * len(numbers))
+            sql = f"SELECT seq, body FROM entries WHERE seq IN ({placeholders}) AND partition = ? AND expires_at > ?"
             rows = connection.execute(sql, (*numbers, partition, now))
             return {seq: entry for seq, body in rows if (entry := entry_of(body))}
 
-        return self._mirrors.nearest(partition, vector, limit, read, look)
+        return self._mirrors.nearest(partition, vector, limit, read, find_entries)
 
     async def put(self, entry: CacheEntry) -> None:
         """Keep an answer (``protocols.Cache``)."""
@@ -226,18 +226,18 @@ class SqliteCache(BaseCache):
 
     async def remove(self, which: CacheSelection) -> int:
         """Remove entries, and return how many (``protocols.Cache``)."""
-        given = narrowed(which)
-        chosen = " AND ".join(f"{compared} ?" for compared in given)
-        sql = f"SELECT seq, expires_at, metadata FROM entries WHERE {chosen} AND seq > ? ORDER BY seq LIMIT ?"
+        conditions = conditions_of(which)
+        filters = " AND ".join(f"{condition} ?" for condition in conditions)
+        sql = f"SELECT seq, expires_at, metadata FROM entries WHERE {filters} AND seq > ? ORDER BY seq LIMIT ?"
         now, removed, last, tag = self._clock.time(), 0, 0, which.metadata
 
         def remove_some(to: sqlite3.Connection) -> int:
             nonlocal removed, last
             to.execute("BEGIN IMMEDIATE")
-            rows = to.execute(sql, (*given.values(), last, AT_ONCE)).fetchall()
-            meant = [row for row in rows if tag is None or is_tagged(row[2], tag)]
-            to.executemany("DELETE FROM entries WHERE seq = ?", [row[:1] for row in meant])
-            removed += sum(row[1] > now for row in meant)
+            rows = to.execute(sql, (*conditions.values(), last, AT_ONCE)).fetchall()
+            selected = [row for row in rows if tag is None or is_tagged(row[2], tag)]
+            to.executemany("DELETE FROM entries WHERE seq = ?", [row[:1] for row in selected])
+            removed += sum(row[1] > now for row in selected)
             last = rows[-1][0] if rows else last
             return len(rows)
 
@@ -262,7 +262,7 @@ class SqliteCache(BaseCache):
             since = after if after <= to.execute(end).fetchone()[0] else 0  # else it is a new file
             rows = to.execute("SELECT body FROM learned WHERE space = ? AND seq > ? ORDER BY seq", (space, since))
             others = [_observation.decode(body) for (body,) in rows]
-            mine = [(space, msgpack.encode(each)) for each in new]
+            mine = [(space, msgpack.encode(observation)) for observation in new]
             to.executemany("INSERT INTO learned (space, body) VALUES (?, ?)", mine)
             old = "SELECT seq FROM learned WHERE space = ? ORDER BY seq DESC LIMIT -1 OFFSET ?"
             to.execute(f"DELETE FROM learned WHERE seq IN ({old})", (space, OBSERVATIONS))

@@ -29,7 +29,7 @@ class MemoryCoordination:
         self._clock = clock or SystemClock()
         self._now = self._clock.monotonic
         self._guard = Guard()
-        self._said = 0
+        self._last_number = 0
         """Number of the last notice; a forked child continues from it."""
         renew_in_children(self)
 
@@ -45,8 +45,8 @@ class MemoryCoordination:
         """Publish news (``protocols.Coordination``)."""
         with self._guard.lock:
             now = self._now()
-            self._said += 1
-            self._notices.append((self._said, now, notice))
+            self._last_number += 1
+            self._notices.append((self._last_number, now, notice))
             while self._notices[0][1] <= now - NOTICE_S:
                 self._notices.popleft()
             while self._listening:
@@ -56,7 +56,7 @@ class MemoryCoordination:
         """News since ``after``, of at most the last minute (``protocols.Coordination``)."""
         signal = Signal()
         with self._guard.lock:
-            heard = self._since(after)
+            heard = self._read_since(after)
             if after is None or heard.notices:
                 return heard
             self._listening.append(signal)
@@ -68,11 +68,11 @@ class MemoryCoordination:
                 if signal in self._listening:
                     self._listening.remove(signal)
         with self._guard.lock:
-            return self._since(after)
+            return self._read_since(after)
 
-    def _since(self, after: int | None) -> Heard:
-        found = [] if after is None else [notice for number, _, notice in self._notices if number > after]
-        return Heard(tuple(found), self._said)
+    def _read_since(self, after: int | None) -> Heard:
+        notices = [] if after is None else [notice for number, _, notice in self._notices if number > after]
+        return Heard(tuple(notices), self._last_number)
 
     async def aclose(self) -> None:
         """Does nothing: others may share it."""

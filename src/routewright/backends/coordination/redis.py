@@ -163,12 +163,12 @@ class _Step(NamedTuple):
             return None
         rows: Any = [(0, -1)] * len(takes.parties) if taken is None else taken.places
         if self.reply is not None:
-            rows = [[-1 if each is None else each for each in astuple(limits)] for _, limits in takes.parties]
+            rows = [[-1 if limit is None else limit for limit in astuple(limits)] for _, limits in takes.parties]
         places = [
             (names.setdefault(name, len(names) + 1), *row) for (name, _), row in zip(takes.parties, rows, strict=True)
         ]
-        by = (self.tokens, self.requests) if self.reply is None else (takes.tokens, takes.slots)
-        return self.kind, takes.id, *by, places
+        corrections = (self.tokens, self.requests) if self.reply is None else (takes.tokens, takes.slots)
+        return self.kind, takes.id, *corrections, places
 
 
 _WAKE = _Step("end", Takes("", "", (), 0, 0, 0.0))
@@ -213,8 +213,8 @@ class RedisCoordination:
 
     async def announce(self, notice: Notice) -> None:
         """Publish news (``protocols.Coordination``)."""
-        said: dict[Any, Any] = {"topic": notice.topic, "said": notice.message}
-        await self._server.run(lambda client: client.xadd(NEWS, said, maxlen=MOST_NEWS))
+        fields: dict[Any, Any] = {"topic": notice.topic, "said": notice.message}
+        await self._server.run(lambda client: client.xadd(NEWS, fields, maxlen=MOST_NEWS))
 
     async def hear(self, after: int | None) -> Heard:
         """News since ``after``, of the last thousand (``protocols.Coordination``)."""
@@ -222,9 +222,9 @@ class RedisCoordination:
             self._put(_WAKE)
         if after is None:
             newest = await self._server.run(lambda client: client.xrevrange(NEWS, count=1))
-            return Heard((), _number(newest[0][0]) if newest else 0)
+            return Heard((), _parse_number(newest[0][0]) if newest else 0)
         block, until = None if self._inline else int(BLOCK_S * 1000), self._clock.monotonic() + HEAR_S
-        ask = partial(self._server.call, partial(_since, after, block), BLOCK_S)
+        ask = partial(self._server.call, partial(_read_since, after, block), BLOCK_S)
         while not (heard := ask() if self._inline else await self._news.run(ask)).notices:
             if self._clock.monotonic() >= until:
                 break
@@ -240,7 +240,7 @@ class RedisCoordination:
         except BaseException as error:
             reply.is_left = True
             if not isinstance(error, RouterError):  # cancelled: return what it has taken or will take
-                self._put(_void(takes, reply))
+                self._put(_undo(takes, reply))
             raise
 
     def end(self, taken: Taken, tokens: int | None, *, void: bool = False) -> None:
@@ -276,10 +276,10 @@ class RedisCoordination:
                 self._do(steps)
             except Exception as error:  # a defect fails these calls, but not the thread
                 _log.exception("RedisCoordination failed")
-                left = [step.reply for step in steps if step.reply is not None and not step.reply.is_delivered]
-                for reply in left:
+                replies = [step.reply for step in steps if step.reply is not None and not step.reply.is_delivered]
+                for reply in replies:
                     reply.error = InternalError(f"RedisCoordination failed with {type(error).__name__}")
-                give(left)
+                give(replies)
             del steps
 
     def _next(self) -> list[_Step] | None:
@@ -307,18 +307,18 @@ class RedisCoordination:
                 self._slots.pop(step.takes.id, None)
         if now >= self._beats_at:
             self._beats_at = now + self._lease_s / 3
-            self._slots = {name: held for name, held in self._slots.items() if now < held[1]}
+            self._slots = {name: slot for name, slot in self._slots.items() if now < slot[1]}
             steps = [*(_Step("beat", takes) for takes, _ in self._slots.values()), *steps]
-        again = [self._unsent.popleft() for _ in range(min(MOST_AT_ONCE, len(self._unsent)))]
-        steps = [*(step for step in again if now < step.until), *steps]
+        unsent = [self._unsent.popleft() for _ in range(min(MOST_AT_ONCE, len(self._unsent)))]
+        steps = [*(step for step in unsent if now < step.until), *steps]
         for step in steps:
-            names, mine, encoded = scripts.setdefault(step.takes.account, ({}, [], []))
-            if (said := step.encoded(names)) is not None:
-                mine.append(step)
-                encoded.append(said)
+            names, account_steps, encoded = scripts.setdefault(step.takes.account, ({}, [], []))
+            if (arguments := step.encoded(names)) is not None:
+                account_steps.append(step)
+                encoded.append(arguments)
         at = round(self._clock.time() * UNITS) if self._inline else -1
         header, accounts = (at, WINDOW, int(self._lease_s * UNITS)), [each for each in scripts if scripts[each][1]]
-        calls = [(_keys(each, scripts[each][0]), msgpack.encode((*header, scripts[each][2]))) for each in accounts]
+        calls = [(_keys_of(each, scripts[each][0]), msgpack.encode((*header, scripts[each][2]))) for each in accounts]
         try:
             answers = self._server.evaluate(SCRIPT, calls) if calls else []
         except StorageUnavailable as error:
@@ -326,7 +326,7 @@ class RedisCoordination:
         for account, answer in zip(accounts, answers, strict=True):
             self._answer(scripts[account][1], answer)
         for lost in give(replies):  # nobody is there to give it back
-            self._waiting.put(_void(replies[lost], lost))
+            self._waiting.put(_undo(replies[lost], lost))
         is_away = any(isinstance(each, StorageUnavailable) for each in answers)
         self._retry_at = self._clock.monotonic() + RETRY_S if is_away else 0.0
         if is_away and self._is_closing:
@@ -338,20 +338,20 @@ class RedisCoordination:
 
         A failed script may have run, or run later, so slots are released, possibly twice; tokens stay counted.
         """
-        asked = [(step.takes, step.reply) for step in steps if step.reply is not None]
+        calls = [(step.takes, step.reply) for step in steps if step.reply is not None]
         if isinstance(answer, StorageUnavailable):
-            for _, reply in asked:
+            for _, reply in calls:
                 reply.error = answer
             until = self._clock.monotonic() + self._lease_s
             for step in steps if not self._inline and len(self._unsent) < MOST_UNSENT else ():
                 if step.kind != "beat":
                     self._unsent.append(_Step("free", step.takes, until=min(until, step.until)))
             return
-        for (takes, reply), (admitted, *facts) in zip(asked, msgpack.decode(answer), strict=True):
+        for (takes, reply), (admitted, *facts) in zip(calls, msgpack.decode(answer), strict=True):
             now, windows, states = max(fact[0] for fact in facts) / UNITS, list[Any](), list[WindowState]()
-            for (name, limits), (_, slots, requests, tokens, last, _, *first) in zip(takes.parties, facts, strict=True):
+            for (name, limits), (_, slots, requests, tokens, last, _, *rows) in zip(takes.parties, facts, strict=True):
                 window = Window()
-                window.fill(requests, tokens, slots, last / UNITS, [(at / UNITS, *rest) for at, *rest in first])
+                window.fill(requests, tokens, slots, last / UNITS, [(at / UNITS, *rest) for at, *rest in rows])
                 windows.append((name, window, limits))
                 states += window.states(limits, now) if admitted else ()
             if not admitted:
@@ -362,23 +362,23 @@ class RedisCoordination:
                 self._slots[takes.id] = takes, self._clock.monotonic() + takes.lasts_s
 
 
-def _void(takes: Takes, taken: Reply[Taken]) -> _Step:
+def _undo(takes: Takes, taken: Reply[Taken]) -> _Step:
     return _Step("end", takes, None, taken, -takes.tokens, -1)
 
 
-def _keys(account: str, names: dict[str, int]) -> list[str]:
+def _keys_of(account: str, names: dict[str, int]) -> list[str]:
     tag = quote(account, safe="")
     return [f"rw:{{{tag}}}:{kind}:{quote(name, safe=':')}" for name in names for kind in ("window", "slots")]
 
 
-def _since(after: int, block_ms: int | None, client: Any) -> Heard:
-    found = client.xread({NEWS: f"{after // UNITS}-{after % UNITS}"}, block=block_ms)
-    entries = found[0][1] if found else ()
-    notices = [Notice(said[b"topic"].decode(), said[b"said"].decode()) for _, said in entries]
-    return Heard(tuple(notices), _number(entries[-1][0]) if entries else after)
+def _read_since(after: int, block_ms: int | None, client: Any) -> Heard:
+    streams = client.xread({NEWS: f"{after // UNITS}-{after % UNITS}"}, block=block_ms)
+    entries = streams[0][1] if streams else ()
+    notices = [Notice(fields[b"topic"].decode(), fields[b"said"].decode()) for _, fields in entries]
+    return Heard(tuple(notices), _parse_number(entries[-1][0]) if entries else after)
 
 
-def _number(entry: bytes) -> int:
+def _parse_number(entry: bytes) -> int:
     """The id of a stream's entry, milliseconds and a counter, as one number."""
-    ms, _, place = entry.partition(b"-")
-    return int(ms) * UNITS + int(place)
+    ms, _, counter = entry.partition(b"-")
+    return int(ms) * UNITS + int(counter)

@@ -16,7 +16,7 @@ from routewright.errors import ProviderFault
 from routewright.protocols import Response
 from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
 
-from .faults import CUT, Redact, conceal, fault_in_answer, malformed
+from .faults import CUT, Redact, conceal, fault_in_answer, fault_of_document
 
 Ts = TypeVarTuple("Ts")
 EVENTS = "text/event-stream"
@@ -73,7 +73,7 @@ class Reader(ABC):
         """Decode a complete answer, ``Finish`` last."""
         self.take(document)
         if not self._started:
-            raise malformed(self._provider, f"no {self.holder}", document)
+            raise fault_of_document(self._provider, f"no {self.holder}", document)
         self.end()
 
     def end(self) -> None:
@@ -83,14 +83,14 @@ class Reader(ABC):
         if self._tools and self._reason == "stop":
             self._reason = "tool_calls"  # some hosts report "stop" if a tool was required
         if not self._spoke and not self._tools and self._reason not in CUT:
-            raise malformed(self._provider, f"neither {self.content} nor tool calls")
+            raise fault_of_document(self._provider, f"neither {self.content} nor tool calls")
         self.chunks.append(Finish(self._reason))
 
 
-async def whole(reader: Reader, response: Response, redact: Redact) -> AsyncGenerator[Chunk, None]:
+async def decode_document(reader: Reader, response: Response, redact: Redact) -> AsyncGenerator[Chunk, None]:
     """The chunks of an answer in one document. An invalid one only gives its usage before the fault."""
     try:
-        for chunk in read_whole(reader, await response.read(MAX_ANSWER_BYTES)):
+        for chunk in decode_body(reader, await response.read(MAX_ANSWER_BYTES)):
             yield chunk
     except ProviderFault as fault:
         fault.answered = True
@@ -98,7 +98,7 @@ async def whole(reader: Reader, response: Response, redact: Redact) -> AsyncGene
         raise
 
 
-async def streamed(reader: Reader, response: Response, redact: Redact) -> AsyncGenerator[Chunk, None]:
+async def decode_stream(reader: Reader, response: Response, redact: Redact) -> AsyncGenerator[Chunk, None]:
     """The chunks of an answer in server-sent events, up to a fault."""
     parser, body = SseParser(), response.chunks()
     try:
@@ -126,16 +126,16 @@ async def streamed(reader: Reader, response: Response, redact: Redact) -> AsyncG
 
 def _read(data: bytes, parser: SseParser, reader: Reader) -> Iterator[Chunk | None]:
     """Give the chunks of a piece of the body; None after a slice without an event."""
-    for at in range(0, len(data), SLICE_BYTES):
-        said = False
-        for event in parser.feed(data[at : at + SLICE_BYTES]):
-            said = True
+    for start in range(0, len(data), SLICE_BYTES):
+        has_event = False
+        for event in parser.feed(data[start : start + SLICE_BYTES]):
+            has_event = True
             try:
                 reader.add(event)
             finally:  # also before a fault
                 yield from reader.chunks
                 reader.chunks.clear()
-        if not said:
+        if not has_event:
             yield None
 
 
@@ -151,7 +151,7 @@ def _end(parser: SseParser, reader: Reader) -> None:
     raise fault
 
 
-def read_whole(reader: Reader, body: bytes) -> Iterator[Chunk]:
+def decode_body(reader: Reader, body: bytes) -> Iterator[Chunk]:
     """Give the chunks of a document; of an invalid one only its usage, before the fault."""
     try:
         reader.read(body)

@@ -20,11 +20,11 @@ from routewright.wire.json_scan import object_in
 
 from .answer import Function, Piece, Reader, count_of
 from .endpoint import Endpoint, check_arguments, wire_name
-from .faults import decoded, ended, fault_in_answer, malformed, written
+from .faults import decode, fault_in_answer, fault_of_document, reason_of, text_of
 from .features import CLAUDE_THINKING, NO_PREFILL, NO_SAMPLING, ONE_OF_TWO, THINKS, claude_of
 from .hosts import ANTHROPIC
 from .http import HttpOptions, HttpProvider
-from .reasoning import asked_of, merged, thinking_of, tier_of, with_extra
+from .reasoning import effort_of, merge, thinking_of, tier_of, with_extra
 
 VERSION = "2023-06-01"
 """API version. The next one, 2026-10-21, only differs in not accepting a temperature."""
@@ -57,8 +57,8 @@ class AnthropicProvider(HttpProvider):
 
     _vendor = ANTHROPIC.name
     quotas = tuple(
-        (f"anthropic-ratelimit-{what}-remaining", f"anthropic-ratelimit-{what}-reset")
-        for what in ("requests", "tokens", "input-tokens", "output-tokens")
+        (f"anthropic-ratelimit-{kind}-remaining", f"anthropic-ratelimit-{kind}-reset")
+        for kind in ("requests", "tokens", "input-tokens", "output-tokens")
     )
 
     def __init__(
@@ -98,24 +98,26 @@ def message_body(call: wire.UpstreamCall, provider: str = ANTHROPIC.name) -> wir
     """The JSON body of a call. Raises ``ProviderFault("request")`` without text of the prompt if it is not
     expressible."""
     cap = call.max_output_tokens or call.model.max_output_tokens or DEFAULT_MAX_TOKENS
-    asked, version = asked_of(call), claude_of(call.model)[1]
-    thinking = {} if asked is None else thinking_of(CLAUDE_THINKING, call.model, version).fields(asked, cap)
+    effort, version = effort_of(call), claude_of(call.model)[1]
+    thinking = {} if effort is None else thinking_of(CLAUDE_THINKING, call.model, version).fields(effort, cap)
     if thinking.get("thinking", {}).get("type") == "enabled":
-        turn = [
-            each for each in takewhile(lambda each: each.role != "user", reversed(call.messages)) if each.tool_calls
+        tool_turns = [
+            message
+            for message in takewhile(lambda message: message.role != "user", reversed(call.messages))
+            if message.tool_calls
         ]
-        if not all(each.reasoning and each.reasoning.provider == provider for each in turn):
+        if not all(message.reasoning and message.reasoning.provider == provider for message in tool_turns):
             thinking = {}  # a tool loop continues as it began
-    told = bool(thinking) and asked != "none"
-    thinks = told or (not thinking and version >= THINKS)
+    has_effort = bool(thinking) and effort != "none"
+    is_thinking = has_effort or (not thinking and version >= THINKS)
     body: wire.JsonObject = {
         "model": wire_name(call.model),
         "max_tokens": cap,
-        "messages": _turns(call, provider if thinks else None, may_begin=not told),
+        "messages": _build_turns(call, provider if is_thinking else None, may_prefill=not has_effort),
     }
-    system = [block for message in call.messages if message.role in _SYSTEM for block in _content(message)]
+    system = [block for message in call.messages if message.role in _SYSTEM for block in _encode_content(message)]
     if any(block["type"] != "text" for block in system):
-        raise _unsayable("supports only text in system messages")
+        raise _fault_of("supports only text in system messages")
     if any("cache_control" in block for block in system):
         body["system"] = system
     elif system:
@@ -123,63 +125,63 @@ def message_body(call: wire.UpstreamCall, provider: str = ANTHROPIC.name) -> wir
     if call.stream:
         body["stream"] = True
     if call.tools:
-        body["tools"] = [_tool(tool) for tool in call.tools]
-        body |= _calling(call)
+        body["tools"] = [_encode_tool(tool) for tool in call.tools]
+        body |= _build_choice(call)
     if call.repeats and body["messages"][-1]["role"] == "user" and isinstance(body.get("system", ""), str):
-        blocks = [block for turn in body["messages"] for block in turn["content"]] + body.get("tools", [])
+        blocks = [block for tool_turns in body["messages"] for block in tool_turns["content"]] + body.get("tools", [])
         if not any("cache_control" in block for block in blocks):  # the caller's own marks count
             body["messages"][-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
     if call.params.service_tier in _TIERS:
         body["service_tier"] = _TIERS[call.params.service_tier]
-    body |= _sampling(call, told=told)
+    body |= _encode_sampling(call, thinks=has_effort)
     stops = [call.params.stop] if isinstance(call.params.stop, str) else call.params.stop or []
-    for each in stops:
-        if not each.strip():
-            raise _unsayable(f"does not support a stop sequence of only white space, got {each[:_SHOWN_CHARS]!r}")
+    for stop in stops:
+        if not stop.strip():
+            raise _fault_of(f"does not support a stop sequence of only white space, got {stop[:_SHOWN_CHARS]!r}")
     body |= {"stop_sequences": stops} if stops else {}
-    return with_extra(merged(body | _output(call.params.response_format), thinking), call, provider)
+    return with_extra(merge(body | _encode_format(call.params.response_format), thinking), call, provider)
 
 
-def _calling(call: wire.UpstreamCall) -> wire.JsonObject:
+def _build_choice(call: wire.UpstreamCall) -> wire.JsonObject:
     """The tool choice, and whether several tools may be called at once."""
-    choice, serial = call.tool_choice, call.params.parallel_tool_calls is False
+    choice, is_serial = call.tool_choice, call.params.parallel_tool_calls is False
     if choice is None or (isinstance(choice, str) and choice in _TOOL_CHOICES):
-        made: wire.JsonObject = {"type": _TOOL_CHOICES[choice or "auto"]}
+        field: wire.JsonObject = {"type": _TOOL_CHOICES[choice or "auto"]}
     else:
-        made = {"type": "tool", "name": choice if isinstance(choice, str) else choice.function.name}
-    if serial and made["type"] != "none":
-        made["disable_parallel_tool_use"] = True
-    return {"tool_choice": made} if choice is not None or serial else {}
+        field = {"type": "tool", "name": choice if isinstance(choice, str) else choice.function.name}
+    if is_serial and field["type"] != "none":
+        field["disable_parallel_tool_use"] = True
+    return {"tool_choice": field} if choice is not None or is_serial else {}
 
 
-def _turns(call: wire.UpstreamCall, thinker: str | None, *, may_begin: bool) -> list[wire.JsonObject]:
-    """The turns. ``thinker``: the provider whose reasoning is sent; ``may_begin``: a final assistant's turn is
+def _build_turns(call: wire.UpstreamCall, thinker: str | None, *, may_prefill: bool) -> list[wire.JsonObject]:
+    """The turns. ``thinker``: the provider whose reasoning is sent; ``may_prefill``: a final assistant's turn is
     allowed."""
     turns: list[wire.JsonObject] = []
     for message in call.messages:
-        blocks = [] if message.role in _SYSTEM else [*_blocks(message, thinker)]
+        blocks = [] if message.role in _SYSTEM else [*_build_blocks(message, thinker)]
         role = "assistant" if message.role == "assistant" else "user"
         if blocks and turns and turns[-1]["role"] == role:
             turns[-1]["content"] += blocks
         elif blocks:
             turns.append({"role": role, "content": blocks})
     if not turns:
-        raise _unsayable("needs a message that is neither blank nor a system message")
+        raise _fault_of("needs a message that is neither blank nor a system message")
     for turn in turns:
         turn["content"].sort(key=lambda block: block["type"] != "tool_result")  # results must come first
     if turns[-1]["role"] == "assistant":
-        if not may_begin or claude_of(call.model)[1] >= NO_PREFILL:
-            raise _unsayable("does not support a final assistant's message for this model")
-        last = turns[-1]["content"][-1]
-        if last["type"] == "text":
-            last["text"] = last["text"].rstrip()  # a prefill must not end in white space
+        if not may_prefill or claude_of(call.model)[1] >= NO_PREFILL:
+            raise _fault_of("does not support a final assistant's message for this model")
+        block = turns[-1]["content"][-1]
+        if block["type"] == "text":
+            block["text"] = block["text"].rstrip()  # a prefill must not end in white space
     return turns
 
 
-def _blocks(message: wire.Message, thinker: str | None) -> Iterator[wire.JsonObject]:
+def _build_blocks(message: wire.Message, thinker: str | None) -> Iterator[wire.JsonObject]:
     if message.role == "tool":
-        result: wire.JsonObject = {"type": "tool_result", "tool_use_id": _plain_id(message.tool_call_id or "")}
-        content = [*_content(message)]
+        result: wire.JsonObject = {"type": "tool_result", "tool_use_id": _clean_id(message.tool_call_id or "")}
+        content = [*_encode_content(message)]
         marks = [block.pop("cache_control") for block in content if "cache_control" in block]
         if content:
             result["content"] = content
@@ -187,49 +189,49 @@ def _blocks(message: wire.Message, thinker: str | None) -> Iterator[wire.JsonObj
         return
     thought = message.reasoning
     if thought is None or thought.provider != thinker:
-        yield from _content(message)
-        yield from map(_use, message.tool_calls or ())
+        yield from _encode_content(message)
+        yield from map(_encode_call, message.tool_calls or ())
         return
     text, calls = message.content if isinstance(message.content, str) else "", [*(message.tool_calls or ())]
-    said = called = 0
-    for item in (item for item in thought.items if item.get("type") in _THOUGHTS):  # each in its place
+    text_start = call_start = 0
+    for item in (item for item in thought.items if item.get("type") in _THOUGHTS):
         match item.get(_AT):
-            case [int(chars), int(count)]:  # not trusted: a client may have changed it
-                chars, count = max(said, chars), max(called, count)
+            case [int(text_end), int(call_end)]:  # not trusted: a client may have changed it
+                text_end, call_end = max(text_start, text_end), max(call_start, call_end)
             case _:
-                chars, count = said, called
-        yield from _text_block(text[said:chars])
-        yield from map(_use, calls[called:count])
-        said, called = chars, count
+                text_end, call_end = text_start, call_start
+        yield from _text_block(text[text_start:text_end])
+        yield from map(_encode_call, calls[call_start:call_end])
+        text_start, call_start = text_end, call_end
         yield {name: item[name] for name in _THOUGHT_FIELDS if name in item}
-    yield from _text_block(text[said:]) if text else _content(message)
-    yield from map(_use, calls[called:])
+    yield from _text_block(text[text_start:]) if text else _encode_content(message)
+    yield from map(_encode_call, calls[call_start:])
 
 
-def _use(call: wire.ToolCall) -> wire.JsonObject:
+def _encode_call(call: wire.ToolCall) -> wire.JsonObject:
     arguments = object_in(call.function.arguments or "{}")
     if arguments is None:
-        raise _unsayable("supports only tool calls with a JSON object as arguments")
-    return {"type": "tool_use", "id": _plain_id(call.id), "name": call.function.name, "input": arguments}
+        raise _fault_of("supports only tool calls with a JSON object as arguments")
+    return {"type": "tool_use", "id": _clean_id(call.id), "name": call.function.name, "input": arguments}
 
 
-def _content(message: wire.Message) -> Iterator[wire.JsonObject]:
+def _encode_content(message: wire.Message) -> Iterator[wire.JsonObject]:
     if isinstance(message.content, str):
         yield from _text_block(message.content)
         return
     for part in message.content or ():
-        marked = {} if part.cache_control is None else {"cache_control": part.cache_control}
+        mark = {} if part.cache_control is None else {"cache_control": part.cache_control}
         match part:
             case wire.TextPart():
-                yield from (block | marked for block in _text_block(part.text))
+                yield from (block | mark for block in _text_block(part.text))
             case wire.ImagePart():
-                yield {"type": "image", "source": _source(part.image_url.url, _MEDIA, "images")} | marked
+                yield {"type": "image", "source": _encode_source(part.image_url.url, _MEDIA, "images")} | mark
             case wire.FilePart():
-                named = {} if part.file.filename is None else {"title": part.file.filename}
-                source = _source(part.file.file_data, (_PDF,), "documents")
-                yield {"type": "document", "source": source} | named | marked
+                title = {} if part.file.filename is None else {"title": part.file.filename}
+                source = _encode_source(part.file.file_data, (_PDF,), "documents")
+                yield {"type": "document", "source": source} | title | mark
             case _:
-                raise _unsayable("does not support sound")
+                raise _fault_of("does not support sound")
 
 
 def _text_block(text: str) -> Iterator[wire.JsonObject]:
@@ -237,71 +239,71 @@ def _text_block(text: str) -> Iterator[wire.JsonObject]:
         yield {"type": "text", "text": text}
 
 
-def _source(url: str, kinds: tuple[str, ...], what: str) -> wire.JsonObject:
+def _encode_source(url: str, media_types: tuple[str, ...], noun: str) -> wire.JsonObject:
     if url[:5].lower() != "data:":
         return {"type": "url", "url": url}
-    found = _DATA_URL.match(url)
-    media = found[1].lower() if found else ""
-    if found is None or media not in kinds:
-        given = media[:_SHOWN_CHARS] or "another data: URL"
-        raise _unsayable(f"supports {what} as base64 of {', '.join(kinds)}, got {given!r}")
-    return {"type": "base64", "media_type": media, "data": url[found.end() :]}
+    match = _DATA_URL.match(url)
+    media_type = match[1].lower() if match else ""
+    if match is None or media_type not in media_types:
+        label = media_type[:_SHOWN_CHARS] or "another data: URL"
+        raise _fault_of(f"supports {noun} as base64 of {', '.join(media_types)}, got {label!r}")
+    return {"type": "base64", "media_type": media_type, "data": url[match.end() :]}
 
 
-def _plain_id(id: str) -> str:
+def _clean_id(id: str) -> str:
     """Another vendor's id with the allowed characters. Different ids stay different."""
-    return _NO_ID_CHARACTER.sub(lambda found: f"_{ord(found[0]):x}_", id)
+    return _NO_ID_CHARACTER.sub(lambda match: f"_{ord(match[0]):x}_", id)
 
 
-def _tool(tool: wire.Tool) -> wire.JsonObject:
+def _encode_tool(tool: wire.Tool) -> wire.JsonObject:
     spec = tool.function_spec
     schema = {"type": "object"} | ({"properties": {}} if spec.parameters is None else spec.parameters)
-    made: wire.JsonObject = {"name": spec.name, "input_schema": schema}
+    fields: wire.JsonObject = {"name": spec.name, "input_schema": schema}
     if spec.description is not None:
-        made["description"] = spec.description
+        fields["description"] = spec.description
     if spec.strict:
-        made |= {"strict": True, "input_schema": _closed(schema, "a strict tool")}
+        fields |= {"strict": True, "input_schema": _close_schema(schema, "a strict tool")}
     if tool.cache_control is not None:
-        made["cache_control"] = tool.cache_control
-    return made
+        fields["cache_control"] = tool.cache_control
+    return fields
 
 
-def _sampling(call: wire.UpstreamCall, *, told: bool) -> dict[str, float]:
-    """Temperature and ``top_p``. A value of 1, the default, is left out if the model would refuse it. ``told``: the
+def _encode_sampling(call: wire.UpstreamCall, *, thinks: bool) -> dict[str, float]:
+    """Temperature and ``top_p``. A value of 1, the default, is left out if the model would refuse it. ``thinks``: the
     model is told to think."""
-    named = {"temperature": call.params.temperature, "top_p": call.params.top_p}
-    given = {name: value for name, value in named.items() if value is not None}
-    if given.get("temperature", 0) > 1:
-        raise _unsayable(f"supports a temperature from 0 to 1, got {given['temperature']}")
+    requested = {"temperature": call.params.temperature, "top_p": call.params.top_p}
+    values = {name: value for name, value in requested.items() if value is not None}
+    if values.get("temperature", 0) > 1:
+        raise _fault_of(f"supports a temperature from 0 to 1, got {values['temperature']}")
     version = claude_of(call.model)[1]
-    if told or version >= NO_SAMPLING or (len(given) == 2 and version >= ONE_OF_TWO):
-        given = {name: value for name, value in given.items() if value != 1}
-        if len(given) == 2:
-            both = f"{given['temperature']} and {given['top_p']}"
-            raise _unsayable(f"supports only one of temperature and top_p for this model, got {both}")
-    return given
+    if thinks or version >= NO_SAMPLING or (len(values) == 2 and version >= ONE_OF_TWO):
+        values = {name: value for name, value in values.items() if value != 1}
+        if len(values) == 2:
+            both = f"{values['temperature']} and {values['top_p']}"
+            raise _fault_of(f"supports only one of temperature and top_p for this model, got {both}")
+    return values
 
 
-def _output(form: wire.JsonObject | None) -> wire.JsonObject:
+def _encode_format(form: wire.JsonObject | None) -> wire.JsonObject:
     kind = "text" if form is None else form.get("type")
     if form is None or kind == "text":
         return {}
     if kind != "json_schema":
-        raise _unsayable(f"supports only a response_format with a JSON schema, got {str(kind)[:_SHOWN_CHARS]!r}")
-    schema = _closed(form["json_schema"]["schema"], "a response_format")
+        raise _fault_of(f"supports only a response_format with a JSON schema, got {str(kind)[:_SHOWN_CHARS]!r}")
+    schema = _close_schema(form["json_schema"]["schema"], "a response_format")
     return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
 
-def _closed(schema: wire.JsonObject, whose: str) -> wire.JsonObject:
+def _close_schema(schema: wire.JsonObject, owner: str) -> wire.JsonObject:
     try:
         return closed_form(schema)
     except (OpenEnded, RecursionError, TypeError, AttributeError):  # a keyword has a value of a wrong type
         pass
-    raise _unsayable(f"supports {whose} only with named properties and values of known types")
+    raise _fault_of(f"supports {owner} only with named properties and values of known types")
 
 
-def _unsayable(what: str) -> ProviderFault:
-    return ProviderFault(wire.FaultKind.REQUEST, f"the Messages API {what}")
+def _fault_of(problem: str) -> ProviderFault:
+    return ProviderFault(wire.FaultKind.REQUEST, f"the Messages API {problem}")
 
 
 # --- schemas
@@ -327,35 +329,35 @@ def closed_form(schema: object) -> wire.JsonObject:
     into the description for the model. Raises ``OpenEnded`` for unrestricted values and objects."""
     if not isinstance(schema, Mapping):  # true and false
         raise OpenEnded
-    made, words = wire.JsonObject(), list[str]()
-    for word, value in schema.items():
-        match word:
-            case _ if word in _AS_THEY_ARE:
-                made[word] = value
+    closed, notes = wire.JsonObject(), list[str]()
+    for keyword, value in schema.items():
+        match keyword:
+            case _ if keyword in _AS_THEY_ARE:
+                closed[keyword] = value
             case "properties" | "$defs" | "definitions":
-                made[word] = {name: closed_form(inner) for name, inner in value.items()}
+                closed[keyword] = {name: closed_form(inner) for name, inner in value.items()}
             case "items":
-                made[word] = closed_form(value)
+                closed[keyword] = closed_form(value)
             case "anyOf" | "allOf" | "oneOf":
-                made["allOf" if word == "allOf" else "anyOf"] = [closed_form(each) for each in value]
+                closed["allOf" if keyword == "allOf" else "anyOf"] = [closed_form(option) for option in value]
             case "format" if value in _FORMATS:
-                made[word] = value
+                closed[keyword] = value
             case "minItems" if value in (0, 1):
-                made[word] = value
+                closed[keyword] = value
             case "pattern" if not _HARD_PATTERN.search(value):
-                made[word] = value
-            case _ if word not in _MEANINGLESS:
-                words.append(f"{word}: {msgspec.json.encode(value).decode()}")
-    if not made.keys() & _SHAPES:
+                closed[keyword] = value
+            case _ if keyword not in _MEANINGLESS:
+                notes.append(f"{keyword}: {msgspec.json.encode(value).decode()}")
+    if not closed.keys() & _SHAPES:
         raise OpenEnded
-    if words:
-        made["description"] = "; ".join(filter(None, (made.get("description"), *words)))
-    kind, others = schema.get("type"), schema.get("additionalProperties", True)
+    if notes:
+        closed["description"] = "; ".join(filter(None, (closed.get("description"), *notes)))
+    kind, additional = schema.get("type"), schema.get("additionalProperties", True)
     if kind == "object" or (isinstance(kind, list) and "object" in kind):
-        if isinstance(others, Mapping) or (others and "properties" not in schema):
+        if isinstance(additional, Mapping) or (additional and "properties" not in schema):
             raise OpenEnded
-        made["additionalProperties"] = False
-    return made
+        closed["additionalProperties"] = False
+    return closed
 
 
 # --- answers
@@ -370,7 +372,7 @@ class Counts:
         self._counts: dict[str, int] = {}
         self._thought = self._hour = 0
         self._tier = ""
-        self._told: wire.Usage | None = None
+        self._usage: wire.Usage | None = None
 
     def add(self, usage: object) -> wire.Usage | None:
         """Add reported counts. Returns the usage if it is complete and has changed."""
@@ -386,14 +388,20 @@ class Counts:
         if isinstance(usage.get("cache_creation"), dict):
             self._hour = count_of(usage["cache_creation"].get("ephemeral_1h_input_tokens")) or self._hour
         self._tier = tier_of(usage.get("service_tier")) or self._tier
-        fresh, made = counts.get("input_tokens"), counts.get("output_tokens")
-        if fresh is None or made is None:
+        fresh, output = counts.get("input_tokens"), counts.get("output_tokens")
+        if fresh is None or output is None:
             return None
-        cached, kept = counts.get("cache_read_input_tokens", 0), counts.get("cache_creation_input_tokens", 0)
-        thought, hour = min(self._thought, made), min(self._hour, kept)
-        given = fresh + cached + kept
-        told, self._told = self._told, wire.Usage(given, made, cached, thought, kept, hour, tier=self._tier)
-        return None if told == self._told else self._told
+        cached, written = (
+            counts.get("cache_read_input_tokens", 0),
+            counts.get("cache_creation_input_tokens", 0),
+        )
+        thinking, hour = min(self._thought, output), min(self._hour, written)
+        prompt = fresh + cached + written
+        previous, self._usage = (
+            self._usage,
+            wire.Usage(prompt, output, cached, thinking, written, hour, tier=self._tier),
+        )
+        return None if previous == self._usage else self._usage
 
 
 class Blocks(Reader):
@@ -406,40 +414,40 @@ class Blocks(Reader):
         super().__init__(provider)
         self._may_be_silent = may_be_silent
         self._counts = Counts()
-        self._begun = 0
-        self._open: dict[int, wire.JsonObject] = {}
+        self._calls = 0
+        self._blocks: dict[int, wire.JsonObject] = {}
         """Open blocks by index: reasoning with its texts in lists; tool calls with their number and, until the first
         piece, their initial arguments."""
         self._chars = 0
 
     def take(self, document: bytes | str) -> None:
         """Decode an event."""
-        fields = decoded(_DECODER, self._provider, document, "not an object")
+        fields = decode(_DECODER, self._provider, document, "not an object")
         if fields.get("error"):
-            raise fault_in_answer(self._provider, written(document))
+            raise fault_in_answer(self._provider, text_of(document))
         self._take(None, self._read, fields)
 
     def end(self) -> None:
         """Add the end. Only the end mark follows a stop reason, so a stream that breaks between them is complete."""
         self._spoke = self._spoke or self._may_be_silent or self._reason == "stop_sequence"
-        self._reason = self._reason and ended(self._provider, self._reason)
+        self._reason = self._reason and reason_of(self._provider, self._reason)
         super().end()
 
     def read(self, document: bytes) -> None:
         """Decode a complete answer, usage first."""
-        message = decoded(_DECODER, self._provider, document, "not an object")
+        message = decode(_DECODER, self._provider, document, "not an object")
         self._count(message.get("usage"))
         if message.get("error"):
-            raise fault_in_answer(self._provider, written(document))
+            raise fault_in_answer(self._provider, text_of(document))
         content = message.get("content")
         if not isinstance(content, list):
-            raise malformed(self._provider, "no content", document)
+            raise fault_of_document(self._provider, "no content", document)
         for index, block in enumerate(content):
-            self._start(index, self._fields(block))
+            self._start(index, self._object(block))
             self._stop(index)
-        self._reason = self._text(message.get("stop_reason")) or None
+        self._reason = self._string(message.get("stop_reason")) or None
         if self._reason is None and not self._spoke and not self._tools:
-            raise malformed(self._provider, "neither text nor tool calls", document)
+            raise fault_of_document(self._provider, "neither text nor tool calls", document)
         self.end()
 
     def _read(self, event: wire.JsonObject) -> None:
@@ -447,27 +455,30 @@ class Blocks(Reader):
             case "message_stop":
                 self.end()
             case "message_start":
-                self._count(self._fields(event.get("message")).get("usage"))
+                self._count(self._object(event.get("message")).get("usage"))
             case "message_delta":
                 self._count(event.get("usage"))
-                self._reason = self._reason or self._text(self._fields(event.get("delta")).get("stop_reason")) or None
+                self._reason = self._reason or self._string(self._object(event.get("delta")).get("stop_reason")) or None
             case _ if self._reason is not None:
                 pass
             case "content_block_start":
-                self._start(event.get("index"), self._fields(event.get("content_block")))
+                self._start(event.get("index"), self._object(event.get("content_block")))
             case "content_block_delta":
-                index, piece = event.get("index"), self._fields(event.get("delta"))
+                index, piece = event.get("index"), self._object(event.get("delta"))
                 match piece.get("type"):
                     case "text_delta":
                         self._say(piece.get("text"))
                     case "input_json_delta":
-                        block, text = self._open.get(self._place(index), {}), self._text(piece.get("partial_json"))
+                        block, text = (
+                            self._blocks.get(self._number(index), {}),
+                            self._string(piece.get("partial_json")),
+                        )
                         if text and block.get("type") == "tool_use":
                             block.pop("input", None)
                             self._add(block["number"], text)
                     case "thinking_delta" | "signature_delta" as kind:
                         name = kind.removesuffix("_delta")
-                        block, text = self._open.get(self._place(index), {}), self._text(piece.get(name))
+                        block, text = self._blocks.get(self._number(index), {}), self._string(piece.get(name))
                         if block.get("type") in _THOUGHTS:
                             block.setdefault(name, []).append(text)
                         if name == "thinking":
@@ -475,8 +486,8 @@ class Blocks(Reader):
             case "content_block_stop":
                 self._stop(event.get("index"))
 
-    def _count(self, reported: object) -> None:
-        usage = self._counts.add(reported)
+    def _count(self, report: object) -> None:
+        usage = self._counts.add(report)
         if usage is not None:
             self.chunks.append(usage)
 
@@ -484,48 +495,52 @@ class Blocks(Reader):
         if block.get("type") == "text":
             self._say(block.get("text"))
         elif block.get("type") == "tool_use":
-            number = self._begun
-            self._open[self._place(index)] = {"type": "tool_use", "number": number, "input": block.get("input")}
-            self._begun += 1
-            name, id = self._text(block.get("name")), self._text(block.get("id"))
+            number = self._calls
+            self._blocks[self._number(index)] = {
+                "type": "tool_use",
+                "number": number,
+                "input": block.get("input"),
+            }
+            self._calls += 1
+            name, id = self._string(block.get("name")), self._string(block.get("id"))
             self.chunks.append(self._tools.add(Piece(number, id, Function(name))))
         elif block.get("type") in _THOUGHTS:
             grows: wire.JsonObject = {
-                name: [self._text(block[name])] for name in ("thinking", "signature") if name in block
+                name: [self._string(block[name])] for name in ("thinking", "signature") if name in block
             }
-            self._open[self._place(index)] = {**block, **grows}
+            self._blocks[self._number(index)] = {**block, **grows}
             self._think(block.get("thinking"))
 
     def _stop(self, index: object) -> None:
-        block = self._open.pop(self._place(index), {})
+        block = self._blocks.pop(self._number(index), {})
         if block.get("type") in _THOUGHTS:
-            before = [self._chars, self._begun]
-            whole = {name: "".join(each) if isinstance(each, list) else each for name, each in block.items()}
-            self.chunks.append(wire.Thought(item=whole | ({_AT: before} if any(before) else {})))
+            position = [self._chars, self._calls]
+            item = {name: "".join(part) if isinstance(part, list) else part for name, part in block.items()}
+            self.chunks.append(wire.Thought(item=item | ({_AT: position} if any(position) else {})))
         elif "input" in block:
             self._add(block["number"], msgspec.json.encode(block["input"] or {}).decode())
 
     def _add(self, number: int, arguments: str) -> None:
         self.chunks.append(self._tools.add(Piece(number, None, Function(None, arguments))))
 
-    def _say(self, text: object) -> None:
+    def _say(self, value: object) -> None:
         self._spoke = True
-        if said := self._text(text):
-            self._chars += len(said)
-            self.chunks.append(wire.Delta(said))
+        if text := self._string(value):
+            self._chars += len(text)
+            self.chunks.append(wire.Delta(text))
 
-    def _think(self, text: object) -> None:
-        if thought := self._text(text):
-            self.chunks.append(wire.Thought(thought))
+    def _think(self, value: object) -> None:
+        if text := self._string(value):
+            self.chunks.append(wire.Thought(text))
 
-    def _fields(self, value: object) -> wire.JsonObject:
+    def _object(self, value: object) -> wire.JsonObject:
         return value if isinstance(value, dict) else self._refuse("an object")
 
-    def _place(self, index: object) -> int:
+    def _number(self, index: object) -> int:
         return index if isinstance(index, int) else self._refuse("an index")
 
-    def _text(self, value: object) -> str:
+    def _string(self, value: object) -> str:
         return value or "" if isinstance(value, str | None) else self._refuse("text")
 
-    def _refuse(self, wanted: str) -> NoReturn:
-        raise malformed(self._provider, f"a value that is not {wanted}")
+    def _refuse(self, kind: str) -> NoReturn:
+        raise fault_of_document(self._provider, f"a value that is not {kind}")

@@ -29,7 +29,7 @@ from routewright.protocols import BaseProvider
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, UpstreamCall
 from routewright.wire.problems import shown
 
-from .endpoint import Fetches, checked_fetches
+from .endpoint import Fetches, check_fetches
 
 Reply = str | Iterable[str | Chunk | None] | AsyncIterable[str | Chunk | None]
 Function = Callable[[UpstreamCall], Reply | Awaitable[Reply]]
@@ -76,7 +76,7 @@ class CallableProvider(BaseProvider):
             raise ValidationFailed.at("function", f"does not fit: {error}", hint) from None
         except ValueError:  # some built-in functions have no signature
             pass
-        self.fetches_urls = False if fetches_urls is None else checked_fetches(fetches_urls)
+        self.fetches_urls = False if fetches_urls is None else check_fetches(fetches_urls)
         """Whether the function fetches URLs (``protocols.BaseProvider``)."""
         self.caller_extra = CALLER_EXTRA | checked_caller_extra(caller_extra)
         """Vendor fields that callers with a key may send (``protocols.Provider``)."""
@@ -115,7 +115,7 @@ class HostedProvider(BaseProvider):
         default: Fetches = "callers" if vendor is not None and vendor.fetches_urls else False
         self.name = name
         self._models = models_of(models)
-        self.fetches_urls: Fetches = default if fetches_urls is None else checked_fetches(fetches_urls)
+        self.fetches_urls: Fetches = default if fetches_urls is None else check_fetches(fetches_urls)
         """Whether the application may send URLs (``protocols.BaseProvider``)."""
         self.caller_extra = CALLER_EXTRA if vendor is None else vendor.caller_extra
         """Vendor fields that callers with a key may send (``protocols.Provider``)."""
@@ -183,7 +183,7 @@ class RunningFunction(Struct, eq=False):
                 elif isinstance(reply, Mapping | Set | bytes | bytearray) or not isinstance(reply, Iterable):
                     raise ProviderFault(FaultKind.MALFORMED, f"the function returned {type(reply).__name__}; {_HINT}")
                 else:
-                    self.reply = _each(reply) if isinstance(reply, Collection) else _Stepped(reply, self.threads)
+                    self.reply = _iterate(reply) if isinstance(reply, Collection) else _InThreads(reply, self.threads)
             if self.reply is not None:
                 piece = await anext(self.reply, _END)
         except (ProviderFault, StopAsyncIteration):
@@ -203,12 +203,12 @@ class RunningFunction(Struct, eq=False):
         return checked
 
 
-async def _each(pieces: Iterable[str | Chunk | None]) -> AsyncIterator[str | Chunk | None]:
+async def _iterate(pieces: Iterable[str | Chunk | None]) -> AsyncIterator[str | Chunk | None]:
     for piece in pieces:
         yield piece
 
 
-class _Stepped:
+class _InThreads:
     """An iterator as an async one. All its steps run in threads, since they may block."""
 
     def __init__(self, pieces: Iterable[str | Chunk | None], threads: Threads) -> None:
@@ -219,7 +219,7 @@ class _Stepped:
         """True while a thread runs it, perhaps an abandoned one."""
         self._closed = False
 
-    def __aiter__(self) -> _Stepped:
+    def __aiter__(self) -> _InThreads:
         return self
 
     async def __anext__(self) -> str | Chunk | None:

@@ -40,13 +40,13 @@ class _Tag(Struct):
     context_length: int | None = None  # of a loaded one
 
 
-class _Shown(Struct):
+class _Details(Struct):
     model_info: JsonObject = {}
     parameters: str = ""
     capabilities: tuple[str, ...] = ("completion",)
 
 
-class _Listed(Struct):
+class _Entry(Struct):
     id: str
     max_model_len: int | None = None  # this and the next of vLLM, a parent being the model that an adapter changes
     parent: str | None = None
@@ -63,81 +63,81 @@ class _Props(Struct):
     modalities: JsonObject = {}
 
 
-async def _ollama(provider: str, ask: Ask, known: dict[str, Model | None]) -> list[Model]:
+async def _ollama(provider: str, ask: Ask, cache: dict[str, Model | None]) -> list[Model]:
     """Details of a model are cached by digest. A loaded model may have a smaller window than possible."""
     tags, slots = convert((await ask("/api/tags"))["models"] or [], list[_Tag]), anyio.CapacityLimiter(_AT_A_TIME)
 
     async def show(tag: _Tag) -> None:
         try:
             async with slots:
-                shown = convert(await ask("/api/show", body={"model": tag.name}), _Shown)
+                details = convert(await ask("/api/show", body={"model": tag.name}), _Details)
         except (ProviderFault, MsgspecError):  # tried again next time
             return
-        known[tag.name + tag.digest], able = None, shown.capabilities
-        if "completion" in able:  # else it makes embeddings
-            trained = next((size for key, size in shown.model_info.items() if key.endswith(".context_length")), None)
-            window = int(found[1]) if (found := _NUM_CTX.search(shown.parameters)) else trained
+        cache[tag.name + tag.digest], abilities = None, details.capabilities
+        if "completion" in abilities:  # else it makes embeddings
+            trained = next((size for key, size in details.model_info.items() if key.endswith(".context_length")), None)
+            window = int(match[1]) if (match := _NUM_CTX.search(details.parameters)) else trained
             name = tag.name.removesuffix(":latest")
-            model = _model(provider, name, tag.name, window, image="vision" in able, tool="tools" in able)
-            known[tag.name + tag.digest] = replace(model, reasoning="thinking" in able)
+            model = _model(provider, name, tag.name, window, image="vision" in abilities, tool="tools" in abilities)
+            cache[tag.name + tag.digest] = replace(model, reasoning="thinking" in abilities)
 
     async with anyio.create_task_group() as group:
         for tag in tags:
-            if tag.name + tag.digest not in known:
+            if tag.name + tag.digest not in cache:
                 group.start_soon(show, tag)
     try:
         loaded = convert((await ask("/api/ps"))["models"] or [], list[_Tag])
     except ProviderFault:  # another server with Ollama's API
         loaded = []
-    windows = {each.name: each.context_length for each in loaded}
-    found: list[Model] = []
+    windows = {tag.name: tag.context_length for tag in loaded}
+    models: list[Model] = []
     for tag in tags:
-        if model := known.get(tag.name + tag.digest):
+        if model := cache.get(tag.name + tag.digest):
             sizes = filter(None, (model.context_window, windows.get(tag.name)))
-            found.append(replace(model, context_window=min(sizes, default=None)))
-    return found
+            models.append(replace(model, context_window=min(sizes, default=None)))
+    return models
 
 
-async def _vllm(provider: str, ask: Ask, known: dict[str, Model | None]) -> list[Model]:
+async def _vllm(provider: str, ask: Ask, cache: dict[str, Model | None]) -> list[Model]:
     """Whether it supports tools is not reported. Without, it refuses requests with tools."""
-    listed = await _listed(ask("models"))
-    windows = {each.id: each.max_model_len for each in listed}
+    models = await _read_entries(ask("models"))
+    windows = {model.id: model.max_model_len for model in models}
     return [
-        _model(provider, each.id, each.id, each.max_model_len or windows.get(each.parent or ""), tool=True)
-        for each in listed
+        _model(provider, model.id, model.id, model.max_model_len or windows.get(model.parent or ""), tool=True)
+        for model in models
     ]
 
 
-async def _llamacpp(provider: str, ask: Ask, known: dict[str, Model | None]) -> list[Model]:
+async def _llamacpp(provider: str, ask: Ask, cache: dict[str, Model | None]) -> list[Model]:
     """Templates without tools silently drop them. With several models, their templates are not reported."""
-    listed, props = await _listed(ask("models")), _Props()
-    if len(listed) == 1:
+    entries, props = await _read_entries(ask("models")), _Props()
+    if len(entries) == 1:
         try:
             props = convert(await ask("/props"), _Props)
         except ProviderFault as fault:
             if fault.status is None:
                 raise
     image, tool = props.modalities.get("vision") is True, props.chat_template_caps.get("supports_tools") is True
-    found: list[Model] = []
-    for each in listed:
-        name, sizes = re.sub(r"^.*[/\\](.*)\.gguf$", r"\1", each.id), each.meta or {}
+    models: list[Model] = []
+    for model in entries:
+        name, sizes = re.sub(r"^.*[/\\](.*)\.gguf$", r"\1", model.id), model.meta or {}
         window = props.default_generation_settings.get("n_ctx") or sizes.get("n_ctx") or sizes.get("n_ctx_train")
-        found.append(_model(provider, name, each.id, window, image=image, tool=tool))
-    return found
+        models.append(_model(provider, name, model.id, window, image=image, tool=tool))
+    return models
 
 
-async def _lmstudio(provider: str, ask: Ask, known: dict[str, Model | None]) -> list[Model]:
+async def _lmstudio(provider: str, ask: Ask, cache: dict[str, Model | None]) -> list[Model]:
     """Models without reported capabilities support tools."""
-    found: list[Model] = []
-    for each in await _listed(ask("/api/v0/models")):
-        window, tool = each.loaded_context_length or each.max_context_length, "tool_use" in each.capabilities
-        if each.type != "embeddings":
-            found.append(_model(provider, each.id, each.id, window, image=each.type == "vlm", tool=tool))
-    return found
+    models: list[Model] = []
+    for entry in await _read_entries(ask("/api/v0/models")):
+        window, tool = entry.loaded_context_length or entry.max_context_length, "tool_use" in entry.capabilities
+        if entry.type != "embeddings":
+            models.append(_model(provider, entry.id, entry.id, window, image=entry.type == "vlm", tool=tool))
+    return models
 
 
-async def _listed(answer: Awaitable[Any]) -> list[_Listed]:
-    return convert((await answer)["data"], list[_Listed])
+async def _read_entries(answer: Awaitable[Any]) -> list[_Entry]:
+    return convert((await answer)["data"], list[_Entry])
 
 
 def _model(provider: str, name: str, wire_name: str, window: Any, *, image: bool = False, tool: bool = False) -> Model:
@@ -147,7 +147,7 @@ def _model(provider: str, name: str, wire_name: str, window: Any, *, image: bool
         provider_model_id=wire_name,
         display_name=name,
         context_window=window if isinstance(window, int) and window > 0 else None,
-        modalities=tuple(each for each, there in abilities.items() if there),
+        modalities=tuple(modality for modality, is_supported in abilities.items() if is_supported),
         pricing_per_1m=Pricing(0.0, 0.0),
         structured_output=True,
     )

@@ -68,11 +68,11 @@ class Endpoint:
     def is_own(self, url: str) -> bool:
         """True for an address of the vendor itself, not of a proxy or another server with its API."""
         host = urlsplit(url).hostname or ""
-        hosts = (urlsplit(each).hostname for each in (self.base_url, *self.regions.values()) if each)
+        hosts = (urlsplit(address).hostname for address in (self.base_url, *self.regions.values()) if address)
         return host in hosts or host.endswith(self.own_domains)
 
 
-def checked_fetches(choice: object) -> Fetches:
+def check_fetches(choice: object) -> Fetches:
     """Check the argument ``fetches_urls``. Raises ``ValidationFailed``."""
     if isinstance(choice, bool):
         return choice
@@ -105,38 +105,38 @@ def check_arguments(name: object, base_url: object = None, headers: object = Non
 def address_of(endpoint: Endpoint, base_url: str | None, environ: Mapping[str, str]) -> str:
     """The address of a vendor: the argument, else the environment variable, else the default. Raises
     ``ValidationFailed`` for invalid addresses and for addresses with credentials."""
-    variable, source, given = endpoint.url_variable, "base_url", base_url
-    if not given and variable:
-        source, given = variable, environ.get(variable, "").strip()
-    if given and variable and not endpoint.needs_key:  # a self-hosted server
-        given = complete_url(given, endpoint.base_url)
-    url = given or endpoint.base_url
+    variable, source, address = endpoint.url_variable, "base_url", base_url
+    if not address and variable:
+        source, address = variable, environ.get(variable, "").strip()
+    if address and variable and not endpoint.needs_key:  # a self-hosted server
+        address = complete_url(address, endpoint.base_url)
+    url = address or endpoint.base_url
     if not url and variable:
         hint = f"set {variable}, or give base_url=..."
         raise ValidationFailed.at("base_url", f"{endpoint.name} has an address of your own only", hint)
-    shown = "what was given" if set("@?#") & set(url) else repr(url[:_URL_CHARS])
+    quoted = "what was given" if set("@?#") & set(url) else repr(url[:_URL_CHARS])
     try:
         parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_web = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # bad port or brackets; the text may contain a password
-        known, shown = False, "what was given"
-    if not known:
-        raise ValidationFailed.at(source, f"{shown} is not an address", "write https://host/path")
-    here, hint = parts.path.rstrip("/"), ""
-    if _DEPLOYMENTS in here or parts.query.startswith(_AZURE_VERSION):
+        is_web, quoted = False, "what was given"
+    if not is_web:
+        raise ValidationFailed.at(source, f"{quoted} is not an address", "write https://host/path")
+    own_path, hint = parts.path.rstrip("/"), ""
+    if _DEPLOYMENTS in own_path or parts.query.startswith(_AZURE_VERSION):
         hint = "give https://RESOURCE.openai.azure.com, with the name 'azure'"
-    elif here.endswith(_CALL):
-        hint = f"write {parts.scheme}://{parts.netloc}{here.removesuffix(_CALL)}"
+    elif own_path.endswith(_CALL):
+        hint = f"write {parts.scheme}://{parts.netloc}{own_path.removesuffix(_CALL)}"
     if hint and parts.username is None:
-        where = f"{parts.scheme}://{parts.netloc}{parts.path}"
-        raise ValidationFailed.at(source, f"{where} is the address of a single call", hint)
+        location = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        raise ValidationFailed.at(source, f"{location} is the address of a single call", hint)
     if parts.username is not None or parts.query or parts.fragment:
-        where = f"{parts.scheme}://{parts.hostname}{parts.path}"
+        location = f"{parts.scheme}://{parts.hostname}{parts.path}"
         hint = "give credentials as api_key=... or headers=..."
-        raise ValidationFailed.at(source, f"{where} has a user, query or fragment with it", hint)
+        raise ValidationFailed.at(source, f"{location} has a user, query or fragment with it", hint)
     url, path = url.rstrip("/"), endpoint.url_path
-    here = urlsplit(url).path
-    return url + path.removeprefix(here) if f"{path}/".startswith(f"{here}/") else url
+    own_path = urlsplit(url).path
+    return url + path.removeprefix(own_path) if f"{path}/".startswith(f"{own_path}/") else url
 
 
 def address_in_region(endpoint: Endpoint, region: object, base_url: str | None) -> str | None:
@@ -147,8 +147,8 @@ def address_in_region(endpoint: Endpoint, region: object, base_url: str | None) 
         problem = f"{shown(region)} has an address of its own"
         raise ValidationFailed.at("region", problem, "give region or base_url")
     if not isinstance(region, str) or region not in endpoint.regions:
-        known = ", ".join(map(repr, endpoint.regions))
-        hint = f"take one of {known}" if known else "leave it out, or give base_url=..."
+        regions = ", ".join(map(repr, endpoint.regions))
+        hint = f"take one of {regions}" if regions else "leave it out, or give base_url=..."
         raise ValidationFailed.at("region", f"{endpoint.name} has no region {shown(region)}", hint)
     return endpoint.regions[region]
 
@@ -160,40 +160,40 @@ def complete_url(address: str, default: str) -> str:
     """
     usual = urlsplit(default)
     try:
-        given = urlsplit(address if "://" in address else f"{usual.scheme}://{address}")
-        port = given.port or (usual.port if given.scheme == usual.scheme else None)
+        parts = urlsplit(address if "://" in address else f"{usual.scheme}://{address}")
+        port = parts.port or (usual.port if parts.scheme == usual.scheme else None)
     except ValueError:
         return address
-    if given.username is not None or given.query or given.fragment:
+    if parts.username is not None or parts.query or parts.fragment:
         return address
-    name = given.hostname or ""
+    name = parts.hostname or ""
     if name == "0.0.0.0":  # only valid for listening
         name = "127.0.0.1"
     place = f"[{name}]" if ":" in name else name
-    return f"{given.scheme}://{place}{f':{port}' if port else ''}{given.path.rstrip('/') or usual.path}"
+    return f"{parts.scheme}://{place}{f':{port}' if port else ''}{parts.path.rstrip('/') or usual.path}"
 
 
 # --- keys
 
 
-def keys_of(given: object, endpoint: Endpoint, environ: Mapping[str, str]) -> list[Secret]:
+def keys_of(keys: object, endpoint: Endpoint, environ: Mapping[str, str]) -> list[Secret]:
     """The given keys, else those of the environment, else an empty one if none is required. Raises
     ``ValidationFailed``."""
-    source, written = "api_key", [given]
-    if given is None:
-        found = ((environ.get(variable, "").strip(), variable) for variable in endpoint.key_variables)
-        text, source = next((pair for pair in found if pair[0]), ("", ""))
-        written = [*text.split(",")]
-    elif not isinstance(given, str):
-        if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
-            problem = f"must be a string or a list of them, got {type(given).__name__}"
+    source, candidates = "api_key", [keys]
+    if keys is None:
+        settings = ((environ.get(variable, "").strip(), variable) for variable in endpoint.key_variables)
+        text, source = next((pair for pair in settings if pair[0]), ("", ""))
+        candidates = [*text.split(",")]
+    elif not isinstance(keys, str):
+        if not isinstance(keys, Sequence) or isinstance(keys, bytes | bytearray):
+            problem = f"must be a string or a list of them, got {type(keys).__name__}"
             raise ValidationFailed.at(source, problem, "pass the key as its vendor shows it")
-        written = [*given]
-        for place, key in enumerate(given):
+        candidates = [*keys]
+        for index, key in enumerate(keys):
             if not isinstance(key, str) or not Secret(key).reveal().strip():
                 problem = "is empty" if isinstance(key, str) else f"must be a string, got {type(key).__name__}"
-                raise ValidationFailed.at(f"api_key[{place}]", problem, "leave it out")
-    texts = dict.fromkeys(filter(None, (Secret(key).reveal().strip() for key in written if isinstance(key, str))))
+                raise ValidationFailed.at(f"api_key[{index}]", problem, "leave it out")
+    texts = dict.fromkeys(filter(None, (Secret(key).reveal().strip() for key in candidates if isinstance(key, str))))
     if not texts and endpoint.needs_key:
         hint = f"set {' or '.join(endpoint.key_variables)}, or give api_key=..."
         raise ValidationFailed.at("api_key", f"{endpoint.name} needs a key", hint)
@@ -223,16 +223,16 @@ class Redactor:
     def __init__(self, secrets: Sequence[Secret]) -> None:
         texts = (secret.reveal() for secret in secrets)
         longest_first = sorted((text for text in texts if len(text) >= _SECRET_CHARS), key=len, reverse=True)
-        self._pattern = Secret("|".join("".join(map(_spelt, text)) for text in longest_first))
+        self._pattern = Secret("|".join("".join(map(_pattern_of, text)) for text in longest_first))
 
     def __call__(self, text: str) -> str:
         """Redact a text."""
         pattern = self._pattern.reveal()
         if not pattern:
             return text
-        return re.sub(pattern, lambda found: "*" * len(found[0]), text, flags=re.IGNORECASE)
+        return re.sub(pattern, lambda match: "*" * len(match[0]), text, flags=re.IGNORECASE)
 
 
-def _spelt(character: str) -> str:
+def _pattern_of(character: str) -> str:
     code = f"{ord(character):02x}"
     return rf"(?:\\{{0,3}}{re.escape(character)}|\\{{1,3}}u00{code}|%{code})"

@@ -57,30 +57,30 @@ def fault_in_answer(provider: str, body: str) -> ProviderFault:
     return ProviderFault(kind, message, status=200, retry_after=error.retry_after, body=start_of(body))
 
 
-def malformed(provider: str, what: str, document: bytes | str = "") -> ProviderFault:
+def fault_of_document(provider: str, problem: str, document: bytes | str = "") -> ProviderFault:
     """The fault of an invalid answer with status 200. Credentials are not hidden yet."""
-    message = f"{provider} sent an answer with {what}"
-    return ProviderFault(FaultKind.MALFORMED, message, status=200, body=start_of(written(document)))
+    message = f"{provider} sent an answer with {problem}"
+    return ProviderFault(FaultKind.MALFORMED, message, status=200, body=start_of(text_of(document)))
 
 
-def ended(provider: str, word: str) -> str:
+def reason_of(provider: str, word: str) -> str:
     """The common name of a vendor's finish reason, or the vendor's own. Raises a fault for some reasons."""
-    means = ending_of(word)
-    if isinstance(means, FaultKind):
-        raise ProviderFault(means, f"{provider} broke off with {word.partition(':')[0]!r}", status=200)
-    return means or (word if ENDING.fullmatch(word) else "other")
+    reason = ending_of(word)
+    if isinstance(reason, FaultKind):
+        raise ProviderFault(reason, f"{provider} broke off with {word.partition(':')[0]!r}", status=200)
+    return reason or (word if ENDING.fullmatch(word) else "other")
 
 
-def decoded(decoder: msgspec.json.Decoder[T], provider: str, document: bytes | str, odd: str) -> T:
-    """Decode a document. Raises a fault: broken JSON, or ``odd``."""
+def decode(decoder: msgspec.json.Decoder[T], provider: str, document: bytes | str, expectation: str) -> T:
+    """Decode a document. Raises a fault: broken JSON, or ``expectation``."""
     try:
         return decoder.decode(document)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         pass  # its message may contain the text
-    raise malformed(provider, f"broken JSON, or {odd}", document)
+    raise fault_of_document(provider, f"broken JSON, or {expectation}", document)
 
 
-def written(document: bytes | str) -> str:
+def text_of(document: bytes | str) -> str:
     """A document as text."""
     return document.decode("utf-8", "replace") if isinstance(document, bytes) else document
 
@@ -99,7 +99,7 @@ def conceal(fault: ProviderFault, redact: Redact) -> None:
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds to wait, up to a day, from ``retry-after-ms`` or ``retry-after``; None if invalid."""
-    milliseconds = _number(headers.get("retry-after-ms", ""))
+    milliseconds = _parse_number(headers.get("retry-after-ms", ""))
     seconds = seconds_until(headers, "retry-after") if milliseconds is None else milliseconds / 1000
     return None if seconds is None else min(seconds, MAX_RETRY_AFTER_S)
 
@@ -107,16 +107,16 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 def seconds_until(headers: Mapping[str, str], name: str) -> float | None:
     """Seconds until the time in a header: seconds, a duration ("6m0s", "20ms") or a date. None if invalid."""
     value = headers.get(name, "")
-    seconds = _number(value)
+    seconds = _parse_number(value)
     if seconds is not None:
         return seconds
-    if value and (found := _DURATION.fullmatch(value)):
-        return sum(float(part or 0) * unit for part, unit in zip(found.groups(), _DURATION_S, strict=True))
-    until, now = _date(value), _date(headers.get("date", ""))  # by the server's clock, if reported
+    if value and (match := _DURATION.fullmatch(value)):
+        return sum(float(part or 0) * unit for part, unit in zip(match.groups(), _DURATION_S, strict=True))
+    until, now = _parse_date(value), _parse_date(headers.get("date", ""))  # by the server's clock, if reported
     return None if until is None else max(until - (time.time() if now is None else now), 0.0)
 
 
-class _Told(NamedTuple):
+class _Error(NamedTuple):
     """The content of an error's body."""
 
     code: str
@@ -126,7 +126,7 @@ class _Told(NamedTuple):
     retry_after: float | None = None
 
 
-def _parse(body: str) -> _Told:
+def _parse(body: str) -> _Error:
     try:
         error: object = msgspec.json.decode(body)
         error = error[0] if isinstance(error, list) and error else error
@@ -138,39 +138,39 @@ def _parse(body: str) -> _Told:
                 error = {"type": "server_error", "message": groq["error"]}  # an aborted stream
             elif inner and isinstance(inner, dict | list):  # if it is a text, other fields say more
                 error = inner
-        return _read(error) if isinstance(error, dict) else _Told("", str(error)[:BODY_CHARS])
+        return _read(error) if isinstance(error, dict) else _Error("", str(error)[:BODY_CHARS])
     except (msgspec.DecodeError, RecursionError):  # nested too deeply
-        return _Told("", body[:BODY_CHARS])
+        return _Error("", body[:BODY_CHARS])
 
 
-def _read(error: JsonObject) -> _Told:
+def _read(error: JsonObject) -> _Error:
     details = error.get("details")
-    details = [each for each in (details if isinstance(details, list) else [details]) if isinstance(each, dict)]
-    passed_on = error.get("metadata")  # OpenRouter's field for the vendor's error
-    passed_on = passed_on if isinstance(passed_on, dict) else {}
-    names = [error.get("code"), *(each.get(name) for each in details for name in ("reason", "error_code"))]
-    names += [passed_on.get("limit_source"), passed_on.get("error_type"), error.get("type"), error.get("status")]
-    known = [str(name).lower() for name in names if isinstance(name, str | int) and not isinstance(name, bool)]
-    shown = [name for name in known if re.fullmatch(r"[\w.-]{1,64}", name)]
-    code = next((name for name in shown if is_known(name)), shown[0] if shown else "")
-    said = next((error[name] for name in _WORDS if error.get(name)), "")
-    words = " ".join((_words(said), _words(passed_on.get("raw")), *known))
+    details = [detail for detail in (details if isinstance(details, list) else [details]) if isinstance(detail, dict)]
+    metadata = error.get("metadata")  # OpenRouter's field for the vendor's error
+    metadata = metadata if isinstance(metadata, dict) else {}
+    names = [error.get("code"), *(detail.get(name) for detail in details for name in ("reason", "error_code"))]
+    names += [metadata.get("limit_source"), metadata.get("error_type"), error.get("type"), error.get("status")]
+    codes = [str(name).lower() for name in names if isinstance(name, str | int) and not isinstance(name, bool)]
+    safe_codes = [name for name in codes if re.fullmatch(r"[\w.-]{1,64}", name)]
+    code = next((name for name in safe_codes if is_known(name)), safe_codes[0] if safe_codes else "")
+    message = next((error[name] for name in _WORDS if error.get(name)), "")
+    words = " ".join((_join_words(message), _join_words(metadata.get("raw")), *codes))
     # Google's details have the time to wait: "34.07s"
-    wait = next((delay for each in details if isinstance(delay := each.get("retryDelay"), str)), "")
-    seconds = _number(wait.removesuffix("s")) if wait.endswith("s") else None
-    return _Told(code, words[:BODY_CHARS], None if seconds is None else min(seconds, MAX_RETRY_AFTER_S))
+    wait = next((delay for detail in details if isinstance(delay := detail.get("retryDelay"), str)), "")
+    seconds = _parse_number(wait.removesuffix("s")) if wait.endswith("s") else None
+    return _Error(code, words[:BODY_CHARS], None if seconds is None else min(seconds, MAX_RETRY_AFTER_S))
 
 
-def _words(said: object) -> str:
+def _join_words(message: object) -> str:
     """Messages in an error, without values, which may contain the prompt."""
-    if isinstance(said, list):
-        return " ".join(map(_words, said))
-    if isinstance(said, dict):
-        return " ".join(_words(said.get(name)) for name in _WORDS)
-    return said if isinstance(said, str) else ""
+    if isinstance(message, list):
+        return " ".join(map(_join_words, message))
+    if isinstance(message, dict):
+        return " ".join(_join_words(message.get(name)) for name in _WORDS)
+    return message if isinstance(message, str) else ""
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
@@ -178,7 +178,7 @@ def _number(text: str) -> float | None:
     return value if isfinite(value) and value >= 0 else None
 
 
-def _date(text: str) -> float | None:
+def _parse_date(text: str) -> float | None:
     for read in (parsedate_to_datetime, datetime.fromisoformat):
         with suppress(ValueError, TypeError, OverflowError):
             date = read(text)

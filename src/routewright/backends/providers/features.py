@@ -60,11 +60,11 @@ CLAUDE_THINKING = (
 
 def claude_of(model: Model) -> tuple[str, tuple[int, int]]:
     """Family and version; (0, 0) for other models."""
-    found = _CLAUDE.search(wire_name(model))
-    if found is None:
+    match = _CLAUDE.search(wire_name(model))
+    if match is None:
         return "", (0, 0)
-    version = NEWEST if found["major"] is None else (int(found["major"]), int(found["minor"] or 0))
-    return found["family"] or "", version
+    version = NEWEST if match["major"] is None else (int(match["major"]), int(match["minor"] or 0))
+    return match["family"] or "", version
 
 
 # --- Gemini
@@ -104,31 +104,31 @@ def generation_of(model: Model) -> tuple[int, int]:
 
 def unsupported_at(provider: str, model: Model) -> tuple[Feature, ...]:
     """Features that a vendor does not support for a model. Empty for unknown vendors."""
-    lacking: list[Feature]
+    missing: list[Feature]
     match provider:
         case "anthropic":
-            lacking = ["seed", "json_object", "flex", "priority", "verbosity", "http_url"]
+            missing = ["seed", "json_object", "flex", "priority", "verbosity", "http_url"]
             family, version = claude_of(model)
             if model.reasoning:
-                lacking += *thinking_of(CLAUDE_THINKING, model, version).lacking, "reasoning_tool_choice"
+                missing += *thinking_of(CLAUDE_THINKING, model, version).missing, "reasoning_tool_choice"
                 if version < NO_SAMPLING:
-                    lacking.append("reasoning_sampling")
+                    missing.append("reasoning_sampling")
             if not family and version == (0, 0):  # other hosts may ignore the fields
-                lacking += ["parallel_tool_calls", "reasoning_tokens"] if model.reasoning else ["parallel_tool_calls"]
+                missing += ["parallel_tool_calls", "reasoning_tokens"] if model.reasoning else ["parallel_tool_calls"]
             if version >= NO_SAMPLING:
-                lacking += ["temperature", "top_p"]
+                missing += ["temperature", "top_p"]
             if version >= _NO_FORCED_TOOL and family != "haiku":
-                lacking.append("tool_choice")
-            return tuple(lacking)
+                missing.append("tool_choice")
+            return tuple(missing)
         case "google":
-            lacking = ["parallel_tool_calls", "verbosity", "cache_control", "http_url"]
+            missing = ["parallel_tool_calls", "verbosity", "cache_control", "http_url"]
             version = generation_of(model)
             if version >= _SAMPLES_ALONE or "gemini-3.5-flash-lite" in wire_name(model):
-                lacking += ["temperature", "top_p"]
+                missing += ["temperature", "top_p"]
             if version < _FETCHES:
-                lacking += ["image_url", "file_url"]
-            return (*lacking, *(thinking_of(GEMINI_THINKING, model, version).lacking if model.reasoning else ()))
+                missing += ["image_url", "file_url"]
+            return (*missing, *(thinking_of(GEMINI_THINKING, model, version).missing if model.reasoning else ()))
     if provider not in HOSTS:
         return ()
     host = HOSTS[provider]
-    return tuple(sorted(host.lacking(model) if host.fetches_urls else host.lacking(model).union(URLS)))
+    return tuple(sorted(host.list_missing(model) if host.fetches_urls else host.list_missing(model).union(URLS)))

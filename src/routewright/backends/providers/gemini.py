@@ -20,11 +20,11 @@ from routewright.wire.json_scan import object_in
 
 from .answer import Function, Piece, Reader, count_of
 from .endpoint import wire_name
-from .faults import decoded, ended, fault_in_answer, malformed, written
+from .faults import decode, fault_in_answer, fault_of_document, reason_of, text_of
 from .features import GEMINI_THINKING, SIGNING, generation_of
 from .hosts import GOOGLE
 from .http import HttpOptions, HttpProvider
-from .reasoning import asked_of, merged, thinking_of, tier_of, with_extra
+from .reasoning import effort_of, merge, thinking_of, tier_of, with_extra
 
 MOST_STOPS = 5
 INSTRUCTIONS = ("system", "developer")
@@ -89,16 +89,20 @@ class GeminiProvider(HttpProvider):
 
 def content_body(call: wire.UpstreamCall, provider: str = GOOGLE.name) -> wire.JsonObject:
     """The JSON body of a call. Raises ``ProviderFault("request")`` if it is not expressible."""
-    body: wire.JsonObject = {"contents": _contents(call, provider)}
-    told = [part for each in call.messages if each.role in INSTRUCTIONS for part in _parts(each.content)]
-    if told:
-        if not all(isinstance(part, wire.TextPart) for part in told):
-            raise _unsayable("supports only text in system messages")
-        body["systemInstruction"] = {"parts": [{"text": part.text} for part in told if isinstance(part, wire.TextPart)]}
+    body: wire.JsonObject = {"contents": _build_contents(call, provider)}
+    texts = [part for message in call.messages if message.role in INSTRUCTIONS for part in _parts(message.content)]
+    if texts:
+        if not all(isinstance(part, wire.TextPart) for part in texts):
+            raise _fault_of("supports only text in system messages")
+        body["systemInstruction"] = {
+            "parts": [{"text": part.text} for part in texts if isinstance(part, wire.TextPart)]
+        }
     if call.tools:
         specs = [tool.function_spec for tool in call.tools]
-        named = [{"name": s.name, "description": s.description, "parametersJsonSchema": s.parameters} for s in specs]
-        body["tools"] = [{"functionDeclarations": [_given(each) for each in named]}]
+        declarations = [
+            {"name": s.name, "description": s.description, "parametersJsonSchema": s.parameters} for s in specs
+        ]
+        body["tools"] = [{"functionDeclarations": [_drop_none(row) for row in declarations]}]
         choice, mode = call.tool_choice, wire.JsonObject()
         if choice in (None, "auto") and any(spec.strict for spec in specs):
             mode = {"mode": "VALIDATED"}  # of all functions, as there is no mode of a single one
@@ -109,23 +113,23 @@ def content_body(call: wire.UpstreamCall, provider: str = GOOGLE.name) -> wire.J
             mode = {"mode": "ANY", "allowedFunctionNames": [name]}
         if mode:
             body["toolConfig"] = {"functionCallingConfig": mode}
-    params, lacking = call.params, call.model.unsupported or ()  # else the model does it anyway
+    params, unsupported = call.params, call.model.unsupported or ()  # else the model does it anyway
     stops = [params.stop] if isinstance(params.stop, str) else params.stop
     if stops and len(stops) > MOST_STOPS:
-        raise _unsayable(f"supports at most {MOST_STOPS} stop sequences, got {len(stops)}")
+        raise _fault_of(f"supports at most {MOST_STOPS} stop sequences, got {len(stops)}")
     form = params.response_format or {}
     is_json = form.get("type") not in (None, "text")
-    config = _given({
-        "temperature": None if "temperature" in lacking else params.temperature,
-        "topP": None if "top_p" in lacking else params.top_p,
+    config = _drop_none({
+        "temperature": None if "temperature" in unsupported else params.temperature,
+        "topP": None if "top_p" in unsupported else params.top_p,
         "maxOutputTokens": call.max_output_tokens, "stopSequences": stops or None,
         "seed": None if params.seed is None else int(params.seed),
         "responseMimeType": "application/json" if is_json else None,
         "responseJsonSchema": (form.get("json_schema") or {}).get("schema") if is_json else None,
     })  # fmt: skip
-    if (asked := asked_of(call)) is not None:
+    if (effort := effort_of(call)) is not None:
         thinking = thinking_of(GEMINI_THINKING, call.model, generation_of(call.model))
-        config = merged(config, thinking.fields(asked, call.max_output_tokens))
+        config = merge(config, thinking.fields(effort, call.max_output_tokens))
     if config:
         body["generationConfig"] = config
     if call.params.service_tier in _TIERS:
@@ -133,14 +137,14 @@ def content_body(call: wire.UpstreamCall, provider: str = GOOGLE.name) -> wire.J
     return with_extra(body, call, provider)
 
 
-def _given(named: wire.JsonObject) -> wire.JsonObject:
-    return {name: value for name, value in named.items() if value is not None}
+def _drop_none(fields: wire.JsonObject) -> wire.JsonObject:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _contents(call: wire.UpstreamCall, provider: str) -> list[wire.JsonObject]:
+def _build_contents(call: wire.UpstreamCall, provider: str) -> list[wire.JsonObject]:
     """The turns. Consecutive messages of one role are joined."""
     signing, contents = generation_of(call.model) >= SIGNING, list[wire.JsonObject]()
-    called: dict[str, str] = {}  # functions by id of their last call
+    functions: dict[str, str] = {}  # functions by id of their last call
     for message in call.messages:
         if message.role in INSTRUCTIONS:
             continue
@@ -149,90 +153,94 @@ def _contents(call: wire.UpstreamCall, provider: str) -> list[wire.JsonObject]:
             contents.append({"role": role, "parts": []})
         parts = contents[-1]["parts"]
         if message.role == "tool":
-            parts.append(_result(message, called, signing))
+            parts.append(_build_result(message, functions, signing))
             continue
-        signed = message.reasoning
-        own = signed.items if signed is not None and signed.provider == provider else ()
+        thought = message.reasoning
+        own = thought.items if thought is not None and thought.provider == provider else ()
         items = [item for item in own if isinstance(item.get(_SIGNATURE), str)]
-        said = _signed(message.content, items) or [_part(part, signing) for part in _parts(message.content)]
+        pieces = _split_at_signatures(message.content, items) or [
+            _encode_part(part, signing) for part in _parts(message.content)
+        ]
         calls: list[wire.JsonObject] = []
-        for each in message.tool_calls or ():
-            called[each.id] = each.function.name
-            arguments = object_in(each.function.arguments or "{}")
+        for tool_call in message.tool_calls or ():
+            functions[tool_call.id] = tool_call.function.name
+            arguments = object_in(tool_call.function.arguments or "{}")
             if arguments is None:
-                raise _unsayable("supports only tool calls with a JSON object as arguments")
-            calls.append({"functionCall": {"id": each.id, "name": each.function.name, "args": arguments}})
+                raise _fault_of("supports only tool calls with a JSON object as arguments")
+            calls.append({"functionCall": {"id": tool_call.id, "name": tool_call.function.name, "args": arguments}})
         for item in items:
             if isinstance(number := item.get(_CALL), int) and 0 <= number < len(calls):
                 calls[number][_SIGNATURE] = item[_SIGNATURE]
-        is_signed = any(_SIGNATURE in each for each in calls)
+        is_signed = any(_SIGNATURE in part for part in calls)
         if calls and signing and not is_signed and not any("functionCall" in part for part in parts):
             calls[0][_SIGNATURE] = UNSIGNED  # the first call suffices
-        parts += [part for part in said if part != {"text": ""}] + calls or said
+        parts += [part for part in pieces if part != {"text": ""}] + calls or pieces
     if not contents:
-        raise _unsayable("needs a message that is not a system message")
+        raise _fault_of("needs a message that is not a system message")
     return contents
 
 
-def _signed(content: str | list[wire.Part] | None, items: Sequence[wire.JsonObject]) -> list[wire.JsonObject]:
+def _split_at_signatures(
+    content: str | list[wire.Part] | None, items: Sequence[wire.JsonObject]
+) -> list[wire.JsonObject]:
     """A text in pieces that end with a signature. Empty if no text is signed."""
     ends = [(item[_AT], item[_SIGNATURE]) for item in items if isinstance(item.get(_AT), int)]
     if not ends or isinstance(content, list):
         return []
-    text, said, start = content or "", list[wire.JsonObject](), 0
+    text, pieces, start = content or "", list[wire.JsonObject](), 0
     for end, signature in ends:  # not trusted: a client may have changed them
         end = min(max(end, start), len(text))
-        said.append({"text": text[start:end], _SIGNATURE: signature})
+        pieces.append({"text": text[start:end], _SIGNATURE: signature})
         start = end
-    return [*said, *([{"text": text[start:]}] if text[start:] else [])]
+    return [*pieces, *([{"text": text[start:]}] if text[start:] else [])]
 
 
-def _part(part: wire.Part, signing: bool) -> wire.JsonObject:
+def _encode_part(part: wire.Part, signing: bool) -> wire.JsonObject:
     match part:
         case wire.TextPart():
             return {"text": part.text}
         case wire.AudioPart():
             return {"inlineData": {"mimeType": f"audio/{part.input_audio.format}", "data": part.input_audio.data}}
         case wire.FilePart():
-            return sent_as(part.file.file_data, _PDF)
-    image, detail = sent_as(part.image_url.url), part.image_url.detail
+            return encode_media(part.file.file_data, _PDF)
+    image, detail = encode_media(part.image_url.url), part.image_url.detail
     if signing and detail in ("low", "high"):
         image["mediaResolution"] = {"level": f"MEDIA_RESOLUTION_{detail.upper()}"}
     return image
 
 
-def _result(message: wire.Message, called: Mapping[str, str], signing: bool) -> wire.JsonObject:
+def _build_result(message: wire.Message, functions: Mapping[str, str], signing: bool) -> wire.JsonObject:
     """The result of a call, with the name of its function."""
     id = message.tool_call_id or ""
-    name = called.get(id) or message.name
+    name = functions.get(id) or message.name
     if not name:
-        raise _unsayable("does not support the result of a call that is not in the conversation")
-    texts, shown = list[str](), list[wire.JsonObject]()
+        raise _fault_of("does not support the result of a call that is not in the conversation")
+    texts, media = list[str](), list[wire.JsonObject]()
     for part in _parts(message.content):
         if isinstance(part, wire.TextPart):
             texts.append(part.text)
             continue
-        made = _part(part, signing=False)
-        if not signing or "inlineData" not in made or isinstance(part, wire.AudioPart):
-            raise _unsayable("supports images and documents in results only from Gemini 3 on, as data: URLs")
-        shown.append(made)
+        encoded = _encode_part(part, signing=False)
+        if not signing or "inlineData" not in encoded or isinstance(part, wire.AudioPart):
+            raise _fault_of("supports images and documents in results only from Gemini 3 on, as data: URLs")
+        media.append(encoded)
     text = "".join(texts)
     response: wire.JsonObject = {"id": id, "name": name, "response": object_in(text) or {"output": text}}
-    return {"functionResponse": response | ({"parts": shown} if shown else {})}
+    return {"functionResponse": response | ({"parts": media} if media else {})}
 
 
-def sent_as(url: str, kind: str = "") -> wire.JsonObject:
+def encode_media(url: str, kind: str = "") -> wire.JsonObject:
     """An image or document as data or address. ``kind``: its type, if known."""
     if url[:5].lower() == "data:":
         head, comma, data = url[5:].partition(",")
-        told, *options = head.split(";")
+        media_type, *options = head.split(";")
         if not comma or not data:
-            raise _unsayable("does not support a data: URL without data")
+            raise _fault_of("does not support a data: URL without data")
         if "base64" not in (option.strip().lower() for option in options):
             data = base64.b64encode(unquote_to_bytes(data)).decode()
-        return {"inlineData": {"mimeType": told.lower(), "data": data}}
+        return {"inlineData": {"mimeType": media_type.lower(), "data": data}}
     if url[:6].lower() != "https:":
-        raise _unsayable("supports images and documents only as https:// addresses and data: URLs")
+        raise _fault_of("supports images and documents only as https:// addresses and data: URLs")
     path = re.split("[?#]", url, maxsplit=1)[0].lower()
     kind = kind or next((kind for end, kind in _KINDS.items() if path.endswith(end)), "")
     return {"fileData": {"fileUri": url} | ({"mimeType": kind} if kind else {})}
@@ -244,8 +252,8 @@ def _parts(content: str | list[wire.Part] | None) -> list[wire.Part]:
     return [] if content is None else [wire.TextPart(content)]
 
 
-def _unsayable(what: str) -> ProviderFault:
-    return ProviderFault(wire.FaultKind.REQUEST, f"generateContent {what}")
+def _fault_of(problem: str) -> ProviderFault:
+    return ProviderFault(wire.FaultKind.REQUEST, f"generateContent {problem}")
 
 
 # --- answers
@@ -297,21 +305,21 @@ class GeneratedContent(Reader):
 
     def take(self, document: bytes | str) -> None:
         """Decode a document, usage last."""
-        content = decoded(_decoder, self._provider, document, "no generated content")
+        content = decode(_decoder, self._provider, document, "no generated content")
         usage = read_usage(content.usage_metadata)
         if usage is not None and self._tier:
             usage = msgspec.structs.replace(usage, tier=self._tier)
-        told, self._usage = self._usage, usage or self._usage
-        self._take(None if usage == told else usage, self._read, content, document)
+        previous, self._usage = self._usage, usage or self._usage
+        self._take(None if usage == previous else usage, self._read, content, document)
 
     def _read(self, content: _Document, document: bytes | str) -> None:
         if content.error:
-            raise fault_in_answer(self._provider, written(document))
+            raise fault_in_answer(self._provider, text_of(document))
         blocked = content.prompt_feedback and content.prompt_feedback.block_reason
         if blocked and not content.candidates:
             is_word = _WORD.fullmatch(blocked) and blocked not in _UNSPECIFIED  # else it may be any text
-            said = f"{self._provider} refused the prompt{f': {blocked.lower()}' if is_word else ''}"
-            raise ProviderFault(wire.FaultKind.REFUSED, said, status=200)
+            message = f"{self._provider} refused the prompt{f': {blocked.lower()}' if is_word else ''}"
+            raise ProviderFault(wire.FaultKind.REFUSED, message, status=200)
         for candidate in content.candidates or ():
             if candidate.index:  # only one is requested
                 continue
@@ -322,12 +330,12 @@ class GeneratedContent(Reader):
                 if call is None and not part.thought:
                     self._chars += len(text)
                 if signature:
-                    place = {_AT: self._chars} if call is None else {_CALL: self._called}
-                    self.chunks.append(wire.Thought(item={_SIGNATURE: signature, **place}))
+                    position = {_AT: self._chars} if call is None else {_CALL: self._called}
+                    self.chunks.append(wire.Thought(item={_SIGNATURE: signature, **position}))
                 if call is not None:
                     self._called += 1
                     if not call.name:
-                        raise malformed(self._provider, "a function call without a name")
+                        raise fault_of_document(self._provider, "a function call without a name")
                     piece = Piece(id=call.id, function=Function(call.name, call.args or {}))
                     self.chunks.append(self._tools.add(piece))
                 elif text and not part.thought:
@@ -336,10 +344,10 @@ class GeneratedContent(Reader):
                 elif text:
                     self.chunks.append(wire.Thought(text))
             if candidate.finish_reason in _UNEXPLAINED:
-                said = f"{self._provider} broke off with {candidate.finish_reason!r}"
-                raise ProviderFault(wire.FaultKind.TRUNCATED, said, status=200)
+                message = f"{self._provider} broke off with {candidate.finish_reason!r}"
+                raise ProviderFault(wire.FaultKind.TRUNCATED, message, status=200)
             if candidate.finish_reason:
-                self._reason = ended(self._provider, candidate.finish_reason)
+                self._reason = reason_of(self._provider, candidate.finish_reason)
 
 
 def read_usage(usage: object) -> wire.Usage | None:
@@ -351,15 +359,15 @@ def read_usage(usage: object) -> wire.Usage | None:
     if prompt is None or results is None or text is None or thoughts is None:
         return None
     cached = min(_count(usage, "cachedContentTokenCount") or 0, prompt)
-    audio = max(_sound(usage, "promptTokensDetails") - _sound(usage, "cacheTokensDetails"), 0)
+    audio = max(_count_audio(usage, "promptTokensDetails") - _count_audio(usage, "cacheTokensDetails"), 0)
     return wire.Usage(prompt + results, text + thoughts, cached, thoughts, audio=min(audio, prompt - cached))
 
 
-def _sound(usage: wire.JsonObject, name: str) -> int:
+def _count_audio(usage: wire.JsonObject, name: str) -> int:
     """Audio tokens in counts by modality."""
     rows = usage.get(name)
-    found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    return sum(_count(row, "tokenCount") or 0 for row in found if row.get("modality") == "AUDIO")
+    counts = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return sum(_count(row, "tokenCount") or 0 for row in counts if row.get("modality") == "AUDIO")
 
 
 def _count(usage: wire.JsonObject, name: str) -> int | None:

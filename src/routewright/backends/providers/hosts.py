@@ -71,12 +71,12 @@ class Host(Endpoint):
     extra_body: JsonObject = field(default_factory=dict)
     """Extra fields for all requests."""
 
-    def lacking(self, model: Model) -> frozenset[Feature]:
+    def list_missing(self, model: Model) -> frozenset[Feature]:
         """Features that the host does not support for a model."""
         name = wire_name(model)
-        dials = (each for each in DIALS if each not in self.takes or not re.search(self.takes[each], name))
-        thinks = (*self.unsupported_reasoning, *thinking_of(self.thinking, model).lacking) if model.reasoning else ()
-        return frozenset((*self.unsupported, *thinks, *dials))
+        missing = (dial for dial in DIALS if dial not in self.takes or not re.search(self.takes[dial], name))
+        reasoning = (*self.unsupported_reasoning, *thinking_of(self.thinking, model).missing) if model.reasoning else ()
+        return frozenset((*self.unsupported, *reasoning, *missing))
 
 
 _NO_EFFORT = {"reasoning_effort": "none"}

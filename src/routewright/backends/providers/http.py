@@ -22,8 +22,8 @@ from routewright.protocols import BaseProvider, Clock, Response, Transport
 from routewright.wire import Chunk, FaultKind, Feature, Model, UpstreamCall
 from routewright.wire.account import Secret
 
-from .answer import EVENTS, Reader, streamed, whole
-from .endpoint import Endpoint, Fetches, Redactor, address_of, check_arguments, checked_fetches, header_of, keys_of
+from .answer import EVENTS, Reader, decode_document, decode_stream
+from .endpoint import Endpoint, Fetches, Redactor, address_of, check_arguments, check_fetches, header_of, keys_of
 from .faults import conceal, fault_of_answer, seconds_until, start_of
 from .features import unsupported_at
 
@@ -35,7 +35,7 @@ LIMITED_S = 10.0
 """How long a key is not used after a 429 without a Retry-After."""
 LONGEST_S = 300.0
 """Upper bound of a Retry-After."""
-MOST_ASKED = 8
+MAX_KEYS = 8
 """Most keys that one call tries."""
 ERROR_BODY_S = 1.0
 """Timeout for the body of an error."""
@@ -124,7 +124,7 @@ class HttpProvider(BaseProvider, ABC):
         self.max_retries = None if max_retries is None else checked_retries(max_retries)
         """Retries of its models (``protocols.Provider``)."""
         default: Fetches = "callers" if endpoint.fetches_urls and endpoint.is_own(self._url) else False
-        self.fetches_urls: Fetches = default if fetches_urls is None else checked_fetches(fetches_urls)
+        self.fetches_urls: Fetches = default if fetches_urls is None else check_fetches(fetches_urls)
         """Whether it may be sent URLs of images and files (``protocols.BaseProvider``)."""
         for field in (fields := checked_caller_extra(caller_extra)):
             if field.startswith(f"{self.name}."):
@@ -198,23 +198,23 @@ class HttpProvider(BaseProvider, ABC):
 
     def request(self, call: UpstreamCall) -> HttpRequest:
         """A call as an HTTP request without streaming, to be sent by the caller. ``read`` decodes the answer."""
-        call, key = msgspec.structs.replace(call, stream=False), next(self._keys.turn(call.model.id))
+        call, key = msgspec.structs.replace(call, stream=False), next(self._keys.choose(call.model.id))
         hidden = {*self._credentials(key.reveal()), *self._headers}
         headers = self._headers_of(key, call).items()
-        shown: dict[str, str | Secret] = {name: Secret(value) if name in hidden else value for name, value in headers}
-        return HttpRequest("POST", self._address(call), shown, self._body(call), key, call)
+        masked: dict[str, str | Secret] = {name: Secret(value) if name in hidden else value for name, value in headers}
+        return HttpRequest("POST", self._address(call), masked, self._body(call), key, call)
 
     def read(self, request: HttpRequest, status: int, headers: Mapping[str, str], body: bytes) -> list[Chunk]:
         """The chunks of a complete answer. Raises ``ProviderFault``. A refused key is not used for a while."""
-        named = {str(name).lower(): value for name, value in headers.items()}
+        fields = {str(name).lower(): value for name, value in headers.items()}
         try:
             if status != 200:
-                raise fault_of_answer(self.name, status, named, _text(body))
-            if _media(named) not in _WHOLE:
-                raise self._odd_media(named, _text(body))
-            reader = self._reader(request.call, named)
+                raise fault_of_answer(self.name, status, fields, _text_of(body))
+            if _media_of(fields) not in _WHOLE:
+                raise self._fault_of_media(fields, _text_of(body))
+            reader = self._reader(request.call, fields)
             reader.read(body)
-            self._served(request.key, request.call, named)
+            self._note_limits(request.key, request.call, fields)
             return reader.chunks
         except ProviderFault as fault:
             self._keys.refuse(request.key, fault)
@@ -228,32 +228,32 @@ class HttpProvider(BaseProvider, ABC):
             headers |= {"accept": EVENTS, "accept-encoding": "identity"}
         if call is not None and call.traceparent is not None:
             headers["traceparent"] = call.traceparent
-        named = {name: value.reveal() for name, value in self._headers.items()}
-        return {**headers, **self._credentials(key.reveal()), **named}
+        own_headers = {name: value.reveal() for name, value in self._headers.items()}
+        return {**headers, **self._credentials(key.reveal()), **own_headers}
 
-    async def _in_time(self, wait: Callable[..., Awaitable[T]], *args: object, answered: bool = False) -> T:
+    async def _wait(self, wait: Callable[..., Awaitable[T]], *args: object, answered: bool = False) -> T:
         """Wait with the timeout. Raises ``ProviderFault``."""
         if self._timeout_s is None:
             return await wait(*args)
         with self._clock.deadline(self._clock.monotonic() + self._timeout_s):
             return await wait(*args)
-        said = f"no data for {self._timeout_s:g} s, the provider's timeout"
-        raise ProviderFault(FaultKind.TIMEOUT, said, answered=answered)
+        message = f"no data for {self._timeout_s:g} s, the provider's timeout"
+        raise ProviderFault(FaultKind.TIMEOUT, message, answered=answered)
 
-    async def _timed(self, chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
+    async def _limit_waits(self, chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
         async with aclosing(chunks):
-            while (chunk := await self._in_time(anext, chunks, None, answered=True)) is not None:
+            while (chunk := await self._wait(anext, chunks, None, answered=True)) is not None:
                 yield chunk
 
-    def _served(self, key: Secret, call: UpstreamCall, headers: Mapping[str, str]) -> None:
+    def _note_limits(self, key: Secret, call: UpstreamCall, headers: Mapping[str, str]) -> None:
         """Read from the headers of an answer when its key may be used again for the model."""
-        resets = [seconds_until(headers, reset) for rest, reset in self.quotas if headers.get(rest) == "0"]
+        resets = [seconds_until(headers, reset) for remaining, reset in self.quotas if headers.get(remaining) == "0"]
         if resets or self._keys.refused:
-            self._keys.served(key, call.model.id, max(filter(None, resets), default=None))
+            self._keys.accept(key, call.model.id, max(filter(None, resets), default=None))
 
-    def _odd_media(self, headers: Mapping[str, str], body: str) -> ProviderFault:
-        shown = self._redact(headers.get("content-type", "")).partition(";")[0].strip()[:_MEDIA_CHARS]
-        message = f"{self.name} answered with the content type {shown!r}"
+    def _fault_of_media(self, headers: Mapping[str, str], body: str) -> ProviderFault:
+        media = self._redact(headers.get("content-type", "")).partition(";")[0].strip()[:_MEDIA_CHARS]
+        message = f"{self.name} answered with the content type {media!r}"
         return ProviderFault("malformed", message, status=200, body=start_of(body))
 
     async def _start_of(self, response: Response) -> str:
@@ -267,7 +267,7 @@ class HttpProvider(BaseProvider, ABC):
                         break
             except ProviderFault:
                 pass
-        return _text(start)
+        return _text_of(start)
 
 
 class _Call:
@@ -300,14 +300,14 @@ class _Call:
         if keys.sole is not None:
             return await self._ask(keys.sole)
         faults: dict[Secret, ProviderFault] = {}
-        for key in keys.turn(self._call.model.id):
+        for key in keys.choose(self._call.model.id):
             try:
                 return await self._ask(key)
             except ProviderFault as fault:
                 if not keys.refuse(key, fault):
                     raise
                 faults[key] = fault
-        raise keys.told(faults)
+        raise keys.fault_of(faults)
 
     async def _ask(self, key: Secret) -> AsyncGenerator[Chunk, None]:
         provider, call = self._provider, self._call
@@ -315,18 +315,18 @@ class _Call:
             url, headers, body = provider._address(call), provider._headers_of(key, call), provider._body(call)
             self._exchange = provider._transport.request("POST", url, headers=headers, body=body)
             enter = self._exchange.__aenter__
-            response = await (enter() if provider._timeout_s is None else provider._in_time(enter))
+            response = await (enter() if provider._timeout_s is None else provider._wait(enter))
             try:
                 if response.status != 200:
-                    said = await provider._start_of(response)
-                    raise fault_of_answer(provider.name, response.status, response.headers, said)
-                media = _media(response.headers)
+                    start = await provider._start_of(response)
+                    raise fault_of_answer(provider.name, response.status, response.headers, start)
+                media = _media_of(response.headers)
                 if media != EVENTS and media not in _WHOLE:
-                    raise provider._odd_media(response.headers, await provider._start_of(response))
-                decode = streamed if media == EVENTS else whole
+                    raise provider._fault_of_media(response.headers, await provider._start_of(response))
+                decode = decode_stream if media == EVENTS else decode_document
                 chunks = decode(provider._reader(call, response.headers), response, provider._redact)
-                provider._served(key, call, response.headers)
-                return chunks if provider._timeout_s is None else provider._timed(chunks)
+                provider._note_limits(key, call, response.headers)
+                return chunks if provider._timeout_s is None else provider._limit_waits(chunks)
             except BaseException as exc:
                 await self._exchange.__aexit__(type(exc), exc, exc.__traceback__)
                 raise
@@ -335,11 +335,11 @@ class _Call:
             raise
 
 
-def _text(body: bytes | bytearray) -> str:
+def _text_of(body: bytes | bytearray) -> str:
     return body[:_ERROR_BYTES].decode("utf-8", "replace")
 
 
-def _media(headers: Mapping[str, str]) -> str:
+def _media_of(headers: Mapping[str, str]) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -362,24 +362,24 @@ class KeyRing:
         self._due: dict[tuple[Secret, str], float] = {}
         """When an unavailable key may be used again, by model; the empty name is for all."""
 
-    def turn(self, model: str) -> Iterator[Secret]:
+    def choose(self, model: str) -> Iterator[Secret]:
         """The keys for one call: available ones beginning with the current one, then the one that is due first."""
-        asked, start, count = set[Secret](), self._place, len(self.keys)
-        for place in (at % count for at in range(start, start + count)):
-            key = self.keys[place]
-            if self.due(key, model) <= self._clock.monotonic() and len(asked) < MOST_ASKED:
-                self._place = place
-                asked.add(key)
+        offered, start, count = set[Secret](), self._place, len(self.keys)
+        for index in (at % count for at in range(start, start + count)):
+            key = self.keys[index]
+            if self.due_at(key, model) <= self._clock.monotonic() and len(offered) < MAX_KEYS:
+                self._place = index
+                offered.add(key)
                 yield key
-        soonest = min(self.keys, key=self.due)
-        if len(asked) < MOST_ASKED and soonest not in asked:
+        soonest = min(self.keys, key=self.due_at)
+        if len(offered) < MAX_KEYS and soonest not in offered:
             yield soonest
 
-    def due(self, key: Secret, model: str = "") -> float:
+    def due_at(self, key: Secret, model: str = "") -> float:
         """When a key may be used again; in the past if it is available."""
-        return max(self._due.get((key, each), -inf) for each in ("", model))
+        return max(self._due.get((key, name), -inf) for name in ("", model))
 
-    def served(self, key: Secret, model: str, spent_s: float | None) -> None:
+    def accept(self, key: Secret, model: str, spent_s: float | None) -> None:
         """Called when a key was accepted. ``spent_s``: how long its limits for a model are used up."""
         self.refused.discard(key)
         if spent_s is not None:
@@ -387,26 +387,26 @@ class KeyRing:
 
     def refuse(self, key: Secret, fault: ProviderFault) -> bool:
         """True if the fault is about the key, which is then not used for a while."""
-        seconds = aside_s(fault)
+        seconds = pause_of(fault)
         if seconds is None:
             return False
         self._due[key, ""] = self._clock.monotonic() + seconds
         if fault.kind == FaultKind.AUTH and key not in self.refused and self.sole is None:
             self.refused.add(key)
-            place, status = f"key {self.keys.index(key) + 1} of {len(self.keys)}", fault.status
-            _log.warning("%s refused %s (status %s); using the others", self._provider, place, status)
+            position, status = f"key {self.keys.index(key) + 1} of {len(self.keys)}", fault.status
+            _log.warning("%s refused %s (status %s); using the others", self._provider, position, status)
         return True
 
-    def told(self, faults: Mapping[Secret, ProviderFault]) -> ProviderFault:
+    def fault_of(self, faults: Mapping[Secret, ProviderFault]) -> ProviderFault:
         """The fault of the tried key that is due first, with the time until then."""
-        soonest = min(self.keys, key=self.due)
+        soonest = min(self.keys, key=self.due_at)
         fault = faults.get(soonest) or [*faults.values()][-1]
         if fault.kind == FaultKind.RATE_LIMITED:
-            fault.retry_after = max(self.due(soonest) - self._clock.monotonic(), 0.0)
+            fault.retry_after = max(self.due_at(soonest) - self._clock.monotonic(), 0.0)
         return fault
 
 
-def aside_s(fault: ProviderFault) -> float | None:
+def pause_of(fault: ProviderFault) -> float | None:
     """How long a key is not used after a fault. None if another key would not help."""
     if fault.kind == FaultKind.AUTH:
         return REFUSED_S

@@ -26,8 +26,8 @@ from routewright.protocols import BaseProvider, Clock
 from routewright.wire import Chunk, FaultKind, Feature, JsonObject, Model, ServiceTier, UpstreamCall
 from routewright.wire.account import Secret
 
-from .answer import read_whole
-from .endpoint import Fetches, Redactor, check_arguments, checked_fetches, wire_name
+from .answer import decode_body
+from .endpoint import Fetches, Redactor, check_arguments, check_fetches, wire_name
 from .faults import conceal, retry_after, start_of
 from .hosts import DIALS, Host
 from .openai import Completion, request_body
@@ -36,7 +36,7 @@ from .reasoning import Thinking, at
 _OFFLINE = "LITELLM_LOCAL_MODEL_COST_MAP"
 
 
-def _imported() -> Any:
+def _import_litellm() -> Any:
     """Import litellm without its download of prices."""
     before = os.environ.get(_OFFLINE)
     os.environ[_OFFLINE] = "True"
@@ -54,7 +54,7 @@ def _imported() -> Any:
             os.environ[_OFFLINE] = before
 
 
-litellm = _imported()
+litellm = _import_litellm()
 litellm.suppress_debug_info = True  # else it prints advice with every error
 
 _KINDS = {
@@ -67,7 +67,7 @@ _KINDS = {
 """Kinds by class name, for exceptions whose class is more specific than the status."""
 _SAME: tuple[Feature, ...] = "temperature", "top_p", "stop", "seed", "tool_choice", "parallel_tool_calls"
 _FEATURES: dict[Feature, str] = {
-    **{each: each for each in _SAME},
+    **{feature: feature for feature in _SAME},
     "reasoning": "reasoning_effort",
     "reasoning_none": "reasoning_effort",
     "reasoning_tokens": "thinking",
@@ -123,7 +123,7 @@ class LiteLLMProvider(BaseProvider):
         self.name = name
         self._vendor = vendor or name
         self._models = models_of(models)
-        self.fetches_urls = False if fetches_urls is None else checked_fetches(fetches_urls)
+        self.fetches_urls = False if fetches_urls is None else check_fetches(fetches_urls)
         """Whether it may be sent URLs of images and files (``protocols.BaseProvider``)."""
         self.caller_extra = CALLER_EXTRA | checked_caller_extra(caller_extra)
         """Vendor fields that callers with a key may send (``protocols.Provider``)."""
@@ -135,9 +135,11 @@ class LiteLLMProvider(BaseProvider):
             takes=dict.fromkeys(DIALS, ""), tiers={tier: tier for tier in get_args(ServiceTier)}, cache_ttl=True,
             files=True,
         )  # fmt: skip
-        named = (os.environ if environ is None else environ).items()
+        environment = (os.environ if environ is None else environ).items()
         own = [self._key, *(value for value in self._options.values() if isinstance(value, Secret))]
-        self._redact = Redactor([*own, *(Secret(value) for name, value in named if _SECRETS.search(name.upper()))])
+        self._redact = Redactor(
+            [*own, *(Secret(value) for name, value in environment if _SECRETS.search(name.upper()))]
+        )
 
     def __repr__(self) -> str:
         return f"LiteLLMProvider({self.name!r}, vendor={self._vendor!r})"
@@ -152,12 +154,14 @@ class LiteLLMProvider(BaseProvider):
     def unsupported(self, model: Model) -> tuple[Feature, ...]:
         """Features that litellm does not support for a model (``protocols.BaseProvider``)."""
         try:
-            known = litellm.get_supported_openai_params(model=wire_name(model), custom_llm_provider=self._vendor)
+            supported = litellm.get_supported_openai_params(model=wire_name(model), custom_llm_provider=self._vendor)
         except Exception:  # litellm raises a bare one for unknown vendors; the call itself will report it
-            known = None
-        lacking = _THINKING[0].lacking if model.reasoning else ()
-        unknown = [] if known is None else [each for each, argument in _FEATURES.items() if argument not in known]
-        return (*unknown, *lacking)
+            supported = None
+        reasoning = _THINKING[0].missing if model.reasoning else ()
+        unknown = (
+            [] if supported is None else [name for name, argument in _FEATURES.items() if argument not in supported]
+        )
+        return (*unknown, *reasoning)
 
     @asynccontextmanager
     async def open(self, call: UpstreamCall) -> AsyncIterator[AsyncIterator[Chunk]]:
@@ -183,32 +187,32 @@ class LiteLLMProvider(BaseProvider):
             extra = (call.params.extra or {}).get(self.name)
             plain = replace(call, params=replace(call.params, extra=None))
             body: JsonObject = msgspec.to_builtins(request_body(plain, self._dialect))
-            given = {**self._options, **({"api_key": self._key} if self._key.reveal() else {})}
-            opened: JsonObject = {
-                name: value.reveal() if isinstance(value, Secret) else value for name, value in given.items()
+            options = {**self._options, **({"api_key": self._key} if self._key.reveal() else {})}
+            revealed: JsonObject = {
+                name: value.reveal() if isinstance(value, Secret) else value for name, value in options.items()
             }
-            own: JsonObject = {
+            arguments: JsonObject = {
                 "model": f"{self._vendor}/{wire_name(call.model)}",
                 "timeout": max(call.deadline - self._clock.monotonic(), _SHORTEST_S),
                 "num_retries": 0,
                 "max_retries": 0,
             }
             if extra:  # never as arguments, which can change hosts and keys
-                own["extra_body"] = {**(opened.get("extra_body") or {}), **extra}
+                arguments["extra_body"] = {**(revealed.get("extra_body") or {}), **extra}
             if call.traceparent is not None:
-                own["extra_headers"] = {**(opened.get("extra_headers") or {}), "traceparent": call.traceparent}
-            return await litellm.acompletion(**(opened | body | own))
+                arguments["extra_headers"] = {**(revealed.get("extra_headers") or {}), "traceparent": call.traceparent}
+            return await litellm.acompletion(**(revealed | body | arguments))
         except ProviderFault:  # of the request: nothing was sent
             raise
         except Exception as error:  # litellm passes on what its many clients raise
-            fault = self._fault(error, answered=False)
+            fault = self._fault_of(error, answered=False)
         raise fault  # outside of the handler: its context must not contain litellm's message
 
     async def _chunks(self, answer: Any, call: UpstreamCall) -> AsyncGenerator[Chunk, None]:
         reader = Completion(self.name, self._dialect.thought)
         try:
             if not call.stream:
-                for chunk in read_whole(reader, _document(answer)):
+                for chunk in decode_body(reader, _document(answer)):
                     yield chunk
                 return
             async for piece in answer:
@@ -226,26 +230,26 @@ class LiteLLMProvider(BaseProvider):
             conceal(fault, self._redact)
             raise
         except Exception as error:  # litellm passes on what its many clients raise
-            failed = self._fault(error, answered=True)
-        raise failed  # outside of the handler: its context must not contain litellm's message
+            failure = self._fault_of(error, answered=True)
+        raise failure  # outside of the handler: its context must not contain litellm's message
 
-    def _fault(self, error: Exception, *, answered: bool) -> ProviderFault:
+    def _fault_of(self, error: Exception, *, answered: bool) -> ProviderFault:
         """Classify an exception of litellm by its type and status."""
-        kind = next((_KINDS[each.__name__] for each in type(error).__mro__ if each.__name__ in _KINDS), None)
-        status, said = getattr(error, "status_code", None), str(getattr(error, "message", ""))
+        kind = next((_KINDS[base.__name__] for base in type(error).__mro__ if base.__name__ in _KINDS), None)
+        status, message = getattr(error, "status_code", None), str(getattr(error, "message", ""))
         if not isinstance(status, int) or not 100 <= status < 600 or kind is FaultKind.CONNECT:
             status = None  # litellm makes up one for connection errors
         if kind is FaultKind.CONNECT and answered:
             kind = FaultKind.RESET
         if kind is None:
-            kind = FaultKind.SERVER if status is None else kind_of_status(status, "", said)
+            kind = FaultKind.SERVER if status is None else kind_of_status(status, "", message)
         headers = getattr(getattr(error, "response", None), "headers", None) or {}
         fault = ProviderFault(
             kind,
             f"{self.name} failed in litellm: {type(error).__name__}" + (f", status {status}" if status else ""),
             status=status,
             retry_after=retry_after({str(name).lower(): str(value) for name, value in headers.items()}),
-            body=start_of(said),
+            body=start_of(message),
             answered=answered,
         )
         conceal(fault, self._redact)

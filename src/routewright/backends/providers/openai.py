@@ -22,10 +22,10 @@ from routewright.errors import ProviderFault, ValidationFailed
 from .answer import Piece, Reader, count_of
 from .discovery import SERVERS
 from .endpoint import address_in_region, check_arguments, wire_name
-from .faults import decoded, ended, fault_in_answer, written
+from .faults import decode, fault_in_answer, reason_of, text_of
 from .hosts import HOSTS, Host
 from .http import HttpOptions, HttpProvider
-from .reasoning import asked_of, merged, thinking_of, tier_of, with_extra
+from .reasoning import effort_of, merge, thinking_of, tier_of, with_extra
 
 _OTHERS = {"anthropic": "AnthropicProvider", "google": "GeminiProvider"}
 """Providers of known vendors with another protocol."""
@@ -84,7 +84,7 @@ class OpenAIProvider(HttpProvider):
         if not isinstance(host, Host | None):
             hint = "pass the name of a known one as name=..., or base_url=..."
             raise ValidationFailed.at("host", f"must be a Host, got {type(host).__name__}", hint)
-        self._host = replace(host or _host(name, base_url), name=name)
+        self._host = replace(host or _host_of(name, base_url), name=name)
         self._refuses_usage = False
         """True once the host has refused the option for the usage of streams."""
         super().__init__(self._host, api_key, address_in_region(self._host, region, base_url), **options)
@@ -103,35 +103,35 @@ class OpenAIProvider(HttpProvider):
         if self._server is None:
             return
         try:
-            found = await self._server.list(self.name, self._ask, self._learned)
+            models = await self._server.list(self.name, self._ask, self._learned)
         except (ProviderFault, msgspec.MsgspecError, LookupError, TypeError) as error:
-            said = (error.public or error.message) if isinstance(error, ProviderFault) else ""
-            why = said or "it is another kind of server"
+            detail = (error.public or error.message) if isinstance(error, ProviderFault) else ""
+            reason = detail or "it is another kind of server"
             hint = f"start it with '{self._server.start}', or set {self._host.url_variable}"
-            if "proxy" in why:
+            if "proxy" in reason:
                 hint = f"set NO_PROXY={urlsplit(self._url).hostname} if it needs no proxy"
-            raise self._unlisted(f"cannot list its models ({why})", hint) from error
-        if not found:
-            raise self._unlisted("has no models", f"get one with '{self._server.get}'")
-        by_id = {model.id: model for model in found}
+            raise self._fault_of_list(f"cannot list its models ({reason})", hint) from error
+        if not models:
+            raise self._fault_of_list("has no models", f"get one with '{self._server.get}'")
+        by_id = {model.id: model for model in models}
         self._models = models_of([by_id[model_id] for model_id in sorted(by_id)])
 
-    def _unlisted(self, what: str, hint: str) -> ProviderFault:
-        return ProviderFault("connect", f"{self.name} at {self._url} {what}: {hint}", public=f"{self.name} {what}")
+    def _fault_of_list(self, lack: str, hint: str) -> ProviderFault:
+        return ProviderFault("connect", f"{self.name} at {self._url} {lack}: {hint}", public=f"{self.name} {lack}")
 
     async def _ask(self, path: str, body: object = None) -> Any:
         """Send a request other than a call (``discovery.Ask``)."""
         root = self._url.removesuffix("/v1") if path.startswith("/") else f"{self._url}/"
-        headers = self._headers_of(next(self._keys.turn("")))
-        method, sent = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
-        async with self._transport.request(method, root + path, headers=headers, body=sent) as response:
+        headers = self._headers_of(next(self._keys.choose("")))
+        method, content = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
+        async with self._transport.request(method, root + path, headers=headers, body=content) as response:
             if response.status != 200:
                 raise ProviderFault("request", f"status {response.status} at {path}", status=response.status)
             return msgspec.json.decode(await response.read(_LISTED_BYTES))
 
     def unsupported(self, model: wire.Model) -> tuple[wire.Feature, ...]:
         """Features that the host does not support for a model (``protocols.BaseProvider``)."""
-        return tuple(sorted(self._host.lacking(model)))
+        return tuple(sorted(self._host.list_missing(model)))
 
     def _address(self, call: wire.UpstreamCall) -> str:
         return f"{self._url}/chat/completions"
@@ -158,15 +158,15 @@ class OpenAIProvider(HttpProvider):
         return True
 
 
-def _host(name: str, base_url: str | None) -> Host:
+def _host_of(name: str, base_url: str | None) -> Host:
     if name in HOSTS:
         return HOSTS[name]
     if base_url is not None:
         return Host(name=name, base_url=base_url, needs_key=False, usage_on_request=True)
     if name in _OTHERS:
         raise ValidationFailed.at("name", f"{name} has its own protocol", f"use {_OTHERS[name]}")
-    near = difflib.get_close_matches(name, HOSTS, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    matches = difflib.get_close_matches(name, HOSTS, n=1)
+    hint = f"did you mean {matches[0]!r}? " if matches else ""
     raise ValidationFailed.at(
         "name", f"there is no known host {name!r}", f"{hint}pass base_url=..., or one of {', '.join(HOSTS)}"
     )
@@ -177,7 +177,11 @@ def _host(name: str, base_url: str | None) -> Host:
 
 def request_body(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
     """The JSON body of a call in the host's dialect. Raises ``ProviderFault("request")`` if it is not expressible."""
-    body: wire.JsonObject = {"model": wire_name(call.model), "messages": _messages(call, host), **host.extra_body}
+    body: wire.JsonObject = {
+        "model": wire_name(call.model),
+        "messages": _messages_of(call, host),
+        **host.extra_body,
+    }
     if call.max_output_tokens is not None:
         body[host.cap_field] = call.max_output_tokens
     if call.stream:
@@ -188,137 +192,145 @@ def request_body(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
     if host.file_body and any(isinstance(part, wire.FilePart) for part in parts):
         body |= host.file_body
     if call.tools:
-        body |= _tools(call, host)
+        body |= _encode_tools(call, host)
     if call.params == _NO_PARAMS:  # as of most calls
         return body
-    params, lacking = call.params, call.model.unsupported or ()  # else the model does it anyway
-    named = {
-        "temperature": None if "temperature" in lacking else _whole(params.temperature),
-        "top_p": None if "top_p" in lacking else _whole(params.top_p),
+    params, unsupported = call.params, call.model.unsupported or ()  # else the model does it anyway
+    values = {
+        "temperature": None if "temperature" in unsupported else _as_integer(params.temperature),
+        "top_p": None if "top_p" in unsupported else _as_integer(params.top_p),
         "stop": params.stop,
-        host.seed_field: _whole(params.seed),
+        host.seed_field: _as_integer(params.seed),
         "response_format": params.response_format,
     }
-    body |= {name: value for name, value in named.items() if value is not None}
-    asked, tier = asked_of(call), params.service_tier
-    said = {} if asked is None else thinking_of(host.thinking, call.model).fields(asked, call.max_output_tokens)
+    body |= {name: value for name, value in values.items() if value is not None}
+    effort, tier = effort_of(call), params.service_tier
+    options = {} if effort is None else thinking_of(host.thinking, call.model).fields(effort, call.max_output_tokens)
     if (params.parallel_tool_calls, params.verbosity, tier) != (None, None, None):
-        without = host.lacking(call.model)
-        if params.parallel_tool_calls is not None and call.tools and "parallel_tool_calls" not in without:
-            said["parallel_tool_calls"] = params.parallel_tool_calls
-        if params.verbosity is not None and "verbosity" not in without:
-            said["verbosity"] = params.verbosity
-        if tier is not None and tier in host.tiers and tier not in without:
-            said["service_tier"] = host.tiers[tier]
-    return with_extra(merged(body, said), call, host.name)
+        missing = host.list_missing(call.model)
+        if params.parallel_tool_calls is not None and call.tools and "parallel_tool_calls" not in missing:
+            options["parallel_tool_calls"] = params.parallel_tool_calls
+        if params.verbosity is not None and "verbosity" not in missing:
+            options["verbosity"] = params.verbosity
+        if tier is not None and tier in host.tiers and tier not in missing:
+            options["service_tier"] = host.tiers[tier]
+    return with_extra(merge(body, options), call, host.name)
 
 
-def _tools(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
+def _encode_tools(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
     tools, choice = call.tools or [], call.tool_choice
     if isinstance(choice, str) and choice not in _TOOL_CHOICES:
         choice = wire.NamedToolChoice(wire.FunctionName(choice))
     if isinstance(choice, wire.NamedToolChoice) and "no_tool_by_name" in host.oddities:
         tools, choice = [tool for tool in tools if tool.function_spec.name == choice.function.name], "required"
-    made: list[wire.JsonObject] = [{"type": "function", "function": tool.function_spec} for tool in tools]
-    for each, tool in zip(made, tools, strict=True):
+    fields: list[wire.JsonObject] = [{"type": "function", "function": tool.function_spec} for tool in tools]
+    for field, tool in zip(fields, tools, strict=True):
         if tool.cache_control and host.cache_ttl:
-            each["cache_control"] = tool.cache_control
-    return {"tools": made} if choice is None else {"tools": made, "tool_choice": choice}
+            field["cache_control"] = tool.cache_control
+    return {"tools": fields} if choice is None else {"tools": fields, "tool_choice": choice}
 
 
-def _whole(value: float | None) -> float | None:
+def _as_integer(value: float | None) -> float | None:
     """An integer if possible: some hosts refuse ``1.0`` for a count."""
     return int(value) if value is not None and float(value).is_integer() else value
 
 
-def _messages(call: wire.UpstreamCall, host: Host) -> list[wire.Message] | list[wire.JsonObject]:
+def _messages_of(call: wire.UpstreamCall, host: Host) -> list[wire.Message] | list[wire.JsonObject]:
     """The messages in the host's form, changed by its ``oddities``."""
-    messages, changed = call.messages, msgspec.structs.replace
+    messages, replace = call.messages, msgspec.structs.replace
     if "strict_turns" not in host.oddities and are_plain(messages):
         return messages
     if "short_ids" in host.oddities:
-        messages = [_with_short_ids(message) for message in messages]
+        messages = [_shorten_ids(message) for message in messages]
     if "images_in_results" not in host.oddities:
-        messages = _with_text_alone_in_results(messages)
+        messages = _move_attachments(messages)
     if not host.developer_role:
-        messages = [changed(each, role="system") if each.role == "developer" else each for each in messages]
+        messages = [replace(message, role="system") if message.role == "developer" else message for message in messages]
     if "no_names" in host.oddities:
-        messages = [each if each.name is None else changed(each, name=None) for each in messages]
+        messages = [message if message.name is None else replace(message, name=None) for message in messages]
     if "strict_turns" in host.oddities:
-        messages = _in_turns(messages)
+        messages = _join_turns(messages)
     if "no_text_parts" in host.oddities:
-        messages = [changed(each, content=_put_together(each.content)) for each in messages]
-    needed = "thought_needed" in host.oddities and call.model.reasoning and any(each.tool_calls for each in messages)
-    parts = [part for each in messages if isinstance(each.content, list) for part in each.content]
-    changes = any(part.cache_control is not None or isinstance(part, wire.AudioPart | wire.FilePart) for part in parts)
-    if not needed and not changes and all(each.reasoning is None for each in messages):
+        messages = [replace(message, content=_join_texts(message.content)) for message in messages]
+    needs_thought = (
+        "thought_needed" in host.oddities and call.model.reasoning and any(message.tool_calls for message in messages)
+    )
+    parts = [part for message in messages if isinstance(message.content, list) for part in message.content]
+    has_marks = any(
+        part.cache_control is not None or isinstance(part, wire.AudioPart | wire.FilePart) for part in parts
+    )
+    if not needs_thought and not has_marks and all(message.reasoning is None for message in messages):
         return messages
-    marked = "cache_control" not in host.lacking(call.model)
-    plain = [_plain(message, host, marked=marked) for message in messages]
+    supports_marks = "cache_control" not in host.list_missing(call.model)
+    plain_messages = [_encode_message(message, host, supports_marks=supports_marks) for message in messages]
     blank = {"reasoning_content": " "}  # some hosts refuse an empty text
-    return [blank | each if needed and each["role"] == "assistant" else each for each in plain]
+    return [
+        blank | message if needs_thought and message["role"] == "assistant" else message for message in plain_messages
+    ]
 
 
-def _plain(message: wire.Message, host: Host, *, marked: bool) -> wire.JsonObject:
-    """A message in the host's form, with reasoning of its own models. ``marked``: it supports cache marks."""
-    said: wire.JsonObject = msgspec.to_builtins(message)
-    said.pop("reasoning", None)
+def _encode_message(message: wire.Message, host: Host, *, supports_marks: bool) -> wire.JsonObject:
+    """A message in the host's form, with reasoning of its own models. ``supports_marks``: it supports cache marks."""
+    fields: wire.JsonObject = msgspec.to_builtins(message)
+    fields.pop("reasoning", None)
     parts = message.content if isinstance(message.content, list) else []
-    for part, made in zip(parts, said.get("content") or (), strict=False):
-        mark = made.pop("cache_control", None)
+    for part, field in zip(parts, fields.get("content") or (), strict=False):
+        mark = field.pop("cache_control", None)
         if isinstance(part, wire.FilePart):
             if not host.files:
                 raise ProviderFault(
                     wire.FaultKind.REQUEST, f"{host.name} does not support documents in chat completions"
                 )
-            made["file"].setdefault("filename", _FILE_NAME)
+            field["file"].setdefault("filename", _FILE_NAME)
         elif isinstance(part, wire.AudioPart) and "audio_as_url" in host.oddities:
-            made["input_audio"]["data"] = f"data:audio/{part.input_audio.format};base64,{part.input_audio.data}"
-        if mark is not None and marked and "cache_breakpoints" in host.oddities:
-            made["prompt_cache_breakpoint"] = {"mode": "explicit"}
-        elif mark is not None and marked:
-            made["cache_control"] = mark if host.cache_ttl else {"type": mark["type"]}
+            field["input_audio"]["data"] = f"data:audio/{part.input_audio.format};base64,{part.input_audio.data}"
+        if mark is not None and supports_marks and "cache_breakpoints" in host.oddities:
+            field["prompt_cache_breakpoint"] = {"mode": "explicit"}
+        elif mark is not None and supports_marks:
+            field["cache_control"] = mark if host.cache_ttl else {"type": mark["type"]}
     if message.reasoning is None or message.reasoning.provider != host.name or not host.thought:
-        return said
-    given = [item.get(host.thought) for item in message.reasoning.items]
+        return fields
+    thoughts = [item.get(host.thought) for item in message.reasoning.items]
     if host.thought == "reasoning_details":
-        pieces = [piece for each in given for piece in _listed(each) if str(piece.get("type")).startswith("reasoning.")]
-        return said | ({host.thought: _joined(pieces)} if pieces else {})
-    text = "".join(each for each in given if isinstance(each, str))
+        pieces = [
+            piece for part in thoughts for piece in _dicts_of(part) if str(piece.get("type")).startswith("reasoning.")
+        ]
+        return fields | ({host.thought: _join_details(pieces)} if pieces else {})
+    text = "".join(part for part in thoughts if isinstance(part, str))
     if text and host.thought == "content":
-        content = said.get("content") or []
+        content = fields.get("content") or []
         rest = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        return said | {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}, *rest]}
-    return said | ({host.thought: text} if text else {})
+        return fields | {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}, *rest]}
+    return fields | ({host.thought: text} if text else {})
 
 
-def _with_text_alone_in_results(messages: list[wire.Message]) -> list[wire.Message]:
+def _move_attachments(messages: list[wire.Message]) -> list[wire.Message]:
     """Move attachments of tool results to a user message after all results of a turn, which must be consecutive."""
-    made: list[wire.Message] = []
-    shown: list[wire.Part] = []
+    results: list[wire.Message] = []
+    attachments: list[wire.Part] = []
     for message in messages:
-        if shown and message.role != "tool":
-            made.append(wire.Message("user", shown))
-            shown = []
+        if attachments and message.role != "tool":
+            results.append(wire.Message("user", attachments))
+            attachments = []
         if message.role == "tool" and isinstance(message.content, list):
-            others = [part for part in message.content if not isinstance(part, wire.TextPart)]
+            moved = [part for part in message.content if not isinstance(part, wire.TextPart)]
             texts = [part for part in message.content if isinstance(part, wire.TextPart) and part.text]
-            if others:
-                shown += [wire.TextPart(f"Attachments of the tool call {message.tool_call_id}:"), *others]
-                kept = texts[0].text if len(texts) == 1 else [*texts]
-                message = msgspec.structs.replace(message, content=kept or _SHOWN_BELOW)
-        made.append(message)
-    return [*made, wire.Message("user", shown)] if shown else made
+            if moved:
+                attachments += [wire.TextPart(f"Attachments of the tool call {message.tool_call_id}:"), *moved]
+                content = texts[0].text if len(texts) == 1 else [*texts]
+                message = msgspec.structs.replace(message, content=content or _SHOWN_BELOW)
+        results.append(message)
+    return [*results, wire.Message("user", attachments)] if attachments else results
 
 
-def _in_turns(messages: list[wire.Message]) -> list[wire.Message]:
+def _join_turns(messages: list[wire.Message]) -> list[wire.Message]:
     """System messages first, and consecutive messages of one role joined."""
     turns: list[wire.Message] = []
     for message in sorted(messages, key=lambda message: message.role != "system"):
         last = turns[-1] if turns else None
         if last and last.role == message.role != "tool" and not (last.tool_calls or message.tool_calls):
             content = [*_parts(turns.pop().content), *_parts(message.content)]
-            message = msgspec.structs.replace(message, content=_put_together(content))
+            message = msgspec.structs.replace(message, content=_join_texts(content))
         turns.append(message)
     return turns
 
@@ -327,21 +339,21 @@ def _parts(content: str | list[wire.Part] | None) -> list[wire.Part]:
     return content if isinstance(content, list) else [wire.TextPart(content or "")]
 
 
-def _put_together(content: str | list[wire.Part] | None) -> str | list[wire.Part] | None:
+def _join_texts(content: str | list[wire.Part] | None) -> str | list[wire.Part] | None:
     """Text parts as paragraphs of one text. Unchanged if there are other parts."""
     texts = [part.text for part in content if isinstance(part, wire.TextPart)] if isinstance(content, list) else []
     return content if content is None or len(texts) < len(content) else "\n\n".join(texts)
 
 
-def _with_short_ids(message: wire.Message) -> wire.Message:
+def _shorten_ids(message: wire.Message) -> wire.Message:
     if not message.tool_calls and message.tool_call_id is None:
         return message
-    calls = [msgspec.structs.replace(call, id=_short(call.id)) for call in message.tool_calls or ()]
-    answers = None if message.tool_call_id is None else _short(message.tool_call_id)
+    calls = [msgspec.structs.replace(call, id=_shorten_id(call.id)) for call in message.tool_calls or ()]
+    answers = None if message.tool_call_id is None else _shorten_id(message.tool_call_id)
     return msgspec.structs.replace(message, tool_calls=calls or None, tool_call_id=answers)
 
 
-def _short(id: str) -> str:
+def _shorten_id(id: str) -> str:
     """Another vendor's id as nine letters and digits, equal for a call and its result."""
     return id if _SHORT_ID.fullmatch(id) else b32encode(blake2b(id.encode(), digest_size=6).digest()).decode()[:9]
 
@@ -362,8 +374,8 @@ class _Part(msgspec.Struct):
         """The text, or None if there is none."""
         if not isinstance(self.content, list):
             return self.content
-        given = (part.get("text") for part in self.content if part.get("type") == "text")
-        texts = [text for text in given if isinstance(text, str)]
+        values = (part.get("text") for part in self.content if part.get("type") == "text")
+        texts = [text for text in values if isinstance(text, str)]
         return "".join(texts) if texts else None
 
     @property
@@ -376,31 +388,31 @@ class _Part(msgspec.Struct):
     @property
     def thought(self) -> str:
         """The readable reasoning."""
-        for named in (self.reasoning_content, self.reasoning):
-            if named and isinstance(named, str):
-                return named
-        pieces = [piece for part in _listed(self.content) for piece in _listed(part.get("thinking"))]
-        pieces += _listed(self.reasoning_details)
+        for value in (self.reasoning_content, self.reasoning):
+            if value and isinstance(value, str):
+                return value
+        pieces = [piece for part in _dicts_of(self.content) for piece in _dicts_of(part.get("thinking"))]
+        pieces += _dicts_of(self.reasoning_details)
         texts = (piece.get("text") or piece.get("summary") for piece in pieces)
         return "".join(text for text in texts if isinstance(text, str))
 
 
-def _listed(value: object) -> list[wire.JsonObject]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+def _dicts_of(value: object) -> list[wire.JsonObject]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
-def _joined(details: Sequence[wire.JsonObject]) -> list[wire.JsonObject]:
+def _join_details(details: Sequence[wire.JsonObject]) -> list[wire.JsonObject]:
     """Join pieces of ``reasoning_details`` with the same type and index."""
-    made: dict[Any, wire.JsonObject] = {}
-    for place, piece in enumerate(details):
+    joined: dict[Any, wire.JsonObject] = {}
+    for position, piece in enumerate(details):
         number = piece.get("index")
-        key = (str(piece.get("type")), place if number is None else f"#{number}")
-        whole = made.setdefault(key, {})
+        key = (str(piece.get("type")), position if number is None else f"#{number}")
+        item = joined.setdefault(key, {})
         for name, value in piece.items():
-            grows = name in _GROWING and isinstance(value, str) and isinstance(whole.get(name), str)
-            if grows or value is not None or name not in whole:
-                whole[name] = whole[name] + value if grows else value
-    return [*made.values()]
+            grows = name in _GROWING and isinstance(value, str) and isinstance(item.get(name), str)
+            if grows or value is not None or name not in item:
+                item[name] = item[name] + value if grows else value
+    return [*joined.values()]
 
 
 class _Choice(msgspec.Struct):
@@ -459,7 +471,7 @@ class Completion(Reader):
 
     def take(self, document: bytes | str) -> None:
         """Decode a document, usage last."""
-        completion = decoded(_decoder, self._provider, document, "not a chat completion")
+        completion = decode(_decoder, self._provider, document, "not a chat completion")
         usage = read_usage(completion.usage)
         if usage is None and completion.x_groq is not None:
             usage = read_usage(completion.x_groq.usage)
@@ -477,9 +489,9 @@ class Completion(Reader):
         super().end()
 
     def _read(self, completion: _Document, document: bytes | str) -> None:
-        groq, minimax, say = completion.x_groq, completion.base_resp, self.chunks.append
+        groq, minimax, emit = completion.x_groq, completion.base_resp, self.chunks.append
         if completion.error or (groq and groq.error) or (minimax and minimax.status_code):
-            raise fault_in_answer(self._provider, written(document))
+            raise fault_in_answer(self._provider, text_of(document))
         for choice in completion.choices or ():
             if choice.index:  # only one is requested
                 continue
@@ -492,25 +504,25 @@ class Completion(Reader):
             text = part.text
             if part.thinks:
                 self._thought = True
-                self._details += _listed(part.reasoning_details)
+                self._details += _dicts_of(part.reasoning_details)
                 if thought := part.thought:
                     self._thoughts.append(thought)
-                    say(wire.Thought(thought))
+                    emit(wire.Thought(thought))
             if self._thought and (text or part.tool_calls or choice.finish_reason):
-                whole = _joined(self._details) if self._field == "reasoning_details" else "".join(self._thoughts)
+                item = _join_details(self._details) if self._field == "reasoning_details" else "".join(self._thoughts)
                 self._thoughts, self._details = [], []
-                if whole and self._field:
-                    say(wire.Thought(item={self._field: whole}))
+                if item and self._field:
+                    emit(wire.Thought(item={self._field: item}))
             self._blank = self._blank or text == ""
             if text:
                 self._spoke = True
-                say(wire.Delta(text))
+                emit(wire.Delta(text))
             for call in part.tool_calls or ():
-                say(self._tools.add(call))
+                emit(self._tools.add(call))
             if choice.finish_reason:
-                self._reason = ended(self._provider, choice.finish_reason)
+                self._reason = reason_of(self._provider, choice.finish_reason)
                 native = choice.native_finish_reason
-                if isinstance(native, str) and ended(self._provider, native) == "content_filter":
+                if isinstance(native, str) and reason_of(self._provider, native) == "content_filter":
                     self._reason = "content_filter"
 
 
@@ -518,23 +530,30 @@ def read_usage(usage: object) -> wire.Usage | None:
     """The reported token counts, or None if input or output are invalid."""
     if not isinstance(usage, dict):
         return None
-    given = count_of(usage.get("prompt_tokens"))
-    made = count_of(usage.get("completion_tokens"))
-    if given is None or made is None:
+    prompt = count_of(usage.get("prompt_tokens"))
+    output = count_of(usage.get("completion_tokens"))
+    if prompt is None or output is None:
         return None
     details = usage.get("prompt_tokens_details")
     cached = _count(details, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens", "cached_tokens")
-    kept = _count(details, *_WRITTEN) or _count(usage, "cache_creation_input_tokens")
+    written = _count(details, *_WRITTEN) or _count(usage, "cache_creation_input_tokens")
     reasoning = _count(usage.get("completion_tokens_details"), "reasoning_tokens")
-    if reasoning and count_of(usage.get("total_tokens")) == given + made + reasoning:
-        made += reasoning  # xAI counts them in addition to the others
+    if reasoning and count_of(usage.get("total_tokens")) == prompt + output + reasoning:
+        output += reasoning  # xAI counts them in addition to the others
     if "num_search_queries" in usage:  # Perplexity bills citations and reasoning in addition
         reasoning = _count(usage, "reasoning_tokens")
-        given, made = given + _count(usage, "citation_tokens"), made + reasoning
-    cached = min(cached, given)
-    kept = min(kept, given - cached)
-    audio = min(_count(details, "audio_tokens"), given - cached - kept)
-    return wire.Usage(given, made, cached, min(reasoning, made), kept, audio=audio)
+        prompt, output = prompt + _count(usage, "citation_tokens"), output + reasoning
+    cached = min(cached, prompt)
+    written = min(written, prompt - cached)
+    audio = min(_count(details, "audio_tokens"), prompt - cached - written)
+    return wire.Usage(
+        prompt,
+        output,
+        cached,
+        min(reasoning, output),
+        written,
+        audio=audio,
+    )
 
 
 def _count(counts: Any, *names: str) -> int:

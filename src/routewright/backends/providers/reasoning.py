@@ -50,9 +50,9 @@ class Thinking:
     """True if reasoning and tools can be combined."""
 
     @property
-    def lacking(self) -> tuple[Feature, ...]:
+    def missing(self) -> tuple[Feature, ...]:
         """Features that these models do not support."""
-        able: dict[Feature, bool] = {
+        supported: dict[Feature, bool] = {
             "reasoning": bool(self.words or self.on or self.bound),
             "reasoning_none": self.off is not None,
             "reasoning_tokens": bool(self.bound),
@@ -60,36 +60,36 @@ class Thinking:
             "reasoning_brief": bool(self.words) or self.least < BRIEF_TOKENS,
             "reasoning_tokens_brief": self.least < BRIEF_TOKENS,
         }
-        return tuple(feature for feature, is_able in able.items() if not is_able)
+        return tuple(feature for feature, is_supported in supported.items() if not is_supported)
 
-    def fields(self, asked: Effort | ReasoningBudget, cap: int | None) -> JsonObject:
+    def fields(self, effort: Effort | ReasoningBudget, cap: int | None) -> JsonObject:
         """The fields for an effort or budget. Budgets are below the output cap. Raises ``ProviderFault("request")`` if
         the models do not support it."""
-        if asked == "none":
+        if effort == "none":
             if self.off is None:
-                raise _unable("always reasons before its answer")
+                raise _fault_of("always reasons before its answer")
             return dict(self.off)
-        if isinstance(asked, ReasoningBudget):
+        if isinstance(effort, ReasoningBudget):
             if not self.bound:
-                raise _unable("does not support a reasoning budget in tokens")
-            if asked.max_tokens < self.least:
-                raise _unable(f"needs a reasoning budget of at least {self.least} tokens, got {asked.max_tokens:g}")
-            return self._bounded(int(asked.max_tokens), cap)
+                raise _fault_of("does not support a reasoning budget in tokens")
+            if effort.max_tokens < self.least:
+                raise _fault_of(f"needs a reasoning budget of at least {self.least} tokens, got {effort.max_tokens:g}")
+            return self._bounded(int(effort.max_tokens), cap)
         if self.words:
-            return merged(self.on, at(self.effort, nearest(asked, self.words.split())))
+            return merge(self.on, at(self.effort, find_nearest(effort, self.words.split())))
         if self.bound:
-            tokens = _TOKENS[asked]
+            tokens = _TOKENS[effort]
             return self._bounded(tokens if cap is None else min(tokens, cap // 2), cap)
         if not self.on:
-            raise _unable("does not support a reasoning effort")
+            raise _fault_of("does not support a reasoning effort")
         return dict(self.on)
 
     def _bounded(self, tokens: int, cap: int | None) -> JsonObject:
         if cap is not None and cap <= self.least:
-            raise _unable(f"reasons with at least {self.least} tokens, so the output cap must be larger, got {cap}")
-        most = self.most if cap is None else min(self.most, cap - 1)
-        shown = self.on if self.bounded is None else self.bounded
-        return merged(shown, at(self.bound, max(self.least, min(tokens, most))))
+            raise _fault_of(f"reasons with at least {self.least} tokens, so the output cap must be larger, got {cap}")
+        maximum = self.most if cap is None else min(self.most, cap - 1)
+        switch = self.on if self.bounded is None else self.bounded
+        return merge(switch, at(self.bound, max(self.least, min(tokens, maximum))))
 
 
 def thinking_of(rows: Iterable[Thinking], model: Model, version: tuple[int, int] = (0, 0)) -> Thinking:
@@ -99,16 +99,16 @@ def thinking_of(rows: Iterable[Thinking], model: Model, version: tuple[int, int]
     return next(fitting, Thinking())
 
 
-def asked_of(call: UpstreamCall) -> Effort | ReasoningBudget | None:
+def effort_of(call: UpstreamCall) -> Effort | ReasoningBudget | None:
     """The requested effort or budget. None if there is none, or the model does not reason anyway."""
-    asked = call.params.reasoning
-    return None if asked == "none" and not call.model.reasoning else asked
+    effort = call.params.reasoning
+    return None if effort == "none" and not call.model.reasoning else effort
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def find_nearest(word: str, efforts: Iterable[str]) -> str:
     """The nearest known effort; the stronger of two."""
-    place = WORDS.index(word)
-    return min(known, key=lambda each: (abs(WORDS.index(each) - place), -WORDS.index(each)))
+    strength = WORDS.index(word)
+    return min(efforts, key=lambda effort: (abs(WORDS.index(effort) - strength), -WORDS.index(effort)))
 
 
 def at(path: str, value: object) -> JsonObject:
@@ -117,19 +117,19 @@ def at(path: str, value: object) -> JsonObject:
     return {first: at(rest, value) if rest else value}
 
 
-def merged(one: Mapping[str, object], other: Mapping[str, object]) -> JsonObject:
+def merge(one: Mapping[str, object], other: Mapping[str, object]) -> JsonObject:
     """Merge two documents: objects recursively, other values from ``other``."""
-    made = dict(one)
+    result = dict(one)
     for name, value in other.items():
-        old = made.get(name)
-        made[name] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return made
+        before = result.get(name)
+        result[name] = merge(before, value) if isinstance(before, Mapping) and isinstance(value, Mapping) else value
+    return result
 
 
 def with_extra(body: JsonObject, call: UpstreamCall, provider: str) -> JsonObject:
     """Merge the caller's extra fields for this provider."""
     extra = (call.params.extra or {}).get(provider)
-    return merged(body, extra) if extra else body
+    return merge(body, extra) if extra else body
 
 
 def tier_of(word: object) -> str:
@@ -137,5 +137,5 @@ def tier_of(word: object) -> str:
     return _TIERS.get(word.lower(), "") if isinstance(word, str) else ""
 
 
-def _unable(what: str) -> ProviderFault:
-    return ProviderFault(FaultKind.REQUEST, f"the model {what}")
+def _fault_of(problem: str) -> ProviderFault:
+    return ProviderFault(FaultKind.REQUEST, f"the model {problem}")

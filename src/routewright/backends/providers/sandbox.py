@@ -76,15 +76,15 @@ class SandboxProvider:
         if not isinstance(faults, Mapping):
             hint = "map model ids, or '*', to kinds of fault"
             raise ValidationFailed.at("faults", f"{shown(faults)} is not a dict", hint)
-        known, self._faults = {"*", *(model.id for model in self._models)}, dict[str, FaultKind | list[FaultKind]]()
+        names, self._faults = {"*", *(model.id for model in self._models)}, dict[str, FaultKind | list[FaultKind]]()
         for model, kinds in faults.items():
-            if model not in known:
-                hint = did_you_mean(model, sorted(known)) or "name a model of the catalogue, or '*' for all"
+            if model not in names:
+                hint = did_you_mean(model, sorted(names)) or "name a model of the catalogue, or '*' for all"
                 raise ValidationFailed.at(f"faults[{shown(model)}]", "is no known model", hint)
             for kind in [kinds] if isinstance(kinds, str) or not isinstance(kinds, Sequence) else kinds:
                 if kind not in list(FaultKind):
-                    place, hint = f"faults[{quoted(model)}]", f"known kinds: {', '.join(FaultKind)}"
-                    raise ValidationFailed.at(place, f"{shown(kind)} is no kind of fault", hint)
+                    field, hint = f"faults[{quoted(model)}]", f"known kinds: {', '.join(FaultKind)}"
+                    raise ValidationFailed.at(field, f"{shown(kind)} is no kind of fault", hint)
             self._faults[model] = FaultKind(kinds) if isinstance(kinds, str) else [FaultKind(kind) for kind in kinds]
 
     def models(self) -> Sequence[Model]:
@@ -119,7 +119,7 @@ class SandboxProvider:
             raise ProviderFault(kind, "injected by the sandbox")
         if callable(self._answers):
             return self._answers(call)
-        return list(_chunks(call, self._answers.get(last_user_text(call.messages))))
+        return list(_build_chunks(call, self._answers.get(last_user_text(call.messages))))
 
 
 def last_user_text(messages: Sequence[Message]) -> str:
@@ -128,33 +128,33 @@ def last_user_text(messages: Sequence[Message]) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content if isinstance(part, TextPart))
 
 
-def _chunks(call: UpstreamCall, answer: str | None) -> Iterable[Chunk]:
+def _build_chunks(call: UpstreamCall, answer: str | None) -> Iterable[Chunk]:
     """A complete answer with its usage: a tool call if one is required, JSON if there is a schema."""
-    asked = bounds_of(RouteRequest(call.messages, tools=call.tools)).estimate
+    input_tokens = bounds_of(RouteRequest(call.messages, tools=call.tools)).estimate
     if answer is None and call.tools and call.tool_choice not in (None, "auto", "none"):
         choice, specs = call.tool_choice, [tool.function_spec for tool in call.tools]
         name = choice.function.name if isinstance(choice, NamedToolChoice) else choice
-        demanded = specs[0] if choice == "required" else next(spec for spec in specs if spec.name == name)
-        arguments = json.dumps(example_of({"type": "object"} | (demanded.parameters or {})))
-        yield ToolDelta(0, arguments, "call_sandbox", demanded.name)
-        yield Usage(asked, estimate_text(arguments))
+        spec = specs[0] if choice == "required" else next(spec for spec in specs if spec.name == name)
+        arguments = json.dumps(example_of({"type": "object"} | (spec.parameters or {})))
+        yield ToolDelta(0, arguments, "call_sandbox", spec.name)
+        yield Usage(input_tokens, estimate_text(arguments))
         yield Finish("tool_calls")
         return
-    text, wanted = answer, call.params.response_format or {}
-    if text is None and wanted.get("type") == "json_schema":
-        text = json.dumps(example_of(wanted["json_schema"]["schema"]))
-    elif text is None and wanted.get("type") == "json_object":
+    text, response_format = answer, call.params.response_format or {}
+    if text is None and response_format.get("type") == "json_schema":
+        text = json.dumps(example_of(response_format["json_schema"]["schema"]))
+    elif text is None and response_format.get("type") == "json_object":
         text = json.dumps({"sandbox": True, "model": call.model.id})
     elif text is None:
         text = f"This is a canned answer in the name of {call.model.id}. The sandbox calls no model and bills nobody."
     words, cap, reason = text.split(" "), call.max_output_tokens, "stop"
     if cap is not None and estimate_text(text) > cap:
-        kept = bisect_right(range(len(words)), cap, key=lambda count: estimate_text(" ".join(words[:count])))
-        words, reason = words[: max(0, kept - 1)] or [""], "length"
+        fitting = bisect_right(range(len(words)), cap, key=lambda count: estimate_text(" ".join(words[:count])))
+        words, reason = words[: max(0, fitting - 1)] or [""], "length"
     for word in words[:-1]:
         yield Delta(word + " ")
     yield Delta(words[-1])
-    yield Usage(asked, estimate_text(" ".join(words)))
+    yield Usage(input_tokens, estimate_text(" ".join(words)))
     yield Finish(reason)
 
 
@@ -191,13 +191,13 @@ class _Example:
         if schema.get("enum"):
             return schema["enum"][0]
         if "$ref" in schema:
-            return self.value(self._referred(schema["$ref"]), depth + 1)
+            return self.value(self._resolve(schema["$ref"]), depth + 1)
         for word in ("anyOf", "oneOf", "allOf"):
             if options := schema.get(word):
-                rest = {name: each for name, each in schema.items() if name != word}
+                rest = {name: value for name, value in schema.items() if name != word}
                 if word != "allOf" and {"type": "null"} in options:
                     return None
-                return self.value(self._all_of([rest, *(options if word == "allOf" else options[:1])]), depth + 1)
+                return self.value(self._merge([rest, *(options if word == "allOf" else options[:1])]), depth + 1)
         kind = schema.get("type", "object" if "properties" in schema else "string")
         match kind[0] if isinstance(kind, list) else kind:
             case "object":
@@ -207,11 +207,11 @@ class _Example:
             case "array":
                 items = [*islice(schema.get("prefixItems", ()), self._left)]
                 items += [schema.get("items")] * (min(schema.get("minItems", 0), self._left) - len(items))
-                return [self.value(each, depth + 1) for each in items if self._left > 0]
+                return [self.value(item, depth + 1) for item in items if self._left > 0]
             case "integer":
-                return _number(schema, ceil)
+                return _build_number(schema, ceil)
             case "number":
-                return _number(schema, float)
+                return _build_number(schema, float)
             case "boolean":
                 return False
             case "null":
@@ -219,34 +219,37 @@ class _Example:
         size = min(max(len(_WORD), schema.get("minLength", 0)), schema.get("maxLength", inf), MOST_CHARACTERS)
         return _FORMATS.get(schema.get("format", "")) or (_WORD * -(-size // len(_WORD)))[:size]
 
-    def _all_of(self, schemas: Iterable[object]) -> JsonObject:
+    def _merge(self, schemas: Iterable[object]) -> JsonObject:
         """Merge schemas: union of properties and required names; for other keys, the last one wins."""
-        made: JsonObject = {}
-        for each in schemas:
-            if isinstance(each, Mapping):
-                each = {**each, **self._referred(each["$ref"])} if "$ref" in each else each
-                properties = {**made.get("properties", {}), **each.get("properties", {})}
-                required = [*made.get("required", ()), *each.get("required", ())]
-                made |= {name: value for name, value in each.items() if name != "$ref"}
-                made |= {"properties": properties} if properties else {}
-                made |= {"required": required} if required else {}
-        return made
+        merged: JsonObject = {}
+        for schema in schemas:
+            if isinstance(schema, Mapping):
+                schema = {**schema, **self._resolve(schema["$ref"])} if "$ref" in schema else schema
+                properties = {**merged.get("properties", {}), **schema.get("properties", {})}
+                required = [*merged.get("required", ()), *schema.get("required", ())]
+                merged |= {name: value for name, value in schema.items() if name != "$ref"}
+                merged |= {"properties": properties} if properties else {}
+                merged |= {"required": required} if required else {}
+        return merged
 
-    def _referred(self, pointer: str) -> Any:
+    def _resolve(self, pointer: str) -> Any:
         """Resolve a JSON pointer in the root schema."""
-        place = self._root
+        node = self._root
         for part in pointer.removeprefix("#").split("/")[1:]:
-            place = place[part.replace("~1", "/").replace("~0", "~")]
-        return place
+            node = node[part.replace("~1", "/").replace("~0", "~")]
+        return node
 
 
-def _number(schema: Mapping[str, Any], made: Callable[[Any], Any]) -> Any:
+def _build_number(schema: Mapping[str, Any], convert: Callable[[Any], Any]) -> Any:
     """Zero if it is within the bounds, else a value near them. Zero if none is found."""
     low, above = schema.get("minimum", -inf), schema.get("exclusiveMinimum", -inf)
     high, below = schema.get("maximum", inf), schema.get("exclusiveMaximum", inf)
     ends = [end for end in (low, above, high, below) if isfinite(end)]
-    tries = [0, *ends, *(end + 1 for end in ends), *(end - 1 for end in ends)]
-    tries += [sum(ends) / len(ends)] if ends else []
+    numbers = [0, *ends, *(end + 1 for end in ends), *(end - 1 for end in ends)]
+    numbers += [sum(ends) / len(ends)] if ends else []
     if step := schema.get("multipleOf"):
-        tries = [ceil(each / step) * step for each in tries]
-    return next((each for each in map(made, tries) if low <= each <= high and above < each < below), 0)
+        numbers = [ceil(number / step) * step for number in numbers]
+    return next(
+        (number for number in map(convert, numbers) if low <= number <= high and above < number < below),
+        0,
+    )

@@ -23,7 +23,7 @@ try:
     from mcp import StdioServerParameters, stdio_client, types
     from mcp.client.streamable_http import streamable_http_client
 
-    from .mcp_connection import Connect, Connection, bounded
+    from .mcp_connection import Connect, Connection, shorten
 except ModuleNotFoundError as exc:
     raise ModuleNotFoundError(
         f"{__name__} needs the extra 'mcp' ({exc.name} is missing): pip install 'routewright[mcp]'", name=exc.name
@@ -71,7 +71,7 @@ class McpTools:
         if isinstance(args, str):
             raise ValidationFailed.at("args", "must be a list of strings, got a string", f"write [{shown(args)}]")
         hidden = {name: Secret(value) for name, value in (env or {}).items()}
-        connect = partial(_started, command, list(args), hidden)
+        connect = partial(_open_stdio, command, list(args), hidden)
         return cls(PurePath(command).name, connect, allow, needs_approval=needs_approval)
 
     @classmethod
@@ -87,7 +87,7 @@ class McpTools:
         are not followed."""
         url = address_of(Endpoint(name="the MCP server", base_url=url), None, {})
         hidden = {name: header_of(name, value) for name, value in (headers or {}).items()}
-        return cls(urlsplit(url).netloc, partial(_reached, url, hidden), allow, needs_approval=needs_approval)
+        return cls(urlsplit(url).netloc, partial(_open_http, url, hidden), allow, needs_approval=needs_approval)
 
     def __repr__(self) -> str:
         # no arguments, variables or headers, which may contain keys
@@ -129,29 +129,29 @@ class McpTool(BaseTool):
             return result.structured_content
         text = "\n".join(map(_text_of, result.content))
         if result.is_error:
-            raise ToolFailed(bounded(text) or "the tool failed and did not say why")
+            raise ToolFailed(shorten(text) or "the tool failed and did not say why")
         return text
 
 
 @asynccontextmanager
-async def _started(command: str, args: list[str], env: Mapping[str, Secret]) -> AsyncIterator[object]:
-    given = {name: value.reveal() for name, value in env.items()}
-    parameters = StdioServerParameters(command=command, args=args, env=given)
+async def _open_stdio(command: str, args: list[str], env: Mapping[str, Secret]) -> AsyncIterator[object]:
+    variables = {name: value.reveal() for name, value in env.items()}
+    parameters = StdioServerParameters(command=command, args=args, env=variables)
     errors = sys.__stderr__ or cast(TextIO, subprocess.DEVNULL)  # a notebook's sys.stderr is not a file
     async with stdio_client(parameters, errors) as streams:
         yield streams
 
 
 @asynccontextmanager
-async def _reached(url: str, headers: Mapping[str, Secret]) -> AsyncIterator[object]:
+async def _open_http(url: str, headers: Mapping[str, Secret]) -> AsyncIterator[object]:
     async def limit(response: httpx2.Response) -> None:
         response.stream = _Limited(response)
 
-    given = {"accept-encoding": "identity"} | {name: value.reveal() for name, value in headers.items()}
+    fields = {"accept-encoding": "identity"} | {name: value.reveal() for name, value in headers.items()}
     timeout = httpx2.Timeout(CONNECT_S, read=None)  # the step's deadline bounds a call
     async with (
         httpx2.AsyncClient(
-            headers=given, timeout=timeout, trust_env=False, event_hooks={"response": [limit]}
+            headers=fields, timeout=timeout, trust_env=False, event_hooks={"response": [limit]}
         ) as client,
         streamable_http_client(url, http_client=client) as streams,
     ):

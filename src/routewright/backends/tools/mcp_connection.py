@@ -76,10 +76,10 @@ class Connection:
                 problem = f"the MCP server {self.name} gives answers that the protocol does not allow"
                 raise ValidationFailed.at("tools", problem, "update the server")
             case FileNotFoundError() | PermissionError():
-                what = f"cannot start {shown(error.filename)}: {error.strerror}"
+                reason = f"cannot start {shown(error.filename)}: {error.strerror}"
             case _:
-                what = bounded(error.message) if isinstance(error, MCPError) else type(error).__name__
-        raise ToolFailed(f"the MCP server {self.name} could not be opened: {what}")
+                reason = shorten(error.message) if isinstance(error, MCPError) else type(error).__name__
+        raise ToolFailed(f"the MCP server {self.name} could not be opened: {reason}")
 
     async def close(self) -> None:
         """End the server, and kill it if it takes too long. Idempotent."""
@@ -102,7 +102,7 @@ class Connection:
         except MCPError as error:
             if error.code == types.CONNECTION_CLOSED and error.message.startswith(_LOST):
                 raise ToolFailed("the MCP server of this tool ended the connection") from None
-            raise ToolFailed(f"the MCP server refused the call: {bounded(error.message)}") from None
+            raise ToolFailed(f"the MCP server refused the call: {shorten(error.message)}") from None
         except (ValidationError, RuntimeError):
             raise ToolFailed("the MCP server gave a result that the protocol does not allow") from None
 
@@ -144,21 +144,21 @@ class Connection:
             hint = did_you_mean(name, self._names) or "leave it out"
             raise ValidationFailed.at("allow", f"the MCP server {self.name} has no tool {shown(name)}", hint)
 
-    def screened(self, page: Sequence[object]) -> list[object]:
+    def screen(self, page: Sequence[object]) -> list[object]:
         """The allowed tools of a raw page, with only the used fields: output schemas are dropped, never evaluated.
         Servers are not trusted: ``ValidationFailed`` for a tool that no model can use."""
         self._names |= {str(tool.get("name"))[:_NAME_CHARS] for tool in page[:MOST_TOOLS] if isinstance(tool, dict)}
         return [
-            self._checked(tool) if isinstance(tool, dict) else tool
+            self._check(tool) if isinstance(tool, dict) else tool
             for tool in page
             if self._allow is None or (isinstance(tool, dict) and tool.get("name") in self._allow)
         ]
 
-    def _checked(self, tool: Mapping[str, object]) -> JsonObject:
-        name, described, schema = tool.get("name"), tool.get("description"), tool.get("inputSchema")
+    def _check(self, tool: Mapping[str, object]) -> JsonObject:
+        name, description, schema = tool.get("name"), tool.get("description"), tool.get("inputSchema")
         if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
             raise self._refusal(name, "has a name other than 1 to 64 letters, digits, '-' and '_'")
-        if not isinstance(described, str | None) or len(described or "") > DESCRIPTION_CHARS:
+        if not isinstance(description, str | None) or len(description or "") > DESCRIPTION_CHARS:
             raise self._refusal(name, f"has a description other than a text of at most {DESCRIPTION_CHARS} characters")
         if not isinstance(schema, dict) or schema.get("type", "object") != "object":
             raise self._refusal(name, "has an inputSchema that is not the schema of an object")
@@ -166,12 +166,12 @@ class Connection:
             raise self._refusal(name, "has an inputSchema whose properties are not an object")
         if len(json.encode(schema)) > SCHEMA_BYTES:
             raise self._refusal(name, f"has an inputSchema of more than {SCHEMA_BYTES >> 10} KiB")
-        return {"name": name, "description": described, "inputSchema": {"type": "object"} | schema}
+        return {"name": name, "description": description, "inputSchema": {"type": "object"} | schema}
 
     def _refusal(self, tool: object, problem: str) -> ValidationFailed:
         name = shown(tool[:_NAME_CHARS] if isinstance(tool, str) else tool)
-        said = f"the tool {name} of the MCP server {self.name} {problem}"
-        return ValidationFailed.at("tools", said, "fix the server, or name its other tools in allow=[...]")
+        message = f"the tool {name} of the MCP server {self.name} {problem}"
+        return ValidationFailed.at("tools", message, "fix the server, or name its other tools in allow=[...]")
 
 
 class _Screen(JSONRPCDispatcher[TransportContext]):
@@ -181,13 +181,13 @@ class _Screen(JSONRPCDispatcher[TransportContext]):
         super().__init__(read, write)
         self._connection = connection
 
-    async def send_raw_request(self, method: str, *given: Any, **more: Any) -> JsonObject:
-        raw = await super().send_raw_request(method, *given, **more)
+    async def send_raw_request(self, method: str, *arguments: Any, **options: Any) -> JsonObject:
+        raw = await super().send_raw_request(method, *arguments, **options)
         if method == "tools/list" and isinstance(raw.get("tools"), list):
-            return raw | {"tools": self._connection.screened(raw["tools"])}
+            return raw | {"tools": self._connection.screen(raw["tools"])}
         return raw
 
 
-def bounded(text: str) -> str:
+def shorten(text: str) -> str:
     """A server's error text, cut off at ``ERROR_CHARS``."""
     return text if len(text) <= ERROR_CHARS else f"{text[:ERROR_CHARS]} [cut off]"

@@ -94,21 +94,21 @@ class HttpSearch(ABC):
         limit = max(1, min(limit, MOST_RESULTS))
         if not query:
             raise ToolFailed("the query is empty")
-        ask = self._ask(query, limit)
-        url, headers = self._url + ask.path, {"accept": "application/json", **ask.headers}
+        request = self._ask(query, limit)
+        url, headers = self._url + request.path, {"accept": "application/json", **request.headers}
         with self._clock.deadline(self._clock.monotonic() + self._timeout_s) as time_limit:
             try:
-                async with self._transport.request(ask.method, url, headers=headers, body=ask.body) as response:
+                async with self._transport.request(request.method, url, headers=headers, body=request.body) as response:
                     if response.status != 200:
                         reason = self.reasons.get(response.status, "")
                         raise ProviderFault("request", f"status {response.status}" + (f", {reason}" if reason else ""))
                     body = await response.read(ANSWER_BYTES)
                 return self._results(body)[:limit]
             except ProviderFault as fault:
-                said = fault.public or fault.message  # the public text has no addresses
+                reason = fault.public or fault.message  # the public text has no addresses
         if time_limit.expired:
-            said = f"no answer within {self._timeout_s:g} s"
-        raise ToolFailed(f"the search with {self.name} failed: {said}")
+            reason = f"no answer within {self._timeout_s:g} s"
+        raise ToolFailed(f"the search with {self.name} failed: {reason}")
 
     @abstractmethod
     def _ask(self, query: str, limit: int) -> HttpRequest:
@@ -126,14 +126,14 @@ class HttpSearch(ABC):
             return []
         if not isinstance(document, list):
             raise ProviderFault("malformed", "the answer is not a list of results")
-        found: list[SearchResult] = []
+        results: list[SearchResult] = []
         for row in document:
             if not isinstance(row, dict):
                 continue
             url, title = row.get("url"), _plain(row.get("title"), TITLE_CHARS)
             if isinstance(url, str) and len(url) <= URL_CHARS and url.startswith(("https://", "http://")):
-                found.append(SearchResult(title or url, url, _plain(row.get(self.snippet_field), SNIPPET_CHARS)))
-        return found
+                results.append(SearchResult(title or url, url, _plain(row.get(self.snippet_field), SNIPPET_CHARS)))
+        return results
 
 
 class SearxngSearch(HttpSearch):
@@ -175,8 +175,8 @@ class BraveSearch(_KeyedSearch):
     snippet_field = "description"
 
     def _ask(self, query: str, limit: int) -> HttpRequest:
-        asked = urlencode({"q": query, "count": limit, "text_decorations": "false"})
-        return HttpRequest("GET", f"/res/v1/web/search?{asked}", {"x-subscription-token": self._key.reveal()})
+        parameters = urlencode({"q": query, "count": limit, "text_decorations": "false"})
+        return HttpRequest("GET", f"/res/v1/web/search?{parameters}", {"x-subscription-token": self._key.reveal()})
 
 
 class TavilySearch(_KeyedSearch):
@@ -196,8 +196,8 @@ def _key_of(key: object) -> Secret:
     return Secret(text)
 
 
-def _plain(value: object, most: int) -> str:
+def _plain(value: object, maximum: int) -> str:
     """Plain text in one line, cut off."""
     if not isinstance(value, str):
         return ""
-    return _SPACE.sub(" ", html.unescape(_TAG.sub("", value[: most * 4]))).strip()[:most]
+    return _SPACE.sub(" ", html.unescape(_TAG.sub("", value[: maximum * 4]))).strip()[:maximum]

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from routewright.errors import ProviderFault
 
-from .connections import DEFAULT_LIMITS, Answer, LoopPool, LoopPools, TransportLimits, broken, refused_by, unconnected
+from .connections import DEFAULT_LIMITS, Answer, LoopPool, LoopPools, TransportLimits, failure_of, refusal_of, reset_of
 from .network import Network, Proxy
 
 T = TypeVar("T")
@@ -39,17 +39,17 @@ class AiohttpTransport:
 
     def request(self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None) -> _Exchange:
         """Send one request. The answer is valid inside the context."""
-        proxy, more = None, dict[str, Any](allow_redirects=False)
+        proxy, options = None, dict[str, Any](allow_redirects=False)
         if self._proxy_of is not None:
             (scheme, netloc, *_) = urlsplit(url)
             if proxy := self._proxy_of(scheme, netloc):
-                more["proxy"] = proxy.url
+                options["proxy"] = proxy.url
                 if scheme == "http":
                     headers = {**headers, **proxy.headers}
                 else:  # the proxy of a tunnel must not see the request's headers
-                    more["proxy_headers"] = proxy.headers
+                    options["proxy_headers"] = proxy.headers
         data = io.BytesIO(body) if body is not None and len(body) > _WARNS_OVER_BYTES else body
-        send = partial(self._pools.get().session.request, method, url, headers=headers, data=data, **more)
+        send = partial(self._pools.get().session.request, method, url, headers=headers, data=data, **options)
         return _Exchange(send, url, proxy, self._answer_bytes)
 
     async def aclose(self) -> None:
@@ -71,9 +71,9 @@ class _Exchange(Struct, eq=False):
         self.response = response = await self._wait(self.send())
         if self.proxy is not None and response.status == 407:  # of an http address
             response.close()
-            raise refused_by(self.proxy, urlsplit(self.url).netloc, 407)
-        named = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(response.status, named, self._receive, self.answer_bytes)
+            raise refusal_of(self.proxy, urlsplit(self.url).netloc, 407)
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        return Answer(response.status, headers, self._receive, self.answer_bytes)
 
     async def __aexit__(self, *raised: object) -> None:
         self.response.close()  # connections with a fully read body are back in the pool by now
@@ -85,7 +85,7 @@ class _Exchange(Struct, eq=False):
         try:
             return await waiting
         except _BROKEN_ERRORS as exc:
-            fault = _fault(exc, self.url, self.proxy)
+            fault = _fault_of(exc, self.url, self.proxy)
         raise fault  # outside the handler, without aiohttp's exception as context
 
 
@@ -94,12 +94,12 @@ class _Pool(LoopPool):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: TransportLimits, tls: ssl.SSLContext | None) -> None:
         super().__init__(loop)
-        self._sockets = known = weakref.WeakSet[socket.socket]()
+        self._sockets = sockets = weakref.WeakSet[socket.socket]()
 
         def make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-            made = socket.socket(*address[:3])
-            known.add(made)
-            return made
+            new_socket = socket.socket(*address[:3])
+            sockets.add(new_socket)
+            return new_socket
 
         self.session = aiohttp.ClientSession(
             connector=_Connector(
@@ -145,13 +145,13 @@ class _Pool(LoopPool):
             with suppress(AttributeError):
                 transport.get_protocol()._app_transport._closed = True
             transport._sock = None
-        for made in list(self._sockets):
-            made.close()
+        for opened in list(self._sockets):
+            opened.close()
 
     def _transports(self) -> list[Any]:
         """The transports of our sockets. Loops without such a table close theirs themselves."""
-        known = getattr(self.loop, "_transports", {})
-        return [transport for made in list(self._sockets) if (transport := known.get(made.fileno())) is not None]
+        table = getattr(self.loop, "_transports", {})
+        return [transport for sock in list(self._sockets) if (transport := table.get(sock.fileno())) is not None]
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -159,12 +159,12 @@ class _Connector(aiohttp.TCPConnector):
         """Does nothing: the pool closes connections, except for those of a parent process."""
 
 
-def _fault(exc: BaseException, url: str, proxy: Proxy | None) -> ProviderFault:
-    host, what = urlsplit(url).netloc.rpartition("@")[2], type(exc).__name__
+def _fault_of(exc: BaseException, url: str, proxy: Proxy | None) -> ProviderFault:
+    host, kind = urlsplit(url).netloc.rpartition("@")[2], type(exc).__name__
     if proxy is not None and isinstance(exc, aiohttp.ClientHttpProxyError):
-        return refused_by(proxy, host, exc.status)
+        return refusal_of(proxy, host, exc.status)
     if not isinstance(exc, _CONNECT_ERRORS):
-        return broken(host, what)
+        return reset_of(host, kind)
     # the cause without aiohttp's message
-    why = getattr(exc, "certificate_error", None) or getattr(exc, "os_error", None) or exc
-    return unconnected(host, f"{what}: {why}", exc, proxy)
+    cause = getattr(exc, "certificate_error", None) or getattr(exc, "os_error", None) or exc
+    return failure_of(host, f"{kind}: {cause}", exc, proxy)

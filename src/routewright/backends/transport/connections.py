@@ -62,42 +62,42 @@ DEFAULT_LIMITS = TransportLimits()
 # --- faults
 
 
-def unconnected(host: str, said: str, error: BaseException, proxy: Proxy | None = None) -> ProviderFault:
-    """The fault of a failed connection. ``said``: the driver's message, which may contain addresses."""
+def failure_of(host: str, message: str, error: BaseException, proxy: Proxy | None = None) -> ProviderFault:
+    """The fault of a failed connection. ``message``: the driver's message, which may contain addresses."""
     causes = [*_causes(error)]
-    for each in causes:
-        if isinstance(each, OSError) and each.errno in _REMEDIES:
-            lack = f"{each.strerror}; {_REMEDIES[each.errno]}"
-            return ProviderFault("local", f"this process cannot open a connection: {lack}")
-    why = hint = ""
-    for each in reversed(causes):  # the outermost that is known counts
-        match each:
+    for cause in causes:
+        if isinstance(cause, OSError) and cause.errno in _REMEDIES:
+            problem = f"{cause.strerror}; {_REMEDIES[cause.errno]}"
+            return ProviderFault("local", f"this process cannot open a connection: {problem}")
+    reason = hint = ""
+    for cause in reversed(causes):  # the outermost that is known counts
+        match cause:
             case socket.gaierror():
-                why = "the host is unknown"
+                reason = "the host is unknown"
                 hint = "check the host name in the provider's base_url, and the name service"
             case ssl.SSLCertVerificationError():
-                why, hint = "its certificate is not valid", "check the server's certificate and its issuer"
+                reason, hint = "its certificate is not valid", "check the server's certificate and its issuer"
             case OSError(errno=errno.ECONNREFUSED):
-                why, hint = "it was refused", "check that the server runs, and the port in the provider's base_url"
+                reason, hint = "it was refused", "check that the server runs, and the port in the provider's base_url"
     public, through = "no connection", ""
     if proxy is not None:
         public, through, hint = f"{public} through the proxy", f" through the proxy {proxy.place}", _PROXY_HINT
-    public = f"{public}: {why}" if why else public
-    return ProviderFault("connect", f"no connection to {host}{through}: {said}", public=public, hint=hint)
+    public = f"{public}: {reason}" if reason else public
+    return ProviderFault("connect", f"no connection to {host}{through}: {message}", public=public, hint=hint)
 
 
-def refused_by(proxy: Proxy, host: str, status: int) -> ProviderFault:
+def refusal_of(proxy: Proxy, host: str, status: int) -> ProviderFault:
     """The fault of a proxy that refused a request. A 407 is not retried."""
-    why = "needs a valid user and password" if status == 407 else "did not forward the request"
-    said = f"the proxy {proxy.place} answered {status} for {host}: it {why}"
+    reason = "needs a valid user and password" if status == 407 else "did not forward the request"
+    message = f"the proxy {proxy.place} answered {status} for {host}: it {reason}"
     public = f"no connection through the proxy: it answered {status}"
-    return ProviderFault("connect", said, public=public, hint=_PROXY_HINT, retry=False if status == 407 else None)
+    return ProviderFault("connect", message, public=public, hint=_PROXY_HINT, retry=False if status == 407 else None)
 
 
-def broken(host: str, what: str) -> ProviderFault:
+def reset_of(host: str, problem: str) -> ProviderFault:
     """The fault of a broken connection."""
-    said = f"the connection to {host} broke: {what}"
-    return ProviderFault("reset", said, public=f"the connection broke: {what}")
+    message = f"the connection to {host} broke: {problem}"
+    return ProviderFault("reset", message, public=f"the connection broke: {problem}")
 
 
 def _causes(error: BaseException | None, *, outermost: bool = True) -> Iterator[BaseException]:
@@ -105,8 +105,8 @@ def _causes(error: BaseException | None, *, outermost: bool = True) -> Iterator[
     unrelated."""
     while error is not None:
         yield error
-        for each in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
-            yield from _causes(each, outermost=False)
+        for inner in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+            yield from _causes(inner, outermost=False)
         error, outermost = error.__cause__ or (error.__context__ if outermost else None), False
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from routewright.errors import ProviderFault
 
-from .connections import DEFAULT_LIMITS, Answer, LoopPool, LoopPools, TransportLimits, broken, refused_by, unconnected
+from .connections import DEFAULT_LIMITS, Answer, LoopPool, LoopPools, TransportLimits, failure_of, refusal_of, reset_of
 from .network import Network, Proxy
 
 try:
@@ -53,27 +53,27 @@ class Httpx2Transport:
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
     ) -> AsyncIterator[Answer]:
         """Send one request. The answer is valid inside the context."""
-        sent = {name.lower(): value for name, value in headers.items()}
+        request_headers = {name.lower(): value for name, value in headers.items()}
         scheme, netloc, *_ = urlsplit(url)
-        sent.setdefault("host", netloc.rpartition("@")[2])
-        sent.setdefault("user-agent", "routewright")
-        sent.setdefault("accept-encoding", "gzip")
+        request_headers.setdefault("host", netloc.rpartition("@")[2])
+        request_headers.setdefault("user-agent", "routewright")
+        request_headers.setdefault("accept-encoding", "gzip")
         if body is not None:
-            sent["content-length"] = str(len(body))
+            request_headers["content-length"] = str(len(body))
         timeouts = {"timeout": {"connect": self._limits.connect_timeout_s}}
         request = httpcore2.Request(
-            method, httpcore2.URL(url), headers=list(sent.items()), content=body, extensions=timeouts
+            method, httpcore2.URL(url), headers=list(request_headers.items()), content=body, extensions=timeouts
         )
         proxy = None if self._proxy_of is None else self._proxy_of(scheme, netloc)
         connections, fault = self._pools.get().connections(proxy), None
         try:
             response = await connections.handle_async_request(request)
         except _BROKEN_ERRORS as exc:
-            fault = _fault(exc, request, proxy)
+            fault = _fault_of(exc, request, proxy)
         else:
             if proxy is not None and response.status == 407:  # of an http address
                 await response.aclose()
-                fault = refused_by(proxy, netloc, 407)
+                fault = refusal_of(proxy, netloc, 407)
         if fault is not None:
             raise fault  # outside the handler, without the server's data as context
         raw = cast("AsyncGenerator[bytes, None]", aiter(cast("AsyncIterable[bytes]", response.stream)))
@@ -82,12 +82,12 @@ class Httpx2Transport:
             try:
                 return await anext(raw, b"")
             except _BROKEN_ERRORS as exc:
-                broke = _fault(exc, request, proxy)
-            raise broke
+                fault = _fault_of(exc, request, proxy)
+            raise fault
 
         try:
-            named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-            yield Answer(response.status, named, receive, self._limits.answer_bytes)
+            fields = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+            yield Answer(response.status, fields, receive, self._limits.answer_bytes)
         finally:  # returns the connection if the body was read completely, else closes it
             try:
                 await raw.aclose()
@@ -99,17 +99,17 @@ class Httpx2Transport:
         await self._pools.aclose()
 
 
-def _fault(exc: Exception, request: httpcore2.Request, proxy: Proxy | None) -> ProviderFault:
-    host, what = request.url.host.decode("ascii", "replace"), type(exc).__name__
+def _fault_of(exc: Exception, request: httpcore2.Request, proxy: Proxy | None) -> ProviderFault:
+    host, kind = request.url.host.decode("ascii", "replace"), type(exc).__name__
     if proxy is not None and isinstance(exc, httpcore2.ProxyError):
-        return refused_by(proxy, host, int(str(exc)[:3]))
+        return refusal_of(proxy, host, int(str(exc)[:3]))
     if not isinstance(exc, _CONNECT_ERRORS):
-        return broken(host, what)
+        return reset_of(host, kind)
     # its message, or the first message of a cause: trio names a bad certificate only there
-    why: BaseException | None = exc
-    while isinstance(why, Exception) and not str(why):
-        why = why.__cause__ or why.__context__
-    return unconnected(host, f"{what}: {why}" if isinstance(why, Exception) else what, exc, proxy)
+    cause: BaseException | None = exc
+    while isinstance(cause, Exception) and not str(cause):
+        cause = cause.__cause__ or cause.__context__
+    return failure_of(host, f"{kind}: {cause}" if isinstance(cause, Exception) else kind, exc, proxy)
 
 
 class _Pool(LoopPool):
@@ -130,13 +130,13 @@ class _Pool(LoopPool):
         """The pool for direct connections or a proxy."""
         pool = self._pools.get(proxy)
         if pool is None:
-            made: dict[str, Any] = self._settings
+            settings: dict[str, Any] = self._settings
             if proxy is None:
-                pool = httpcore2.AsyncConnectionPool(**made)
+                pool = httpcore2.AsyncConnectionPool(**settings)
             else:
-                tls = made["ssl_context"] if proxy.url.startswith("https:") else None
+                tls = settings["ssl_context"] if proxy.url.startswith("https:") else None
                 pool = httpcore2.AsyncHTTPProxy(
-                    proxy.url, proxy_headers=list(proxy.headers.items()), proxy_ssl_context=tls, **made
+                    proxy.url, proxy_headers=list(proxy.headers.items()), proxy_ssl_context=tls, **settings
                 )
             self._pools[proxy] = pool
         return pool
@@ -155,23 +155,23 @@ class _Pool(LoopPool):
             await pool.aclose()
 
     def abort_connections(self) -> None:
-        for made in self._sockets.made:
-            made.close()
+        for opened in self._sockets.opened:
+            opened.close()
 
     def abandon_connections(self) -> None:
-        for made in self._sockets.made:
-            if made.fileno() != -1:
-                os.close(made.detach())
+        for opened in self._sockets.opened:
+            if opened.fileno() != -1:
+                os.close(opened.detach())
 
 
 class _Sockets(httpcore2.TrioBackend):
     """Remembers the sockets, so that they can be closed without waiting."""
 
     def __init__(self) -> None:
-        self.made: weakref.WeakSet[trio.socket.SocketType] = weakref.WeakSet()
+        self.opened: weakref.WeakSet[trio.socket.SocketType] = weakref.WeakSet()
 
-    async def connect_tcp(self, *args: Any, **more: Any) -> httpcore2.AsyncNetworkStream:
+    async def connect_tcp(self, *args: Any, **options: Any) -> httpcore2.AsyncNetworkStream:
         """Connect as the backend does."""
-        stream = await super().connect_tcp(*args, **more)
-        self.made.add(stream.get_extra_info("socket"))
+        stream = await super().connect_tcp(*args, **options)
+        self.opened.add(stream.get_extra_info("socket"))
         return stream

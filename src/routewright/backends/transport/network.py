@@ -47,7 +47,7 @@ class Network:
         self, proxy: str | None = None, verify: Verify = True, environ: Mapping[str, str] | None = None
     ) -> None:
         environ = os.environ if environ is None else environ
-        self._verify, self._verify_from = _checked(verify), "verify"
+        self._verify, self._verify_from = _check_verify(verify), "verify"
         for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
             if self._verify is True and environ.get(name):
                 self._verify, self._verify_from = environ[name], name
@@ -55,17 +55,17 @@ class Network:
         self._direct: list[str] = []
         """Entries of ``NO_PROXY``."""
         if proxy is not None:
-            self._proxies = dict.fromkeys(_PORTS, _proxy(proxy, "proxy"))
+            self._proxies = dict.fromkeys(_PORTS, _parse_proxy(proxy, "proxy"))
         else:
             # lower case sorts last and wins
             value = {name.lower(): value.strip() for name, value in sorted(environ.items())}
             if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
                 value.pop("http_proxy", None)  # in a CGI program a request's header ``Proxy`` becomes ``HTTP_PROXY``
-            self._direct = [entry for each in value.get("no_proxy", "").split(",") if (entry := each.strip().lower())]
+            self._direct = [entry for word in value.get("no_proxy", "").split(",") if (entry := word.strip().lower())]
             for scheme in () if "*" in self._direct else _PORTS:
                 name = f"{scheme}_proxy" if value.get(f"{scheme}_proxy") else "all_proxy"
                 if value.get(name):
-                    self._proxies[scheme] = _proxy(value[name], name.upper())
+                    self._proxies[scheme] = _parse_proxy(value[name], name.upper())
         self.proxy_of = lru_cache(256)(self._proxy_of) if self._proxies else None
         """Finds the proxy for a scheme and netloc. None if no proxies are configured."""
 
@@ -73,14 +73,14 @@ class Network:
     def tls(self) -> ssl.SSLContext | None:
         """The TLS context for servers and proxies; None: the system's certificates. Raises ``ProviderFault``."""
         match self._verify:
-            case ssl.SSLContext() as given:
-                return given
+            case ssl.SSLContext() as context:
+                return context
             case str() as path:
                 try:
-                    return _context(path)
+                    return _load_context(path)
                 except OSError as exc:  # an ssl.SSLError is one
-                    why = f"the certificates of {self._verify_from} cannot be read: {exc.strerror or exc}"
-                    raise ProviderFault("local", why, hint="name a PEM file, or a folder of them") from exc
+                    problem = f"the certificates of {self._verify_from} cannot be read: {exc.strerror or exc}"
+                    raise ProviderFault("local", problem, hint="name a PEM file, or a folder of them") from exc
             case False:
                 unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
                 unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
@@ -91,12 +91,12 @@ class Network:
     def _proxy_of(self, scheme: str, netloc: str) -> Proxy | None:
         parts = urlsplit(f"{scheme}://{netloc}")
         host, port = (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(scheme)
-        if any(_spares(entry, scheme, host, port) for entry in self._direct):
+        if any(_matches(entry, scheme, host, port) for entry in self._direct):
             return None
         return self._proxies.get(scheme)
 
 
-def _checked(verify: object) -> str | bool | ssl.SSLContext:
+def _check_verify(verify: object) -> str | bool | ssl.SSLContext:
     if isinstance(verify, bool | ssl.SSLContext):
         return verify
     if not isinstance(verify, str | os.PathLike):
@@ -109,7 +109,7 @@ def _checked(verify: object) -> str | bool | ssl.SSLContext:
 
 
 @lru_cache(16)  # loading a system's certificates takes 10 ms
-def _context(path: str) -> ssl.SSLContext:
+def _load_context(path: str) -> ssl.SSLContext:
     folder = os.path.isdir(path)
     return ssl.create_default_context(cafile=None if folder else path, capath=path if folder else None)
 
@@ -117,12 +117,12 @@ def _context(path: str) -> ssl.SSLContext:
 # --- proxies
 
 
-def _proxy(given: object, source: str) -> Proxy:
+def _parse_proxy(url: object, source: str) -> Proxy:
     """Parse a proxy URL. Raises ``ValidationFailed`` without the URL, which may contain a password."""
     hint = "write http://host:port, or http://user:password@host:port"
-    if not isinstance(given, str):
-        raise ValidationFailed.at(source, f"must be a string, got {type(given).__name__}", hint)
-    text = Secret(given).reveal().strip()
+    if not isinstance(url, str):
+        raise ValidationFailed.at(source, f"must be a string, got {type(url).__name__}", hint)
+    text = Secret(url).reveal().strip()
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         port = parts.port
@@ -133,28 +133,28 @@ def _proxy(given: object, source: str) -> Proxy:
     if parts.scheme not in _PORTS or not parts.hostname:
         raise ValidationFailed.at(source, "is not the address of a proxy", hint)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    place, authorization = f"{host}:{port or _PORTS[parts.scheme]}", None
+    address, authorization = f"{host}:{port or _PORTS[parts.scheme]}", None
     if parts.username is not None:
         user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         authorization = Secret("Basic " + b64encode(user.encode()).decode())
-    return Proxy(f"{parts.scheme}://{place}", place, authorization)
+    return Proxy(f"{parts.scheme}://{address}", address, authorization)
 
 
-def _spares(entry: str, scheme: str, host: str, port: int | None) -> bool:
+def _matches(entry: str, scheme: str, host: str, port: int | None) -> bool:
     """True if an entry of ``NO_PROXY`` matches a host. ``name`` matches the host and its subdomains, ``.name`` and
     ``*.name`` only subdomains. Addresses and networks match addresses. An entry can have a port or a scheme."""
-    of_scheme, _, place = entry.rpartition("://")
-    if of_scheme not in ("", "all", scheme):
+    entry_scheme, _, address = entry.rpartition("://")
+    if entry_scheme not in ("", "all", scheme):
         return False
     with suppress(ValueError):  # one of them is a name, or the entry has a port
-        return ip_address(host) in ip_network(place.strip("[]"), strict=False)
+        return ip_address(host) in ip_network(address.strip("[]"), strict=False)
     try:
-        parts = urlsplit(f"//{place}")
-        name, of_port = parts.hostname or "", parts.port
+        parts = urlsplit(f"//{address}")
+        name, entry_port = parts.hostname or "", parts.port
     except ValueError:
         return False  # curl and httpx ignore invalid entries, too
-    if not name or of_port not in (None, port):
+    if not name or entry_port not in (None, port):
         return False
-    if below := name.removeprefix("*") if name.startswith("*.") else name if name.startswith(".") else "":
-        return host.endswith(below) and host != below
-    return host == name or (host.endswith(f".{name}") and place.lower() != "localhost" and not of_scheme)
+    if suffix := name.removeprefix("*") if name.startswith("*.") else name if name.startswith(".") else "":
+        return host.endswith(suffix) and host != suffix
+    return host == name or (host.endswith(f".{name}") and address.lower() != "localhost" and not entry_scheme)

@@ -98,16 +98,18 @@ class _Guard(AbstractResolver):
         """Names that were found last time."""
 
     async def resolve(self, host: str, port: int = 0, family: int = socket.AF_UNSPEC) -> list[ResolveResult]:
-        found, threads = None, _lookups if host in self._known else _first_lookups
+        addresses, threads = None, _lookups if host in self._known else _first_lookups
         self._known.discard(host)
         with suppress(OSError, UnicodeError):
-            found = await threads.run(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
-        if not found:
+            addresses = await threads.run(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
+        if not addresses:
             raise _Refused(_NOT_PUBLIC)
         if len(self._known) < _MOST_KNOWN:
             self._known.add(host)
-        checked = [(of, self._checked(address)) for of, *_, address in found]
-        return [ResolveResult(hostname=host, host=to, port=port, family=of, proto=0, flags=0) for of, to in checked]
+        checked = [(family, self._checked(address)) for family, *_, address in addresses]
+        return [
+            ResolveResult(hostname=host, host=to, port=port, family=family, proto=0, flags=0) for family, to in checked
+        ]
 
     def make_socket(self, info: tuple[int, int, int, str, Sequence[object]]) -> socket.socket:
         self._checked(info[4])
@@ -123,10 +125,10 @@ class _Guard(AbstractResolver):
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> None:
-    left = _BODY_BYTES
+    remaining = _BODY_BYTES
     with suppress(aiohttp.ClientError, OSError), _clock.deadline(_clock.monotonic() + _BODY_S), closing(response):
-        while left and (piece := await response.content.read(left)):
-            left -= len(piece)
+        while remaining and (piece := await response.content.read(remaining)):
+            remaining -= len(piece)
 
 
 def _reason(error: Exception) -> str:
