@@ -15,8 +15,8 @@ from typing import Any
 import psycopg
 import pytest
 from msgspec.structs import replace
+from tests.database_servers import HOST, NotInstalled, PostgresServer, at_port
 from tests.fault_proxy import FaultProxy
-from tests.servers import HOST, NotInstalled, PostgresServer, at_port
 
 from routewright import SqliteStorage
 from routewright.backends.storage.postgres import PostgresStorage

@@ -13,7 +13,7 @@ from itertools import cycle
 
 import psycopg
 import pytest
-from tests.servers import NotInstalled, PostgresServer
+from tests.database_servers import NotInstalled, PostgresServer
 
 from routewright import TraceStore
 from routewright.backends.storage.postgres import PostgresStorage

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import psycopg
-from tests.servers import PostgresServer
+from tests.database_servers import PostgresServer
 
 from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import create

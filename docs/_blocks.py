@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import anyio
-from tests.servers import NotInstalled, find
+from tests.database_servers import NotInstalled, find
 
 from routewright import Catalogue
 from routewright.backends.clock import SystemClock

@@ -16,37 +16,38 @@ from hypothesis import HealthCheck, settings
 
 from routewright.testing import FakeClock
 
-from .recorded import NOON, at_noon, few, record
-from .servers import PostgresServer, RedisServer, need
+from .database_servers import PostgresServer, RedisServer, need
+from .sample_store import NOON, at_noon, few, record
 
 pytest_plugins = ["routewright.testing.plugin", "pytester"]
 ROOT = Path(__file__).parent
 # HTTP clients would each parse the 150 authorities of the system, for 20 ms of processor time
 os.environ["SSL_CERT_FILE"] = str(ROOT / "data/authority.pem")
 SEAMS = (
-    "backends/test_caches.py backends/test_callable.py backends/test_clock.py backends/test_coordination.py "
+    "backends/test_cache_contract.py backends/test_callable.py backends/test_clock.py backends/test_coordination.py "
     "backends/test_discovery.py backends/test_embedders.py "
-    "backends/test_faults.py backends/test_http_provider.py backends/test_proxies.py backends/test_storage.py "
+    "backends/test_fault_scenarios.py backends/test_http_provider.py backends/test_proxies.py backends/test_storage.py "
     "backends/test_transport.py "
-    "engine/test_admission*.py engine/test_agent.py engine/test_attempt.py engine/test_cancel*.py "
+    "engine/test_admission.py engine/test_agent.py engine/test_attempt.py engine/test_cancellation*.py "
     "engine/test_chaos*.py engine/test_settlement.py "
     "engine/test_counting.py engine/test_deadline.py engine/test_discovery.py engine/test_durability.py "
-    "engine/test_event.py engine/test_failing_parts.py engine/test_hedge.py engine/test_long_text.py "
-    "engine/test_request_input.py engine/test_route.py engine/test_stream.py engine/test_tool_calls.py "
-    "engine/test_trace_log.py engine/test_webhooks.py engine/test_worker.py test_threads.py"
+    "engine/test_hedge.py engine/test_hold_release.py engine/test_hooks.py engine/test_long_text.py "
+    "engine/test_part_outage.py engine/test_request_input.py engine/test_reservation.py engine/test_route.py "
+    "engine/test_stream.py engine/test_tool_calls.py "
+    "engine/test_trace_log.py engine/test_webhooks.py engine/test_worker.py test_thread_limit.py"
 ).split()
 """Where the library waits. These tests run on trio, too; all others run on asyncio alone, but for ``--full``."""
 SERVERS = (
-    "server/test_serve_postgres.py engine/test_database_away.py test_servers.py backends/test_postgres*.py "
+    "server/test_serve_postgres.py engine/test_database_outage.py test_database_servers.py backends/test_postgres*.py "
     "backends/test_redis*.py engine/test_shared_*.py"
 ).split()
 """Tests that start servers of their own."""
 REAL_TIME = (
-    "backends/test_cache_file.py backends/test_kill.py backends/test_accounts_processes.py "
+    "backends/test_cache_file.py backends/test_sqlite_kill.py backends/test_accounts_processes.py "
     "engine/test_agent_chaos.py engine/test_chaos_tcp.py "
-    "backends/test_webhook_kill.py server/test_webhook_workers.py engine/test_paying_processes.py "
+    "backends/test_webhook_kill.py server/test_webhook_workers.py engine/test_router_processes.py "
     "engine/test_worker.py server/test_agent_workers.py server/test_protocol.py "
-    "server/test_serve.py server/test_workers.py test_revocation.py test_servers.py "
+    "server/test_serve.py server/test_workers.py test_revocation.py test_database_servers.py "
     "backends/test_redis*.py engine/test_shared_*.py engine/test_cache_redis.py"
 ).split()
 """Tests that measure real time or start many processes. One worker runs them, so that no two run at once."""

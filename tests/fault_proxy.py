@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import Literal, Self
 
-from tests.servers import HOST, free_port
+from tests.database_servers import HOST, free_port
 
 Side = Literal["client", "server"]
 

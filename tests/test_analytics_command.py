@@ -15,7 +15,7 @@ from routewright.cli.show import Table
 from routewright.storage import open_storage
 from routewright.wire import CacheSpan, Tokens, Trace, UsageReport, UsageRow, UsageTotals
 
-from .recorded import BIG, SMALL, model, record, trace
+from .sample_store import BIG, SMALL, model, record, trace
 
 Capture = pytest.CaptureFixture[str]
 

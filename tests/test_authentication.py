@@ -20,8 +20,8 @@ from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.wire import Environment, KeyByDigest, NewKey, PutKey, Stands
 
-from .engine.sightings import Watch
-from .offices import Watched, bearer, holds
+from .console_storage import Watched, bearer, holds
+from .engine.leaks import Watch
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from routewright import Router
 from routewright.cli import main
 from routewright.storage import open_cache
 from routewright.wire import Caller
-from tests.servers import RedisServer
+from tests.database_servers import RedisServer
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

@@ -70,10 +70,10 @@ from routewright.wire import (
     Usage,
 )
 
-from .engine.matrix import BEFORE, GOOD, HEAVY, MODELS, NAMES, SPARE, Case, Pair, Position, Way
-from .engine.sightings import Watch, canary
-from .engine.test_cancel_everywhere import CancelAt
-from .offices import Watched, bearer, holds
+from .console_storage import Watched, bearer, holds
+from .engine.chaos_matrix import BEFORE, GOOD, HEAVY, MODELS, NAMES, SPARE, Case, Pair, Position, Way
+from .engine.leaks import Watch, canary
+from .engine.test_cancellation_points import CancelAt
 
 pytestmark = pytest.mark.anyio
 

@@ -29,7 +29,7 @@ from routewright.cli.show import Line, Row, Screen, Table, facts, rendered
 from routewright.cli.spans import trace_page
 from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, ModelSpan, Params, TextPart, Trace
 
-from .recorded import plain
+from .sample_store import plain
 
 COMMAND = [sys.executable, "-m", "routewright"]
 README = ["route", "--sandbox", "--explain", "--trace", "Why is the sky blue?"]

@@ -36,7 +36,7 @@ from routewright.wire import SYSTEM_ACCOUNT, Account, Events, LedgerRow, LedgerR
 from tests.contracts.storage.samples import make_row, make_trace
 
 from .billing import book, hold
-from .offices import START, Watched, bearer, holds
+from .console_storage import START, Watched, bearer, holds
 
 pytestmark = pytest.mark.anyio
 

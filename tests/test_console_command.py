@@ -21,7 +21,7 @@ from routewright.wire import Caller
 from tests.contracts.storage.samples import make_row
 
 from .billing import book, hold
-from .test_console_changes import Interrupted
+from .test_console_concurrency import Interrupted
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

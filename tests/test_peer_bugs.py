@@ -70,7 +70,7 @@ BUGS = [
         "_engine/route.py",
         "            if hold.grant is not None:\n                hold.release()",
         "            pass",
-        "tests/engine/test_admission_release.py",
+        "tests/engine/test_hold_release.py",
         "guardrail and plain",
     ),
     Bug(
@@ -220,7 +220,7 @@ BUGS = [
         "            except StorageUnavailable:\n"
         "                return Grant(id=self.trace_id, caller=self.caller)\n"
         "            except RateLimited as error:\n",
-        "tests/engine/test_failing_parts.py",
+        "tests/engine/test_part_outage.py",
         "limited_calls_are_refused and Ask",
     ),
     Bug(

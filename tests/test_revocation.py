@@ -14,7 +14,7 @@ from routewright import Console, SqliteStorage
 from routewright.wire import NewKey
 
 from .backends.processes import running
-from .offices import bearer
+from .console_storage import bearer
 
 LONGEST_S = 5.0
 SERVER = """

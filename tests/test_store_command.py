@@ -18,7 +18,7 @@ from routewright._setup.root_secret import secret_path
 from routewright.backends.storage.sqlite import schema
 from routewright.cli import main
 
-from .recorded import listed, record, trace
+from .sample_store import listed, record, trace
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

@@ -15,7 +15,7 @@ from routewright.cli import main
 from routewright.cli.spans import span_table
 from routewright.wire import Content, FunctionCall, ImagePart, ImageUrl, Message, TextPart, ToolCall, Trace
 
-from .recorded import few, listed, model, plain, record, rescued, trace
+from .sample_store import few, listed, model, plain, record, rescued, trace
 from .test_store_command import damage
 
 Capture = pytest.CaptureFixture[str]

@@ -11,7 +11,7 @@ import pytest
 
 from routewright.backends.providers.http import HttpProvider
 
-from .escapes import SECRET, Outside
+from .sandbox_escapes import SECRET, Outside
 
 if TYPE_CHECKING:  # the vendors' SDKs take seconds to import, and most tests here need none of them
     from tests.upstream import Upstream

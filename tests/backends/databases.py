@@ -6,7 +6,7 @@ from itertools import count
 
 from routewright.backends.storage.postgres.connections import Address, Connection
 from routewright.backends.storage.postgres.schema import create
-from tests.servers import PostgresServer
+from tests.database_servers import PostgresServer
 
 _TABLES = """
 SELECT quote_ident(relname) FROM pg_class WHERE relkind IN ('r', 'p') AND NOT relispartition

@@ -26,8 +26,8 @@ from tests.contracts.storage.samples import AT_S, DAY_S, Till
 from tests.contracts.storage.settlement import Accounting, Histories, Idempotency, Settling
 from tests.contracts.storage.suites import AccountsContract
 
-from .accounts_site import desk_of
-from .places import KINDS, Place, at_once, empty_store, tills_of
+from .account_storages import KINDS, Place, at_once, empty_store, tills_of
+from .shared_file import desk_of
 
 
 class TestMemoryAccounts(AccountsContract):

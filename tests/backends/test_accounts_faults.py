@@ -50,7 +50,7 @@ from tests.contracts.storage.samples import (
     make_trace,
 )
 
-from .watched import Failing, Watched
+from .faulty_connection import Failing, Watched
 
 pytestmark = pytest.mark.anyio
 

@@ -33,7 +33,7 @@ from routewright.wire import (
 )
 from tests.contracts.storage.samples import AT, AT_S, EVENT_IDS, MONTH, RUN, Draft, Till, make_row, make_trace
 
-from .accounts_site import LEASE_S, Machine, Site, desk_of
+from .shared_file import LEASE_S, Machine, Site, desk_of
 
 pytestmark = pytest.mark.anyio
 

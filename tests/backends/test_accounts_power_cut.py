@@ -23,9 +23,9 @@ from routewright.errors import StorageCorrupt
 from routewright.wire import Claim, LedgerRow, Replay, TraceById
 from tests.contracts.storage.samples import AT, MONTH, Draft, Till, make_key, make_trace
 
-from .contents import assert_sound
-from .power import Disk, Files, fill
-from .watched import Watched
+from .disk import Disk, Files, fill
+from .faulty_connection import Watched
+from .store_audit import assert_sound
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the names of files are synced as Linux does")
 

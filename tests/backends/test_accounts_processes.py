@@ -34,8 +34,8 @@ from routewright.wire import WINDOW_S, Account, AddCredit, PutAccount, RateLimit
 from tests.contracts.storage.samples import AT, MONTH, Till, make_account, make_key
 
 from .accounts_child import DAY, KEYS, LEASE_S, TIMES, Fast, Orders, Told
-from .accounts_site import Audit
-from .contents import assert_sound
+from .shared_file import Audit
+from .store_audit import assert_sound
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only there processes share the monotonic clock")
 

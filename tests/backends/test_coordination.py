@@ -13,7 +13,7 @@ from routewright.errors import StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.wire import Notice
 from tests.contracts.coordination import FIRST, SECOND, CoordinationContract
-from tests.servers import RedisServer
+from tests.database_servers import RedisServer
 
 
 class TestMemoryCoordination(CoordinationContract):

@@ -16,7 +16,7 @@ from routewright.cli import main
 from routewright.errors import NoProviders, ProviderFault
 from routewright.protocols import DiscoveringProvider
 from tests.backends.proxy_server import ProxyServer
-from tests.local_servers import LLAMACPP, LMSTUDIO, SHOWN, VLLM, LocalServer, ollama
+from tests.model_servers import LLAMACPP, LMSTUDIO, SHOWN, VLLM, LocalServer, ollama
 
 pytestmark = pytest.mark.anyio
 FREE = Pricing(0.0, 0.0)

@@ -16,8 +16,8 @@ from routewright.errors import ContentRefused, NoCandidates, ValidationFailed
 from routewright.wire import Availability, Model
 from tests.upstream import of_json
 
-from .asking import call, written
 from .openai_server import OpenAIServer, delta, events, whole
+from .provider_calls import call, written
 from .vendors import BAD_ADDRESSES, KEY, PASSWORD
 
 RESOURCE = "https://my-resource.openai.azure.com"

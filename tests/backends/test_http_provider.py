@@ -40,7 +40,8 @@ from tests.upstream import Answer, Cut, Gate, Request, Upstream, of_json
 
 from . import anthropic_server as anthropic
 from . import gemini_server as gemini
-from .asking import (
+from .conversations import calls, conversations, scraps
+from .provider_calls import (
     EVENTS,
     JSON,
     AtOnce,
@@ -55,7 +56,6 @@ from .asking import (
     without_signs_of_life,
     written,
 )
-from .conversations import calls, conversations, scraps
 from .vendors import BAD_ADDRESSES, KEY, OPENAI, PASSWORD, TEXT, USAGE, VENDORS, Vendor
 
 pytestmark = pytest.mark.anyio

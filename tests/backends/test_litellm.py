@@ -39,9 +39,9 @@ from routewright.wire import (
 from routewright.wire.account import Secret
 from tests.upstream import Cut, of_json
 
-from . import asking
-from .asking import chunks_of, fault_of
+from . import provider_calls
 from .openai_server import USAGE, OpenAIServer, delta, echo, events
+from .provider_calls import chunks_of, fault_of
 
 pytestmark = pytest.mark.anyio
 HOME = "routewright.backends.providers.litellm"
@@ -51,7 +51,7 @@ PROMPT = "my secret prompt"
 DIALS = ["reasoning_effort", "thinking", "parallel_tool_calls", "service_tier", "verbosity"]
 ASKED_FOR = ("parallel_tool_calls", "reasoning_tokens", "flex", "priority", "verbosity")
 DEADLINE = FakeClock().monotonic() + 7.0
-call = partial(asking.call, PROMPT, model="acme/m", deadline=DEADLINE)
+call = partial(provider_calls.call, PROMPT, model="acme/m", deadline=DEADLINE)
 WHOLE = {
     "choices": [{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12},
@@ -182,7 +182,7 @@ def test_it_fits_the_protocols(package: StandIn) -> None:
 async def test_a_call_has_no_retries_and_the_deadline_as_its_timeout(package: StandIn) -> None:
     provider = made("amazon-bedrock", vendor="bedrock", api_key=KEY, options={"aws_region_name": "eu-west-1"})
     tools = [Tool(name="f", parameters={"type": "object"})]
-    upstream = asking.call(
+    upstream = provider_calls.call(
         Message("developer", "be brief"), Message("user", "hi"), model="amazon-bedrock/amazon.nova-pro-v1:0",
         params=Params(temperature=0.5, seed=4.0, stop=["a"]), tools=tools, max_output_tokens=50, deadline=DEADLINE,
         tool_choice=NamedToolChoice(FunctionName("f")), stream=False,
@@ -405,7 +405,7 @@ async def real(server: OpenAIServer, anyio_backend: str) -> AsyncIterator[Any]:
 @pytest.mark.filterwarnings("ignore")
 async def test_the_real_package_behaves_like_its_stand_in(server: OpenAIServer, real: Any) -> None:
     def asked(**rest: Any) -> UpstreamCall:
-        return asking.call("abc", model="acme/m", deadline=SystemClock().monotonic() + 30.0, **rest)
+        return provider_calls.call("abc", model="acme/m", deadline=SystemClock().monotonic() + 30.0, **rest)
 
     assert await chunks_of(real, asked(stream=False)) == [Delta("abc"), Usage(9, 3), Finish("stop")]
     streamed = await chunks_of(real, asked())
@@ -425,7 +425,7 @@ async def test_the_real_package_behaves_like_its_stand_in(server: OpenAIServer, 
 
 async def test_extra_fields_are_never_arguments_of_litellm(package: StandIn) -> None:
     extra: dict[str, dict[str, Any]] = {"acme": {"api_base": "http://evil", "top_k": 3}, "other": {"top_k": 4}}
-    await chunks_of(made(), asking.call("hi", model="acme/m", params=Params(extra=extra), stream=False))
+    await chunks_of(made(), provider_calls.call("hi", model="acme/m", params=Params(extra=extra), stream=False))
     (asked,) = package.calls
     assert "api_base" not in asked
     assert asked["extra_body"] == {"api_base": "http://evil", "top_k": 3}

@@ -12,7 +12,7 @@ import pytest
 from routewright.backends.tools.monty_sandbox import MontySandbox
 from routewright.protocols import CodeSandbox, ToolFailed
 
-from .escapes import ESCAPES, SECRET, Outside
+from .sandbox_escapes import ESCAPES, SECRET, Outside
 
 pytestmark = pytest.mark.anyio
 TIMEOUT_S = 5.0

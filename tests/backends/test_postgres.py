@@ -27,7 +27,7 @@ from tests.contracts.storage.samples import Till, make_account, make_key, make_t
 from tests.contracts.storage.settlement import Accounting, Idempotency, Settling
 from tests.contracts.storage.suites import BooksContract, StorageContract
 from tests.contracts.storage.walk import walk
-from tests.servers import PostgresServer
+from tests.database_servers import PostgresServer
 
 from .databases import new_store
 
@@ -77,7 +77,7 @@ class InDatabase(AccountsSuite):
 
 @pytest.mark.usefixtures("warm_connections")
 class TestPostgresAccounts(InDatabase, Windows, Budgets, Queues, Settling, Idempotency, Accounting, Owners):
-    """``AccountsContract`` without ``Histories``: those of ``test_postgres_rules.py`` compare more."""
+    """``AccountsContract`` without ``Histories``: those of ``test_postgres_functions.py`` compare more."""
 
 
 def test_two_accounts_never_see_each_others_rows(postgres: str, full: bool) -> None:

@@ -14,7 +14,7 @@ from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import VERSION, check, create
 from routewright.cli import main
 from routewright.wire import Ask, Caller
-from tests.servers import PostgresServer
+from tests.database_servers import PostgresServer
 
 from .databases import new_schema
 from .test_postgres_schema import ROOT, run

@@ -24,7 +24,7 @@ from routewright.backends.storage.postgres.schema import create
 from routewright.errors import StorageUnavailable, StorageVersion
 from routewright.wire import CachedAnswer, CacheEntry, CacheMatch, CacheSelection, Observation
 from tests.contracts.cache import NORTH, PARTITION, key_of, make_entry
-from tests.servers import PostgresServer, need
+from tests.database_servers import PostgresServer, need
 
 from .shared_caches import ALL, SharedContract, get, near, put
 

@@ -20,7 +20,7 @@ from routewright.errors import StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.wire import Notice
 from tests.contracts.coordination import FIRST, SECOND, CoordinationContract
-from tests.servers import PostgresServer, need
+from tests.database_servers import PostgresServer, need
 
 pytestmark = pytest.mark.anyio
 SAYS = """

@@ -19,7 +19,7 @@ from routewright.backends.storage.postgres.schema import check, create
 from routewright.cli import main
 from routewright.errors import IdempotencyKeyReused, StorageVersion
 from routewright.wire import Ask, Caller
-from tests.servers import PostgresServer
+from tests.database_servers import PostgresServer
 
 from .databases import new_schema
 from .test_postgres_schema import ROOT, run

@@ -37,8 +37,8 @@ from routewright.wire import (
     UsageCounts,
 )
 from tests.contracts.storage.samples import PURSES, Till, make_ask, make_facts, make_row, make_trace
+from tests.database_servers import HOST, PgBouncer, PostgresServer, at_port, need
 from tests.fault_proxy import FaultProxy
-from tests.servers import HOST, PgBouncer, PostgresServer, at_port, need
 
 from .databases import empty_store, new_store
 from .processes import run

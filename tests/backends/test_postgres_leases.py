@@ -13,7 +13,7 @@ from routewright.backends.storage.postgres import PostgresStorage
 from routewright.errors import RateLimited
 from routewright.wire import RateLimits
 from tests.contracts.storage.samples import Till, make_row
-from tests.servers import PostgresServer
+from tests.database_servers import PostgresServer
 
 from .databases import new_store
 

@@ -20,7 +20,7 @@ from routewright.backends.storage.postgres.connections import Address
 from routewright.backends.storage.postgres.schema import create
 from routewright.wire import WINDOW_S, RateLimits, Stands, UsageCounts
 from tests.contracts.storage.samples import AT, MONTH
-from tests.servers import PostgresServer
+from tests.database_servers import PostgresServer
 
 from .accounts_child import DAY, KEYS
 from .test_accounts_processes import LEASE, SLOTS, Crew, Patron, set_up

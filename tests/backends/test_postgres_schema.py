@@ -23,7 +23,7 @@ from routewright.cli import main
 from routewright.errors import RouterError, StorageCorrupt, StorageUnavailable, StorageVersion, ValidationFailed
 from routewright.wire import Replay
 from tests.contracts.storage.samples import PURSES, RUN, Till, make_row
-from tests.servers import PostgresServer
+from tests.database_servers import PostgresServer
 
 from .databases import new_schema
 

@@ -40,9 +40,9 @@ from routewright.wire import (
 )
 from tests.contracts.storage.samples import ROLLUP_KEYS, decision_input, make_trace, random_trace
 
-from .contents import assert_sound
-from .power import Disk, Event, Files, Name, Sync, SyncNames, fill
-from .power import Write as Written
+from .disk import Disk, Event, Files, Name, Sync, SyncNames, fill
+from .disk import Write as Written
+from .store_audit import assert_sound
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the names of files are synced as Linux does")
 

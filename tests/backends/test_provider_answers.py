@@ -28,10 +28,10 @@ from tests.upstream import Answer, of_json
 from . import anthropic_server as anthropic
 from . import gemini_server as google
 from .anthropic_server import events_of, message, said, sse, thought, used
-from .asking import all_from, bytes_of, call, came_from, outcome, read_streamed, summary_of
 from .conversations import names, objects
 from .gemini_server import called, checked, generated
 from .openai_server import USAGE, delta, events, whole
+from .provider_calls import all_from, bytes_of, call, came_from, outcome, read_streamed, summary_of
 
 TOLD = Usage(9, 3)
 SILENT = {"role": "assistant", "content": None}

@@ -13,7 +13,7 @@ from routewright.backends.providers.openai import Completion
 from routewright.errors import ProviderFault
 from tests.tables import table
 
-from .asking import call, came_from, kind_of, read_streamed
+from .provider_calls import call, came_from, kind_of, read_streamed
 from .vendors import KEY, VENDORS
 
 BY_NAME = {vendor.name: vendor for vendor in VENDORS}

@@ -43,8 +43,8 @@ from routewright.wire import (
 )
 from tests.tables import table
 
-from .asking import body_for, call, written
 from .conversations import calls, conversations
+from .provider_calls import body_for, call, written
 from .vendors import ANTHROPIC, GEMINI, KEY, OPENAI, VENDORS, Vendor
 
 HAIKU = Model(id="anthropic/claude-haiku-4-5", max_output_tokens=64_000)

@@ -25,7 +25,7 @@ from routewright.protocols import Transport
 from tests.tables import table
 from tests.upstream import Answer, Gate, Request, Upstream
 
-from .asking import call, chunks_of
+from .provider_calls import call, chunks_of
 from .proxy_server import ProxyServer
 from .vendors import KEY, PASSWORD, Vendor
 

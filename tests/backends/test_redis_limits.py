@@ -22,7 +22,7 @@ from routewright.backends.coordination.redis import UNITS, RedisCoordination
 from routewright.errors import InternalError, RateLimited, StorageUnavailable, ValidationFailed
 from routewright.wire import RateLimits, Taken, Takes
 from tests.contracts.storage.threads import Meet, run_in_threads
-from tests.servers import RedisServer
+from tests.database_servers import RedisServer
 
 from .redis_child import KEY_REQUESTS, LEASE_S, PATIENCE_S, REQUESTS, SLOTS, TOKENS, WINDOW_S, takes, until_taken
 

@@ -23,9 +23,9 @@ from routewright.errors import RouterError, StorageUnavailable, ValidationFailed
 from routewright.storage import open_cache, open_coordination
 from routewright.wire import CacheSelection, Notice, RateLimits, Takes
 from tests.contracts.cache import key_of, make_entry
+from tests.database_servers import HOST, RedisServer, at_port, find, free_port
+from tests.database_servers import Server as Started
 from tests.fault_proxy import FaultProxy
-from tests.servers import HOST, RedisServer, at_port, find, free_port
-from tests.servers import Server as Started
 
 from .redis_child import until_taken
 

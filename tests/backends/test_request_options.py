@@ -47,7 +47,7 @@ from tests.tables import table
 from . import anthropic_server as anthropic
 from . import gemini_server as gemini
 from . import openai_server as openai
-from .asking import call
+from .provider_calls import call
 
 CAP = 4000
 BOUND = 2048

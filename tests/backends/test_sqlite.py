@@ -59,9 +59,9 @@ from routewright.wire import (
 )
 from tests.contracts.storage.samples import make_trace
 
+from .faulty_connection import Watched
 from .processes import run, running
 from .test_snapshot_chain import health_chain
-from .watched import Watched
 
 pytestmark = pytest.mark.anyio
 

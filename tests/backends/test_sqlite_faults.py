@@ -43,9 +43,9 @@ from routewright.wire import (
 )
 from tests.contracts.storage.samples import make_trace, spans_of_each_kind
 
-from .contents import assert_sound, refusal_of
+from .faulty_connection import Failing
 from .processes import run, running
-from .watched import Failing
+from .store_audit import assert_sound, refusal_of
 
 pytestmark = pytest.mark.anyio
 

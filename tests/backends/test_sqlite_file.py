@@ -28,7 +28,7 @@ from routewright.errors import (
 from routewright.wire import DeleteTraces, PutAccount, PutKey, PutTrace, RevokeKey, TraceById, TraceItems, Traces
 from tests.contracts.storage.samples import AT, make_account, make_key, make_trace, spans_of_each_kind
 
-from .contents import assert_sound, refusal_of
+from .store_audit import assert_sound, refusal_of
 
 pytestmark = pytest.mark.anyio
 

@@ -54,7 +54,7 @@ from tests.contracts.storage.samples import AT, ledger_sums, make_account, make_
 from tests.contracts.storage.suites import BooksContract, StorageContract
 from tests.contracts.storage.walk import walk
 
-from .places import empty_store
+from .account_storages import empty_store
 from .statements import Statements
 
 pytestmark = pytest.mark.anyio

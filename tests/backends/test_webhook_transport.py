@@ -22,7 +22,7 @@ from routewright.backends.transport import webhooks
 from routewright.backends.transport.webhooks import AiohttpWebhooks
 from routewright.protocols import WebhookTransport
 
-from .webhook_net import OK, Connection, Lookup, Net, receiving, stand_between
+from .webhook_network import OK, Connection, Lookup, Net, receiving, stand_between
 
 pytestmark = pytest.mark.anyio
 

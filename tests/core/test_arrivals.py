@@ -13,8 +13,8 @@ from routewright.errors import RateLimited
 from routewright.wire import Ask, Caller, RateLimits
 from tests.contracts.storage.samples import make_key
 
-from .arrivals import ARRIVALS, FIRST, Arrivals, Crowd, limits_of, told
-from .ledgers import LEASE_S, Ledger
+from .account_state import LEASE_S, Ledger
+from .rate_limit_model import ARRIVALS, FIRST, Arrivals, Crowd, limits_of, told
 
 
 class StateGate:

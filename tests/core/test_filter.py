@@ -34,7 +34,7 @@ from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Environment, FilterOp, Selection, Term, TraceItem, TraceKind, TraceStatus
 from tests.tables import table
 
-from .traces import USUAL
+from .trace_fields import USUAL
 
 OPS: tuple[FilterOp, ...] = get_args(FilterOp)
 EQUALITY: tuple[FilterOp, ...] = ("=", "!=")

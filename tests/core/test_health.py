@@ -29,8 +29,8 @@ from routewright._core.routing.pool import Pool
 from routewright.wire import HealthSnapshot, Model, ModelHealth, Pricing, Usage
 from tests.tables import table
 
+from .boards import random_health
 from .pools import board
-from .worlds import random_health
 
 ONE = Model(id="a/one", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000, ttft_s=1.0)
 TWO = Model(id="b/two", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000, ttft_s=1.0)

@@ -17,7 +17,7 @@ from routewright.errors import IdempotencyKeyReused
 from routewright.wire import Claim, Replay
 from tests.tables import table
 
-from .ledgers import Paper
+from .account_state import Paper
 
 NUMBERS = (
     st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from((0, -0.0, 0.0))

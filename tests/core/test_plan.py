@@ -27,7 +27,7 @@ from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, TokenBounds
 from tests.tables import table
 
-from .worlds import TODAY, after_publication, random_health, random_input, random_pool, recompiled
+from .boards import TODAY, after_publication, random_health, random_input, random_pool, recompiled
 
 SIZES = (50, 160, 1_000)
 

@@ -23,7 +23,7 @@ from routewright._core.routing.logarithms import size_class
 from routewright._core.routing.pool import Pool
 from routewright.errors import NoCandidates
 
-from .worlds import after_publication, random_input, random_pool
+from .boards import after_publication, random_input, random_pool
 
 ROOT = Path(__file__).parents[2]
 AGAIN = "import sys; from tests.core.test_replay import replay; replay(sys.stdin.buffer.read())"

@@ -51,7 +51,7 @@ from routewright.wire import (
 )
 from tests.tables import table
 
-from .traces import USUAL
+from .trace_fields import USUAL
 
 KEYS = ("team", "x.y")
 Window = dict[str, Any]

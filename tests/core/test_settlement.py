@@ -23,7 +23,7 @@ from tests.contracts.storage.samples import (
     make_row,
 )
 
-from .ledgers import Ledger, by_key, full, one
+from .account_state import Ledger, by_key, full, one
 
 LONG = RunLimit("r", 10_000)
 

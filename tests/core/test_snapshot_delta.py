@@ -1,119 +1,64 @@
-"""Traces from outside: accepted values are counted, stored and read back; others are refused by field name."""
+"""Changes between health snapshots: they produce the next snapshot and contain nothing unchanged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import inf, nan
-from typing import Any
+from itertools import pairwise
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.analytics.rollup import Rollups
-from routewright._core.snapshot_delta import checked_trace
-from routewright.errors import ValidationFailed
-from routewright.wire import CacheSpan, Span, Tokens, Trace
-from tests.contracts.storage.samples import decision_span, make_trace, model_span, spans_of_each_kind
-from tests.tables import table
+from routewright._core.snapshot_delta import HealthChange, change, changed
+from routewright.wire import HealthSnapshot, ModelHealth
 
-FULL = make_trace(
-    1,
-    spans=[*spans_of_each_kind(), model_span("a/one", ttft_ms=2.0)],
-    cost_range_usd=(0.01, 0.02),
-    metadata={"deep": [{"number": 1.5, "whole": 2**70}]},
-)
-Place = tuple[str | int, ...]
-
-
-def numbers(plain: Any, place: Place = ()) -> Iterator[Place]:
-    """Where numbers stand."""
-    inner = plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, (list, tuple)) else ()
-    for name, held in inner:
-        yield from numbers(held, (*place, name))
-    if isinstance(plain, (int, float)) and not isinstance(plain, bool):
-        yield place
+NUMBERS = st.none() | st.integers(0, 3)
+HEALTH = st.builds(
+    ModelHealth,
+    stability=st.integers(899, 902),
+    ttft_ms=NUMBERS,
+    us_per_token=NUMBERS,
+    ttft_p95_ms=NUMBERS,
+    latency_p50_ms=NUMBERS,
+    latency_p95_ms=NUMBERS,
+    output_tokens=NUMBERS,
+    output_p90=NUMBERS,
+    open=st.booleans(),
+    probe_at_ms=NUMBERS,
+) | st.just(ModelHealth())
+MODELS = st.dictionaries(st.sampled_from(["a/one", "a/two", "b/one", ""]) | st.text(max_size=1), HEALTH, max_size=4)
+SNAPSHOTS = st.builds(HealthSnapshot, st.sampled_from(["hs_1", "hs_2"]), MODELS)
 
 
-def changed(place: Place, number: float) -> Trace:
-    """The full trace with this number there, whatever the types say."""
-    plain = held = msgspec.json.decode(msgspec.json.encode(FULL))
-    for name in place[:-1]:
-        held = held[name]
-    held[place[-1]] = number
-    return msgspec.convert(plain, Trace)
+@given(SNAPSHOTS, SNAPSHOTS)
+def test_applying_a_change_gives_the_other_snapshot(before: HealthSnapshot, after: HealthSnapshot) -> None:
+    assert changed(before, change(before, after), after.id) == after
 
 
-PLACES = list(numbers(msgspec.json.decode(msgspec.json.encode(FULL))))
-ODD = [nan, inf, -inf, -1.0, 1e300, 1e21, 2.0**63, 1e12, 0.5, 0.0]
-WHOLE = [-1, 2**53, 2**63, 2**64, 10**400, 0, 7]
+@given(SNAPSHOTS, st.dictionaries(st.sampled_from(["a/one", "c/new"]), st.none() | HEALTH))
+def test_a_change_holds_only_differences(before: HealthSnapshot, new: dict[str, ModelHealth | None]) -> None:
+    models = {name: health for name, health in (before.models | new).items() if health is not None}
+    found = change(before, HealthSnapshot("hs_3", models))
+    other = {name for name, health in new.items() if health not in (None, before.models.get(name))}
+    assert found.models == {name: models[name] for name in other}
+    assert sorted(found.gone) == sorted(name for name in new if new[name] is None and name in before.models)
 
 
-@given(st.sampled_from(PLACES), st.sampled_from([*ODD, *WHOLE]))
-def test_any_number_in_a_trace_is_refused_or_stored_and_counted(place: Place, number: float) -> None:
-    try:
-        trace = changed(place, number)
-    except msgspec.ValidationError:
-        return  # of another type
-    try:
-        taken = checked_trace(trace)
-    except ValidationFailed as error:
-        (problem,) = error.problems
-        assert problem.path.startswith(f"trace.{place[0]}")
-        return
-    assert msgspec.json.decode(msgspec.json.encode(taken), type=Trace) == taken == trace
-    counted = Rollups()
-    counted.add(taken)
-    for rows in (counted.usage, counted.cache, counted.fallback):
-        assert all(abs(amount) < 2**53 for sums in rows.values() for amount in sums)
+@given(SNAPSHOTS)
+def test_equal_snapshots_have_an_empty_change(snapshot: HealthSnapshot) -> None:
+    assert change(snapshot, HealthSnapshot("hs_3", dict(snapshot.models))) == HealthChange()
 
 
-def cache_span(**given_: Any) -> Span:
-    return CacheSpan(id=2, name="cache", start_ms=0.0, hit=True, **given_)
+@given(SNAPSHOTS, SNAPSHOTS)
+def test_snapshots_are_not_modified(before: HealthSnapshot, after: HealthSnapshot) -> None:
+    copies = msgspec.json.encode((before, after))
+    changed(before, change(before, after), after.id).models["more"] = ModelHealth()
+    assert msgspec.json.encode((before, after)) == copies
 
 
-@table(
-    ("path", "trace"),
-    [
-        ("trace.cost_range_usd[1]", make_trace(1, cost_range_usd=(0.0, nan))),
-        ("trace.tokens.cached", make_trace(1, tokens=Tokens(1, 2, -3))),
-        ("trace.decision_input.budget_nanos", make_trace(1, decision_input=msgspec.structs.replace(
-            make_trace(1).decision_input, budget_nanos=10**400))),  # type: ignore[type-var]
-        ("trace.spans[0].saved_usd", make_trace(1, spans=[cache_span(saved_usd=nan)])),
-        ("trace.spans[0].saved_usd", make_trace(1, spans=[cache_span(saved_usd=1e7)])),
-        ("trace.spans[0].age_s", make_trace(1, spans=[cache_span(age_s=inf)])),
-        ("trace.spans[0].age_s", make_trace(1, spans=[cache_span(age_s=1e10)])),
-        ("trace.spans[0].similarity", make_trace(1, spans=[cache_span(similarity=nan)])),
-        ("trace.spans[1].cost_usd", make_trace(1, spans=[decision_span(), model_span("a/one", cost_usd=-0.1)])),
-        ("trace.spans[0].cost_range_usd[0]", make_trace(1, spans=[model_span("a/one", cost_range_usd=(-1.0, 1.0))])),
-        ("trace.spans[0].tokens.output", make_trace(1, spans=[model_span("a/one", tokens=Tokens(1, 10**13))])),
-        ("trace.spans[0].latency_ms", make_trace(1, spans=[model_span("a/one", latency_ms=inf)])),
-        ("trace.spans[0].ttft_ms", make_trace(1, spans=[model_span("a/one", ttft_ms=-1.0)])),
-        ("trace.spans[0].start_ms", make_trace(1, spans=[model_span("a/one", start_ms=nan)])),
-        ("trace.spans[0].duration_ms", make_trace(1, spans=[model_span("a/one", duration_ms=1e13)])),
-        ("trace.spans[0].attempt", make_trace(1, spans=[model_span("a/one", attempt=10**400)])),
-        ("trace.error", make_trace(1, error="\ud800")),
-        ("trace.spans[0].finish_reason", make_trace(1, spans=[model_span("a/one", finish_reason="\ud800")])),
-    ],
-)  # fmt: skip
-def test_a_trace_that_cannot_be_stored_is_refused_with_the_path(path: str, trace: Trace) -> None:
-    with pytest.raises(ValidationFailed) as refused:
-        checked_trace(trace)
-    assert [problem.path for problem in refused.value.problems] == [path]
-
-
-def test_at_most_twenty_problems_are_listed() -> None:
-    with pytest.raises(ValidationFailed) as refused:
-        checked_trace(make_trace(1, spans=[cache_span(saved_usd=nan)] * 100))
-    assert len(refused.value.problems) == 20
-
-
-def test_the_largest_accepted_amounts_are_counted_exactly() -> None:
-    spans = [cache_span(saved_usd=1e6, age_s=1e9), model_span("a/one", cost_usd=1e6, cost_range_usd=(0.0, 1e6))]
-    tokens = Tokens(10**12, 10**12, 10**12)
-    trace = make_trace(1, spans=spans, cost_usd=1e6, charged_usd=1e6, duration_ms=1e12, tokens=tokens)
-    counted = Rollups()
-    counted.add(checked_trace(trace))
-    assert [*counted.usage.values()] == [[1, 0, 10**15, 10**15, 10**12, 10**12, 10**12]]
-    assert [*counted.cache.values()] == [[1, 10**15]]
+@given(st.lists(SNAPSHOTS, min_size=1, max_size=8))
+def test_a_stored_chain_of_changes_leads_to_the_last_snapshot(snapshots: list[HealthSnapshot]) -> None:
+    found = snapshots[0]
+    for before, after in pairwise(snapshots):
+        stored = msgspec.json.encode(change(before, after))
+        found = changed(found, msgspec.json.decode(stored, type=HealthChange), after.id)
+    assert found == snapshots[-1]

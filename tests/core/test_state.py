@@ -49,7 +49,7 @@ from tests.contracts.storage.samples import (
     make_row,
 )
 
-from .ledgers import LEASE_S, Ledger, by_key, full, one, seen
+from .account_state import LEASE_S, Ledger, by_key, full, one, seen
 
 # Which purses
 

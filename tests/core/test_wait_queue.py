@@ -18,7 +18,7 @@ from routewright.wire import Ask, Caller, Grant, Replay, Short
 from tests.contracts.storage.samples import MONTH, RUN, make_ask, make_row
 from tests.tables import table
 
-from .ledgers import Ledger, one
+from .account_state import Ledger, one
 
 ACCOUNT = ("acme", "account")
 KEY = scope_of(Caller("acme"), "i")

@@ -27,8 +27,8 @@ from routewright._core.routing.logarithms import MOST_STEPS, RATIOS, scaled
 from routewright._core.routing.scoring import WEIGHTS, Ranking, RequestClass
 from routewright.wire import Model, ModelHealth, Pricing, Usage
 
+from .boards import random_input
 from .pools import board
-from .worlds import random_input
 
 IDS = "alpha/one", "beta/two", "gamma/three"
 MODELS = [

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from .support import to_close
+from .scripted_router import to_close
 
 
 @pytest.fixture

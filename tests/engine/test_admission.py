@@ -53,8 +53,8 @@ from routewright.wire import (
     Write,
 )
 
-from .bank import ACME, ANSWER, AT, CAP, COST, ONE, Bank, account, key
-from .behind import Behind
+from .account_router import ACME, ANSWER, AT, CAP, COST, ONE, Bank, account, key
+from .faulty_storage import Behind
 
 pytestmark = pytest.mark.anyio
 

@@ -49,8 +49,8 @@ from routewright.wire import Tool as Declaration
 from tests.billing import skip_days
 from tests.tables import table
 
-from .behind import Behind
-from .support import to_close
+from .faulty_storage import Behind
+from .scripted_router import to_close
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("closing")]
 ABLE: dict[str, Any] = {"structured_output": True, "modalities": ("text", "tool"), "context_window": 100_000}

@@ -34,7 +34,7 @@ from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import UpstreamCall
 from tests.tables import table
 
-from .support import House, traces_in
+from .scripted_router import House, traces_in
 
 pytestmark = pytest.mark.anyio
 

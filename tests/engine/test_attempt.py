@@ -31,7 +31,7 @@ from routewright.wire import (
     Usage,
 )
 
-from .support import GOOD, SPARE, Ask, House, both_ways, on_one_loop, plain, said
+from .scripted_router import GOOD, SPARE, Ask, House, both_ways, on_one_loop, plain, said
 
 pytestmark = pytest.mark.anyio
 

@@ -26,7 +26,7 @@ from routewright.errors import ContentRefused, RouterTimeoutError, UpstreamFaile
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import Delta, FallbackDict, Finish, ModelSpan, PolicyWeights, UpstreamCall, Usage
 
-from .support import GOOD, SPARE, House, said
+from .scripted_router import GOOD, SPARE, House, said
 
 pytestmark = pytest.mark.anyio
 

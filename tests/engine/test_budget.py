@@ -31,7 +31,7 @@ from routewright.wire import (
     Usage,
 )
 
-from .support import GOOD, House, said, traces_in
+from .scripted_router import GOOD, House, said, traces_in
 
 pytestmark = pytest.mark.anyio
 

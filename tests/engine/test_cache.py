@@ -53,10 +53,10 @@ from routewright.wire import (
     Usage,
 )
 
-from .bank import ACME, ANSWER, CAP, COST, Bank, account
-from .support import GOOD as PLAIN
-from .support import SPARE
-from .test_cancel_everywhere import CancelAt
+from .account_router import ACME, ANSWER, CAP, COST, Bank, account
+from .scripted_router import GOOD as PLAIN
+from .scripted_router import SPARE
+from .test_cancellation_points import CancelAt
 
 pytestmark = pytest.mark.anyio
 GOOD = replace(PLAIN, modalities=("text", "image", "tool"), structured_output=True)

@@ -12,7 +12,7 @@ from routewright.cache import CacheSettings, MemoryCache
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import CacheOpts, CacheSpan, Caller, UpstreamCall
 
-from .support import GOOD
+from .scripted_router import GOOD
 
 pytestmark = pytest.mark.anyio
 A, B, A_IN_SANDBOX = Caller("a"), Caller("b"), Caller("a", environment="sandbox")

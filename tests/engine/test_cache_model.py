@@ -18,7 +18,7 @@ from routewright.cache import MemoryCache
 from routewright.testing import FakeClock
 from routewright.wire import CacheOpts, Delta, Finish, UpstreamCall, Usage
 
-from .support import GOOD
+from .scripted_router import GOOD
 
 pytestmark = pytest.mark.anyio
 QUESTIONS = "abc"

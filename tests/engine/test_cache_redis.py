@@ -14,7 +14,7 @@ from routewright import CallableProvider, Catalogue, Router, UpstreamCall
 from routewright.backends.cache.redis import RedisCache
 from routewright.errors import RouterError
 from routewright.wire import CacheEntry
-from tests.servers import RedisServer
+from tests.database_servers import RedisServer
 
 pytestmark = pytest.mark.anyio
 Answer = Callable[[UpstreamCall], Awaitable[str]]

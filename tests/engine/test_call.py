@@ -42,7 +42,7 @@ from routewright.wire import (
 )
 from tests.tables import table
 
-from .support import GOOD, SPARE, Ask, House, both_ways, said, streamed, traces_in
+from .scripted_router import GOOD, SPARE, Ask, House, both_ways, said, streamed, traces_in
 
 pytestmark = pytest.mark.anyio
 ANSWER = said(Delta("canary-answer"), Usage(10, 5), Finish("stop"))

@@ -62,7 +62,7 @@ from routewright.wire import (
     Written,
 )
 
-from .support import House, said
+from .scripted_router import House, said
 
 pytestmark = pytest.mark.anyio
 

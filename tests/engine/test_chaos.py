@@ -1,6 +1,6 @@
 """Every fault, plain and streamed, first and second in the chain, through a whole Router on virtual time.
 
-The expected outcomes are in ``matrix.py``, which is based on the fault table and the contract, not on the code.
+The expected outcomes are in ``chaos_matrix.py``, which is based on the fault table and the contract, not on the code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from routewright.errors import UpstreamFailed
 from routewright.testing import SCENARIOS
 from routewright.wire import FallbackSpan, FallbackTriggered, ModelSpan, OutputDelta, RouteEvent, RouteFallback
 
-from .matrix import ANSWER, GOOD, HEAVY, MODELS, NAMES, SPARE, TIMEOUT_S, Case, Pair, Position, Way, said_by
+from .chaos_matrix import ANSWER, GOOD, HEAVY, MODELS, NAMES, SPARE, TIMEOUT_S, Case, Pair, Position, Way, said_by
 
 pytestmark = pytest.mark.anyio
 PRICES = {model.id: model.pricing_per_1m for model in MODELS}

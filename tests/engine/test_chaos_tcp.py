@@ -14,9 +14,9 @@ from routewright.errors import ProviderFault
 from routewright.protocols import Provider
 from routewright.testing import SCENARIOS, FaultyServer, ScriptedProvider
 from routewright.wire import FaultKind, ModelSpan, RouteEvent, RouteFallback
-from tests.backends.test_faults import no_address
+from tests.backends.test_fault_scenarios import no_address
 
-from .matrix import ANSWER, GOOD, HEAVY, NAMES, SPARE, Case, Position, Way
+from .chaos_matrix import ANSWER, GOOD, HEAVY, NAMES, SPARE, Case, Position, Way
 
 pytestmark = pytest.mark.anyio
 SHORT = ExecutionLimits(first_token_s=0.2, idle_s=0.2)

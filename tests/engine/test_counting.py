@@ -25,7 +25,7 @@ from routewright import (
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS
 from routewright.errors import InternalError
 
-from .support import only_trace
+from .scripted_router import only_trace
 
 pytestmark = pytest.mark.anyio
 

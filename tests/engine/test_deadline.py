@@ -15,8 +15,8 @@ from routewright.testing import Pause
 from routewright.testing.provider import Line, Turn
 from routewright.wire import Delta, FaultKind, Finish, UpstreamCall, Usage
 
-from .matrix import HEAVY, NAMES, Pair
-from .support import House, said, traces_in
+from .chaos_matrix import HEAVY, NAMES, Pair
+from .scripted_router import House, said, traces_in
 
 pytestmark = pytest.mark.anyio
 

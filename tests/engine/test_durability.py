@@ -42,7 +42,7 @@ from routewright.wire import (
 from tests.contracts.storage.samples import make_trace
 from tests.tables import table
 
-from .support import said, to_close, traces_in
+from .scripted_router import said, to_close, traces_in
 from .test_trace_log import Waits
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("closing")]

@@ -28,7 +28,7 @@ from routewright.protocols import Clock
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import DecisionInput, Feature, Goal, HealthSnapshot, PriceChange, TokenBounds, Usage
 
-from .support import GOOD, SPARE, in_threads
+from .scripted_router import GOOD, SPARE, in_threads
 
 pytestmark = pytest.mark.anyio
 USAGE = Usage(40, 100)

@@ -46,7 +46,7 @@ from routewright.wire import (
 )
 from tests.tables import table
 
-from .support import GOOD, House, only_trace, said
+from .scripted_router import GOOD, House, only_trace, said
 
 pytestmark = pytest.mark.anyio
 

@@ -31,7 +31,7 @@ from routewright.wire import (
 )
 from tests.tables import table
 
-from .support import GOOD, SPARE, said
+from .scripted_router import GOOD, SPARE, said
 
 pytestmark = pytest.mark.anyio
 

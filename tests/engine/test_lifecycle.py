@@ -21,7 +21,7 @@ from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import UpstreamCall
 from tests.tables import table
 
-from .support import traces_in
+from .scripted_router import traces_in
 
 
 async def ask(router: Router) -> str:

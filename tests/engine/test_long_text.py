@@ -29,7 +29,7 @@ from routewright.errors import RouterTimeoutError
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import Redact, Redaction, Stage, Verdict
 
-from .support import House
+from .scripted_router import House
 
 pytestmark = pytest.mark.anyio
 

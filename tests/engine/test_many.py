@@ -50,7 +50,7 @@ from routewright.wire import (
     Verdict,
 )
 
-from .support import GOOD, House, on_one_loop, said, traces_in
+from .scripted_router import GOOD, House, on_one_loop, said, traces_in
 from .test_budget import Meter, Metered, Metering
 
 pytestmark = pytest.mark.anyio

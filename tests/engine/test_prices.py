@@ -45,7 +45,7 @@ from routewright.wire import (
 )
 from tests.tables import table
 
-from .support import GOOD, SPARE, House, said, traces_in
+from .scripted_router import GOOD, SPARE, House, said, traces_in
 
 pytestmark = pytest.mark.anyio
 

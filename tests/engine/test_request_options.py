@@ -31,7 +31,7 @@ from routewright.wire import (
     Usage,
 )
 
-from .support import House, said
+from .scripted_router import House, said
 
 pytestmark = pytest.mark.anyio
 

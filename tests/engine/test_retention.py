@@ -16,7 +16,7 @@ from routewright.testing import FakeClock
 from routewright.wire import PutTrace
 from tests.contracts.storage.samples import make_trace
 
-from .support import to_close, traces_in
+from .scripted_router import to_close, traces_in
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("closing")]
 

@@ -37,7 +37,7 @@ from routewright.wire import (
     Usage,
 )
 
-from .support import House, said, traces_in
+from .scripted_router import House, said, traces_in
 
 pytestmark = pytest.mark.anyio
 

@@ -32,7 +32,7 @@ from routewright.errors import NoProviders, NotFound, RouterTimeoutError, Upstre
 from routewright.wire import Availability, Budget, DecisionSpan, Delta, Finish, PolicyFallback, Usage
 from tests.tables import table
 
-from .support import House, traces_in
+from .scripted_router import House, traces_in
 
 pytestmark = pytest.mark.anyio
 

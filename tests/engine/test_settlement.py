@@ -46,9 +46,9 @@ from routewright.wire import (
     Write,
 )
 
-from .bank import ACME, ANSWER, CAP, COST, ONE, Bank, account
-from .behind import NOTHING, Behind, Look, Widen
-from .support import traces_in
+from .account_router import ACME, ANSWER, CAP, COST, ONE, Bank, account
+from .faulty_storage import NOTHING, Behind, Look, Widen
+from .scripted_router import traces_in
 
 pytestmark = pytest.mark.anyio
 

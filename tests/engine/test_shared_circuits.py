@@ -21,7 +21,7 @@ from routewright.protocols import Coordination, Storage
 from routewright.settings import ExecutionLimits
 from routewright.wire import CIRCUIT_TOPIC, Notice
 from tests.backends.databases import empty_store
-from tests.servers import PostgresServer, RedisServer
+from tests.database_servers import PostgresServer, RedisServer
 
 pytestmark = pytest.mark.anyio
 MODEL = MODELS[0].id

@@ -37,7 +37,7 @@ from tests.contracts.storage.accounts_model import AccountsWalk
 from tests.contracts.storage.admission import THREADS, Budgets, Windows
 from tests.contracts.storage.samples import Till, make_account, make_ask, make_facts
 from tests.contracts.storage.suites import AccountsContract
-from tests.servers import PostgresServer, RedisServer
+from tests.database_servers import PostgresServer, RedisServer
 
 pytestmark = pytest.mark.anyio
 

@@ -40,7 +40,7 @@ from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
 from routewright.wire import Chunk, ModelSpan, PolicyFallback, ToolDelta, Trace
 
-from .support import GOOD, SPARE, House
+from .scripted_router import GOOD, SPARE, House
 
 ANSWER: list[Chunk] = [Delta("Blue."), Usage(10, 5), Finish("stop")]
 OWN = Catalogue([GOOD, SPARE])

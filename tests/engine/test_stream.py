@@ -31,7 +31,7 @@ from routewright.wire import (
     Usage,
 )
 
-from .support import GOOD, SPARE, House, on_one_loop, said, streamed, traces_in
+from .scripted_router import GOOD, SPARE, House, on_one_loop, said, streamed, traces_in
 
 pytestmark = pytest.mark.anyio
 

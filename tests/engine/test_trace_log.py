@@ -48,7 +48,7 @@ from routewright.wire import (
 )
 from tests.tables import table
 
-from .support import Ask, House, both_ways, said, traces_in
+from .scripted_router import Ask, House, both_ways, said, traces_in
 
 pytestmark = pytest.mark.anyio
 

@@ -37,7 +37,7 @@ from routewright.wire import (
 )
 from tests.contracts.storage.samples import make_event
 
-from .support import on_one_loop
+from .scripted_router import on_one_loop
 
 pytestmark = pytest.mark.anyio
 

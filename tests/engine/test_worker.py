@@ -25,7 +25,7 @@ from routewright.backends.clock import SystemClock
 from routewright.errors import RouterClosed
 from routewright.testing.clock import FakeClock
 
-from .support import in_threads
+from .scripted_router import in_threads
 
 BACKENDS = ["asyncio", "trio"]
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")

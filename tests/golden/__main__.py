@@ -8,7 +8,7 @@ import re
 import sys
 from collections import Counter
 
-from . import store
+from . import recordings
 from .scripts import COUNT, is_still, script_of
 
 USAGE = """\
@@ -24,14 +24,14 @@ def main(arguments: list[str]) -> int:
     logging.getLogger("routewright").setLevel(logging.CRITICAL)
     match arguments:
         case ["record"]:
-            store.record()
+            recordings.record()
         case ["diff"]:
             return show_changes()
         case ["show", seed]:
-            shown = {"script": script_of(int(seed)), "outcome": store.outcome_of(int(seed))}
+            shown = {"script": script_of(int(seed)), "outcome": recordings.outcome_of(int(seed))}
             print(json.dumps(shown, indent=1))
         case ["coverage"]:
-            print("".join(f"{count:6} {name}\n" for name, count in store.coverage().items()), end="")
+            print("".join(f"{count:6} {name}\n" for name, count in recordings.coverage().items()), end="")
         case _:
             print(USAGE, end="")
             return 2
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 
 def show_changes() -> int:
     """Print the scripts that changed, and the paths in them, those of one shape together."""
-    changed = store.changes(range(COUNT))
+    changed = recordings.changes(range(COUNT))
     paths, samples = Counter[str](), dict[str, str]()
     for seed, places in changed.items():
         shapes = {re.sub(r"\[\d+\]", "[]", path): said for path, said in places}

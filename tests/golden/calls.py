@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from . import turns
-from .dice import Data, Dice
-from .house import GOALS, STRATEGIES
+from .randomness import Data, Dice
+from .router_data import GOALS, STRATEGIES
 
 LOOK = {
     "type": "function",

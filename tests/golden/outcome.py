@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
-from .dice import Data
-from .play import Outcome
+from .playback import Outcome
+from .randomness import Data
 
 ID = re.compile(
     r"\b(tr|req|evt|key|pol|own|cr|cor)_[0-9A-HJKMNP-TV-Z]{26}\b|\b(?:cat|hea|pos)_[0-9a-f]{26,32}\b"

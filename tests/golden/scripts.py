@@ -1,7 +1,7 @@
 """Random scripts, each made from its number alone, as plain data.
 
 In the even ones health stands still: nothing that a call shows can reach the decision of a later one. In the odd ones
-it moves. Nothing here knows the library; ``parts.py`` and ``play.py`` make its objects of what stands here.
+it moves. Nothing here knows the library; ``bench.py`` and ``playback.py`` make its objects of what stands here.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from . import turns
 from .calls import LOOK, call, pin, simple, spoil
-from .dice import Data, Dice
-from .house import BEST, account, execution, guardrail, model, plain_pool, policy, providers, steady, trouble
+from .randomness import Data, Dice
+from .router_data import BEST, account, execution, guardrail, model, plain_pool, policy, providers, steady, trouble
 
 COUNT = 3_000
 Script = Data

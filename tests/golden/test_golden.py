@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from . import store
+from . import recordings
 from .scripts import COUNT, script_of
 from .turns import CELLS, FAULTS
 
@@ -38,7 +38,7 @@ EXERCISED = {
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_script_ends_as_it_was_recorded(chunk: int, full: bool) -> None:
-    changed = store.changes(range(chunk, COUNT, CHUNKS if full else CHUNKS * IN_CI))
+    changed = recordings.changes(range(chunk, COUNT, CHUNKS if full else CHUNKS * IN_CI))
     assert not changed, _told(changed)
 
 
@@ -46,7 +46,7 @@ def test_every_script_ends_as_it_was_recorded(chunk: int, full: bool) -> None:
 def test_each_thing_is_exercised_by_several_scripts(kind: str) -> None:
     names = EXERCISED[kind]
     wanted = [f"{kind}: {name}" if kind else name for name in (names.split("|") if isinstance(names, str) else names)]
-    assert {name: count for name in wanted if (count := store.coverage().get(name, 0)) < LEAST} == {}
+    assert {name: count for name in wanted if (count := recordings.coverage().get(name, 0)) < LEAST} == {}
 
 
 def _told(changed: dict[int, list[tuple[str, str]]]) -> str:

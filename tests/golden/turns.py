@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .dice import Dice
+from .randomness import Dice
 
 Turn = list[list[Any]]
-"""Lines: ``[kind, *values]``, as ``play.line_of`` reads them."""
+"""Lines: ``[kind, *values]``, as ``bench.line_of`` reads them."""
 
 FOREVER_S = 100_000.0
 FAULTS = (

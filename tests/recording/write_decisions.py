@@ -39,7 +39,7 @@ from routewright.wire import (
     Strategy,
     TokenBounds,
 )
-from tests.test_old_decisions import CASES, SNAPSHOTS, opened, outcome
+from tests.test_decision_compatibility import CASES, SNAPSHOTS, opened, outcome
 
 SEED = 20261122
 TODAY = "2026-11-22"

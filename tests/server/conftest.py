@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .farm import Farm, farmed
+from .server_processes import Farm, farmed
 
 
 @pytest.fixture(scope="session")

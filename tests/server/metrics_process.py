@@ -10,7 +10,7 @@ from routewright import Router
 from routewright.server import create_admin, create_app
 from routewright.server.metrics import Metrics
 
-from .asking import ask
+from .asgi_request import ask
 
 
 def main() -> None:

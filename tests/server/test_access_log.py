@@ -16,8 +16,8 @@ from routewright.server.access_log import LONGEST_ADDRESS
 from routewright.server.errors import Refusal, refuse
 from routewright.server.routes import ENDPOINTS
 
-from .asking import ask
-from .serving import HELLO, Site
+from .asgi_request import ask
+from .uvicorn_server import HELLO, Site
 
 pytestmark = pytest.mark.anyio
 

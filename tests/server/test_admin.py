@@ -27,8 +27,8 @@ from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import DeleteResults, PutTrace
 from tests.tables import table
 
-from .asking import ask
-from .serving import served
+from .asgi_request import ask
+from .uvicorn_server import served
 
 pytestmark = pytest.mark.anyio
 
@@ -279,7 +279,7 @@ import sys; sys.modules["prometheus_client"] = None
 import anyio
 from routewright import Router
 from routewright.server import create_admin
-from tests.server.asking import ask
+from tests.server.asgi_request import ask
 admin = create_admin(Router.sandbox())
 for path in ("/metrics", "/readyz"):
     told = anyio.run(ask, admin, path)

@@ -20,8 +20,8 @@ from routewright import RateLimits, SqliteStorage
 from routewright.errors import StorageUnavailable
 from routewright.wire import Events, LedgerRow, LedgerRows, Trace, Traces
 
-from .farm import WORKERS, Farm, farmed
-from .serving import PATIENCE_S, bearer
+from .server_processes import WORKERS, Farm, farmed
+from .uvicorn_server import PATIENCE_S, bearer
 from .worker_child import CALL_NANOS
 
 ROUNDS = 3

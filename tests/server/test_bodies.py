@@ -24,7 +24,7 @@ from routewright.server.bodies import UNCOUNTED_BYTES, Bodies, _holds_more
 from routewright.server.exchange import Exchange
 from routewright.testing import FakeClock
 
-from .wire import Client, ask, scope_of
+from .asgi_client import Client, ask, scope_of
 
 pytestmark = pytest.mark.anyio
 

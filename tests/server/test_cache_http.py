@@ -23,8 +23,8 @@ from routewright.serve.plan import CommandOptions, Plan
 from routewright.serve.prepare import begin, plan_of, prepare
 from routewright.server.metrics import Metrics
 
-from .described import DOCUMENT
-from .serving import Site
+from .openapi_document import DOCUMENT
+from .uvicorn_server import Site
 
 SKY = "Why is the sky blue?"
 BLUE = "Blue light scatters more.\nÜber allem: 蓝 — the sky is blue."

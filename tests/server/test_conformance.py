@@ -20,7 +20,7 @@ from routewright.testing.provider import Pause, Turn
 from routewright.wire import Delta, Finish, PolicyGuardrail, Pricing, Scope, ToolDelta, UpstreamCall, Usage
 from tests.tables import table
 
-from .serving import HELLO, Site, bearer
+from .uvicorn_server import HELLO, Site, bearer
 
 CRANKY, STEADY = "maker/cranky", "other/steady"
 PRICES = Pricing(input_usd=1.0, output_usd=2.0)

@@ -13,7 +13,7 @@ from routewright.server import create_app
 from routewright.server.app import EXPOSED
 from tests.tables import table
 
-from .asking import Told, ask
+from .asgi_request import Told, ask
 
 pytestmark = pytest.mark.anyio
 

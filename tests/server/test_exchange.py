@@ -15,8 +15,8 @@ from routewright.server import HttpLimits, create_app
 from routewright.server.app import App
 from routewright.testing import FakeClock
 
-from .serving import HELLO
-from .wire import Client, ask, scope_of
+from .asgi_client import Client, ask, scope_of
+from .uvicorn_server import HELLO
 
 pytestmark = pytest.mark.anyio
 

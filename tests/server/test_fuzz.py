@@ -17,8 +17,8 @@ from routewright import Caller, Router
 from routewright.server import create_app
 from routewright.server.routes import ENDPOINTS
 
-from .serving import PATIENCE_S, Site
-from .wire import Client, scope_of
+from .asgi_client import Client, scope_of
+from .uvicorn_server import PATIENCE_S, Site
 
 CALLED = {"name": "f", "arguments": "{}"}
 SEEDS: list[Any] = [

@@ -23,7 +23,7 @@ from routewright.wire import Budget, Fallback, Params, RouteRequest
 from routewright.wire.problems import in_json, known_places, nearest, no_choice
 from tests.tables import table
 
-from .asking import ask
+from .asgi_request import ask
 
 pytestmark = pytest.mark.anyio
 

@@ -12,12 +12,12 @@ from routewright.backends.providers.openai import OpenAIProvider
 from routewright.errors import NoCandidates, ValidationFailed
 from routewright.server import create_app
 from tests.core.url_samples import PRIVATE
-from tests.local_servers import LocalServer
+from tests.model_servers import LocalServer
 
 from .anthropic.clients import sdk as anthropic_sdk
+from .asgi_client import ask, scope_of
 from .openai.clients import sdk, site_of
-from .serving import Site
-from .wire import ask, scope_of
+from .uvicorn_server import Site
 
 pytestmark = pytest.mark.anyio
 

@@ -24,8 +24,8 @@ from routewright.testing import FakeClock
 from routewright.wire import FallbackDict, ModelSpan
 from tests.tables import table
 
-from .asking import ask
-from .serving import HELLO, Site, bearer
+from .asgi_request import ask
+from .uvicorn_server import HELLO, Site, bearer
 
 pytestmark = pytest.mark.anyio
 

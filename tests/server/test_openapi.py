@@ -21,8 +21,8 @@ from routewright.errors import RouterError, SignatureError
 from routewright.server.routes import ENDPOINTS, document_at
 from routewright.wire import AgentEvent, RouteEvent, RouteRequest, Scope, docstrings
 
-from .described import DOCUMENT, conforms, flaws, strictly
-from .serving import HELLO, Site, bearer
+from .openapi_document import DOCUMENT, conforms, flaws, strictly
+from .uvicorn_server import HELLO, Site, bearer
 
 OPERATIONS = [pytest.param(told, id=f"{told.method} {told.path}") for told in told_operations()]
 

@@ -21,7 +21,7 @@ from routewright.server.http_limits import ConnectionLimits
 from routewright.server.http_protocol import ENDING, OBSERVERS, BoundedProtocol
 from tests.tables import table
 
-from .serving import PATIENCE_S, Site, bearer
+from .uvicorn_server import PATIENCE_S, Site, bearer
 
 LIMITS = ConnectionLimits(header_s=0.3, keep_alive_s=0.6, pipelined=4, header_bytes=4096, headers=20, open=8)
 _servers: list[uvicorn.Server] = []

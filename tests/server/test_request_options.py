@@ -31,8 +31,8 @@ from routewright.wire import (
 )
 from tests.tables import table
 
+from .asgi_client import ask, scope_of
 from .openai.test_responses import CALLS, THOUGHT, answer
-from .wire import ask, scope_of
 
 HI = {"role": "user", "content": "Hi"}
 CLAUDES = Reasoning(

@@ -14,8 +14,8 @@ import pytest
 from docs._openapi import VENDOR_ROUTES
 from hypothesis import settings
 
-from .described import DOCUMENT
-from .serving import Site, bearer
+from .openapi_document import DOCUMENT
+from .uvicorn_server import Site, bearer
 
 schemathesis = pytest.importorskip("schemathesis", reason="the test group installs it")
 checks = pytest.importorskip("schemathesis.specs.openapi.checks")

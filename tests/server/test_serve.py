@@ -25,7 +25,7 @@ from routewright.cli import main
 from routewright.testing.faulty.server import PEM
 from tests.upstream import Answer, Upstream
 
-from .command import HELLO, Server, Vendor, free_ports, serving
+from .serve_process import HELLO, Server, Vendor, free_ports, serving
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux shows them")
 

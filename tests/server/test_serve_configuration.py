@@ -23,7 +23,7 @@ from routewright.serve.plan import Begun, Plan, Tls
 from routewright.serve.prepare import plan_of
 from routewright.testing.faulty.server import PEM
 
-from .keys import LOCKED, OTHER, PASSWORD
+from .tls_keys import LOCKED, OTHER, PASSWORD
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from routewright.cli.serve import started_page
 from routewright.serve.plan import Address, Begun
 
-from .test_processes import PLAN
+from .test_supervisor import PLAN
 
 
 def test_the_tutorial_shows_what_the_first_start_prints() -> None:

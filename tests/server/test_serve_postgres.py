@@ -17,9 +17,9 @@ from routewright.cli.serve import FLAGS
 from routewright.errors import StorageUnavailable
 from routewright.serve.config import Sources
 from routewright.serve.prepare import begin, plan_of
-from tests.servers import PostgresServer, RedisServer
+from tests.database_servers import PostgresServer, RedisServer
 
-from .command import Server, serving
+from .serve_process import Server, serving
 
 CANARY = "c4n4ry-pa55word"
 ROOT = "r" * 64

@@ -12,7 +12,7 @@ from routewright.backends.storage.memory import MemoryStorage
 from routewright.wire.ids import span_id_of
 from tests.tables import table
 
-from .serving import HELLO, Site, bearer, served
+from .uvicorn_server import HELLO, Site, bearer, served
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 HERE = f"00-{TRACE}-{SPAN}-01"

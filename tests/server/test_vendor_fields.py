@@ -13,8 +13,8 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 
 from routewright.server.openai import PASSTHROUGH, REFUSALS
 
-from .test_words import APP, BODY, HI
-from .wire import Client, ask, scope_of
+from .asgi_client import Client, ask, scope_of
+from .test_field_names import APP, BODY, HI
 
 OPENAI_AT, ANTHROPIC_AT = "/openai/v1/chat/completions", "/anthropic/v1/messages"
 OF_SDK = {"betas"}

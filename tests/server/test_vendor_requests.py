@@ -25,7 +25,7 @@ from routewright.server.vendor_requests import (
 from routewright.wire import Goal, Reasoning, RouteRequest
 from tests.tables import table
 
-from .wire import ask, scope_of
+from .asgi_client import ask, scope_of
 
 pytestmark = pytest.mark.anyio
 

@@ -22,8 +22,8 @@ from routewright.webhook import verify_request
 from routewright.wire import EventType, WebhookEvent
 from tests.upstream import Answer, Request, Upstream
 
-from .farm import WORKERS, forked
-from .serving import SECRET, bearer
+from .server_processes import WORKERS, forked
+from .uvicorn_server import SECRET, bearer
 from .webhook_worker import HITS_WINDOW_S, LEAST_LOOKUPS
 
 PATIENCE_S = 40.0

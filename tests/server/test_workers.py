@@ -13,8 +13,8 @@ import httpx2
 
 from routewright import RateLimits
 
-from .farm import LEASE_S, WORKERS, Farm, farmed
-from .serving import HELLO, PATIENCE_S, bearer
+from .server_processes import LEASE_S, WORKERS, Farm, farmed
+from .uvicorn_server import HELLO, PATIENCE_S, bearer
 from .worker_child import CALL_NANOS
 
 

@@ -23,7 +23,7 @@ from routewright.settings import WebhookSettings
 from routewright.testing import ScriptedProvider
 from routewright.wire import Delta, Finish, UpstreamCall, Usage
 
-from .farm import fork
+from .server_processes import fork
 
 PRICE = Pricing(input_usd=1.0, output_usd=100.0)
 MODELS = [

@@ -22,8 +22,8 @@ from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Line, Pause, Turn
 from routewright.wire import Delta, Finish, Pricing, ToolDelta, UpstreamCall, Usage
 
-from .farm import fork
-from .serving import SECRET
+from .server_processes import fork
+from .uvicorn_server import SECRET
 
 CALL_NANOS = 1_000_000
 """What each costs."""

@@ -34,7 +34,7 @@ class Deciding:
         The balance in memory is only a first guess: it may have been spent in another process, or by a call that is
         admitted at this moment. The storage's answer to ``take`` decides; if it is short, the decision is made again
         within what the storage says is left, and a cheaper model may do. Refused is only what even then no model can
-        do (contract 7; ``tests/engine/test_admission_money.py``)."""
+        do (contract 7; ``tests/engine/test_reservation.py``)."""
         assert hold.left is not None, "`enter` has looked"
         request, left_nanos, own_input = call.request, hold.left.nanos, None
         if left_nanos is not None and call.asks is not None:

@@ -47,7 +47,6 @@ from routewright.wire import (
 )
 from routewright.wire.timestamps import timestamp
 
-from .basics import Suite
 from .samples import (
     ALIKE,
     AT,
@@ -63,6 +62,7 @@ from .samples import (
     make_trace,
     newest_first,
 )
+from .traces import Suite
 
 REVOKED_AT = "2026-11-21T09:30:00.000Z"
 A_DAY_BEFORE = "2026-11-20T09:30:00.000Z"

@@ -34,7 +34,6 @@ from routewright.wire import (
     Written,
 )
 
-from .basics import Suite
 from .samples import (
     DAY_S,
     FOR_EVER,
@@ -53,6 +52,7 @@ from .samples import (
     model_span,
     random_trace,
 )
+from .traces import Suite
 
 WINDOWS = (
     ("2026-11-19", "2026-11-21"),

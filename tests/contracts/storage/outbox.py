@@ -32,8 +32,8 @@ from routewright.wire import (
 )
 from routewright.wire.timestamps import timestamp
 
-from .basics import Suite
 from .samples import AT, NOW, make_event
+from .traces import Suite
 
 ENDPOINT = Endpoint(
     id="whe_1",

@@ -30,8 +30,8 @@ from routewright.wire import (
 )
 
 from .admission import A_MOMENT_S, AccountsSuite, waiting
-from .basics import Suite
 from .samples import AT, MONTH, NOW, PURSES, RUN, Draft, Till, make_account, make_row, make_trace
+from .traces import Suite
 
 DAY, NEXT_DAY = "2026-11-21T00:00:00Z", "2026-11-22T00:00:00Z"
 

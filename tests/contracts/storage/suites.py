@@ -10,10 +10,10 @@ and data shared by processes: a storage keeps all of these, or refuses them with
 from .accounts import AccountsAndKeys, AgentStates, Bookkeeping, Happenings
 from .admission import Budgets, Queues, Windows
 from .analytics import Counting, Snapshots
-from .basics import Aging, Batches, Deletion, Isolation, Keeping, Selecting
 from .outbox import Outgoing
 from .owners import Agreeing, Owners
 from .settlement import Accounting, Histories, Idempotency, Settling
+from .traces import Aging, Batches, Deletion, Isolation, Keeping, Selecting
 from .walk import Loads
 
 

@@ -34,7 +34,6 @@ from routewright.wire import (
 )
 from routewright.wire.timestamps import timestamp
 
-from .basics import Suite
 from .samples import (
     DAY_S,
     FOR_EVER,
@@ -51,6 +50,7 @@ from .samples import (
     random_trace,
 )
 from .threads import Meet, run_in_threads
+from .traces import Suite
 
 ENVIRONMENTS: tuple[Environment, ...] = ("production", "sandbox")
 IDS = tuple(make_trace(number).id for number in range(8))

@@ -12,7 +12,7 @@ from routewright import Model, Pricing, Router
 from routewright.backends.providers.sandbox import Answers, Faults
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.protocols import Provider
-from tests.server.serving import Site
+from tests.server.uvicorn_server import Site
 
 ASKED: dict[str, Any] = {"model": "auto", "max_tokens": 100, "messages": [{"role": "user", "content": "Hi"}]}
 WEATHER: dict[str, Any] = {

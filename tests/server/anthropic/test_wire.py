@@ -10,7 +10,7 @@ import msgspec
 from routewright import Caller, Router
 from routewright.errors import AuthenticationFailed
 from routewright.server import create_app
-from tests.server.serving import served
+from tests.server.uvicorn_server import served
 from tests.tables import table
 
 from .clients import ASKED, WEATHER, sandbox

@@ -14,7 +14,7 @@ from openai import OpenAI
 from routewright import Model, Router
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.protocols import Provider
-from tests.server.serving import Site, bearer
+from tests.server.uvicorn_server import Site, bearer
 
 HI: Any = [{"role": "user", "content": "Hi"}]
 CHAT: dict[str, Any] = {"model": "auto", "messages": HI}

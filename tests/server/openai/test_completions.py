@@ -13,7 +13,7 @@ import httpx2
 from routewright import CallableProvider, Delta, Finish
 from routewright.testing import ScriptedProvider
 from routewright.wire import ToolDelta, UpstreamCall, Usage
-from tests.server.serving import PATIENCE_S, Site, bearer
+from tests.server.uvicorn_server import PATIENCE_S, Site, bearer
 from tests.tables import table
 
 from .clients import CHAT, HI, ONE, TOOL, TWO, raw, sandbox, sdk, site_of

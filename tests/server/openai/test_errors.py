@@ -18,7 +18,7 @@ from openai import OpenAI
 from routewright import CallableProvider, Pricing, RateLimits
 from routewright.server.endpoints import Service
 from routewright.testing import ScriptedProvider
-from tests.server.serving import PATIENCE_S, Site
+from tests.server.uvicorn_server import PATIENCE_S, Site
 from tests.tables import table
 
 from .bodies import BODIES

@@ -19,8 +19,8 @@ from routewright.wire import (
 )
 from tests.tables import table
 
+from .body_reader import CALL, fault, made, request
 from .clients import CHAT, HI, TOOL
-from .reading import CALL, fault, made, request
 
 # Messages.
 

@@ -7,7 +7,7 @@ from openai import NotFoundError
 
 from routewright import Model
 from routewright.testing import ScriptedProvider
-from tests.server.serving import Site
+from tests.server.uvicorn_server import Site
 from tests.tables import table
 
 from .clients import ONE, raw, sdk, site_of

@@ -19,8 +19,8 @@ from routewright.wire import Budget, Params
 from tests.tables import table
 
 from .bodies import BODIES
+from .body_reader import CALL, KNOWN, fault, ignored, made, refused, request
 from .clients import CHAT, TOOL
-from .reading import CALL, KNOWN, fault, ignored, made, refused, request
 
 # The fields.
 

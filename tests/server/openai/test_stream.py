@@ -16,7 +16,7 @@ from routewright import CallableProvider, Delta, Finish
 from routewright.errors import ProviderFault
 from routewright.testing import ScriptedProvider
 from routewright.wire import ToolDelta, UpstreamCall, Usage
-from tests.server.serving import PATIENCE_S, Site
+from tests.server.uvicorn_server import PATIENCE_S, Site
 from tests.tables import table
 
 from .clients import CHAT, HI, NO_RETRY, ONE, TOOL, TWO, raw, sandbox, sdk, sent, site_of

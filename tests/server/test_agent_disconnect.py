@@ -1,0 +1,205 @@
+"""A client disconnects during an agent run: the run ends and is settled; with an idempotency key it continues."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright import RateLimits
+from routewright.server import HttpLimits
+
+from .agent_runs import (
+    CALL_NANOS,
+    HOWS,
+    PLAIN_KEY,
+    SLOW_S,
+    STREAMED,
+    STREAMED_KEY,
+    House,
+    How,
+    asks,
+    outcome_of,
+    says,
+    slowly,
+)
+
+pytestmark = pytest.mark.anyio
+hows = pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
+without_key = pytest.mark.parametrize(
+    "how", [how for how in HOWS.values() if how.key is None], ids=["plain", "streamed"]
+)
+with_key = pytest.mark.parametrize("how", [PLAIN_KEY, STREAMED_KEY], ids=["plain", "streamed"])
+MOMENTS = {"in the first model call": 1.0, "in a tool": SLOW_S + 1, "in a later model call": 2 * SLOW_S + 1}
+moments = pytest.mark.parametrize("after_s", MOMENTS.values(), ids=MOMENTS)
+LASTS_S = 3 * SLOW_S
+
+
+storages = pytest.mark.parametrize("storage_s", [None, 0.0], ids=["", "with checkpoints"])
+
+
+async def opened(*more: Any, storage_s: float | None = None) -> House:
+    """A house whose first run takes three slow steps, and whose account has money and one slot."""
+    script = [slowly(asks("wait", {})), slowly(says("done")), *more]
+    return await House(script, storage_s=storage_s, monthly_limit_usd=1.0, limits=RateLimits(concurrency=1)).open()
+
+
+@without_key
+@moments
+@storages
+async def test_a_disconnect_ends_a_run_and_releases_what_it_held(
+    how: How, after_s: float, storage_s: float | None
+) -> None:
+    house = await opened(storage_s=storage_s)
+    await house.client(how, metadata={"team": "a"}).ask_and_leave(after_s)
+    assert house.clock.monotonic() == after_s
+    await house.check_nothing_is_held()
+    steps = int(after_s // SLOW_S)
+    (run,) = await house.runs()
+    assert (run["status"], run["error"], run["metadata"]) == ("cancelled", None, {"team": "a"})
+    assert run["cost_usd"] == CALL_NANOS / 1e9 * (steps > 0)
+    (event,) = await house.ends()
+    assert (event.data["trace_id"], event.data["status"]) == (run["id"], "failed")
+    assert event.data["summary"]["total_steps"] == steps
+    assert (await house.purses())["month"] == (10**9, CALL_NANOS * (steps > 0), 0)
+
+
+@with_key
+@moments
+@storages
+async def test_with_a_key_a_run_finishes_and_is_replayed(how: How, after_s: float, storage_s: float | None) -> None:
+    house = await opened(storage_s=storage_s)
+    await house.client(how).ask_and_leave(after_s)
+    assert house.clock.monotonic() == LASTS_S
+    await house.check_nothing_is_held()
+    again = await house.run(how)
+    assert (again.status, again.body["output"]) == (200, "done")
+    assert house.clock.monotonic() == LASTS_S
+    assert len(house.provider.calls) == len(await house.rows()) == 2
+    (run,) = await house.runs()
+    (event,) = await house.ends()
+    assert (run["id"], run["status"]) == (again.body["trace_id"], "completed")
+    assert (event.data["trace_id"], event.data["status"]) == (run["id"], "completed")
+    assert (await house.purses())["month"] == (10**9, 2 * CALL_NANOS, 0)
+
+
+@with_key
+@moments
+@storages
+async def test_a_client_that_returns_joins_the_run(how: How, after_s: float, storage_s: float | None) -> None:
+    house = await opened(storage_s=storage_s)
+    first = house.client(how)
+    async with anyio.create_task_group() as group:
+        group.start_soon(first.ask)
+        await house.clock.sleep(after_s)
+        first.leave()
+        again = await house.run(how)
+    assert house.clock.monotonic() == LASTS_S
+    assert again.body["output"] == "done"
+    assert len(house.provider.calls) == len(await house.rows()) == 2
+    assert len(await house.ends()) == len(await house.runs()) == 1
+    await house.check_nothing_is_held()
+
+
+@with_key
+async def test_a_joined_client_can_disconnect_without_harm(how: How) -> None:
+    house = await opened()
+    found = list[Any]()
+
+    async def run() -> None:
+        found.append(await house.run(how))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await house.clock.sleep(1.0)
+        group.start_soon(house.client(how).ask_and_leave, 2.0)
+    assert [told.body["output"] for told in found] == ["done"]
+    assert len(house.provider.calls) == 2
+    assert len(await house.ends()) == len(await house.runs()) == 1
+    await house.check_nothing_is_held()
+
+
+@hows
+async def test_a_disconnect_during_a_refusal_holds_nothing(how: How) -> None:
+    house = await House([], prepaid=True).open()
+    await house.client(how).ask_and_leave(0.0)
+    assert await house.runs() == await house.ends() == []
+    await house.check_nothing_is_held()
+
+
+@pytest.mark.parametrize("how", [STREAMED, STREAMED_KEY], ids=["without a key", "with a key"])
+@pytest.mark.parametrize("breaks_after", [0, 1, 2])
+async def test_a_disconnect_may_be_noticed_when_sending(
+    how: How, breaks_after: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = await opened()
+    client = house.client(how)
+    client.breaks_after = breaks_after
+    await client.ask()
+    (run,) = await house.runs()
+    assert run["status"] == ("cancelled" if how.key is None else "completed")
+    assert len(await house.ends()) == 1
+    assert caplog.records == []
+    await house.check_nothing_is_held()
+
+
+@pytest.mark.parametrize("how", [STREAMED, STREAMED_KEY], ids=["without a key", "with a key"])
+async def test_a_client_that_reads_nothing_is_disconnected(how: How) -> None:
+    house = await House([slowly(asks("wait", {}))] * 3 + [says("done")]).open()
+    client = house.client(how)
+    client.reads = False
+    await client.ask()
+    gone_s = SLOW_S + HttpLimits().send_s  # it is sent to once a step has ended
+    assert house.clock.monotonic() == (gone_s if how.key is None else 6 * SLOW_S)
+    (run,) = await house.runs()
+    assert run["status"] == ("cancelled" if how.key is None else "completed")
+    await house.check_nothing_is_held()
+
+
+async def test_an_undeliverable_plain_answer_is_a_completed_run(caplog: pytest.LogCaptureFixture) -> None:
+    house = await opened()
+    client = house.client()
+    client.breaks_after = 0
+    await client.ask()
+    assert [run["status"] for run in await house.runs()] == ["completed"]
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    await house.check_nothing_is_held()
+
+
+@hows
+@moments
+@storages
+async def test_a_run_stopped_at_shutdown_resumes_from_its_checkpoint_or_starts_over(
+    how: How, after_s: float, storage_s: float | None
+) -> None:
+    house = await opened(slowly(says("another")), storage_s=storage_s)
+    client = house.client(how)
+    with anyio.CancelScope() as life:
+
+        async def end() -> None:
+            await house.clock.sleep(after_s)
+            life.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(end)
+            await client.ask()
+    assert b"the server was stopped" in client.body
+    if client.status == 200:
+        assert outcome_of(client).names[-1] == "error"
+    (run,) = await house.runs()
+    assert (run["status"], run["error"]) == (("failed", "internal_error") if how.stream else ("cancelled", None))
+    (event,) = await house.ends()
+    assert event.data["status"] == "failed"
+    await house.check_nothing_is_held()
+    again = await house.run(how)
+    assert (again.status, again.body["status"]) == (200, "completed")
+    goes_on = how.key is not None and (storage_s is not None or after_s >= SLOW_S)  # memory keeps what was left
+    assert (again.body["trace_id"] == run["id"]) == goes_on
+    await house.check_nothing_is_held()
+    if goes_on:
+        calls = [step for step in again.body["steps"] if step["action"] == "llm_call"]
+        assert len(calls) == (1 if after_s < SLOW_S else 2)
+        assert [row.charge_nanos for row in await house.rows() if row.charge_nanos] == [CALL_NANOS] * len(calls)
+        assert len(await house.runs()) == 1

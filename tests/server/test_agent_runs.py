@@ -1,0 +1,589 @@
+"""``POST /v1/agents/run``: every row of spec tables 2.4 and 2.5, plain, streamed and with an idempotency key."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import anyio
+import pytest
+
+from routewright import ProviderFault, RateLimits
+from routewright.testing.provider import Line, Script
+from routewright.wire import Delta, Usage
+
+from .agent_runs import (
+    CALL_NANOS,
+    HOWS,
+    PLAIN,
+    PLAIN_KEY,
+    SLOW_S,
+    STREAMED,
+    STREAMED_KEY,
+    House,
+    How,
+    Outcome,
+    asks,
+    outcome_of,
+    says,
+    slowly,
+)
+
+pytestmark = pytest.mark.anyio
+hows = pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
+streams = pytest.mark.parametrize("how", [PLAIN, STREAMED], ids=["plain", "streamed"])
+ADDS = asks("add", {"a": 1, "b": 2})
+WEATHER = {
+    "name": "weather", "description": "The weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}  # fmt: skip
+WORDS = ("output", "marker", "pending_tool_calls", "error")
+
+
+def secret_fault(_: Any) -> ProviderFault:
+    return ProviderFault("request", "http://10.0.0.1/secret", public="it was refused")
+
+
+# 2.4: the request
+
+
+@hows
+async def test_a_run_has_all_fields_of_the_specification(how: How) -> None:
+    house = await House([ADDS, says("three")]).open()
+    told = await house.run(
+        how, task="1 + 2?", tools=["add"], max_steps=5, per_step_timeout_ms=20_000, total_budget_usd=0.5,
+        model_strategy={"goal": "quality", "strategy": "balanced"}, metadata={"team": "a"},
+    )  # fmt: skip
+    assert told.status == 200
+    body = told.body
+    assert re.fullmatch(r"tr_[0-9A-HJKMNP-TV-Z]{26}", body["trace_id"])
+    assert body["status"] == "completed"
+    assert [body[word] for word in WORDS] == ["three", None, [], None]
+    assert body["steps"][0] | {"trace_id": ""} == {
+        "number": 1, "action": "llm_call", "input": {"messages": 2}, "output": {"text": "", "tool_calls": ["add"]},
+        "start_ms": 0.0, "duration_ms": 0.0, "cost_usd": CALL_NANOS / 1e9, "model": "test/one",
+        "tokens": {"input": 100, "output": 10, "cached": 0}, "finish_reason": "tool_calls", "trace_id": "",
+    }  # fmt: skip
+    assert body["steps"][1] == {
+        "number": 2, "action": "tool_call", "tool": "add", "input": {"a": 1, "b": 2}, "output": {"result": 3},
+        "start_ms": 0.0, "duration_ms": 0.0, "cost_usd": 0.0,
+    }  # fmt: skip
+    assert body["steps"][2]["output"] == {"text": "three", "tool_calls": []}
+    assert body["summary"] == {
+        "total_steps": 3, "total_cost_usd": 2 * CALL_NANOS / 1e9, "total_latency_ms": 0.0, "tools_used": ["add"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"task": None}, "task"),
+        ({"task": ""}, "task"),
+        ({"task": 3}, "task"),
+        ({"max_steps": 0}, "max_steps"),
+        ({"max_steps": 1001}, "max_steps"),
+        ({"max_steps": 1.5}, "max_steps"),
+        ({"max_steps": True}, "max_steps"),
+        ({"per_step_timeout_ms": 0}, "per_step_timeout_ms"),
+        ({"per_step_timeout_ms": "1"}, "per_step_timeout_ms"),
+        ({"total_budget_usd": -1}, "total_budget_usd"),
+        ({"total_budget_usd": "1"}, "total_budget_usd"),
+        ({"model_strategy": {"goal": "best"}}, "model_strategy.goal"),
+        ({"model_strategy": {"strategy": "best"}}, "model_strategy.strategy"),
+        ({"model_strategy": {"gaol": "cost"}}, "model_strategy.gaol"),
+        ({"model_strategy": "cost"}, "model_strategy"),
+        ({"tools": ["nope"]}, "tools[0]"),
+        ({"tools": ["add", "add"]}, "tools"),
+        ({"tools": [{"name": "calculator"}]}, "tools[0]"),
+        ({"tools": [{"description": "x"}]}, "tools[0]"),
+        ({"tools": "add"}, "tools"),
+        ({"stream_steps": "yes"}, "stream_steps"),
+        ({"extra": 1}, "extra"),
+        ({"metadata": {"a": "x" * 20_000}}, "metadata"),
+        ({"metadata": ["a"]}, "metadata"),
+        ({"idempotency_key": "x" * 65}, "idempotency_key"),
+    ],
+)
+@streams
+async def test_a_wrong_request_is_refused_at_its_path(how: How, body: dict[str, Any], path: str) -> None:
+    house = await House([]).open()
+    told = await house.run(how, **body)
+    assert (told.status, told.body["error"]["code"]) == (400, "validation_failed")
+    problems = {problem["path"]: problem["hint"] for problem in told.body["error"]["detail"]["problems"]}
+    assert path in problems
+    await check_refused(house)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "code"),
+    [
+        (b"", "application/json", 400, "invalid_json"),
+        (b"\x00", "application/json", 400, "invalid_json"),
+        (b'{"task": "go"', "application/json", 400, "invalid_json"),
+        (b'\xef\xbb\xbf{"task": "go"}', "application/json", 400, "invalid_json"),
+        ('{"task": "é"}'.encode("latin-1"), "application/json", 400, "invalid_json"),
+        (b'{"task": "go", "task": "stay"}', "application/json", 400, "validation_failed"),
+        (b'{"task": "\\ud800"}', "application/json", 400, "validation_failed"),
+        (b'{"task": "go", "max_steps": NaN}', "application/json", 400, "invalid_json"),
+        (b'{"metadata": ' + b'{"a":' * 70 + b"1" + b"}" * 71, "application/json", 400, "validation_failed"),
+        (b"[]", "application/json", 400, "validation_failed"),
+        (b'{"task": "go"}', "text/plain", 415, "unsupported_media_type"),
+        (b" " * (1 << 20) + b'{"task": "go"}', "application/json", 413, "body_too_large"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("how", [PLAIN, PLAIN_KEY], ids=["without a key", "with a key"])
+async def test_a_body_is_validated_as_strictly_as_a_route_request(
+    how: How, body: bytes, kind: str, status: int, code: str
+) -> None:
+    house = await House([]).open()
+    told = await house.send(body, how, {"content-type": kind})
+    assert (told.status, told.body["error"]["code"]) == (status, code)
+    await check_refused(house)
+
+
+@pytest.mark.parametrize("key", ["x" * 64, "é" * 32])
+async def test_a_key_takes_up_to_64_bytes(key: str) -> None:
+    house = await House([says("one")]).open()
+    assert (await house.run(PLAIN, idempotency_key=key)).status == 200
+    assert (await house.run(PLAIN, idempotency_key=key + "x")).status == 400
+
+
+@hows
+async def test_by_default_a_run_ends_after_eight_steps(how: How) -> None:
+    house = await House(lambda _: ADDS).open()
+    body = (await house.run(how)).body
+    assert (body["marker"], len(body["steps"])) == ("max_steps_reached", 8)
+
+
+@pytest.mark.parametrize(("given", "limit_s"), [({}, 30.0), ({"per_step_timeout_ms": 2_000}, 2.0)])
+@streams
+async def test_a_model_call_has_the_step_timeout_and_one_retry(how: How, given: dict[str, Any], limit_s: float) -> None:
+    house = await House(lambda _: [*slowly([]), *slowly([]), *slowly([]), *slowly(says("late"))]).open()
+    told = await house.run(how, **given)
+    assert (told.body["status"], told.body["error"]["code"]) == ("failed", "RouterTimeoutError")
+    assert house.clock.monotonic() == pytest.approx(2 * limit_s, abs=0.1)
+    await house.check_nothing_is_held()
+
+
+@streams
+async def test_a_tool_has_the_step_timeout(how: How) -> None:
+    house = await House([asks("wait", {}), says("too late")]).open()
+    body = (await house.run(how, per_step_timeout_ms=2_000)).body
+    assert (body["status"], body["output"]) == ("completed", "too late")
+    assert body["steps"][1]["output"] == {"error": "timed out after 2000 ms"}
+    assert body["steps"][1]["duration_ms"] == 2_000.0
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({}, "goal=cost strategy=balanced"),
+        ({"goal": "quality"}, "goal=quality strategy=balanced"),
+        ({"strategy": "quality-first"}, "goal=quality strategy=quality-first"),
+        ({"goal": "stability", "strategy": "latency-optimized"}, "goal=stability strategy=latency-optimized"),
+    ],
+)
+async def test_a_model_strategy_means_what_it_means_in_a_route_request(given: dict[str, str], reason: str) -> None:
+    house = await House([says("one")]).open()
+    body = (await house.run(PLAIN, **({"model_strategy": given} if given else {}))).body
+    call = await house.get(f"/v1/traces/{body['steps'][0]['trace_id']}")
+    assert f"goal={call['goal']} strategy={call['strategy']}" == reason
+
+
+async def test_a_run_has_only_the_tools_it_names() -> None:
+    house = await House([says("one")] * 3).open()
+    await house.run()
+    await house.run(tools=["add", "calculator"])
+    await house.run(tools=[])
+    offered = [{tool.function_spec.name for tool in call.tools or ()} for call in house.provider.calls]
+    assert offered == [{"add", "wait", "greet"}, {"add", "calculator"}, set()]
+
+
+# 2.5: how a run ends
+
+
+class Ending(NamedTuple):
+    script: Script
+    body: dict[str, Any]
+    status: str
+    marker: str | None
+    code: str | None
+    output: str
+    steps: list[str | None]
+    """The tools of its steps."""
+    starts: int
+    """Steps that a stream says have begun."""
+
+
+ENDINGS = {
+    "completed": Ending([ADDS, says("three")], {}, "completed", None, None, "three", [None, "add", None], 3),
+    "too many steps": Ending(
+        lambda _: asks("add", {"a": 1, "b": 1}, text="so far"), {"max_steps": 3},
+        "partial", "max_steps_reached", None, "so far", [None, "add", None], 3,
+    ),
+    "steps run out in the middle of parallel calls": Ending(
+        [asks("add", {"a": 1, "b": 1}, ("greet", {"name": "Ann"}), ("add", {"a": 2, "b": 2}))], {"max_steps": 3},
+        "partial", "max_steps_reached", None, "", [None, "add", "greet"], 3,
+    ),
+    "a tool of the client": Ending(
+        [asks("add", {"a": 1, "b": 1}, ("weather", {"city": "Rome"}))], {"tools": ["add", WEATHER]},
+        "partial", "tool_calls_pending", None, "", [None, "add"], 2,
+    ),
+    "a fault": Ending(secret_fault, {}, "failed", None, "router.upstream_failed", "", [None], 1),
+    "a fault after a step": Ending(
+        [asks("add", {"a": 1, "b": 1}, text="so far"), *[ProviderFault("server")] * 9], {},
+        "failed", None, "router.upstream_failed", "so far", [None, "add", None], 3,
+    ),
+    "no money for the first step": Ending(
+        [], {"total_budget_usd": 1e-9}, "budget_exceeded", None, "quota_exhausted", "", [], 1
+    ),
+    "no money for the next step": Ending(
+        lambda _: ADDS, {"total_budget_usd": 0.00155, "max_steps": 1_000},
+        "budget_exceeded", None, "quota_exhausted", "", [None, "add"], 3,
+    ),
+}  # fmt: skip
+
+
+@hows
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
+async def test_each_ending_is_reported_alike_plain_streamed_and_replayed(how: How, ending: Ending) -> None:
+    house = await House(ending.script).open()
+    told = await house.run(how, metadata={"team": "a"}, **ending.body)
+    body, steps = told.body, told.body["steps"]
+    assert (told.status, body["status"], body["marker"], body["output"]) == (
+        200, ending.status, ending.marker, ending.output
+    )  # fmt: skip
+    assert (body["error"] or {}).get("code") == ending.code
+    assert [step.get("tool") for step in steps] == ending.steps
+    assert b"10.0.0.1" not in told.raw
+    check_figures(body)
+    if how.stream:
+        check_events(told, ending.starts)
+    await check_trace(house, body)
+    (event,) = await house.ends()
+    assert event.data == {
+        "trace_id": body["trace_id"], "status": ending.status, "summary": body["summary"], "metadata": {"team": "a"},
+    }  # fmt: skip
+    await house.check_nothing_is_held()
+
+
+def check_figures(body: dict[str, Any]) -> None:
+    """Steps and summary agree."""
+    steps, summary = body["steps"], body["summary"]
+    assert [step["number"] for step in steps] == list(range(1, len(steps) + 1))
+    assert summary["total_steps"] == len(steps)
+    assert summary["total_cost_usd"] == pytest.approx(sum(step["cost_usd"] for step in steps))
+    assert summary["tools_used"] == list(dict.fromkeys(step["tool"] for step in steps if "tool" in step))
+    for step in steps:
+        is_call = step["action"] == "llm_call"
+        assert ("tool" in step, "tokens" in step, "trace_id" in step) == (not is_call, is_call, is_call)
+        assert step.keys() >= {"number", "action", "input", "output", "duration_ms", "cost_usd"}
+
+
+def check_events(told: Outcome, starts: int) -> None:
+    """The stream says of each step that it begins, then what came of it, and the whole at its end."""
+    body = told.body
+    assert told.names[0] == "run.started"
+    assert told.events[0].data["trace_id"] == body["trace_id"]
+    begun = [each.data for each in told.events if each.event == "step.started"]
+    done = [each.data for each in told.events if each.event == "step.completed"]
+    assert done == body["steps"]
+    assert [each["number"] for each in begun] == list(range(1, starts + 1))
+    for start, step in zip(begun, done, strict=False):
+        assert (start["action"], start.get("tool")) == (step["action"], step.get("tool"))
+        place = {(each.event, each.data.get("number")): each.id for each in told.events}
+        assert place["step.started", step["number"]] < place["step.completed", step["number"]]
+    assert len(told.events) == 2 + len(begun) + len(done)
+
+
+async def check_trace(house: House, body: dict[str, Any]) -> None:
+    """The run is found by kind, status and metadata, and its trace says what the response says."""
+    asked = f"filter=kind%3Dagent,status%3D{body['status']},metadata.team%3Da"
+    (item,) = (await house.get("/v1/traces", asked))["data"]
+    trace = await house.get(f"/v1/traces/{body['trace_id']}")
+    assert item == {name: value for name, value in trace.items() if name not in ("spans", "content")}
+    assert (trace["id"], trace["kind"], trace["metadata"]) == (body["trace_id"], "agent", {"team": "a"})
+    assert trace["error"] == (body["error"] or {}).get("code")
+    assert trace["cost_usd"] == body["summary"]["total_cost_usd"]
+    made = [step["trace_id"] for step in body["steps"] if "trace_id" in step]
+    assert [each for each in trace["children"] if each in made] == made
+    spans = [span for span in trace["spans"] if span["type"] == "step"]
+    assert [(span["name"], span["number"]) for span in spans] == [
+        (step["action"], step["number"]) for step in body["steps"]
+    ]
+    steps = {span["id"] for span in spans}
+    below = [span["type"] for span in trace["spans"] if span["parent_id"] in steps]
+    assert below == ["tool" if "tool" in step else "sub_trace" for step in body["steps"]]
+    calls = (await house.get("/v1/traces", "filter=kind%3Droute,metadata.team%3Da"))["data"]
+    assert {call["id"] for call in calls} == set(trace["children"])
+
+
+async def test_a_retried_step_costs_both_attempts() -> None:
+    broken: list[Line] = [Delta("so"), Usage(100, 10), ProviderFault("server")]
+    house = await House([broken, broken, ADDS, says("three")]).open()
+    told = await house.run(PLAIN, metadata={"team": "a"})
+    assert [step["cost_usd"] for step in told.body["steps"]] == [3 * CALL_NANOS / 1e9, 0.0, CALL_NANOS / 1e9]
+    check_figures(told.body)
+    await check_trace(house, told.body)
+    assert len((await house.runs())[0]["children"]) == 3
+
+
+async def test_calls_of_client_tools_are_returned_to_the_client() -> None:
+    house = await House([asks("weather", {"city": "Rome"})]).open()
+    (pending,) = (await house.run(PLAIN, tools=[WEATHER])).body["pending_tool_calls"]
+    assert pending["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
+    assert pending["id"] == "call_0"
+
+
+# Refusals before the first step
+
+
+async def check_refused(house: House) -> None:
+    """Nothing was asked of a model, and nothing is left of the run."""
+    assert house.provider.calls == []
+    assert await house.runs() == []
+    assert await house.ends() == []
+    await house.check_nothing_is_held()
+
+
+@hows
+@pytest.mark.parametrize("sent", [None, "", "Bearer sk_live_0123456789", "Basic x"])
+async def test_without_a_valid_key_a_run_is_401(how: How, sent: str | None) -> None:
+    house = await House([]).open()
+    good, house.headers = house.headers, {} if sent is None else {"Authorization": sent}
+    told = await house.run(how)
+    assert (told.status, told.body["error"]["code"]) == (401, "authentication_failed")
+    assert told.headers["www-authenticate"] == "Bearer"
+    house.headers = good
+    await check_refused(house)
+
+
+@hows
+async def test_a_key_without_the_scope_agents_is_403(how: How) -> None:
+    house = await House([]).open()
+    told = await house.run(how, await house.key(scopes=("route", "traces:read")))
+    assert (told.status, told.body["error"]["code"]) == (403, "permission_denied")
+    await check_refused(house)
+
+
+@hows
+async def test_a_key_with_only_the_scope_agents_can_run_them(how: How) -> None:
+    house = await House([ADDS, says("three")]).open()
+    told = await house.run(how, await house.key(scopes=("agents",)))
+    assert (told.status, told.body["status"]) == (200, "completed")
+
+
+@hows
+@pytest.mark.parametrize(
+    ("terms", "of_key", "code"),
+    [
+        ({"prepaid": True}, {}, "insufficient_balance"),
+        ({"monthly_limit_usd": 1e-6}, {}, "quota_exhausted"),
+        ({}, {"budget_usd": 1e-6}, "quota_exhausted"),
+        ({}, {"monthly_limit_usd": 1e-6}, "quota_exhausted"),
+    ],
+)
+async def test_without_balance_a_run_is_402(how: How, terms: dict[str, Any], of_key: dict[str, Any], code: str) -> None:
+    house = await House([], **terms).open(**of_key)
+    told = await house.run(how)
+    assert (told.status, told.body["error"]["code"]) == (402, code)
+    assert told.body["error"]["request_id"] == told.headers["x-request-id"]
+    await check_refused(house)
+
+
+@streams
+async def test_a_late_refusal_still_has_its_status(how: How) -> None:
+    house = await House([], storage_s=1.0, prepaid=True).open()
+    told = await house.run(how)
+    assert (told.status, told.body["error"]["code"]) == (402, "insufficient_balance")
+    assert house.clock.monotonic() > 1.0
+    await check_refused(house)
+
+
+@hows
+async def test_over_the_request_limit_a_run_is_429_until_retry_after(how: How) -> None:
+    house = await House(lambda _: says("one"), limits=RateLimits(requests_per_min=4)).open()
+    for _ in range(2):  # each is a request, and its call another
+        assert (await house.run(PLAIN)).status == 200
+    told = await house.run(how)
+    assert (told.status, told.body["error"]["code"]) == (429, "RATE_LIMITED")
+    assert told.headers["x-ratelimit-resource"] == "requests"
+    assert told.headers["x-ratelimit-remaining"] == "0"
+    await house.clock.sleep(float(told.headers["retry-after"]))
+    assert (await house.run(how)).body["status"] == "completed"
+
+
+@hows
+async def test_over_the_concurrency_limit_a_run_is_429_with_retry_after(how: How) -> None:
+    house = await House([slowly(says("one")), says("two")], limits=RateLimits(concurrency=1)).open()
+    async with anyio.create_task_group() as group:
+        group.start_soon(house.run)
+        await house.clock.sleep(1.0)
+        told = await house.run(how)
+    assert (told.status, told.body["error"]["code"]) == (429, "RATE_LIMITED")
+    assert int(told.headers["retry-after"]) >= 1
+    assert (await house.run(how)).body["output"] == "two"
+    await house.check_nothing_is_held()
+
+
+# Server-sent events
+
+
+async def test_a_stream_begins_with_the_limits_of_the_run() -> None:
+    house = await House([says("one")] * 2).open()
+    told = await house.run(STREAMED, max_steps=3, total_budget_usd=0.5)
+    assert told.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert told.events[0].data == {"trace_id": told.body["trace_id"], "max_steps": 3, "total_budget_usd": 0.5}
+    told = await house.run(STREAMED)
+    assert told.events[0].data == {"trace_id": told.body["trace_id"], "max_steps": 8, "total_budget_usd": None}
+
+
+async def test_steps_are_streamed_as_they_end() -> None:
+    house = await House([slowly(asks("wait", {})), slowly(says("done"))]).open()
+    client = house.client(STREAMED)
+    async with anyio.create_task_group() as group:
+        group.start_soon(client.ask)
+        for number in (1, 2, 3):
+            done = b'event: step.completed\nid: %d\ndata: {"number":%d,' % (2 * number + 1, number)
+            await client.until(lambda it, done=done: done in it.body)  # type: ignore[misc]
+            assert house.clock.monotonic() == number * SLOW_S
+            assert client.is_whole == (number == 3)
+
+
+async def test_parallel_tools_begin_before_one_of_them_ends() -> None:
+    house = await House([asks("greet", {"name": "Ann"}, ("greet", {"name": "Bob"})), says("done")]).open()
+    told = await house.run(STREAMED)
+    assert [(each.event, each.data["number"]) for each in told.events[1:-1]] == [
+        ("step.started", 1), ("step.completed", 1),
+        ("step.started", 2), ("step.started", 3), ("step.completed", 2), ("step.completed", 3),
+        ("step.started", 4), ("step.completed", 4),
+    ]  # fmt: skip
+
+
+async def test_a_silent_stream_is_kept_open_by_a_comment_every_fifteen_seconds() -> None:
+    house = await House([asks("wait", {}), *[slowly(slowly(says("done")))] * 2]).open()
+    client = house.client(STREAMED)
+    await client.ask()
+    assert outcome_of(client).body["status"] == "completed"
+    assert client.body.count(b": keep-alive\n\n") == 1
+
+
+async def test_the_last_event_is_sent_after_settlement() -> None:
+    house = await House([says("one")], monthly_limit_usd=1.0).open()
+    client = house.client(STREAMED)
+    async with anyio.create_task_group() as group:
+        group.start_soon(client.ask)
+        await client.until(lambda it: b"run.completed" in it.body)
+        assert len(await house.rows()) == 1
+        assert (await house.purses())["month"] == (10**9, CALL_NANOS, 0)
+        assert house.storage.accounts.state.holds == {}
+
+
+# Idempotency keys
+
+REPEATED = [name for name, ending in ENDINGS.items() if ending.status != "failed"]
+
+
+@pytest.mark.parametrize("how", [PLAIN_KEY, STREAMED_KEY], ids=["plain", "streamed"])
+@pytest.mark.parametrize("name", REPEATED)
+async def test_a_repeated_key_replays_the_run_unchanged(how: How, name: str) -> None:
+    ending = ENDINGS[name]
+    house = await House(ending.script).open()
+    first = await house.run(how, **ending.body)
+    calls, rows = len(house.provider.calls), await house.rows()
+    again = await house.run(how, **ending.body)
+    assert again.body == first.body
+    if how.stream:
+        assert [each for each in again.events if each.event != "step.started"] == [
+            each._replace(id=place) for each, place in settled(first, again)
+        ]
+        check_events(again, len(first.body["steps"]))
+    else:
+        assert again.raw == first.raw
+    assert (len(house.provider.calls), await house.rows()) == (calls, rows)
+    assert len(await house.ends()) == len(await house.runs()) == 1
+    await house.check_nothing_is_held()
+
+
+def settled(first: Outcome, again: Outcome) -> list[tuple[Any, int]]:
+    """The events of the first stream but for the starts of steps, with their ids in the second."""
+    ids = [each.id for each in again.events if each.event != "step.started"]
+    return [*zip([each for each in first.events if each.event != "step.started"], ids, strict=True)]
+
+
+async def test_a_streamed_run_is_replayed_event_for_event() -> None:
+    house = await House([ADDS, says("three")]).open()
+    assert (await house.run(STREAMED_KEY)).raw == (await house.run(STREAMED_KEY)).raw
+
+
+@pytest.mark.parametrize(("first", "then"), [(PLAIN_KEY, STREAMED_KEY), (STREAMED_KEY, PLAIN_KEY)])
+async def test_a_stream_and_a_plain_run_are_different_bodies_of_a_key(first: How, then: How) -> None:
+    house = await House([says("one")]).open()
+    assert (await house.run(first)).status == 200
+    told = await house.run(then)
+    assert (told.status, told.body["error"]["code"]) == (409, "idempotency_key_reused_with_different_body")
+    assert len(house.provider.calls) == 1
+
+
+@pytest.mark.parametrize("how", [PLAIN_KEY, STREAMED_KEY], ids=["plain", "streamed"])
+@pytest.mark.parametrize(
+    "other",
+    [{"task": "other"}, {"max_steps": 2}, {"metadata": {"a": 1}}, {"tools": []}, {"total_budget_usd": 1}],
+)
+async def test_a_reused_key_with_another_body_is_409(how: How, other: dict[str, Any]) -> None:
+    house = await House([says("one")]).open()
+    await house.run(how)
+    told = await house.run(how, **other)
+    assert (told.status, told.body["error"]["code"]) == (409, "idempotency_key_reused_with_different_body")
+    assert len(house.provider.calls) == 1
+
+
+async def test_the_key_may_be_in_the_header_or_the_body() -> None:
+    house = await House([says("one")]).open()
+    first = await house.run(PLAIN_KEY)
+    assert (await house.run(PLAIN, idempotency_key="k")).raw == first.raw
+    assert (await house.run(PLAIN_KEY, idempotency_key="k")).raw == first.raw
+    assert (await house.run(PLAIN_KEY, idempotency_key="other")).status == 400
+
+
+async def test_runs_and_calls_share_their_idempotency_keys() -> None:
+    house = await House([says("one")]).open()
+    await house.run(PLAIN_KEY)
+    client = house.client(PLAIN_KEY, task=None, messages=[{"role": "user", "content": "Hello"}])
+    await client.ask("/v1/route")
+    assert client.status == 409
+
+
+@pytest.mark.parametrize("how", [PLAIN_KEY, STREAMED_KEY], ids=["plain", "streamed"])
+async def test_a_failed_run_is_not_kept_under_its_key(how: How) -> None:
+    house = await House([secret_fault(None), secret_fault(None), says("well")]).open()
+    first = await house.run(how)
+    again = await house.run(how)
+    assert (first.body["status"], again.body["status"]) == ("failed", "completed")
+    assert (await house.run(how)).body == again.body
+    assert first.body["trace_id"] != again.body["trace_id"]
+
+
+@pytest.mark.parametrize("how", [PLAIN_KEY, STREAMED_KEY], ids=["plain", "streamed"])
+async def test_a_refused_run_is_not_kept_under_its_key(how: How) -> None:
+    house = await House([says("well")], prepaid=True).open()
+    assert (await house.run(how)).status == 402
+    await house.console.credit("acme", 1.0)
+    assert (await house.run(how)).body["output"] == "well"
+
+
+# The sandbox
+
+
+@hows
+async def test_a_test_key_gets_a_canned_run_that_is_not_billed(how: How) -> None:
+    house = await House([]).open(environment="sandbox")
+    told = await house.run(how, metadata={"team": "a"})
+    assert (told.status, told.body["status"]) == (200, "completed")
+    assert house.provider.calls == []
+    assert await house.rows() == []
+    (item,) = await house.runs()
+    assert (item["id"], item["environment"]) == (told.body["trace_id"], "sandbox")
+    live = await house.key()
+    house.headers = live
+    assert await house.runs() == []
