@@ -196,11 +196,11 @@ async def test_without_storage_only_cached_keys_are_accepted_until_they_expire(
 
 
 async def test_the_cache_is_bounded(console: Console, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("routewright._setup.authentication.MOST_KNOWN", 3)
+    monkeypatch.setattr("routewright._setup.authentication.MAX_CACHED", 3)
     made = [await a_key(console) for _ in range(5)]
     for new in made:
         assert await holds(console, new)
-    assert len(console._authenticator._known) == 3
+    assert len(console._authenticator._cache) == 3
     watched.asked.clear()
     assert await holds(console, made[4])
     assert not watched.asked

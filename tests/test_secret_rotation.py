@@ -102,7 +102,7 @@ def test_memory_rotates_for_all_its_users() -> None:
     assert one.live()[1] == base
     with pytest.raises(PreconditionFailed):
         other.rotate(base)
-    assert one.lasts
+    assert one.is_durable
 
 
 def test_a_configured_secret_is_not_rotated() -> None:
@@ -136,7 +136,7 @@ class Elsewhere:
 def test_a_random_secret_for_another_storage_is_not_persistent() -> None:
     secret = RootSecret(Elsewhere(), {})
     assert secret.live() == secret.live()
-    assert not secret.lasts
+    assert not secret.is_durable
     with pytest.raises(StorageUnavailable, match=f"no root secret is kept anywhere: set {SECRET}"):
         secret.rotate(secret.live()[0])
 
@@ -146,10 +146,10 @@ def test_a_secret_that_cannot_be_written_is_not_persistent(store: Path, monkeypa
     with monkeypatch.context() as broken:
         broken.setattr(os, "link", fails)
         (made,) = file.live()
-    assert not file.lasts
+    assert not file.is_durable
     with pytest.raises(StorageUnavailable, match="cannot be replaced"):
         file.rotate(made)
-    assert SecretFile(store).lasts
+    assert SecretFile(store).is_durable
     assert file.live() != (made,), "one that another could keep is taken"
 
 

@@ -153,10 +153,10 @@ class Parts:
         self._log = TraceLog(writer, self.worker, self.ids, capture, warmth)
         self._coordination = coordination or own.coordination
         self._cache = cache
-        self._given = providers
+        self._provider_list = providers
         self._variables: Mapping[str, str] = {}
         """The environment variable that would enable each provider, by name; empty if providers were passed."""
-        self._named = bool(providers)
+        self._has_providers = bool(providers)
         self._answers = answers
         self._faults = faults
         self._guard = Guard()
@@ -176,7 +176,7 @@ class Parts:
     @property
     def engine(self) -> Engine:
         """The pipeline."""
-        return self.running or self._after_discovery(self._kept_engine)
+        return self.running or self._after_discovery(self._ensure_engine)
 
     async def begin(self) -> Engine:
         """The pipeline. Waits for servers to list their models without blocking the event loop."""
@@ -223,39 +223,39 @@ class Parts:
 
     def fleet(self, environment: wire.Environment | Literal["hosted"]) -> Fleet:
         """The fleet of an environment; ``hosted``: of a host that makes its own calls and named no providers."""
-        return self._fleets.get(environment) or self._after_discovery(lambda: self._kept_fleet(environment))
+        return self._fleets.get(environment) or self._after_discovery(lambda: self._ensure_fleet(environment))
 
-    def _kept_fleet(self, environment: wire.Environment | Literal["hosted"]) -> Fleet:
+    def _ensure_fleet(self, environment: wire.Environment | Literal["hosted"]) -> Fleet:
         fleet = self._fleets.get(environment)
         if fleet is None:
             if environment == "production":
                 today = datetime.fromtimestamp(self.settings.clock.time(), UTC).date().isoformat()
-                said = self.catalogue.stale(today, self.settings.stale_after_days)
-                if said:
-                    _logger.warning("%s, or raise settings.stale_after_days", said)
+                warning = self.catalogue.stale(today, self.settings.stale_after_days)
+                if warning:
+                    _logger.warning("%s, or raise settings.stale_after_days", warning)
             fleet = self._fleets[environment] = self._make_fleet(environment)
         return fleet
 
     def hosted(self, environment: wire.Environment) -> Fleet:
         """The fleet of a host that makes its own calls: the whole catalogue, unless providers were passed."""
-        if self._named or environment == "sandbox":
+        if self._has_providers or environment == "sandbox":
             return self.fleet(environment)
         return self.fleet("hosted")
 
     def shown(self, environment: wire.Environment) -> str:
         """Providers and models for ``repr``: the first few, and only those known without loading anything."""
         fleet = self._fleets.get(environment)
-        providers = self._given if fleet is None else fleet.providers
+        providers = self._provider_list if fleet is None else fleet.providers
         if environment == "sandbox":
-            said = "in the sandbox"
+            summary = "in the sandbox"
         elif providers is None:
-            said = "with the providers of the environment"
+            summary = "with the providers of the environment"
         else:
-            said = f"with {_first([provider.name for provider in providers])}" if providers else "without providers"
+            summary = f"with {_first([provider.name for provider in providers])}" if providers else "without providers"
         if fleet is None:
-            return said
+            return summary
         models = [model for model, server in zip(fleet.pool.ids, fleet.server, strict=True) if server is not None]
-        return f"{said}, {len(models)} models: {_first(models)}" if models else f"{said}, no models"
+        return f"{summary}, {len(models)} models: {_first(models)}" if models else f"{summary}, no models"
 
     def fleets(self) -> list[Fleet]:
         """The fleets in use so far."""
@@ -381,7 +381,7 @@ class Parts:
             policies = checked_policies(policies)
         with self._reloading.lock:  # not `_guard`: closing and first uses never wait for a file
             before = self._published
-            engine.publish(self._publish() if policies is None else self._put_in_force(policies))
+            engine.publish(self._publish() if policies is None else self._draw_policies(policies))
             changes = changes_between(before, self._published)
         engine.log.announce(changes, self.environment)
         return changes
@@ -469,7 +469,7 @@ class Parts:
             if limit.expired:
                 _logger.warning("closing continues without waiting for %s", name)
 
-    def _kept_engine(self) -> Engine:
+    def _ensure_engine(self) -> Engine:
         if self.running is not None:
             return self.running
         settings, ids = self.settings, self.ids
@@ -539,32 +539,32 @@ class Parts:
             fleet.announce = tell
         return fleet
 
-    def _hear_circuit(self, said: str) -> None:
-        environment, seconds, model = said.split(" ", 2)
+    def _hear_circuit(self, message: str) -> None:
+        environment, seconds, model = message.split(" ", 2)
         if environment in self._fleets:
             self._fleets[environment].open_circuit(model, float(seconds))
 
     @property
     def _providers(self) -> Sequence[protocols.Provider]:
-        if self._given is None:
+        if self._provider_list is None:
             with importing.lock:
                 from .backends.providers.environment import providers_from_environment, variables_to_set
 
-            self._given, self._variables = providers_from_environment(os.environ), variables_to_set()
-        return self._given
+            self._provider_list, self._variables = providers_from_environment(os.environ), variables_to_set()
+        return self._provider_list
 
     def _publish(self) -> list[wire.PolicySnapshot]:
         if self._policy_file is None:
-            return self._put_in_force(self._policies)
+            return self._draw_policies(self._policies)
         with self._policy_file.policies() as policies:
-            return self._put_in_force(policies)
+            return self._draw_policies(policies)
 
-    def _put_in_force(self, policies: Sequence[wire.Policy], fleet: Fleet | None = None) -> list[wire.PolicySnapshot]:
-        fleet = self._kept_fleet(self.environment) if fleet is None else fleet
-        known = Known(fleet.pool.models, fleet.aliases)
-        found = drawn(policies, known)
-        versions = self._versions.of([version_asked(each, fleet.today()) for each in found])
-        self._published, self._in_force = [*map(published, found, versions)], policies
+    def _draw_policies(self, policies: Sequence[wire.Policy], fleet: Fleet | None = None) -> list[wire.PolicySnapshot]:
+        fleet = self._ensure_fleet(self.environment) if fleet is None else fleet
+        known_models = Known(fleet.pool.models, fleet.aliases)
+        drawn_policies = drawn(policies, known_models)
+        versions = self._versions.of([version_asked(policy, fleet.today()) for policy in drawn_policies])
+        self._published, self._in_force = [*map(published, drawn_policies, versions)], policies
         return self._published
 
     @property
@@ -574,11 +574,13 @@ class Parts:
             with self._guard.lock:
                 if self._discovery is None:
                     providers = self._providers
-                    asked = [
-                        each for each in providers if isinstance(each, protocols.DiscoveringProvider) and each.discovers
+                    discovering = [
+                        provider
+                        for provider in providers
+                        if isinstance(provider, protocols.DiscoveringProvider) and provider.discovers
                     ]
-                    patience_s, taken = FIRST_S if len(asked) < len(providers) else ALONE_S, self._take_discovered
-                    self._discovery = Discovery(asked, self.settings.clock, patience_s, weakref.WeakMethod(taken))
+                    patience_s, taken = FIRST_S if len(discovering) < len(providers) else ALONE_S, self._take_discovered
+                    self._discovery = Discovery(discovering, self.settings.clock, patience_s, weakref.WeakMethod(taken))
         return self._discovery
 
     def _take_discovered(self) -> bool:
@@ -592,12 +594,12 @@ class Parts:
                     if fleet.pool.snapshot != self._fleets[name].pool.snapshot:
                         fleets[name] = fleet
                 if engine is not None and self.environment in fleets:
-                    engine.publish(self._put_in_force(self._in_force, fleets[self.environment]))
+                    engine.publish(self._draw_policies(self._in_force, fleets[self.environment]))
             except RouterError as error:
                 _logger.warning("the models listed by servers are not taken: %s", error)
                 return False
-            for place, fleet in fleets.items():
-                fleet.learn_from(self._fleets[place])
+            for environment, fleet in fleets.items():
+                fleet.learn_from(self._fleets[environment])
             self._fleets.update(fleets)
         if engine is not None:
             engine.log.announce(changes_between(before, self._published), self.environment)
@@ -605,15 +607,15 @@ class Parts:
 
     async def name_policies(self) -> bool:
         """Replace provisional policy versions by the storage's. False: try again later."""
-        asked, engine = self._versions.provisional, self.running
-        if not asked:
+        unnamed, engine = self._versions.provisional, self.running
+        if not unnamed:
             return True
         try:
-            versions = await self._versions.ask(asked)
+            versions = await self._versions.ask(unnamed)
         except RouterError:
             return False
         with self._reloading.lock:
-            if engine is None or asked is not self._versions.provisional:
+            if engine is None or unnamed is not self._versions.provisional:
                 return False
             self._published = [*map(published, self._published, versions)]
             self._versions.provisional = []

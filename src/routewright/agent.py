@@ -205,17 +205,17 @@ class Agent:
         self.router = router
         self._storage = GuardedStorage(router.storage)
         self._search, self._code = search, code
-        given = {
+        run_limits = {
             "max_steps": max_steps,
             "per_step_timeout_ms": per_step_timeout_ms,
             "total_budget_usd": total_budget_usd,
         }
-        limits = checked_run(run_of({"task": "-", **given}))
+        limits = checked_run(run_of({"task": "-", **run_limits}))
         for name in options.keys() & _ELSEWHERE.keys():
             raise ValidationFailed.at(name, "is not an option of an agent", _ELSEWHERE[name])
         request = as_request(system or "-", {"goal": goal, "strategy": strategy, **options})
-        named = {"fallback" if name == "max_retries" else name for name in options}
-        self._options = {name: getattr(request, name) for name in named}
+        names = {"fallback" if name == "max_retries" else name for name in options}
+        self._options = {name: getattr(request, name) for name in names}
         own = ModelStrategy(goal, strategy) if goal or strategy else None
         self._limits = msgspec.structs.replace(limits, model_strategy=own)
         self._approve, self._system, self._escalates = approve, system, escalate
@@ -227,15 +227,15 @@ class Agent:
             self._form = form_of(output_type)
         if isinstance(tools, str) or not isinstance(tools, Sequence):
             raise ValidationFailed.at("tools", f"{shown(tools)} is not a list", "pass a list: tools=[...]")
-        mine = {}
-        for place, tool in enumerate(tools):
-            made = self._made(place, tool)
-            name = made.spec.name if isinstance(made, Tool) else made.function_spec.name
-            if name in mine or (name in BUILT_IN and not isinstance(tool, str)):
-                raise ValidationFailed.at(f"tools[{place}]", f"is another tool named {quoted(name)}", "rename it")
-            mine[name] = made
-        self._tools = {name: tool for name, tool in mine.items() if isinstance(tool, Tool)}
-        self._client_tools = {name: tool for name, tool in mine.items() if not isinstance(tool, Tool)}
+        tools_by_name = {}
+        for index, tool in enumerate(tools):
+            agent_tool = self._make_tool(index, tool)
+            name = agent_tool.spec.name if isinstance(agent_tool, Tool) else agent_tool.function_spec.name
+            if name in tools_by_name or (name in BUILT_IN and not isinstance(tool, str)):
+                raise ValidationFailed.at(f"tools[{index}]", f"is another tool named {quoted(name)}", "rename it")
+            tools_by_name[name] = agent_tool
+        self._tools = {name: tool for name, tool in tools_by_name.items() if isinstance(tool, Tool)}
+        self._client_tools = {name: tool for name, tool in tools_by_name.items() if not isinstance(tool, Tool)}
 
     @property
     def tools(self) -> list[str]:
@@ -247,7 +247,7 @@ class Agent:
 
         Raises as ``Router.route`` if the run is refused before its first step. Later failures are in the answer's
         ``status``."""
-        run = self._begun(task, options)
+        run = self._start(task, options)
         return AgentAnswer(await run.finish(), run.data)
 
     @asynccontextmanager
@@ -260,7 +260,7 @@ class Agent:
             print(events.result.output)
 
         The last event is ``run.completed``. Leaving the block early ends the run."""
-        stream = AgentStream(self._begun(task, options))
+        stream = AgentStream(self._start(task, options))
         try:
             yield stream
         finally:
@@ -285,59 +285,61 @@ class Agent:
         trace_id = normalise_trace_id(run if isinstance(run, str) else run.trace_id)
         who = self.router.resolve_caller(caller or self.router.caller)
         state = await checkpoint_of(self._storage, who, trace_id)
-        plan, said = self._settings(state.request), {**(results or {}), **(approved or {})}
-        gone = [name for name in state.tools if name not in plan.names]
-        if gone:
-            raise ValidationFailed.at("tools", f"lack {', '.join(gone)}, which the run uses", "give the agent the same")
+        plan, answers = self._settings(state.request), {**(results or {}), **(approved or {})}
+        absent = [name for name in state.tools if name not in plan.names]
+        if absent:
+            raise ValidationFailed.at(
+                "tools", f"lack {', '.join(absent)}, which the run uses", "give the agent the same"
+            )
         pending = {call.id: call.function.name for call in state.pending}
-        missing = [id for id in pending if id not in said] if state.status == "pending" else []
+        missing = [id for id in pending if id not in answers] if state.status == "pending" else []
         if missing:
             raise ValidationFailed.at("results", f"lacks {', '.join(missing)}", "give one for each pending call")
-        if said.keys() - pending.keys() and state.status == "running":
+        if answers.keys() - pending.keys() and state.status == "running":
             raise NotFound(f"{trace_id} cannot be resumed: it was resumed before, and has gone on since")
-        for id in said:
+        for id in answers:
             if id not in pending or (id in (approved or {}) and pending[id] not in plan.unapproved):
                 raise ValidationFailed.at(
                     f"results[{quoted(id)}]", "is not a call pending for this", "see pending_tool_calls"
                 )
         try:
-            given = {id: shown_text(result) for id, result in (results or {}).items()}
+            texts = {id: shown_text(result) for id, result in (results or {}).items()}
         except ToolFailed as error:
             raise ValidationFailed.at("results", str(error), "give texts, or what JSON can hold") from None
-        given |= {id: DENIED for id, yes in (approved or {}).items() if not yes}
-        resumed = Resumption(state=state, results=given, approved=[id for id, yes in (approved or {}).items() if yes])
-        begun = Run(self.router.engine, self._storage, plan, state.request, who, resumed=resumed)
-        return AgentAnswer(await begun.finish(), begun.data)
+        texts |= {id: DENIED for id, yes in (approved or {}).items() if not yes}
+        resumed = Resumption(state=state, results=texts, approved=[id for id, yes in (approved or {}).items() if yes])
+        resumed_run = Run(self.router.engine, self._storage, plan, state.request, who, resumed=resumed)
+        return AgentAnswer(await resumed_run.finish(), resumed_run.data)
 
     def as_tool(self, name: str, description: str) -> Tool:
         """This agent as a tool of another agent. It spends the other's budget, limited by its own. Raises
         ``ValidationFailed`` if it has tools that wait for a client."""
         plan = self._settings(self._limits)
         if plan.client_tools or plan.unapproved:
-            waits = ", ".join([*plan.client_tools, *plan.unapproved])
-            raise ValidationFailed.at("tools", f"{waits} would wait for a client", "an agent that is a tool has none")
+            names = ", ".join([*plan.client_tools, *plan.unapproved])
+            raise ValidationFailed.at("tools", f"{names} would wait for a client", "an agent that is a tool has none")
         return _AgentTool(self, name, description)
 
     def prepare(self, request: AgentRequest, caller: Caller | None = None) -> Run:
         """Prepare a run for a server. ``request.tools`` selects from the agent's tools. A request may lower the agent's
         limits, not raise them. Raises ``ValidationFailed`` for an unknown tool."""
-        own = self._limits
-        least = {name: _least(getattr(request, name), getattr(own, name)) for name in _CEILINGS}
-        return self._run(msgspec.structs.replace(request, **least), caller)
+        ceilings = self._limits
+        limits = {name: _least(getattr(request, name), getattr(ceilings, name)) for name in _CEILINGS}
+        return self._run(msgspec.structs.replace(request, **limits), caller)
 
     @cached_property
     def blocking(self) -> BlockingAgent:
         """``run`` and ``resume`` for code without ``await``."""
         return BlockingAgent(self)
 
-    def _begun(self, task: str, options: RunOptions, within: ToolContext | None = None) -> Run:
-        given: dict[str, Any] = {**options}
-        caller, conversation = given.pop("caller", None), given.pop("conversation", None)
+    def _start(self, task: str, options: RunOptions, within: ToolContext | None = None) -> Run:
+        fields: dict[str, Any] = {**options}
+        caller, conversation = fields.pop("caller", None), fields.pop("conversation", None)
         if conversation is not None:
             if not isinstance(conversation, str) or not conversation:
                 raise ValidationFailed.at("conversation", f"is {shown(conversation)}", "pass its name")
-            given["metadata"] = {**(given.get("metadata") or {}), "conversation": conversation}
-        request = checked_run(run_of({"task": task, **given}))
+            fields["metadata"] = {**(fields.get("metadata") or {}), "conversation": conversation}
+        request = checked_run(run_of({"task": task, **fields}))
         for name in _CEILINGS:
             if getattr(request, name) is None:
                 request = msgspec.structs.replace(request, **{name: getattr(self._limits, name)})
@@ -346,7 +348,7 @@ class Agent:
     def _run(self, request: AgentRequest, caller: Caller | None, within: ToolContext | None = None) -> Run:
         router = self.router
         tags = router.tags_here
-        made = msgspec.structs.replace(
+        run_request = msgspec.structs.replace(
             request,
             metadata=joined_tags(tags, request.metadata or {}) if tags else request.metadata,
             max_steps=request.max_steps or MAX_STEPS,
@@ -354,33 +356,33 @@ class Agent:
             model_strategy=request.model_strategy or self._limits.model_strategy,
         )
         who = router.resolve_caller(caller or router.caller)
-        return Run(router.engine, self._storage, self._settings(made), made, who, within=within)
+        return Run(router.engine, self._storage, self._settings(run_request), run_request, who, within=within)
 
     def _settings(self, request: AgentRequest) -> AgentSettings:
         """The plan of a run, with all of the agent's tools or those that the request names."""
         tools, client = self._tools, self._client_tools
         if request.tools is not None:
             tools, client = {}, {}
-            for place, asked in enumerate(request.tools):
-                name = asked if isinstance(asked, str) else asked.function_spec.name
+            for index, choice in enumerate(request.tools):
+                name = choice if isinstance(choice, str) else choice.function_spec.name
                 if name in self._tools:
                     tools[name] = self._tools[name]
                 elif name in BUILT_IN:
-                    if not isinstance(asked, str):
-                        said = f"{quoted(name)} is the name of a built-in tool"
-                        raise ValidationFailed.at(f"tools[{place}]", said, "rename yours")
+                    if not isinstance(choice, str):
+                        problem = f"{quoted(name)} is the name of a built-in tool"
+                        raise ValidationFailed.at(f"tools[{index}]", problem, "rename yours")
                     tools[name] = self._built_in(name)
-                elif isinstance(asked, str) and name not in self._client_tools:
+                elif isinstance(choice, str) and name not in self._client_tools:
                     known = list(dict.fromkeys([*BUILT_IN, *self.tools]))
                     hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
-                    raise ValidationFailed.at(f"tools[{place}]", f"{quoted(name)} is not a tool here", hint)
+                    raise ValidationFailed.at(f"tools[{index}]", f"{quoted(name)} is not a tool here", hint)
                 else:
-                    client[name] = self._client_tools[name] if isinstance(asked, str) else asked
-        waits = self._approve is None  # nobody here can approve
+                    client[name] = self._client_tools[name] if isinstance(choice, str) else choice
+        is_alone = self._approve is None  # nobody here can approve
         return AgentSettings(
             tools=tools,
             client_tools=client,
-            unapproved=[name for name, tool in tools.items() if waits and options_of(tool, BaseTool).needs_approval],
+            unapproved=[name for name, tool in tools.items() if is_alone and options_of(tool, BaseTool).needs_approval],
             system=self._system,
             approve=self._approve,
             form=self._form,
@@ -388,11 +390,11 @@ class Agent:
             options=self._options,
         )
 
-    def _made(self, place: int, tool: ToolLike) -> Tool | Declaration:
+    def _make_tool(self, index: int, tool: ToolLike) -> Tool | Declaration:
         if isinstance(tool, str):
             if tool not in BUILT_IN:
                 hint = did_you_mean(tool, BUILT_IN) or f"built in are {', '.join(BUILT_IN)}"
-                raise ValidationFailed.at(f"tools[{place}]", f"{quoted(tool)} is not a built-in tool", hint)
+                raise ValidationFailed.at(f"tools[{index}]", f"{quoted(tool)} is not a built-in tool", hint)
             return self._built_in(tool)
         if isinstance(tool, Declaration | Tool):
             return tool
@@ -406,7 +408,7 @@ class Agent:
             hint = "open it first: async with ... as tools, and pass tools=[*tools]"
         elif isinstance(tool, Mapping):
             hint = "pass routewright.Tool(name=..., parameters=...)"
-        raise ValidationFailed.at(f"tools[{place}]", f"{shown(tool)} is not a tool", hint)
+        raise ValidationFailed.at(f"tools[{index}]", f"{shown(tool)} is not a tool", hint)
 
     def _built_in(self, name: str) -> Tool:
         with importing.lock:
@@ -432,9 +434,9 @@ class BlockingAgent:
         """As ``Agent.run``."""
         return self._agent.router.run_blocking(partial(self._agent.run, task, **options))
 
-    def resume(self, run: Any, results: Mapping[str, Any] | None = None, **given: Any) -> AgentAnswer[Any]:
+    def resume(self, run: Any, results: Mapping[str, Any] | None = None, **options: Any) -> AgentAnswer[Any]:
         """As ``Agent.resume``."""
-        return self._agent.router.run_blocking(partial(self._agent.resume, run, results, **given))
+        return self._agent.router.run_blocking(partial(self._agent.resume, run, results, **options))
 
 
 class _AgentTool:
@@ -451,7 +453,7 @@ class _AgentTool:
         )
         if not agent.router.engine.admissions.is_immediate:  # so that a resumed outer run does not pay twice
             options["idempotency_key"] = f"{context.run_id}.tool.{context.step}"
-        run = agent._begun(arguments["task"], options, context)
+        run = agent._start(arguments["task"], options, context)
         try:
             response = await run.finish()
         finally:
@@ -463,4 +465,4 @@ class _AgentTool:
 
 
 def _least(one: float | None, other: float | None) -> float | None:
-    return min((each for each in (one, other) if each is not None), default=None)
+    return min((limit for limit in (one, other) if limit is not None), default=None)

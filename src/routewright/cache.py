@@ -153,12 +153,12 @@ class ResponseCache:
         elif (matches := await caching.find_near(lookup)) is None:
             reason = "a miss: the question has no embedding; if it has words, the embedder failed or rests"
         else:
-            asked, calibration = gist(lookup.question), await caching.calibrations.of(lookup.space)
+            question_gist, calibration = gist(lookup.question), await caching.calibrations.of(lookup.space)
             chosen = offer(lookup.question, matches, calibration, lookup.bound)
             for match in matches:
                 entry, question = match.entry, match.entry.prompt or ""
                 judged = chosen if match is chosen.match else None
-                verdict = guard(asked, gist(question))
+                verdict = guard(question_gist, gist(question))
                 near.append(
                     NearEntry(
                         trace_id=entry.id,
@@ -191,17 +191,17 @@ class ResponseCache:
     ) -> int:
         """Remove the account's entries in this environment that match all selectors, and return how many.
         ``everything=True``, without others, removes all of them. Raises ``ValidationFailed``."""
-        named = {"trace_id": trace_id, "namespace": namespace, "metadata": metadata, "older_than_s": older_than_s}
+        selectors = {"trace_id": trace_id, "namespace": namespace, "metadata": metadata, "older_than_s": older_than_s}
         try:
-            convert(named | {"everything": everything}, _Selected)
+            convert(selectors | {"everything": everything}, _Selected)
         except MsgspecError as error:
             raise ValidationFailed.at("invalidate", str(error), "pass selectors of these types") from None
-        selected = any(each is not None for each in (key, partition, *named.values()))
-        if selected and everything:
+        has_selector = any(selector is not None for selector in (key, partition, *selectors.values()))
+        if has_selector and everything:
             raise ValidationFailed.at("everything", "cannot be combined with other selectors", "leave out one of them")
-        if not selected and not everything:
+        if not has_selector and not everything:
             raise ValidationFailed.at("invalidate", "nothing is selected", "pass a selector, or everything=True")
-        which = CacheSelection(
+        selection = CacheSelection(
             account=self._caller.account,
             environment=self._caller.environment,
             key=None if key is None else _digest("key", key),
@@ -211,7 +211,7 @@ class ResponseCache:
             metadata=metadata,
             created_before=None if older_than_s is None else self._clock.time() - older_than_s,
         )
-        return await self._caching().remove(which)
+        return await self._caching().remove(selection)
 
     async def aclose(self) -> None:
         """Nothing to free: the Router closes the cache."""
@@ -245,7 +245,7 @@ class BlockingResponseCache(Twin[ResponseCache]):
 
 
 def _reason(near: list[NearEntry], bound: Bound, requests: int) -> str:
-    judged = next((each for each in near if each.risk is not None), None)
+    judged = next((entry for entry in near if entry.risk is not None), None)
     if not near:
         return "a miss: no similar question is kept with the same settings and turns before it (the same partition)"
     shown_at = judged or near[0]
@@ -271,7 +271,7 @@ class Judge:
         self._engine = engine
         self._budget_usd = budget_usd
         self._clock = clock
-        self._told = False
+        self._has_warned = False
         self._day, self._spent_usd = 0, 0.0
 
     async def compare(self, caller: Caller, question: str, cached: str, live: str) -> bool | None:
@@ -295,8 +295,8 @@ class Judge:
             return None
         except RouterError as error:
             spent_usd = (error.cost_nanos or 0) / 1e9
-            if not self._told:
-                self._told = True
+            if not self._has_warned:
+                self._has_warned = True
                 _log.warning("cache_judge could not call its model (logged once): %s", error)
             return None
         finally:
@@ -310,12 +310,12 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"routewright.{_HOME[name]}"), name)
 
 
-def _digest(path: str, told: str) -> bytes:
+def _digest(path: str, text: str) -> bytes:
     hint = "pass the 32 hexadecimal digits that explain() or a cache span gives"
     try:
-        digest = bytes.fromhex(told)
+        digest = bytes.fromhex(text)
     except (ValueError, TypeError):
         digest = b""
     if len(digest) != 16:
-        raise ValidationFailed.at(path, f"is {shown(told)}", hint)
+        raise ValidationFailed.at(path, f"is {shown(text)}", hint)
     return digest

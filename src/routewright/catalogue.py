@@ -63,7 +63,7 @@ class Catalogue:
     ) -> Catalogue:
         """Overlay this catalogue with rows, each an ``id`` and some fields of ``Model``. ``as_of``: the date of the
         facts, if it differs."""
-        new = Catalogue(aliases=self.aliases | dict(aliases or {}), as_of=as_of or self._said_as_of)
+        new = Catalogue(aliases=self.aliases | dict(aliases or {}), as_of=as_of or self._date_of_facts)
         new._models = overlay(self.models, rows)
         return new
 
@@ -91,9 +91,9 @@ class Catalogue:
 
     def age_days(self, today: str) -> int | None:
         """Days from the date of the facts to ``today`` (``YYYY-MM-DD``); None if that date is unknown."""
-        said = self._said_as_of
+        as_of = self._date_of_facts
         day = date.fromisoformat(_checked_day(today, "today"))
-        return None if said is None else (day - date.fromisoformat(said)).days
+        return None if as_of is None else (day - date.fromisoformat(as_of)).days
 
     def stale(self, today: str, after_days: int | None) -> str:
         """The warning for a catalogue older than some days (None: never); empty for one that is not."""
@@ -108,33 +108,33 @@ class Catalogue:
             Catalogue().bill("openai/gpt-4.1", Usage(input=1_000, output=200)).total_usd
 
         Raises ``ValidationFailed`` for an unknown model, a missing price, and a usage that does not add up."""
-        given, models, day = model, {each.id: each for each in self.models}, _day(on, "on")
-        if not isinstance(given, str):
-            raise ValidationFailed.at("model", f"must be an id or alias, got {shown(given)}", 'as "openai/gpt-4.1"')
-        found = models.get(self.aliases.get(given, given))
-        if found is None:
-            hint = did_you_mean(given, [*models, *self.aliases]) or "'models' of the catalogue lists the known ids"
-            raise ValidationFailed.at("model", f"unknown model {quoted(given)}", hint)
+        name, models, day = model, {entry.id: entry for entry in self.models}, _day(on, "on")
+        if not isinstance(name, str):
+            raise ValidationFailed.at("model", f"must be an id or alias, got {shown(name)}", 'as "openai/gpt-4.1"')
+        match = models.get(self.aliases.get(name, name))
+        if match is None:
+            hint = did_you_mean(name, [*models, *self.aliases]) or "'models' of the catalogue lists the known ids"
+            raise ValidationFailed.at("model", f"unknown model {quoted(name)}", hint)
         usage = checked_usage(usage)
-        listed = price_rules.pricing_on(found, day)
+        listed = price_rules.pricing_on(match, day)
         prices = price_rules.batch_prices_of(listed) if batch else price_rules.prices_of(listed)
         if listed is None:
-            problem = f"no price of {quoted(found.id)} is known on {day}"
+            problem = f"no price of {quoted(match.id)} is known on {day}"
             raise ValidationFailed.at("model", problem, "give it one in a catalogue file")
         if not prices:
             hint = "give it batch_input_usd and batch_output_usd, or leave 'batch' out"
-            raise ValidationFailed.at("batch", f"no batch price of {quoted(found.id)} is known on {day}", hint)
+            raise ValidationFailed.at("batch", f"no batch price of {quoted(match.id)} is known on {day}", hint)
         price = price_rules.price_at(prices, usage.input)
         lines = tuple(
-            BillLine(what, tokens, picos / PICOS_PER_USD_1M, tokens * picos / (PICOS_PER_NANO * NANOS_PER_USD))
-            for what, (tokens, picos) in zip(price_rules.COST_PARTS, price_rules.charges(price, usage), strict=True)
+            BillLine(part, tokens, picos / PICOS_PER_USD_1M, tokens * picos / (PICOS_PER_NANO * NANOS_PER_USD))
+            for part, (tokens, picos) in zip(price_rules.COST_PARTS, price_rules.charges(price, usage), strict=True)
             if tokens
         )
         above = None if price.above < 0 else price.above
-        return Bill(found.id, day, batch, above, lines, price_rules.usage_nanos(prices, usage))
+        return Bill(match.id, day, batch, above, lines, price_rules.usage_nanos(prices, usage))
 
     @property
-    def _said_as_of(self) -> str | None:
+    def _date_of_facts(self) -> str | None:
         """The given date, or the bundled catalogue's; None for own models without a date."""
         return self.as_of if self._models is None else self._as_of
 
@@ -145,15 +145,15 @@ def _checked_day(text: object, path: str = "as_of") -> str:
     return text
 
 
-def _day(given: object, path: str) -> str:
-    if given is None:
+def _day(value: object, path: str) -> str:
+    if value is None:
         return datetime.now(UTC).date().isoformat()
-    return _checked_day(given.isoformat() if isinstance(given, date) else given, path)
+    return _checked_day(value.isoformat() if isinstance(value, date) else value, path)
 
 
-def checked_usage(given: object) -> Usage:
+def checked_usage(value: object) -> Usage:
     """A usage whose parts do not exceed the whole. Raises ``ValidationFailed``."""
-    usage = rebuilt(given, Usage, "usage")
+    usage = rebuilt(value, Usage, "usage")
     if not price_rules.adds_up(usage):
         hint = "'input' includes 'cached' and 'written', 'output' includes 'reasoning', and none is negative"
         raise ValidationFailed.at("usage", "does not add up", hint)

@@ -39,7 +39,7 @@ from ._engine.webhooks import Dispatcher, post, wake
 from ._runtime.blocking import Closing, Twin, plain
 from ._runtime.identity import Ids
 from ._runtime.worker import Worker
-from ._setup.arguments import ENVIRONMENTS, check_choice, check_key_id, check_owner, check_storage, check_whose
+from ._setup.arguments import ENVIRONMENTS, check_choice, check_key_id, check_owner, check_storage, check_tenant
 from ._setup.authentication import Authenticator
 from ._setup.coordination import RECHECK_S
 from ._setup.root_secret import SECRET as SECRET
@@ -114,10 +114,10 @@ class Console(Closing):
         ``accounts`` to enforce the terms."""
         self._check_accounts()
         if check_owner("name", name) != name.strip():
-            said = f"must neither begin nor end with a blank, got {shown(name)}"
-            raise ValidationFailed.at("name", said, "leave it out")
-        given = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
-        account = checked_account(wire.Account(name=name, created_at=self._now(), **account_terms(given)))
+            message = f"must neither begin nor end with a blank, got {shown(name)}"
+            raise ValidationFailed.at("name", message, "leave it out")
+        arguments = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
+        account = checked_account(wire.Account(name=name, created_at=self._now(), **account_terms(arguments)))
         try:
             await self._change(name, wire.PutAccount(account, expect="absent"))
         except PreconditionFailed as error:
@@ -137,8 +137,8 @@ class Console(Closing):
         """Change the given terms; concurrent changes of other terms are kept. ``limits`` are replaced as a whole: None
         in them stands for the plan's value, None for all of them. Raises ``NotFound`` and ``ValidationFailed``, and
         ``PreconditionFailed`` if concurrent changes never end."""
-        given = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
-        terms = account_terms(given)
+        arguments = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
+        terms = account_terms(arguments)
 
         async def attempt() -> wire.Account:
             there = await self.account(name)
@@ -150,10 +150,10 @@ class Console(Closing):
 
     async def account(self, name: str) -> wire.Account:
         """The terms of an account. Raises ``NotFound``."""
-        found = await self._stands(name)
-        if found.account is None:
+        standing = await self._read_standing(name)
+        if standing.account is None:
             raise NotFound(f"no account {told(name)}")
-        return found.account
+        return standing.account
 
     async def accounts(self) -> list[wire.Account]:
         """All accounts, by name."""
@@ -164,34 +164,34 @@ class Console(Closing):
         is ignored; without one every call counts. An account that is not ``prepaid`` keeps the credit until it is.
         Raises ``NotFound`` and ``ValidationFailed``."""
         nanos, note, credit_id = credit_of(usd, note, id)
-        given = wire.AddCredit(credit_id or self._ids("cr_"), nanos, self._now(), note)
+        write = wire.AddCredit(credit_id or self._ids("cr_"), nanos, self._now(), note)
         await self.account(account)
         try:
-            written = await self._change(account, given)
+            written = await self._change(account, write)
         except PreconditionFailed as error:
             problem = f"would exceed ${usd_text(MOST_CREDIT)}, the most credit that an account may have in all"
             raise ValidationFailed.at("usd", problem, "pass a smaller amount") from error
         if not written.created:  # the id was used before: for the same amount?
-            rows = await self._checked.scan(account, wire.LedgerRows(request_id=given.id), after=None, limit=1)
+            rows = await self._checked.scan(account, wire.LedgerRows(request_id=write.id), after=None, limit=1)
             before = sum(row.credit_nanos for row in rows)
             if rows and before != nanos:
-                problem = f"{shown(given.id)} was used for ${usd_text(before)}"
+                problem = f"{shown(write.id)} was used for ${usd_text(before)}"
                 raise ValidationFailed.at("id", problem, "pass another id for another amount")
-        balance = _balance(await self._stands(account))
-        return wire.Credit(given.id, nanos, written.created, None if balance is None else balance.left_nanos)
+        balance = _balance(await self._read_standing(account))
+        return wire.Credit(write.id, nanos, written.created, None if balance is None else balance.left_nanos)
 
     async def standing(self, account: str) -> wire.AccountStanding:
         """The balance of an account and its charges of this month, also for its keys with budgets. Raises
         ``NotFound``."""
-        stands = await self._stands(account)
+        stands = await self._read_standing(account)
         if stands.account is None:
             raise NotFound(f"no account {told(account)}")
         month = next(purse for purse in stands.purses if purse.level == "month")
         keys = []
         for key in await self.keys(account):
             if key.has_limited_money:
-                purses = (await self._stands(account, key.id)).purses
-                keys.append(wire.KeyStanding(key, *[each for each in purses if each.level == "key"]))
+                purses = (await self._read_standing(account, key.id)).purses
+                keys.append(wire.KeyStanding(key, *[purse for purse in purses if purse.level == "key"]))
         return wire.AccountStanding(stands.account, _balance(stands), month, tuple(keys))
 
     async def create_key(
@@ -210,12 +210,12 @@ class Console(Closing):
         charged, ``monthly_limit_usd`` the most in a month. Raises ``NotFound``, ``ValidationFailed`` and
         ``StorageUnavailable``, and ``InternalError`` if the storage has no ``accounts``."""
         self._check_accounts()
-        given = {"name": name, "environment": environment, "scopes": scopes, "limits": limits,
+        arguments = {"name": name, "environment": environment, "scopes": scopes, "limits": limits,
                  "budget_usd": budget_usd, "monthly_limit_usd": monthly_limit_usd}  # fmt: skip
-        terms = key_terms(given)
+        terms = key_terms(arguments)
         await self.account(account)
         text = new_key(environment, secrets.token_bytes(RANDOM_BYTES))
-        if not self._secret.lasts:
+        if not self._secret.is_durable:
             raise _without_secret("keys")
         digest, prefix, now = self._authenticator.peppers()[0].digest(text), text[:SHOWN], self._now()
         key = wire.Key(id=self._ids("key_"), account=account, digest=digest, prefix=prefix, created_at=now, **terms)
@@ -230,10 +230,10 @@ class Console(Closing):
     async def key(self, account: str, key_id: str) -> wire.Key:
         """A key of an account. Raises ``NotFound``, also for a key of another account."""
         check_key_id("key_id", key_id)
-        found = (await self._stands(account, key_id)).key
-        if found is None:
+        key = (await self._read_standing(account, key_id)).key
+        if key is None:
             raise NotFound(f"no key {told(key_id)}")
-        return found
+        return key
 
     async def change_key(
         self,
@@ -249,9 +249,9 @@ class Console(Closing):
         """Change the given terms of a key; concurrent changes of other terms are kept. ``limits`` are replaced as a
         whole: None in them is no limit. Raises ``NotFound`` and ``ValidationFailed``, and ``PreconditionFailed`` if
         concurrent changes never end."""
-        given = {"name": name, "scopes": scopes, "limits": limits, "budget_usd": budget_usd,
+        arguments = {"name": name, "scopes": scopes, "limits": limits, "budget_usd": budget_usd,
                  "monthly_limit_usd": monthly_limit_usd}  # fmt: skip
-        terms = key_terms(given)
+        terms = key_terms(arguments)
 
         async def attempt() -> wire.Key:
             there = await self.key(account, key_id)
@@ -295,12 +295,12 @@ class Console(Closing):
 
     async def resolve_incident(self, id: str) -> wire.Incident:
         """Mark an incident as resolved; repeating it has no effect. Raises ``NotFound``."""
-        found = next((each for each in await self.incidents() if each.id == id), None)
-        if found is None:
+        incident = next((incident for incident in await self.incidents() if incident.id == id), None)
+        if incident is None:
             raise NotFound(f"no incident {told(id)}")
-        if found.resolved_at is not None:
-            return found
-        resolved = replace(found, resolved_at=self._now())
+        if incident.resolved_at is not None:
+            return incident
+        resolved = replace(incident, resolved_at=self._now())
         await self._checked.apply(wire.SYSTEM_ACCOUNT, [wire.PutIncident(resolved, expect="present")])
         return resolved
 
@@ -322,7 +322,7 @@ class Console(Closing):
         ``events``: the types to receive; None: all. ``profile``: ``standard`` signs as in Standard Webhooks. ``url``:
         https, on a public host; ``allow_loopback`` also allows this machine, for development. Raises
         ``ValidationFailed``."""
-        check_whose("account", account)
+        check_tenant("account", account)
         check_choice("allow_loopback", allow_loopback, (True, False))
         check_choice("environment", environment, get_args(wire.Environment))
         check_choice("profile", profile, get_args(wire.SignatureProfile))
@@ -336,14 +336,14 @@ class Console(Closing):
             events=checked_events(events),
             profile=profile,
             created_at=self._now(),
-            secrets=(wire.SealedSecret(self._sealed(secret)),),
+            secrets=(wire.SealedSecret(self._seal(secret)),),
         )
         await self._put_endpoint(endpoint, "absent")
         return wire.NewEndpoint(secret, endpoint)
 
     async def endpoints(self, account: str) -> list[wire.Endpoint]:
         """The webhook endpoints of an account, oldest first, including disabled ones."""
-        check_whose("account", account)
+        check_tenant("account", account)
         return await self._checked.read(account, wire.Endpoints())
 
     async def disable_endpoint(self, account: str, endpoint_id: str) -> wire.Endpoint:
@@ -365,14 +365,14 @@ class Console(Closing):
     ) -> wire.NewEndpoint:
         """Give an endpoint a new signing secret. For ``overlap_s`` seconds deliveries are signed with the old one, too.
         Raises ``NotFound``."""
-        given: object = overlap_s
-        if not isinstance(given, int | float) or not 0 <= overlap_s <= MAX_OVERLAP_S:
-            problem = f"must be a number of seconds from 0 to {MAX_OVERLAP_S:.0f}, got {told(given)}"
+        seconds: object = overlap_s
+        if not isinstance(seconds, int | float) or not 0 <= overlap_s <= MAX_OVERLAP_S:
+            problem = f"must be a number of seconds from 0 to {MAX_OVERLAP_S:.0f}, got {told(seconds)}"
             raise ValidationFailed.at("overlap_s", problem, "30 days are the most")
         secret = WebhookSigner.new_secret()
 
         def change(there: wire.Endpoint) -> wire.Endpoint:
-            return rotated(there, self._sealed(secret), self._clock.time(), overlap_s)
+            return rotated(there, self._seal(secret), self._clock.time(), overlap_s)
 
         return wire.NewEndpoint(secret, await self._change_endpoint(account, endpoint_id, change))
 
@@ -387,7 +387,7 @@ class Console(Closing):
     ) -> list[wire.Delivery]:
         """Deliveries to the account's endpoints, newest event first: pending ones, and those of the last 24 hours.
         ``after``: the ``key`` of the last item of the previous page."""
-        check_whose("account", account)
+        check_tenant("account", account)
         check_choice("state", state, (None, *get_args(wire.DeliveryState)))
         if endpoint_id is not None:
             await self._endpoint(account, endpoint_id)
@@ -404,8 +404,8 @@ class Console(Closing):
         await self._endpoint(account, endpoint_id)
         if event_id is not None and not is_place(event_id):
             raise ValidationFailed.at("event_id", "is not the id of an event", "pass evt_... of a delivery")
-        asked = wire.ReplayDeliveries(endpoint_id, event_id, self._clock.time())
-        (written,) = await self._checked.apply(account, [asked])
+        write = wire.ReplayDeliveries(endpoint_id, event_id, self._clock.time())
+        (written,) = await self._checked.apply(account, [write])
         wake(self._storage)
         return int(written.count)
 
@@ -415,8 +415,8 @@ class Console(Closing):
         flight have ended."""
         settings = settings or WebhookSettings()
         keys = partial(self._secret.keys, PURPOSE)
-        most, made = settings.max_attempts, settings.open_transport
-        dispatcher = Dispatcher(self._storage, made, keys, self._clock, max_attempts=most, poll_s=1.0)
+        max_attempts, open_transport = settings.max_attempts, settings.open_transport
+        dispatcher = Dispatcher(self._storage, open_transport, keys, self._clock, max_attempts=max_attempts, poll_s=1.0)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dispatcher.run)
             if stop is not None:
@@ -435,11 +435,11 @@ class Console(Closing):
         live = opened(endpoint, self._secret.keys(PURPOSE), now, nonce).secrets
         sender = transport or WebhookSettings(allow_loopback=allow_loopback).open_transport()
         try:
-            found: dict[wire.EventType, wire.DeliveryAttempt] = {}
+            outcomes: dict[wire.EventType, wire.DeliveryAttempt] = {}
             for name in endpoint.events:
                 event = event_of(SAMPLES[name], wire.Caller(account, endpoint.environment), self._ids("evt_"), now)
-                found[name], _ = await post(sender, self._clock, endpoint, event.stored, live)
-            return found
+                outcomes[name], _ = await post(sender, self._clock, endpoint, event.stored, live)
+            return outcomes
         finally:
             if transport is None:
                 await sender.aclose()
@@ -478,7 +478,7 @@ class Console(Closing):
     def strangers(self, digests: Sequence[str]) -> int | None:
         """Number of keys that are refused because they were made with another root secret, by the digests that
         ``routewright store check`` reads. None: it is not known here."""
-        if not isinstance(self._storage, LocalStorage) and not self._secret.lasts:
+        if not isinstance(self._storage, LocalStorage) and not self._secret.is_durable:
             return None
         return self._authenticator.strangers(digests)
 
@@ -493,18 +493,18 @@ class Console(Closing):
         if options_of(self._storage, BaseStorage).accounts is None:
             raise no_accounts()
 
-    def _sealed(self, secret: Secret) -> str:
+    def _seal(self, secret: Secret) -> str:
         """A signing secret, encrypted for storage. Raises ``StorageUnavailable`` if the root secret is not
         persistent."""
-        if not self._secret.lasts:
+        if not self._secret.is_durable:
             raise _without_secret("signing secrets")
         return seal(self._secret.keys(PURPOSE)[0], secret.reveal(), secrets.token_bytes(16))
 
     async def _endpoint(self, account: str, endpoint_id: str) -> wire.Endpoint:
-        found = next((each for each in await self.endpoints(account) if each.id == endpoint_id), None)
-        if found is None:
+        endpoint = next((endpoint for endpoint in await self.endpoints(account) if endpoint.id == endpoint_id), None)
+        if endpoint is None:
             raise NotFound(f"no endpoint {told(endpoint_id)}")
-        return found
+        return endpoint
 
     async def _put_endpoint(self, endpoint: wire.Endpoint, expect: wire.Endpoint | Literal["absent"]) -> wire.Endpoint:
         await self._checked.apply(endpoint.account, [wire.PutEndpoint(endpoint, expect=expect, at=self._clock.time())])
@@ -520,7 +520,7 @@ class Console(Closing):
 
         return await unhindered(attempt, f"endpoint {told(endpoint_id)}")
 
-    async def _stands(self, account: str, key_id: str | None = None) -> wire.Standing:
+    async def _read_standing(self, account: str, key_id: str | None = None) -> wire.Standing:
         check_owner("account", account)
         return await self._checked.read(account, wire.Stands(self._now(), key_id))
 
@@ -570,4 +570,4 @@ def _without_secret(what: str) -> StorageUnavailable:
 
 
 def _balance(stands: wire.Standing) -> wire.Purse | None:
-    return next((each for each in stands.purses if each.level == "account" and each.limit_nanos is not None), None)
+    return next((purse for purse in stands.purses if purse.level == "account" and purse.limit_nanos is not None), None)

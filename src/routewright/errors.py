@@ -104,9 +104,9 @@ class RouterError(Exception):
         """The error envelope of HTTP (spec 7): ``{"error": {"code": ..., "message": ...}}``. Addresses of upstreams are
         left out."""
         message, detail = self.outside or (self.message, self.detail)
-        told = {"code": self.code, "message": message, "type": self.type}
+        fields = {"code": self.code, "message": message, "type": self.type}
         ids = {"request_id": self.request_id, "trace_id": self.trace_id}
-        return {"error": told | {name: id for name, id in ids.items() if id is not None} | {"detail": detail}}
+        return {"error": fields | {name: id for name, id in ids.items() if id is not None} | {"detail": detail}}
 
     def __str__(self) -> str:
         return self.message
@@ -237,8 +237,8 @@ class RateLimited(RouterError, code="RATE_LIMITED", status=429, type="rate_limit
 
     def __init__(self, message: str, **rest: Any) -> None:
         super().__init__(message, **rest)
-        told = _HEADERS if "limit" in self.detail else {"Retry-After": _HEADERS["Retry-After"]}
-        self.headers = {name: str(self.detail[key]) for name, key in told.items() if key in self.detail}
+        header_keys = _HEADERS if "limit" in self.detail else {"Retry-After": _HEADERS["Retry-After"]}
+        self.headers = {name: str(self.detail[key]) for name, key in header_keys.items() if key in self.detail}
 
 
 _HEADERS = {

@@ -68,54 +68,54 @@ class DenyList(Ruled):
         """Raises ``ValidationFailed`` for an invalid phrase, action or stage."""
         if isinstance(phrases, str) or not isinstance(phrases, Iterable):
             raise ValidationFailed.at("phrases", f"{shown(phrases)} is no list", "put it into one")
-        held = [*phrases]
-        found = _problems(name, action, stages)
-        check_phrases("phrases", held, found)
-        _refuse(found)
-        super().__init__(name, [Phrases(held, name)], action, stages)
+        phrase_list = [*phrases]
+        problems = _problems(name, action, stages)
+        check_phrases("phrases", phrase_list, problems)
+        _refuse(problems)
+        super().__init__(name, [Phrases(phrase_list, name)], action, stages)
 
 
-def checked_guardrails(given: object) -> tuple[Guardrail, ...]:
+def checked_guardrails(guardrails: object) -> tuple[Guardrail, ...]:
     """The argument ``guardrails``. Raises ``ValidationFailed`` for anything but a list of them."""
-    if not isinstance(given, Sequence) or isinstance(given, str):
+    if not isinstance(guardrails, Sequence) or isinstance(guardrails, str):
         hint = "pass a list: guardrails=[PatternGuardrail('email')]"
-        raise ValidationFailed.at("guardrails", f"{shown(given)} is not a list of guardrails", hint)
-    for place, each in enumerate(given):
-        path = f"guardrails[{place}]"
-        if isinstance(each, type) or not isinstance(each, Guardrail):
+        raise ValidationFailed.at("guardrails", f"{shown(guardrails)} is not a list of guardrails", hint)
+    for index, guardrail in enumerate(guardrails):
+        path = f"guardrails[{index}]"
+        if isinstance(guardrail, type) or not isinstance(guardrail, Guardrail):
             hint = "pass a PatternGuardrail, a DenyList, or what has name, stages, holds and check as they do"
-            raise ValidationFailed.at(path, f"{shown(each)} is not a guardrail", hint)
-        found = _named_problems(f"{path}.name", each.name, f"{path}.stages", each.stages)
-        holds: object = each.holds
+            raise ValidationFailed.at(path, f"{shown(guardrail)} is not a guardrail", hint)
+        problems = _named_problems(f"{path}.name", guardrail.name, f"{path}.stages", guardrail.stages)
+        holds: object = guardrail.holds
         if holds is not None and (type(holds) is not int or holds < 1):
             problem = f"must be a whole number of at least 1, or None, got {shown(holds)}"
             hint = "the longest that a finding can be; None if only a whole answer can be judged"
-            found.append(Problem(f"{path}.holds", problem, hint))
-        _refuse(found)
-    return tuple(given)
+            problems.append(Problem(f"{path}.holds", problem, hint))
+        _refuse(problems)
+    return tuple(guardrails)
 
 
 def _problems(name: object, action: object, stages: object) -> Problems:
     """Problems of the arguments that all guardrails have."""
-    found = _named_problems("name", name, "stages", stages)
+    problems = _named_problems("name", name, "stages", stages)
     if action not in get_args(GuardrailAction):
-        found.append(no_choice("action", action, get_args(GuardrailAction)))
-    return found
+        problems.append(no_choice("action", action, get_args(GuardrailAction)))
+    return problems
 
 
 def _named_problems(name_path: str, name: object, stages_path: str, stages: object) -> Problems:
-    found: Problems = []
+    problems: Problems = []
     if isinstance(name, str):
-        check_text(name_path, name, found)
+        check_text(name_path, name, problems)
     else:
-        found.append(Problem(name_path, f"must be a string, got {shown(name)}", 'for example "no-secrets"'))
+        problems.append(Problem(name_path, f"must be a string, got {shown(name)}", 'for example "no-secrets"'))
     if isinstance(stages, str) or not isinstance(stages, Collection):
-        found.append(Problem(stages_path, f"{shown(stages)} is no list", "put it into one"))
+        problems.append(Problem(stages_path, f"{shown(stages)} is no list", "put it into one"))
     else:
-        check_choice(stages_path, [*stages], get_args(Stage), found)
-    return found
+        check_choice(stages_path, [*stages], get_args(Stage), problems)
+    return problems
 
 
-def _refuse(found: Problems) -> None:
-    if found:
-        raise ValidationFailed.of(*found[:MAX_PROBLEMS])
+def _refuse(problems: Problems) -> None:
+    if problems:
+        raise ValidationFailed.of(*problems[:MAX_PROBLEMS])

@@ -66,10 +66,10 @@ class Ledger(OfAccount):
         last = None if until is None else moment("until", until)
         if first is not None and last is not None and first > last:
             raise ValidationFailed.at("since", f"is {first}, after until ({last})", "swap them")
-        asked = LedgerRows(first, last, None if trace_id is None else normalise_trace_id(trace_id))
+        query = LedgerRows(first, last, None if trace_id is None else normalise_trace_id(trace_id))
         account, after = self._of(account), None
         while True:
-            rows = await self._checked.scan(account, asked, after=after, limit=PIECE)
+            rows = await self._checked.scan(account, query, after=after, limit=PIECE)
             for row in rows:
                 yield row
             if len(rows) < PIECE:

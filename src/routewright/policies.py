@@ -24,13 +24,13 @@ Reload = Callable[[Sequence[Policy] | None], list[PolicyChanged]]
 _log = logging.getLogger(__name__)
 
 
-def read_policies(given: str | Path) -> list[Policy]:
+def read_policies(path: str | Path) -> list[Policy]:
     """Read policies from a TOML or JSON file. Raises ``ValidationFailed`` naming file and key.
 
     The Router checks if the models exist, since it also knows those of its providers."""
     from ._setup.config import policies_of  # loads pydantic
 
-    document = read(given)
+    document = read(path)
     with document.naming():
         return policies_of(document)
 
@@ -85,10 +85,10 @@ class PolicyFile:
     def _signature(self) -> tuple[int, int, int] | None:
         """Modification time, size and inode; at least one changes when the file is written."""
         try:
-            found = os.stat(self.path)
+            status = os.stat(self.path)
         except (OSError, ValueError):
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 async def watch(file: PolicyFile, reload: weakref.WeakMethod[Reload], clock: Clock) -> None:

@@ -212,7 +212,7 @@ class Router:
             form = form_of(output_type)
         engine = self._parts.running or await self._parts.begin()
         caller = self._caller if caller is None else self.resolve_caller(caller)
-        return await engine.route(self._asked(request, options, form), caller)
+        return await engine.route(self._input_of(request, options, form), caller)
 
     async def route_to_end(
         self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]
@@ -221,12 +221,12 @@ class Router:
 
         The call then continues in the background, within its ``timeout_ms``. A retry with the same ``idempotency_key``
         gets the answer, so the request must have one. Raises as ``route`` does."""
-        asked, caller = self._asked(request, options), self._as(caller)
-        if isinstance(asked, Read) or asked.read().request.idempotency_key is None:
+        request_input, caller = self._input_of(request, options), self._as(caller)
+        if isinstance(request_input, Read) or request_input.read().request.idempotency_key is None:
             hint = "set one, so that a retry can get the answer"
             raise ValidationFailed.of(Problem("idempotency_key", "is missing", hint))
         engine = await self._parts.begin()
-        call = Detached(partial(engine.route, asked, caller), self._parts.worker)
+        call = Detached(partial(engine.route, request_input, caller), self._parts.worker)
         return await call.result()
 
     async def route_many(
@@ -243,29 +243,29 @@ class Router:
 
         ``budget`` is shared by all of them, beside their own budgets; ``options`` apply to each."""
         own = _declared(cast("Options", options))
-        asked = partial(self._asked, options=own)
+        input_of = partial(self._input_of, options=own)
         if isinstance(requests, str | Mapping | RouteRequest):
             problem = f"{type(requests).__name__} is one request, not many"
             raise ValidationFailed.at("requests", problem, "put it into a list")
         if not isinstance(requests, Iterable | AsyncIterable):
             raise ValidationFailed.at("requests", f"{shown(requests)} holds no requests", "pass a list of them")
-        most: object = limit
-        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+        maximum: object = limit
+        if not isinstance(maximum, int) or isinstance(maximum, bool) or maximum < 1:
             problem = f"must be a whole number of at least 1, got {shown(limit)}"
             raise ValidationFailed.at("limit", problem, "for example 8")
         self._read("a request", own)  # raise an error in the options once, not per request
         shared = None if budget is None else SharedBudget(room_of(as_budget(budget)))
-        run = Many(await self._parts.begin(), self._as(caller), asked, limit=limit, budget=shared)
+        run = Many(await self._parts.begin(), self._as(caller), input_of, limit=limit, budget=shared)
         return await run.run(requests)
 
     def stream(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Stream:
         """Answer a request piece by piece. A request of ordinary size is checked at once; all else happens when the
         first piece is read."""
-        asked, parts = self._asked(request, options), self._parts
-        if not isinstance(asked, Read) and not asked.is_large:
-            asked = asked.read()
+        request_input, parts = self._input_of(request, options), self._parts
+        if not isinstance(request_input, Read) and not request_input.is_large:
+            request_input = request_input.read()
         caller = self._caller if caller is None else self.resolve_caller(caller)
-        return Stream(parts.running or parts.engine, asked, caller)
+        return Stream(parts.running or parts.engine, request_input, caller)
 
     def prepare(
         self,
@@ -289,16 +289,16 @@ class Router:
 
         Takes some microseconds; call it in a thread for bodies of many kilobytes. Raises ``InvalidJson`` and
         ``ValidationFailed``."""
-        parts, held = self._parts, current_tags()
+        parts, tags_by_scope = self._parts, current_tags()
         caller = self._caller if caller is None else self.resolve_caller(caller)
-        made = sent_request(request, _declared(options) if "tools" in options else options)
-        if held is not NO_TAGS and (tags := held.get(parts.tags)):
-            made = tagged(made, tags)
+        route_request = sent_request(request, _declared(options) if "tools" in options else options)
+        if tags_by_scope is not NO_TAGS and (tags := tags_by_scope.get(parts.tags)):
+            route_request = tagged(route_request, tags)
         parent = None if traceparent is None else parse_traceparent(traceparent)
         if current_parent() is not None or "opentelemetry.trace" in sys.modules:
             parent = find_parent(parent)
-        sent = None if body is None or made.idempotency_key is None else decode(body)
-        read = Read(made, bounds_of(made), path, parent, sent, is_remote=True)
+        json_body = None if body is None or route_request.idempotency_key is None else decode(body)
+        read = Read(route_request, bounds_of(route_request), path, parent, json_body, is_remote=True)
         return Prepared(parts.running or parts.engine, read, caller)
 
     def steps(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Steps:
@@ -361,13 +361,13 @@ class Router:
         if isinstance(decided, Decision):
             decided = decided.input
         if not isinstance(decided, DecisionInput):
-            given: object = decided
-            if not isinstance(given, TraceItem):
+            source: object = decided
+            if not isinstance(source, TraceItem):
                 hint = "pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
-                raise ValidationFailed.at("", f"{shown(given)} holds no decision", hint)
-            if given.decision_input is None:
-                raise NotFound(f"trace {given.id!r} holds no decision")
-            decided = given.decision_input
+                raise ValidationFailed.at("", f"{shown(source)} holds no decision", hint)
+            if source.decision_input is None:
+                raise NotFound(f"trace {source.id!r} holds no decision")
+            decided = source.decision_input
         return self._parts.replays.decide(decided)
 
     def models(self, *, caller: Caller | None = None) -> list[Model]:
@@ -430,12 +430,12 @@ class Router:
 
         Overrides an active OpenTelemetry span, which is picked up automatically. Raises ``ValidationFailed`` for a
         malformed header."""
-        given: object = header
-        found = parse_traceparent(given) if isinstance(given, str) else None
-        if found is None:
+        text: object = header
+        parent = parse_traceparent(text) if isinstance(text, str) else None
+        if parent is None:
             hint = "pass version-trace-span-flags in hexadecimal, such as 00-<32 digits>-<16 digits>-01, not all zero"
             raise ValidationFailed.at("traceparent", f"is {shown(header)}", hint)
-        return within(found)
+        return within(parent)
 
     def on_trace(self, hook: TraceHook) -> Subscription:
         """Call ``hook(trace)`` after every call of this Router, failed ones included, once its trace is stored.
@@ -604,17 +604,17 @@ class Router:
         await engine.decision(call)
         return call
 
-    def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> RawRequest | Read:
-        held = current_tags()
-        tags = None if held is NO_TAGS else held.get(self._parts.tags)
+    def _input_of(self, request: RequestLike, options: Options, form: Form | None = None) -> RawRequest | Read:
+        tags_by_scope = current_tags()
+        tags = None if tags_by_scope is NO_TAGS else tags_by_scope.get(self._parts.tags)
         parent = find_parent() if current_parent() is not None or "opentelemetry.trace" in sys.modules else None
         if not options and not tags and form is None and (read := read_turns(request, parent)) is not None:
             return read
         return RawRequest(request, _declared(options) if "tools" in options else options, tags, form, parent)
 
     def _read(self, request: RequestLike, options: Options) -> Read:
-        asked = self._asked(request, options)
-        return asked if isinstance(asked, Read) else asked.read()
+        request_input = self._input_of(request, options)
+        return request_input if isinstance(request_input, Read) else request_input.read()
 
     def _as(self, caller: Caller | None) -> Caller:
         return self._caller if caller is None else self.resolve_caller(caller)

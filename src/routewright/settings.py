@@ -40,9 +40,9 @@ _PARTS = {
 """The attributes that each part needs, and the hint for anything else."""
 
 
-def _check_numbers(settings: Struct, **most: float) -> None:
+def _check_numbers(settings: Struct, **maxima: float) -> None:
     """Refuse fields that are not numbers from 0 to the given limits."""
-    for name, limit in most.items():
+    for name, limit in maxima.items():
         value: object = getattr(settings, name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= limit:
             raise _refusal(f"{type(settings).__name__}.{name}", value, f"take a number from 0 to {limit}")
@@ -87,10 +87,10 @@ class Retention(Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def of(cls, told: SetRetention) -> Retention:
+    def of(cls, write: SetRetention) -> Retention:
         """The retention that a storage reports."""
-        seconds = told.production_s, told.sandbox_s
-        production, sandbox = (None if each is None else each / DAY_S for each in seconds)
+        seconds = write.production_s, write.sandbox_s
+        production, sandbox = (None if period is None else period / DAY_S for period in seconds)
         return cls(production_days=production, sandbox_days=sandbox)
 
 
@@ -106,11 +106,11 @@ class Capture(Struct, frozen=True, kw_only=True):
     numbers, and keys. If it raises, the text is not kept, and the call goes on."""
 
     def __post_init__(self) -> None:
-        given: object = self.redactor
-        if given is not None and (not callable(given) or iscoroutinefunction(given)):
-            said = "an async function" if iscoroutinefunction(given) else shown(given)
+        redactor: object = self.redactor
+        if redactor is not None and (not callable(redactor) or iscoroutinefunction(redactor)):
+            kind = "an async function" if iscoroutinefunction(redactor) else shown(redactor)
             hint = "pass a plain function of a text"
-            raise ValidationFailed.at("Capture.redactor", f"is {said}", hint)
+            raise ValidationFailed.at("Capture.redactor", f"is {kind}", hint)
 
     @property
     def started(self) -> Capturing:
@@ -139,10 +139,10 @@ class CacheSettings(Struct, frozen=True, kw_only=True):
             raise _refusal("CacheSettings.embedder", self.embedder, "pass an object with name and embed(text)")
         if not isinstance(self.comparators, tuple | list | None):
             raise _refusal("CacheSettings.comparators", self.comparators, "pass a tuple of comparators")
-        for each in self.comparators or ():
-            if not hasattr(each, "compare") or isinstance(each, type):
+        for comparator in self.comparators or ():
+            if not hasattr(comparator, "compare") or isinstance(comparator, type):
                 hint = "pass objects with compare(question, cached, live)"
-                raise _refusal("CacheSettings.comparators", each, hint)
+                raise _refusal("CacheSettings.comparators", comparator, hint)
         _check_numbers(self, judge_usd_a_day=inf, low_hit_rate=1)
 
 
@@ -162,9 +162,9 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         attempts: object = self.max_attempts
-        most = len(DELAYS_S) + 1
-        if type(attempts) is not int or not 1 <= attempts <= most:
-            raise _refusal("WebhookSettings.max_attempts", attempts, f"take 1 to {most}")
+        maximum = len(DELAYS_S) + 1
+        if type(attempts) is not int or not 1 <= attempts <= maximum:
+            raise _refusal("WebhookSettings.max_attempts", attempts, f"take 1 to {maximum}")
 
     def open_transport(self) -> WebhookTransport:
         """The transport to use."""
@@ -227,9 +227,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         hint = "pass a tuple of names, such as ('vllm',), or ('*',) for all"
         if not isinstance(names, tuple | list | set | frozenset):
             raise _refusal("Settings.traceparent_to", names, hint)
-        for each in names:
-            if not isinstance(each, str) or not each:
-                raise ValidationFailed.at("Settings.traceparent_to", f"names {shown(each)}", hint)
+        for provider in names:
+            if not isinstance(provider, str) or not provider:
+                raise ValidationFailed.at("Settings.traceparent_to", f"names {shown(provider)}", hint)
         days: object = self.stale_after_days
         if days is not None and (type(days) is not int or days < 0):
             raise _refusal("Settings.stale_after_days", days, "take a number of days, or None")
@@ -237,9 +237,9 @@ class Settings(Struct, frozen=True, kw_only=True):
             part = getattr(self, name)
             if part is None and name in ("predictor", "tokens"):
                 continue
-            if isinstance(part, type | str) or not all(hasattr(part, each) for each in needed):
-                said = f"the class {part.__name__}" if isinstance(part, type) else shown(part)
-                raise ValidationFailed.at(f"Settings.{name}", f"is {said}", hint)
+            if isinstance(part, type | str) or not all(hasattr(part, attribute) for attribute in needed):
+                description = f"the class {part.__name__}" if isinstance(part, type) else shown(part)
+                raise ValidationFailed.at(f"Settings.{name}", f"is {description}", hint)
 
 
 _KINDS: dict[str, tuple[Any, str]] = {

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _HOME = {"McpTools": "mcp", "MontySandbox": "monty_sandbox"}
 _HOME |= dict.fromkeys(("BraveSearch", "SearxngSearch", "TavilySearch"), "search")
-KEPT = 64
+MAX_DECLARATIONS = 64
 """Cached declarations of functions: making one takes about a millisecond."""
 MOST_THREADS = 8
 """Plain functions that run at a time. One that does not end keeps its thread."""
@@ -102,23 +102,23 @@ class FunctionTool(BaseTool):
     def validated(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments converted for the function. Raises ``ToolFailed`` if they do not fit."""
         try:
-            made = self._model.model_validate(arguments)
+            model = self._model.model_validate(arguments)
         except ValidationError as error:
-            found = [f"{'.'.join(map(str, each['loc'])) or 'arguments'}: {each['msg']}" for each in error.errors()[:5]]
-            raise ToolFailed("bad arguments: " + "; ".join(found)) from None
-        given = made.model_fields_set
-        return _Validated({name: value for name, value in made.__dict__.items() if name in given})
+            flaws = [f"{'.'.join(map(str, flaw['loc'])) or 'arguments'}: {flaw['msg']}" for flaw in error.errors()[:5]]
+            raise ToolFailed("bad arguments: " + "; ".join(flaws)) from None
+        names = model.model_fields_set
+        return _Validated({name: value for name, value in model.__dict__.items() if name in names})
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """As ``protocols.Tool`` says."""
-        given = dict(arguments if isinstance(arguments, _Validated) else self.validated(arguments))
+        values = dict(arguments if isinstance(arguments, _Validated) else self.validated(arguments))
         if self._context is not None:
-            given[self._context] = context
+            values[self._context] = context
         if self._is_async:
-            return await self._function(**given)
+            return await self._function(**values)
         work = Work()
         _work.set(work)
-        (result,) = await _threads.run(lambda: (self._function(**given),), work=work)  # trio takes no bare coroutine
+        (result,) = await _threads.run(lambda: (self._function(**values),), work=work)  # trio takes no bare coroutine
         return await result if inspect.isawaitable(result) else result
 
 
@@ -142,7 +142,7 @@ def declaration(tool: Callable[..., Any] | Tool) -> Declaration:
         return Declaration(function=FunctionTool(tool).spec)
 
 
-@lru_cache(KEPT)
+@lru_cache(MAX_DECLARATIONS)
 def _declared(function: Callable[..., object]) -> Declaration:
     return Declaration(function=FunctionTool(function).spec)
 
@@ -182,8 +182,8 @@ class WebSearch:
         """As ``protocols.Tool`` says."""
         if self._backend is None:
             raise ToolFailed("web_search is not set up: the agent was given no search backend")
-        found = await self._backend.search(arguments["query"], max(1, min(int(arguments.get("limit") or 5), 20)))
-        return {"results": [{"title": each.title, "url": each.url, "snippet": each.snippet} for each in found]}
+        pages = await self._backend.search(arguments["query"], max(1, min(int(arguments.get("limit") or 5), 20)))
+        return {"results": [{"title": page.title, "url": page.url, "snippet": page.snippet} for page in pages]}
 
 
 class CodeExec:
@@ -217,13 +217,13 @@ class CannedSearch:
 def _model_of(function: Callable[..., object], name: str) -> tuple[type[BaseModel], str | None]:
     """A pydantic model of the arguments, and the name of the parameter for the context."""
     described: dict[str, str] = {}  # from the docstring
-    within = False
+    is_in_arguments = False
     for line in (inspect.getdoc(function) or "").splitlines():
         if line.strip() in ("Args:", "Arguments:"):
-            within = True
+            is_in_arguments = True
         elif line and not line[0].isspace():
-            within = False
-        match = _PARAM.match(line) or (_ENTRY.match(line) if within else None)
+            is_in_arguments = False
+        match = _PARAM.match(line) or (_ENTRY.match(line) if is_in_arguments else None)
         if match is not None:
             described[match[1]] = match[2].strip()
     fields, context = dict[str, Any](), None
@@ -246,11 +246,11 @@ def _model_of(function: Callable[..., object], name: str) -> tuple[type[BaseMode
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[parameter.name] = (hint, Field(default, description=described.get(parameter.name)))
     with _explained(f"{name} has arguments without a JSON schema", "annotate them with plain types"):
-        made: type[BaseModel] = create_model(
+        model: type[BaseModel] = create_model(
             name, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
         )
-        made.model_json_schema()
-    return made, context
+        model.model_json_schema()
+    return model, context
 
 
 @contextmanager
@@ -267,13 +267,13 @@ def _untitled(schema: Any) -> Any:
     """A schema without pydantic's titles, which only cost tokens."""
     if isinstance(schema, dict):
         return {
-            name: {key: _untitled(each) for key, each in value.items()}
+            name: {key: _untitled(inner) for key, inner in value.items()}
             if name in ("properties", "$defs")
             else _untitled(value)
             for name, value in schema.items()
             if name != "title" or not isinstance(value, str)
         }
-    return [_untitled(each) for each in schema] if isinstance(schema, list) else schema
+    return [_untitled(inner) for inner in schema] if isinstance(schema, list) else schema
 
 
 def __getattr__(name: str) -> Any:

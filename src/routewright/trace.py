@@ -147,17 +147,17 @@ class TraceStore(OfAccount):
 
         ``cursor`` is the ``next_cursor`` of the previous page, valid for 24 hours with the same arguments (``limit``
         may differ). Raises ``ValidationFailed``, ``CursorInvalid`` and ``CursorExpired``."""
-        given: object = limit
-        if isinstance(given, bool) or not isinstance(given, int | float) or not LIMIT.admits(given):
+        count: object = limit
+        if isinstance(count, bool) or not isinstance(count, int | float) or not LIMIT.admits(count):
             raise ValidationFailed.at("limit", f"must be {LIMIT}, got {shown(limit)}", "for example 50")
-        asked = wire.TraceItems(**self._selection(filter, since, until, environment))
+        query = wire.TraceItems(**self._selection(filter, since, until, environment))
         account = self._of(account)
-        bound = [account, msgspec.to_builtins(asked)]
+        bound = [account, msgspec.to_builtins(query)]
         now = self._clock.time()
         after = None if cursor is None else unseal(cursor, bound, self._secret.keys("cursors"), now)
-        found = await self._checked.scan(account, asked, after=after, limit=int(limit) + 1)
-        data = found[: int(limit)]
-        if len(found) == len(data):
+        entries = await self._checked.scan(account, query, after=after, limit=int(limit) + 1)
+        data = entries[: int(limit)]
+        if len(entries) == len(data):
             return wire.Page(data)
         return wire.Page(data, seal(data[-1].key, bound, self._secret.keys("cursors")[0], now), has_more=True)
 
@@ -171,16 +171,16 @@ class TraceStore(OfAccount):
         environment: wire.Environment | None = None,
     ) -> AsyncGenerator[wire.Trace, None]:
         """Complete traces of an account, newest first; the arguments select as in ``query``."""
-        asked = wire.Traces(**self._selection(filter, since, until, environment))
+        query = wire.Traces(**self._selection(filter, since, until, environment))
         account = self._of(account)
         after: str | None = None
         while True:
-            found = await self._checked.scan(account, asked, after=after, limit=PIECE)
-            for trace in found:
+            traces = await self._checked.scan(account, query, after=after, limit=PIECE)
+            for trace in traces:
                 yield trace
-            if len(found) < PIECE:
+            if len(traces) < PIECE:
                 return
-            after = found[-1].key
+            after = traces[-1].key
 
     async def delete(
         self,
@@ -198,9 +198,11 @@ class TraceStore(OfAccount):
 
         Without a selection ``everything=True`` is required; it also removes answers kept under idempotency keys and in
         the Router's cache. The ledger stays. Raises ``ValidationFailed``."""
-        check_deletes(everything, named=trace_id is not None or bool(filter or since or until))
-        only = None if trace_id is None else normalise_trace_id(trace_id)
-        which = wire.DeleteTraces(id=only, limit=DELETE_AT_ONCE, **self._selection(filter, since, until, environment))
+        check_deletes(everything, has_selection=trace_id is not None or bool(filter or since or until))
+        trace_id = None if trace_id is None else normalise_trace_id(trace_id)
+        write = wire.DeleteTraces(
+            id=trace_id, limit=DELETE_AT_ONCE, **self._selection(filter, since, until, environment)
+        )
         account = self._of(account)
         if everything:
             with suppress(UnsupportedWrite):  # such a storage has no answers under idempotency keys
@@ -209,7 +211,7 @@ class TraceStore(OfAccount):
                 await self._forget_answers(account, environment)
         removed = 0
         while True:
-            (written,) = await self._checked.apply(account, [which])
+            (written,) = await self._checked.apply(account, [write])
             removed += written.count
             if written.count < DELETE_AT_ONCE:
                 return removed
@@ -237,9 +239,9 @@ class TraceStore(OfAccount):
         environment: wire.Environment | None = None,
     ) -> None:
         """Rate an answer from 0 to 1. Raises ``NotFound`` if the account has no such trace."""
-        said = checked_feedback(trace_id, score, comment, self._clock.time(), check_environment(environment))
+        write = checked_feedback(trace_id, score, comment, self._clock.time(), check_environment(environment))
         try:
-            await self._checked.apply(self._of(account), [said])
+            await self._checked.apply(self._of(account), [write])
         except PreconditionFailed as error:
             raise NotFound(f"no trace {shown(trace_id)}") from error
 
@@ -268,7 +270,7 @@ class TraceStore(OfAccount):
         check_bucket(bucket, first, last)
         if group_by not in GROUPS:
             check_group(group_by, [*self._rollup_keys, *await self._read(account, wire.RollupKeys())])
-        asked = wire.UsageCounts(
+        query = wire.UsageCounts(
             first=first,
             last=last,
             environment=check_environment(environment),
@@ -276,7 +278,7 @@ class TraceStore(OfAccount):
             hourly=bucket == "hour",
             groups=GROUP_LIMIT,
         )
-        return usage_report(await self._read(account, asked), first, last, bucket, group_by)
+        return usage_report(await self._read(account, query), first, last, bucket, group_by)
 
     async def cache_report(
         self,
@@ -288,8 +290,8 @@ class TraceStore(OfAccount):
     ) -> wire.CacheReport:
         """Hits, misses and dollars saved (spec 4.7). Dates as in ``usage``."""
         first, last = days_of(start_date, end_date, self._clock.time())
-        asked = wire.CacheCounts(first=first, last=last, environment=check_environment(environment))
-        return cache_report(await self._read(account, asked), first, last)
+        query = wire.CacheCounts(first=first, last=last, environment=check_environment(environment))
+        return cache_report(await self._read(account, query), first, last)
 
     async def fallback_report(
         self,
@@ -301,8 +303,8 @@ class TraceStore(OfAccount):
     ) -> wire.FallbackReport:
         """How often fallbacks served and why, and how attempts ended by model (spec 4.7). Dates as in ``usage``."""
         first, last = days_of(start_date, end_date, self._clock.time())
-        asked = wire.FallbackCounts(first=first, last=last, environment=check_environment(environment))
-        return fallback_report(await self._read(account, asked), first, last)
+        query = wire.FallbackCounts(first=first, last=last, environment=check_environment(environment))
+        return fallback_report(await self._read(account, query), first, last)
 
     async def latency_report(
         self,
@@ -314,8 +316,8 @@ class TraceStore(OfAccount):
     ) -> wire.LatencyReport:
         """Latency quantiles by model and strategy, within 1 % (spec 4.7). Dates as in ``usage``."""
         first, last = days_of(start_date, end_date, self._clock.time())
-        asked = wire.LatencyCounts(first=first, last=last, environment=check_environment(environment))
-        return latency_report(await self._read(account, asked), first, last)
+        query = wire.LatencyCounts(first=first, last=last, environment=check_environment(environment))
+        return latency_report(await self._read(account, query), first, last)
 
     async def aclose(self) -> None:
         """Close the storage, unless it is a Router's."""

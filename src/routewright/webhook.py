@@ -112,17 +112,17 @@ def verify_request(body: bytes, headers: RequestHeaders, *secrets: str, now: flo
 
     Raises ``ValidationFailed`` for a malformed secret."""
     keys, at = signature.keys_of(secrets, signature.whole), time.time() if now is None else now
-    found = signature.headers_in(headers)
-    if not found:
+    signature_headers = signature.headers_in(headers)
+    if not signature_headers:
         raise SignatureError("there is no Service-Signature header, nor those of Standard Webhooks")
-    if signature.SERVICE in found:
-        signature.check_header(keys, body, found[signature.SERVICE], at)
+    if signature.SERVICE in signature_headers:
+        signature.check_header(keys, body, signature_headers[signature.SERVICE], at)
     else:
         try:
             standard = signature.keys_of(secrets, signature.decoded)
         except ValidationFailed as error:  # the sender chooses the profile; the secret may fit only the other one
             raise SignatureError(f"the headers are those of Standard Webhooks, for which {error}") from None
-        signature.check_headers(standard, body, found, at)
+        signature.check_headers(standard, body, signature_headers, at)
     try:
         return msgspec.json.decode(body, type=WebhookEvent)
     except (ValueError, msgspec.DecodeError, RecursionError) as error:

@@ -97,7 +97,7 @@ async def test_calls_of_one_workload_share_a_plan_while_nothing_moves() -> None:
     fleet = bench.router._parts.fleet("production")
     plans = []
     for caller in (ACME, ACME, OTHER):
-        call = engine.make_call(await engine.read(bench.router._asked("Hello", {}, None)), caller)
+        call = engine.make_call(await engine.read(bench.router._input_of("Hello", {}, None)), caller)
         choice = class_choice(call, None, engine.defaults)
         plans.append(None if choice is None else choice.plan)
     assert plans[0] is plans[1] is not plans[2]

@@ -81,22 +81,22 @@ def plain(method: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concate
     """The blocking twin of a method, with its name, arguments and docstring."""
 
     @wraps(method)
-    def waited(twin: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(twin: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return twin._wait(partial(method, twin._of, *args, **kwargs))
 
-    return waited
+    return call
 
 
 def plain_loop(method: Callable[Concatenate[S, P], AsyncIterator[T]]) -> Callable[Concatenate[Twin[S], P], Iterator[T]]:
     """The blocking twin of an async generator that never yields None."""
 
     @wraps(method)
-    def iterated(twin: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        things = method(twin._of, *args, **kwargs)
-        while (thing := twin._wait(partial(anext, things, None))) is not None:
-            yield thing
+    def iterate(twin: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        results = method(twin._of, *args, **kwargs)
+        while (result := twin._wait(partial(anext, results, None))) is not None:
+            yield result
 
-    return iterated
+    return iterate
 
 
 def plain_result(
@@ -105,8 +105,8 @@ def plain_result(
     """A method that does not wait, with the blocking twin of its result."""
 
     @wraps(method)
-    def made(twin: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(twin: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return kind(method(twin._of, *args, **kwargs), twin._wait)
 
-    made.__dict__["__signature__"] = signature(method).replace(return_annotation=kind)
-    return made
+    call.__dict__["__signature__"] = signature(method).replace(return_annotation=kind)
+    return call

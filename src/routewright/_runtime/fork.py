@@ -30,15 +30,15 @@ class Quiet(Protocol):
         """Continue; called in parent and child after the fork."""
 
 
-def renew_in_children(thing: Renewed) -> None:
+def renew_in_children(part: Renewed) -> None:
     """Call ``thing.renew()`` now, and in each child that is forked while the thing lives."""
-    thing.renew()
-    _renewed.add(thing)
+    part.renew()
+    _renewed.add(part)
 
 
-def quiet_at_fork(thing: Quiet) -> None:
+def quiet_at_fork(part: Quiet) -> None:
     """Call ``thing.quiet()`` before each fork, and ``thing.resume()`` after it in both processes."""
-    _quiet.add(thing)
+    _quiet.add(part)
 
 
 class Renewals:
@@ -51,12 +51,12 @@ class Renewals:
     def add(self, part: Renewed) -> None:
         """Call ``part.renew()`` now, and in each child that is forked while the part lives."""
         part.renew()
-        self._parts = [*(each for each in self._parts if each() is not None), ref(part)]
+        self._parts = [*(reference for reference in self._parts if reference() is not None), ref(part)]
 
     def renew(self) -> None:
         """Renew the parts that live."""
-        for each in self._parts:
-            if (part := each()) is not None:
+        for reference in self._parts:
+            if (part := reference()) is not None:
                 part.renew()
 
 
@@ -87,13 +87,13 @@ libraries are not covered."""
 
 def _before() -> None:
     importing.lock.acquire(timeout=LONGEST_IMPORT_S)
-    things: list[Quiet] | None = None
-    while things is None:
+    parts: list[Quiet] | None = None
+    while parts is None:
         with suppress(RuntimeError):  # another thread adds one just now
-            things = list(_quiet)
-    for thing in things:
-        _quieted.append(thing)
-        thing.quiet()
+            parts = list(_quiet)
+    for part in parts:
+        _quieted.append(part)
+        part.quiet()
 
 
 def _after_in_parent() -> None:
@@ -105,8 +105,8 @@ def _after_in_parent() -> None:
 def _after_in_child() -> None:
     global count
     count += 1
-    for thing in list(_renewed):
-        thing.renew()
+    for part in list(_renewed):
+        part.renew()
     _resume()
 
 

@@ -288,8 +288,8 @@ class Threads:
     A cancelled caller stops waiting; work that has begun keeps its thread until it ends, so that the number is never
     exceeded. Long work calls ``check_wanted`` now and then."""
 
-    def __init__(self, kind: str, most: int) -> None:
-        self._most = most
+    def __init__(self, kind: str, maximum: int) -> None:
+        self._most = maximum
         self._limiter = anyio.lowlevel.RunVar[anyio.CapacityLimiter](f"threads for {kind}")
 
     async def run(self, function: Callable[[*Ts], T], *args: *Ts, work: Work | None = None) -> T:

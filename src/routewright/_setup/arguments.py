@@ -24,7 +24,7 @@ ENVIRONMENTS = get_args(wire.Environment)
 _STORAGE = ("apply", "read", "scan", "sweep", "aclose")
 """Methods of a storage. From Python 3.12 on ``isinstance(storage, Storage)`` refuses storages that delegate by
 ``__getattr__``."""
-_MEETS = ("announce", "hear", "aclose")
+_COORDINATION = ("announce", "hear", "aclose")
 """Methods of a coordination."""
 
 
@@ -93,8 +93,8 @@ def check_parts(
         if not isinstance(providers, Sequence) or isinstance(providers, str):
             hint = "pass [OpenAIProvider(...)]; without the argument they are found from the environment"
             raise ValidationFailed.at("providers", f"{shown(providers)} is not a list of providers", hint)
-        for place, provider in enumerate(providers):
-            path = f"providers[{place}]"
+        for index, provider in enumerate(providers):
+            path = f"providers[{index}]"
             if not isinstance(provider, Provider) or not isinstance(provider.name, str):
                 hint = (
                     "pass an OpenAIProvider, a CallableProvider, or what has name, models, open and aclose as they do"
@@ -107,7 +107,7 @@ def check_parts(
     if storage is not None:
         check_storage(storage)
     if coordination is not None:
-        _check_methods("coordination", coordination, _MEETS, "pass MemoryCoordination(), or leave it out")
+        _check_methods("coordination", coordination, _COORDINATION, "pass MemoryCoordination(), or leave it out")
     if cache is not None and (isinstance(cache, type) or not isinstance(cache, Cache)):
         raise ValidationFailed.at("cache", f"{shown(cache)} is not a cache", "pass MemoryCache() or SqliteCache(path)")
 
@@ -117,7 +117,7 @@ def checked_policies(policies: object) -> tuple[wire.Policy, ...]:
     if not isinstance(policies, Sequence) or isinstance(policies, str):
         hint = "pass PolicyFile(path), read_policies(path) or [Policy(...)]"
         raise ValidationFailed.at("policies", "is not a list of Policy", hint)
-    return tuple(checked_policy(policy, place) for place, policy in enumerate(policies))
+    return tuple(checked_policy(policy, index) for index, policy in enumerate(policies))
 
 
 def check_account(path: str, account: object) -> str:
@@ -130,17 +130,17 @@ def check_account(path: str, account: object) -> str:
     return account
 
 
-def check_whose(path: str, account: object) -> str:
+def check_tenant(path: str, account: object) -> str:
     """The name of an account that may have a plan, or ``default``. Raises ``ValidationFailed``, without showing
     keys."""
     return wire.DEFAULT_ACCOUNT if account == wire.DEFAULT_ACCOUNT else check_owner(path, account)
 
 
-def check_choice(path: str, given: object, allowed: Sequence[object]) -> None:
+def check_choice(path: str, value: object, allowed: Sequence[object]) -> None:
     """Raises ``ValidationFailed``, without showing keys, unless the value is allowed."""
-    if not any(given is each or (isinstance(given, str) and given == each) for each in allowed):
-        names = [each for each in allowed if isinstance(each, str)]
-        raise ValidationFailed.at(path, f"is {told(given)}", f"take {listed(names)}" if names else "take True or False")
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
+        names = [choice for choice in allowed if isinstance(choice, str)]
+        raise ValidationFailed.at(path, f"is {told(value)}", f"take {listed(names)}" if names else "take True or False")
 
 
 def check_owner(path: str, account: object) -> str:
@@ -165,23 +165,23 @@ def checked_feedback(
     trace_id: str, score: float, comment: str | None, at: float, environment: wire.Environment | None
 ) -> wire.PutFeedback:
     """A user's feedback on an answer, to be stored if its trace exists. Raises ``ValidationFailed``."""
-    given: object = score
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1:
+    rating: object = score
+    if isinstance(rating, bool) or not isinstance(rating, (int, float)) or not 0 <= rating <= 1:
         raise ValidationFailed.at("score", f"is {shown(score)}", "give a number from 0 (bad) to 1 (good)")
-    said: object = comment
-    if said is not None and not (isinstance(said, str) and is_unicode(said)):
+    text: object = comment
+    if text is not None and not (isinstance(text, str) and is_unicode(text)):
         raise ValidationFailed.at("comment", f"must be a string of whole characters, got {shown(comment)}", "mend it")
     trace_id = normalise_trace_id(trace_id)
     return wire.PutFeedback(trace_id, float(score), comment, at, expect="present", environment=environment)
 
 
-def check_deletes(everything: object, *, named: bool) -> None:
+def check_deletes(everything: object, *, has_selection: bool) -> None:
     """Raises ``ValidationFailed`` unless the selection is clear."""
     if not isinstance(everything, bool):
         raise ValidationFailed.at("everything", f"is {shown(everything)}", "pass True, or leave it out")
-    if everything and named:
+    if everything and has_selection:
         raise ValidationFailed.at("everything", "cannot be combined with a selection", "leave out one of them")
-    if not everything and not named:
+    if not everything and not has_selection:
         hint = "pass trace_id, filter, since or until; everything=True deletes all of the account"
         raise ValidationFailed.at("", "delete() does not say which traces", hint)
 
@@ -197,7 +197,7 @@ def check_caller(caller: object) -> None:
     if caller.key_id is not None:
         check_key_id("caller.key_id", caller.key_id)
     scopes: object = caller.scopes
-    if scopes is not None and not (isinstance(scopes, tuple) and all(each in SCOPES for each in scopes)):
+    if scopes is not None and not (isinstance(scopes, tuple) and all(scope in SCOPES for scope in scopes)):
         hint = f"pass a tuple of some of {', '.join(SCOPES)}, or None for all"
         raise ValidationFailed.at("caller.scopes", f"is {shown(scopes)}", hint)
 

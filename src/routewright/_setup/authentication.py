@@ -22,14 +22,14 @@ from .coordination import RECHECK_S
 from .root_secret import RootSecret
 
 PURPOSE = "key pepper"
-MOST_KNOWN = 10_000
+MAX_CACHED = 10_000
 CHANGE_OVER_S = 0.25
 """How long a call waits for its key to be moved to the new secret; after that the next call tries."""
 
 _log = logging.getLogger(__name__)
 
 
-class _Known(NamedTuple):
+class _CacheEntry(NamedTuple):
     caller: Caller
     until: float
     """On the monotonic scale."""
@@ -41,16 +41,16 @@ class Authenticator:
     Refusals are not cached. Unknown and revoked keys take the same path."""
 
     def __init__(self, storage: Storage, secret: RootSecret, clock: Clock, recheck_s: float) -> None:
-        given: object = recheck_s
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= RECHECK_S:
-            raise ValidationFailed.at("recheck_s", f"is {shown(given)}", f"take seconds from 0 to {RECHECK_S:g}")
+        seconds: object = recheck_s
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= RECHECK_S:
+            raise ValidationFailed.at("recheck_s", f"is {shown(seconds)}", f"take seconds from 0 to {RECHECK_S:g}")
         self._storage = storage
         self._secret = secret
         self._clock = clock
         self._recheck_s = recheck_s
         self._roots: tuple[bytes, ...] = ()
         self._peppers: tuple[Pepper, ...] = ()
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._cache: OrderedDict[str, _CacheEntry] = OrderedDict()
 
     def peppers(self) -> tuple[Pepper, ...]:
         """What keys are digested with: first that of the present secret, then that of the previous one."""
@@ -62,21 +62,23 @@ class Authenticator:
     async def caller(self, authorization: object, environment: Environment | None) -> Caller:
         """The caller of a key. Raises ``AuthenticationFailed``, which does not show the key, and
         ``StorageUnavailable``."""
-        told = told_key(authorization, environment)
+        sent_key = told_key(authorization, environment)
         if self._peppers:
-            known = self._known.get(self._peppers[0].digest(told.key))
-            if known is not None and self._clock.monotonic() < known.until:
-                return known.caller
-        asked_at = self._clock.monotonic()
-        digests = tuple(pepper.digest(told.key) for pepper in self.peppers())
-        found = await self._storage.read(SYSTEM_ACCOUNT, KeyByDigest(digests))
-        if found is None or not is_live(found):
+            cached = self._cache.get(self._peppers[0].digest(sent_key.key))
+            if cached is not None and self._clock.monotonic() < cached.until:
+                return cached.caller
+        began = self._clock.monotonic()
+        digests = tuple(pepper.digest(sent_key.key) for pepper in self.peppers())
+        record = await self._storage.read(SYSTEM_ACCOUNT, KeyByDigest(digests))
+        if record is None or not is_live(record):
             raise unknown_key()
-        standing = await self._storage.read(found.account, Stands(timestamp(self._clock.time()), found.id))
+        standing = await self._storage.read(record.account, Stands(timestamp(self._clock.time()), record.id))
         key = standing.key
-        if standing.account is None or key is None or not is_live(key) or key.environment != told.environment:
+        if standing.account is None or key is None or not is_live(key) or key.environment != sent_key.environment:
             raise unknown_key()
-        if not any(same(key.digest.encode(), each.encode()) for each in digests):  # a storage's match is not trusted
+        if not any(
+            same(key.digest.encode(), candidate.encode()) for candidate in digests
+        ):  # a storage's match is not trusted
             raise unknown_key()
         if not same(key.digest.encode(), digests[0].encode()):
             # store the key's digest by the present secret, so that it survives the next rotation
@@ -88,19 +90,19 @@ class Authenticator:
             except RouterError as error:
                 _log.debug("the key %s is still digested with the previous secret (%s)", key.id, type(error).__name__)
         caller = Caller(key.account, key.environment, key.id, key.scopes)
-        self._known[digests[0]] = _Known(caller, asked_at + self._recheck_s)
-        if len(self._known) > MOST_KNOWN:
+        self._cache[digests[0]] = _CacheEntry(caller, began + self._recheck_s)
+        if len(self._cache) > MAX_CACHED:
             with suppress(KeyError):  # another thread took the last
-                self._known.popitem(last=False)
+                self._cache.popitem(last=False)
         return caller
 
     def strangers(self, digests: Sequence[str]) -> int:
         """Number of keys that are refused because they were made with another secret. Makes no secret."""
-        peppers = [Pepper(derive(root, PURPOSE)) for root in self._secret.known()] if digests else []
+        peppers = [Pepper(derive(root, PURPOSE)) for root in self._secret.existing()] if digests else []
         return sum(not any(pepper.made(digest) for pepper in peppers) for digest in digests)
 
     def forget(self, account: str) -> None:
         """Drop an account's keys from the cache after a change."""
-        for digest, known in [*self._known.items()]:
-            if known.caller.account == account:
-                self._known.pop(digest, None)
+        for digest, entry in [*self._cache.items()]:
+            if entry.caller.account == account:
+                self._cache.pop(digest, None)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 _TAGS = ("[key]", "<switch>", "<table>")
 """Parts of pydantic's error locations that are not keys of the file."""
-_SAID = {
+_MESSAGES = {
     "bool_type": "must be true or false",
     "float_type": "must be a number",
     "int_from_float": "must be a whole number",
@@ -47,13 +47,13 @@ def _name(text: str) -> str:
     return text
 
 
-def _dated(holds: Callable[[str], bool], said: str) -> BeforeValidator:
+def _dated(holds: Callable[[str], bool], form: str) -> BeforeValidator:
     """Takes a TOML date or timestamp, or one as text."""
 
     def check(value: object) -> str:
         text = value.isoformat() if isinstance(value, date) else value
         if not isinstance(text, str) or not holds(text):
-            raise PydanticCustomError("date", "must be {said}", {"said": said})
+            raise PydanticCustomError("date", "must be {said}", {"said": form})
         return text
 
     return BeforeValidator(check)
@@ -86,7 +86,7 @@ def within(allowed: Range) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _as_written(kind: Any, allowed: Range | None) -> Any:
+def _file_type(kind: Any, allowed: Range | None) -> Any:
     """The type of a file's key for a struct's field: strict, arrays as tuples, structs as tables."""
     origin, args = get_origin(kind), get_args(kind)
     if kind in (bool, int, float):
@@ -95,15 +95,15 @@ def _as_written(kind: Any, allowed: Range | None) -> Any:
     if isinstance(kind, type) and issubclass(kind, Struct):
         return entry_of(kind)
     if origin in (list, tuple):
-        item: Any = _as_written(args[0], None)
+        item: Any = _file_type(args[0], None)
         return tuple[item, ...]
     if origin not in (Union, UnionType):
         return kind
-    made, *table = [_as_written(each, allowed) for each in args if each is not NoneType]
+    plain, *table = [_file_type(arg, allowed) for arg in args if arg is not NoneType]
     if table:
-        both: Any = Annotated[made, Tag("<switch>")] | Annotated[table[0], Tag("<table>")]
-        made = Annotated[both, Discriminator(lambda value: "<switch>" if isinstance(value, bool | str) else "<table>")]
-    return made | None if NoneType in args else made
+        both: Any = Annotated[plain, Tag("<switch>")] | Annotated[table[0], Tag("<table>")]
+        plain = Annotated[both, Discriminator(lambda value: "<switch>" if isinstance(value, bool | str) else "<table>")]
+    return plain | None if NoneType in args else plain
 
 
 def entry_of(kind: type[Struct], *, without: Collection[str] = (), **others: Any) -> Any:
@@ -112,7 +112,7 @@ def entry_of(kind: type[Struct], *, without: Collection[str] = (), **others: Any
     for field in fields(kind):
         if field.name not in without and field.name not in others:
             key = Field(... if field.required else field.default, serialization_alias=field.encode_name)
-            keys[field.name] = (_as_written(field.type, ranges.get(field.name)), key)
+            keys[field.name] = (_file_type(field.type, ranges.get(field.name)), key)
     return pydantic.create_model(f"{kind.__name__}Entry", __base__=Strict, __doc__=kind.__doc__, **keys)
 
 
@@ -120,26 +120,26 @@ def _struct_of(kind: type[T], entry: Strict, **how: Any) -> T:
     return convert(entry.model_dump(by_alias=True, **how), kind)
 
 
-def shaped(content: object, shape: type[FileModel]) -> FileModel:
+def validate(content: object, shape: type[FileModel]) -> FileModel:
     """Validate the content of a file. Raises ``ValidationFailed`` naming the keys."""
     try:
         return shape.model_validate(content)
     except pydantic.ValidationError as error:
-        found = error.errors()[:MAX_PROBLEMS]
+        details = error.errors()[:MAX_PROBLEMS]
     problems = []
-    for each in found:
-        loc = [part for part in each["loc"] if part not in _TAGS]
-        place = ""
+    for detail in details:
+        loc = [part for part in detail["loc"] if part not in _TAGS]
+        path = ""
         for part in loc:
-            place = joined(place, part)
-        if each["type"] == "extra_forbidden":
-            problem = Problem(place, "unknown key", _hint(str(loc[-1]), shape))
-        elif each["type"] == "missing":
-            problem = Problem(place, "is missing", "add it")
+            path = joined(path, part)
+        if detail["type"] == "extra_forbidden":
+            problem = Problem(path, "unknown key", _hint(str(loc[-1]), shape))
+        elif detail["type"] == "missing":
+            problem = Problem(path, "is missing", "add it")
         else:
-            got = in_json(shown(each["input"])) if place else "something else"  # at the top it may be anything
-            said = _SAID.get(each["type"]) or each["msg"].replace("Input should be", "must be", 1)
-            problem = Problem(place, f"{said}, got {got}", example(place) or "correct the value")
+            got = in_json(shown(detail["input"])) if path else "something else"  # at the top it may be anything
+            message = _MESSAGES.get(detail["type"]) or detail["msg"].replace("Input should be", "must be", 1)
+            problem = Problem(path, f"{message}, got {got}", example(path) or "correct the value")
         problems.append(problem)
     raise ValidationFailed.of(*problems)
 
@@ -186,7 +186,7 @@ def read_catalogue(document: Document, known: Sequence[str]) -> tuple[list[JsonO
     """Read an overlay of a catalogue with the ids ``known``: its rows, aliases and date, for ``Catalogue.overlaid``.
 
     Raises ``ValidationFailed`` naming the key."""
-    file = shaped(document.content, CatalogueFile)
+    file = validate(document.content, CatalogueFile)
     # names of unknown models are refused, and aliases that are also ids
     entries: tuple[Any, ...] = file.models
     own = [entry.id for entry in entries]
@@ -211,8 +211,8 @@ def read_catalogue(document: Document, known: Sequence[str]) -> tuple[list[JsonO
             row["pricing_per_1m"] = _struct_of(wire.Pricing, entry.prices)
         if entry.price_changes is not None:
             row["price_changes"] = tuple(
-                wire.PriceChange(each.starts, _struct_of(wire.Pricing, each, exclude={"starts"}))
-                for each in entry.price_changes
+                wire.PriceChange(change.starts, _struct_of(wire.Pricing, change, exclude={"starts"}))
+                for change in entry.price_changes
             )
         if entry.regions is not None:
             row["availability"] = wire.Availability(regions=entry.regions)
@@ -256,7 +256,7 @@ class PoliciesFile(Strict):
 
 def policies_of(document: Document) -> list[wire.Policy]:
     """The policies of a file. Raises ``ValidationFailed`` naming the key."""
-    entries: tuple[Strict, ...] = shaped(document.content, PoliciesFile).policies
-    policies = [checked_policy(_struct_of(wire.Policy, entry), place) for place, entry in enumerate(entries)]
+    entries: tuple[Strict, ...] = validate(document.content, PoliciesFile).policies
+    policies = [checked_policy(_struct_of(wire.Policy, entry), index) for index, entry in enumerate(entries)]
     check_apart(policies)
     return policies

@@ -24,18 +24,18 @@ class Companions(Generic[T]):
     """One object for each storage, for as long as the storage lives. Thread-safe."""
 
     def __init__(self) -> None:
-        self._made: WeakKeyDictionary[Storage, T] = WeakKeyDictionary()
+        self._companions: WeakKeyDictionary[Storage, T] = WeakKeyDictionary()
         self._guard = Guard()
 
     def of(self, storage: Storage, make: Callable[[], T]) -> T:
         """The object of a storage, made if need be. A storage that cannot be hashed or weakly referenced gets a new one
         each time."""
-        made = make()
+        companion = make()
         with self._guard.lock:
             try:
-                return self._made.setdefault(storage, made)
+                return self._companions.setdefault(storage, companion)
             except TypeError:
-                return made
+                return companion
 
 
 _shared: Companions[dict[Clock | None, MemoryCoordination]] = Companions()
@@ -52,12 +52,12 @@ def coordination_of(storage: Storage, clock: Clock) -> Coordination:
 
 async def listen(coordination: Coordination, hear: WeakMethod[Hear], clock: Clock) -> None:
     """Call ``hear`` with notices from other processes about paused models, until its owner is gone."""
-    last = None
+    position = None
     while hear() is not None:
         try:
-            heard = await coordination.hear(last)
-            last, take = heard.last, hear()
-            for notice in heard.notices:
+            news = await coordination.hear(position)
+            position, take = news.last, hear()
+            for notice in news.notices:
                 if take is not None and notice.topic == CIRCUIT_TOPIC:
                     take(notice.message)
             del take

@@ -38,15 +38,15 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except ValidationFailed as error:
-        found = [each._replace(path=f"{path}: {each.path}" if each.path else str(path)) for each in error.problems]
+        problems = [p._replace(path=f"{path}: {p.path}" if p.path else str(path)) for p in error.problems]
     else:
         return
-    raise ValidationFailed.of(*found)
+    raise ValidationFailed.of(*problems)
 
 
-def read(given: object) -> Document:
+def read(name: object) -> Document:
     """Read TOML, or JSON if the name ends in ``.json``. Raises ``ValidationFailed`` naming the file."""
-    path = path_of(given)
+    path = path_of(name)
     text = text_of(path)
     if path.suffix.lower() == ".json":
         return json_document(path, text)
@@ -55,7 +55,7 @@ def read(given: object) -> Document:
     except RecursionError:
         raise _refusal(path, "nests too deep to be read", "flatten it") from None
     except tomllib.TOMLDecodeError as error:
-        raise _refusal(path, f"is not TOML: {error}", _NO_TOML, _line_said(str(error))) from error
+        raise _refusal(path, f"is not TOML: {error}", _NO_TOML, _line_of(str(error))) from error
     except ValueError:  # Python converts no number of more than 4,300 digits
         raise _refusal(path, "holds too long a number", "write fewer digits") from None
 
@@ -68,18 +68,18 @@ def json_document(path: Path, text: str) -> Document:
     except RecursionError:
         raise _refusal(path, "nests too deep to be read", "flatten it") from None
     except ValidationFailed as error:  # worded for request bodies
-        found = error.problems[0]
+        problem = error.problems[0]
     except ValueError:
         raise _refusal(path, "holds too long a number", "write fewer digits") from None
-    said, hint = found.problem.removeprefix("the body "), found.hint.replace("send", "write")
-    raise _refusal(path, said, hint, _line_said(said), found.path)
+    message, hint = problem.problem.removeprefix("the body "), problem.hint.replace("send", "write")
+    raise _refusal(path, message, hint, _line_of(message), problem.path)
 
 
-def path_of(given: object) -> Path:
+def path_of(name: object) -> Path:
     """The given path. Raises ``ValidationFailed`` for anything else."""
-    if not isinstance(given, str | os.PathLike):
-        raise ValidationFailed.at("path", f"{shown(given)} is not the path of a file", "pass 'models.toml'")
-    return Path(given)
+    if not isinstance(name, str | os.PathLike):
+        raise ValidationFailed.at("path", f"{shown(name)} is not the path of a file", "pass 'models.toml'")
+    return Path(name)
 
 
 def text_of(path: Path) -> str:
@@ -99,12 +99,12 @@ def text_of(path: Path) -> str:
         raise _refusal(path, f"is not UTF-8 text (byte {error.start})", "convert it", line) from error
 
 
-def _line_said(text: str) -> int | None:
-    found = _LINE.search(text)
-    return None if found is None else int(found[1])
+def _line_of(text: str) -> int | None:
+    match = _LINE.search(text)
+    return None if match is None else int(match[1])
 
 
 def _refusal(path: Path, problem: str, hint: str, line: int | None = None, key: str = "") -> ValidationFailed:
     """A problem of a file, with the line if the parser reports it."""
-    place = str(path) if line is None else f"{path}:{line}"
-    return ValidationFailed.at(f"{place}: {key}" if key else place, problem, hint)
+    position = str(path) if line is None else f"{path}:{line}"
+    return ValidationFailed.at(f"{position}: {key}" if key else position, problem, hint)

@@ -15,7 +15,7 @@ from routewright.errors import ValidationFailed
 from routewright.wire.json_scan import joined
 from routewright.wire.problems import shown
 
-KEPT = 64
+MAX_FORMS = 64
 """Cached forms: making one takes up to milliseconds."""
 
 LISTED = 1_000
@@ -46,12 +46,12 @@ class _Schema(GenerateJsonSchema):
 def form_of(output_type: object) -> Form:
     """The JSON schema and parser of a type. Raises ``ValidationFailed`` for a type without JSON schema."""
     try:
-        return _kept(output_type)
+        return _cached_form(output_type)
     except TypeError:  # not hashable
-        return _made(output_type)
+        return _make_form(output_type)
 
 
-def _made(output_type: object) -> Form:
+def _make_form(output_type: object) -> Form:
     if isinstance(output_type, str):  # a name, which could only be looked up here
         raise ValidationFailed.at("output_type", f"{shown(output_type)} is a string", "pass the type itself")
     kind = get_origin(output_type) or output_type
@@ -66,7 +66,7 @@ def _made(output_type: object) -> Form:
     raise ValidationFailed.at("output_type", f"{_name(output_type)} has no JSON schema: {reasons[0]}", _HINT)
 
 
-_kept: Callable[[object], Form] = lru_cache(KEPT, typed=True)(_made)
+_cached_form: Callable[[object], Form] = lru_cache(MAX_FORMS, typed=True)(_make_form)
 
 
 def _by_pydantic(output_type: Any) -> Form:
@@ -79,20 +79,20 @@ def _by_pydantic(output_type: Any) -> Form:
             return adapter.validate_json(body)
         except ValidationError as error:
             count = error.error_count()
-            found = [] if count > LISTED else error.errors(include_input=False)
+            details = [] if count > LISTED else error.errors(include_input=False)
         misfits = []
-        for each in found:
-            place, known = "", ""
-            for part in each["loc"]:
-                place = joined(place, part)
+        for detail in details:
+            path, safe_path = "", ""
+            for part in detail["loc"]:
+                path = joined(path, part)
                 # a dict's key comes from the model
-                known = joined(known, part) if isinstance(part, int) or part in names else f"{known}[...]"
+                safe_path = joined(safe_path, part) if isinstance(part, int) or part in names else f"{safe_path}[...]"
             # only pydantic's own errors have a "url"; other messages may quote the answer
-            ours = "url" in each and _ABOUT_THE_TYPE.issuperset(each.get("ctx", ()))
-            kind = each["type"] if "url" in each else "its own"
-            misfits.append(Misfit(each["msg"] if ours else f"fails a check ({kind})", each["msg"], known, place))
-        said = f"does not fit in {count} places"
-        raise Unfit(misfits or [Misfit(said, said)])
+            ours = "url" in detail and _ABOUT_THE_TYPE.issuperset(detail.get("ctx", ()))
+            kind = detail["type"] if "url" in detail else "its own"
+            misfits.append(Misfit(detail["msg"] if ours else f"fails a check ({kind})", detail["msg"], safe_path, path))
+        message = f"does not fit in {count} places"
+        raise Unfit(misfits or [Misfit(message, message)])
 
     return Form(_name(output_type), schema, read)
 
@@ -104,15 +104,15 @@ def _by_msgspec(output_type: object) -> Form:
         try:
             return decoder.decode(body)
         except msgspec.ValidationError as error:
-            told, is_own = str(error), error.__cause__ is not None  # a check of the type's own
-        what, _, where = told.rpartition(" - at `$")
-        if not what:
-            what, where = told, ""
-        place, said = where.removesuffix("`").lstrip("."), what
-        if is_own or not what.startswith(_EXPECTATIONS):
-            known = (words for start, words in _OTHERWISE.items() if what.startswith(start) and not is_own)
-            said = next(known, "fails a check of its type")
-        raise Unfit([Misfit(said, what, place, place)])
+            message, is_own = str(error), error.__cause__ is not None  # a check of the type's own
+        problem, _, location = message.rpartition(" - at `$")
+        if not problem:
+            problem, location = message, ""
+        path, safe_problem = location.removesuffix("`").lstrip("."), problem
+        if is_own or not problem.startswith(_EXPECTATIONS):
+            replacements = (words for start, words in _OTHERWISE.items() if problem.startswith(start) and not is_own)
+            safe_problem = next(replacements, "fails a check of its type")
+        raise Unfit([Misfit(safe_problem, problem, path, path)])
 
     return Form(_name(output_type), msgspec.json.schema(output_type), read)
 

@@ -27,41 +27,42 @@ class Replays:
 
     def __init__(self, fleets: Callable[[], Sequence[Fleet]], snapshot: Callable[[str], Snapshot | None]) -> None:
         self._fleets = fleets
-        self._stored = snapshot
-        self._boards: Callable[[str, str], Boards] = lru_cache(MOST_BOARDS)(self._compiled)
+        self._read_stored = snapshot
+        self._boards: Callable[[str, str], Boards] = lru_cache(MOST_BOARDS)(self._compile_boards)
 
-    def decide(self, given: DecisionInput) -> Decision:
+    def decide(self, decision_input: DecisionInput) -> Decision:
         """Replay a decision. Raises ``NotFound`` if a snapshot of its input is no longer stored."""
-        if given.rules != RULES:
+        if decision_input.rules != RULES:
             raise NotFound(
-                f"the decision was made by scoring rules {given.rules}, which this version (rules {RULES}) lacks"
+                f"the decision was made by scoring rules {decision_input.rules}, which this version "
+                f"(rules {RULES}) lacks"
             )
-        if given.reading is not None and given.quality is not None:
+        if decision_input.reading is not None and decision_input.quality is not None:
             raise NotFound("the decision used a quality predictor that this version lacks, so it cannot be replayed")
-        dials, board = request_options_of(given), None
+        dials, board = request_options_of(decision_input), None
         for fleet in self._fleets():
-            if fleet.pool.snapshot.id == given.catalogue:
+            if fleet.pool.snapshot.id == decision_input.catalogue:
                 health = fleet.board().forecast.health
-                if health.id != given.health:
-                    health = self._snapshot(given.health, HealthSnapshot)
-                board = fleet.boards_on(given.as_of).with_dials(dials).of(health)
+                if health.id != decision_input.health:
+                    health = self._snapshot(decision_input.health, HealthSnapshot)
+                board = fleet.boards_on(decision_input.as_of).with_dials(dials).of(health)
                 break
         if board is None:
             board = (
-                self._boards(given.catalogue, given.as_of)
+                self._boards(decision_input.catalogue, decision_input.as_of)
                 .with_dials(dials)
-                .of(self._snapshot(given.health, HealthSnapshot))
+                .of(self._snapshot(decision_input.health, HealthSnapshot))
             )
         with suppress(CountTokens):
-            return decision_of(given, board)
+            return decision_of(decision_input, board)
         # older versions refused without exact counts; there is no text to count now
-        return decision_of(replace(given, tokens=replace(given.tokens, counted=True)), board)
+        return decision_of(replace(decision_input, tokens=replace(decision_input.tokens, counted=True)), board)
 
-    def _compiled(self, catalogue: str, as_of: str) -> Boards:
+    def _compile_boards(self, catalogue: str, as_of: str) -> Boards:
         return Boards(Pool(self._snapshot(catalogue, CatalogueSnapshot), as_of))
 
     def _snapshot(self, snapshot_id: str, kind: type[T]) -> T:
-        found = self._stored(snapshot_id)
-        if not isinstance(found, kind):
+        snapshot = self._read_stored(snapshot_id)
+        if not isinstance(snapshot, kind):
             raise NotFound(f"snapshot {snapshot_id!r} is no longer stored, so the decision cannot be replayed")
-        return found
+        return snapshot

@@ -43,26 +43,26 @@ _log = logging.getLogger(__name__)
 class RootSecret:
     """The present root secrets of a storage: the one in use, then the one before it if there is one.
 
-    ``given``, one or both of them as text, replaces every other source. Nothing is read before it is needed."""
+    ``secret``, one or both of them as text, replaces every other source. Nothing is read before it is needed."""
 
-    def __init__(self, storage: Storage, environment: Mapping[str, str], given: object = None) -> None:
+    def __init__(self, storage: Storage, environment: Mapping[str, str], secret: object = None) -> None:
         """Raises ``ValidationFailed``, which does not show secrets."""
         self.storage = storage
         self._environment = environment
-        self._given: tuple[bytes, ...] = ()
-        if given is not None:
-            several: Sequence[object] = [given] if isinstance(given, str) or not isinstance(given, Sequence) else given
-            texts = [text for text in several if isinstance(text, str)]
-            if len(texts) != len(several) or not 1 <= len(texts) <= LIVE:
-                problem = f"is {type(given).__name__}, not a text, or two of them"
+        self._configured: tuple[bytes, ...] = ()
+        if secret is not None:
+            pair: Sequence[object] = [secret] if isinstance(secret, str) or not isinstance(secret, Sequence) else secret
+            texts = [text for text in pair if isinstance(text, str)]
+            if len(texts) != len(pair) or not 1 <= len(texts) <= LIVE:
+                problem = f"is {type(secret).__name__}, not a text, or two of them"
                 raise ValidationFailed.at("secret", problem, "pass the one in use, or [it, the one before it]")
-            plain = {f"secret[{place}]": Secret(text).reveal() for place, text in enumerate(texts)}
-            for where, text in plain.items():
+            texts_by_path = {f"secret[{index}]": Secret(text).reveal() for index, text in enumerate(texts)}
+            for path, text in texts_by_path.items():
                 if not is_unicode(text):
-                    raise ValidationFailed.at(where, "holds half a character", _LONG_ENOUGH)
-            found = {where: text.encode() for where, text in plain.items()}
-            _check_lengths(found)
-            self._given = tuple(found.values())
+                    raise ValidationFailed.at(path, "holds half a character", _LONG_ENOUGH)
+            roots = {path: text.encode() for path, text in texts_by_path.items()}
+            _check_lengths(roots)
+            self._configured = tuple(roots.values())
         self._derived: dict[str, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
         """Roots and their keys, by purpose."""
 
@@ -71,22 +71,22 @@ class RootSecret:
         that others can read."""
         return self._source.live()
 
-    def known(self) -> tuple[bytes, ...]:
+    def existing(self) -> tuple[bytes, ...]:
         """The same, but without making one."""
-        return self._source.known()
+        return self._source.existing()
 
     def keys(self, purpose: str) -> tuple[bytes, ...]:
         """The key derived from each for a purpose."""
         roots = self.live()
-        known = self._derived.get(purpose)
-        if known is None or known[0] is not roots:
-            known = self._derived[purpose] = roots, tuple(derive(root, purpose) for root in roots)
-        return known[1]
+        derived = self._derived.get(purpose)
+        if derived is None or derived[0] is not roots:
+            derived = self._derived[purpose] = roots, tuple(derive(root, purpose) for root in roots)
+        return derived[1]
 
     @property
-    def lasts(self) -> bool:
+    def is_durable(self) -> bool:
         """True if it lives as long as the content of the storage."""
-        return self._source.lasts
+        return self._source.is_durable
 
     def rotate(self, base: bytes) -> None:
         """Put a new secret before ``base``, the one in use. Raises ``PreconditionFailed`` if another is in use by now,
@@ -94,30 +94,30 @@ class RootSecret:
         self._source.rotate(base)
 
     @cached_property
-    def _source(self) -> _Held | SecretFile:
+    def _source(self) -> _Secrets | SecretFile:
         fixed = "holds the root secret, which only you can change"
-        if self._given:
+        if self._configured:
             hint = "pass [the new one, the present one] as secret"
-            return _Held(*self._given, refusal=partial(ValidationFailed.at, "Console(secret=...)", fixed, hint))
-        told = [self._environment.get(name, "").encode(errors="surrogateescape") for name in (SECRET, BEFORE)]
-        if told[0]:
-            _check_lengths(dict(zip((SECRET, BEFORE), told, strict=True)))
+            return _Secrets(*self._configured, refusal=partial(ValidationFailed.at, "Console(secret=...)", fixed, hint))
+        values = [self._environment.get(name, "").encode(errors="surrogateescape") for name in (SECRET, BEFORE)]
+        if values[0]:
+            _check_lengths(dict(zip((SECRET, BEFORE), values, strict=True)))
             hint = f"set {SECRET} to a new one and {BEFORE} to the present one, in all processes"
-            return _Held(*filter(None, told), refusal=partial(ValidationFailed.at, SECRET, fixed, hint))
-        if told[1]:
+            return _Secrets(*filter(None, values), refusal=partial(ValidationFailed.at, SECRET, fixed, hint))
+        if values[1]:
             raise ValidationFailed.at(BEFORE, f"is set, and {SECRET} is not", f"set {SECRET}, too")
         if isinstance(self.storage, LocalStorage):
             return SecretFile(self.storage.path)
-        lasts = isinstance(self.storage, MemoryStorage)
-        refusal = None if lasts else partial(StorageUnavailable, f"no root secret is kept anywhere: set {SECRET}")
-        return _made_up_for.of(self.storage, partial(_Held, lasts=lasts, refusal=refusal))
+        is_durable = isinstance(self.storage, MemoryStorage)
+        refusal = None if is_durable else partial(StorageUnavailable, f"no root secret is kept anywhere: set {SECRET}")
+        return _random_secrets.of(self.storage, partial(_Secrets, is_durable=is_durable, refusal=refusal))
 
 
-class _Held:
+class _Secrets:
     """Secrets in memory: those of the operator, or random ones for a storage that has no place for them."""
 
-    def __init__(self, *roots: bytes, lasts: bool = True, refusal: Callable[[], RouterError] | None = None) -> None:
-        self.lasts = lasts
+    def __init__(self, *roots: bytes, is_durable: bool = True, refusal: Callable[[], Exception] | None = None) -> None:
+        self.is_durable = is_durable
         self._roots = roots or (secrets.token_bytes(RANDOM_BYTES),)
         self._refusal = refusal
         """Makes the error of ``rotate``; None: they can be rotated."""
@@ -125,7 +125,7 @@ class _Held:
     def live(self) -> tuple[bytes, ...]:
         return self._roots
 
-    known = live
+    existing = live
 
     def rotate(self, base: bytes) -> None:
         if self._refusal is not None:
@@ -135,20 +135,20 @@ class _Held:
         self._roots = secrets.token_bytes(RANDOM_BYTES), base
 
 
-_made_up_for: Companions[_Held] = Companions()
+_random_secrets: Companions[_Secrets] = Companions()
 
 
-def _check_lengths(told: Mapping[str, bytes]) -> None:
-    for where, root in told.items():
-        if 0 < len(root) < MIN_ROOT_BYTES or (not root and where != BEFORE):
-            raise ValidationFailed.at(where, f"has {len(root)} bytes", _LONG_ENOUGH)
+def _check_lengths(roots: Mapping[str, bytes]) -> None:
+    for path, root in roots.items():
+        if 0 < len(root) < MIN_ROOT_BYTES or (not root and path != BEFORE):
+            raise ValidationFailed.at(path, f"has {len(root)} bytes", _LONG_ENOUGH)
 
 
 _Stamp = tuple[int, int, int, int]
 """Identity, size and time of change of a file."""
 
 
-class _Known(NamedTuple):
+class _FileContent(NamedTuple):
     secrets: tuple[bytes, ...]
     stamp: _Stamp | None
     """None: there is no such file, and none could be created."""
@@ -162,33 +162,33 @@ class SecretFile:
     def __init__(self, store: Path) -> None:
         self._store = store
         self._path = secret_path(store)
-        self._known: _Known | None = None
+        self._content: _FileContent | None = None
 
     def live(self) -> tuple[bytes, ...]:
         """The secrets; creates a missing file. If it vanishes later, they are kept in memory. Raises
         ``StorageUnavailable`` for a file that others can read, or without a secret."""
-        known, stamp = self._known, _stamp(self._path)
-        if known is None or (stamp is not None and stamp != known.stamp):
-            known = self._known = self._read()
-        return known.secrets
+        content, stamp = self._content, _stamp(self._path)
+        if content is None or (stamp is not None and stamp != content.stamp):
+            content = self._content = self._read()
+        return content.secrets
 
-    def known(self) -> tuple[bytes, ...]:
+    def existing(self) -> tuple[bytes, ...]:
         """The same, but without creating the file: there may be none."""
-        if self._known is None and _stamp(self._path) is None:
+        if self._content is None and _stamp(self._path) is None:
             return ()
         return self.live()
 
     @property
-    def lasts(self) -> bool:
+    def is_durable(self) -> bool:
         """True if they outlive this process."""
         self.live()
-        return self._known is not None and self._known.stamp is not None
+        return self._content is not None and self._content.stamp is not None
 
     def rotate(self, base: bytes) -> None:
         """Put a new secret before ``base``, the one in use. Raises ``PreconditionFailed`` if another is in use by now,
         and ``StorageUnavailable`` if the file cannot be written."""
         try:
-            with _alone(self._path):
+            with _lock(self._path):
                 if not same(self.live()[0], base):
                     raise PreconditionFailed(_CHANGED)
                 with _part(self._path, [_new(), base]) as part:
@@ -197,20 +197,20 @@ class SecretFile:
         except OSError as error:
             raise StorageUnavailable(f"{self._path} cannot be replaced ({error.strerror}): see to it") from error
 
-    def _read(self) -> _Known:
+    def _read(self) -> _FileContent:
         with suppress(FileNotFoundError):
             return _read(self._path)
-        made = False
+        is_new = False
         try:
             with _part(self._path, [_new()]) as part, suppress(FileExistsError):  # another process was faster
                 os.link(part, self._path)
-                made = True
+                is_new = True
             _sync_folder(self._path)
         except OSError as error:
             reason = error.strerror
             _log.warning("no secret can be kept beside %s (%s): cursors hold in this process only", self._store, reason)
-            return _Known((secrets.token_bytes(RANDOM_BYTES),), None)
-        if made:
+            return _FileContent((secrets.token_bytes(RANDOM_BYTES),), None)
+        if is_new:
             from routewright.backends.storage.sqlite.upkeep import live_digests  # rarely needed
 
             with suppress(RouterError):  # the next reader of the store reports it
@@ -228,7 +228,7 @@ def _new() -> bytes:
     return secrets.token_hex(RANDOM_BYTES).encode()
 
 
-def _read(path: Path) -> _Known:
+def _read(path: Path) -> _FileContent:
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -243,10 +243,10 @@ def _read(path: Path) -> _Known:
         raise StorageUnavailable(
             f"others can read {path}: run 'chmod 600 {path}', or set {SECRET}; make a new secret if they did"
         )
-    found = tuple(line for line in lines if line)[:LIVE]
-    if not found or any(len(each) < MIN_ROOT_BYTES for each in found):
+    roots = tuple(line for line in lines if line)[:LIVE]
+    if not roots or any(len(root) < MIN_ROOT_BYTES for root in roots):
         raise StorageUnavailable(f"{path} holds no secret: put back the one of its backup, or delete it for a new one")
-    return _Known(found, _stamp_of(status))
+    return _FileContent(roots, _stamp_of(status))
 
 
 @contextmanager
@@ -264,7 +264,7 @@ def _part(path: Path, lines: Sequence[bytes]) -> Iterator[Path]:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     """Lock the file against replacement. Raises ``PreconditionFailed`` if another process is replacing it."""
     if sys.platform == "win32":  # an open file cannot be replaced there
         yield

@@ -14,7 +14,7 @@ import pydantic
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
-from routewright._setup.config import STRICT, Name, Strict, Switch, entry_of, shaped
+from routewright._setup.config import STRICT, Name, Strict, Switch, entry_of, validate
 from routewright._setup.input_file import read
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
@@ -275,7 +275,7 @@ class Sources:
         content: dict[str, Any] = {}
         if self.document is not None:
             with self.document.naming():
-                shaped(self.document.content, ServeFile)
+                validate(self.document.content, ServeFile)
             content = deepcopy(self.document.content)
         given = [(VARIABLES[name], environ[name], name) for name in VARIABLES if environ.get(name)]
         for path, value, source in (*given, *((key, value, names[key]) for key, value in flags.items())):
@@ -288,7 +288,7 @@ class Sources:
             table[key] = _value(path, value) if source in VARIABLES else value
             self._set_by[path] = source
         with self.naming():
-            self.file = shaped(content, ServeFile)
+            self.file = validate(content, ServeFile)
         known = {*VARIABLES, *OTHERS}
         strange = sorted(name for name in environ if name.startswith("ROUTEWRIGHT_") and name not in known)
         hints = {name: did_you_mean(name, known) for name in strange}

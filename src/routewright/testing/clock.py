@@ -286,7 +286,7 @@ class AsyncioSchedule(Schedule):
         ready = getattr(self._loop, "_ready", None)
         if ready is not None:
             return any(
-                not isinstance(getattr(each._callback, "__self__", None), AsyncioSchedule) for each in tuple(ready)
+                not isinstance(getattr(handle._callback, "__self__", None), AsyncioSchedule) for handle in tuple(ready)
             )
         waiters = [getattr(task, "_fut_waiter", None) for task in asyncio.all_tasks(self._loop)]
         waiting = all(waiter is not None and not waiter.done() for waiter in waiters)

@@ -41,34 +41,34 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             ids = [repr(case) if isinstance(case, SituationCase) else "unusable" for case in cases]
             metafunc.parametrize("situation", cases, ids=ids, indirect=True)
     elif any(marker.name == "routewright" for marker in test.own_markers):  # a class's marker may be for other tests
-        said = f"{test.name} has the marker 'routewright' and does not use it"
-        pytest.fail(f"{said}: take 'situation' as an argument, and call situation.check()", pytrace=False)
+        problem = f"{test.name} has the marker 'routewright' and does not use it"
+        pytest.fail(f"{problem}: take 'situation' as an argument, and call situation.check()", pytrace=False)
 
 
 @pytest.fixture
 def situation(request: pytest.FixtureRequest) -> SituationCase:
     """One policy in one situation, from the marker ``routewright``."""
-    given = getattr(request, "param", _UNMARKED)
-    if isinstance(given, SituationCase):
-        return given
-    pytest.fail(given, pytrace=False)
+    case = getattr(request, "param", _UNMARKED)
+    if isinstance(case, SituationCase):
+        return case
+    pytest.fail(case, pytrace=False)
 
 
 def _cases(marker: pytest.Mark, test: pytest.Item) -> Sequence[SituationCase | str]:
     """The test's cases, or what is wrong with its marker, for the fixture to fail with."""
     try:
-        given = signature(situations).bind(*marker.args, **marker.kwargs)
+        bound = signature(situations).bind(*marker.args, **marker.kwargs)
     except TypeError as error:
         return [str(ValidationFailed.of(Problem("@pytest.mark.routewright", str(error), f"write {_MARKER}")))]
     try:
-        policies = given.arguments["policies"]
+        policies = bound.arguments["policies"]
         if isinstance(policies, str | Path) and not Path(policies).is_absolute():
             folders = dict.fromkeys((test.path.parent, test.config.invocation_params.dir, test.config.rootpath))
-            found = [folder / policies for folder in folders if (folder / policies).exists()]
-            if not found:
+            paths = [folder / policies for folder in folders if (folder / policies).exists()]
+            if not paths:
                 problem = f"is not in {', nor in '.join(map(str, folders))}"
                 raise ValidationFailed.of(Problem(str(policies), problem, "check the path"))
-            given.arguments["policies"] = found[0]
-        return situations(*given.args, **given.kwargs)
+            bound.arguments["policies"] = paths[0]
+        return situations(*bound.args, **bound.kwargs)
     except ValidationFailed as error:
         return [str(error)]

@@ -136,28 +136,28 @@ def situations(
     The provider of the model chosen for ``request`` fails; all others of the ``catalogue`` work. Nothing is sent, and
     time is virtual. Raises ``ValidationFailed``.
     """
-    place = "policies"
-    given: Any = policies
-    if isinstance(given, str | Path):
+    path = "policies"
+    policy_list: Any = policies
+    if isinstance(policy_list, str | Path):
         from routewright.policies import read_policies  # loads pydantic
 
-        place = str(given)
-        given = read_policies(place)
-    elif isinstance(given, Sequence):
-        given = checked_policies(given)
+        path = str(policy_list)
+        policy_list = read_policies(path)
+    elif isinstance(policy_list, Sequence):
+        policy_list = checked_policies(policy_list)
     else:
         hint = "pass the path of a file, or a list: [Policy(...)]"
-        raise ValidationFailed.of(Problem(place, f"{shown(given)} is not a list of policies", hint))
-    if not given:
-        raise ValidationFailed.of(Problem(place, "there is no policy", "write the policy to test"))
-    chosen = [each for each in given if policy is None or policy in (each.name, each.id)]
+        raise ValidationFailed.of(Problem(path, f"{shown(policy_list)} is not a list of policies", hint))
+    if not policy_list:
+        raise ValidationFailed.of(Problem(path, "there is no policy", "write the policy to test"))
+    chosen = [candidate for candidate in policy_list if policy is None or policy in (candidate.name, candidate.id)]
     if policy is not None and not chosen:
-        hint = did_you_mean(policy, [each.name for each in given]) or "give the name or the id of one"
+        hint = did_you_mean(policy, [candidate.name for candidate in policy_list]) or "give the name or the id of one"
         raise ValidationFailed.of(Problem("policy", f"there is no policy {shown(policy)}", hint))
-    models, asked = Catalogue() if catalogue is None else catalogue, as_request(request, {})
+    models, route_request = Catalogue() if catalogue is None else catalogue, as_request(request, {})
     return [
-        SituationCase(each, situation, policies=given, catalogue=models, request=asked)
-        for each in chosen
+        SituationCase(candidate, situation, policies=policy_list, catalogue=models, request=route_request)
+        for candidate in chosen
         for situation in SITUATIONS
     ]
 
@@ -242,16 +242,16 @@ class _Stage:
 
     async def _call(self) -> Trace:
         """Make a call. Returns its trace; raises ``NotSurvived`` if it did not end as it should."""
-        asked, policy_id, name = self._request, self._policy.name, self._situation.name
+        request, policy_id, name = self._request, self._policy.name, self._situation.name
         error: RouterError | None = None
         try:
             if self._streamed:
-                async with self._router.stream(asked, policy_id=policy_id) as stream:
+                async with self._router.stream(request, policy_id=policy_id) as stream:
                     async for _ in stream:
                         pass
                 trace_id = stream.result.trace_id
             else:
-                trace_id = (await self._router.route(asked, policy_id=policy_id)).trace_id
+                trace_id = (await self._router.route(request, policy_id=policy_id)).trace_id
         except RouterError as failed:
             error, trace_id = failed, failed.trace_id or ""
         trace = await self._router.trace(trace_id)
@@ -266,13 +266,13 @@ class _Stage:
             windows = [self._models[model].context_window or 0 for model in (self._model, *self._chain)]
             expected = isinstance(error, UpstreamFailed) and max(windows) == windows[0]
         else:  # a caller may prefer to be told of a cut answer
-            on_partial = (asked.fallback or Fallback()).on_partial or self._rules.on_partial
+            on_partial = (request.fallback or Fallback()).on_partial or self._rules.on_partial
             is_cut = self._streamed and name in _CUT and isinstance(error, UpstreamFailed)
             expected = is_cut and on_partial == "error"
         if expected:
             return trace
-        said = f"the caller got {type(error).__name__} ({error.status}); {calls_of(trace)}"
-        raise self._lost(said, self._remedy(error))
+        outcome = f"the caller got {type(error).__name__} ({error.status}); {calls_of(trace)}"
+        raise self._lost(outcome, self._remedy(error))
 
     def _remedy(self, error: RouterError) -> str:
         """What to change."""
@@ -290,8 +290,8 @@ class _Stage:
             return "allow more time in 'timeout_ms': a stream may be silent for a second"
         return "raise 'budget', which is to pay for a second attempt, or allow cheaper models"
 
-    def _lost(self, said: str, remedy: str = "") -> NotSurvived:
+    def _lost(self, outcome: str, remedy: str = "") -> NotSurvived:
         form = "streamed" if self._streamed else "plain"
         who = f"{self._model}, whose provider {self._situation.what}"
-        told = f"policy {self._policy.name!r} does not survive {self._situation.name!r} ({form}; {who}): {said}"
-        return NotSurvived(f"{told}; {remedy}" if remedy else told)
+        message = f"policy {self._policy.name!r} does not survive {self._situation.name!r} ({form}; {who}): {outcome}"
+        return NotSurvived(f"{message}; {remedy}" if remedy else message)

@@ -24,14 +24,14 @@ def assert_trace(of: Trace | Answer[Any], **expected: Any) -> Trace:
         if name not in _NAMES:
             raise TypeError(f"a trace has no {name!r}: {did_you_mean(name, _NAMES) or ', '.join(_NAMES)}")
     trace = of if isinstance(of, Trace) else of.trace
-    told: dict[str, Any] = {
+    lists: dict[str, Any] = {
         "spans": [span.type for span in trace.spans],
         "attempts": [span.model for span in trace.spans if isinstance(span, ModelSpan)],
     }
     wrong = [
-        f"  {name}: expected {wanted!r}, got {found!r}"
-        for name, wanted in expected.items()
-        if (found := told[name] if name in told else getattr(trace, name)) != wanted
+        f"  {name}: expected {value!r}, got {actual!r}"
+        for name, value in expected.items()
+        if (actual := lists[name] if name in lists else getattr(trace, name)) != value
     ]
     if wrong:
         raise AssertionError("\n".join([f"trace {trace.id} is not as expected:", *wrong]))

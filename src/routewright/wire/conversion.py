@@ -46,9 +46,9 @@ def rebuilt(value: object, shape: type[T], path: str) -> T:
     except Exception as error:  # raised by a class of the caller
         problem = f"holds a value that raised {type(error).__name__}"
         raise ValidationFailed.of(Problem(path, problem, "pass plain dicts, strings and numbers")) from error
-    found = flaw_in(tree)
-    if found is not None:
-        raise ValidationFailed.of(Problem(beneath(path, found[0]), found[1].problem, found[1].hint))
+    flaw = flaw_in(tree)
+    if flaw is not None:
+        raise ValidationFailed.of(Problem(beneath(path, flaw[0]), flaw[1].problem, flaw[1].hint))
     try:
         return msgspec.convert(tree, shape)
     except msgspec.ValidationError as misfit:
@@ -67,14 +67,14 @@ def without_nulls(tree: object, shape: type[T], path: str, misfit: msgspec.Valid
         holders = [tree]  # all objects at this place
         for name in outer:
             if name:
-                holders = [held.get(name) for held in holders if isinstance(held, dict)]
+                holders = [holder.get(name) for holder in holders if isinstance(holder, dict)]
             else:
-                holders = [each for held in holders if isinstance(held, list) for each in held]
-        found = [held for held in holders if isinstance(held, dict) and last in held and held[last] is None]
-        if not what.endswith("got `null`") or not found:
+                holders = [entry for holder in holders if isinstance(holder, list) for entry in holder]
+        nulls = [holder for holder in holders if isinstance(holder, dict) and last in holder and holder[last] is None]
+        if not what.endswith("got `null`") or not nulls:
             raise ValidationFailed.of(problem_of(misfit, tree, path))
-        for each in found:
-            del each[last]
+        for entry in nulls:
+            del entry[last]
         try:
             return msgspec.convert(tree, shape)
         except msgspec.ValidationError as next_misfit:

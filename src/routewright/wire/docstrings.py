@@ -17,11 +17,11 @@ _SPACE = re.compile(r"\s+")
 
 def field_docs(kind: type) -> Mapping[str, str]:
     """The string below each field of a class of this package and its bases; empty without source."""
-    told: dict[str, str] = {}
-    for each in reversed(kind.__mro__):
-        if each.__module__.startswith(_OURS):
-            told |= _docs_of_module(each.__module__).get(each.__name__, {})
-    return told
+    docs: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.startswith(_OURS):
+            docs |= _docs_of_module(base.__module__).get(base.__name__, {})
+    return docs
 
 
 def summary(thing: object) -> str:
@@ -45,11 +45,11 @@ def _docs_of_module(name: str) -> dict[str, dict[str, str]]:
         if not isinstance(kind, ast.ClassDef):
             continue
         docs[kind.name] = {
-            field.target.id: " ".join(str(ast.literal_eval(said.value)).split())
-            for field, said in pairwise(kind.body)
+            field.target.id: " ".join(str(ast.literal_eval(docstring.value)).split())
+            for field, docstring in pairwise(kind.body)
             if isinstance(field, ast.AnnAssign)
             and isinstance(field.target, ast.Name)
-            and isinstance(said, ast.Expr)
-            and isinstance(said.value, ast.Constant)
+            and isinstance(docstring, ast.Expr)
+            and isinstance(docstring.value, ast.Constant)
         }
     return docs

@@ -297,7 +297,7 @@ class StoredEvent(Struct, frozen=True, kw_only=True):
         return Event(**fields | {"data": msgspec.convert(self.data, _BY_TYPE[self.type])})
 
 
-_BY_TYPE: dict[str, Any] = {each.type: each for each in get_args(PushedEvent)}
+_BY_TYPE: dict[str, Any] = {kind.type: kind for kind in get_args(PushedEvent)}
 
 
 class PutEvent(Struct, frozen=True, tag=True):

@@ -68,10 +68,10 @@ def parse_traceparent(text: str) -> TraceParent | None:
     parsed; more text must follow another dash."""
     if len(text) < _LENGTH:
         return None
-    found = _FORM.fullmatch(text, 0, _LENGTH)
-    if found is None:
+    match = _FORM.fullmatch(text, 0, _LENGTH)
+    if match is None:
         return None
-    version, trace_id, span_id, flags = found.groups()
+    version, trace_id, span_id, flags = match.groups()
     if version == _INVALID_VERSION or not trace_id.strip("0") or not span_id.strip("0"):
         return None
     if version != "00":

@@ -121,9 +121,9 @@ def flaw_in(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
             return joined("", key), _SURROGATE
         if child.isascii() if type(child) is str else type(child) in _SOUND:  # the common case
             continue
-        found = flaw_in(child, depth - 1)
-        if found is not None:
-            return beneath(joined("", key), found[0]), found[1]
+        flaw = flaw_in(child, depth - 1)
+        if flaw is not None:
+            return beneath(joined("", key), flaw[0]), flaw[1]
     return None
 
 
@@ -198,16 +198,16 @@ def _judge(body: bytes) -> None:
         is_sound = not nests_deeper(tree, MAX_DEPTH)
     except (TypeError, UnicodeError, RecursionError):
         is_sound = False
-    found = None if is_sound else flaw_in(tree)
-    if found is not None:
-        path, flaw = found
+    finding = None if is_sound else flaw_in(tree)
+    if finding is not None:
+        path, flaw = finding
         raise flaw.error.of(Problem(path, flaw.problem, flaw.hint))
 
 
 def _object_of(pairs: list[tuple[str, object]]) -> JsonObject | Flaw:
-    made = dict(pairs)
-    if len(made) == len(pairs):
-        return made
+    fields = dict(pairs)
+    if len(fields) == len(pairs):
+        return fields
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen:

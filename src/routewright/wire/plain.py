@@ -43,7 +43,7 @@ class PlainData:
         return iter(self.to_dict().items())
 
     @classmethod
-    def _made_of(cls, value: Any, source: Any) -> Any:
+    def _convert(cls, value: Any, source: Any) -> Any:
         """Convert plain data to the struct. Raises ``ValueError`` with the reason."""
         try:
             return msgspec.convert(value, source)
@@ -60,7 +60,7 @@ class PlainData:
                 return value
             if cls._shape is not None:
                 raise ValueError(f"{type(value).__name__} is not {cls.__name__}")
-            return cls._made_of(value, source)
+            return cls._convert(value, source)
 
         to_plain = make.plain_serializer_function_ser_schema(PlainData.to_dict)
         if cls._shape is not None:
@@ -74,7 +74,7 @@ class PlainData:
             else:
                 kind = field.type
                 if msgspec.UnsetType in get_args(kind):
-                    kind = Union[tuple(each for each in get_args(kind) if each is not msgspec.UnsetType)]  # noqa: UP007
+                    kind = Union[tuple(part for part in get_args(kind) if part is not msgspec.UnsetType)]  # noqa: UP007
                 schema = handler.generate_schema(kind)
             shape[field.encode_name] = make.typed_dict_field(schema, required=field.required)
         config = cls.__struct_config__  # type: ignore[attr-defined]  # without a ``_shape`` it is a struct

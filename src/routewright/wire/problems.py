@@ -65,17 +65,17 @@ class Places(NamedTuple):
         elif origin is list:
             self.note(f"{place}[]", args[0])
         elif origin is not dict:
-            for each in args:
-                self.note(place, each)
+            for inner in args:
+                self.note(place, inner)
 
 
 @lru_cache
 def known_places() -> Places:
     """The places of requests and policies. Built on the first error, since it takes milliseconds."""
-    made = Places({**_FIELDS}, {**_CHOICES})
+    places = Places({**_FIELDS}, {**_CHOICES})
     for place, kind in _ROOTS.items():
-        made.note(place, kind)
-    return made
+        places.note(place, kind)
+    return places
 
 
 MEANT = {  # hints for fields of other APIs: bare names at the top and in ``params``, else with their place
@@ -153,7 +153,7 @@ _LONGEST_WORD = 100  # comparing takes quadratic time
 _MOST_COMPARED = 500  # bounds the time spent on a hint
 _UNSEEN = object()
 
-_SAID = (".content", ".text", ".arguments")  # path suffixes of a message's texts
+_TEXTS = (".content", ".text", ".arguments")  # path suffixes of a message's texts
 
 _INDEX = re.compile(r"\[[^\[\]]*\]")
 STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
@@ -189,7 +189,7 @@ def problem_of(error: msgspec.ValidationError, source: object, prefix: str) -> P
         return Problem(path, what[:1].lower() + what[1:], example(place) or "use another value")
     words = [*dict.fromkeys(_WORDS.get(word, word) for word in expected[1].split(" | ") if word != "null")]
     # errors are logged: never show what stands in the place of a message or its text
-    hidden = str | int | float if path.endswith(_SAID) else str
+    hidden = str | int | float if path.endswith(_TEXTS) else str
     got, kind = shown(value), expected[2]
     if value is _UNSEEN or (isinstance(value, hidden) and (not path or path.startswith("messages"))):
         got = _WORDS.get(kind or "", kind or "something else")
@@ -228,7 +228,7 @@ def hint_for(name: str, place: str, known: Sequence[str] | None = None) -> str:
     known = known_places().fields.get(place, ()) if known is None else known
     if spelled := _respelled(name, known):
         return f"it is spelled {spelled!r}{' in a dict' if f'{place}.{spelled}' in ATTRIBUTES else ''}"
-    others = {each: joined(group, each) for group in _GROUPS if group != place for each in known_places().fields[group]}
+    others = {key: joined(group, key) for group in _GROUPS if group != place for key in known_places().fields[group]}
     if spelled := _respelled(name, others):
         return f"it is {others[spelled]!r} here"
     near = nearest(name, others)  # not quoted, or ``in_json`` would take it for a value
@@ -246,14 +246,14 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     for name in known:
         tails.setdefault(_tail(name.lower()), []).append(name)
     if len(tails) > _MOST_COMPARED:  # people rarely get the first letter wrong
-        tails = dict(islice(((each, names) for each, names in tails.items() if each[:1] == tail[:1]), _MOST_COMPARED))
+        tails = dict(islice(((end, names) for end, names in tails.items() if end[:1] == tail[:1]), _MOST_COMPARED))
     close, provider = get_close_matches(tail, tails, n=len(tails) or 1, cutoff=_CLOSE), f"{low.partition('/')[0]}/"
-    close = sorted(close, key=lambda each: not any(name.lower().startswith(provider) for name in tails[each]))[:1]
+    close = sorted(close, key=lambda end: not any(name.lower().startswith(provider) for name in tails[end]))[:1]
     if not close:  # swapped letters, or added or missing words
         words = {*_BETWEEN.split(tail)}
-        split = {each: {*_BETWEEN.split(each)} for each in tails}
-        close = [each for each, own in split.items() if own <= words or words <= own or sorted(each) == sorted(tail)]
-    names = {name.lower(): name for each in close for name in tails[each]}
+        split = {end: {*_BETWEEN.split(end)} for end in tails}
+        close = [end for end, own in split.items() if own <= words or words <= own or sorted(end) == sorted(tail)]
+    names = {name.lower(): name for end in close for name in tails[end]}
     return names[get_close_matches(low, names, n=1, cutoff=0)[0]] if names else None
 
 
@@ -312,7 +312,7 @@ def shown(value: object) -> str:
 
 def in_json(text: str) -> str:
     """Replace Python's words and attribute names by JSON's. Quoted texts stay unchanged."""
-    return _PYTHON.sub(lambda found: _JSON.get(found[0], found[0]), text)
+    return _PYTHON.sub(lambda match: _JSON.get(match[0], match[0]), text)
 
 
 def problem_in_json(problem: Problem) -> Problem:

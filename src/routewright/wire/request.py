@@ -357,7 +357,7 @@ class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Ids or aliases of models to try first, in order, if they pass every constraint."""
 
     @classmethod
-    def _made_of(cls, value: Any, source: Any) -> Any:
+    def _convert(cls, value: Any, source: Any) -> Any:
         """Convert as the Router does: null counts as absent. Raises ``ValueError`` with every problem and its hint."""
         from .conversion import converted
         from .problems import problem_in_json
@@ -365,4 +365,4 @@ class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_default
         try:
             return converted(value, cls, "")
         except ValidationFailed as error:
-            raise ValueError("\n".join(str(problem_in_json(each)) for each in error.problems)) from None
+            raise ValueError("\n".join(str(problem_in_json(problem)) for problem in error.problems)) from None

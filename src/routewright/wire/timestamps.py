@@ -19,9 +19,9 @@ def timestamp(at: float) -> str:
     return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
 
 
-def moment(path: str, given: str | datetime | date) -> str:
+def moment(path: str, value: str | datetime | date) -> str:
     """Convert to the standard form, rounded up to milliseconds. A date means its start. Raises ``ValidationFailed``."""
-    at: object = given
+    at: object = value
     if isinstance(at, str):
         try:
             at = date.fromisoformat(at) if len(at) == len("YYYY-MM-DD") else datetime.fromisoformat(at)
@@ -30,13 +30,13 @@ def moment(path: str, given: str | datetime | date) -> str:
     if isinstance(at, date) and not isinstance(at, datetime):
         at = datetime.combine(at, time.min, UTC)
     if not isinstance(at, datetime) or at.utcoffset() is None:
-        raise ValidationFailed.at(path, f"is {_said(given)}", _HINT)
+        raise ValidationFailed.at(path, f"is {_describe(value)}", _HINT)
     try:
         at = at.astimezone(UTC)
         milliseconds = -(-at.microsecond // 1000)
         at = at.replace(microsecond=0) + milliseconds * _MS
     except OverflowError:
-        raise ValidationFailed.at(path, f"is {_said(given)}", "take a year from 1 to 9999") from None
+        raise ValidationFailed.at(path, f"is {_describe(value)}", "take a year from 1 to 9999") from None
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -61,8 +61,8 @@ def time_short(ms: float) -> str:
     return f"{ms:.0f} ms" if ms >= 9.95 or not ms else f"{ms:.1f} ms"
 
 
-def _said(given: object) -> str:
-    return shown(str(given) if isinstance(given, date) else given)
+def _describe(value: object) -> str:
+    return shown(str(value) if isinstance(value, date) else value)
 
 
 @lru_cache(maxsize=8)

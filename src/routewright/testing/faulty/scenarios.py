@@ -35,18 +35,18 @@ EVENTS = Head(200, {"content-type": "text/event-stream"})
 # chat completions, good and bad
 
 
-def document(said: object = ANSWER, *, finish: str | None = "stop", usage: object = USAGE, **message: object) -> bytes:
+def document(text: object = ANSWER, *, finish: str | None = "stop", usage: object = USAGE, **message: object) -> bytes:
     """A whole answer. ``usage=None`` leaves it out."""
-    spoken = {"role": "assistant", "content": said} | message
-    told = {} if usage is None else {"usage": usage}
-    choice = {"index": 0, "message": spoken, "finish_reason": finish}
-    return json.dumps(_named("chat.completion") | {"choices": [choice]} | told).encode()
+    content = {"role": "assistant", "content": text} | message
+    usage_field = {} if usage is None else {"usage": usage}
+    choice = {"index": 0, "message": content, "finish_reason": finish}
+    return json.dumps(_named("chat.completion") | {"choices": [choice]} | usage_field).encode()
 
 
-def delta(said: object = None, *, finish: str | None = None, **more: object) -> bytes:
+def delta(text: object = None, *, finish: str | None = None, **more: object) -> bytes:
     """An event with a piece of an answer."""
-    spoken = ({} if said is None else {"content": said}) | more
-    return event({"choices": [{"index": 0, "delta": spoken, "finish_reason": finish}]})
+    content = ({} if text is None else {"content": text}) | more
+    return event({"choices": [{"index": 0, "delta": content, "finish_reason": finish}]})
 
 
 def event(content: Any) -> bytes:
@@ -54,15 +54,15 @@ def event(content: Any) -> bytes:
     return f"data: {json.dumps(_named('chat.completion.chunk') | content)}\n\n".encode()
 
 
-def tokens(said: str = ANSWER) -> bytes:
+def tokens(text: str = ANSWER) -> bytes:
     """A text, an event a word, after the one that says who speaks."""
-    return delta("", role="assistant") + b"".join(map(delta, re.findall(r"\S+\s*|\s+", said)))
+    return delta("", role="assistant") + b"".join(map(delta, re.findall(r"\S+\s*|\s+", text)))
 
 
 def ending(finish: str | None = "stop", usage: object = USAGE) -> bytes:
     """How a stream ends. ``usage=None`` leaves it out."""
-    told = b"" if usage is None else event({"choices": [], "usage": usage})
-    return delta(finish=finish) + told + DONE
+    usage_event = b"" if usage is None else event({"choices": [], "usage": usage})
+    return delta(finish=finish) + usage_event + DONE
 
 
 def error(message: str, code: str | int, type: str = "invalid_request_error") -> bytes:
@@ -125,18 +125,18 @@ def _alike(name: str, what: str, kind: FaultKind | None, *steps: Step, retry_aft
 
 
 def _status(
-    status: int, name: str, what: str, kind: FaultKind, body: bytes, told: float | None = None, **headers: str
+    status: int, name: str, what: str, kind: FaultKind, body: bytes, delay_s: float | None = None, **headers: str
 ) -> Scenario:
     """An answer with another status than 200."""
-    named = {key.replace("_", "-"): value for key, value in headers.items()}
-    head = Head(status, {"content-type": "application/json"} | named)
-    return _alike(name, f"{status}: {what}", kind, head, body, retry_after=told)
+    header_fields = {key.replace("_", "-"): value for key, value in headers.items()}
+    head = Head(status, {"content-type": "application/json"} | header_fields)
+    return _alike(name, f"{status}: {what}", kind, head, body, retry_after=delay_s)
 
 
-def _limited(name: str, told: float | None, **headers: str) -> Scenario:
+def _limited(name: str, delay_s: float | None, **headers: str) -> Scenario:
     body = error("Rate limit reached for requests", "rate_limit_exceeded", "requests")
     what = f"`Retry-After: {headers['retry_after']}`" if headers else "too many requests"
-    return _status(429, name, what, FaultKind.RATE_LIMITED, body, told, **headers)
+    return _status(429, name, what, FaultKind.RATE_LIMITED, body, delay_s, **headers)
 
 
 def _usage(name: str, what: str, usage: object) -> Scenario:
@@ -153,12 +153,12 @@ def _ends(name: str, what: str, reason: str, common: str) -> Scenario:
 
 def _calls(name: str, what: str, *calls: tuple[str, str]) -> Scenario:
     """Tool calls, each an id and arguments."""
-    made = [
+    tool_calls = [
         {"index": at, "id": id, "type": "function", "function": {"name": "look", "arguments": arguments}}
         for at, (id, arguments) in enumerate(calls)
     ]
-    plain = Play((JSON, document(None, finish="tool_calls", tool_calls=made)), None, "tool_calls")
-    pieces = tuple(delta(tool_calls=[call]) for call in made)
+    plain = Play((JSON, document(None, finish="tool_calls", tool_calls=tool_calls)), None, "tool_calls")
+    pieces = tuple(delta(tool_calls=[call]) for call in tool_calls)
     return Scenario(name, what, plain, Play((EVENTS, *pieces, ending("tool_calls")), None, "tool_calls"))
 
 
@@ -377,27 +377,27 @@ class Script:
         self.requests.append(request)
         cell = next(self._cells, None) or self._good
         try:
-            asked = json.loads(request.body)
+            content = json.loads(request.body)
         except ValueError:
-            asked = None
-        return cell.play(isinstance(asked, dict) and asked.get("stream") is True)
+            content = None
+        return cell.play(isinstance(content, dict) and content.get("stream") is True)
 
 
 def _known(faults: object) -> list[Scenario | None]:
     if isinstance(faults, str | Scenario):
         return [_cell(faults)]
     if isinstance(faults, Sequence):
-        return [_cell(fault, f"faults[{place}]") for place, fault in enumerate(faults)]
+        return [_cell(fault, f"faults[{index}]") for index, fault in enumerate(faults)]
     if isinstance(faults, Iterable):
         return []
     hint = "name one of routewright.testing.SCENARIOS"
     raise ValidationFailed.of(Problem("faults", f"{shown(faults)} is neither a fault nor a list of them", hint))
 
 
-def _cell(fault: object, place: str = "faults") -> Scenario | None:
+def _cell(fault: object, path: str = "faults") -> Scenario | None:
     if fault is None or isinstance(fault, Scenario):
         return fault
     if isinstance(fault, str) and fault in SCENARIOS:
         return SCENARIOS[fault]
     hint = did_you_mean(fault, SCENARIOS) or "see routewright.testing.SCENARIOS, or pass None for a good answer"
-    raise ValidationFailed.of(Problem(place, f"unknown fault {shown(fault)}", hint))
+    raise ValidationFailed.of(Problem(path, f"unknown fault {shown(fault)}", hint))

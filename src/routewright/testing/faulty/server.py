@@ -201,11 +201,11 @@ class _Served(asyncio.Protocol):
         self._received += data
         if self._server.connection is None and not self._received[:1].isalpha():
             return self.transport.abort()  # a TLS handshake
-        head, found, rest = bytes(self._received).partition(b"\r\n\r\n")
+        head, separator, rest = bytes(self._received).partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         length = int(headers.get("content-length", 0))
-        if self._server.connection is not None or not found or len(rest) < length:
+        if self._server.connection is not None or not separator or len(rest) < length:
             return None
         self._received = bytearray(rest[length:])
         method, path, _ = first.split(" ")
@@ -221,16 +221,16 @@ class _Served(asyncio.Protocol):
                     await asyncio.sleep(_LONGEST_S if seconds == FOREVER else seconds * self._server.time_scale)
                 case Head(status, headers):
                     chunked = "content-length" not in headers
-                    said = dict(headers) | ({"transfer-encoding": "chunked"} if chunked and status >= 200 else {})
-                    lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+                    fields = dict(headers) | ({"transfer-encoding": "chunked"} if chunked and status >= 200 else {})
+                    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
                     await self._write(f"HTTP/1.1 {status} Status\r\n{lines}\r\n".encode("latin-1"))
                 case bytes():
                     await self._write(b"%x\r\n%b\r\n" % (len(moment), moment) if chunked else moment)
                 case Break.CLOSE:
                     return self.transport.close()
                 case Break() | Connection():
-                    made = self.transport.get_extra_info("socket")
-                    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset on close
+                    sock = self.transport.get_extra_info("socket")
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset on close
                     return self.transport.abort()
                 case Gate():
                     await moment.wait()

@@ -85,8 +85,8 @@ class FaultyResponse:
                 case Connection():
                     if moment is Connection.MUTE:
                         await transport.clock.sleep(transport.limits.connect_timeout_s)
-                    said = f"no connection to faulty.invalid: {moment}"
-                    raise ProviderFault("connect", said, public=f"no connection: {moment}")
+                    message = f"no connection to faulty.invalid: {moment}"
+                    raise ProviderFault("connect", message, public=f"no connection: {moment}")
                 case Pause(seconds):
                     await transport.clock.sleep(seconds)
                 case Head(status) if status >= 200:
