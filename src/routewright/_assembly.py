@@ -64,7 +64,11 @@ from .wire.problems import shown
 T = TypeVar("T")
 
 # seconds after the start of closing by which each step ends (contract 1: two in all)
-WORKER_BY_S, CALLS_BY_S, TRACES_BY_S, PROVIDERS_BY_S, STORAGE_BY_S = 1.0, 1.1, 1.4, 1.7, 1.9
+WORKER_BY_S = 1.0
+CALLS_BY_S = 1.1
+TRACES_BY_S = 1.4
+PROVIDERS_BY_S = 1.7
+STORAGE_BY_S = 1.9
 ENVIRONMENTS: frozenset[wire.Environment] = frozenset(get_args(wire.Environment))
 CALLERS = 1_024
 """Size of the cache of checked callers."""
@@ -205,11 +209,16 @@ class Parts:
 
     async def warm(self) -> None:
         """Do what first calls would wait for. Token tables are loaded in a thread, once."""
-        engine, settings = await self.begin(), self.settings
+        engine = await self.begin()
         fleet = engine.fleet(self.environment)
         served = zip(fleet.pool.models, fleet.server, strict=True)
         kinds = {model.tokenizer for model, server in served if server is not None}
-        if not kinds or self.environment == "sandbox" or not settings.preload_tokens or settings.clock.virtual:
+        if (
+            not kinds
+            or self.environment == "sandbox"
+            or not self.settings.preload_tokens
+            or self.settings.clock.virtual
+        ):
             return
         needed = VOCABULARIES[:1] if kinds == {*VOCABULARIES[:1]} else VOCABULARIES
         if not engine.counting.loaded.issuperset(needed):
@@ -218,7 +227,7 @@ class Parts:
                 for encoding in needed:
                     options_of(self._token_counter, protocols.BaseTokenCounter).load(encoding)
 
-            await in_thread(settings.clock, load)
+            await in_thread(self.settings.clock, load)
             engine.counting.loaded.update(needed)
 
     def fleet(self, environment: wire.Environment | Literal["hosted"]) -> Fleet:
@@ -264,10 +273,10 @@ class Parts:
     @property
     def degraded(self) -> str | None:
         """The part that is unavailable and the effect, in a sentence; None if all are available."""
-        limits, shared = self._log.writer.accounts, self._coordination
-        if not (
-            isinstance(limits, SharedLimits) and limits.is_away and isinstance(shared, protocols.CountingCoordination)
-        ):
+        limits = self._log.writer.accounts
+        shared = self._coordination
+        is_away = isinstance(limits, SharedLimits) and limits.is_away
+        if not is_away or not isinstance(shared, protocols.CountingCoordination):
             return None
         part = f"1/{shared.processes} of every rate limit"
         return f"the coordination did not answer the last call: this process goes on with {part}"
@@ -280,7 +289,8 @@ class Parts:
     @cached_property
     def caching(self) -> Caching:
         """The response cache, made for the first request that uses it."""
-        settings, clock = self.settings.cache, self.settings.clock
+        settings = self.settings.cache
+        clock = self.settings.clock
         with importing.lock:
             from .backends.cache.memory import MemoryCache
             from .backends.embed import HashedEmbedder
@@ -389,7 +399,8 @@ class Parts:
     def close(self) -> None:
         """``aclose`` for plain code. Raises ``RuntimeError`` where it would wait for itself."""
         self.worker.check_blocking()
-        fleets, began = self._leave(), self.settings.clock.monotonic()
+        fleets = self._leave()
+        began = self.settings.clock.monotonic()
         if fleets is None:
             self._freed.block(CLOSE_S)
             return
@@ -407,7 +418,8 @@ class Parts:
     async def aclose(self) -> None:
         """Refuse calls, let the worker and running calls end, write pending traces, and close providers and, last, the
         storage. A second call waits for the first."""
-        fleets, began = self._leave(), self.settings.clock.monotonic()
+        fleets = self._leave()
+        began = self.settings.clock.monotonic()
         if fleets is None:
             with self.settings.clock.deadline(began + CLOSE_S):
                 await self._freed.wait()
@@ -425,7 +437,8 @@ class Parts:
             self._log.keep_dropped()
             fleets = self.fleets()
             self._fleets.clear()  # so that the engine of a running stream finds none either
-            self.running, self._closed = None, True
+            self.running = None
+            self._closed = True
             self._log.retries = False
             if self._webhooks is not None:
                 self._webhooks.stop(self.worker.start)
@@ -472,7 +485,8 @@ class Parts:
     def _ensure_engine(self) -> Engine:
         if self.running is not None:
             return self.running
-        settings, ids = self.settings, self.ids
+        settings = self.settings
+        ids = self.ids
         engine = Engine(
             log=self._log,
             admissions=Admissions(self.storage, self._log, self.worker, ids, settings.clock, self._defaults.timeout_ms),
@@ -540,9 +554,9 @@ class Parts:
         return fleet
 
     def _hear_circuit(self, message: str) -> None:
-        environment, seconds, model = message.split(" ", 2)
-        if environment in self._fleets:
-            self._fleets[environment].open_circuit(model, float(seconds))
+        words = message.split(" ", 2)  # environment, seconds and model, as ``tell`` writes them
+        if words[0] in self._fleets:
+            self._fleets[words[0]].open_circuit(words[2], float(words[1]))
 
     @property
     def _providers(self) -> Sequence[protocols.Provider]:
@@ -550,7 +564,8 @@ class Parts:
             with importing.lock:
                 from .backends.providers.environment import providers_from_environment, variables_to_set
 
-            self._provider_list, self._variables = providers_from_environment(os.environ), variables_to_set()
+            self._provider_list = providers_from_environment(os.environ)
+            self._variables = variables_to_set()
         return self._provider_list
 
     def _publish(self) -> list[wire.PolicySnapshot]:
@@ -564,7 +579,8 @@ class Parts:
         known_models = Known(fleet.pool.models, fleet.aliases)
         drawn_policies = drawn(policies, known_models)
         versions = self._versions.of([version_asked(policy, fleet.today()) for policy in drawn_policies])
-        self._published, self._in_force = [*map(published, drawn_policies, versions)], policies
+        self._published = [*map(published, drawn_policies, versions)]
+        self._in_force = policies
         return self._published
 
     @property
@@ -574,20 +590,20 @@ class Parts:
             with self._guard.lock:
                 if self._discovery is None:
                     providers = self._providers
-                    discovering = [
-                        provider
-                        for provider in providers
-                        if isinstance(provider, protocols.DiscoveringProvider) and provider.discovers
-                    ]
-                    patience_s, taken = FIRST_S if len(discovering) < len(providers) else ALONE_S, self._take_discovered
-                    self._discovery = Discovery(discovering, self.settings.clock, patience_s, weakref.WeakMethod(taken))
+                    servers = [server for server in providers if isinstance(server, protocols.DiscoveringProvider)]
+                    servers = [server for server in servers if server.discovers]
+                    patience_s = FIRST_S if len(servers) < len(providers) else ALONE_S
+                    take = weakref.WeakMethod(self._take_discovered)
+                    self._discovery = Discovery(servers, self.settings.clock, patience_s, take)
         return self._discovery
 
     def _take_discovered(self) -> bool:
         """Use the models that servers list now; running calls keep theirs. False: the list was refused and is to be
         tried again."""
         with self._reloading.lock, self._guard.lock:
-            before, engine, fleets = self._published, self.running, dict[str, Fleet]()
+            before = self._published
+            engine = self.running
+            fleets = dict[str, Fleet]()
             try:
                 for name in ENVIRONMENTS & {*self._fleets}:
                     fleet = self._make_fleet(name)
@@ -607,7 +623,8 @@ class Parts:
 
     async def name_policies(self) -> bool:
         """Replace provisional policy versions by the storage's. False: try again later."""
-        unnamed, engine = self._versions.provisional, self.running
+        unnamed = self._versions.provisional
+        engine = self.running
         if not unnamed:
             return True
         try:

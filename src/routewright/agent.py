@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 ToolLike = str | Tool | Declaration | Callable[..., Any]
 """The name of a built-in tool, a tool, a declaration of a tool that the client runs, or a function."""
-MAX_STEPS, STEP_TIMEOUT_MS = 8, 30_000
+MAX_STEPS = 8
+STEP_TIMEOUT_MS = 30_000
 """Defaults of the specification (2.4)."""
 DENIED = '{"error":"the user did not approve this call"}'
 BUILT_IN = ("calculator", "web_search", "code_exec")
@@ -204,7 +205,8 @@ class Agent:
         Raises ``ValidationFailed``."""
         self.router = router
         self._storage = GuardedStorage(router.storage)
-        self._search, self._code = search, code
+        self._search = search
+        self._code = code
         run_limits = {
             "max_steps": max_steps,
             "per_step_timeout_ms": per_step_timeout_ms,
@@ -218,7 +220,9 @@ class Agent:
         self._options = {name: getattr(request, name) for name in names}
         own = ModelStrategy(goal, strategy) if goal or strategy else None
         self._limits = msgspec.structs.replace(limits, model_strategy=own)
-        self._approve, self._system, self._escalates = approve, system, escalate
+        self._approve = approve
+        self._system = system
+        self._escalates = escalate
         self._form: Form | None = None
         if output_type not in (None, str):
             with importing.lock:
@@ -285,7 +289,8 @@ class Agent:
         trace_id = normalise_trace_id(run if isinstance(run, str) else run.trace_id)
         who = self.router.resolve_caller(caller or self.router.caller)
         state = await checkpoint_of(self._storage, who, trace_id)
-        plan, answers = self._settings(state.request), {**(results or {}), **(approved or {})}
+        plan = self._settings(state.request)
+        answers = {**(results or {}), **(approved or {})}
         absent = [name for name in state.tools if name not in plan.names]
         if absent:
             raise ValidationFailed.at(
@@ -334,7 +339,8 @@ class Agent:
 
     def _start(self, task: str, options: RunOptions, within: ToolContext | None = None) -> Run:
         fields: dict[str, Any] = {**options}
-        caller, conversation = fields.pop("caller", None), fields.pop("conversation", None)
+        caller = fields.pop("caller", None)
+        conversation = fields.pop("conversation", None)
         if conversation is not None:
             if not isinstance(conversation, str) or not conversation:
                 raise ValidationFailed.at("conversation", f"is {shown(conversation)}", "pass its name")
@@ -360,24 +366,23 @@ class Agent:
 
     def _settings(self, request: AgentRequest) -> AgentSettings:
         """The plan of a run, with all of the agent's tools or those that the request names."""
-        tools, client = self._tools, self._client_tools
-        if request.tools is not None:
-            tools, client = {}, {}
-            for index, choice in enumerate(request.tools):
-                name = choice if isinstance(choice, str) else choice.function_spec.name
-                if name in self._tools:
-                    tools[name] = self._tools[name]
-                elif name in BUILT_IN:
-                    if not isinstance(choice, str):
-                        problem = f"{quoted(name)} is the name of a built-in tool"
-                        raise ValidationFailed.at(f"tools[{index}]", problem, "rename yours")
-                    tools[name] = self._built_in(name)
-                elif isinstance(choice, str) and name not in self._client_tools:
-                    known = list(dict.fromkeys([*BUILT_IN, *self.tools]))
-                    hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
-                    raise ValidationFailed.at(f"tools[{index}]", f"{quoted(name)} is not a tool here", hint)
-                else:
-                    client[name] = self._client_tools[name] if isinstance(choice, str) else choice
+        tools = self._tools if request.tools is None else {}
+        client = self._client_tools if request.tools is None else {}
+        for index, choice in enumerate(request.tools or ()):
+            name = choice if isinstance(choice, str) else choice.function_spec.name
+            if name in self._tools:
+                tools[name] = self._tools[name]
+            elif name in BUILT_IN:
+                if not isinstance(choice, str):
+                    problem = f"{quoted(name)} is the name of a built-in tool"
+                    raise ValidationFailed.at(f"tools[{index}]", problem, "rename yours")
+                tools[name] = self._built_in(name)
+            elif isinstance(choice, str) and name not in self._client_tools:
+                known = list(dict.fromkeys([*BUILT_IN, *self.tools]))
+                hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
+                raise ValidationFailed.at(f"tools[{index}]", f"{quoted(name)} is not a tool here", hint)
+            else:
+                client[name] = self._client_tools[name] if isinstance(choice, str) else choice
         is_alone = self._approve is None  # nobody here can approve
         return AgentSettings(
             tools=tools,
@@ -445,7 +450,8 @@ class _AgentTool:
         self._agent = agent
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> object:
-        agent, left = self._agent, context.left_nanos
+        agent = self._agent
+        left = context.left_nanos
         options = RunOptions(
             caller=context.caller,
             metadata={key: value for key, value in context.metadata.items() if key != "conversation"},
@@ -457,7 +463,8 @@ class _AgentTool:
         try:
             response = await run.finish()
         finally:
-            context.spent_usd, context.trace_id = usd(run.spent_nanos), run.trace_id
+            context.spent_usd = usd(run.spent_nanos)
+            context.trace_id = run.trace_id
         error = None if response.error is None else response.error["message"]
         if response.status == "failed":
             raise ToolFailed(f"the agent failed: {error}")

@@ -142,8 +142,9 @@ class ResponseCache:
         model. Raises as ``Router.decide``."""
         call = await self._decided(request, options)
         caching = self._caching()
-        lookup, now = caching.make_lookup(call), caching.clock.time()
-        near, reason = list[NearEntry](), ""
+        lookup = caching.make_lookup(call)
+        now = caching.clock.time()
+        near: list[NearEntry] = []
         exact = await caching.await_cache(caching.cache.get(lookup.key, now), lookup.deadline)
         exact = exact if exact is not None and lookup.allows(exact) else None
         if exact is not None:
@@ -153,10 +154,12 @@ class ResponseCache:
         elif (matches := await caching.find_near(lookup)) is None:
             reason = "a miss: the question has no embedding; if it has words, the embedder failed or rests"
         else:
-            question_gist, calibration = gist(lookup.question), await caching.calibrations.of(lookup.space)
+            question_gist = gist(lookup.question)
+            calibration = await caching.calibrations.of(lookup.space)
             chosen = offer(lookup.question, matches, calibration, lookup.bound)
             for match in matches:
-                entry, question = match.entry, match.entry.prompt or ""
+                entry = match.entry
+                question = entry.prompt or ""
                 judged = chosen if match is chosen.match else None
                 verdict = guard(question_gist, gist(question))
                 near.append(
@@ -272,14 +275,16 @@ class Judge:
         self._budget_usd = budget_usd
         self._clock = clock
         self._has_warned = False
-        self._day, self._spent_usd = 0, 0.0
+        self._day = 0
+        self._spent_usd = 0.0
 
     async def compare(self, caller: Caller, question: str, cached: str, live: str) -> bool | None:
         """True if the model says that the cached answer could have replaced the live one. None if it does not say, or
         the budget is spent. Paid by ``caller``."""
         day = int(self._clock.time() // DAY_S)
         if day != self._day:
-            self._day, self._spent_usd = day, 0.0
+            self._day = day
+            self._spent_usd = 0.0
         left_usd = min(MOST_A_QUESTION_USD, self._budget_usd - self._spent_usd)
         if left_usd <= 0:
             return None

@@ -55,8 +55,8 @@ class Catalogue:
 
         document = read(path)
         with document.naming():
-            rows, aliases, as_of = read_catalogue(document, known=[model.id for model in cls().models])
-            return cls().overlaid(rows, aliases=aliases, as_of=as_of)
+            file = read_catalogue(document, known=[model.id for model in cls().models])
+            return cls().overlaid(file.rows, aliases=file.aliases, as_of=file.as_of)
 
     def overlaid(
         self, rows: Iterable[Mapping[str, Any]], *, aliases: Mapping[str, str] | None = None, as_of: str | None = None
@@ -108,13 +108,14 @@ class Catalogue:
             Catalogue().bill("openai/gpt-4.1", Usage(input=1_000, output=200)).total_usd
 
         Raises ``ValidationFailed`` for an unknown model, a missing price, and a usage that does not add up."""
-        name, models, day = model, {entry.id: entry for entry in self.models}, _day(on, "on")
-        if not isinstance(name, str):
-            raise ValidationFailed.at("model", f"must be an id or alias, got {shown(name)}", 'as "openai/gpt-4.1"')
-        match = models.get(self.aliases.get(name, name))
+        models = {entry.id: entry for entry in self.models}
+        day = _day(on, "on")
+        if not isinstance(model, str):
+            raise ValidationFailed.at("model", f"must be an id or alias, got {shown(model)}", 'as "openai/gpt-4.1"')
+        match = models.get(self.aliases.get(model, model))
         if match is None:
-            hint = did_you_mean(name, [*models, *self.aliases]) or "'models' of the catalogue lists the known ids"
-            raise ValidationFailed.at("model", f"unknown model {quoted(name)}", hint)
+            hint = did_you_mean(model, [*models, *self.aliases]) or "'models' of the catalogue lists the known ids"
+            raise ValidationFailed.at("model", f"unknown model {quoted(model)}", hint)
         usage = checked_usage(usage)
         listed = price_rules.pricing_on(match, day)
         prices = price_rules.batch_prices_of(listed) if batch else price_rules.prices_of(listed)

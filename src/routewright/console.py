@@ -217,8 +217,14 @@ class Console(Closing):
         text = new_key(environment, secrets.token_bytes(RANDOM_BYTES))
         if not self._secret.is_durable:
             raise _without_secret("keys")
-        digest, prefix, now = self._authenticator.peppers()[0].digest(text), text[:SHOWN], self._now()
-        key = wire.Key(id=self._ids("key_"), account=account, digest=digest, prefix=prefix, created_at=now, **terms)
+        key = wire.Key(
+            id=self._ids("key_"),
+            account=account,
+            digest=self._authenticator.peppers()[0].digest(text),
+            prefix=text[:SHOWN],
+            created_at=self._now(),
+            **terms,
+        )
         await self._change(account, wire.PutKey(key, expect="absent"))
         return wire.NewKey(Secret(text), key)
 
@@ -414,9 +420,14 @@ class Console(Closing):
         with ``WebhookSettings(deliver=False)``. Once ``stop`` is set it starts no attempts, and returns when those in
         flight have ended."""
         settings = settings or WebhookSettings()
-        keys = partial(self._secret.keys, PURPOSE)
-        max_attempts, open_transport = settings.max_attempts, settings.open_transport
-        dispatcher = Dispatcher(self._storage, open_transport, keys, self._clock, max_attempts=max_attempts, poll_s=1.0)
+        dispatcher = Dispatcher(
+            self._storage,
+            settings.open_transport,
+            partial(self._secret.keys, PURPOSE),
+            self._clock,
+            max_attempts=settings.max_attempts,
+            poll_s=1.0,
+        )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dispatcher.run)
             if stop is not None:
@@ -431,8 +442,8 @@ class Console(Closing):
         """Send an endpoint a signed sample of each event type it receives, once, without storing anything. Returns the
         outcome by type. Raises ``NotFound``."""
         endpoint = await self._endpoint(account, endpoint_id)
-        now, nonce = self._clock.time(), partial(secrets.token_bytes, 16)
-        live = opened(endpoint, self._secret.keys(PURPOSE), now, nonce).secrets
+        now = self._clock.time()
+        live = opened(endpoint, self._secret.keys(PURPOSE), now, partial(secrets.token_bytes, 16)).secrets
         sender = transport or WebhookSettings(allow_loopback=allow_loopback).open_transport()
         try:
             outcomes: dict[wire.EventType, wire.DeliveryAttempt] = {}
@@ -453,16 +464,17 @@ class Console(Closing):
         another process has just rotated it."""
         in_use = self._secret.live()[0]
         # signing secrets sealed with the previous root secret are sealed anew with the present one
-        roots, now, nonce = self._secret.keys(PURPOSE), self._clock.time(), partial(secrets.token_bytes, 16)
+        roots = self._secret.keys(PURPOSE)
         endpoints: Sequence[wire.Endpoint] = ()
         with suppress(UnsupportedWrite):  # a custom storage may not keep endpoints
             endpoints = await self._checked.read(wire.SYSTEM_ACCOUNT, wire.Endpoints(of_all=True))
         for endpoint in endpoints:
-            resealed = opened(endpoint, roots, now, nonce).endpoint
+            resealed = opened(endpoint, roots, self._clock.time(), partial(secrets.token_bytes, 16)).endpoint
             if resealed is not None:
                 with suppress(PreconditionFailed):  # a delivering process has sealed it meanwhile
                     await self._put_endpoint(resealed, endpoint)
-        left_behind, peppers = list[wire.Key](), self._authenticator.peppers()
+        left_behind: list[wire.Key] = []
+        peppers = self._authenticator.peppers()
         if force is not True and len(peppers) > 1:  # live keys still digested with the previous secret
             for account in await self.accounts():
                 keys = await self.keys(account.name)

@@ -67,7 +67,8 @@ class Ledger(OfAccount):
         if first is not None and last is not None and first > last:
             raise ValidationFailed.at("since", f"is {first}, after until ({last})", "swap them")
         query = LedgerRows(first, last, None if trace_id is None else normalise_trace_id(trace_id))
-        account, after = self._of(account), None
+        account = self._of(account)
+        after = None
         while True:
             rows = await self._checked.scan(account, query, after=after, limit=PIECE)
             for row in rows:

@@ -699,7 +699,8 @@ class _Filled:
     __slots__ = ("_defaults", "_part")
 
     def __init__(self, part: object, defaults: object) -> None:
-        self._part, self._defaults = part, defaults
+        self._part = part
+        self._defaults = defaults
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._part, name, getattr(self._defaults, name))

@@ -221,7 +221,8 @@ class Router:
 
         The call then continues in the background, within its ``timeout_ms``. A retry with the same ``idempotency_key``
         gets the answer, so the request must have one. Raises as ``route`` does."""
-        request_input, caller = self._input_of(request, options), self._as(caller)
+        request_input = self._input_of(request, options)
+        caller = self._as(caller)
         if isinstance(request_input, Read) or request_input.read().request.idempotency_key is None:
             hint = "set one, so that a retry can get the answer"
             raise ValidationFailed.of(Problem("idempotency_key", "is missing", hint))
@@ -261,11 +262,11 @@ class Router:
     def stream(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Stream:
         """Answer a request piece by piece. A request of ordinary size is checked at once; all else happens when the
         first piece is read."""
-        request_input, parts = self._input_of(request, options), self._parts
+        request_input = self._input_of(request, options)
         if not isinstance(request_input, Read) and not request_input.is_large:
             request_input = request_input.read()
         caller = self._caller if caller is None else self.resolve_caller(caller)
-        return Stream(parts.running or parts.engine, request_input, caller)
+        return Stream(self._parts.running or self._parts.engine, request_input, caller)
 
     def prepare(
         self,
@@ -289,25 +290,28 @@ class Router:
 
         Takes some microseconds; call it in a thread for bodies of many kilobytes. Raises ``InvalidJson`` and
         ``ValidationFailed``."""
-        parts, tags_by_scope = self._parts, current_tags()
+        tags_by_scope = current_tags()
         caller = self._caller if caller is None else self.resolve_caller(caller)
         route_request = sent_request(request, _declared(options) if "tools" in options else options)
-        if tags_by_scope is not NO_TAGS and (tags := tags_by_scope.get(parts.tags)):
+        if tags_by_scope is not NO_TAGS and (tags := tags_by_scope.get(self._parts.tags)):
             route_request = tagged(route_request, tags)
         parent = None if traceparent is None else parse_traceparent(traceparent)
         if current_parent() is not None or "opentelemetry.trace" in sys.modules:
             parent = find_parent(parent)
         json_body = None if body is None or route_request.idempotency_key is None else decode(body)
         read = Read(route_request, bounds_of(route_request), path, parent, json_body, is_remote=True)
-        return Prepared(parts.running or parts.engine, read, caller)
+        return Prepared(self._parts.running or self._parts.engine, read, caller)
 
     def steps(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Steps:
         """Choose a model, and leave the upstream calls to you: the result says step by step what to do.
 
         If no ``providers`` were passed, every model of the catalogue is a candidate. Tokens are counted inline, as in
         ``decide``. Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``)."""
-        engine, caller, wait = self._parts.engine, self._as(caller), self._parts.wait_long
-        fleet, read = self._parts.hosted(caller.environment), self._read(request, options)
+        engine = self._parts.engine
+        wait = self._parts.wait_long
+        caller = self._as(caller)
+        fleet = self._parts.hosted(caller.environment)
+        read = self._read(request, options)
         hold = engine.admissions.begin(read, caller, patient=False)
         if hold is None:
             call = engine.make_call(read, caller, fleet)
@@ -401,8 +405,8 @@ class Router:
         self, trace_id: str, score: float, comment: str | None = None, *, caller: Caller | None = None
     ) -> None:
         """Rate an answer from 0 to 1. Raises ``NotFound`` if the caller has no such trace."""
-        caller, at = self._as(caller), self._parts.settings.clock.time()
-        checked = checked_feedback(trace_id, score, comment, at, caller.environment)
+        caller = self._as(caller)
+        checked = checked_feedback(trace_id, score, comment, self.clock.time(), caller.environment)
         await self._parts.log.feedback(caller, checked)
         await self._parts.tell_cache(caller, checked.trace_id, score)
 
@@ -597,7 +601,8 @@ class Router:
 
     async def _decided(self, request: RequestLike, options: Options) -> Call:
         """A decided call that uses the cache."""
-        engine, read = self._parts.engine, self._read(request, options)
+        engine = self._parts.engine
+        read = self._read(request, options)
         if read.request.cache is None:
             read = replace(read, request=replace(read.request, cache=True))
         call = engine.make_call(read, self._caller)

@@ -145,12 +145,12 @@ def _path_of(url: str, example: str, more: str = "") -> str | None:
     if not isinstance(url, str):
         raise ValidationFailed.at("url", f"is {shown(url)}", hint)
     url = url if url.startswith("sqlite:") else without_password(url)
-    scheme, colon, rest = url.partition(":")
-    if scheme == "memory" and colon and not rest.strip("/"):
+    scheme = url.partition(":")[0]
+    if url.startswith("memory:") and not url.removeprefix("memory:").strip("/"):
         return None
-    if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
-        return rest[3:]
-    if url and not colon and scheme not in SCHEMES:
+    if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
+        return url.removeprefix("sqlite:///")
+    if url and ":" not in url and scheme not in SCHEMES:
         raise ValidationFailed.at("url", f"is {shown(url)}", f"write {shown(f'sqlite:///{url}')} for that file")
     near = did_you_mean(scheme, SCHEMES) if scheme not in SCHEMES else ""
     raise ValidationFailed.at("url", f"is {shown(url)}", f"{near} {hint}".strip())

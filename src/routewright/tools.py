@@ -196,7 +196,8 @@ class CodeExec:
     )
 
     def __init__(self, sandbox: CodeSandbox | None, now: Callable[[], float]) -> None:
-        self._sandbox, self._now = sandbox, now
+        self._sandbox = sandbox
+        self._now = now
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """As ``protocols.Tool`` says."""
@@ -226,7 +227,8 @@ def _model_of(function: Callable[..., object], name: str) -> tuple[type[BaseMode
         match = _PARAM.match(line) or (_ENTRY.match(line) if is_in_arguments else None)
         if match is not None:
             described[match[1]] = match[2].strip()
-    fields, context = dict[str, Any](), None
+    fields: dict[str, Any] = {}
+    context = None
     with _explained(f"{name} has annotations that cannot be read", "import what they name"):
         hinted = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
         hints = typing.get_type_hints(hinted, include_extras=True)

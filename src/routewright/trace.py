@@ -102,7 +102,8 @@ class TraceStore(OfAccount):
     ) -> Self:
         """The store of a Router, which closes the storage itself. ``forget_answers`` clears its response cache."""
         store = cls(storage, rollup_keys=settings.rollup_keys, clock=settings.clock)
-        store._worker, store._forget_answers = worker, forget_answers
+        store._worker = worker
+        store._forget_answers = forget_answers
         return store
 
     @cached_property

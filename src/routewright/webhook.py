@@ -111,7 +111,8 @@ def verify_request(body: bytes, headers: RequestHeaders, *secrets: str, now: flo
     a WSGI environ. ``secrets``: any of them may have signed. ``now``: Unix time; default: the system's.
 
     Raises ``ValidationFailed`` for a malformed secret."""
-    keys, at = signature.keys_of(secrets, signature.whole), time.time() if now is None else now
+    keys = signature.keys_of(secrets, signature.whole)
+    at = time.time() if now is None else now
     signature_headers = signature.headers_in(headers)
     if not signature_headers:
         raise SignatureError("there is no Service-Signature header, nor those of Standard Webhooks")
@@ -142,7 +143,8 @@ class SeenEvents:
     insert each into a column with a unique index, in the transaction that handles the event."""
 
     def __init__(self, size: int = 10_000) -> None:
-        self._guard, self._size = Guard(), size
+        self._guard = Guard()
+        self._size = size
         self._ids: dict[str, bool] = {}  # oldest first; True while it is handled
 
     @contextmanager

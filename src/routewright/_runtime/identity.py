@@ -38,7 +38,8 @@ class Ids:
     def __call__(self, prefix: str) -> str:
         """Make an id."""
         with self._guard.lock:
-            chance, at = self._chance, self._at
+            chance = self._chance
+            at = self._at
             if at == len(chance):
                 self._chance = chance = letters_of(self._rng.getrandbits(8 * _SIZE).to_bytes(_SIZE, "big"))
                 at = 0

@@ -125,7 +125,8 @@ class Reply(Generic[T]):
         except RuntimeError:
             loop = None
         if loop is not None and current_task(loop) is not None:
-            self.loop, self.future = loop, asyncio.Future(loop=loop)
+            self.loop = loop
+            self.future = asyncio.Future(loop=loop)
         else:
             self.loop = this_loop()
             self.here = None if self.loop is None else anyio.Event()
@@ -310,7 +311,8 @@ class Threads:
             try:
                 return function(*args)
             finally:
-                _here.work, work.has_ended = None, True
+                _here.work = None
+                work.has_ended = True
                 with suppress(RuntimeError):  # its loop is gone
                     release_from_thread()
 

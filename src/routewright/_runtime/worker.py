@@ -71,7 +71,8 @@ class Worker:
 
     def start(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
         """Run the function in the background, in the caller's context. Closing waits for it; an error is logged."""
-        call, context = partial(async_fn, *args), contextvars.copy_context()
+        call = partial(async_fn, *args)
+        context = contextvars.copy_context()
         self.home().submit(lambda tasks: tasks.start(call, context))
 
     def start_if_open(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
@@ -81,7 +82,8 @@ class Worker:
 
     def start_daemon(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
         """Run a function that never returns: closing cancels it, and forked children start it again."""
-        home, daemon = self.home(), partial(async_fn, *args)
+        home = self.home()
+        daemon = partial(async_fn, *args)
         self._daemons.append(daemon)
         home.submit(lambda tasks: tasks.start_daemon(daemon))
 
@@ -203,7 +205,8 @@ class Detached(Generic[T]):
 
     async def _run(self) -> None:
         try:
-            self._result, self._error = await self._work(), None
+            self._result = await self._work()
+            self._error = None
         except Exception as error:  # raised again for the caller
             self._error = error
         finally:
@@ -333,7 +336,8 @@ class _CallersLoop:
     is_over = False
 
     def __init__(self, clock: Clock, daemons: list[Call]) -> None:
-        self.forks, self.due_since = fork.count, NEVER  # a loop may end before a due job has run
+        self.forks = fork.count
+        self.due_since = NEVER  # a loop may end before a due job has run
         self._clock = clock
         self._daemons = daemons
         self._tasks_by_loop: weakref.WeakKeyDictionary[object, _Tasks] = weakref.WeakKeyDictionary()

@@ -78,12 +78,7 @@ def _check_methods(path: str, part: object, names: Sequence[str], hint: str) -> 
         raise ValidationFailed.at(path, f"{shown(part)} is not a {path}", hint)
 
 
-def check_parts(
-    providers: object,
-    storage: object,
-    coordination: object,
-    cache: object,
-) -> None:
+def check_parts(providers: object, storage: object, coordination: object, cache: object) -> None:
     """Raises ``ValidationFailed`` for a wrong type, such as a file name, or one object instead of a list."""
     if providers is not None:
         if isinstance(providers, Provider):

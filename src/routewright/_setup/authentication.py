@@ -56,7 +56,8 @@ class Authenticator:
         """What keys are digested with: first that of the present secret, then that of the previous one."""
         roots = self._secret.keys(PURPOSE)
         if roots is not self._roots:
-            self._peppers, self._roots = tuple(map(Pepper, roots)), roots
+            self._peppers = tuple(map(Pepper, roots))
+            self._roots = roots
         return self._peppers
 
     async def caller(self, authorization: object, environment: Environment | None) -> Caller:
@@ -77,13 +78,12 @@ class Authenticator:
         if standing.account is None or key is None or not is_live(key) or key.environment != sent_key.environment:
             raise unknown_key()
         if not any(
-            same(key.digest.encode(), candidate.encode()) for candidate in digests
+            same(key.digest.encode(), digest.encode()) for digest in digests
         ):  # a storage's match is not trusted
             raise unknown_key()
         if not same(key.digest.encode(), digests[0].encode()):
             # store the key's digest by the present secret, so that it survives the next rotation
-            digest = digests[0]
-            write = PutKey(replace(key, digest=digest), expect=key, durability="buffered")
+            write = PutKey(replace(key, digest=digests[0]), expect=key, durability="buffered")
             try:
                 with self._clock.deadline(self._clock.monotonic() + CHANGE_OVER_S):
                     await self._storage.apply(key.account, [write])

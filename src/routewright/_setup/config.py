@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from datetime import date
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import pydantic
 from msgspec import Struct, convert
@@ -108,7 +108,8 @@ def _file_type(kind: Any, allowed: Range | None) -> Any:
 
 def entry_of(kind: type[Struct], *, without: Collection[str] = (), **others: Any) -> Any:
     """The model of a table that becomes a struct. ``others``: fields with types of their own, and their defaults."""
-    ranges, keys = NUMBERS.get(kind, {}), {**others}
+    ranges = NUMBERS.get(kind, {})
+    keys = {**others}
     for field in fields(kind):
         if field.name not in without and field.name not in others:
             key = Field(... if field.required else field.default, serialization_alias=field.encode_name)
@@ -182,8 +183,16 @@ class CatalogueFile(Strict):
     """The date of its facts."""
 
 
-def read_catalogue(document: Document, known: Sequence[str]) -> tuple[list[JsonObject], dict[str, str], str | None]:
-    """Read an overlay of a catalogue with the ids ``known``: its rows, aliases and date, for ``Catalogue.overlaid``.
+class Overlay(NamedTuple):
+    """The arguments of ``Catalogue.overlaid``."""
+
+    rows: list[JsonObject]
+    aliases: dict[str, str]
+    as_of: str | None
+
+
+def read_catalogue(document: Document, known: Sequence[str]) -> Overlay:
+    """Read an overlay of a catalogue with the ids ``known``.
 
     Raises ``ValidationFailed`` naming the key."""
     file = validate(document.content, CatalogueFile)
@@ -222,7 +231,7 @@ def read_catalogue(document: Document, known: Sequence[str]) -> tuple[list[JsonO
         row["pricing_per_1m"] = _struct_of(wire.Pricing, prices)
     for model_id in file.disabled:
         rows.setdefault(model_id, {"id": model_id})["disabled"] = True
-    return [*rows.values()], dict(file.aliases), file.as_of
+    return Overlay([*rows.values()], dict(file.aliases), file.as_of)
 
 
 def _check_known(path: str, model: str, known: set[str], below: Sequence[str] = ()) -> None:

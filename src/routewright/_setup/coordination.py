@@ -56,7 +56,8 @@ async def listen(coordination: Coordination, hear: WeakMethod[Hear], clock: Cloc
     while hear() is not None:
         try:
             news = await coordination.hear(position)
-            position, take = news.last, hear()
+            position = news.last
+            take = hear()
             for notice in news.notices:
                 if take is not None and notice.topic == CIRCUIT_TOPIC:
                     take(notice.message)

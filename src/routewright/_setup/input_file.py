@@ -71,8 +71,8 @@ def json_document(path: Path, text: str) -> Document:
         problem = error.problems[0]
     except ValueError:
         raise _refusal(path, "holds too long a number", "write fewer digits") from None
-    message, hint = problem.problem.removeprefix("the body "), problem.hint.replace("send", "write")
-    raise _refusal(path, message, hint, _line_of(message), problem.path)
+    message = problem.problem.removeprefix("the body ")
+    raise _refusal(path, message, problem.hint.replace("send", "write"), _line_of(message), problem.path)
 
 
 def path_of(name: object) -> Path:

@@ -82,7 +82,7 @@ def _by_pydantic(output_type: Any) -> Form:
             details = [] if count > LISTED else error.errors(include_input=False)
         misfits = []
         for detail in details:
-            path, safe_path = "", ""
+            path = safe_path = ""
             for part in detail["loc"]:
                 path = joined(path, part)
                 # a dict's key comes from the model
@@ -104,11 +104,10 @@ def _by_msgspec(output_type: object) -> Form:
         try:
             return decoder.decode(body)
         except msgspec.ValidationError as error:
-            message, is_own = str(error), error.__cause__ is not None  # a check of the type's own
-        problem, _, location = message.rpartition(" - at `$")
-        if not problem:
-            problem, location = message, ""
-        path, safe_problem = location.removesuffix("`").lstrip("."), problem
+            parts = str(error).rsplit(" - at `$", 1)
+            is_own = error.__cause__ is not None  # a check of the type's own
+        problem = safe_problem = parts[0]
+        path = "".join(parts[1:]).removesuffix("`").lstrip(".")
         if is_own or not problem.startswith(_EXPECTATIONS):
             replacements = (words for start, words in _OTHERWISE.items() if problem.startswith(start) and not is_own)
             safe_problem = next(replacements, "fails a check of its type")

@@ -39,7 +39,8 @@ class Replays:
             )
         if decision_input.reading is not None and decision_input.quality is not None:
             raise NotFound("the decision used a quality predictor that this version lacks, so it cannot be replayed")
-        dials, board = request_options_of(decision_input), None
+        dials = request_options_of(decision_input)
+        board = None
         for fleet in self._fleets():
             if fleet.pool.snapshot.id == decision_input.catalogue:
                 health = fleet.board().forecast.health

@@ -167,7 +167,8 @@ class SecretFile:
     def live(self) -> tuple[bytes, ...]:
         """The secrets; creates a missing file. If it vanishes later, they are kept in memory. Raises
         ``StorageUnavailable`` for a file that others can read, or without a secret."""
-        content, stamp = self._content, _stamp(self._path)
+        content = self._content
+        stamp = _stamp(self._path)
         if content is None or (stamp is not None and stamp != content.stamp):
             content = self._content = self._read()
         return content.secrets

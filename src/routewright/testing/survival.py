@@ -154,7 +154,8 @@ def situations(
     if policy is not None and not chosen:
         hint = did_you_mean(policy, [candidate.name for candidate in policy_list]) or "give the name or the id of one"
         raise ValidationFailed.of(Problem("policy", f"there is no policy {shown(policy)}", hint))
-    models, route_request = Catalogue() if catalogue is None else catalogue, as_request(request, {})
+    models = Catalogue() if catalogue is None else catalogue
+    route_request = as_request(request, {})
     return [
         SituationCase(candidate, situation, policies=policy_list, catalogue=models, request=route_request)
         for candidate in chosen
@@ -206,7 +207,8 @@ class _Stage:
 
     async def play(self) -> None:
         """Raises ``NotSurvived``."""
-        name, gate = self._policy.name, RequestGate(self._request, guardrails_of(self._policy))
+        name = self._policy.name
+        gate = RequestGate(self._request, guardrails_of(self._policy))
         await pass_gate(gate, partial(rest, self._clock))
         if gate.blocked is not None:
             by = f"guardrail {gate.blocked.guardrail!r} blocks the request itself, by its rule {gate.blocked.rule!r}"
@@ -215,7 +217,8 @@ class _Stage:
             decided = self._router.decide(gate.request, policy_id=name)
         except RouterError as error:
             raise NotSurvived(f"policy {name!r} serves nobody, fault or none: {error}") from None
-        self._model, self._chain = decided.model, decided.chain
+        self._model = decided.model
+        self._chain = decided.chain
         self._broken = self._models[decided.model].provider
         if self._situation.name == "flapping":
             for second in range(DOWN_S + BACK_WITHIN_S):
@@ -242,7 +245,9 @@ class _Stage:
 
     async def _call(self) -> Trace:
         """Make a call. Returns its trace; raises ``NotSurvived`` if it did not end as it should."""
-        request, policy_id, name = self._request, self._policy.name, self._situation.name
+        request = self._request
+        policy_id = self._policy.name
+        name = self._situation.name
         error: RouterError | None = None
         try:
             if self._streamed:
@@ -253,7 +258,8 @@ class _Stage:
             else:
                 trace_id = (await self._router.route(request, policy_id=policy_id)).trace_id
         except RouterError as failed:
-            error, trace_id = failed, failed.trace_id or ""
+            error = failed
+            trace_id = failed.trace_id or ""
         trace = await self._router.trace(trace_id)
         refuses = name == "moderation" and self._rules.on_refusal == "fail"
         if error is None and refuses:
@@ -276,7 +282,8 @@ class _Stage:
 
     def _remedy(self, error: RouterError) -> str:
         """What to change."""
-        model, chain = self._models[self._model], self._chain
+        model = self._models[self._model]
+        chain = self._chain
         again = "; or let 'fallback.max_retries' be 1" if self._rules.max_retries == 0 and self._situation.times else ""
         if not chain and self._rules.models == []:
             return f"'fallback.models' is empty: leave it out, or name a model of another provider there{again}"

@@ -62,8 +62,8 @@ def without_nulls(tree: object, shape: type[T], path: str, misfit: msgspec.Valid
     """Convert again without fields that are None but may only be absent: None means the same. Raises
     ``ValidationFailed`` for the first other ``misfit``."""
     while True:
-        what, _, where = str(misfit).rpartition(" - at ")
-        *outer, last = [name for name, _ in STEP.findall(where.strip("`"))] or [""]
+        where = str(misfit).rpartition(" - at ")[2].strip("`")
+        *outer, last = [name for name, _ in STEP.findall(where)] or [""]
         holders = [tree]  # all objects at this place
         for name in outer:
             if name:
@@ -71,7 +71,7 @@ def without_nulls(tree: object, shape: type[T], path: str, misfit: msgspec.Valid
             else:
                 holders = [entry for holder in holders if isinstance(holder, list) for entry in holder]
         nulls = [holder for holder in holders if isinstance(holder, dict) and last in holder and holder[last] is None]
-        if not what.endswith("got `null`") or not nulls:
+        if "got `null` - at " not in str(misfit) or not nulls:
             raise ValidationFailed.of(problem_of(misfit, tree, path))
         for entry in nulls:
             del entry[last]

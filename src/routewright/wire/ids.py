@@ -71,13 +71,14 @@ def parse_traceparent(text: str) -> TraceParent | None:
     match = _FORM.fullmatch(text, 0, _LENGTH)
     if match is None:
         return None
-    version, trace_id, span_id, flags = match.groups()
-    if version == _INVALID_VERSION or not trace_id.strip("0") or not span_id.strip("0"):
+    version = match[1]
+    parent = TraceParent(match[2], match[3], int(match[4], 16) & (SAMPLED | RANDOM))
+    if version == _INVALID_VERSION or not parent.trace_id.strip("0") or not parent.span_id.strip("0"):
         return None
     if version != "00":
-        is_read = len(text) == _LENGTH or text[_LENGTH] == "-"
-        return TraceParent(trace_id, span_id, int(flags, 16) & _FLAGS_OF_LATER) if is_read else None
-    return TraceParent(trace_id, span_id, int(flags, 16) & (SAMPLED | RANDOM)) if len(text) == _LENGTH else None
+        is_valid = len(text) == _LENGTH or text[_LENGTH] == "-"
+        return parent._replace(flags=parent.flags & _FLAGS_OF_LATER) if is_valid else None
+    return parent if len(text) == _LENGTH else None
 
 
 def span_id_of(trace_id: str, attempt: int = 0) -> str:

@@ -67,7 +67,8 @@ class PlainData:
             return make.no_info_wrap_validator_function(
                 passed, handler.generate_schema(cls._shape), serialization=to_plain
             )
-        ref, shape = f"{cls.__module__}.{_name(source)}:{id(cls)}", {}
+        ref = f"{cls.__module__}.{_name(source)}:{id(cls)}"
+        shape = {}
         for field in fields(source):
             if field.type == tuple[source, ...]:
                 schema = make.tuple_variable_schema(make.definition_reference_schema(ref))
@@ -81,10 +82,7 @@ class PlainData:
         if config.tag_field is not None:
             shape = {config.tag_field: make.typed_dict_field(handler.generate_schema(Literal[config.tag]))} | shape
         return make.no_info_wrap_validator_function(
-            passed,
-            make.typed_dict_schema(shape, cls_name=_name(source)),
-            ref=ref,
-            serialization=to_plain,
+            passed, make.typed_dict_schema(shape, cls_name=_name(source)), ref=ref, serialization=to_plain
         )
 
 
@@ -96,7 +94,8 @@ class Struct(PlainData, msgspec.Struct, frozen=True):
         """Add the docstrings of class and fields to the JSON schema as descriptions."""
         from routewright.wire.docstrings import field_docs, prose, summary
 
-        json_schema, docs = handler(schema), field_docs(cls)
+        json_schema = handler(schema)
+        docs = field_docs(cls)
         resolved = handler.resolve_ref_schema(json_schema)
         resolved["description"] = summary(cls)
         for field in fields(cls):

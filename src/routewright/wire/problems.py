@@ -53,9 +53,11 @@ class Places(NamedTuple):
         """Add the fields and choices of a type at a place, recursively."""
         origin, args = get_origin(kind), get_args(kind)
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            known, config = self.fields.get(place, ()), kind.__struct_config__
+            known = self.fields.get(place, ())
+            config = kind.__struct_config__
             if config.tag_field is not None:
-                known, tags = known or (config.tag_field,), f"{place}.{config.tag_field}"
+                known = known or (config.tag_field,)
+                tags = f"{place}.{config.tag_field}"
                 self.choices[tags] = (*self.choices.get(tags, ()), str(config.tag))
             self.fields[place] = (*dict.fromkeys((*known, *kind.__struct_encode_fields__)),)
             for field in fields(kind):
@@ -157,6 +159,7 @@ _TEXTS = (".content", ".text", ".arguments")  # path suffixes of a message's tex
 
 _INDEX = re.compile(r"\[[^\[\]]*\]")
 STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
+_AT = re.compile(r"(.*) - at (`(?:key` in `)?\$.*`)", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _EXPECTED = re.compile(r"Expected `(.*?)`(?:, got `(.*)`)?")
@@ -164,9 +167,9 @@ _EXPECTED = re.compile(r"Expected `(.*?)`(?:, got `(.*)`)?")
 
 def problem_of(error: msgspec.ValidationError, source: object, prefix: str) -> Problem:
     """Translate a msgspec error. ``source`` is the decoded value, ``prefix`` its path."""
-    what, _, where = str(error).rpartition(" - at ")
-    if not where.startswith(("`$", "`key` in `$")):
-        what, where = str(error), "`$`"
+    match = _AT.fullmatch(str(error))
+    what = str(error) if match is None else match[1]
+    where = "`$`" if match is None else match[2]
     inside = where[where.index("$") + 1 : -1]
     path = beneath(prefix, inside.lstrip("."))
     place = _INDEX.sub("[]", path)
@@ -190,9 +193,9 @@ def problem_of(error: msgspec.ValidationError, source: object, prefix: str) -> P
     words = [*dict.fromkeys(_WORDS.get(word, word) for word in expected[1].split(" | ") if word != "null")]
     # errors are logged: never show what stands in the place of a message or its text
     hidden = str | int | float if path.endswith(_TEXTS) else str
-    got, kind = shown(value), expected[2]
+    got = shown(value)
     if value is _UNSEEN or (isinstance(value, hidden) and (not path or path.startswith("messages"))):
-        got = _WORDS.get(kind or "", kind or "something else")
+        got = _WORDS.get(expected[2] or "", expected[2] or "something else")
     problem = f"must be {' or '.join(words)}, got {got}"
     return Problem(path, problem, example(place, _SAMPLES.get(words[0], "a value of that kind")))
 
@@ -247,7 +250,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
         tails.setdefault(_tail(name.lower()), []).append(name)
     if len(tails) > _MOST_COMPARED:  # people rarely get the first letter wrong
         tails = dict(islice(((end, names) for end, names in tails.items() if end[:1] == tail[:1]), _MOST_COMPARED))
-    close, provider = get_close_matches(tail, tails, n=len(tails) or 1, cutoff=_CLOSE), f"{low.partition('/')[0]}/"
+    close = get_close_matches(tail, tails, n=len(tails) or 1, cutoff=_CLOSE)
+    provider = f"{low.partition('/')[0]}/"
     close = sorted(close, key=lambda end: not any(name.lower().startswith(provider) for name in tails[end]))[:1]
     if not close:  # swapped letters, or added or missing words
         words = {*_BETWEEN.split(tail)}

@@ -105,7 +105,8 @@ class LoopbackServer:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        loop, served = self._loop, set[_Served]()
+        loop = self._loop
+        served: set[_Served] = set()
         asyncio.set_event_loop(loop)
         if self.connection not in _DEAF:
             context = self.tls
@@ -201,15 +202,15 @@ class _Served(asyncio.Protocol):
         self._received += data
         if self._server.connection is None and not self._received[:1].isalpha():
             return self.transport.abort()  # a TLS handshake
-        head, separator, rest = bytes(self._received).partition(b"\r\n\r\n")
-        first, *lines = head.decode("latin-1").split("\r\n")
+        parts = bytes(self._received).split(b"\r\n\r\n", 1)
+        first, *lines = parts[0].decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         length = int(headers.get("content-length", 0))
-        if self._server.connection is not None or not separator or len(rest) < length:
+        if self._server.connection is not None or len(parts) < 2 or len(parts[1]) < length:
             return None
-        self._received = bytearray(rest[length:])
-        method, path, _ = first.split(" ")
-        steps = self._server.steps(method, path, headers, rest[:length])
+        self._received = bytearray(parts[1][length:])
+        method, path = first.split(" ")[:2]
+        steps = self._server.steps(method, path, headers, parts[1][:length])
         self._task = asyncio.get_running_loop().create_task(self._serve(steps))
         return None
 

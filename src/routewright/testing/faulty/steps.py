@@ -53,7 +53,8 @@ class Gate:
 
     async def wait(self) -> None:
         """Wait until it is open."""
-        loop, opened = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        opened = asyncio.Event()
         self._waiting.append(lambda: loop.call_soon_threadsafe(opened.set))
         self.reached.set()
         if not self._open.is_set():
