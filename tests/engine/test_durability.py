@@ -25,7 +25,7 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._engine import trace_writer
-from routewright._engine.retention import EVERY_S, KEPT_S
+from routewright._engine.retention import EVERY_S, PUT_AGAIN_S
 from routewright.errors import NotFound, StorageUnavailable
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.clock import START
@@ -279,10 +279,10 @@ async def test_a_snapshot_is_put_again_before_it_could_be_swept() -> None:
         await router.route("hi")
         await clock.advance(1.0)
         times.append(len([write for batch in storage.batches for write in batch if isinstance(write, PutSnapshot)]))
-        await clock.advance(KEPT_S / 2)
+        await clock.advance(PUT_AGAIN_S / 2)
     assert times[0] == times[1] < times[2]
     put = [write for batch in storage.batches for write in batch if isinstance(write, PutSnapshot)]
-    assert put[-1].at >= START + KEPT_S
+    assert put[-1].at >= START + PUT_AGAIN_S
     await router.aclose()
 
 

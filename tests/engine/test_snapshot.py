@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from routewright import MemoryStorage, Router, Settings
-from routewright._engine.retention import KEPT_S, REMEMBERED, RETRY_S, Snapshots
+from routewright._engine.retention import PUT_AGAIN_S, REMEMBERED, RETRY_S, Snapshots
 from routewright.errors import StorageUnavailable, UnsupportedWrite
 from routewright.testing import FakeClock
 from routewright.wire import SYSTEM_ACCOUNT, HealthSnapshot, PutSnapshot, SnapshotById, Write, Written
@@ -49,7 +49,7 @@ async def test_a_snapshot_is_put_once_and_again_before_it_expires() -> None:
     store = Store()
     assert await store.asked_for(A, B, A) == [["a", "b"]]
     assert await store.asked_for(A, B) == []
-    await store.clock.advance(KEPT_S + 1.0)
+    await store.clock.advance(PUT_AGAIN_S + 1.0)
     assert await store.asked_for(A) == [["a"]]
 
 
@@ -76,7 +76,7 @@ async def test_a_refused_snapshot_is_retried_later_and_logged_once() -> None:
     await store.clock.advance(RETRY_S + 1.0)
     assert await store.asked_for(A) == []
     store.fails = refusing("a")
-    await store.clock.advance(KEPT_S + 1.0)
+    await store.clock.advance(PUT_AGAIN_S + 1.0)
     await store.snapshots.keep([A])
     assert len(store.troubles) == 2, "it had been taken between"
 

@@ -104,8 +104,8 @@ class Admissions:
         elif left.account is None and left.key is None and (key_id is None or not is_made(key_id)):
             return None
         if self.queue.is_full:
-            said = "too many calls wait to be written to the storage: check the storage, and try again"
-            raise self._named(StorageUnavailable(said))
+            problem = "too many calls wait to be written to the storage: check the storage, and try again"
+            raise self._named(StorageUnavailable(problem))
         request, started_at = read.request, self.clock.monotonic()
         cap = None if request.params is None else request.params.max_output_tokens
         tokens = read.tokens.high + (OUTPUT_TOKENS if cap is None else int(cap))
@@ -206,11 +206,11 @@ class Admission(Struct, eq=False):
         or of another store, ``StorageUnavailable``, and ``RouterTimeoutError``."""
         clock, self.is_refused = self._shared.clock, self.grant is None
         deadline = self.deadline if longest_s is None else clock.monotonic() + longest_s
-        found: object = await in_time(self._accounts.look(self.caller, self.run), clock, deadline)
-        if not isinstance(found, Left):
-            raise unfit(self._accounts, "look", "a Left", found)
-        self.left, self.is_refused = found, False
-        return found
+        left: object = await in_time(self._accounts.look(self.caller, self.run), clock, deadline)
+        if not isinstance(left, Left):
+            raise unfit(self._accounts, "look", "a Left", left)
+        self.left, self.is_refused = left, False
+        return left
 
     async def take(self, nanos: int = 0) -> Grant | Replay | Short:
         """Take all that the call needs, or nothing; for an admitted call, change the reserved amount. Waits within the
@@ -235,13 +235,13 @@ class Admission(Struct, eq=False):
                 run=self.run,
                 slot=self.run is None,
             )
-            asking, self.is_refused = accounts.admit(ask), self.grant is None
-            found: object
+            admission, self.is_refused = accounts.admit(ask), self.grant is None
+            reply: object
             try:
                 if shared.is_immediate:
-                    found = await asking
+                    reply = await admission
                 else:
-                    found = await in_time(asking, shared.clock, self.deadline)
+                    reply = await in_time(admission, shared.clock, self.deadline)
             except RateLimited as error:
                 wait_s = error.detail["retry_after_seconds"]
                 if self.run is None or wait_s > left_s:
@@ -249,22 +249,22 @@ class Admission(Struct, eq=False):
                 await shared.clock.sleep(wait_s)
                 continue
             self.is_refused = False
-            if isinstance(found, Grant):
+            if isinstance(reply, Grant):
                 if self.grant is None:
-                    self.windows = found.windows
-                self.grant = found
-                return found
-            if isinstance(found, Replay | Short):
-                return found
+                    self.windows = reply.windows
+                self.grant = reply
+                return reply
+            if isinstance(reply, Replay | Short):
+                return reply
             self.is_refused = True
-            raise unfit(accounts, "admit", "a Grant, a Replay or a Short", found)
+            raise unfit(accounts, "admit", "a Grant, a Replay or a Short", reply)
 
     async def count(self) -> bytes | None:
         """Count an invalid or unservable request in the rate limits, and release the rest. Returns the answer kept
         under its idempotency key, if any. Raises if the admission refuses it first."""
-        found = await self.take()
+        reply = await self.take()
         self.release()
-        return found.result if isinstance(found, Replay) else None
+        return reply.result if isinstance(reply, Replay) else None
 
     @property
     def nanos(self) -> int:

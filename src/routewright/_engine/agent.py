@@ -31,7 +31,7 @@ from routewright.wire.money import nanos_of, usd_text
 
 from .admission import Admission
 from .answer import reread
-from .checkpoints import KEPT_S, Checkpoints, Resumption, identity_of
+from .checkpoints import CHECKPOINT_S, Checkpoints, Resumption, identity_of
 from .request_input import Read
 from .route import Engine
 from .storage import GuardedStorage
@@ -101,9 +101,9 @@ class Run:
 
     async def events(self) -> AsyncGenerator[wire.AgentEvent]:
         """Perform the run and yield its events. Raises the error if the run is refused before its first step."""
-        kept = await self._admit()
-        if kept is not None:
-            for event in self._replayed(kept):
+        stored = await self._admit()
+        if stored is not None:
+            for event in self._replay(stored):
                 yield event
             return
         try:
@@ -112,45 +112,45 @@ class Run:
             self._release()
             raise
         ids = count(1)
-        left_to_client = {*self._settings.client_tools, *self._settings.unapproved}
-        run = AgentRun(state, self._max_steps, left_to_client, escalates=self._settings.escalates)
+        client_names = {*self._settings.client_tools, *self._settings.unapproved}
+        run = AgentRun(state, self._max_steps, client_names, escalates=self._settings.escalates)
         try:
             if self._resumed is not None and (self._resumed.results or self._resumed.approved):
                 run.resume(self._resumed.results, self._resumed.approved, self._now_ms())
                 await self._checkpoints.try_keep(state)  # from here on it cannot be resumed again
             yield wire.RunStarted(next(ids), self._started(self.trace_id))
-            while not isinstance(todo := run.next(), Ended):
-                done = len(state.steps)
-                if isinstance(todo, CallModel):
-                    yield wire.StepStarted(next(ids), wire.StepStartedData(todo.number, "llm_call"))
-                    await self._ask(run, todo)
+            while not isinstance(action := run.next(), Ended):
+                first_new = len(state.steps)
+                if isinstance(action, CallModel):
+                    yield wire.StepStarted(next(ids), wire.StepStartedData(action.number, "llm_call"))
+                    await self._ask(run, action)
                 else:
-                    for place, call in enumerate(todo.calls):
-                        began = wire.StepStartedData(todo.number + place, "tool_call", call.function.name)
-                        yield wire.StepStarted(next(ids), began)
-                    await self._use(run, todo)
+                    for index, call in enumerate(action.calls):
+                        started = wire.StepStartedData(action.number + index, "tool_call", call.function.name)
+                        yield wire.StepStarted(next(ids), started)
+                    await self._use(run, action)
                 self.spent_nanos = state.spent_nanos
-                for step in state.steps[done:]:
+                for step in state.steps[first_new:]:
                     yield wire.StepCompleted(next(ids), step)
                 if not self._is_immediate and run.ended is None:
                     await self._checkpoints.try_keep(state)
-            self.error = failed = run.error
-            message = None if failed is None else (failed.outside or (failed.message,))[0]
+            self.error = run_error = run.error
+            message = None if run_error is None else (run_error.outside or (run_error.message,))[0]
             self.response = wire.AgentResponse(
                 trace_id=self.trace_id,
-                status=todo.status,
+                status=action.status,
                 output=run.output,
                 steps=state.steps,
                 summary=run.summary(self._now_ms()),
-                marker=todo.marker,
+                marker=action.marker,
                 pending_tool_calls=run.pending,
-                error=None if failed is None else {"code": failed.code, "message": str(message)},
+                error=None if run_error is None else {"code": run_error.code, "message": str(message)},
             )
             await self._conclude(run)
             yield wire.RunCompleted(next(ids), self.response)
         except BaseException as error:
             if not self._is_recorded:
-                await self._left(run, error)
+                await self._abandon(run, error)
             raise
         finally:
             self._release()
@@ -185,10 +185,10 @@ class Run:
         approval_s = 0.0 if self._settings.approve is None else APPROVAL_S
         lasts_s = self._max_steps * (self._step_s * 2 + approval_s) + 60  # each step twice, and a minute
         if self._within is None or key is not None:
-            asked = wire.RouteRequest(
+            task_request = wire.RouteRequest(
                 [wire.Message("user", request.task)], "cost", "balanced", timeout_ms=lasts_s * 1000, idempotency_key=key
             )
-            read = Read(asked, wire.TokenBounds(0, 0, 0), PATH, body=identity_of(request))
+            read = Read(task_request, wire.TokenBounds(0, 0, 0), PATH, body=identity_of(request))
             limit = None if self._within is None else self._within.limit
             hold = admissions.begin(read, self._caller, limit, scope="agents")
         if hold is not None and hold.left is None and await admissions.is_open(hold):
@@ -199,15 +199,15 @@ class Run:
             if resumed is None:
                 hold.trace_id = self.trace_id
             try:
-                found = await hold.take()
-                if isinstance(found, wire.Short):
-                    raise without_money(found.purse, None)
+                reply = await hold.take()
+                if isinstance(reply, wire.Short):
+                    raise without_money(reply.purse, None)
             except RouterError as error:
                 hold.annotate(error)
                 raise
             self.headers = hold.headers
-            if isinstance(found, wire.Replay):
-                return found.result
+            if isinstance(reply, wire.Replay):
+                return reply.result
             self._hold = hold
         self.deadline = self._clock.monotonic() + lasts_s
         return None
@@ -248,9 +248,9 @@ class Run:
     def _started(self, trace_id: str) -> wire.RunStartedData:
         return wire.RunStartedData(trace_id, self._max_steps, self._request.total_budget_usd)
 
-    def _replayed(self, kept: bytes) -> Iterator[wire.AgentEvent]:
+    def _replay(self, stored: bytes) -> Iterator[wire.AgentEvent]:
         ids, form = count(1), self._settings.form
-        response = self.response = _decode_response(kept)
+        response = self.response = _decode_response(stored)
         self.spent_nanos = nanos_of(response.summary.total_cost_usd)
         if form is not None and response.status == "completed":
             self.data = reread(form, response.output)
@@ -262,27 +262,27 @@ class Run:
 
     # Steps
 
-    async def _ask(self, run: AgentRun, todo: CallModel) -> None:
+    async def _ask(self, run: AgentRun, action: CallModel) -> None:
         """Call the model, again after a retryable error. Waits for room in the caller's rate limits, if need be longer
         than a step's time."""
-        state, started, start_ms = run.state, self._clock.monotonic(), self._now_ms()
-        while len(state.steps) < todo.number and run.ended is None:
+        state, started_at, start_ms = run.state, self._clock.monotonic(), self._now_ms()
+        while len(state.steps) < action.number and run.ended is None:
             took_ms = 0.0
             try:
                 cap, spent = self._cap_nanos, state.spent_nanos
                 if cap is not None and spent >= cap:
-                    said = f"the agent run has spent ${usd_text(spent)} of its ${usd_text(cap)}"
+                    problem = f"the agent run has spent ${usd_text(spent)} of its ${usd_text(cap)}"
                     raise QuotaExhausted(
-                        said, detail={"level": "agent_run", "limit_usd": usd(cap), "spent_usd": usd(spent)}
+                        problem, detail={"level": "agent_run", "limit_usd": usd(cap), "spent_usd": usd(spent)}
                     )
-                key = None if self._is_immediate else f"{state.trace_id}.{todo.number}.{run.tries}"
+                key = None if self._is_immediate else f"{state.trace_id}.{action.number}.{run.tries}"
                 budget = None
                 if cap is not None and (self._within is not None or self._caller.environment == "sandbox"):
                     budget = wire.Budget(max_cost_usd=usd(cap - spent))  # the call has no purse of the run
-                read = self._turns.read(state, escalate=todo.escalate, key=key, budget=budget)
+                read = self._turns.read(state, escalate=action.escalate, key=key, budget=budget)
                 limit, form = self._limit_of(state), self._settings.form
                 answer = await self._engine.route(read, self._caller, limit, form, "agents")
-                took_ms = self._ms_since(started)
+                took_ms = self._ms_since(started_at)
             except RouterError as error:
                 if isinstance(error, RateLimited) and error.detail.get("limit_of") in _WINDOWS:
                     wait_s = error.detail.get("retry_after_seconds", inf)
@@ -291,11 +291,11 @@ class Run:
                         continue
                 if self._turns.shorten(state, error):
                     continue
-                short = isinstance(error, QuotaExhausted | InsufficientBalance | BudgetExceeded)
-                is_own = short and error.detail.get("level") == "agent_run"
+                is_short = isinstance(error, QuotaExhausted | InsufficientBalance | BudgetExceeded)
+                is_own = is_short and error.detail.get("level") == "agent_run"
                 if not (state.steps or error.retryable or error.trace_id or is_own):
                     raise  # the run is refused before its first step
-                run.failed(error, start_ms, self._ms_since(started), error.cost_nanos, is_budget=short)
+                run.failed(error, start_ms, self._ms_since(started_at), error.cost_nanos, is_budget=is_short)
             else:
                 self.data = answer.data
                 run.answered(answer.response, start_ms, took_ms, nanos_of(answer.routing.cost_usd))
@@ -311,35 +311,35 @@ class Run:
         tools = sum(nanos_of(step.cost_usd) for step in state.steps if step.tool is not None and step.trace_id is None)
         return wire.RunLimit(self.trace_id, max(0, self._cap_nanos - tools))
 
-    async def _use(self, run: AgentRun, todo: RunTools) -> None:
+    async def _use(self, run: AgentRun, action: RunTools) -> None:
         start_ms, results = self._now_ms(), dict[int, tuple[wire.Step, Observation]]()
-        left = None if self._cap_nanos is None else max(0, self._cap_nanos - run.state.spent_nanos)
+        left_nanos = None if self._cap_nanos is None else max(0, self._cap_nanos - run.state.spent_nanos)
 
-        async def use(place: int, call: wire.ToolCall) -> None:
+        async def use(index: int, call: wire.ToolCall) -> None:
             context = ToolContext(
                 run_id=self.trace_id,
-                step=todo.number + place,
+                step=action.number + index,
                 caller=self._caller,
                 deadline=self._clock.monotonic() + self._step_s,
-                left_nanos=None if left is None else left // len(todo.calls),
+                left_nanos=None if left_nanos is None else left_nanos // len(action.calls),
                 metadata=self._request.metadata or {},
                 limit=self._limit_of(run.state),
             )
-            results[place] = await run_tool(self._settings.tools, call, context, self._clock, self._settings.approve)
+            results[index] = await run_tool(self._settings.tools, call, context, self._clock, self._settings.approve)
 
-        if len(todo.calls) == 1:
-            await use(0, todo.calls[0])  # a new task would take longer than most tools
+        if len(action.calls) == 1:
+            await use(0, action.calls[0])  # a new task would take longer than most tools
         else:
-            places = anyio.Semaphore(AT_ONCE)
+            slots = anyio.Semaphore(AT_ONCE)
 
-            async def use_in_turn(place: int, call: wire.ToolCall) -> None:
-                async with places:
-                    await use(place, call)
+            async def use_in_turn(index: int, call: wire.ToolCall) -> None:
+                async with slots:
+                    await use(index, call)
 
             async with anyio.create_task_group() as group:
-                for place, call in enumerate(todo.calls):
-                    group.start_soon(use_in_turn, place, call)
-        run.observed([results[place] for place in range(len(todo.calls))], start_ms)
+                for index, call in enumerate(action.calls):
+                    group.start_soon(use_in_turn, index, call)
+        run.observed([results[index] for index in range(len(action.calls))], start_ms)
 
     # End
 
@@ -353,18 +353,18 @@ class Run:
             await self._engine.log.commit(record)
             if response.marker == "tool_calls_pending":
                 await self._checkpoints.try_keep(run.state)
-            elif self._checkpoints.is_kept:
+            elif self._checkpoints.is_stored:
                 await self._checkpoints.forget(self.trace_id)  # after the commit: a crash before it resumes the run
             if response.status == "completed":
                 await self._checkpoints.remember(self.trace_id, run.output)
 
-    async def _left(self, run: AgentRun, error: BaseException) -> None:
+    async def _abandon(self, run: AgentRun, error: BaseException) -> None:
         fault = error if isinstance(error, RouterError) else self._why_left()
         if fault is None and isinstance(error, Exception):
             fault = InternalError(type(error).__name__)
         with self._clock.deadline(self._clock.monotonic() + LAST_S, shield=True):
             if not run.state.steps and isinstance(error, RouterError):  # refused
-                if self._checkpoints.is_kept:
+                if self._checkpoints.is_stored:
                     await self._checkpoints.forget(self.trace_id)
                 return
             run.give_up(fault)
@@ -383,17 +383,17 @@ class Run:
         deadline = self._clock.monotonic() + LAST_S
         captured = None if log.capture is None else log.capture.of(words_of(state), None)
         record = RunRecord(trace, captured, deadline=deadline)
-        ended = "failed" if status == "cancelled" else status
-        happened = wire.AgentRunCompleted(self.trace_id, ended, run.summary(took_ms), self._request.metadata or {})
-        once = f"{happened.type}:{self.trace_id}:{len(state.steps)}"  # a resumed run ends more than once
-        event = event_of(happened, caller, self._engine.ids("evt_"), now).stored
-        put = wire.PutEvent(event, once, 2 * KEPT_S, now, log.writer.durability)
+        outcome = "failed" if status == "cancelled" else status
+        message = wire.AgentRunCompleted(self.trace_id, outcome, run.summary(took_ms), self._request.metadata or {})
+        once = f"{message.type}:{self.trace_id}:{len(state.steps)}"  # a resumed run ends more than once
+        event = event_of(message, caller, self._engine.ids("evt_"), now).stored
+        put = wire.PutEvent(event, once, 2 * CHECKPOINT_S, now, log.writer.durability)
         grant = facts = None
         if hold is not None and hold.grant is not None:
             grant, hold.grant = hold.grant, None
             keeps = self._keeps_answer and status != "failed"
-            kept = result if keeps else None
-            facts = Facts(grant.id, caller, record.created, trace=record, tokens=0, claim=hold.claim, result=kept)
+            stored = result if keeps else None
+            facts = Facts(grant.id, caller, record.created, trace=record, tokens=0, claim=hold.claim, result=stored)
         log.put(Pending(record, (), [put], grant, facts))
         return record
 

@@ -57,9 +57,9 @@ class Replayed:
     @property
     def decision(self) -> Decision:
         """The decision, replayed from the trace. Raises ``NotFound`` if that is no longer stored."""
-        given = self.trace.decision_input
-        assert given is not None, "a served call was decided"
-        return self._decide_again(given)
+        decision_input = self.trace.decision_input
+        assert decision_input is not None, "a served call was decided"
+        return self._decide_again(decision_input)
 
 
 class Answer(PlainData, Generic[T_co]):
@@ -184,8 +184,8 @@ class Answer(PlainData, Generic[T_co]):
 
 def reread(form: Form, output: str) -> Any:
     """The answer parsed as the requested type; None if it does not fit."""
-    found = form.read(output)
-    return found.value if isinstance(found, Fit) else None
+    result = form.read(output)
+    return result.value if isinstance(result, Fit) else None
 
 
 def reasoning_data(reasoning: wire.Reasoning, attempt: int) -> wire.ReasoningData:
@@ -196,27 +196,27 @@ def reasoning_data(reasoning: wire.Reasoning, attempt: int) -> wire.ReasoningDat
 def events_again(response: wire.RouteResponse) -> list[wire.RouteEvent]:
     """The events of a finished call (contract 5), with its text in one piece."""
     routing = response.routing
-    begun = wire.StartedRouting(response.primary_model, routing.fallback_chain, routing.policy_version)
+    routing_started = wire.StartedRouting(response.primary_model, routing.fallback_chain, routing.policy_version)
     events = events_before_end(
-        wire.StartedData(response.trace_id, begun), response.output, response.tool_calls, response.reasoning
+        wire.StartedData(response.trace_id, routing_started), response.output, response.tool_calls, response.reasoning
     )
     return [*events, wire.RouteCompleted(len(events) + 1, response)]
 
 
 def events_before_end(
-    begun: wire.StartedData,
+    started: wire.StartedData,
     output: str,
     tool_calls: list[wire.ToolCall] | None,
     reasoning: wire.Reasoning | None = None,
 ) -> list[wire.RouteEvent]:
     """The events of a complete answer, except the last."""
     ids = count(1)
-    events: list[wire.RouteEvent] = [wire.RouteStarted(next(ids), begun)]
+    events: list[wire.RouteEvent] = [wire.RouteStarted(next(ids), started)]
     if reasoning is not None:
         events.append(wire.ReasoningDelta(next(ids), reasoning_data(reasoning, 1)))
     if output:
         events.append(wire.OutputDelta(next(ids), wire.OutputData(output, 1)))
-    for place, call in enumerate(tool_calls or ()):
-        told = wire.ToolCallData(place, call.id, call.function.name, call.function.arguments, 1)
-        events.append(wire.ToolCallDelta(next(ids), told))
+    for index, call in enumerate(tool_calls or ()):
+        data = wire.ToolCallData(index, call.id, call.function.name, call.function.arguments, 1)
+        events.append(wire.ToolCallDelta(next(ids), data))
     return events

@@ -95,18 +95,18 @@ class Caching:
     ) -> Lookup:
         """Look up the answer to a decided call. If not ``patient``, only a finished answer to the same request is
         found."""
-        began, lookup = self.clock.monotonic(), self.make_lookup(call)
+        started_at, lookup = self.clock.monotonic(), self.make_lookup(call)
         try:
             await self._find(lookup, guardrails, form, patient=patient)
         except BaseException:
             lookup.leave()
             raise
         entry = lookup.hit
-        spent_ms = (self.clock.monotonic() - began) * 1000
-        lookup.line = self._line(lookup, (began - call.started_at) * 1000, spent_ms, patient=patient)
+        spent_ms = (self.clock.monotonic() - started_at) * 1000
+        lookup.line = self._line(lookup, (started_at - call.started_at) * 1000, spent_ms, patient=patient)
         with self.guard.lock:
-            whose = call.caller.account, call.environment
-            lookup.evicted = self._low_hits.looked(whose, self.clock.time(), is_hit=entry is not None)
+            tenant = call.caller.account, call.environment
+            lookup.evicted = self._low_hits.looked(tenant, self.clock.time(), is_hit=entry is not None)
         if entry is not None:
             lookup.served = cached_attempt(entry.answer)
             lookup.land(None)
@@ -155,14 +155,14 @@ class Caching:
         return Lookup(self, call.caller, partition, key, question, options, call.deadline)
 
     async def _exact(self, lookup: Lookup, deadline: float, *, patient: bool) -> wire.CacheEntry | None:
-        has_asked = False
+        was_read = False
         while (flight := self._flights.setdefault(lookup.key, lookup)) is not lookup:
-            if not flight.is_over and not has_asked:  # another process may have kept an answer
-                entry, has_asked = await self._get(lookup, deadline), True
+            if not flight.is_over and not was_read:  # another process may have kept an answer
+                entry, was_read = await self._get(lookup, deadline), True
                 if entry is not None or not patient:
                     return entry
             now = self.clock.monotonic()
-            own = now + WAIT_SHARE * max(0.0, deadline - now)
+            give_up_at = now + WAIT_SHARE * max(0.0, deadline - now)
             with self.guard.lock:
                 is_over = flight.is_over
                 if not is_over and now >= flight.deadline:  # a stream that nobody reads
@@ -170,9 +170,9 @@ class Caching:
                     continue
                 done = flight.done = flight.done or Signal()
             if not is_over:
-                with self.clock.deadline(min(own, flight.deadline)) as limit:
+                with self.clock.deadline(min(give_up_at, flight.deadline)) as limit:
                     await done.wait()
-                if limit.expired and own > flight.deadline:
+                if limit.expired and give_up_at > flight.deadline:
                     continue
                 if limit.expired:
                     with self.guard.lock:
@@ -186,12 +186,12 @@ class Caching:
                 return None
         entry = await self._get(lookup, deadline)
         if entry is None and patient and self._lead is not None:
-            entry = await self._led(lookup, deadline)
+            entry = await self._wait_for_leader(lookup, deadline)
         if entry is not None:
             lookup.land(entry)
         return entry
 
-    async def _led(self, lookup: Lookup, deadline: float) -> wire.CacheEntry | None:
+    async def _wait_for_leader(self, lookup: Lookup, deadline: float) -> wire.CacheEntry | None:
         """The entry that another process makes. None if none does, or if it takes too long: this process makes the
         call."""
         now, entry = self.clock.monotonic(), None
@@ -221,7 +221,7 @@ class Caching:
     async def find_near(self, lookup: Lookup) -> Sequence[wire.CacheMatch] | None:
         """The entries nearest to a question that may serve it by age; None if it has no embedding."""
         lookup.space = self.calibrations.space(lookup.caller, lookup.options.namespace, self.embedder.name)
-        embedding = self._embedded(lookup.question or "")
+        embedding = self._embed(lookup.question or "")
         lookup.vector = vector = await self._embedder_part.ask(self.clock, embedding, lookup.deadline)
         if vector is None:
             return None
@@ -229,12 +229,12 @@ class Caching:
         near = await self.await_cache(search, lookup.deadline, self._search_part)
         return [match for match in near or () if match.entry.prompt is not None and lookup.allows(match.entry)]
 
-    async def _embedded(self, question: str) -> Any:
+    async def _embed(self, question: str) -> Any:
         """The embedding of a question, of length 1; None for a zero vector, as of a text without words. Raises
         ``ValueError`` for an invalid one."""
         embed = self.embedder.embed
-        made: Any = await in_thread(self.clock, embed, question) if len(question) > LONG_QUESTION else embed(question)
-        vector = np.asarray(await made if isinstance(made, Awaitable) else made, dtype=np.float32)
+        result: Any = await in_thread(self.clock, embed, question) if len(question) > LONG_QUESTION else embed(question)
+        vector = np.asarray(await result if isinstance(result, Awaitable) else result, dtype=np.float32)
         length = float(np.sqrt(vector @ vector)) if vector.ndim == 1 else inf
         if not length < inf:
             raise ValueError("an embedding must be a list of finite numbers")
@@ -262,19 +262,19 @@ class Caching:
 
     async def _put(self, lookup: Lookup, entry: wire.CacheEntry) -> None:
         try:
-            if lookup.may_be_kept:
+            if lookup.may_store:
                 await self.await_cache(self.cache.put(entry))
-            if not lookup.may_be_kept:  # removed while it was being kept
+            if not lookup.may_store:  # removed while it was being kept
                 await self.cache.remove(wire.CacheSelection(account=entry.account, id=entry.id))
         finally:
             self.forget(lookup)
 
-    async def remove(self, which: wire.CacheSelection) -> int:
+    async def remove(self, selection: wire.CacheSelection) -> int:
         for flight in [*self._flights.values(), *self._overtaken]:
-            if flight.is_meant(which):
-                flight.may_be_kept = False
+            if flight.is_selected(selection):
+                flight.may_store = False
                 self.forget(flight)
-        return await self.cache.remove(which)
+        return await self.cache.remove(selection)
 
     def forget(self, lookup: Lookup) -> None:
         """End the flight: the next call with the same request makes its own look-up."""
@@ -288,13 +288,13 @@ class Caching:
 
     async def feedback(self, caller: wire.Caller, trace: wire.Trace, score: float) -> None:
         """Apply feedback on an answer: a poor answer is removed, and the calibration learns if it was a hit."""
-        span = next((each for each in trace.spans if isinstance(each, wire.CacheSpan) and each.hit), None)
+        span = next((other for other in trace.spans if isinstance(other, wire.CacheSpan) and other.hit), None)
         if span is not None and span.features:
             space = self.calibrations.space(caller, span.namespace, self.embedder.name)
             self.calibrations.learn(space, wire.Observation(tuple(span.features), score >= POOR, 1.0))
         if score < POOR:
-            made_by = trace.id if span is None else span.entry_trace_id
-            await self.remove(wire.CacheSelection(account=caller.account, id=made_by))
+            entry_id = trace.id if span is None else span.entry_trace_id
+            await self.remove(wire.CacheSelection(account=caller.account, id=entry_id))
 
 
 class Lookup(Struct, eq=False):
@@ -314,7 +314,7 @@ class Lookup(Struct, eq=False):
     entry: wire.CacheEntry | None = None
     was_left: bool = False
     """Its caller left, so another call may make the answer."""
-    may_be_kept: bool = True
+    may_store: bool = True
     """False after a removal that covers its entry."""
     leads: bool = False
     """Other processes wait for its answer."""
@@ -342,12 +342,12 @@ class Lookup(Struct, eq=False):
         is_young = self.caching.clock.time() - entry.created_at < self.options.ttl_seconds
         return is_young and (entry.answer.tool_calls is None or self.options.mode == "exact")
 
-    def is_meant(self, which: wire.CacheSelection) -> bool:
+    def is_selected(self, selection: wire.CacheSelection) -> bool:
         """True if a selection covers its entry, or may cover its future entry."""
         if self.entry is not None:
-            return selects(which, self.entry)
-        is_same = which.key in (None, self.key) and which.partition in (None, self.partition)
-        return which.account == self.caller.account and which.id is None and is_same
+            return selects(selection, self.entry)
+        is_same = selection.key in (None, self.key) and selection.partition in (None, self.partition)
+        return selection.account == self.caller.account and selection.id is None and is_same
 
     def land(self, entry: wire.CacheEntry | None) -> None:
         """Pass the result to waiting calls, and end the flight."""
@@ -377,7 +377,7 @@ class Lookup(Struct, eq=False):
             is_whole = bool(output) and served is not None and served.finish_reason == "stop"
         if served is None and call.error_code is None:
             self.leave()
-        elif served is None or not is_whole or not self.may_be_kept or not call.attempts:
+        elif served is None or not is_whole or not self.may_store or not call.attempts:
             self.land(None)
         else:
             now = self.caching.clock.time()

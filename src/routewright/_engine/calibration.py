@@ -32,8 +32,8 @@ NEWS_EVERY_S = 60.0
 LOG_EVERY_S = 60.0
 """Least interval between two logged failures of one part."""
 
-MaybeVerdict: TypeAlias = bool | Awaitable[bool | None] | None
-Compare: TypeAlias = Callable[[str, str, str], MaybeVerdict]
+Judgement: TypeAlias = bool | Awaitable[bool | None] | None
+Compare: TypeAlias = Callable[[str, str, str], Judgement]
 Judge: TypeAlias = Callable[[Caller, str, str, str], Awaitable[bool | None]]
 Learned: TypeAlias = Callable[[str, Sequence[Observation], int], Awaitable[tuple[Sequence[Observation], int]]]
 """Adds a space's observations to the cache; returns others' since a position, and the next position."""
@@ -99,51 +99,56 @@ class Calibrations:
         """The nearest entry that may be served, with the probability to serve it."""
         with self._guard.lock:
             space.calibration.count()
-            found = offer(question, matches, space.calibration, bound)
+            nearest = offer(question, matches, space.calibration, bound)
         now = self._clock.monotonic()
         if self._learned is not None and now >= space.due:
             space.due = now + NEWS_EVERY_S
             self._worker.start_if_open(partial(self._exchange, space))
-        return found
+        return nearest
 
-    def compare(self, space: Space, caller: Caller, found: Offer, texts: tuple[str, str, str]) -> None:
+    def compare(self, space: Space, caller: Caller, nearest: Offer, texts: tuple[str, str, str]) -> None:
         """Learn whether the nearest entry would have been right for a question that was answered live. ``texts``: the
         question, the cached and the live answer. An undecided comparison counts as wrong."""
-        asks: list[Compare] = [each.compare for each in self._comparators]
+        asks: list[Compare] = [comparator.compare for comparator in self._comparators]
         if self._judge is not None and caller.environment != "sandbox":
             asks.append(partial(self._judge, caller))
         rest = iter(asks)
-        told = self._first_verdict(rest, texts)
-        seen = Observation(found.features, told is True, 1 / max(1 - found.serve, 1e-9))
-        if not isinstance(told, Awaitable):
-            self.learn(space, seen)
-        elif found.serve > 0:
-            self._worker.start_if_open(partial(self._compare_aside, told, rest, texts, space, seen))
+        verdict = self._first_verdict(rest, texts)
+        observation = Observation(nearest.features, verdict is True, 1 / max(1 - nearest.serve, 1e-9))
+        if not isinstance(verdict, Awaitable):
+            self.learn(space, observation)
+        elif nearest.serve > 0:
+            self._worker.start_if_open(partial(self._compare_aside, verdict, rest, texts, space, observation))
         elif self._rng.random() < JUDGED_SHARE:
-            seen = replace(seen, weight=seen.weight / JUDGED_SHARE)
-            self._worker.start_if_open(partial(self._compare_aside, told, rest, texts, space, seen))
-        elif isinstance(told, Coroutine):
-            told.close()
+            observation = replace(observation, weight=observation.weight / JUDGED_SHARE)
+            self._worker.start_if_open(partial(self._compare_aside, verdict, rest, texts, space, observation))
+        elif isinstance(verdict, Coroutine):
+            verdict.close()
 
     async def _compare_aside(
-        self, told: MaybeVerdict, rest: Iterator[Compare], texts: tuple[str, str, str], space: Space, seen: Observation
+        self,
+        verdict: Judgement,
+        rest: Iterator[Compare],
+        texts: tuple[str, str, str],
+        space: Space,
+        observation: Observation,
     ) -> None:
-        while isinstance(told, Awaitable):
-            pending, told = told, None
+        while isinstance(verdict, Awaitable):
+            pending, verdict = verdict, None
             with self._logging_faults("a comparator of answers"):
-                verdict = await pending
-                told = None if verdict is None else bool(verdict)
-            if told is None:
-                told = self._first_verdict(rest, texts)
-        self.learn(space, replace(seen, right=told is True))
+                answer = await pending
+                verdict = None if answer is None else bool(answer)
+            if verdict is None:
+                verdict = self._first_verdict(rest, texts)
+        self.learn(space, replace(observation, right=verdict is True))
 
-    def _first_verdict(self, rest: Iterator[Compare], texts: tuple[str, str, str]) -> MaybeVerdict:
+    def _first_verdict(self, rest: Iterator[Compare], texts: tuple[str, str, str]) -> Judgement:
         """The verdict of the first comparator that has one. It may have to be awaited."""
         for compare in rest:
             with self._logging_faults("a comparator of answers"):
-                told = compare(*texts)
-                if told is not None:
-                    return told if isinstance(told, Awaitable) else bool(told)
+                verdict = compare(*texts)
+                if verdict is not None:
+                    return verdict if isinstance(verdict, Awaitable) else bool(verdict)
         return None
 
     @contextmanager
@@ -192,5 +197,5 @@ class Calibrations:
             with self._guard.lock:
                 space.new[:0] = new[-LEARNED:]  # not shared: try again next time
                 space.is_sharing = False
-                for each in others:
-                    space.calibration.learn(each)
+                for observation in others:
+                    space.calibration.learn(observation)

@@ -15,7 +15,7 @@ from routewright.errors import NotFound, RouterError
 from .storage import GuardedStorage
 from .trace_log import TraceLog
 
-KEPT_S = 86_400.0
+CHECKPOINT_S = 86_400.0
 """How long the checkpoint of an unfinished run is kept."""
 CONVERSATION_S = 30 * 86_400.0
 MOST_TURNS = 100
@@ -40,13 +40,13 @@ class Checkpoints:
         self._log = log
         self._caller = caller
         self._request = request
-        self.is_kept = False
+        self.is_stored = False
         """The storage has a checkpoint."""
 
     async def keep(self, state: wire.Checkpoint) -> None:
         """Store the state after a step. Raises ``RouterError``."""
-        self.is_kept = True
-        until = self._log.clock.time() + KEPT_S
+        self.is_stored = True
+        until = self._log.clock.time() + CHECKPOINT_S
         await self._put(state.trace_id, json.encode(state), until, self._request.idempotency_key)
 
     async def try_keep(self, state: wire.Checkpoint) -> None:
@@ -72,7 +72,7 @@ class Checkpoints:
         has_ended = trace is not None and trace.status in ("completed", "budget_exceeded")
         if has_ended or (before.status == "pending" and (state.status, state.steps) != (before.status, before.steps)):
             raise NotFound(f"{trace_id} cannot be resumed: it was resumed before, and has gone on since")
-        self.is_kept = True
+        self.is_stored = True
         return state
 
     async def interrupted(self, key: str) -> wire.Checkpoint | None:
@@ -83,9 +83,9 @@ class Checkpoints:
             return None
         state = _decode(body)
         if state.status == "running" and identity_of(state.request) == identity_of(self._request):
-            self.is_kept = True
+            self.is_stored = True
             return state
-        await self._put(state.trace_id, body, state.created_at + KEPT_S)
+        await self._put(state.trace_id, body, state.created_at + CHECKPOINT_S)
         return None
 
     # The conversation that ``metadata.conversation`` names

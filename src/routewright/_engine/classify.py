@@ -26,8 +26,8 @@ _CUT = {
 def misfit(answer: str, unfit: Unfit, finish_reason: str | None) -> Fault:
     if finish_reason in _CUT:
         return Fault(FaultKind.INVALID_OUTPUT, _CUT[finish_reason], answered=True)
-    said = f"invalid_output: {expectations(unfit)}"
-    return Fault(FaultKind.INVALID_OUTPUT, said, answered=True, repair=repair_of(answer, unfit))
+    text = f"invalid_output: {expectations(unfit)}"
+    return Fault(FaultKind.INVALID_OUTPUT, text, answered=True, repair=repair_of(answer, unfit))
 
 
 def no_answer(seconds: float) -> Fault:
@@ -48,7 +48,7 @@ def lasting(seconds: float) -> str:
 def fault_of(error: BaseException, provider: str, *, answered: bool) -> Fault:
     """The fault of a ``ProviderFault``. Anything else, also a malformed one, is a bug in the provider; ``answered``: it
     may have started to work."""
-    if isinstance(error, ProviderFault) and (fault := _fault_told(error)) is not None:
+    if isinstance(error, ProviderFault) and (fault := _fault_from(error)) is not None:
         return fault
     name = type(error).__name__
     _log.warning("provider %s raised %s instead of ProviderFault", provider, name)
@@ -58,7 +58,7 @@ def fault_of(error: BaseException, provider: str, *, answered: bool) -> Fault:
     return Fault(FaultKind.SERVER, text, answered=answered, hint=hint_of(error), cause=cause)
 
 
-def _fault_told(error: ProviderFault) -> Fault | None:
+def _fault_from(error: ProviderFault) -> Fault | None:
     """None for a malformed one."""
     try:
         text, public = str(error), error.public

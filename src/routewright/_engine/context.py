@@ -127,10 +127,10 @@ def find_parent(sent: TraceParent | None = None) -> TraceParent | None:
     if parent is None and "opentelemetry.trace" in sys.modules:
         # None while another thread imports the module
         get_current_span = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
-        found = None if get_current_span is None else get_current_span().get_span_context()
-        if found is not None and found.is_valid:
-            flags = int(found.trace_flags) & (SAMPLED | RANDOM)
-            parent = TraceParent(f"{found.trace_id:032x}", f"{found.span_id:016x}", flags)
+        span = None if get_current_span is None else get_current_span().get_span_context()
+        if span is not None and span.is_valid:
+            flags = int(span.trace_flags) & (SAMPLED | RANDOM)
+            parent = TraceParent(f"{span.trace_id:032x}", f"{span.span_id:016x}", flags)
     return parent or sent
 
 

@@ -43,62 +43,66 @@ class Counting:
         models = call.board.forecast.pool.models
         if self.predictor is None:
             return decision_input
-        with _named("the quality predictor"):
+        with _naming("the quality predictor"):
             qualities = self.predictor.predict(call.request, models)
             column = None if qualities is None else quality_column(qualities)
         if column is not None and len(column) != len(models):
             raise InternalError(f"the quality predictor gave {len(column)} qualities for {len(models)} models")
         return replace(decision_input, quality=column)
 
-    async def too_long(self, call: Call, given: DecisionInput) -> DecisionInput | None:
+    async def find_excess(self, call: Call, decision_input: DecisionInput) -> DecisionInput | None:
         """The input, to be decided without counts, if the prompt by far exceeds the window of every model that the
         request may use; else None. Counting a prompt of megabytes takes seconds of a processor, which nobody pays for
         if no model can take it. Raises ``RouterTimeoutError``."""
-        if given.tokens.high <= LONG_BYTES:
-            return self._too_long(call, given)
-        return await self._aside(self._threads, call, self._too_long, given)
+        if decision_input.tokens.high <= LONG_BYTES:
+            return self._find_excess(call, decision_input)
+        return await self._run_aside(self._threads, call, self._find_excess, decision_input)
 
-    def _too_long(self, call: Call, given: DecisionInput) -> DecisionInput | None:
-        window = largest_window(given, call.board)
-        least = least_tokens(call.request, given.tokens, window, self._count_sample)
-        return replace(given, tokens=replace(given.tokens, low=least, counted=True)) if least > window else None
+    def _find_excess(self, call: Call, decision_input: DecisionInput) -> DecisionInput | None:
+        window = largest_window(decision_input, call.board)
+        least = least_tokens(call.request, decision_input.tokens, window, self._count_sample)
+        return (
+            replace(decision_input, tokens=replace(decision_input.tokens, low=least, counted=True))
+            if least > window
+            else None
+        )
 
     async def count(
-        self, call: Call, given: DecisionInput, encodings: Sequence[Vocabulary] = VOCABULARIES
+        self, call: Call, decision_input: DecisionInput, encodings: Sequence[Vocabulary] = VOCABULARIES
     ) -> DecisionInput:
         """Count the tokens, a longer prompt in a thread. Raises ``RouterTimeoutError``."""
-        characters = given.tokens.high
+        characters = decision_input.tokens.high
         if characters <= COUNT_INLINE_CHARS and self.loaded.issuperset(encodings):
-            return self._counted(call, given, encodings)
-        if characters > LONG_BYTES and (refused := await self.too_long(call, given)) is not None:
+            return self._count_all(call, decision_input, encodings)
+        if characters > LONG_BYTES and (refused := await self.find_excess(call, decision_input)) is not None:
             return refused
         threads = self._threads_of_long if characters > COUNT_LONG_CHARS else self._threads
-        return await self._aside(threads, call, self._counted, given, encodings)
+        return await self._run_aside(threads, call, self._count_all, decision_input, encodings)
 
-    async def _aside(self, threads: Threads, call: Call, work: Callable[..., T], *given: Any) -> T:
+    async def _run_aside(self, threads: Threads, call: Call, work: Callable[..., T], *arguments: Any) -> T:
         """Run it in a thread; inline in plain code, and on a virtual clock."""
         if self._clock.virtual or in_plain_code():
-            return work(call, *given)
+            return work(call, *arguments)
         with self._clock.deadline(call.deadline):
-            return await threads.run(work, call, *given)
-        said = f"timeout_ms={call.timeout_ms} ran out while the tokens of the prompt were counted"
-        raise RouterTimeoutError(f"{said}; raise timeout_ms, or send a shorter prompt")
+            return await threads.run(work, call, *arguments)
+        problem = f"timeout_ms={call.timeout_ms} ran out while the tokens of the prompt were counted"
+        raise RouterTimeoutError(f"{problem}; raise timeout_ms, or send a shorter prompt")
 
-    def _counted(self, call: Call, given: DecisionInput, encodings: Sequence[Vocabulary]) -> DecisionInput:
-        tokens = self._tokens(call.request, given.tokens, encodings)
+    def _count_all(self, call: Call, decision_input: DecisionInput, encodings: Sequence[Vocabulary]) -> DecisionInput:
+        tokens = self._tokens(call.request, decision_input.tokens, encodings)
         self.loaded.update(encodings)
-        return replace(given, tokens=tokens)
+        return replace(decision_input, tokens=tokens)
 
     def _count_sample(self, sample: RouteRequest) -> TokenBounds:
         return self._tokens(sample, bounds_of(sample), VOCABULARIES[:1])
 
     def _tokens(self, request: RouteRequest, bounds: TokenBounds, encodings: Sequence[Vocabulary]) -> TokenBounds:
-        with _named("the token counter"):
+        with _naming("the token counter"):
             return self._count(request, bounds, encodings)
 
 
 @contextmanager
-def _named(part: str) -> Iterator[None]:
+def _naming(part: str) -> Iterator[None]:
     """Turn what a part of the host raises into an ``InternalError`` that names the part."""
     try:
         yield

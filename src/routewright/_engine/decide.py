@@ -106,13 +106,13 @@ class Deciding:
         await self.choose(call, own_input)
         return None
 
-    def counted(self, call: Call) -> DecisionInput:
+    def count_tokens(self, call: Call) -> DecisionInput:
         """The decision's input, with tokens counted."""
         return at_once(self.counting.count(call, self.input_of(call)))
 
     async def refuse_too_long(self, call: Call) -> None:
         """Raise the decision's refusal of a prompt that no model can take, before guardrails spend time on it. The
         decision repeats the check, since guardrails may change the prompt."""
-        refused = await self.counting.too_long(call, input_of_call(call, self._defaults))
+        refused = await self.counting.find_excess(call, input_of_call(call, self._defaults))
         if refused is not None:
             decide(refused, call.board, call.laid)

@@ -32,47 +32,51 @@ def overlay_providers(models: Sequence[Model], providers: Sequence[Provider]) ->
     return overlay_declared(models, [read_models(provider, models) for provider in providers])
 
 
-def overlay_declared(models: Sequence[Model], said: Sequence[Sequence[Model]]) -> tuple[Model, ...]:
-    return overlay(models, [fields_of(model) for declared_here in said for model in declared_here])
+def overlay_declared(models: Sequence[Model], declarations: Sequence[Sequence[Model]]) -> tuple[Model, ...]:
+    return overlay(models, [fields_of(model) for declaration in declarations for model in declaration])
 
 
 def as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[Model]:
     """The models as their providers serve them: without unsupported features, without URLs where none are fetched, and
     in the provider's region, which overrides the catalogue's."""
     regions, urls = dict[int, str](), dict[int, tuple[Feature, ...]]()
-    for key, each in {id(each): each for each in server.values()}.items():
-        region: object = _option(each, "region")
+    for key, owner in {id(owner): owner for owner in server.values()}.items():
+        region: object = _option(owner, "region")
         if region is not None and not isinstance(region, str):
-            problem = f"region of {shown(each.name)} is {shown(region)}"
+            problem = f"region of {shown(owner.name)} is {shown(region)}"
             raise ValidationFailed.at("providers", problem, "make it a string, or None")
         regions[key] = region or ""
-        urls[key] = _unsupported_urls(each)
-    made: list[Model] = []
+        urls[key] = _unsupported_urls(owner)
+    served: list[Model] = []
     for model in models:
         provider = server.get(model.id)
-        key, lacking = id(provider), {*(model.unsupported or ())}
+        key, unsupported = id(provider), {*(model.unsupported or ())}
         if provider is not None:
-            asked = f"unsupported() of {shown(provider.name)}"
-            said: object = _said(asked, partial(options_of(provider, BaseProvider).unsupported, model))
-            if not isinstance(said, Collection) or isinstance(said, str) or not all(each in FEATURES for each in said):
+            source = f"unsupported() of {shown(provider.name)}"
+            names: object = _read(source, partial(options_of(provider, BaseProvider).unsupported, model))
+            if (
+                not isinstance(names, Collection)
+                or isinstance(names, str)
+                or not all(name in FEATURES for name in names)
+            ):
                 hint = f"return some of {', '.join(FEATURES)}"
-                raise ValidationFailed.at("providers", f"{asked} returned {shown(said)}", hint)
-            lacking.update(said, urls[key])
-        if lacking and provider is not None:
-            model = replace(model, unsupported=tuple(sorted(lacking)))
+                raise ValidationFailed.at("providers", f"{source} returned {shown(names)}", hint)
+            unsupported.update(names, urls[key])
+        if unsupported and provider is not None:
+            model = replace(model, unsupported=tuple(sorted(unsupported)))
         if regions.get(key):
             model = replace(model, availability=replace(model.availability, regions=(regions[key],)))
-        made.append(model)
-    return made
+        served.append(model)
+    return served
 
 
 def is_whole(provider: Provider) -> bool:
-    return _said(f"whole of {shown(provider.name)}", lambda: bool(options_of(provider, BaseProvider).whole))
+    return _read(f"whole of {shown(provider.name)}", lambda: bool(options_of(provider, BaseProvider).whole))
 
 
 def _option(provider: Provider, name: str) -> Any:
     """An optional attribute. It may be a property that fails."""
-    return _said(f"{name} of {shown(provider.name)}", lambda: getattr(options_of(provider, BaseProvider), name))
+    return _read(f"{name} of {shown(provider.name)}", lambda: getattr(options_of(provider, BaseProvider), name))
 
 
 def _unsupported_urls(provider: Provider) -> tuple[Feature, ...]:
@@ -89,47 +93,47 @@ def caller_extra_of(server: Mapping[str, Provider]) -> dict[str, frozenset[str]]
     by_vendor, by_name = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
     providers = {id(provider): provider for provider in server.values()}
     for key, provider in providers.items():
-        extra, what = _option(provider, "caller_extra"), f"caller_extra of {shown(provider.name)}"
-        names = CALLER_EXTRA if extra is None else checked_caller_extra(extra, what)
+        extra, source = _option(provider, "caller_extra"), f"caller_extra of {shown(provider.name)}"
+        names = CALLER_EXTRA if extra is None else checked_caller_extra(extra, source)
         by_name[provider.name] = names & by_name.get(provider.name, names)
-        by_vendor |= {model.partition("/")[0]: names for model, each in server.items() if id(each) == key}
+        by_vendor |= {model.partition("/")[0]: names for model, owner in server.items() if id(owner) == key}
     return by_vendor | by_name
 
 
-def _said(asked: str, ask: Callable[[], T]) -> T:
+def _read(source: str, read: Callable[[], T]) -> T:
     try:
-        return ask()
+        return read()
     except RouterError:
         raise
     except Exception as error:  # its message may hold secrets
-        problem = Problem("providers", f"{asked} failed with {type(error).__name__}", "see the chained exception")
+        problem = Problem("providers", f"{source} failed with {type(error).__name__}", "see the chained exception")
         raise ValidationFailed.of(problem) from error
 
 
-def read_models(provider: Provider, known: Sequence[Model]) -> tuple[Model, ...]:
+def read_models(provider: Provider, catalogue: Sequence[Model]) -> tuple[Model, ...]:
     """The models that a provider declares; called once, since the next answer may differ. The catalogue overrides what
     a server lists."""
-    asked = f"models() of {shown(provider.name)}"
-    said: object = _said(asked, provider.models)
-    if isinstance(said, Sequence) and not isinstance(said, str):
-        listed: Sequence[Model] = said
-        declared = _said(asked, lambda: tuple(listed))
+    source = f"models() of {shown(provider.name)}"
+    answer: object = _read(source, provider.models)
+    if isinstance(answer, Sequence) and not isinstance(answer, str):
+        models: Sequence[Model] = answer
+        declared = _read(source, lambda: tuple(models))
         if options_of(provider, BaseProvider).discovers:
-            return under_catalogue(declared, known)
+            return under_catalogue(declared, catalogue)
         return declared
-    if isinstance(said, Coroutine):
-        said.close()  # else Python warns that it was not awaited
-        raise ValidationFailed.of(Problem("providers", f"{asked} is a coroutine", "make it a plain function"))
-    raise ValidationFailed.of(Problem("providers", f"{asked} returned {shown(said)}", "return a list of Model"))
+    if isinstance(answer, Coroutine):
+        answer.close()  # else Python warns that it was not awaited
+        raise ValidationFailed.of(Problem("providers", f"{source} is a coroutine", "make it a plain function"))
+    raise ValidationFailed.of(Problem("providers", f"{source} returned {shown(answer)}", "return a list of Model"))
 
 
 def servers_of(
-    models: Sequence[Model], providers: Sequence[Provider], said: Sequence[Sequence[Model]]
+    models: Sequence[Model], providers: Sequence[Provider], declarations: Sequence[Sequence[Model]]
 ) -> dict[str, Provider]:
     """The provider of each model. Two providers of one model are refused as ambiguous."""
     server: dict[str, Provider] = {}
-    for provider, declared_here in zip(providers, said, strict=True):
-        ids = [model.id for model in declared_here]
+    for provider, declaration in zip(providers, declarations, strict=True):
+        ids = [model.id for model in declaration]
         for model_id in ids or [model.id for model in models if model.provider == provider.name]:
             if model_id in server:
                 name, other = shown(provider.name), shown(server[model_id].name)

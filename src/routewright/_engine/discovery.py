@@ -38,8 +38,8 @@ class Discovery:
     ) -> None:
         """``patience_s``: how long first calls wait. ``changed`` is called when a server's models change, and again
         until it returns True; it does not keep the Router alive."""
-        said = {each.name: f"{each.name} has not listed its models yet" for each in providers}
-        self.problems = {name: ProviderFault("connect", why) for name, why in said.items()}
+        reasons = {provider.name: f"{provider.name} has not listed its models yet" for provider in providers}
+        self.problems = {name: ProviderFault("connect", reason) for name, reason in reasons.items()}
         """Why a provider has no models, by its name."""
         self.providers = providers
         self.ready = Signal()
@@ -76,11 +76,11 @@ class Discovery:
     async def _keep_asking(self) -> None:
         has_news = False
         while True:
-            before = [each.models() for each in self.providers]
+            before = [provider.models() for provider in self.providers]
             async with anyio.create_task_group() as group:
                 for provider in self.providers:
                     group.start_soon(self._ask, provider)
-            has_news |= before != [each.models() for each in self.providers]
+            has_news |= before != [provider.models() for provider in self.providers]
             changed = self._changed()
             if changed is None:
                 return
@@ -102,7 +102,7 @@ class Discovery:
             problem = fault
         except Exception as error:  # its message may hold a key
             problem = ProviderFault("local", f"discover() of {provider.name} failed: {place_of(error)}")
-        known = self.problems.get(provider.name)
+        previous = self.problems.get(provider.name)
         self.problems[provider.name] = problem
-        if known is None or known.message != problem.message:
+        if previous is None or previous.message != problem.message:
             _log.warning("%s", problem.message)

@@ -73,9 +73,9 @@ class Fleet:
         self._problems = {} if problems is None else problems
         """Why a server lists no models now, by its provider's name."""
         self.aliases = aliases
-        said = [read_models(provider, models) for provider in providers]
-        models = overlay_declared(models, said)
-        server = servers_of(models, providers, said)
+        declarations = [read_models(provider, models) for provider in providers]
+        models = overlay_declared(models, declarations)
+        server = servers_of(models, providers, declarations)
         models = as_served(models, server)
         catalogue = snapshot(unavailable(models, frozenset(server)), as_of)
         self.pool = Pool(catalogue, self.today())
@@ -96,7 +96,7 @@ class Fleet:
         check_aliases(aliases, self.pool.row)
         self.limits = limits
         retries = [provider.max_retries for provider in own]
-        self.rules = Rules(limits, retries=retries if any(each is not None for each in retries) else None)
+        self.rules = Rules(limits, retries=retries if any(number is not None for number in retries) else None)
         """The default rules for attempts."""
         self.health = Health(self.pool) if sharing is None else SharedHealth(self.pool)
         self.circuits = Circuits([model.provider for model in self.pool.models], limits)
@@ -163,27 +163,27 @@ class Fleet:
     def models(self) -> list[Model]:
         """Every model of the catalogue with its present status. Walks over the whole pool."""
         board = self._settled()
-        called = board.boards.eligible(Kind(0, self.today(), (), named=True)).passed
-        short_of_keys = [row for row, each in enumerate(self.server) if options_of(each, BaseProvider).refused_keys]
-        stability, shaky, found = board.forecast.stability, {*board.forecast.open, *short_of_keys}, list[Model]()
+        eligible = board.boards.eligible(Kind(0, self.today(), (), named=True)).passed
+        keyless = [row for row, provider in enumerate(self.server) if options_of(provider, BaseProvider).refused_keys]
+        stability, degraded, models = board.forecast.stability, {*board.forecast.open, *keyless}, list[Model]()
         for row, model in enumerate(board.pool.models):
-            said = model.availability
+            availability = model.availability
             status: AvailabilityStatus = "unavailable"
-            if called[row]:  # never better than its provider declared
-                status = "degraded" if row in shaky or stability[row] < DEGRADED_BELOW else said.status
+            if eligible[row]:  # never better than its provider declared
+                status = "degraded" if row in degraded or stability[row] < DEGRADED_BELOW else availability.status
             if model.deprecated_at is not None:  # a date, or a timestamp that may lack its zone
                 at = datetime.fromisoformat(model.deprecated_at)
                 at = at if at.tzinfo else at.replace(tzinfo=UTC)
                 model = replace(model, deprecated_at=at.isoformat().replace("+00:00", "Z"))
-            if status != said.status:
-                model = replace(model, availability=Availability(status, said.regions))
-            found.append(model)
-        return found
+            if status != availability.status:
+                model = replace(model, availability=Availability(status, availability.regions))
+            models.append(model)
+        return models
 
     @property
     def refused_keys(self) -> int:
         """Number of keys refused by their vendors."""
-        return sum(options_of(each, BaseProvider).refused_keys for each in self.providers)
+        return sum(options_of(provider, BaseProvider).refused_keys for provider in self.providers)
 
     @cached_property
     def names(self) -> Mapping[str, str]:
@@ -204,21 +204,21 @@ class Fleet:
         if self.serves:
             return
         names = ", ".join(provider.name for provider in self.providers)
-        said = f"no models are known for {names}: pass models=[Model(id=...)] to each" if names else NO_PROVIDER
+        reason = f"no models are known for {names}: pass models=[Model(id=...)] to each" if names else NO_PROVIDER
         faults = self._problems.values()
-        own = "; ".join(fault.message for fault in faults) or said
-        public = "; ".join(fault.public or fault.message for fault in faults) or said
-        told = own if caller.key_id is None else public
-        error = NoProviders(told, detail={"rejected_candidates": [], "suggestion": told})
-        if told != public:
+        own = "; ".join(fault.message for fault in faults) or reason
+        public = "; ".join(fault.public or fault.message for fault in faults) or reason
+        text = own if caller.key_id is None else public
+        error = NoProviders(text, detail={"rejected_candidates": [], "suggestion": text})
+        if text != public:
             error.outside = public, {"rejected_candidates": [], "suggestion": public}
         raise error
 
     def explain(self, error: ValidationFailed) -> ValidationFailed:
         """An error about unknown models, with the server's failure as hint where its list is missing."""
         hints = {f"unknown model '{name}": fault.public or fault.message for name, fault in self._problems.items()}
-        found = [(each, hints.get(each.problem.partition("/")[0], each.hint)) for each in error.problems]
-        return ValidationFailed.of(*(each._replace(hint=hint) for each, hint in found))
+        problems = [(problem, hints.get(problem.problem.partition("/")[0], problem.hint)) for problem in error.problems]
+        return ValidationFailed.of(*(problem._replace(hint=hint) for problem, hint in problems))
 
     def today(self) -> str:
         now = self._clock.time()

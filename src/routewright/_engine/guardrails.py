@@ -53,7 +53,7 @@ async def pass_gate(gate: PassageGate | AnswerGate, resting: Resting) -> None:
             continue
         if ask is None:
             return
-        watch, named = CancelWatch.here(), f"the guardrail {quoted(ask.guardrail.name)}"
+        watch, label = CancelWatch.here(), f"the guardrail {quoted(ask.guardrail.name)}"
         try:
             verdict: object = ask.guardrail.check(ask.text, ask.stage)
             if isinstance(verdict, Awaitable):
@@ -61,7 +61,7 @@ async def pass_gate(gate: PassageGate | AnswerGate, resting: Resting) -> None:
                     if isinstance(verdict, Coroutine):
                         verdict.close()  # else Python warns that it was not awaited
                     hint = "use Router.route or Router.stream"
-                    raise GuardrailFailed(f"{named} has to be awaited, which plain code cannot; {hint}")
+                    raise GuardrailFailed(f"{label} has to be awaited, which plain code cannot; {hint}")
                 verdict = await verdict
         except GuardrailFailed:
             raise
@@ -70,7 +70,7 @@ async def pass_gate(gate: PassageGate | AnswerGate, resting: Resting) -> None:
             if watch.passes(error) if in_loop else isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             # the error's message may hold the text
-            raise GuardrailFailed(f"{named} failed with {type(error).__name__}") from error
+            raise GuardrailFailed(f"{label} failed with {type(error).__name__}") from error
         try:
             gate.take(verdict)
         except InternalError as error:

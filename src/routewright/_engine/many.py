@@ -33,20 +33,20 @@ _END: Any = object()
 
 
 class Many(Generic[T]):
-    """One run over many requests. ``asked`` reads each."""
+    """One run over many requests. ``to_request`` reads each."""
 
     def __init__(
         self,
         engine: Engine,
         caller: Caller,
-        asked: Callable[[T], RawRequest | Read],
+        to_request: Callable[[T], RawRequest | Read],
         *,
         limit: int,
         budget: SharedBudget | None,
     ) -> None:
         self._engine = engine
         self._caller = caller
-        self._asked = asked
+        self._to_request = to_request
         self._limit = limit
         self._budget = budget
         self._results: dict[int, Answer | RouterError] = {}
@@ -62,10 +62,10 @@ class Many(Generic[T]):
                 await self._start_all(aiter(requests) if isinstance(requests, AsyncIterable) else iter(requests), group)
         if self._failed is not None:
             raise self._failed
-        return [self._results[place] for place in range(len(self._results))]
+        return [self._results[index] for index in range(len(self._results))]
 
     async def _start_all(self, requests: Iterator[T] | AsyncIterator[T], group: TaskGroup) -> None:
-        place = 0
+        index = 0
         while True:
             await anyio.lowlevel.checkpoint()
             while self._running >= self._limit:
@@ -79,25 +79,25 @@ class Many(Generic[T]):
             try:
                 started = await self._admit(request)
             except RouterError as error:
-                self._results[place] = error
+                self._results[index] = error
             else:
                 self._running += 1
-                group.start_soon(self._run, place, group, *started)
-            place += 1
+                group.start_soon(self._run, index, group, *started)
+            index += 1
 
     async def _admit(self, request: T) -> tuple[Read, Call, Share | None]:
         """Admit a request once the budget has room for it. Its time starts then."""
-        read = await self._engine.read(self._asked(request))
+        read = await self._engine.read(self._to_request(request))
         if read.request.stream:
             raise ValidationFailed.of(STREAMED)
-        passed = None
+        screening = None
         while True:
             call = self._engine.make_call(read, self._caller)
-            if passed is None:  # once: a host's guardrails may be slow, or cost something
+            if screening is None:  # once: a host's guardrails may be slow, or cost something
                 await self._engine.guard(call)
-                passed = call.request, call.hits, call.bounds
+                screening = call.request, call.hits, call.bounds
             else:
-                call.pass_guardrails(*passed)
+                call.pass_guardrails(*screening)
             if self._budget is None:
                 return read, call, None
             if self._budget.left.nanos is not None:
@@ -122,22 +122,22 @@ class Many(Generic[T]):
         is_less = decision_input != own_input
         try:
             if is_less and not pays_for_any(decision_input, call.board) and pays_for_any(own_input, call.board):
-                raise _spent(left)
+                raise _budget_spent(left)
             return await self._engine.deciding.choice(call)
         except BaseException as error:
             self._engine.conclude_undecided(call, error)
             if not (isinstance(error, BudgetExceeded) and is_less):
                 raise
-            spent = _spent(left)
+            spent = _budget_spent(left)
             spent.trace_id, spent.request_id = error.trace_id, error.request_id
         raise spent
 
-    async def _run(self, place: int, group: TaskGroup, read: Read, call: Call, share: Share | None) -> None:
+    async def _run(self, index: int, group: TaskGroup, read: Read, call: Call, share: Share | None) -> None:
         with self._ending(group):
             try:
-                self._results[place] = await self._engine.carry_out(read, call)
+                self._results[index] = await self._engine.carry_out(read, call)
             except RouterError as error:
-                self._results[place] = error
+                self._results[index] = error
             finally:
                 if self._budget is not None and share is not None:
                     self._budget.settle(share, call.used)
@@ -157,9 +157,9 @@ class Many(Generic[T]):
             group.cancel_scope.cancel()
 
 
-def _spent(left: Room) -> BudgetExceeded:
+def _budget_spent(left: Room) -> BudgetExceeded:
     money = [] if left.nanos is None else [f"${usd_text(max(left.nanos, 0))}"]
-    rest = " and ".join(money + ([] if left.tokens is None else [f"{max(left.tokens, 0)} tokens"]))
+    amounts = " and ".join(money + ([] if left.tokens is None else [f"{max(left.tokens, 0)} tokens"]))
     suggestion = "give route_many a larger budget, or fewer requests"
-    said = f"the budget over all requests has {rest} left, which does not pay for this one; {suggestion}"
-    return BudgetExceeded(said, detail={"rejected_candidates": [], "suggestion": suggestion})
+    problem = f"the budget over all requests has {amounts} left, which does not pay for this one; {suggestion}"
+    return BudgetExceeded(problem, detail={"rejected_candidates": [], "suggestion": suggestion})

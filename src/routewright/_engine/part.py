@@ -31,17 +31,17 @@ class Part(Struct, eq=False):
     faults: int = 0
     rests_until: float = 0.0
 
-    async def ask(self, clock: Clock, asking: Coroutine[Any, Any, Any], deadline: float) -> Any:
+    async def ask(self, clock: Clock, operation: Coroutine[Any, Any, Any], deadline: float) -> Any:
         """The part's result; None if it fails, takes too long, or rests. It gets at most ``WAIT_SHARE`` of the time
         until the call's ``deadline``. Running out of that share is no failure, nor is a time-out while it starts."""
         now, watch = clock.monotonic(), CancelWatch.here()
         if now < self.rests_until:
-            asking.close()
+            operation.close()
             return None
         patience_s = min(self.patience_s, WAIT_SHARE * max(0.0, deadline - now))
         try:
             with clock.deadline(now + patience_s) as limit:
-                found = await asking
+                result = await operation
             if limit.expired and (patience_s < self.patience_s or self.is_starting()):
                 return None
             if limit.expired:
@@ -52,8 +52,8 @@ class Part(Struct, eq=False):
             self.faults += 1
             if self.faults >= FAULTS:
                 self.rests_until = now + REST_S
-                said = "the %s failed %d times in a row and is not asked for %.0f s: %s"
-                _log.warning(said, self.name, self.faults, REST_S, place_of(error))
+                text = "the %s failed %d times in a row and is not asked for %.0f s: %s"
+                _log.warning(text, self.name, self.faults, REST_S, place_of(error))
             return None
         self.faults = 0
-        return found
+        return result

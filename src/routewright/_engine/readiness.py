@@ -106,47 +106,47 @@ class PolicyNames:
         self.provisional: list[wire.PutPolicyVersion] = []
         """Policies with provisional versions of this process, because the storage was unavailable."""
 
-    def of(self, asked: list[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
+    def of(self, writes: list[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
         self.provisional, are_retried = [], bool(self.provisional)
-        if not asked:
+        if not writes:
             return []
         try:
             if self._own is None:
-                return self._ask_now(asked)
+                return self._ask_now(writes)
         except UnsupportedWrite:
             self._own = Versions()
         except RouterError as error:
             _log.warning("policies have provisional versions until the storage is available: %s", error)
-            self.provisional = asked
+            self.provisional = writes
             if not are_retried:
                 self._worker.start_daemon(_retry_until_done, self._retry, self._clock)
-            return [*map(own_version, asked)]
-        return [self._own.put(each)[0] for each in asked]
+            return [*map(own_version, writes)]
+        return [self._own.put(write)[0] for write in writes]
 
-    async def ask(self, asked: Sequence[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
-        storage, query = self._storage, wire.PolicyVersions(tuple(each.content for each in asked))
-        found: dict[str, wire.PolicyVersion] = {
-            each.content: each for each in await storage.read(wire.SYSTEM_ACCOUNT, query)
+    async def ask(self, writes: Sequence[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
+        storage, query = self._storage, wire.PolicyVersions(tuple(version.content for version in writes))
+        versions: dict[str, wire.PolicyVersion] = {
+            version.content: version for version in await storage.read(wire.SYSTEM_ACCOUNT, query)
         }
-        new = [each for each in asked if each.content not in found]
+        new = [version for version in writes if version.content not in versions]
         if new:
             await storage.apply(wire.SYSTEM_ACCOUNT, new)
-            found = {each.content: each for each in await storage.read(wire.SYSTEM_ACCOUNT, query)}
-        if len(found) < len(query.contents):
+            versions = {version.content: version for version in await storage.read(wire.SYSTEM_ACCOUNT, query)}
+        if len(versions) < len(query.contents):
             raise InternalError("the storage did not keep the policy versions that were written")
-        return [found[content] for content in query.contents]
+        return [versions[content] for content in query.contents]
 
-    def _ask_now(self, asked: Sequence[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
+    def _ask_now(self, writes: Sequence[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
         """``ask`` for plain code. In a new loop, since this thread may be the worker's."""
         if self._storage.is_immediate or self._clock.virtual:
             try:
-                return at_once(self.ask(asked))
+                return at_once(self.ask(writes))
             except RuntimeError as error:
                 raise StorageUnavailable("the storage waits, but virtual time stands still in plain code") from error
 
         async def ask_in_time() -> list[wire.PolicyVersion]:
             with self._clock.deadline(self._clock.monotonic() + ASK_S):
-                return await self.ask(asked)
+                return await self.ask(writes)
             raise StorageUnavailable(f"the storage did not answer within {ASK_S:g} s")
 
         try:

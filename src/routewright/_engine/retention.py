@@ -18,7 +18,7 @@ EVERY_S = 600.0
 DAY_S = 24 * 3600
 REMEMBERED = 1_000
 """Snapshots whose last write is remembered."""
-KEPT_S = 6 * 3600.0
+PUT_AGAIN_S = 6 * 3600.0
 """A snapshot is put again after this time: one that no trace has named for a day is swept."""
 RETRY_S = 60.0
 """Pause before a refused snapshot is tried again: its traces cannot be replayed without it."""
@@ -47,9 +47,9 @@ async def sweep(storage: Storage, change: SetRetention | None, clock: Clock) -> 
         except (Exception, asyncio.CancelledError) as error:  # a custom storage may raise anything
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            bug = not isinstance(error, RouterError)  # in the storage: its author needs the traceback
+            is_bug = not isinstance(error, RouterError)  # in the storage: its author needs the traceback
             level, kind = logging.DEBUG if fails else logging.WARNING, type(error).__name__
-            _log.log(level, "the retention sweep failed: %s: %s", kind, error, exc_info=bug)
+            _log.log(level, "the retention sweep failed: %s: %s", kind, error, exc_info=is_bug)
             fails = True
         await clock.sleep(EVERY_S)
 
@@ -75,7 +75,7 @@ class Snapshots:
         self._note = note
         self._clock = clock
         self._durability: Durability = durability
-        self._kept_at: dict[str, float] = {}
+        self._put_at: dict[str, float] = {}
         self._refused_at: dict[str, float] = {}
 
     async def keep(self, snapshots: Iterable[Snapshot]) -> None:
@@ -84,11 +84,11 @@ class Snapshots:
         due = {
             snapshot.id: PutSnapshot(snapshot, at=now, durability=self._durability)
             for snapshot in snapshots
-            if now - self._kept_at.get(snapshot.id, -inf) > KEPT_S
+            if now - self._put_at.get(snapshot.id, -inf) > PUT_AGAIN_S
             and now - self._refused_at.get(snapshot.id, -inf) > RETRY_S
         }
         if due:
-            for times in (self._kept_at, self._refused_at):
+            for times in (self._put_at, self._refused_at):
                 if len(times) > REMEMBERED:
                     times.clear()
             await write_all([*due.values()], self._put_all, self._refuse)
@@ -96,7 +96,7 @@ class Snapshots:
     async def _put_all(self, writes: Sequence[PutSnapshot]) -> None:
         await self._put(writes)
         for write in writes:
-            self._kept_at[write.snapshot.id] = write.at
+            self._put_at[write.snapshot.id] = write.at
             self._refused_at.pop(write.snapshot.id, None)
 
     def _refuse(self, write: PutSnapshot, error: Exception) -> None:

@@ -147,29 +147,29 @@ class Engine:
     def publish(self, policies: Sequence[PolicySnapshot]) -> None:
         self.policies = policies
         self._policy_by_key = by_key(policies)
-        laid = {each.id: each.policy for each in policies}
-        laid |= {each.id: each.policy for one in policies for each in one.classes}
-        self._policy_guardrails = {id: guardrails_of(policy) for id, policy in laid.items() if policy.guardrails}
+        by_id = {snapshot.id: snapshot.policy for snapshot in policies}
+        by_id |= {snapshot.id: snapshot.policy for policy in policies for snapshot in policy.classes}
+        self._policy_guardrails = {id: guardrails_of(policy) for id, policy in by_id.items() if policy.guardrails}
 
-    async def read(self, asked: RawRequest | Read) -> Read:
+    async def read(self, request: RawRequest | Read) -> Read:
         """Check a request and bound its tokens; a large one in a worker thread."""
-        if isinstance(asked, Read):
-            return asked
-        return await in_thread(self._clock, asked.read) if asked.is_large else asked.read()
+        if isinstance(request, Read):
+            return request
+        return await in_thread(self._clock, request.read) if request.is_large else request.read()
 
     async def route(
         self,
-        asked: RawRequest | Read,
+        request: RawRequest | Read,
         caller: Caller,
         run: RunLimit | None = None,
         form: Form | None = None,
         scope: Scope = "route",
     ) -> Answer:
         """Answer a request in one piece. Raises ``RouterError``. An admitted request leaves a trace either way."""
-        if isinstance(asked, Read):
-            read = asked
+        if isinstance(request, Read):
+            read = request
         else:
-            form, read = asked.form, await self.read(asked)
+            form, read = request.form, await self.read(request)
             if read.request.stream:
                 raise ValidationFailed.of(STREAMED)
         if not self.servers.ready.is_set:
@@ -369,8 +369,8 @@ class Engine:
             if class_name:
                 call.policy_class = class_name
         if steps := fleet.workloads.steps:
-            whose = caller.account, caller.environment, call.snapshot_ids[2], *call.workload_values
-            call.workload = steps.get(whose)
+            workload_key = caller.account, caller.environment, call.snapshot_ids[2], *call.workload_values
+            call.workload = steps.get(workload_key)
         if self._warmth is not None and read.tokens.estimate >= LEAST_TOKENS:
             call.warm = self._warmth.look(call)
         return call
@@ -408,8 +408,8 @@ class Engine:
         policy = call.policy
         if policy is None or not policy.policy.guardrails:
             return self._guardrails
-        made = self._policy_guardrails.get(policy.id)  # None if the policy was replaced meanwhile
-        return (*self._guardrails, *(guardrails_of(policy.policy) if made is None else made))
+        policy_guardrails = self._policy_guardrails.get(policy.id)  # None if the policy was replaced meanwhile
+        return (*self._guardrails, *(guardrails_of(policy.policy) if policy_guardrails is None else policy_guardrails))
 
     async def enter(
         self,
@@ -488,15 +488,17 @@ class Engine:
 
     def check(self, read: Read, caller: Caller) -> list[PolicyCheck]:
         """Check every policy, and each of its classes, with one request. Counts tokens."""
-        found = []
+        results = []
         for published in self.policies:
-            under = replace(read, request=replace(read.request, policy_id=published.policy.id))
+            policy_read = replace(read, request=replace(read.request, policy_id=published.policy.id))
             names = map(name_of, published.policy.classes or ())
-            for name, each in (("", published), *zip(names, published.classes, strict=True)):
-                call = self.make_call(under, caller, policies={published.policy.id: each})
+            for name, snapshot in (("", published), *zip(names, published.classes, strict=True)):
+                call = self.make_call(policy_read, caller, policies={published.policy.id: snapshot})
                 assert call.laid is not None, "the call has a policy"
-                found.append(replace(check(self.deciding.counted(call), call.board, call.laid), policy_class=name))
-        return found
+                results.append(
+                    replace(check(self.deciding.count_tokens(call), call.board, call.laid), policy_class=name)
+                )
+        return results
 
     def execution(
         self,

@@ -50,13 +50,13 @@ class Sharing:
             return []
         query = wire.LearnedSince(self._fleet, epoch)
         try:
-            found: list[wire.LearnedModel] = at_once(self._storage.read(wire.SYSTEM_ACCOUNT, query))
+            models: list[wire.LearnedModel] = at_once(self._storage.read(wire.SYSTEM_ACCOUNT, query))
         except (UnsupportedWrite, RuntimeError):
             self.stop()
             return None
         except RouterError:
             return None
-        return found
+        return models
 
     async def _write(self) -> None:
         unsent, self._unsent = self._unsent, {}
@@ -108,40 +108,40 @@ class SharedLimits:
         """The coordination did not answer the last call."""
 
     async def admit(self, ask: wire.Ask) -> wire.Grant | wire.Replay | wire.Short:
-        accounts, asked = self._accounts, replace(ask, windows=False)
+        accounts, account_ask = self._accounts, replace(ask, windows=False)
         if ask.id in self._held:
-            return await accounts.admit(asked)
+            return await accounts.admit(account_ask)
         left = accounts.left(ask.caller) or await accounts.look(ask.caller)
         if left.key is not None:
             check_key(left.key, left.key.id)
         parties, slots = tuple(parties_of(ask.caller, left.account, left.key)), int(ask.slot)
         takes = wire.Takes(ask.id, ask.caller.account, parties, ask.tokens, slots, ask.lasts_s)
-        found: wire.Grant | wire.Replay | wire.Short | None = None
+        reply: wire.Grant | wire.Replay | wire.Short | None = None
         if ask.claim is None and parties:  # with an idempotency key, look for a replay first: it takes nothing
             windows = await self._take(takes)
             try:
-                found = await accounts.admit(replace(asked, waits_s=0.0))
+                reply = await accounts.admit(replace(account_ask, waits_s=0.0))
             finally:
-                if not isinstance(found, wire.Grant):
+                if not isinstance(reply, wire.Grant):
                     self._end(ask.id, 0, void=True)
-            if isinstance(found, wire.Grant):
-                found.windows = windows
-            if not isinstance(found, wire.Short) or not found.waits or not ask.waits_s:
-                return found
-        found = await accounts.admit(asked)  # a call that waits for money is counted after the wait
-        if isinstance(found, wire.Replay):
-            return found
+            if isinstance(reply, wire.Grant):
+                reply.windows = windows
+            if not isinstance(reply, wire.Short) or not reply.waits or not ask.waits_s:
+                return reply
+        reply = await accounts.admit(account_ask)  # a call that waits for money is counted after the wait
+        if isinstance(reply, wire.Replay):
+            return reply
         try:
             windows = await self._take(takes)
         except BaseException:
-            if isinstance(found, wire.Grant):
-                accounts.release(found)
+            if isinstance(reply, wire.Grant):
+                accounts.release(reply)
             raise
-        if isinstance(found, wire.Grant):
-            found.windows = windows
+        if isinstance(reply, wire.Grant):
+            reply.windows = windows
         else:  # refused for money, not for its rate limits
             self._end(ask.id, 0, void=True)
-        return found
+        return reply
 
     async def settle(self, grant: wire.Grant | None, facts: Facts) -> Sequence[wire.StoredEvent]:
         self._end(facts.id, facts.tokens)
@@ -152,7 +152,7 @@ class SharedLimits:
         self._accounts.release(grant, tokens)
 
     async def _take(self, takes: wire.Takes) -> tuple[wire.WindowState, ...]:
-        taken = await self._asked(takes) if takes.parties else None
+        taken = await self._ask_coordination(takes) if takes.parties else None
         states = list[wire.WindowState]()
         with self._guard.lock:
             self._at = now = max(self._at, self._clock.monotonic())
@@ -163,9 +163,9 @@ class SharedLimits:
                 limited = [
                     (name, window, limits) for (name, limits), window in zip(takes.parties, windows, strict=True)
                 ]
-                if not all(each.admits(self._part(limits), takes.tokens, takes.slots) for _, each, limits in limited):
-                    many, slots = self._coordination.processes, bool(takes.slots)
-                    raise refused(limited, takes.tokens, now, self._clock.time(), slots=slots, processes=many)
+                if not all(own.admits(self._part(limits), takes.tokens, takes.slots) for _, own, limits in limited):
+                    processes, slots = self._coordination.processes, bool(takes.slots)
+                    raise refused(limited, takes.tokens, now, self._clock.time(), slots=slots, processes=processes)
             for window, (_, limits) in zip(windows, takes.parties, strict=True):
                 window.take(now, takes.tokens)
                 window.slots += takes.slots
@@ -173,7 +173,7 @@ class SharedLimits:
             self._held[takes.id] = _Held(takes, taken, now, windows)
         return tuple(states) if taken is None else taken.windows
 
-    async def _asked(self, takes: wire.Takes) -> wire.Taken | None:
+    async def _ask_coordination(self, takes: wire.Takes) -> wire.Taken | None:
         """Ask the coordination; None: it is unavailable. Raises ``RateLimited``."""
         now, why = self._clock.monotonic(), f"no answer within {PATIENCE_S:g} s"
         if now < self._away_until:
@@ -203,8 +203,8 @@ class SharedLimits:
 
     def _part(self, limits: wire.RateLimits) -> wire.RateLimits:
         """This process's share of the limits; all shares together stay within them."""
-        given = {name: most for name, most in asdict(limits).items() if most is not None}
-        return wire.RateLimits(**{name: most // self._coordination.processes for name, most in given.items()})
+        maxima = {name: maximum for name, maximum in asdict(limits).items() if maximum is not None}
+        return wire.RateLimits(**{name: maximum // self._coordination.processes for name, maximum in maxima.items()})
 
     def _end(self, call: str, tokens: int | None, *, void: bool = False) -> None:
         """Release what a call holds, once; the tokens it used stay counted."""

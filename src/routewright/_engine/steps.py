@@ -136,8 +136,8 @@ class Steps:
         if exchange is None:
             raise RuntimeError("no call is running: call next() first, and feed() once for each StepCall")
         if isinstance(outcome, str | bytes | Mapping) or not isinstance(outcome, Iterable | ProviderFault):
-            what = type(outcome).__name__
-            raise TypeError(f"feed() takes chunks or a ProviderFault, got {what}; pass a list of chunks")
+            kind = type(outcome).__name__
+            raise TypeError(f"feed() takes chunks or a ProviderFault, got {kind}; pass a list of chunks")
         execution = self._execution
         try:
             fault = self._read(exchange, outcome)

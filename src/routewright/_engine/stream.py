@@ -38,9 +38,9 @@ class Stream:
     Iterating over the stream itself yields the events of ``POST /v1/route`` as structs; the last is ``route.completed``
     or ``error``. Leaving the context ends the call, even while another task reads. Only one task may read."""
 
-    def __init__(self, engine: Engine, asked: RawRequest | Read, caller: wire.Caller) -> None:
+    def __init__(self, engine: Engine, request: RawRequest | Read, caller: wire.Caller) -> None:
         self._engine = engine
-        self._asked = asked
+        self._request = request
         self._caller = caller
         self._call: Call | None = None
         self._execution: Execution | None = None
@@ -52,7 +52,7 @@ class Stream:
         self._replay: deque[wire.RouteEvent] | None = None
         """Events of an earlier call with the same idempotency key, or of a cached answer."""
         self._event_id = 0
-        self._told: tuple[int, int] = 0, 0
+        self._thoughts_sent: tuple[int, int] = 0, 0
         """The attempt whose thoughts were sent last, and the number sent."""
         self._after_thought: OutputChunk | AttemptStarted | None = None
         """What follows the thought sent last."""
@@ -141,10 +141,10 @@ class Stream:
         if self._execution is not None:
             self._execution.expect_text()
 
-    def explain_leaving(self, why: Callable[[], RouterError | None]) -> None:
+    def explain_leaving(self, explain: Callable[[], RouterError | None]) -> None:
         """Set a function that returns why a call was left early. With an error the call is not charged; None: the
         reader left."""
-        self._why_left = why
+        self._why_left = explain
 
     @property
     def headers(self) -> dict[str, str]:
@@ -217,8 +217,8 @@ class Stream:
         """Admit the call and choose a model. Returns the first event, on a replay that of the earlier answer."""
         engine = self._engine
         try:
-            asked = self._asked
-            read = asked if isinstance(asked, Read) else await engine.read(asked)
+            request = self._request
+            read = request if isinstance(request, Read) else await engine.read(request)
             if not engine.servers.ready.is_set:
                 await engine.servers.wait()
             self._hold = hold = engine.admissions.begin(read, self._caller)
@@ -249,14 +249,14 @@ class Stream:
             self._headers = self._headers | {CACHE_HEADER: call.looked.header}
         served = call.served
         ignored = [] if call.asks is None else call.asks.ignored_by(legs[0].able)
-        begun = wire.StartedData(call.id, wire.StartedRouting(model, chain, call.policy_version, ignored))
+        started = wire.StartedData(call.id, wire.StartedRouting(model, chain, call.policy_version, ignored))
         if served is not None:  # served from the cache
-            begun = wire.StartedData(call.id, wire.StartedRouting(served.model, chain, call.policy_version))
-            self._replay = deque(events_before_end(begun, served.output, served.tool_calls))
+            started = wire.StartedData(call.id, wire.StartedRouting(served.model, chain, call.policy_version))
+            self._replay = deque(events_before_end(started, served.output, served.tool_calls))
             self._event_id = len(self._replay)
             return self._replay.popleft()
         self._event_id = 1
-        return wire.RouteStarted(1, begun)
+        return wire.RouteStarted(1, started)
 
     def _tell(self, error: BaseException | None) -> None:
         if self._hold is not None:
@@ -265,8 +265,8 @@ class Stream:
     def _thought(self, attempt: Attempt) -> wire.ReasoningDelta | None:
         """The thoughts of an attempt that were not sent yet."""
         number, thoughts = attempt.number, attempt.thoughts or []
-        since = self._told[1] if self._told[0] == number else 0
-        self._told = number, len(thoughts)
+        since = self._thoughts_sent[1] if self._thoughts_sent[0] == number else 0
+        self._thoughts_sent = number, len(thoughts)
         reasoning = attempt.reasoning(since)
         return None if reasoning is None else wire.ReasoningDelta(self._next_id(), reasoning_data(reasoning, number))
 

@@ -59,14 +59,14 @@ async def run_tool(
         raw = _encoded(result)
         text = _cut(raw)
         output = {"result": text if text != raw or isinstance(result, str) else _shallow(raw)}
-    except Exception as failed:  # a tool of the host may raise anything; the model is told
-        said = f"the tool failed with {type(failed).__name__}"  # other messages may hold secrets
-        if isinstance(failed, ToolFailed):
+    except Exception as error:  # a tool of the host may raise anything; the model is told
+        message = f"the tool failed with {type(error).__name__}"  # other messages may hold secrets
+        if isinstance(error, ToolFailed):
             with suppress(Exception):  # its ``__str__`` may fail
-                said = shown_text(str(failed))
+                message = shown_text(str(error))
         else:
-            _log.warning("tool %s failed", name, exc_info=failed)
-        output = {"error": said}
+            _log.warning("tool %s failed", name, exc_info=error)
+        output = {"error": message}
     cost_usd: Any = context.spent_usd
     if not isinstance(cost_usd, int | float) or not 0 <= cost_usd <= MOST_COST_USD:
         output, cost_usd = {"error": f"the tool reported a cost of {cost_usd}"}, 0.0
@@ -109,8 +109,8 @@ def _checked(tools: Mapping[str, Tool], call: ToolCall) -> tuple[Tool, dict[str,
     validated = options_of(tool, BaseTool).validated
     if validated is not None:
         return tool, validated(arguments)
-    if wrong := misfits(arguments, tool.spec.parameters):
-        raise ToolFailed("bad arguments: " + "; ".join(wrong))
+    if problems := misfits(arguments, tool.spec.parameters):
+        raise ToolFailed("bad arguments: " + "; ".join(problems))
     return tool, arguments
 
 
@@ -119,9 +119,9 @@ async def _ask(approve: Approve, name: str, arguments: dict[str, Any]) -> None:
         answer = approve(name, arguments)
         if isawaitable(answer):
             answer = await answer
-    except Exception as failed:  # approve is the host's, too
+    except Exception as error:  # approve is the host's, too
         _log.warning("approve failed for tool %s", name, exc_info=True)
-        raise ToolFailed(f"this call was not approved: approve failed with {type(failed).__name__}") from None
+        raise ToolFailed(f"this call was not approved: approve failed with {type(error).__name__}") from None
     if not isinstance(answer, bool):
         kind = type(answer).__name__
         _log.warning("tool %s was not run: approve returned %s instead of bool", name, kind)

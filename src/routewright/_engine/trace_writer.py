@@ -284,10 +284,10 @@ class TraceWriter:
             except StorageUnavailable as error:
                 self._fail(account, error)
 
-        place = 0
-        while place < len(queue):
-            batch = queue[place : place + (1 if account in self._timeouts.hung else BATCH)]
-            place += len(batch)
+        start = 0
+        while start < len(queue):
+            batch = queue[start : start + (1 if account in self._timeouts.hung else BATCH)]
+            start += len(batch)
             settling = [pending for pending in batch if pending.facts is not None]
             traces = [pending for pending in batch if pending.facts is None]
             if settling and self._may_write(account):
@@ -325,11 +325,11 @@ class TraceWriter:
                 await redacting(lambda: captured.content, [captured], self.clock)
             if limit.expired:
                 return False
-        most = call.cost_nanos if grant is None or not grant.is_limited else grant.nanos
-        for shorten in (None, without_trace, partial(bounded, most_nanos=most)):
-            part = facts if shorten is None else shorten(facts)
+        maximum = call.cost_nanos if grant is None or not grant.is_limited else grant.nanos
+        for shorten in (None, without_trace, partial(bounded, most_nanos=maximum)):
+            facts_part = facts if shorten is None else shorten(facts)
             try:
-                settle = partial(self.accounts.settle, grant, part)
+                settle = partial(self.accounts.settle, grant, facts_part)
                 stored: object = await self._timeouts.ask(call.caller.account, settle, deadline)
                 if not isinstance(stored, list | tuple) or (stored and {*map(type, stored)} != {wire.StoredEvent}):
                     raise unfit(self.accounts, "settle", "a list of StoredEvent", stored)
@@ -341,9 +341,9 @@ class TraceWriter:
                     break
                 continue
             self._wrote = True
-            if part is not facts:
+            if facts_part is not facts:
                 self.refuse(fault)
-            if part.claim is not facts.claim:
+            if facts_part.claim is not facts.claim:
                 _log.warning("the storage refused the bill of call %s: it is booked without detail", call.id)
             if self._remove(pending) and (stored or self.hooks.any):
                 self.emit(call, [event.event for event in stored])
@@ -426,8 +426,8 @@ class TraceWriter:
             return
         with self._guard.lock:
             self._unbilled += 1
-        what = "money is lost: call %s of account %s (cost $%s, charge $%s) is not in the ledger: %s"
-        _log.error(what, call.id, call.caller.account, usd_text(call.cost_nanos), usd_text(call.charged_nanos), why)
+        message = "money is lost: call %s of account %s (cost $%s, charge $%s) is not in the ledger: %s"
+        _log.error(message, call.id, call.caller.account, usd_text(call.cost_nanos), usd_text(call.charged_nanos), why)
 
     def note(self, error: Exception) -> None:
         """Remember a fault for ``flush``, and log it unless the last pass had one too."""

@@ -34,7 +34,7 @@ IDLE_S = 60.0
 """Poll interval while no endpoint is registered."""
 IN_FLIGHT = 256
 """Concurrent attempts."""
-EACH = 8
+PER_ENDPOINT = 8
 """Concurrent attempts per endpoint whose last attempt succeeded. Others have one, so that a dead endpoint delays no
 other."""
 RETRY_S = 1.0
@@ -56,8 +56,8 @@ _registering = Guard()
 def wake(storage: Storage) -> None:
     """Make the dispatchers of this process look for deliveries in a storage now."""
     with _registering.lock:
-        found = [each for each in _dispatchers if each.storage is storage]
-    for dispatcher in found:
+        dispatchers = [dispatcher for dispatcher in _dispatchers if dispatcher.storage is storage]
+    for dispatcher in dispatchers:
         dispatcher.wake()
 
 
@@ -184,7 +184,7 @@ class Dispatcher:
             return self._poll_s
         now, lease = self._clock.time(), token_hex(8)
         counts, answered = self._in_flight, self._answered
-        self._room = {id: (EACH if answered.get(id) else 1) - count for id, count in counts.items()}
+        self._room = {id: (PER_ENDPOINT if answered.get(id) else 1) - count for id, count in counts.items()}
         failing = frozenset(id for id, is_fine in answered.items() if not is_fine)
         claim = wire.ClaimDeliveries(
             lease=lease,
@@ -207,9 +207,9 @@ class Dispatcher:
         claimed = written.claimed
         if claimed is None:
             return max(IDLE_S, self._poll_s)
-        for each in claimed.deliveries:
-            self._in_flight[each.endpoint.id] = self._in_flight.get(each.endpoint.id, 0) + 1
-            attempts.start_soon(self._attempt, each, claim)
+        for delivery in claimed.deliveries:
+            self._in_flight[delivery.endpoint.id] = self._in_flight.get(delivery.endpoint.id, 0) + 1
+            attempts.start_soon(self._attempt, delivery, claim)
         if claimed.next_at is None or (claimed.next_at <= now and not claimed.deliveries):
             return self._poll_s  # due deliveries wait for an attempt to end
         return max(0.0, min(self._poll_s, claimed.next_at - now))
