@@ -33,6 +33,8 @@ LOG_EVERY_S = 60.0
 """Least interval between two logged failures of one part."""
 
 Judgement: TypeAlias = bool | Awaitable[bool | None] | None
+Texts: TypeAlias = tuple[str, str, str]
+"""The question, the cached and the live answer."""
 Compare: TypeAlias = Callable[[str, str, str], Judgement]
 Judge: TypeAlias = Callable[[Caller, str, str, str], Awaitable[bool | None]]
 Learned: TypeAlias = Callable[[str, Sequence[Observation], int], Awaitable[tuple[Sequence[Observation], int]]]
@@ -106,9 +108,9 @@ class Calibrations:
             self._worker.start_if_open(partial(self._exchange, space))
         return nearest
 
-    def compare(self, space: Space, caller: Caller, nearest: Offer, texts: tuple[str, str, str]) -> None:
-        """Learn whether the nearest entry would have been right for a question that was answered live. ``texts``: the
-        question, the cached and the live answer. An undecided comparison counts as wrong."""
+    def compare(self, space: Space, caller: Caller, nearest: Offer, texts: Texts) -> None:
+        """Learn whether the nearest entry would have been right for a question that was answered live. An undecided
+        comparison counts as wrong."""
         asks: list[Compare] = [comparator.compare for comparator in self._comparators]
         if self._judge is not None and caller.environment != "sandbox":
             asks.append(partial(self._judge, caller))
@@ -126,13 +128,9 @@ class Calibrations:
             verdict.close()
 
     async def _compare_aside(
-        self,
-        verdict: Judgement,
-        rest: Iterator[Compare],
-        texts: tuple[str, str, str],
-        space: Space,
-        observation: Observation,
+        self, verdict: Judgement, rest: Iterator[Compare], texts: Texts, space: Space, observation: Observation
     ) -> None:
+        """Await a verdict, and those of further comparators until one is given; then learn from it."""
         while isinstance(verdict, Awaitable):
             pending, verdict = verdict, None
             with self._logging_faults("a comparator of answers"):
@@ -142,7 +140,7 @@ class Calibrations:
                 verdict = self._first_verdict(rest, texts)
         self.learn(space, replace(observation, right=verdict is True))
 
-    def _first_verdict(self, rest: Iterator[Compare], texts: tuple[str, str, str]) -> Judgement:
+    def _first_verdict(self, rest: Iterator[Compare], texts: Texts) -> Judgement:
         """The verdict of the first comparator that has one. It may have to be awaited."""
         for compare in rest:
             with self._logging_faults("a comparator of answers"):

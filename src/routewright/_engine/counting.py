@@ -61,11 +61,8 @@ class Counting:
     def _find_excess(self, call: Call, decision_input: DecisionInput) -> DecisionInput | None:
         window = largest_window(decision_input, call.board)
         least = least_tokens(call.request, decision_input.tokens, window, self._count_sample)
-        return (
-            replace(decision_input, tokens=replace(decision_input.tokens, low=least, counted=True))
-            if least > window
-            else None
-        )
+        tokens = replace(decision_input.tokens, low=least, counted=True)
+        return replace(decision_input, tokens=tokens) if least > window else None
 
     async def count(
         self, call: Call, decision_input: DecisionInput, encodings: Sequence[Vocabulary] = VOCABULARIES

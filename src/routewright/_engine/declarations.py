@@ -57,7 +57,7 @@ def as_served(models: Sequence[Model], server: Mapping[str, Provider]) -> list[M
             if (
                 not isinstance(names, Collection)
                 or isinstance(names, str)
-                or not all(name in FEATURES for name in names)
+                or not all(map(FEATURES.__contains__, names))
             ):
                 hint = f"return some of {', '.join(FEATURES)}"
                 raise ValidationFailed.at("providers", f"{source} returned {shown(names)}", hint)
