@@ -11,7 +11,7 @@ import pytest
 from routewright.errors import RateLimited
 from routewright.wire import Ask, Caller, Grant, PutAccount, PutKey, RateLimits, Write
 from tests.contracts.storage.samples import make_account, make_key
-from tests.core.rate_limit_model import ARRIVALS, FIRST, Arrivals, Crowd, limits_of, told
+from tests.core.rate_limit_model import ARRIVALS, FIRST, Arrivals, Crowd, paired_limits, told
 
 from .account_storages import LONG_S, Place, at_once
 
@@ -55,7 +55,7 @@ class FileGate:
 def test_two_processes_stay_within_a_limit_and_refuse_no_call_that_fits(
     tmp_path: Path, arrivals: Arrivals, full: bool
 ) -> None:
-    rng, limits = Random(1), limits_of(40)
+    rng, limits = Random(1), paired_limits(40)
     gate = FileGate(tmp_path / "traces.db", rng, *limits)
     crowd = Crowd(gate, rng, *limits)
     for at in islice(arrivals(40, rng), 50_000 if full else 3_000):
@@ -65,7 +65,7 @@ def test_two_processes_stay_within_a_limit_and_refuse_no_call_that_fits(
 
 
 def test_a_call_that_waits_as_one_process_said_is_admitted_by_another(tmp_path: Path, full: bool) -> None:
-    rng, at, refusals, limits = Random(1), FIRST, 0, limits_of(20)
+    rng, at, refusals, limits = Random(1), FIRST, 0, paired_limits(20)
     gate = FileGate(tmp_path / "traces.db", rng, *limits)
     crowd = Crowd(gate, rng, *limits)
     while refusals < (5_000 if full else 200):

@@ -181,7 +181,7 @@ def told(refused: RateLimited) -> int:
     return seconds
 
 
-def limits_of(limit: int) -> tuple[RateLimits, RateLimits]:
+def paired_limits(limit: int) -> tuple[RateLimits, RateLimits]:
     """Of the account, and of its key, which may take two thirds of that."""
     key = RateLimits(requests_per_min=max(1, limit * 2 // 3), tokens_per_min=limit * 40)
     return RateLimits(requests_per_min=limit, tokens_per_min=limit * 60), key

@@ -1,8 +1,9 @@
-"""A rate window: what counts and for how long, to the last bit of a float; how long to wait; what is refused."""
+"""Rate limits: what a window counts, how long to wait, what a refusal says, and a million arrivals against a list."""
 
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import islice
 from math import nextafter
 from random import Random
 from typing import Any
@@ -11,9 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.limits import Window, denied, fits, leaves_in
-from routewright.wire import WINDOW_S, Denied, RateLimits, Take, WindowState
+from routewright._core.accounts.holds import Hold
+from routewright._core.accounts.purses import held_by_others
+from routewright._core.accounts.settlement import End, end_hold
+from routewright._core.accounts.terms import limits_of
+from routewright._core.limits import Window, denied, fits, headers_of, leaves_in, refusal, takes_of
+from routewright.errors import RateLimited
+from routewright.wire import WINDOW_S, Ask, Caller, Denied, Purse, RateLimits, Take, WindowState
+from tests.contracts.storage.samples import make_account, make_key
 from tests.tables import table
+
+from .account_state import LEASE_S, Ledger
+from .rate_limit_model import ARRIVALS, FIRST, Arrivals, Crowd, paired_limits, told
 
 TIMES = st.floats(0.0, 1e9) | st.floats(0.0, 200.0) | st.integers(0, 10**7).map(float)
 SHORT = st.floats(0.0, 60.0, exclude_max=True)
@@ -188,3 +198,127 @@ def test_no_minute_exceeds_a_limit_and_no_refusal_is_needless(limit: int, full: 
         else:
             then = now + there.wait_s("requests", 1, limit, now)
             assert Fraction(then) - Fraction(last[0]) >= 60
+
+
+# Refusals and headers
+
+
+NOW = 1_800_000_000.0
+LIMITS = ("requests_per_min", "tokens_per_min", "concurrency")
+
+
+def refused(calls: int = 1, **limits: Any) -> RateLimited:
+    """What the call is told that is one too many; each asks for ten tokens."""
+    window, own = Window(), limits_of(make_account(plan="unlimited", limits=RateLimits(**limits)))
+    for _ in range(calls - 1):
+        window.take(100.0, 10)
+        window.slots += 1
+    assert not window.admits(own, 10, 1)
+    takes = takes_of("account:production:acme", own, 10, slots=True)
+    return refusal(takes, denied([(take, window) for take in takes], 100.0), NOW)
+
+
+@table("limit", LIMITS)
+def test_a_refusal_names_its_limit(limit: str) -> None:
+    said = refused(2, **{limit: 1})
+    assert (said.detail["limit_of"], said.detail["limit"]) == (limit, 1)
+    assert said.detail["resource"] == ("tokens" if limit == "tokens_per_min" else "requests")
+    assert f"try again in {said.detail['retry_after_seconds']} s" in str(said)
+
+
+def test_a_limit_of_one_is_worded_in_the_singular() -> None:
+    assert str(refused(2, concurrency=1)).startswith("the account is limited to 1 call at a time, and 0 are left: ")
+    assert str(refused(3, requests_per_min=2)).startswith("the account is limited to 2 requests a minute, ")
+    assert "limited to 11 tokens a minute, and 1 is left: " in str(refused(2, tokens_per_min=11))
+
+
+@table("limit", LIMITS)
+def test_a_limit_of_zero_suggests_no_retry(limit: str) -> None:
+    said = refused(**{limit: 0})
+    assert str(said).endswith(", which refuses every call: raise it first")
+    assert str(said).startswith("the account is limited to 0 ")
+
+
+@table("limit", LIMITS)
+@table("most", [0, 1])
+def test_the_reset_time_is_not_before_the_wait_is_over(limit: str, most: int) -> None:
+    detail = refused(2, **{limit: most}).detail
+    assert detail["reset_unix"] >= NOW + detail["retry_after_seconds"]
+
+
+def test_headers_describe_the_window_with_the_smallest_share_left() -> None:
+    states = [
+        WindowState("slots", 2, 0, 0.0), WindowState("requests", 60, 30, 12.2), WindowState("tokens", 1_000, 400, 59.0),
+    ]  # fmt: skip
+    assert headers_of(states, 1_000.0) == {
+        "X-RateLimit-Limit": "1000",
+        "X-RateLimit-Remaining": "400",
+        "X-RateLimit-Reset": "1059",
+        "X-RateLimit-Resource": "tokens",
+    }
+    assert headers_of(states[:2], 1_000.0)["X-RateLimit-Reset"] == "1013"
+    assert headers_of(states[:1], 1_000.0) == headers_of([], 1_000.0) == {}
+
+
+def test_headers_of_a_refusal_say_when_to_retry() -> None:
+    takes = [Take("key:k", "tokens", 100, 60)]
+    error = refusal(takes, Denied(0, 7.5, (WindowState("tokens", 100, 50, 30.0),)), 1_000.0)
+    assert error.headers == {
+        "X-RateLimit-Limit": "100",
+        "X-RateLimit-Remaining": "50",
+        "X-RateLimit-Reset": "1030",
+        "X-RateLimit-Resource": "tokens",
+        "Retry-After": "8",
+    }
+    assert held_by_others(Purse("key", "key:k", 1), 5_000).headers == {"Retry-After": "1"}
+    assert RateLimited("x").headers == {}
+
+
+# At scale
+
+
+class StateGate:
+    """The rules themselves."""
+
+    def __init__(self, account: RateLimits, key: RateLimits) -> None:
+        ledger = Ledger(make_key(limits=key), limits=account)
+        self._state = ledger.state
+        self._eviction = ledger.eviction
+
+    def ask(self, ask: Ask, at: float) -> RateLimited | None:
+        self._state.begin(1, at, at + LEASE_S)
+        self._eviction.step(at)
+        try:
+            found = self._state.admit(ask, 1, ask.at)
+        except RateLimited as refused:
+            return refused
+        assert isinstance(found, Hold)
+        return None
+
+    def end(self, call: str, tokens: int | None) -> None:
+        end_hold(self._state, End(call, tokens))
+
+
+@pytest.mark.parametrize("arrivals", ARRIVALS, ids=lambda arrivals: arrivals.__name__)
+@pytest.mark.parametrize("limit", [3, 200])
+def test_no_window_of_a_million_arrivals_exceeds_a_limit_and_no_refusal_is_needless(
+    limit: int, arrivals: Arrivals, full: bool
+) -> None:
+    rng, limits = Random(limit), paired_limits(limit)
+    crowd = Crowd(StateGate(*limits), rng, *limits)
+    for at in islice(arrivals(limit, rng), 1_000_000 if full else 5_000):
+        crowd.come(at)
+    crowd.check()
+
+
+def test_a_caller_that_waits_as_told_is_always_admitted(full: bool) -> None:
+    rng, at, refusals, limits = Random(1), FIRST, 0, paired_limits(60)
+    crowd = Crowd(StateGate(*limits), rng, *limits)
+    while refusals < (10_000 if full else 1_000):
+        asked = rng.choice((0, 100, 2_000, 70_000)), Caller("acme", key_id=rng.choice((None, "k")))
+        refused = crowd.ask(at, *asked)
+        if refused is not None:
+            refusals += 1
+            at += told(refused)
+            assert crowd.ask(at, *asked) is None
+        at += rng.random() / 3
