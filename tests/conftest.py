@@ -47,7 +47,7 @@ REAL_TIME = (
     "engine/test_agent_chaos.py engine/test_chaos_tcp.py "
     "backends/test_webhook_kill.py server/test_webhook_workers.py engine/test_router_processes.py "
     "engine/test_worker.py server/test_agent_workers.py server/test_protocol.py "
-    "server/test_serve.py server/test_workers.py test_revocation.py test_database_servers.py "
+    "server/test_serve.py server/test_shared_store.py test_revocation.py test_database_servers.py "
     "backends/test_redis*.py engine/test_shared_*.py engine/test_cache_redis.py"
 ).split()
 """Tests that measure real time or start many processes. One worker runs them, so that no two run at once."""
