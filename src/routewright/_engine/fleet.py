@@ -163,7 +163,7 @@ class Fleet:
     def models(self) -> list[Model]:
         """Every model of the catalogue with its present status. Walks over the whole pool."""
         board = self._settled()
-        eligible = board.boards.eligible(Kind(0, self.today(), (), named=True)).passed
+        eligible = board.boards.eligible(Kind(0, self.today(), (), is_named=True)).passed
         keyless = [row for row, provider in enumerate(self.server) if options_of(provider, BaseProvider).refused_keys]
         stability, degraded, models = board.forecast.stability, {*board.forecast.open, *keyless}, list[Model]()
         for row, model in enumerate(board.pool.models):

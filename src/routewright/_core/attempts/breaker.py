@@ -85,13 +85,13 @@ class Circuit:
         if self.state is State.CLOSED:
             self._in_a_row += 1
             self._calls.add(int(now), bad=1)
-            calls, many = self._calls, self._in_a_row >= self._limits.open_after
-            share = calls.total >= WINDOW_LEAST and calls.bad >= WINDOW_SHARE * calls.total
-            trips = at_once or many or share
-            if not trips and not (alone and retry_at > now):
+            calls = self._calls
+            is_bad_share = calls.total >= WINDOW_LEAST and calls.bad >= WINDOW_SHARE * calls.total
+            is_tripped = at_once or is_bad_share or self._in_a_row >= self._limits.open_after
+            if not is_tripped and not (alone and retry_at > now):
                 return False
             self._retry_at = retry_at
-            self._open(now, self._open_s if trips else 0.0)
+            self._open(now, self._open_s if is_tripped else 0.0)
             return True
         self._retry_at = max(self._retry_at, retry_at)
         if self.state is State.HALF_OPEN and probe:
@@ -99,9 +99,9 @@ class Circuit:
             # counted from the probe's start, so that a hanging probe does not add its own time
             self._open(self._probed_at, self._open_s)
             return True
-        later = retry_at > self.due
+        is_later = retry_at > self.due
         self.due = max(self.due, retry_at)
-        return later
+        return is_later
 
     def open_for(self, now: float, seconds: float) -> bool:
         """Open because another process did, for this long. Then this process probes by itself."""
@@ -158,11 +158,11 @@ class Circuits:
 
     def record_success(self, row: int, now: float, *, probe: bool, count: int = 1) -> bool:
         """Record one or more answers of a model; True if a circuit changed, which only a probe can do."""
-        moved = self._models[row].record_success(now, probe=probe, count=count)
+        has_changed = self._models[row].record_success(now, probe=probe, count=count)
         credential = self._credentials.get(self._providers[row])
         if credential is not None:
-            moved |= credential.record_success(now, probe=probe, count=count)
-        return self._retrip(moved)
+            has_changed |= credential.record_success(now, probe=probe, count=count)
+        return self._retrip(has_changed)
 
     def record_fault(
         self,
@@ -177,14 +177,14 @@ class Circuits:
         """Record a fault of a model, or of its ``credential``; True if a circuit changed."""
         if credential:
             other = self._models.get(row)
-            refused = self._credentials[self._providers[row]]
-            moved = refused.record_fault(now, probe=probe, retry_after=retry_after, at_once=True)
+            circuit = self._credentials[self._providers[row]]
+            has_changed = circuit.record_fault(now, probe=probe, retry_after=retry_after, at_once=True)
         else:
             other = self._credentials.get(self._providers[row])
-            moved = self._models[row].record_fault(now, probe=probe, retry_after=retry_after, alone=alone)
+            has_changed = self._models[row].record_fault(now, probe=probe, retry_after=retry_after, alone=alone)
         if probe and other is not None and other.abandon_probe(now):  # the probe says nothing about it
-            moved = True
-        return self._retrip(moved)
+            has_changed = True
+        return self._retrip(has_changed)
 
     def open_for(self, row: int, now: float, seconds: float) -> bool:
         """Open a model's circuit because another process did; True if it changed."""
@@ -192,22 +192,22 @@ class Circuits:
 
     def abandon_probe(self, row: int, now: float) -> bool:
         """Record that a probe was abandoned; True if a circuit changed."""
-        moved = [circuit.abandon_probe(now) for circuit in self._of(row)]
-        return self._retrip(any(moved))
+        changes = [circuit.abandon_probe(now) for circuit in self._of(row)]
+        return self._retrip(any(changes))
 
     def find_refusing(self, now: float) -> dict[int, float]:
         """Rows whose circuits refuse calls, with the time until when."""
         return {row: self.due(row) for row in sorted(self.tripped) if any(c.is_refusing(now) for c in self._of(row))}
 
     def _of(self, row: int) -> list[Circuit]:
-        both = self._models.get(row), self._credentials.get(self._providers[row])
-        return [circuit for circuit in both if circuit is not None]
+        circuits = self._models.get(row), self._credentials.get(self._providers[row])
+        return [circuit for circuit in circuits if circuit is not None]
 
-    def _retrip(self, moved: bool) -> bool:
-        if moved:
+    def _retrip(self, has_changed: bool) -> bool:
+        if has_changed:
             self.tripped = frozenset(
                 row
                 for row in range(len(self._providers))
                 if any(circuit.state is not State.CLOSED for circuit in self._of(row))
             )
-        return moved
+        return has_changed

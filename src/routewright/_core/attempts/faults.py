@@ -266,7 +266,8 @@ def _patterns(signs: Iterable[Sign]) -> tuple[tuple[re.Pattern[str], FaultKind],
     return tuple((re.compile(sign.what, flags), sign.kind) for sign in signs if sign.place == "text")
 
 
-_TEXTS, _FIRST_TEXTS = _patterns(SIGNS), _patterns(_FIRST)
+_TEXTS = _patterns(SIGNS)
+_FIRST_TEXTS = _patterns(_FIRST)
 
 
 def ending_of(word: str) -> FinishReason | FaultKind | None:
@@ -281,13 +282,14 @@ def hint_of(error: BaseException) -> str:
 
 def place_of(error: BaseException) -> str:
     """The type and place of an exception, without its message, which may contain a prompt or key."""
-    name, place = type(error).__name__, error.__traceback__
-    if place is None:
+    name = type(error).__name__
+    traceback = error.__traceback__
+    if traceback is None:
         return name
-    while place.tb_next is not None:
-        place = place.tb_next
-    file = re.split(r"[/\\]", place.tb_frame.f_code.co_filename)[-1]
-    return f"{name} in {file}, line {place.tb_lineno}"
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    file = re.split(r"[/\\]", traceback.tb_frame.f_code.co_filename)[-1]
+    return f"{name} in {file}, line {traceback.tb_lineno}"
 
 
 def is_known(code: str) -> bool:
@@ -303,10 +305,7 @@ def kind_of_status(status: int, code: str, text: str) -> FaultKind:
         return FaultKind.SERVER
     if status < 400:
         return FaultKind.MALFORMED
-    kind = _kind_of_text(text, _FIRST_TEXTS) or _BY["status"].get(str(status))
-    if kind is not None:
-        return kind
-    kind = kind_of_words(code, text)
+    kind = _kind_of_text(text, _FIRST_TEXTS) or _BY["status"].get(str(status)) or kind_of_words(code, text)
     if kind is None and status == 404 and "model" in text.lower():
         return FaultKind.MODEL_NOT_FOUND
     return kind or _BY["status at last"].get(str(status), FaultKind.REQUEST)

@@ -116,8 +116,9 @@ class Attempts(Struct, eq=False):
             self.end = End.TIMED_OUT
             return None
         if self.pause_s:
-            pause_s, self.pause_s = self.pause_s, 0.0
-            return Wait(pause_s)
+            wait = Wait(self.pause_s)
+            self.pause_s = 0.0
+            return wait
         refused_places: list[int] = []
         attempt = self._reach(now, refused_places)
         if attempt is None and self.chain.force(refused_places, self.traffic):
@@ -130,12 +131,13 @@ class Attempts(Struct, eq=False):
     def record_success(self, attempt: Attempt) -> None:
         """Record a complete answer. The attempt's usage is set."""
         self.running.remove(attempt)
-        room, usage = self.room, attempt.usage
+        room = self.room
+        usage = attempt.usage
         if room is not None and usage is not None:
-            nanos, tokens, spent = attempt.cost_nanos, usage.input + usage.output, self.spent
-            self.spent = Amount(spent.nanos + nanos, spent.tokens + tokens)
+            tokens = usage.input + usage.output
+            self.spent = Amount(self.spent.nanos + attempt.cost_nanos, self.spent.tokens + tokens)
             self.room = Room(
-                None if room.nanos is None else room.nanos - nanos,
+                None if room.nanos is None else room.nanos - attempt.cost_nanos,
                 None if room.tokens is None else room.tokens - tokens,
             )
         if self.end is None:  # else the other attempt was faster
@@ -145,9 +147,9 @@ class Attempts(Struct, eq=False):
         """Record a fault, before the attempt's usage is estimated. ``touched``: the provider had begun to answer, so it
         may bill. ``jitter`` in [0, 1) spreads the retries of many callers."""
         self.running.remove(attempt)
-        kind = fault.kind
-        attempt.fault, rule = kind, FAULTS[kind]
-        if kind is FaultKind.REFUSED and self.rules.on_refusal_fall_back:
+        attempt.fault = fault.kind
+        rule = FAULTS[fault.kind]
+        if fault.kind is FaultKind.REFUSED and self.rules.on_refusal_fall_back:
             rule = _REFUSED_ELSEWHERE
         self._pay(attempt, broke_off=not attempt.counted and (touched or rule.billed))
         if self.end is not None:  # the other attempt ended the request
@@ -185,7 +187,8 @@ class Attempts(Struct, eq=False):
 
     def hedge(self, now: float) -> Attempt | None:
         """Start an attempt at the next model beside a silent one, if the budget and the retry budget allow it."""
-        present, room = self.running[0], self.room
+        present = self.running[0]
+        room = self.room
         if room is not None:
             self.room = room.without(self._worst(present))
         self._move_on()
@@ -221,8 +224,8 @@ class Attempts(Struct, eq=False):
     def cover(self, nanos: int) -> None:
         """Limit the total cost of all attempts to ``nanos``, or to the call's budget if that is smaller."""
         budget = self.budget or Room(None, None)
-        most = nanos if budget.nanos is None else min(nanos, budget.nanos)
-        self.room = Room(most - self.spent.nanos, (self.room or budget).tokens)
+        limit = nanos if budget.nanos is None else min(nanos, budget.nanos)
+        self.room = Room(limit - self.spent.nanos, (self.room or budget).tokens)
 
     @property
     def _failure(self) -> End:
@@ -232,14 +235,15 @@ class Attempts(Struct, eq=False):
 
     def _too_late(self, now: float) -> bool:
         """True if there are models left, but too little time for another attempt."""
-        limits, timeout_s = self.rules.limits, self.timeout_s
-        return self.chain.leg is not None and is_too_late(now, self.deadline, timeout_s, limits)
+        return self.chain.leg is not None and is_too_late(now, self.deadline, self.timeout_s, self.rules.limits)
 
     def _reach(self, now: float, refused_places: list[int]) -> Attempt | None:
         """Start an attempt at the first model, from the current place on, that is affordable and may be called. Adds
         places with open circuits to ``refused_places``."""
-        chain, tripped = self.chain, self.traffic.circuits.tripped
-        legs, cap = chain.legs, self.plan.decision_input.max_output_tokens
+        chain = self.chain
+        legs = chain.legs
+        tripped = self.traffic.circuits.tripped
+        cap = self.plan.decision_input.max_output_tokens
         while (place := chain.place) < len(legs):
             if self.room is not None:
                 try:
@@ -266,8 +270,10 @@ class Attempts(Struct, eq=False):
 
     def _begin(self, now: float, cap: int | None, *, probe: bool = False) -> Attempt:
         """Start an attempt at the current model, with its time limits."""
-        chain, deadline = self.chain, self.deadline
-        place, leg = chain.place, chain.legs[chain.place]
+        chain = self.chain
+        deadline = self.deadline
+        place = chain.place
+        leg = chain.legs[place]
         self._number = number = self._number + 1
         self._retries.count += 1
         is_whole = self.whole or self.traffic.is_whole[leg.row]
@@ -281,7 +287,9 @@ class Attempts(Struct, eq=False):
         self.latest = latest
         attempt = Attempt(number, leg, cap, patience_s, wake_at, now)
         if number > 1:
-            attempt.place, attempt.after, attempt.repair = place, self._last, self._repair
+            attempt.place = place
+            attempt.after = self._last
+            attempt.repair = self._repair
         if self.budget is not None and cap is not None:
             attempt.budget_capped = cap < (self.plan.decision_input.max_output_tokens or leg.max_output)
         if probe:
@@ -296,11 +304,11 @@ class Attempts(Struct, eq=False):
 
     def _may_retry(self, fault: Fault, now: float, jitter: float) -> bool:
         """Set the pause before a retry of the same model. False if the next model should be tried instead."""
-        own = self.rules.retries
-        most = None if own is None else own[self.chain.legs[self.chain.place].row]
-        if most is None:
-            most = self.plan.decision_input.max_retries
-        pause_s = self._retries.pause_s(self.rules.limits, most, fault.retry_after, jitter)
+        by_row = self.rules.retries
+        retries = None if by_row is None else by_row[self.chain.legs[self.chain.place].row]
+        if retries is None:
+            retries = self.plan.decision_input.max_retries
+        pause_s = self._retries.pause_s(self.rules.limits, retries, fault.retry_after, jitter)
         if pause_s is None or self._too_late(now + pause_s) or not self.traffic.spares(now):
             return False
         self.pause_s = pause_s
@@ -310,25 +318,27 @@ class Attempts(Struct, eq=False):
         """Step to the next model."""
         last = self._last
         is_overflow = last is not None and last.fault is FaultKind.CONTEXT_OVERFLOW
-        self._repair, self._retries = None, Retries()
+        self._repair = None
+        self._retries = Retries()
         self.chain.move_on(self.bounds if is_overflow else None)
 
     def _go_on_with(self, running: Attempt) -> None:
         """Return to the place of the attempt that runs on alone."""
-        self.chain.place, self._repair = running.place, running.repair
+        self.chain.place = running.place
+        self._repair = running.repair
         self._retries = Retries(1)
 
     def _pay(self, attempt: Attempt, *, broke_off: bool) -> None:
         """Deduct an attempt's usage from the room; if it broke off, the most it can have used."""
         if self.room is None:
             return
-        usage, nanos, tokens = attempt.usage, 0, 0
+        usage = attempt.usage
+        amount = Amount()
         if usage is not None:
-            nanos, tokens = usage_nanos(attempt.prices, usage), usage.input + usage.output
+            amount = Amount(usage_nanos(attempt.prices, usage), usage.input + usage.output)
         if broke_off:
             worst = self._worst(attempt)
-            nanos, tokens = max(nanos, worst.nanos), max(tokens, worst.tokens)
-        amount = Amount(nanos, tokens)
+            amount = Amount(max(amount.nanos, worst.nanos), max(amount.tokens, worst.tokens))
         self.room = self.room.without(amount)
         self.spent = self.spent.plus(amount)
 
@@ -336,7 +346,8 @@ class Attempts(Struct, eq=False):
         """The most nano-dollars and tokens an attempt can have used."""
         leg = attempt.leg
         prices = leg.prices_held if leg.is_dialled else attempt.prices
-        high, cap = leg.length(self._shown(attempt.repair))[1], attempt.cap or leg.max_output
+        high = leg.length(self._shown(attempt.repair))[1]
+        cap = attempt.cap or leg.max_output
         return Amount(call_nanos(dearest_at(prices, high), high, cap) if prices else 0, high + cap)
 
     def _shown(self, repair: TokenBounds | None) -> TokenBounds:

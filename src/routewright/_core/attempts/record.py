@@ -103,7 +103,8 @@ class _Rare(Rare):
     thought_characters = 0
     usage_estimated = False
     unsure: tuple[int, ...] | None = None
-    """Input of ``cost_range_nanos`` if the provider did not report final usage."""
+    """If the provider did not report final usage: the output tokens it reported, the bytes of the answer and the tokens
+    of its tool calls' names. Empty if the answer never arrived."""
     unslept_ms = 0.0
     """In the sandbox: the model's usual latency."""
     screen: CheckedAnswer | None = None
@@ -262,10 +263,11 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         ``bounds`` are the prompt's."""
         usage = self.usage
         if usage is None or self.finish_reason is None or self.counted_at != self.characters:
-            output, names = "".join(self.text), 0
+            output = "".join(self.text)
+            name_tokens = 0
             if self.pieces is not None:
                 output += "".join("".join(call.arguments) for call in self.pieces.values())
-                names = sum(TOOL_CALL_TOKENS + text_range(call.name)[1] for call in self.pieces.values())
+                name_tokens = sum(TOOL_CALL_TOKENS + text_range(call.name)[1] for call in self.pieces.values())
             data = output.encode("utf-8", "surrogatepass")
             output_tokens = estimate(len(output), data)
             if self.cap is not None:
@@ -275,7 +277,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
                 if bounds.counted or bounds.images:
                     input_tokens = min(bounds.best, self.leg.length(bounds)[1])
                 usage = Usage(input_tokens + (0 if self.repair is None else self.repair.estimate), -1)
-            self.unsure = usage.output, len(data), names
+            self.unsure = usage.output, len(data), name_tokens
             if output_tokens > usage.output:
                 self.usage_estimated = True
                 usage = replace(usage, output=output_tokens)
@@ -291,22 +293,24 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
     def cost_range_nanos(self, bounds: TokenBounds) -> tuple[int, int] | None:
         """Lowest and highest possible cost without final usage, from the bounds of the prompt and the received output.
         A broken-off answer, or hidden reasoning, may have continued at the vendor."""
-        unsure, usage, leg, prices = self.unsure, self.usage, self.leg, self.prices_of_day
-        prices = leg.prices if prices is None else prices
+        unsure = self.unsure
+        usage = self.usage
+        leg = self.leg
+        prices = leg.prices if self.prices_of_day is None else self.prices_of_day
         if unsure is None or not prices:
             return None
-        low, high, _ = leg.length(bounds)
+        low, high = leg.length(bounds)[:2]
         if self.repair is not None:
-            low, high = low + self.repair.low, high + self.repair.high
-        most = self.cap or leg.max_output
+            low += self.repair.low
+            high += self.repair.high
+        maximum = self.cap or leg.max_output
         if not unsure or usage is None:
-            return range_nanos(prices, (0, high), (0, most))
-        reported_output, size, names = unsure
+            return range_nanos(prices, (0, high), (0, maximum))
         if self.finish_reason is not None and not leg.reasoning:
-            most = min(size + names + MESSAGE_TOKENS, most)
+            maximum = min(unsure[1] + unsure[2] + MESSAGE_TOKENS, maximum)
+        least = min(max(-(-unsure[1] // LONGEST_TOKEN), unsure[0]), usage.output)
         inputs = min(low, usage.input), max(high, usage.input)
-        outputs = min(max(-(-size // LONGEST_TOKEN), reported_output), usage.output), max(most, usage.output)
-        return range_nanos(prices, inputs, outputs)
+        return range_nanos(prices, inputs, (least, max(maximum, usage.output)))
 
     def _think(self, thought: Thought) -> None:
         """Add reasoning. It has the same limit as the answer."""

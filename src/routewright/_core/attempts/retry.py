@@ -39,9 +39,9 @@ class WindowedCount:
         """Drop events before the window that ends with ``step``."""
         steps = self._steps
         while steps and steps[0][0] <= step - self._length:
-            _, total, bad = steps.popleft()
-            self.total -= total
-            self.bad -= bad
+            oldest = steps.popleft()
+            self.total -= oldest[1]
+            self.bad -= oldest[2]
 
 
 class RetryBudget:
@@ -77,10 +77,10 @@ class Retries(Struct):
     longest_s: float = 0.0
     """The longest next pause; 0 before the first."""
 
-    def pause_s(self, limits: ExecutionLimits, most: int, retry_after: float | None, jitter: float) -> float | None:
-        """The pause before one more try; None if there may be none. ``most``: retries allowed. ``retry_after``: what
-        the provider asks for. ``jitter`` in [0, 1) spreads the retries of many callers."""
-        if self.count > most or (retry_after or 0.0) > limits.retry_after_s:
+    def pause_s(self, limits: ExecutionLimits, retries: int, retry_after: float | None, jitter: float) -> float | None:
+        """The pause before one more try; None if there may be none. ``retry_after``: what the
+        provider asks for. ``jitter`` in [0, 1) spreads the retries of many callers."""
+        if self.count > retries or (retry_after or 0.0) > limits.retry_after_s:
             return None
         longest_s = self.longest_s or PAUSE_FACTOR * limits.backoff_s
         pause_s = limits.backoff_s + jitter * (longest_s - limits.backoff_s)

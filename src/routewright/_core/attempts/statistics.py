@@ -29,10 +29,11 @@ def quantile(weights: Mapping[int, float], share: float, more: float | None = No
     if more is not None:
         bucket = ceil(log(more) * BUCKETS) if more > 1.0 else 0
         weights = {**weights, bucket: weights.get(bucket, 0.0) + weight}
-    left, bucket = share * sum(weights.values()), 0
+    rest = share * sum(weights.values())
+    bucket = 0
     for bucket in sorted(weights):
-        left -= weights[bucket]
-        if left <= 0:
+        rest -= weights[bucket]
+        if rest <= 0:
             break
     return 2 * _RATIO**bucket / (1 + _RATIO) if bucket else 1.0
 
@@ -58,20 +59,19 @@ def plus(one: Learned, other: Learned) -> Learned:
     mine, its = (0.5 ** ((at - learned.at) / HALF_LIFE_S) for learned in (one, other))
     sums = {name: getattr(one, name) * mine + getattr(other, name) * its for name in SUMS}
     histograms: list[dict[int, float]] = []
-    for left, right in ((one.first, other.first), (one.whole, other.whole)):
-        both = {bucket: weight * mine for bucket, weight in left.items()}
-        for bucket, weight in right.items():
-            both[bucket] = both.get(bucket, 0.0) + weight * its
-        histograms.append({bucket: weight for bucket, weight in both.items() if weight > 1e-6})
-    first, whole = histograms
-    return Learned(at, first=first, whole=whole, **sums)
+    for weights, more in ((one.first, other.first), (one.whole, other.whole)):
+        total = {bucket: weight * mine for bucket, weight in weights.items()}
+        for bucket, weight in more.items():
+            total[bucket] = total.get(bucket, 0.0) + weight * its
+        histograms.append({bucket: weight for bucket, weight in total.items() if weight > 1e-6})
+    return Learned(at, first=histograms[0], whole=histograms[1], **sums)
 
 
 def added(model: str, row: LearnedModel | None, more: Learned) -> LearnedModel:
     """A model's stored row after adding observations. Late ones count in the row's current epoch."""
-    epoch, nothing = epoch_at(more.at), Learned(more.at)
+    epoch = epoch_at(more.at)
     if row is None:
-        return LearnedModel(model, epoch, nothing, more)
+        return LearnedModel(model, epoch, Learned(more.at), more)
     if epoch > row.epoch:
         return LearnedModel(model, epoch, known_in(row, epoch), more)
     return LearnedModel(model, row.epoch, row.settled, plus(row.pending, more))
@@ -85,6 +85,7 @@ def known_in(row: LearnedModel, epoch: int) -> Learned:
 WORK_HALF_LIFE_S = 3_600.0  # workloads change more slowly than the models' speed
 MOST_WORKLOADS = 2_048  # the least recently used is dropped
 MOST_RATIO = 32.0  # larger ratios of observed to expected count as this
+_LEAST_RATIO = 1 / MOST_RATIO
 LEAVES_AT = 0.7  # steps from the published value at which a new one is published: each needs its own plans
 _MOST_HALF_LIVES = 512  # after this many, sums are rescaled
 _FADED = 1e-300  # a smaller weight counts as none
@@ -141,28 +142,29 @@ class _Split:
 
     def learn(self, part: _Part, model: str, count: int, total: float, weight: float) -> None:
         """Learn from observations of one model in one workload. ``total``: the sum of their ratios."""
-        models, sums = self.sums, part.sums.setdefault(model, [0.0, 0.0, 0.0, 0.0])
-        models.setdefault(model, [0.0, 0.0])
+        sums = part.sums.setdefault(model, [0.0, 0.0, 0.0, 0.0])
+        self.sums.setdefault(model, [0.0, 0.0])
         sums[0] += count * weight
         sums[1] += total * weight
-        live_sums = [(models[name], part_sums) for name, part_sums in part.sums.items() if part_sums[0] > _FADED]
         ratios = [
-            (model_sums, part_sums, part_sums[0], log2(part_sums[1] / part_sums[0]))
-            for model_sums, part_sums in live_sums
+            (self.sums[name], part_sums, part_sums[0], log2(part_sums[1] / part_sums[0]))
+            for name, part_sums in part.sums.items()
+            if part_sums[0] > _FADED
         ]
-        weighed, octaves, prior = self._of_workload * weight, 0.0, self._of_model * weight
-        for model_sums, _, weight, ratio in ratios:
-            weighed += weight
-            octaves += weight * (ratio - model_sums[1] / (model_sums[0] + prior))
-        part.octaves = octaves / weighed
-        for model_sums, part_sums, weight, ratio in ratios:
-            rest = weight * (ratio - part.octaves)
-            model_sums[0] += weight - part_sums[2]
+        total_weight = self._of_workload * weight
+        octaves = 0.0
+        for model_sums, _, ratio_weight, ratio in ratios:
+            total_weight += ratio_weight
+            octaves += ratio_weight * (ratio - model_sums[1] / (model_sums[0] + self._of_model * weight))
+        part.octaves = octaves / total_weight
+        for model_sums, part_sums, ratio_weight, ratio in ratios:
+            rest = ratio_weight * (ratio - part.octaves)
+            model_sums[0] += ratio_weight - part_sums[2]
             model_sums[1] += rest - part_sums[3]
-            part_sums[2:] = weight, rest
-        at = part.octaves * SIZE_STEPS
-        if abs(at - part.step) > LEAVES_AT:
-            part.step = max(-MOST_STEPS, min(MOST_STEPS, round(at)))
+            part_sums[2:] = ratio_weight, rest
+        steps = part.octaves * SIZE_STEPS
+        if abs(steps - part.step) > LEAVES_AT:
+            part.step = max(-MOST_STEPS, min(MOST_STEPS, round(steps)))
 
 
 class Workloads:
@@ -186,7 +188,9 @@ class Workloads:
             self._origin = now
         half_lives = (now - self._origin) / WORK_HALF_LIFE_S
         if half_lives > _MOST_HALF_LIVES:  # rescale the sums
-            factor, self._origin, half_lives = 2.0**-half_lives, now, 0.0
+            factor = 2.0**-half_lives
+            half_lives = 0.0
+            self._origin = now
             holders: list[_Split | _Part] = [*self._splits, *(part for both in self._parts.values() for part in both)]
             for row_sums in [sums for holder in holders for sums in holder.sums.values()]:
                 row_sums[:] = [number * factor for number in row_sums]
@@ -194,22 +198,22 @@ class Workloads:
         length, time = parts = self._parts.pop(workload, None) or (_Part(), _Part())
         self._parts[workload] = parts  # moved to the end: least recently used first
         if len(self._parts) > MOST_WORKLOADS:
-            first = next(iter(self._parts))
-            del self._parts[first]
-            self.steps.pop(first, None)
-        model, output, ttft_ms, us = pool.ids[row], pool.output[row], pool.ttft_ms[row], pool.us_per_token[row]
-        count, tokens, ratios, times, least = 0, 0, 0.0, 0.0, 1 / MOST_RATIO
+            oldest = next(iter(self._parts))
+            del self._parts[oldest]
+            self.steps.pop(oldest, None)
+        count = tokens = 0
+        ratios = times = 0.0
         for answer in answers:
             usage = answer.usage
             if answer.is_usual:
                 count += 1
                 tokens += usage.output
-                ratios += min(max(usage.output / output, least), MOST_RATIO)
-            ms = ttft_ms + us * (usage.output - usage.reasoning) / 1000 + least
-            times += min(max(answer.whole_s * 1000 / ms, least), MOST_RATIO)
+                ratios += min(max(usage.output / pool.output[row], _LEAST_RATIO), MOST_RATIO)
+            ms = pool.ttft_ms[row] + pool.us_per_token[row] * (usage.output - usage.reasoning) / 1000 + _LEAST_RATIO
+            times += min(max(answer.whole_s * 1000 / ms, _LEAST_RATIO), MOST_RATIO)
         if count:
-            self._splits[0].learn(length, model, count, ratios, weight)
-        self._splits[1].learn(time, model, len(answers), times, weight)
+            self._splits[0].learn(length, pool.ids[row], count, ratios, weight)
+        self._splits[1].learn(time, pool.ids[row], len(answers), times, weight)
         if (length.step, time.step) != (0, 0):
             self.steps[workload] = length.step, time.step
         else:

@@ -61,9 +61,10 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, object]]) -> tup
                 raise ValidationFailed.at(f"models[{quoted(model_id)}]", f"{shown(key)} is not a field", hint)
         known = models.get(model_id)
         if known is None:
-            head, _, tail = model_id.partition("/")
-            names = {"provider": head, "provider_model_id": tail, "display_name": tail}
-            like, lent = row.get("like"), dict[str, Any]()
+            provider, name = model_id.split("/", 1)
+            names = {"provider": provider, "provider_model_id": name, "display_name": name}
+            like = row.get("like")
+            lent: dict[str, Any] = {}
             if like is not None:
                 if not isinstance(like, str) or like not in models:
                     hint = did_you_mean(like, models) or "use the id of a model in the catalogue"
@@ -278,13 +279,15 @@ def deprecations(models: Sequence[Model], today: date, within_days: int | None =
 
 
 def _distance(model: Model, other: Model) -> float:
-    (quality, octave), (other_quality, other_octave) = _place(model), _place(other)
+    quality, octave = _figures(model)
+    other_quality, other_octave = _figures(other)
     return abs(quality - other_quality) + PER_OCTAVE * abs(octave - other_octave)
 
 
-def _place(model: Model) -> tuple[float, float]:
+def _figures(model: Model) -> tuple[float, float]:
     """Quality, and the log2 of the price of a mix of three input tokens to one output token."""
-    quality, price = DEFAULT_QUALITY if model.quality is None else model.quality, model.pricing_per_1m
+    quality = DEFAULT_QUALITY if model.quality is None else model.quality
+    price = model.pricing_per_1m
     return quality, 0.0 if price is None else log2(max(_FREE, 0.75 * price.input_usd + 0.25 * price.output_usd))
 
 
@@ -296,12 +299,13 @@ _SIGNS = re.compile(r"[^a-z0-9]+")
 
 def model_called(name: str, models: Iterable[Model], provider: str) -> str | None:
     """The id of the provider's model with a name of its own; None if none or several match."""
-    sought = name.removeprefix(_PREFIX)
-    plain, bare = undated(sought), _bare(sought)
+    name = name.removeprefix(_PREFIX)
+    plain = undated(name)
+    bare = _bare(name)
     matchers: tuple[Callable[[Model], bool], ...] = (
-        lambda model: sought in (model.id, model.provider_model_id, f"{model.provider}/{model.provider_model_id}"),
+        lambda model: name in (model.id, model.provider_model_id, f"{model.provider}/{model.provider_model_id}"),
         # the names differ only by a date that one of them lacks
-        lambda model: plain == undated(model.provider_model_id) and plain in (sought, model.provider_model_id),
+        lambda model: plain == undated(model.provider_model_id) and plain in (name, model.provider_model_id),
         # the display name, ignoring case and punctuation
         lambda model: bare != "" and bare in (_bare(model.display_name), _bare(model.provider_model_id)),
     )

@@ -218,6 +218,17 @@ def with_updates(content: Mapping[str, Any], updates: Iterable[Update], as_of: s
     return {**content, "models": [*entries.values()], "prices": prices}
 
 
+class _RowPrices(NamedTuple):
+    """Dollars per million tokens, as far as a row has them."""
+
+    fresh: float | None
+    output: float | None
+    cached: float | None
+    """Input read from the vendor's cache."""
+    written: float | None
+    """Input written to it."""
+
+
 class _Row(NamedTuple):
     """An object in a list. Reads its fields, and refuses values that make no sense."""
 
@@ -270,23 +281,25 @@ class _Row(NamedTuple):
             _refuse(joined(self.place, key), f"must be {_TOKENS}", value)
         return int(value)
 
-    def prices(self, keys: tuple[str, ...]) -> list[float | None]:
-        """Prices of fresh input, output, input read from the cache, and input written to it."""
-        fresh, output, cached, written = (self.usd(key) for key in keys)
+    def prices(self, keys: tuple[str, ...]) -> _RowPrices:
+        """The prices under these keys."""
+        prices = _RowPrices(*map(self.usd, keys))
         # Lists write 0 where a cache write is not charged apart; its tokens are still billed as input.
-        return [fresh, output, cached, written if written or not fresh else None]
+        return prices if prices.written or not prices.fresh else prices._replace(written=None)
 
     def tier(self, above: int, keys: tuple[str, ...], base: Pricing) -> PriceTier:
         """Prices above a size; missing ones are as for shorter inputs."""
-        fresh, output, cached, written = self.prices(keys)
-        fresh, output = base.input_usd if fresh is None else fresh, base.output_usd if output is None else output
-        return PriceTier(above, fresh, output, cached, written)
+        prices = self.prices(keys)
+        fresh = base.input_usd if prices.fresh is None else prices.fresh
+        output = base.output_usd if prices.output is None else prices.output
+        return PriceTier(above, fresh, output, prices.cached, prices.written)
 
 
 def _litellm(row: _Row, key: str) -> Listed | None:
-    mode, source, ends = (row.fields.get(name) for name in ("mode", "litellm_provider", "deprecation_date"))
-    if key == "sample_spec" or mode not in ("chat", "responses"):
+    if key == "sample_spec" or row.fields.get("mode") not in ("chat", "responses"):
         return None
+    source = row.fields.get("litellm_provider")
+    ends = row.fields.get("deprecation_date")
     if not isinstance(source, str) or not source:
         _refuse(joined(row.place, "litellm_provider"), "must be a name", source)
     if ends not in (None, "") and not (isinstance(ends, str) and is_date(ends)):
@@ -295,9 +308,10 @@ def _litellm(row: _Row, key: str) -> Listed | None:
     if pricing is None:
         return None
     provider = PROVIDERS.get(source, source)
-    head, slash, tail = key.partition("/")
+    prefix = key.split("/", 1)[0]  # perhaps the provider
+    name = key.removeprefix(f"{prefix}/") if PROVIDERS.get(prefix, prefix) == provider else key
     model = Model(
-        id=_model_id(row.place, f"{provider}/{tail if slash and PROVIDERS.get(head, head) == provider else key}"),
+        id=_model_id(row.place, f"{provider}/{name}"),
         context_window=row.tokens("max_input_tokens"), max_output_tokens=row.tokens("max_output_tokens"),
         modalities=_modalities(
             image=row.says("supports_vision"), tool=row.says("supports_function_calling"),
@@ -340,11 +354,13 @@ def _litellm_pricing(row: _Row) -> Pricing | None:
 def _models_dev(row: _Row, source: str, name: str) -> Listed | None:
     modalities = row.fields.get("modalities")
     modalities = modalities if isinstance(modalities, dict) else {"input": ["text"], "output": ["text"]}
-    takes, gives = _words(modalities.get("input")), _words(modalities.get("output"))
-    embeds = "embed" in f"{name} {row.fields.get('family', '')}".lower()
-    if embeds or "text" not in takes or "text" not in gives or row.fields.get("cost") is None:
+    takes = _words(modalities.get("input"))
+    is_chat = "text" in takes and "text" in _words(modalities.get("output"))
+    if "embed" in f"{name} {row.fields.get('family', '')}".lower() or not is_chat or row.fields.get("cost") is None:
         return None
-    limit, tools, cost = row.inner("limit", {}), row.fields.get("tool_call"), row.inner("cost")
+    limit = row.inner("limit", {})
+    tools = row.fields.get("tool_call")
+    cost = row.inner("cost")
     provider = PROVIDERS.get(source, source)
     price = _pricing(cost, _PER_MILLION, cost.usd("reasoning"))
     if price is None:
@@ -372,10 +388,11 @@ def _models_dev(row: _Row, source: str, name: str) -> Listed | None:
 
 
 def _pricing(row: _Row, keys: tuple[str, ...], reasoning: float | None) -> Pricing | None:
-    fresh, output, cached, written = row.prices(keys)
-    if fresh is None or output is None:  # not priced by the token
+    prices = row.prices(keys)
+    if prices.fresh is None or prices.output is None:  # not priced by the token
         return None
-    return Pricing(fresh, output, cached, written, reasoning_usd=None if reasoning == output else reasoning)
+    reasoning = None if reasoning == prices.output else reasoning
+    return Pricing(prices.fresh, prices.output, prices.cached, prices.written, reasoning_usd=reasoning)
 
 
 def _rising(place: str, tiers: list[PriceTier]) -> tuple[PriceTier, ...]:

@@ -47,18 +47,27 @@ def prices_of(listed: Pricing | None) -> Prices:
     """Turn list prices into prices per token."""
     if listed is None:
         return ()
-    full, output = price_picos(listed.input_usd), price_picos(listed.output_usd)
-    cached, written = _or(listed.cached_input_usd, full), _or(listed.cache_write_usd, full)
-    audio, hour = (
-        None if usd is None else price_picos(usd) for usd in (listed.audio_input_usd, listed.cache_write_hour_usd)
+    full = price_picos(listed.input_usd)
+    output = price_picos(listed.output_usd)
+    base = Price(
+        -1,
+        full,
+        output,
+        _or(listed.cached_input_usd, full),
+        _or(listed.cache_write_usd, full),
+        _or(listed.reasoning_usd, output),
+        None if listed.audio_input_usd is None else price_picos(listed.audio_input_usd),
+        None if listed.cache_write_hour_usd is None else price_picos(listed.cache_write_hour_usd),
     )
-    base = Price(-1, full, output, cached, written, _or(listed.reasoning_usd, output), audio, hour)
     tiers: list[Price] = []
     for tier in listed.tiers:  # prices missing from a tier scale with its listed ones
-        full, output = price_picos(tier.input_usd), price_picos(tier.output_usd)
-        price = _in_proportion(base, base, full, output)
-        cached, written = _or(tier.cached_input_usd, price.cached), _or(tier.cache_write_usd, price.written)
-        tiers.append(price._replace(above=tier.above_tokens, input=full, output=output, cached=cached, written=written))
+        picos = {"input": price_picos(tier.input_usd), "output": price_picos(tier.output_usd)}
+        price = _in_proportion(base, base, picos["input"], picos["output"])
+        picos |= {
+            "cached": _or(tier.cached_input_usd, price.cached),
+            "written": _or(tier.cache_write_usd, price.written),
+        }
+        tiers.append(price._replace(above=tier.above_tokens, **picos))
     return (*sorted(tiers, reverse=True), base)
 
 
@@ -66,7 +75,14 @@ def batch_prices_of(listed: Pricing | None) -> Prices:
     """Batch prices. Unlisted ones scale with the standard prices; empty if none is listed."""
     if listed is None or listed.batch_input_usd is None or listed.batch_output_usd is None:
         return ()
-    prices, full, output = prices_of(listed), price_picos(listed.batch_input_usd), price_picos(listed.batch_output_usd)
+    return _scaled_prices(listed, listed.batch_input_usd, listed.batch_output_usd)
+
+
+def _scaled_prices(listed: Pricing, input_usd: float, output_usd: float) -> Prices:
+    """The standard prices, scaled so that a short input and an output cost this much per million tokens."""
+    prices = prices_of(listed)
+    full = price_picos(input_usd)
+    output = price_picos(output_usd)
     return tuple([_in_proportion(price, prices[-1], full, output) for price in prices])
 
 
@@ -76,25 +92,18 @@ def tier_prices(provider: str, listed: Pricing | None, tier: str) -> Prices:
         return prices_of(listed)
     for service in listed.service_tiers:
         if service.tier == tier:
-            prices, full, output = prices_of(listed), price_picos(service.input_usd), price_picos(service.output_usd)
-            prices = tuple([_in_proportion(price, prices[-1], full, output) for price in prices])
-            base, known = prices[-1], (service.cached_input_usd, service.cache_write_usd)
-            cached, written = (None if usd is None else price_picos(usd) for usd in known)
-            return tuple(
-                price._replace(
-                    cached=price.cached if cached is None else _scaled(cached, price.input, base.input),
-                    written=price.written if written is None else _scaled(written, price.input, base.input),
-                )
-                for price in prices
-            )
+            prices = _scaled_prices(listed, service.input_usd, service.output_usd)
+            for field, usd in (("cached", service.cached_input_usd), ("written", service.cache_write_usd)):
+                if usd is not None:
+                    full = prices[-1].input
+                    picos = price_picos(usd)
+                    prices = tuple([price._replace(**{field: _scaled(picos, price.input, full)}) for price in prices])
+            return prices
     return batch_prices_of(listed) if tier == "flex" and provider in _FLEX_AS_BATCHES else ()
 
 
 def _in_proportion(price: Price, base: Price, full: int, output: int) -> Price:
     """The price scaled so that input at ``base`` costs ``full``, and output ``output``."""
-    scaled_picos = (
-        None if picos is None else _scaled(picos, full, base.input) for picos in (price.audio, price.written_hour)
-    )
     return Price(
         price.above,
         _scaled(price.input, full, base.input),
@@ -102,7 +111,8 @@ def _in_proportion(price: Price, base: Price, full: int, output: int) -> Price:
         _scaled(price.cached, full, base.input),
         _scaled(price.written, full, base.input),
         _scaled(price.reasoning, output, base.output),
-        *scaled_picos,
+        None if price.audio is None else _scaled(price.audio, full, base.input),
+        None if price.written_hour is None else _scaled(price.written_hour, full, base.input),
     )
 
 
@@ -192,16 +202,17 @@ def range_nanos(prices: Prices, inputs: tuple[int, int], outputs: tuple[int, int
         picos = inputs[0] * min(one.input, one.cached, one.written) + outputs[0] * min(one.output, one.reasoning)
         most = inputs[1] * max(one.input, one.cached, one.written) + outputs[1] * max(one.output, one.reasoning)
         return picos // PICOS_PER_NANO, -(-most // PICOS_PER_NANO)
-    low, high = cheapest_within(prices, *inputs), dearest_at(prices, inputs[1])
+    low = cheapest_within(prices, *inputs)
     least = (inputs[0] * low.input + outputs[0] * low.output) // PICOS_PER_NANO
-    return least, call_nanos(high, inputs[1], outputs[1])
+    return least, call_nanos(dearest_at(prices, inputs[1]), inputs[1], outputs[1])
 
 
 def adds_up(usage: Usage) -> bool:
     """True if no part of a usage is negative or exceeds the whole."""
-    fresh_input, answer = usage.input - usage.cached - usage.written - usage.audio, usage.output - usage.reasoning
-    briefly = usage.written - usage.written_hour
-    return min(usage.cached, usage.written_hour, briefly, usage.audio, usage.reasoning, fresh_input, answer) >= 0
+    fresh = usage.input - usage.cached - usage.written - usage.audio
+    brief = usage.written - usage.written_hour
+    answer = usage.output - usage.reasoning
+    return min(usage.cached, usage.written_hour, brief, usage.audio, usage.reasoning, fresh, answer) >= 0
 
 
 def affordable_output(price: Price, input_tokens: int, room_nanos: int) -> int:
@@ -224,7 +235,8 @@ class PromptCache(NamedTuple):
 
 
 HOUR_S = 3_600.0
-_AUTOMATIC, _CLAUDE = PromptCache(), PromptCache(by_marks=True)
+_AUTOMATIC = PromptCache()
+_CLAUDE = PromptCache(by_marks=True)
 _OPENAI = ((r"gpt-(5\.[6-9]|[6-9]|1\d)(?!\d)", PromptCache(1_800.0)), ("", _AUTOMATIC))
 _TABLE: dict[str, tuple[tuple[str, PromptCache | None], ...]] = {
     # developers.openai.com/api/docs/guides/prompt-caching: "5 to 10 minutes of inactivity", "the ttl defaults to 30m"

@@ -60,30 +60,29 @@ class Node(NamedTuple):
 def custom_pattern(rule: str, expression: str) -> Pattern:
     """Compile an expression. Raises ``ValueError`` with the reason if it is not taken."""
     try:
-        piece, after, anchor = _checked(expression)
-        pattern = Pattern(rule, piece, after, anchor=anchor)
+        pattern = _compile(rule, expression)
         _ = pattern.begun, pattern.expression  # they would be compiled at first use
     except RecursionError:
         raise ValueError("is too deeply nested; write it with fewer groups") from None
     return pattern
 
 
-def _checked(expression: str) -> tuple[Piece, str, str]:
-    """The piece, what is before it, and the class of its first character."""
+def _compile(rule: str, expression: str) -> Pattern:
     try:
         parsed = _parser.parse(expression)
     except (re.error, OverflowError) as error:
         raise ValueError(f"is no regular expression: {error}") from None
-    least, most = parsed.getwidth()
+    least, longest = parsed.getwidth()
     if parsed.state.flags & ~re.UNICODE.value:
         raise ValueError("has flags, such as (?i); write out what they mean, for example [Aa]")
     items = [*parsed]
-    after, ending = r"\b" if _is_boundary(items[:1]) else "", _is_boundary(items[1:][-1:])
+    after = r"\b" if _is_boundary(items[:1]) else ""
+    ending = _is_boundary(items[1:][-1:])
     items = items[len(after) // 2 : len(items) - ending]
     if least == 0:
         raise ValueError("matches an empty text; make a part of it required")
     node = _sequence(items, (r"\W",) if ending else (_END,), repeated=False)
-    if most > MOST_CHARS:
+    if longest > MOST_CHARS:
         raise ValueError(f"can match more than {MOST_CHARS} characters; bound its repeats, for example {{1,40}}")
     piece = node.piece
     if ending:
@@ -91,7 +90,7 @@ def _checked(expression: str) -> tuple[Piece, str, str]:
             raise ValueError(r"can have another character than a word's before its last \b; leave out that \b")
         piece = Piece(rf"{piece.whole}\b", run(piece, glance()).begun, piece.longest + 1)
     is_listed = not any(class_.startswith("^") for class_ in node.first)
-    return piece, after, "".join(node.first) if is_listed else r"\s\S"
+    return Pattern(rule, piece, after, anchor="".join(node.first) if is_listed else r"\s\S")
 
 
 def check_custom(path: str, custom: object, problems: Problems) -> None:
@@ -109,8 +108,9 @@ def check_custom(path: str, custom: object, problems: Problems) -> None:
         try:
             custom_pattern(name, expression)
         except ValueError as error:
-            problem, _, hint = str(error).partition("; ")
-            problems.append(Problem(joined(path, name), problem, hint or "see the documentation of Python's re"))
+            problem, *hints = str(error).split("; ", 1)
+            hint = hints[0] if hints else "see the documentation of Python's re"
+            problems.append(Problem(joined(path, name), problem, hint))
 
 
 def _is_boundary(items: list[_Item]) -> bool:
@@ -127,11 +127,12 @@ def _sequence(items: list[_Item], follow: tuple[str, ...], *, repeated: bool) ->
     if not nodes:
         raise ValueError("has an empty alternative or group; use ? after what may be missing")
     required = [place for place, node in enumerate(nodes) if not node.may_be_empty]
-    to_first, from_last = (required[0] + 1, required[-1]) if required else (len(nodes), 0)
+    starts = nodes[: required[0] + 1] if required else nodes
+    ends = nodes[required[-1] :] if required else nodes
     return Node(
         run(*[node.piece for node in nodes]),
-        tuple(chain.from_iterable(node.first for node in nodes[:to_first])),
-        tuple(chain.from_iterable(node.last for node in nodes[from_last:])),
+        tuple(chain.from_iterable(node.first for node in starts)),
+        tuple(chain.from_iterable(node.last for node in ends)),
         not required,
     )
 
@@ -142,18 +143,20 @@ def _node(kind: object, value: _Argument, *, follow: tuple[str, ...], repeated: 
             class_ = _class(str(kind), value)
             return Node(one(class_), (class_,), (class_,))
         case "SUBPATTERN":
-            _, added, removed, inner = value
-            if added or removed:
+            if value[1] or value[2]:  # flags that the group adds or removes
                 raise ValueError("has flags, such as (?i); write out what they mean, for example [Aa]")
-            return _sequence([*inner], follow, repeated=repeated)
+            return _sequence([*value[3]], follow, repeated=repeated)
         case "BRANCH":
             branches = [_sequence([*branch], follow, repeated=repeated) for branch in value[1] if [*branch]]
             if any(branch.may_be_empty for branch in branches):
                 raise ValueError("has an alternative that may be empty; use ? after the group instead")
             if any(_overlap(one.first, other.first) for one, other in combinations(branches, 2)):
                 raise ValueError("has alternatives that start alike, which is ambiguous; write what they share once")
-            pieces, first, last, _ = zip(*branches, strict=True)
-            node = Node(either(*pieces), tuple(chain.from_iterable(first)), tuple(chain.from_iterable(last)))
+            node = Node(
+                either(*(branch.piece for branch in branches)),
+                tuple(chain.from_iterable(branch.first for branch in branches)),
+                tuple(chain.from_iterable(branch.last for branch in branches)),
+            )
             # ``re`` parses EMPL|EMP as EMP with L or nothing after it. In EMP|EMPL nothing comes first: L is only taken
             # if something that follows needs it
             if _END in follow and any(not [*branch] for branch in value[1][:-1]):

@@ -195,11 +195,11 @@ class EmailPattern(Pattern):
     def find(self, text: str, at: int) -> Redaction | None:
         """The first address at or after a position."""
         for match in self.expression.finditer(text, at):
-            sign, domain = match.start(), match.start(2)
+            sign = match.start()
             backwards = _LOCAL_BACKWARDS.match(text[max(at, sign - _LOCAL_CHARS) : sign][::-1])
             assert backwards is not None, "it matches any text"
             local = _LOCAL_START.search(text, sign - backwards.end(), sign)
-            end = None if local is None else _domain_end(text, domain, match.end(2))
+            end = None if local is None else _domain_end(text, *match.span(2))
             if local is not None and end is not None:
                 return Redaction(local.start(), end, self.rule, self.replacement)
         return None
@@ -227,7 +227,10 @@ def _digits(gap: str, least: int, most: int) -> Piece:
     return Piece(rf"(?:{digit.whole}){{{least},{most}}}{_ENDS}", begun, digit.longest * most + len(".1"))
 
 
-_LETTER, _POINT, _BETWEEN, _OTHER = range(10, 14)  # kinds of characters besides the digits 0 to 9
+_LETTER = 10  # kinds of characters besides the digits 0 to 9
+_POINT = 11
+_BETWEEN = 12
+_OTHER = 13
 
 
 @lru_cache
@@ -315,9 +318,12 @@ _DOUBLED = np.array([0, 2, 4, 6, 8, 1, 3, 5, 7, 9])
 
 def _cards(text: str) -> list[Span]:
     _, kinds = _characters(text)
-    is_digit, is_word, is_point = kinds < _LETTER, kinds <= _LETTER, kinds == _POINT
+    is_digit = kinds < _LETTER
+    is_word = kinds <= _LETTER
+    is_point = kinds == _POINT
     places = np.flatnonzero(is_digit)
-    digit, index, in_a_row = kinds[places], np.arange(len(places)), _in_a_row(places, kinds)
+    digit = kinds[places]
+    in_a_row = _in_a_row(places, kinds)
 
     second = np.append(digit[1:], 0)
     is_issued = (digit >= 3) & (digit <= 6)
@@ -327,7 +333,8 @@ def _cards(text: str) -> list[Span]:
     is_last = ~(is_word[places + 1] | (is_point[places + 1] & is_digit[places + 2]))
     # check_sums[p][k]: the sum of the first k digits, where those with an index of parity p count once
     doubled = _DOUBLED[digit]
-    check_sums = [np.append(0, np.cumsum(np.where(index % 2 == parity, digit, doubled))) for parity in (0, 1)]
+    is_odd = np.arange(len(places)) % 2
+    check_sums = [np.append(0, np.cumsum(np.where(is_odd == parity, digit, doubled))) for parity in (0, 1)]
     ends = np.zeros(len(places), dtype=np.int64)
     for length in _CARD_DIGITS:  # ascending: the longest number counts
         start = np.flatnonzero(is_first & (in_a_row >= length))
@@ -405,9 +412,11 @@ _POWERS = np.array([pow(10, exponent, 97) for exponent in range(96)])  # of 10 m
 
 def _ibans(text: str) -> list[Span]:
     codes, kinds = _characters(text)
-    is_word, is_sign = kinds <= _LETTER, (kinds <= _LETTER) & (codes < 128)
+    is_word = kinds <= _LETTER
+    is_sign = is_word & (codes < 128)
     places = np.flatnonzero(is_sign)
-    is_letter, in_a_row = kinds[places] == _LETTER, _in_a_row(places, kinds)
+    is_letter = kinds[places] == _LETTER
+    in_a_row = _in_a_row(places, kinds)
     value = np.where(is_letter, (codes[places] | 0x20) - ord("a") + 10, kinds[places])
 
     # decimals[k] and checks[k]: of the first k signs, how many digits they are with letters as two, and the sum of each
@@ -425,7 +434,8 @@ def _ibans(text: str) -> list[Span]:
     start = start[is_head]
     length = _LENGTH_BY_LETTERS[value[start], value[start + 1]]
     start, length = (column[(length > 0) & (in_a_row[start] >= length)] for column in (start, length))
-    end, body = start + length, start + _HEAD_CHARS
+    end = start + length
+    body = start + _HEAD_CHARS
     rearranged = number(body, end) * _POWERS[(decimals[body] - decimals[start]) % 96] + number(start, body)
     is_iban = (rearranged % 97 == 1) & ~is_sign[places[end - 1] + 1]
     return [*zip((places[start[is_iban]] - 2).tolist(), (places[end[is_iban] - 1] - 1).tolist(), strict=True)]

@@ -76,7 +76,8 @@ class Ruled:
     def pieces(self, text: str) -> Iterator[list[Redaction]]:
         """The findings of a complete text, in lists: one for each piece of it, and after ``MOST_FINDINGS``. If it
         blocks, only the first."""
-        length, last = self.piece_chars, 0
+        length = self.piece_chars
+        last = 0
         for start in range(0, len(text), length):
             end = min(start + length, len(text))
             offset = max(0, start - CONTEXT_CHARS)
@@ -168,13 +169,16 @@ class HoldBack:
             self._at = finding.end
             self.counts[finding.rule] += 1
             if self._action == "block":
-                self.blocked, self._text, self._at = finding.rule, "", 0
+                self.blocked = finding.rule
+                self._text = ""
+                self._at = 0
                 return "".join(out)
             out.append(finding.replacement)
         until = max(until, self._at)
         out.append(self._text[self._at : until])
         context_start = max(0, until - CONTEXT_CHARS)
-        self._text, self._at = self._text[context_start:], until - context_start
+        self._text = self._text[context_start:]
+        self._at = until - context_start
         return "".join(out)
 
 
@@ -326,8 +330,9 @@ class PassageGate:
     def take(self, verdict: object) -> None:
         """Apply the verdict of the guardrail returned by ``next``."""
         assert self._call is not None, "next() names the guardrail"
-        (guardrail, text, _), self._call = self._call, None
-        self._apply(guardrail, checked_verdict(verdict, guardrail.name), len(text))
+        call = self._call
+        self._call = None
+        self._apply(call.guardrail, checked_verdict(verdict, call.guardrail.name), len(call.text))
 
     def _walk(self, guardrails: Sequence[Guardrail]) -> Iterator[GuardrailCall | Rest]:
         for passage in self.passages:
@@ -435,10 +440,11 @@ class AnswerGate:
     def take(self, verdict: object) -> None:
         """Apply the verdict of the guardrail returned by ``next``."""
         assert self._ask is not None, "next() names the guardrail"
-        (place, ask), self._ask = self._ask, None
+        place, call = self._ask
+        self._ask = None
         station = self._stations[place]
         assert isinstance(station, Window), "rules need no verdict"
-        text = station.take(checked_verdict(verdict, ask.guardrail.name))
+        text = station.take(checked_verdict(verdict, call.guardrail.name))
         if not self._is_blocked(place):
             self._pass(place + 1, text)
 

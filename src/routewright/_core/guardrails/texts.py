@@ -103,7 +103,8 @@ _BETWEEN = "\n"
 
 def redacted(text: str, parts: Sequence[Redaction]) -> str:
     """Replace parts of a text. They must be in order and not overlap."""
-    out, at = [], 0
+    out = []
+    at = 0
     for part in parts:
         out += [text[at : part.start], part.replacement]
         at = part.end
@@ -154,7 +155,9 @@ class Passage:
             yield from self._read_escapes()
 
     def _read_json(self) -> Iterator[None]:
-        parts, spans, starts = list[str](), list[tuple[int, int]](), [0]
+        parts: list[str] = []
+        spans: list[tuple[int, int]] = []
+        starts = [0]
         rested = 0
         for token in _TOKEN.finditer(self.source):
             text = token[0]
@@ -166,18 +169,22 @@ class Passage:
             if token.end() - rested >= PIECE_CHARS:
                 rested = token.end()
                 yield
-        self._parts, self._spans = parts, spans
-        self._starts, self._write = starts, json.dumps
+        self._parts = parts
+        self._spans = spans
+        self._starts = starts
+        self._write = json.dumps
 
     def _read_escapes(self) -> Iterator[None]:
-        pieces, end, rested = list[str](), 0, 0
+        pieces: list[str] = []
+        end = rested = 0
         for escapes in _ESCAPES.finditer(self.source):
             pieces += self.source[end : escapes.start()], _unescaped(escapes)
             end = escapes.end()
             if end - rested >= PIECE_CHARS:
                 rested = end
                 yield
-        self._parts, self._spans = ["".join((*pieces, self.source[end:]))], [(0, len(self.source))]
+        self._parts = ["".join((*pieces, self.source[end:]))]
+        self._spans = [(0, len(self.source))]
 
     @property
     def text(self) -> str:
@@ -192,15 +199,16 @@ class Passage:
             self._starts = [0, *(length + number for number, length in enumerate(lengths, 1))]
         for start, end, _, replacement in map(astuple, redactions):
             for number in range(max(0, bisect_right(self._starts, start) - 1), len(self._parts)):
-                offset, part = self._starts[number], self._parts[number]
+                offset = self._starts[number]
                 if offset >= end:
                     break
                 if number != self._number:
                     self._close_part()
                     self._number = number
-                begin, last = max(start - offset, 0), min(end - offset, len(part))
+                begin = max(start - offset, 0)
+                last = min(end - offset, len(self._parts[number]))
                 if begin < last:
-                    self._out += part[self._place : begin], replacement if start >= offset else ""
+                    self._out += self._parts[number][self._place : begin], replacement if start >= offset else ""
                     self._place = last
 
     def end_redaction(self) -> None:
@@ -213,15 +221,18 @@ class Passage:
         if self._out:
             number = self._number
             part = "".join((*self._out, self._parts[number][self._place :]))
-            self._parts[number], self._written[number] = part, self._write(part)
+            self._parts[number] = part
+            self._written[number] = self._write(part)
             self._result = None
-        self._out, self._place = [], 0
+        self._out = []
+        self._place = 0
 
     def write(self) -> Iterator[None]:
         """Spell the redacted text in the form of the source, in steps."""
         if self._result is not None:
             return
-        pieces, at = list[str](), 0
+        pieces: list[str] = []
+        at = 0
         for done, number in enumerate(sorted(self._written), 1):
             start, end = self._spans[number]
             pieces += self.source[at:start], self._written[number]
@@ -264,7 +275,8 @@ def with_passages(request: RouteRequest, passages: Iterable[Passage]) -> RouteRe
     texts = map(str, passages)
     messages: list[Message] = []
     for message in request.messages:
-        content, calls = message.content, message.tool_calls
+        content = message.content
+        calls = message.tool_calls
         if isinstance(content, str):
             content = next(texts)
         elif content is not None:

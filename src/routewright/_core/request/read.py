@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -43,13 +44,7 @@ _SHAPES: dict[str, Any] = {
 }
 _NUMBERS_OF_PARAMS = attrgetter(*NUMBERS[wire.Params])
 _WORDS_OF_PARAMS = attrgetter(*(name for name in wire.Params.__struct_fields__ if name not in NUMBERS[wire.Params]))
-_IMAGE, _TOOLS, _JSON, _TEMPERATURE, _TOP_P, _STOP, _SEED = map(int, list(wire.Need)[:7])  # flags are slow to combine
-_TOOL_CHOICE, _IMAGE_URL, _JSON_OBJECT, _JSON_SCHEMA, _AUDIO, _FILE, _FILE_URL = map(int, list(wire.Need)[7:14])
-_SERIAL_TOOLS, _REASONING, _NO_REASONING, _REASONING_TOKENS = map(int, list(wire.Need)[14:18])
-_FLEX, _PRIORITY, _VERBOSITY, _CACHE_CONTROL, _REASONING_TOOLS, _REASONING_TOOL_CHOICE = map(
-    int, list(wire.Need)[18:24]
-)
-_REASONING_SAMPLING, _REASONING_BRIEF, _REASONING_TOKENS_BRIEF, _HTTP_URL = map(int, list(wire.Need)[24:28])
+_NEED = SimpleNamespace(**{str(need.name): int(need) for need in wire.Need})  # flags are slow to combine
 BRIEF_TOKENS = 1024  # the smallest reasoning budget of some models; their output cap must be larger
 _LEAST_TOP_P = 0.95  # some models refuse a lower top_p while they reason
 PLAIN_ROLES: dict[str, wire.Role] = {"user": "user", "assistant": "assistant", "system": "system"}
@@ -119,7 +114,8 @@ def checked(request: wire.RouteRequest) -> wire.RouteRequest:
 
 def as_budget(value: wire.Budget | Mapping[str, object]) -> wire.Budget:
     """Build a budget from a struct or a dict in wire spelling. Raises ``ValidationFailed``."""
-    budget, problems = rebuilt(value, wire.Budget, "budget"), list[Problem]()
+    budget = rebuilt(value, wire.Budget, "budget")
+    problems: list[Problem] = []
     check_numbers(wire.Budget, "budget.", budget, problems)
     if problems:
         raise ValidationFailed.of(*(map(as_attribute, problems) if isinstance(value, wire.Budget) else problems))
@@ -128,68 +124,68 @@ def as_budget(value: wire.Budget | Mapping[str, object]) -> wire.Budget:
 
 def needs_of(request: wire.RouteRequest) -> int:
     """The abilities a checked request needs from a model, as bits of ``Need``."""
-    needs = _TOOLS if request.tools else 0
+    needs: int = _NEED.TOOLS if request.tools else 0
     for part in (part for m in request.messages if type(m.content) is list for part in m.content):
         if isinstance(part, wire.ImagePart):
             scheme = part.image_url.url[:5].lower()
-            needs |= _IMAGE if scheme == "data:" else _IMAGE | _IMAGE_URL
+            needs |= _NEED.IMAGE if scheme == "data:" else _NEED.IMAGE | _NEED.IMAGE_URL
             if scheme == "http:":
-                needs |= _HTTP_URL
+                needs |= _NEED.HTTP_URL
         elif isinstance(part, wire.FilePart):
-            needs |= _FILE if part.file.file_data[:5].lower() == "data:" else _FILE | _FILE_URL
+            needs |= _NEED.FILE if part.file.file_data[:5].lower() == "data:" else _NEED.FILE | _NEED.FILE_URL
         elif isinstance(part, wire.AudioPart):
-            needs |= _AUDIO
+            needs |= _NEED.AUDIO
     if request.tool_choice not in (None, "auto", "none"):
-        needs |= _TOOL_CHOICE
+        needs |= _NEED.TOOL_CHOICE
     params = request.params
     if params is None:
         return needs
     if params.temperature not in (None, 1):  # every model's default temperature and top_p is 1
-        needs |= _TEMPERATURE
+        needs |= _NEED.TEMPERATURE
     if params.top_p not in (None, 1):
-        needs |= _TOP_P
+        needs |= _NEED.TOP_P
     if params.stop:
-        needs |= _STOP
+        needs |= _NEED.STOP
     if params.seed is not None:
-        needs |= _SEED
+        needs |= _NEED.SEED
     match (params.response_format or {}).get("type"):
         case "json_object":
-            needs |= _JSON | _JSON_OBJECT
+            needs |= _NEED.JSON | _NEED.JSON_OBJECT
         case "json_schema":
-            needs |= _JSON | _JSON_SCHEMA
+            needs |= _NEED.JSON | _NEED.JSON_SCHEMA
     if params.parallel_tool_calls is False and request.tools:
-        needs |= _SERIAL_TOOLS
+        needs |= _NEED.SERIAL_TOOLS
     if params.reasoning is None or params.reasoning == "none":
-        return needs if params.reasoning is None else needs | _NO_REASONING
-    cap, brief = params.max_output_tokens, _REASONING_BRIEF
-    needs |= _REASONING
+        return needs if params.reasoning is None else needs | _NEED.NO_REASONING
+    needs |= _NEED.REASONING
+    brief = _NEED.REASONING_BRIEF
     if isinstance(params.reasoning, wire.ReasoningBudget):
-        needs, brief = needs | _REASONING_TOKENS, _REASONING_TOKENS_BRIEF
+        needs |= _NEED.REASONING_TOKENS
+        brief = _NEED.REASONING_TOKENS_BRIEF
         if params.reasoning.max_tokens < BRIEF_TOKENS:
             needs |= brief
-    if cap is not None and cap <= BRIEF_TOKENS:
+    if params.max_output_tokens is not None and params.max_output_tokens <= BRIEF_TOKENS:
         needs |= brief
-    if needs & _TOOLS:
-        needs |= _REASONING_TOOLS
-    if needs & _TOOL_CHOICE:
-        needs |= _REASONING_TOOL_CHOICE
-    if needs & _TEMPERATURE or (params.top_p is not None and params.top_p < _LEAST_TOP_P):
-        needs |= _REASONING_SAMPLING
+    if needs & _NEED.TOOLS:
+        needs |= _NEED.REASONING_TOOLS
+    if needs & _NEED.TOOL_CHOICE:
+        needs |= _NEED.REASONING_TOOL_CHOICE
+    if needs & _NEED.TEMPERATURE or (params.top_p is not None and params.top_p < _LEAST_TOP_P):
+        needs |= _NEED.REASONING_SAMPLING
     return needs
 
 
 def wishes_of(request: wire.RouteRequest) -> int:
     """Requested vendor features that do not exclude a model without them, as bits of ``Need``."""
-    wishes, params = 0, request.params
-    if any(mark is not None for mark in _marks(request)):
-        wishes = _CACHE_CONTROL
+    wishes: int = _NEED.CACHE_CONTROL if any(mark is not None for mark in _marks(request)) else 0
+    params = request.params
     if params is not None:
         if params.service_tier == "flex":
-            wishes |= _FLEX
+            wishes |= _NEED.FLEX
         elif params.service_tier == "priority":
-            wishes |= _PRIORITY
+            wishes |= _NEED.PRIORITY
         if params.verbosity is not None:
-            wishes |= _VERBOSITY
+            wishes |= _NEED.VERBOSITY
     return wishes
 
 
@@ -254,14 +250,16 @@ def _overridden(request: wire.RouteRequest, overrides: Mapping[str, object]) -> 
         else converted(value, _SHAPES[name], name)
         for name, value in overrides.items()
     }
-    seconds, retries = fields.pop("timeout", None), fields.pop("max_retries", None)
+    seconds = fields.pop("timeout", None)
+    retries = fields.pop("max_retries", None)
     request = replace(request, **fields)
     if seconds is not None:
         timeout_ms = timeout_ms_of(seconds)
         _check_agrees("timeout", f"{seconds} s", "timeout_ms", request.timeout_ms, timeout_ms)
         request = replace(request, timeout_ms=timeout_ms)
     if retries is not None:
-        fallback, retries = request.fallback or wire.Fallback(), checked_retries(retries)
+        fallback = request.fallback or wire.Fallback()
+        retries = checked_retries(retries)
         if isinstance(fallback, wire.Fallback):  # any other type is refused later
             _check_agrees("max_retries", retries, "fallback.maxRetries", fallback.max_retries, retries)
             request = replace(request, fallback=replace(fallback, max_retries=retries))
@@ -294,7 +292,9 @@ def are_plain(messages: list[wire.Message]) -> bool:
 
 def _has_plain_types(request: Any) -> bool:
     """True if the types are certainly right. False means undecided: ``rebuilt`` checks them in full."""
-    budget, fallback, params = request.budget, request.fallback, request.params
+    budget = request.budget
+    fallback = request.fallback
+    params = request.params
     return (
         request.tools is None
         and request.tool_choice is None
@@ -361,12 +361,12 @@ def tagged(request: wire.RouteRequest, tags: Tags) -> wire.RouteRequest:
     return replace(request, metadata=both)
 
 
-def _check_size(path: str, held: Tags, what: str) -> None:
-    size = _size(held)
+def _check_size(path: str, tags: Tags, parts: str) -> None:
+    size = _size(tags)
     if size > MAX_METADATA_BYTES:
-        problem = f"takes {size} bytes as JSON{what}; at most {MAX_METADATA_BYTES} are allowed"
+        problem = f"takes {size} bytes as JSON{parts}; at most {MAX_METADATA_BYTES} are allowed"
         raise ValidationFailed.of(Problem(path, problem, "keep long values elsewhere and put a reference here"))
 
 
-def _size(held: Tags) -> int:
-    return len(encode(held))
+def _size(tags: Tags) -> int:
+    return len(encode(tags))

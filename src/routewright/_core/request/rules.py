@@ -272,7 +272,9 @@ def _check_messages(messages: list[wire.Message], problems: Problems) -> None:
 
 
 def _check_message(path: str, message: wire.Message, problems: Problems) -> None:
-    content, calls, role = message.content, message.tool_calls, message.role
+    content = message.content
+    calls = message.tool_calls
+    role = message.role
     if content is None and not (role == "assistant" and calls):
         hint = "only an assistant message with tool_calls may go without"
         problems.append(Problem(f"{path}.content", "is missing", hint))
@@ -382,7 +384,8 @@ def check_cache(path: str, cache: wire.CacheOpts, problems: Problems) -> None:
 def check_tools(tools: list[wire.Tool], choice: str | wire.NamedToolChoice | None, problems: Problems) -> None:
     declared: dict[str, None] = {}
     for index, tool in enumerate(tools):
-        path, name = f"tools[{index}]", tool.function_spec.name
+        path = f"tools[{index}]"
+        name = tool.function_spec.name
         flat = [tool.name, tool.description, tool.parameters, tool.strict]
         if tool.function is not None and any(value is not None for value in flat):
             hint = "put name, description, parameters and strict into 'function', or leave 'function' out"
@@ -429,9 +432,10 @@ def check_params(params: wire.Params, problems: Problems) -> None:
     if "" in stops:
         problems.append(_empty("params.stop" if params.stop == "" else f"params.stop[{stops.index('')}]"))
     if params.response_format is not None:
-        path, form = "params.response_format", params.response_format
-        _check_fields(path, form, problems)
-        kind, inner = form.get("type"), form.get("json_schema")
+        path = "params.response_format"
+        _check_fields(path, params.response_format, problems)
+        kind = params.response_format.get("type")
+        inner = params.response_format.get("json_schema")
         if kind not in FORMATS:
             problems.append(no_choice(f"{path}.type", kind))
         elif kind != "json_schema" and inner is not None:
@@ -455,7 +459,8 @@ def check_params(params: wire.Params, problems: Problems) -> None:
             hint = "reasoning counts as output: raise max_output_tokens"
             problems.append(Problem("params.reasoning.max_tokens", problem, hint))
     for provider, own in (params.extra or {}).items():
-        path, hint = f"params.extra.{provider}", "leave it out; use the request's own fields and 'params'"
+        path = f"params.extra.{provider}"
+        hint = "leave it out; use the request's own fields and 'params'"
         places = chain((joined("", key) for key in own if key in _SET_BY_US), _places_of(_CAPS, own))
         problems += [
             Problem(beneath(path, place), "is set by the router", hint) for place in islice(places, MAX_PROBLEMS)

@@ -136,10 +136,9 @@ class Boards:
         if pairing is None or change is None:
             board = self.of(plain.forecast.health)
         else:
-            known, ids = plain.forecast.health.models, self.pool.ids
-            board = pairing[0].with_health(
-                plain.forecast.health, {row: known.get(ids[row], UNKNOWN) for row in change.rows}
-            )
+            health = plain.forecast.health
+            updates = {row: health.models.get(self.pool.ids[row], UNKNOWN) for row in change.rows}
+            board = pairing[0].with_health(health, updates)
         self._pairing = board, plain
         return board
 
@@ -184,10 +183,10 @@ class Board:
         boards = self.boards.with_dials(dials)
         return self if boards is self.boards else boards.follow(self)
 
-    def with_health(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Board:
-        """The board of a health that differs from this board's only in the rows of ``seen``."""
-        forecast = self.forecast.with_health(health, seen)
-        change = Moved(frozenset(seen), forecast.open != self.forecast.open)
+    def with_health(self, health: HealthSnapshot, updates: Mapping[int, ModelHealth]) -> Board:
+        """The board of a health that differs from this board's only in the rows of ``updates``."""
+        forecast = self.forecast.with_health(health, updates)
+        change = Moved(frozenset(updates), forecast.open != self.forecast.open)
         if self.lineage.latest != self.version:
             return self.boards.keep(Board(self.boards, forecast))
         self.lineage.latest = version = self.version + 1
@@ -234,11 +233,12 @@ class Board:
         if entry is not None and entry.version == self.version:
             return entry.value
         order = None
-        if entry is not None and (moved := self.find_change(entry.version)) is not None:
-            order = entry.value.follow(self.forecast, moved.rows)
+        if entry is not None and (change := self.find_change(entry.version)) is not None:
+            order = entry.value.follow(self.forecast, change.rows)
         if order is None:
-            cls, kind, bar = RequestClass(Weights(*key[0]), *key[1:4]), Kind(*key[4:8]), Bar(*key[8:10])
-            eligible = self.boards.eligible(kind)
+            cls = RequestClass(Weights(*key[0]), *key[1:4])
+            eligible = self.boards.eligible(Kind(*key[4:8]))
+            bar = Bar(*key[8:10])
             if qualities is not None:
                 if cls not in self._columns:
                     if len(self._columns) >= _MOST_ROWS // max(1, len(self.pool)) + 1:

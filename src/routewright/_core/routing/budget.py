@@ -12,7 +12,7 @@ from routewright._core.money import PICOS_PER_NANO, budget_nanos, nanos
 from routewright._core.tokens.estimate import Length
 from routewright.wire import Budget, DecisionInput, TokenBounds
 
-from .plan import Leg, OutputPlan, Plan
+from .plan import AmpleOutput, Leg, OutputPlan, Plan
 
 
 class RoomTooSmall(Exception):
@@ -143,8 +143,8 @@ def own_room(inputs: DecisionInput) -> Room:
 
 def within(inputs: DecisionInput, room: Room) -> DecisionInput:
     """The input with its budget reduced to a room."""
-    least = least_room(own_room(inputs), room)
-    return replace(inputs, budget_nanos=least.nanos, budget_tokens=least.tokens)
+    rest = least_room(own_room(inputs), room)
+    return replace(inputs, budget_nanos=rest.nanos, budget_tokens=rest.tokens)
 
 
 def worst_of_call(leg: Leg, tokens: TokenBounds, cap: int) -> Amount:
@@ -162,8 +162,8 @@ def worst_of_plan(plan: Plan, tokens: TokenBounds, room: Room, tries: int) -> Am
     """The most a plan can use within ``room`` if each of its models is called ``tries`` times."""
     worst = Amount()
     for leg in plan.legs:
-        once = worst_wanted(plan.decision_input, leg, tokens)
-        worst = worst.plus(Amount(once.nanos * tries, once.tokens * tries))
+        amount = worst_wanted(plan.decision_input, leg, tokens)
+        worst = worst.plus(Amount(amount.nanos * tries, amount.tokens * tries))
     return room.most(worst)
 
 
@@ -173,7 +173,8 @@ def output_cap(inputs: DecisionInput, leg: Leg, tokens: TokenBounds, room: Room)
     if room.nanos is None and room.tokens is None:
         return inputs.max_output_tokens
     length = leg.length(tokens)
-    affordable, held = _affordable(leg, length[1], room), _held(inputs, leg)
+    affordable = _affordable(leg, length[1], room)
+    held = _held(inputs, leg)
     if affordable < held:
         raise RoomTooSmall(f"room for {affordable} output tokens, {held} needed")
     return _capped(inputs, leg, length, affordable)
@@ -181,23 +182,26 @@ def output_cap(inputs: DecisionInput, leg: Leg, tokens: TokenBounds, room: Room)
 
 def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
     """Cap the primary's output so that the cheapest fallback stays affordable, if the budget allows."""
-    inputs, (primary, *chain) = plan.decision_input, plan.legs
+    inputs = plan.decision_input
+    primary, *chain = plan.legs
     if room.nanos is None and room.tokens is None:
         return OutputPlan(inputs.max_output_tokens, True)
     if room.nanos is not None and room.tokens is None and not (tokens.counted or tokens.images):
-        high, (per_token, most, whole) = tokens.high, plan.ample_output or _ample(plan)
-        if high * per_token + most <= room.nanos * PICOS_PER_NANO and (whole.cap or 0) <= primary.window - high:
-            return whole
+        ample = plan.ample_output or _ample(plan)
+        is_ample = tokens.high * ample.per_token + ample.fixed <= room.nanos * PICOS_PER_NANO
+        if is_ample and (ample.output.cap or 0) <= primary.window - tokens.high:
+            return ample.output
     length = primary.length(tokens)
     if chain:
-        fewest = least = 1 << 200  # what the cheapest fallback needs
+        least_tokens = least_picos = 1 << 200  # what the cheapest fallback needs
         for leg in chain:
-            high, held = leg.length(tokens)[1], _held(inputs, leg)
-            fewest = min(fewest, high + held)
+            high = leg.length(tokens)[1]
+            held = _held(inputs, leg)
+            least_tokens = min(least_tokens, high + held)
             if room.nanos is not None:
                 price = leg.worst_price(high)
-                least = min(least, high * price.input + held * price.output)
-        affordable = _affordable(primary, length[1], room.without(Amount(nanos(least), fewest)))
+                least_picos = min(least_picos, high * price.input + held * price.output)
+        affordable = _affordable(primary, length[1], room.without(Amount(nanos(least_picos), least_tokens)))
         if affordable >= _held(inputs, primary):
             return OutputPlan(_capped(inputs, primary, length, affordable), True)
     affordable = _affordable(primary, length[1], room)
@@ -206,7 +210,8 @@ def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
 
 def worst_of_start(plan: Plan, tokens: TokenBounds, room: Room, calls: int = 1) -> int:
     """The most the first ``calls`` calls of a plan, made at once, can cost within ``room``, in nano-dollars."""
-    cap, leg = plan_output(plan, tokens, room).cap, plan.legs[0]
+    leg = plan.legs[0]
+    cap = plan_output(plan, tokens, room).cap
     assert cap is not None, "a limit on cost implies a cap"
     price = leg.dearest
     if price is None or tokens.counted or tokens.images:
@@ -219,23 +224,21 @@ def worst_of_start(plan: Plan, tokens: TokenBounds, room: Room, calls: int = 1) 
     return min(together, max(first, room.nanos or 0))
 
 
-def _ample(plan: Plan) -> tuple[int, int, OutputPlan]:
+def _ample(plan: Plan) -> AmpleOutput:
     """Compute ``Plan.ample_output``."""
-    inputs, (primary, *chain) = plan.decision_input, plan.legs
-    wanted = inputs.max_output_tokens
-    if wanted is None:
-        wanted = max(inputs.default_output_cap, primary.held)
-    cap = max(1, min(wanted, primary.max_output))
+    inputs = plan.decision_input
+    primary = plan.legs[0]
+    cap = inputs.max_output_tokens
+    if cap is None:
+        cap = max(inputs.default_output_cap, primary.held)
+    cap = max(1, min(cap, primary.max_output))
+    per_token, fixed = 0, 1 << 200
     if all(leg.prices_held for leg in plan.legs):
-        primary_price, *others = [dearest_at(leg.prices_held, 1 << 53) for leg in plan.legs]
-        chain_input_picos = max([price.input for price in others], default=0)
-        chain_output_picos = max(
-            [_held(inputs, leg) * price.output for leg, price in zip(chain, others, strict=True)], default=0
-        )
-        most = cap * primary_price.output + chain_output_picos + PICOS_PER_NANO
-        plan.ample_output = primary_price.input + chain_input_picos, most, OutputPlan(cap, True)
-    else:
-        plan.ample_output = 0, 1 << 200, OutputPlan(cap, True)
+        primary_price, *prices = [dearest_at(leg.prices_held, 1 << 53) for leg in plan.legs]
+        outputs = [_held(inputs, leg) * price.output for leg, price in zip(plan.legs[1:], prices, strict=True)]
+        per_token = primary_price.input + max([price.input for price in prices], default=0)
+        fixed = cap * primary_price.output + max(outputs, default=0) + PICOS_PER_NANO
+    plan.ample_output = AmpleOutput(per_token, fixed, OutputPlan(cap, True))
     return plan.ample_output
 
 
@@ -253,7 +256,7 @@ def _affordable(leg: Leg, high: int, room: Room) -> int:
 
 
 def _capped(inputs: DecisionInput, leg: Leg, length: Length, affordable: int) -> int:
-    wanted = inputs.max_output_tokens
-    if wanted is None:
-        wanted = max(inputs.default_output_cap, leg.held)
-    return max(1, min(affordable, wanted, leg.max_output, leg.window - length[2]))
+    cap = inputs.max_output_tokens
+    if cap is None:
+        cap = max(inputs.default_output_cap, leg.held)
+    return max(1, min(affordable, cap, leg.max_output, leg.window - length[2]))

@@ -8,14 +8,13 @@ when it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from functools import partial
 
 from msgspec.structs import astuple
 
 from routewright._core.call import Call
 from routewright._core.money import PICOS_PER_NANO, budget_nanos
-from routewright.wire import DecisionInput, JsonObject, Policy, TokenBounds
+from routewright.wire import Budget, DecisionInput, Fallback, JsonObject, Policy, TokenBounds
 
 from .budget import Room, within
 from .decide import Choice, find_plan, pays_for_any
@@ -30,12 +29,12 @@ def class_choice(call: Call, budget: Room | None, defaults: Defaults) -> Choice 
     models have no class: the number of classes must not be up to clients."""
     if defaults.predicts or call.has_lists or (call.warm is not None and call.warm.prefixes):
         return None
-    request, board, bounds = call.request, call.board, call.bounds
-    tokens, fallback = bounds.estimate, request.fallback
-    size = SIZE_CLASSES[tokens] if tokens < len(SIZE_CLASSES) else size_class(tokens)
-    retries = None if fallback is None else fallback.max_retries
-    policy, asks, work = call.snapshot_ids[2], call.asks, call.workload
-    key: tuple[Hashable, ...] = policy, request.goal, request.strategy, asks, size, retries, call.day, work
+    request = call.request
+    board = call.board
+    bounds = call.bounds
+    size = SIZE_CLASSES[bounds.estimate] if bounds.estimate < len(SIZE_CLASSES) else size_class(bounds.estimate)
+    retries = None if request.fallback is None else request.fallback.max_retries
+    key = (call.snapshot_ids[2], request.goal, request.strategy, call.asks, size, retries, call.day, call.workload)
     entry = board.lineage.plans[key]
     if entry is not None and entry.version == board.version:
         plan = entry.value
@@ -60,12 +59,10 @@ def covers(plan: Plan, tokens: TokenBounds, timeout_ms: int, budget: Room | None
 
 def input_of_call(call: Call, defaults: Defaults) -> DecisionInput:
     """The input of a decision for the call alone: everything that it depends on, and no text."""
-    request, asks, policy = call.request, call.asks, call.policy
-    budget, fallback = request.budget, request.fallback
-    chain = None if fallback is None else fallback.models
-    retries = None if fallback is None else fallback.max_retries
-    cost_usd = None if budget is None else budget.max_cost_usd
-    most_tokens = None if budget is None else budget.max_tokens
+    request = call.request
+    policy = call.policy
+    budget = request.budget or Budget()
+    fallback = request.fallback or Fallback()
     return DecisionInput(
         catalogue=call.board.pool.snapshot.id,
         health=call.board.forecast.health.id,
@@ -75,40 +72,38 @@ def input_of_call(call: Call, defaults: Defaults) -> DecisionInput:
         goal=request.goal or "cost",
         strategy=request.strategy or "balanced",
         models=None if request.models is None else tuple(request.models),
-        fallback=None if chain is None else tuple(chain),
-        max_retries=defaults.max_retries if retries is None else int(retries),
+        fallback=None if fallback.models is None else tuple(fallback.models),
+        max_retries=defaults.max_retries if fallback.max_retries is None else int(fallback.max_retries),
         default_output_cap=defaults.output_cap,
-        budget_nanos=None if cost_usd is None else budget_nanos(cost_usd),
-        budget_tokens=None if most_tokens is None else int(most_tokens),
+        budget_nanos=None if budget.max_cost_usd is None else budget_nanos(budget.max_cost_usd),
+        budget_tokens=None if budget.max_tokens is None else int(budget.max_tokens),
         timeout_ms=call.timeout_ms,
         rules=RULES,
         prefer=tuple(request.prefer or ()),
         workload=call.workload,
         warm=() if call.warm is None else call.warm.prefixes,
         policy_class=call.policy_class,
-        **({} if asks is None else asks._asdict()),
+        **({} if call.asks is None else call.asks._asdict()),
         **({} if policy is None else _own_rules(policy.policy)),
     )
 
 
 def _own_rules(policy: Policy) -> JsonObject:
     """The fields that only a policy can set."""
-    weights, quality, latency = policy.weights, policy.min_quality, policy.max_latency_ms
     return {
         "regions": tuple(policy.regions or ()),
-        "weights": None if weights is None else tuple(int(share) for share in astuple(weights)),
-        "min_quality": None if quality is None else micro(quality),
-        "max_latency_ms": None if latency is None else int(latency),
+        "weights": None if policy.weights is None else tuple(int(share) for share in astuple(policy.weights)),
+        "min_quality": None if policy.min_quality is None else micro(policy.min_quality),
+        "max_latency_ms": None if policy.max_latency_ms is None else int(policy.max_latency_ms),
     }
 
 
 def within_money(call: Call, own_input: DecisionInput, left_nanos: int) -> DecisionInput | None:
     """The input reduced to the money that is left; None if that certainly pays for no model."""
-    board, inputs = call.board, within(own_input, Room(left_nanos, None))
+    board = call.board
+    inputs = within(own_input, Room(left_nanos, None))
     if inputs == own_input:
         return own_input
     picos = (inputs.budget_nanos or 0) * PICOS_PER_NANO
-    high, cap = inputs.tokens.high, inputs.max_output_tokens
-    if board.forecast.costs_at_most(high, cap, picos) or pays_for_any(inputs, board):
-        return inputs
-    return None
+    is_enough = board.forecast.costs_at_most(inputs.tokens.high, inputs.max_output_tokens, picos)
+    return inputs if is_enough or pays_for_any(inputs, board) else None

@@ -25,7 +25,9 @@ from .pool import THINKING, Pool
 REASONS: tuple[Reason, ...] = tuple(Reason)
 PASSES = len(REASONS)  # the column of a row that fails no constraint
 _COLUMN = {reason: column for column, reason in enumerate(REASONS)}
-_CONTEXT, _BUDGET_TOKENS, _BUDGET_COST = map(REASONS.index, (Reason.CONTEXT, Reason.BUDGET_TOKENS, Reason.BUDGET_COST))
+_CONTEXT = _COLUMN[Reason.CONTEXT]
+_BUDGET_TOKENS = _COLUMN[Reason.BUDGET_TOKENS]
+_BUDGET_COST = _COLUMN[Reason.BUDGET_COST]
 _NEEDS = (
     (
         Need.IMAGE | Need.IMAGE_URL | Need.AUDIO | Need.FILE | Need.FILE_URL | Need.HTTP_URL | Need.CALLER_URL,
@@ -43,7 +45,7 @@ class Kind(NamedTuple):
     needs: int
     as_of: str
     regions: tuple[str, ...]
-    named: bool
+    is_named: bool
     """The caller named models, so free-tier models are allowed."""
 
 
@@ -77,12 +79,12 @@ class Eligible:
     def of(cls, pool: Pool, kind: Kind) -> Eligible:
         """Check the catalogue's constraints."""
         failed = np.zeros((len(pool), len(REASONS)), dtype=np.bool_)  # (n, 15), columns follow REASONS
-        failed[:, _COLUMN[Reason.DISABLED]] = pool.disabled | (pool.free_tier & (not kind.named))
+        failed[:, _COLUMN[Reason.DISABLED]] = pool.disabled | (pool.free_tier & (not kind.is_named))
         failed[:, _COLUMN[Reason.DEPRECATED]] = pool.deprecated <= date.fromisoformat(kind.as_of).toordinal()
         failed[:, _COLUMN[Reason.PROVIDER_UNAVAILABLE]] = pool.unavailable
         if kind.regions:
-            wanted = set(kind.regions)
-            failed[:, _COLUMN[Reason.REGION]] = [not wanted.issubset(m.availability.regions) for m in pool.models]
+            regions = set(kind.regions)
+            failed[:, _COLUMN[Reason.REGION]] = [not regions.issubset(m.availability.regions) for m in pool.models]
         for group, reason in _NEEDS:
             if needs := kind.needs & group:
                 failed[:, _COLUMN[reason]] = (pool.able & needs) != needs
@@ -107,14 +109,12 @@ class FitCheck:
     )  # fmt: skip
 
     def __init__(self, inputs: DecisionInput, forecast: Forecast) -> None:
-        text = inputs.tokens
+        self.text = text = inputs.tokens
         self.forecast = forecast
         self.output = inputs.max_output_tokens
-        nanos, tokens = inputs.budget_nanos, inputs.budget_tokens
-        self.budget_tokens = tokens
-        self.budget_picos = None if nanos is None else nanos * PICOS_PER_NANO
-        self.limited = nanos is not None or tokens is not None
-        self.text = text
+        self.budget_tokens = inputs.budget_tokens
+        self.budget_picos = None if inputs.budget_nanos is None else inputs.budget_nanos * PICOS_PER_NANO
+        self.limited = inputs.budget_nanos is not None or inputs.budget_tokens is not None
         self.counted = text.counted
         self.bounds: Length = text.low, text.high, text.high
         self.vary = text.counted or bool(text.images)  # the length of the input depends on the model
@@ -135,13 +135,12 @@ class FitCheck:
 
     def fits(self, row: int) -> bool:
         """Check context and budget for one row. Raises ``CountTokens`` if the bounds leave it open."""
-        low, high, filling = self.bounds
-        if self.vary:
-            low, high, filling = self.input(row)
-        column = self._failure(row, high, filling)
+        length = self.input(row) if self.vary else self.bounds
+        column = self._failure(row, length[1], length[2])
         if column == PASSES:
             return True
-        if not self.counted and low < high and self._failure(row, low, low) == PASSES:
+        low = length[0]
+        if not self.counted and low < length[1] and self._failure(row, low, low) == PASSES:
             raise CountTokens
         self.failed[row] = column
         return False
@@ -158,14 +157,15 @@ class FitCheck:
 
     def failure(self, row: int) -> int:
         """The column of the first constraint a row fails at its longest input, else ``PASSES``."""
-        _, high, filling = self.input(row)
-        return self._failure(row, high, filling)
+        return self._failure(row, *self.input(row)[1:])
 
     def _failure(self, row: int, input_tokens: int, filling: int) -> int:
-        forecast, output = self.forecast, self.output
+        forecast = self.forecast
         pool = forecast.pool
+        output = self.output
         if output is None:
-            expected, held = forecast.output[row], forecast.output_p90[row]
+            expected = forecast.output[row]
+            held = forecast.output_p90[row]
         elif output > pool.max_output[row]:
             return _CONTEXT
         else:
@@ -183,9 +183,8 @@ class FitCheck:
 
     def fits_all(self) -> bool:
         """True if certainly no row fails; the common case."""
-        forecast, longest = self.forecast, self.text.high
-        if self.text.images:
-            longest = max([high for _, high, _ in self.lengths])
+        forecast = self.forecast
+        longest = max([high for _, high, _ in self.lengths]) if self.text.images else self.text.high
         if longest > forecast.least_room(self.output):
             return False
         if self.budget_tokens is not None:
@@ -207,7 +206,9 @@ class FitCheck:
 
     def affordable_at_best(self) -> BoolArray:
         """Rows the budgets can pay for at the shortest input. Shape (n,)."""
-        pool, low, held = self.forecast.pool, self.text.low, self.forecast.held_output(self.output)
+        pool = self.forecast.pool
+        low = self.text.low
+        held = self.forecast.held_output(self.output)
         affordable = np.ones(len(pool), dtype=np.bool_)
         if self.budget_tokens is not None:
             affordable &= held <= self.budget_tokens - low

@@ -22,7 +22,7 @@ from .budget import UNLIMITED, Room, own_room
 from .constraints import PASSES, REASONS, CountTokens, FitCheck, Kind, count_reasons, first_failures, named_reasons
 from .logarithms import IntArray
 from .order import Order
-from .plan import Plan
+from .plan import BudgetColumns, Plan
 from .refusal import refusal
 from .scoring import Key
 
@@ -54,23 +54,27 @@ def choose(inputs: DecisionInput, board: Board, applied_policy: Laid | None) -> 
 def decide(inputs: DecisionInput, board: Board, applied_policy: Laid | None = None) -> Plan:
     """Choose the models and their order. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds
     leave that open. ``applied_policy``, the policy already applied to the input, only explains a refusal."""
-    forecast, order, check = board.forecast, board.order(inputs), FitCheck(inputs, board.forecast)
-    pool, closed = forecast.pool, forecast.open
-    provider, front, home = pool.provider, list[Key](), None
-    satisfied = order.one_provider  # a second provider is found, or there is none
-    wanted = FRONT + len(inputs.prefer)
+    forecast = board.forecast
+    pool = forecast.pool
+    closed = forecast.open
+    order = board.order(inputs)
+    check = FitCheck(inputs, forecast)
+    provider = pool.provider
+    front: list[Key] = []
+    home: str | None = None
+    has_both = order.one_provider  # a second provider was met, or there is none
+    length = FRONT + len(inputs.prefer)
     for key in fitting(inputs, board, order, check):
         home = home or provider[key[-1]]
-        if provider[key[-1]] != home:
+        is_other = provider[key[-1]] != home
+        if is_other or len(front) < length:
             front.append(key)
-            satisfied = True
-        elif len(front) < wanted:
-            front.append(key)
-        if satisfied and len(front) >= wanted:
+        has_both = has_both or is_other
+        if has_both and len(front) >= length:
             break
     if not front and closed:  # only open circuits are in the way: probe the one due soonest
-        shut = [key for key in _keys(inputs, board, order) if key[-1] in closed and check.fits(key[-1])]
-        front = [min(shut, key=lambda key: closed[key[-1]])] if shut else []
+        probes = [key for key in _keys(inputs, board, order) if key[-1] in closed and check.fits(key[-1])]
+        front = [min(probes, key=lambda key: closed[key[-1]])] if probes else []
     if not front:
         if check.is_open:  # a refusal quotes costs, which the bounds overstate
             raise CountTokens
@@ -80,20 +84,21 @@ def decide(inputs: DecisionInput, board: Board, applied_policy: Laid | None = No
 
     rows = [key[-1] for key in front]
     tried_first = max(1, len({*inputs.prefer} & {pool.ids[row] for row in rows})) if inputs.prefer else 1
-    lead, chain = rows[:tried_first], rows[tried_first:]
+    lead = rows[:tried_first]
+    chain = rows[tried_first:]
     if inputs.fallback is not None:  # the caller's chain, in the caller's order
-        named = [row for row in _named(inputs.fallback, inputs, board, order) if row not in lead]
-        chain = [row for row in named if row not in closed and check.fits(row)]
+        fallbacks = [row for row in _named(inputs.fallback, inputs, board, order) if row not in lead]
+        chain = [row for row in fallbacks if row not in closed and check.fits(row)]
     elif chain:  # the next best; the first from another provider, unless the lead has one
-        apart = tried_first > 1 and any(provider[row] != home for row in lead)
-        first = next((at for at, row in enumerate(chain) if apart or provider[row] != home), 0)
-        chain = [chain.pop(first), *chain][:CHAIN_LENGTH]
+        is_mixed = tried_first > 1 and any(provider[row] != home for row in lead)
+        position = next((at for at, row in enumerate(chain) if is_mixed or provider[row] != home), 0)
+        chain = [chain.pop(position), *chain][:CHAIN_LENGTH]
     plan = Plan(inputs, order.legs(forecast, (*lead, *chain)), tuple(front), pool.ids)
     plan.failed = check.failed
     if inputs.prefer:
-        missed = [model for model in inputs.prefer if model in pool.row and pool.row[model] not in lead]
-        reasons = named_reasons(first_failures(inputs, check, order.eligible)) if missed else []
-        plan.passed_over = tuple((model, reasons[pool.row[model]]) for model in missed)
+        misses = [model for model in inputs.prefer if model in pool.row and pool.row[model] not in lead]
+        reasons = named_reasons(first_failures(inputs, check, order.eligible)) if misses else []
+        plan.passed_over = tuple((model, reasons[pool.row[model]]) for model in misses)
     elif inputs.models is None and not closed and check.fits_all():
         plan.counts = order.eligible.counts
     return plan
@@ -101,29 +106,29 @@ def decide(inputs: DecisionInput, board: Board, applied_policy: Laid | None = No
 
 def fitting(inputs: DecisionInput, board: Board, order: Order, check: FitCheck) -> Iterator[Key]:
     """Keys of the rows that fit and have no open circuit, preferred ones first. Raises ``CountTokens``."""
-    closed, pool = board.forecast.open, board.pool
+    closed = board.forecast.open
     if check.fits_all():
-        ranked = walk(order.among(pool, inputs.models), closed, inputs.timeout_ms, None)
+        ranked = walk(order.among(board.pool, inputs.models), closed, inputs.timeout_ms, None)
     else:
         ranked = walk(_affordable_first(inputs, order, check), closed, inputs.timeout_ms, check.fits)
     if not inputs.prefer:
         return ranked
-    ahead = [key for key in _preferred(inputs, board, order) if key[-1] not in closed and check.fits(key[-1])]
-    taken = {*ahead}
-    return itertools.chain(ahead, (key for key in ranked if key not in taken))
+    keys = _preferred(inputs, board, order)
+    preferred = dict.fromkeys(key for key in keys if key[-1] not in closed and check.fits(key[-1]))
+    return itertools.chain(preferred, (key for key in ranked if key not in preferred))
 
 
 def _preferred(inputs: DecisionInput, board: Board, order: Order) -> list[Key]:
     """Keys of the preferred rows allowed by catalogue and whitelist, in the caller's order."""
     allowed = {*(inputs.prefer if inputs.models is None else inputs.models)}
-    inside = [model for model in inputs.prefer if model in allowed]
-    return [order.key(board.forecast, row) for row in _named(inside, inputs, board, order)]
+    models = [model for model in inputs.prefer if model in allowed]
+    return [order.key(board.forecast, row) for row in _named(models, inputs, board, order)]
 
 
 def _named(models: Iterable[str], inputs: DecisionInput, board: Board, order: Order) -> list[int]:
     """Rows of the models a caller names, in that order, if the catalogue allows them. Includes free-tier models."""
-    kind, row_of = Kind(inputs.needs, inputs.as_of, inputs.regions, named=True), board.pool.row
-    able = board.boards.eligible(kind).passed
+    row_of = board.pool.row
+    able = board.boards.eligible(Kind(inputs.needs, inputs.as_of, inputs.regions, is_named=True)).passed
     rows = dict.fromkeys(row_of[model] for model in models if model in row_of)
     return [row for row in rows if able[row] and order.clears(board.forecast, row)]
 
@@ -180,15 +185,18 @@ def _compile(inputs: DecisionInput, board: Board) -> Plan | None:
     """Decide for the smallest request of a class, and compute the bounds up to which the plan holds."""
     tokens = TokenBounds(_LEAST_TOKENS, _LEAST_TOKENS, inputs.tokens.estimate)
     inputs = replace(inputs, tokens=tokens, timeout_ms=_FOR_EVER_MS, budget_nanos=None, budget_tokens=None)
-    forecast, order, check = board.forecast, board.order(inputs), FitCheck(inputs, board.forecast)
-    pool, cap = forecast.pool, inputs.max_output_tokens
+    forecast = board.forecast
+    pool = forecast.pool
+    order = board.order(inputs)
+    check = FitCheck(inputs, forecast)
+    cap = inputs.max_output_tokens
     try:
         plan = decide(inputs, board)
     except NoCandidates:
         return None
-    lists = inputs.models is not None or inputs.fallback is not None
-    own = inputs.quality is not None or (lists and inputs.policy is None) or inputs.prefer
-    if plan.legs[0].row in forecast.open or own:
+    has_lists = inputs.models is not None or inputs.fallback is not None
+    is_own = inputs.quality is not None or (has_lists and inputs.policy is None) or inputs.prefer
+    if plan.legs[0].row in forecast.open or is_own:
         return None  # a probe, or a client's free choice
     keys = [*order.among(pool, inputs.models)]
     front = [pool.provider[key[-1]] for key in plan.front]
@@ -196,28 +204,24 @@ def _compile(inputs: DecisionInput, board: Board) -> Plan | None:
         plan.reached = plan.front[-1]
         keys = keys[: bisect_left(keys, plan.reached) + 1]
     walked = [key[-1] for key in keys]
-    priced_rows = [
-        row for row in (*walked, *[leg.row for leg in plan.legs]) if row not in forecast.open and check.fits(row)
-    ]
-    plan.is_shared, plan.walked = True, len(walked)
+    rows = [row for row in (*walked, *[leg.row for leg in plan.legs]) if row not in forecast.open and check.fits(row)]
+    plan.is_shared = True
+    plan.walked = len(walked)
     plan.watched = frozenset((*walked, *[pool.row[model] for model in inputs.fallback or () if model in pool.row]))
-    plan.max_high = min(
-        order.room(forecast, cap), *[leg.window - (leg.output if cap is None else cap) for leg in plan.legs]
-    )
+    rooms = [leg.window - (leg.output if cap is None else cap) for leg in plan.legs]
+    plan.max_high = min(order.room(forecast, cap), *rooms)
     if plan.max_high < 0:
         return None  # covers no prompt
     plan.max_latency_ms = max(key[3] for key in keys if key[-1] not in forecast.open)
-    prices = [pool.dearest(row, plan.max_high) for row in priced_rows]
-    plan.worst_held = max(forecast.output_p90[row] for row in priced_rows) if cap is None else cap
+    prices = [pool.dearest(row, plan.max_high) for row in rows]
+    plan.worst_held = max(forecast.output_p90[row] for row in rows) if cap is None else cap
     plan.worst_input = max(price.input for price in prices)
-    plan.worst_output = max(
-        check.held_output(row) * price.output for row, price in zip(priced_rows, prices, strict=True)
-    )
+    plan.worst_output = max(check.held_output(row) * price.output for row, price in zip(rows, prices, strict=True))
     first = first_failures(inputs, check, order.eligible)
     plan.counts = count_reasons(first)
     passed = np.flatnonzero(first >= _CIRCUIT_OPEN)
     held = forecast.held_output(cap)[passed]
-    plan.costs = (
+    plan.costs = BudgetColumns(
         pool.worst.input[passed],
         np.where(pool.priced[passed], pool.worst.output[passed] * held, UNPRICED),
         held,
@@ -230,16 +234,18 @@ def _compile(inputs: DecisionInput, board: Board) -> Plan | None:
 
 def _holds(plan: Plan, version: int, board: Board) -> bool:
     """True if the plan of an earlier board still holds: nothing it depends on has moved."""
-    moved, forecast = board.find_change(version), board.forecast
-    if moved is None or moved.circuits or not moved.rows.isdisjoint(plan.watched):
+    change = board.find_change(version)
+    if change is None or change.circuits or not change.rows.isdisjoint(plan.watched):
         return False
-    order, cap, window = board.order(plan.decision_input), plan.decision_input.max_output_tokens, forecast.pool.window
+    forecast = board.forecast
+    order = board.order(plan.decision_input)
+    cap = plan.decision_input.max_output_tokens
     if order.bar.max_latency_ms is not None:
-        return not moved.rows  # rows may come and go
-    for row in moved.rows & order.of.keys():
+        return not change.rows  # rows may come and go
+    for row in change.rows & order.of.keys():
         if plan.reached is not None and order.of[row] < plan.reached:
             return False
-        if cap is None and window[row] - forecast.output[row] < plan.max_high:
+        if cap is None and forecast.pool.window[row] - forecast.output[row] < plan.max_high:
             return False
         if cap is None and forecast.output_p90[row] != plan.p90[row]:
             return False  # budgets would have to cover another amount
@@ -255,17 +261,19 @@ def pays_for_any(inputs: DecisionInput, board: Board) -> bool:
 def least_nanos(inputs: DecisionInput, board: Board) -> int | None:
     """The smallest budget with which a model fits, ignoring the input's own; None if no priced model fits. Exact once
     the tokens are counted; before that an upper bound."""
-    pool, check = board.pool, FitCheck(replace(inputs, budget_nanos=None), board.forecast)
-    rows = [row for row in _rows(inputs, board).tolist() if pool.held[row] and check.failure(row) == PASSES]
+    check = FitCheck(replace(inputs, budget_nanos=None), board.forecast)
+    rows = [row for row in _rows(inputs, board).tolist() if board.pool.held[row] and check.failure(row) == PASSES]
     return min((nanos(check.worst_picos(row, check.high(row))) for row in rows), default=None)
 
 
 def countable(inputs: DecisionInput, board: Board) -> Sequence[Vocabulary]:
     """The vocabularies to count tokens in: only the first if all models that may fit use it."""
-    pool, first, order, check = (board.pool, VOCABULARIES[0], board.order(inputs), FitCheck(inputs, board.forecast))
+    pool = board.pool
+    order = board.order(inputs)
+    check = FitCheck(inputs, board.forecast)
     keys = itertools.chain(_preferred(inputs, board, order), _affordable_first(inputs, order, check))
     vocabularies = {pool.measures[pool.measure[key[-1]]].tokenizer for key in keys if check.may_fit(key[-1])}
-    return VOCABULARIES[:1] if vocabularies == {first} else VOCABULARIES
+    return VOCABULARIES[:1] if vocabularies == {VOCABULARIES[0]} else VOCABULARIES
 
 
 def largest_window(inputs: DecisionInput, board: Board) -> int:

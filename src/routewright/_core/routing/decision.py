@@ -30,7 +30,8 @@ NAMED = 3
 CHECKED_ONE_BY_ONE = 64  # rows to check one by one; beyond these, arithmetic over the whole pool is faster
 _FIRST_FIELDS = DecisionInput.__struct_fields__.index("prefer")
 """Later fields enter a digest only if they are set, which keeps the digests of older decisions."""
-_WHITELIST, _CIRCUIT_OPEN = REASONS.index(Reason.WHITELIST), REASONS.index(Reason.CIRCUIT_OPEN)
+_WHITELIST = REASONS.index(Reason.WHITELIST)
+_CIRCUIT_OPEN = REASONS.index(Reason.CIRCUIT_OPEN)
 
 
 def decision_of(inputs: DecisionInput, board: Board) -> Decision:
@@ -103,22 +104,23 @@ class Decision(PlainData):
     @property
     def candidates(self) -> list[Candidate]:
         """All models that passed: preferred ones, then the others, best first. Walks the whole pool."""
-        inputs, board = self.input, self._snapshots
-        order, pool, first = board.order(inputs), board.pool, self._first_failures(board).tolist()
-        ranked = order.among(pool, inputs.models)
-        keys = list(walk(ranked, board.forecast.open, inputs.timeout_ms, lambda row: first[row] == PASSES))
+        inputs = self.input
+        board = self._snapshots
+        ids = board.pool.ids
+        columns = self._first_failures(board).tolist()
+        ranked = board.order(inputs).among(board.pool, inputs.models)
+        keys = list(walk(ranked, board.forecast.open, inputs.timeout_ms, lambda row: columns[row] == PASSES))
         if inputs.prefer:
-            ahead = [key for key in self._plan.front if pool.ids[key[-1]] in inputs.prefer]
-            keys = [*dict.fromkeys((*ahead, *keys))]
-        return [candidate(key, pool.ids[key[-1]], inputs.timeout_ms) for key in keys or self._plan.front]
+            keys = [*dict.fromkeys((*(key for key in self._plan.front if ids[key[-1]] in inputs.prefer), *keys))]
+        return [candidate(key, ids[key[-1]], inputs.timeout_ms) for key in keys or self._plan.front]
 
     @property
     def rejected(self) -> list[Rejection]:
         """All rejected models, with the first constraint each failed. Walks the whole pool."""
         board = self._snapshots
-        ids, check = board.pool.ids, FitCheck(self.input, board.forecast)
+        check = FitCheck(self.input, board.forecast)
         return [
-            Rejection(ids[row], reason, check.worst_usd(row))
+            Rejection(board.pool.ids[row], reason, check.worst_usd(row))
             for row, reason in enumerate(named_reasons(self._first_failures(board)))
             if reason is not None
         ]
@@ -131,34 +133,37 @@ class Decision(PlainData):
     @property
     def reason(self) -> str:
         """The decision in one sentence, with its numbers (contract 2)."""
-        plan, inputs, rejected = self._plan, self.input, self._rejections()
-        if plan.is_shared and plan.last_reason is not None and plan.last_reason[0] is rejected:
+        plan = self._plan
+        inputs = self.input
+        rejections = self._rejections()
+        if plan.is_shared and plan.last_reason is not None and plan.last_reason[0] is rejections:
             return plan.last_reason[1]
-        score, quality, nanos, late_ms, *_, row = plan.front[0]
-        aim, model = f"goal={inputs.goal} strategy={inputs.strategy}", plan.ids[row]
+        best = plan.front[0]  # a ``Key``
+        aim = f"goal={inputs.goal} strategy={inputs.strategy}"
+        model = plan.ids[best[-1]]
         if inputs.weights is not None:
             aim = "weights " + " ".join(map("{}={}".format, Weights._fields, inputs.weights))
-        cost = "price unknown" if nanos == UNKNOWN_COST else f"cost {usd_short(usd(nanos))}"
+        cost = "price unknown" if best[2] == UNKNOWN_COST else f"cost {usd_short(usd(best[2]))}"
         warm = next((prefix.tokens for prefix in inputs.warm if prefix.model == model), None)
         cost += "" if warm is None else f" with {warm} tokens in a cache"
         preferred = ", which is preferred," if model in inputs.prefer else ""
         sentence = (
-            f"{aim}: {model}{preferred} scored {-score / SCORE:.2f} "
-            f"(quality {-quality / MICRO:.2f}, {cost}, p50 {late_ms / 1000:.1f} s)"
+            f"{aim}: {model}{preferred} scored {-best[0] / SCORE:.2f} "
+            f"(quality {-best[1] / MICRO:.2f}, {cost}, p50 {best[3] / 1000:.1f} s)"
         )
         if len(plan.front) > 1:
             second = plan.front[1]
             sentence += f"; runner-up {plan.ids[second[-1]]} {-second[0] / SCORE:.2f}"
-        counts = dict(rejected)
+        counts = dict(rejections)
         considered = len(plan.ids) - counts.pop(Reason.WHITELIST, 0)
         if counts:
-            listed = ", ".join([f"{count} " + reason for reason, count in counts.items()])
-            sentence += f"; {sum(counts.values())} of {considered} rejected ({listed})"
+            reasons = ", ".join([f"{count} " + reason for reason, count in counts.items()])
+            sentence += f"; {sum(counts.values())} of {considered} rejected ({reasons})"
         if plan.passed_over:
             passed_over = ", ".join(f"{model} ({why})" for model, why in plan.passed_over)
             sentence += f"; preferred, but rejected: {passed_over}"
         if plan.is_shared:
-            plan.last_reason = rejected, sentence
+            plan.last_reason = rejections, sentence
         return sentence
 
     @property
@@ -172,8 +177,8 @@ class Decision(PlainData):
         tokens = self.input.tokens
         if not tokens.counted:
             return "bounds"
-        low, high, _ = self._plan.legs[0].length(tokens)
-        return "exact" if low == high and not tokens.images else "estimated"
+        length = self._plan.legs[0].length(tokens)
+        return "exact" if length[0] == length[1] and not tokens.images else "estimated"
 
     @property
     def output(self) -> OutputPlan:
@@ -194,24 +199,26 @@ class Decision(PlainData):
 
     def _rejections(self) -> Mapping[Reason, int]:
         """The counts the plan knows, else counted: row by row for a short whitelist, else by columns."""
-        inputs, failed = self.input, self._plan.failed
+        inputs = self.input
         if self._counts is None:
             self._counts = self._plan.rejections(inputs.tokens.high, inputs.budget_nanos, inputs.budget_tokens)
         if self._counts is not None:
             return self._counts
         board = self._snapshots
-        forecast, pool = board.forecast, board.pool
+        pool = board.pool
         if inputs.models is None or len(inputs.models) > CHECKED_ONE_BY_ONE or inputs.prefer:
             self._counts = count_reasons(self._first_failures(board))
             return self._counts
-        check, firsts, counts = (FitCheck(inputs, forecast), board.order(inputs).eligible.firsts, [0] * (PASSES + 1))
+        check = FitCheck(inputs, board.forecast)
+        columns = board.order(inputs).eligible.firsts
+        counts = [0] * (PASSES + 1)
         rows = {pool.row[model] for model in inputs.models if model in pool.row}
         counts[_WHITELIST] = len(pool) - len(rows)
         for row in rows.difference([key[-1] for key in self._plan.front]):
-            column = firsts[row]
+            column = columns[row]
             if column == PASSES:
-                column = failed[row] if row in failed else check.failure(row)
-                if column == PASSES and row in forecast.open:
+                column = self._plan.failed[row] if row in self._plan.failed else check.failure(row)
+                if column == PASSES and row in board.forecast.open:
                     column = _CIRCUIT_OPEN
             counts[column] += 1
         self._counts = {reason: count for reason, count in zip(REASONS, counts, strict=False) if count}
@@ -219,9 +226,9 @@ class Decision(PlainData):
 
     def _first_failures(self, board: Board) -> IntArray:
         """Like ``first_failures``, but a probed model passes although its circuit is open."""
-        check, chosen = FitCheck(self.input, board.forecast), self._plan.legs[0].row
-        first = first_failures(self.input, check, board.order(self.input).eligible)
-        return np.where(np.arange(len(first)) == chosen, PASSES, first)
+        check = FitCheck(self.input, board.forecast)
+        columns = first_failures(self.input, check, board.order(self.input).eligible)
+        return np.where(np.arange(len(columns)) == self._plan.legs[0].row, PASSES, columns)
 
     @property
     def _snapshots(self) -> Board:
@@ -240,21 +247,21 @@ def digest_of(inputs: DecisionInput, models: list[str], output: OutputPlan, scor
 
 def explain(decision: Decision) -> str:
     """A decision as a table of about twenty lines of plain text."""
-    shown, chain = decision.candidates[:SHOWN], decision.chain
-    roles = {model: f"fallback {number}" for number, model in enumerate(chain, 1)}
+    shown = decision.candidates[:SHOWN]
+    roles = {model: f"fallback {number}" for number, model in enumerate(decision.chain, 1)}
     roles |= {candidate.model: "runner-up" for candidate in decision.front[1:2]} | {decision.model: "chosen"}
     rows = [("", "model", "score", "quality", "est. cost", "est. latency", "stability")]
-    for shown_candidate in shown:
-        cost = "unknown" if shown_candidate.cost_usd is None else usd_short(shown_candidate.cost_usd)
-        latency = f"{shown_candidate.latency_s:.1f} s{' late' if shown_candidate.late else ''}"
+    for entry in shown:
+        cost = "unknown" if entry.cost_usd is None else usd_short(entry.cost_usd)
+        latency = f"{entry.latency_s:.1f} s{' late' if entry.late else ''}"
         figures = (
-            f"{shown_candidate.score:.3f}",
-            f"{shown_candidate.quality:.2f}",
+            f"{entry.score:.3f}",
+            f"{entry.quality:.2f}",
             cost,
             latency,
-            f"{shown_candidate.stability:.2f}",
+            f"{entry.stability:.2f}",
         )
-        rows.append((roles.get(shown_candidate.model, ""), shown_candidate.model, *figures))
+        rows.append((roles.get(entry.model, ""), entry.model, *figures))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [decision.reason, ""]
     for role, model, *cells in rows:
@@ -263,11 +270,9 @@ def explain(decision: Decision) -> str:
     if further := len(decision.candidates) - len(shown):
         lines.append(f"  and {further} more that fit")
     if decision.input.warm:
-        warm = ", ".join(
-            f"{shown_candidate.model} ({shown_candidate.tokens} tokens)" for shown_candidate in decision.input.warm
-        )
+        warm = ", ".join(f"{entry.model} ({entry.tokens} tokens)" for entry in decision.input.warm)
         lines.append(f"  expected in a vendor's cache: {warm}")
-    lines += ["", f"fallbacks: {', then '.join(chain) or 'none'}"]
+    lines += ["", f"fallbacks: {', then '.join(decision.chain) or 'none'}"]
     phrases = ("are {:.0%} as long as usual", "take {:.0%} of the usual time")
     work = zip(phrases, decision.input.workload or (), strict=False)
     if effects := [how.format(2 ** (step / 4)) for how, step in work if step]:

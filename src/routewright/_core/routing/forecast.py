@@ -35,44 +35,46 @@ class Forecast:
         self._columns: dict[str, IntArray] = {}
         self._least_room: int | None = None
         self._most_p90: int | None = None
-        seen = {pool.row[model]: seen for model, seen in health.models.items() if model in pool.row}
-        for row in sorted(seen):
-            self._expect(row, seen[row])
+        rows = {pool.row[model]: figures for model, figures in health.models.items() if model in pool.row}
+        for row in sorted(rows):
+            self._expect(row, rows[row])
 
-    def with_health(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Forecast:
-        """The forecast of a health that differs only in the rows of ``seen``."""
-        new = Forecast.__new__(Forecast)
-        new.pool, new.health = self.pool, health
+    def with_health(self, health: HealthSnapshot, updates: Mapping[int, ModelHealth]) -> Forecast:
+        """The forecast of a health that differs only in the rows of ``updates``."""
+        forecast = Forecast.__new__(Forecast)
+        forecast.pool = self.pool
+        forecast.health = health
         for name in ("output", "output_p90", "ttft_ms", "ttft_p95_ms", "latency_p95_ms", "us_per_token", "stability"):
-            setattr(new, name, getattr(self, name).copy())
-        new.open = {row: at for row, at in self.open.items() if row not in seen}
-        for row, figures in seen.items():
-            new._expect(row, figures)
-        new._columns, new._least_room, new._most_p90 = {}, None, None
-        new.open = dict(sorted(new.open.items()))
-        return new
+            setattr(forecast, name, getattr(self, name).copy())
+        forecast.open = {row: at for row, at in self.open.items() if row not in updates}
+        for row, model_health in updates.items():
+            forecast._expect(row, model_health)
+        forecast._columns = {}
+        forecast._least_room = forecast._most_p90 = None
+        forecast.open = dict(sorted(forecast.open.items()))
+        return forecast
 
-    def _expect(self, row: int, seen: ModelHealth) -> None:
+    def _expect(self, row: int, health: ModelHealth) -> None:
         """Set a row's figures from its health."""
-        pool, output, p90 = self.pool, seen.output_tokens, seen.output_p90
-        ttft_ms, ttft_p95_ms, latency_p95_ms = seen.ttft_ms, seen.ttft_p95_ms, seen.latency_p95_ms
+        pool = self.pool
+        output = health.output_tokens
+        p90 = health.output_p90
+        times_ms = [health.ttft_ms, health.ttft_p95_ms, health.latency_p95_ms]
         if pool.usual_output is not pool.output:  # health describes calls without a requested effort
-            now, usual, delay_ms = pool.output[row], pool.usual_output[row], pool.delay_ms[row]
-            output = None if output is None else output * now // usual
-            p90 = None if p90 is None else p90 * now // usual
-            ttft_ms, ttft_p95_ms, latency_p95_ms = (
-                None if ms is None else max(1, ms + delay_ms) for ms in (ttft_ms, ttft_p95_ms, latency_p95_ms)
-            )
+            output = None if output is None else output * pool.output[row] // pool.usual_output[row]
+            p90 = None if p90 is None else p90 * pool.output[row] // pool.usual_output[row]
+            times_ms = [None if ms is None else max(1, ms + pool.delay_ms[row]) for ms in times_ms]
         mean = self.output[row] = pool.output[row] if output is None else min(output, pool.window[row] // 2)
-        most, least = pool.max_output[row], pool.least_p90[row]
-        self.output_p90[row] = p90_of(mean, most, least) if p90 is None else min(max(least, p90), most)
-        self.ttft_ms[row] = pool.ttft_ms[row] if ttft_ms is None else ttft_ms
-        self.ttft_p95_ms[row] = ttft_p95_ms
-        self.latency_p95_ms[row] = latency_p95_ms
-        self.us_per_token[row] = pool.us_per_token[row] if seen.us_per_token is None else seen.us_per_token
-        self.stability[row] = seen.stability
-        if seen.open:
-            self.open[row] = seen.probe_at_ms or 0
+        maximum = pool.max_output[row]
+        least = pool.least_p90[row]
+        self.output_p90[row] = p90_of(mean, maximum, least) if p90 is None else min(max(least, p90), maximum)
+        self.ttft_ms[row] = pool.ttft_ms[row] if times_ms[0] is None else times_ms[0]
+        self.ttft_p95_ms[row] = times_ms[1]
+        self.latency_p95_ms[row] = times_ms[2]
+        self.us_per_token[row] = pool.us_per_token[row] if health.us_per_token is None else health.us_per_token
+        self.stability[row] = health.stability
+        if health.open:
+            self.open[row] = health.probe_at_ms or 0
 
     def column(self, name: str) -> IntArray:
         """One of the integer lists as an array. Shape (n,)."""

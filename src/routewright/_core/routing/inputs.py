@@ -15,7 +15,8 @@ from routewright.wire import Need, ReasoningBudget, RouteRequest
 from .quality import micro
 from .request_options import Requirements
 
-_URLS, _CALLER_URL = int(Need.IMAGE_URL | Need.FILE_URL), int(Need.CALLER_URL)  # flags are slow to combine
+_URLS = int(Need.IMAGE_URL | Need.FILE_URL)  # flags are slow to combine
+_CALLER_URL = int(Need.CALLER_URL)
 
 RULES = 2  # version of the scoring rules, kept in every ``DecisionInput``: replay needs the same rules
 
@@ -32,11 +33,13 @@ class Defaults(NamedTuple):
 
 def requirements_of(request: RouteRequest) -> Requirements:
     """What a checked request requires beyond text."""
-    needs, wishes, params = needs_of(request), wishes_of(request), request.params
+    needs = needs_of(request)
+    wishes = wishes_of(request)
     hour = bool(wishes) and keeps_an_hour(request)
-    if params is None:
+    if request.params is None:
         return Requirements(needs, None, wishes, None, None, hour)
-    cap, reasoning = params.max_output_tokens, params.reasoning
+    cap = request.params.max_output_tokens
+    reasoning = request.params.reasoning
     bound = int(reasoning.max_tokens) if isinstance(reasoning, ReasoningBudget) else None
     effort = reasoning if isinstance(reasoning, str) else None
     return Requirements(needs, None if cap is None else int(cap), wishes, effort, bound, hour)
@@ -59,9 +62,9 @@ def caller_requirements(
 def with_ids(request: RouteRequest, aliases: Mapping[str, str], known: Mapping[str, int]) -> RouteRequest:
     """Replace aliases by model ids. Raises ``ValidationFailed`` for an unknown model, and for a fallback or preferred
     model outside the whitelist."""
-    fallback, prefer, models = request.fallback, request.prefer, request.models
-    if models is not None:
-        models = resolve(models, aliases, known, "models")
+    fallback = request.fallback
+    prefer = request.prefer
+    models = None if request.models is None else resolve(request.models, aliases, known, "models")
     if fallback is not None and fallback.models is not None:
         chain = resolve_within(fallback.models, models, aliases, known, "fallback.models", "the chain")
         fallback = replace(fallback, models=chain)

@@ -47,47 +47,48 @@ class Order:
     @classmethod
     def compiled(cls, ranking: Ranking, forecast: Forecast, eligible: Eligible, bar: Bar) -> Order:
         """Sort all rows."""
-        pool, columns = forecast.pool, Columns(forecast, ranking.cls)
+        pool = forecast.pool
+        columns = Columns(forecast, ranking.cls)
         if bar != NO_BAR:
             eligible = eligible.above(bar, pool.quality, columns.latency_ms)
         rows, scores = columns.ranked(pool.quality)
         keys = [columns.key(row, scores[row], pool.qualities[row]) for row in rows[eligible.passed[rows]].tolist()]
-        of, one_provider = {key[-1]: key for key in keys}, _is_one(pool, (key[-1] for key in keys))
-        return cls(ranking, eligible, bar, keys, of, one_provider=one_provider, legs={})
+        of = {key[-1]: key for key in keys}
+        return cls(ranking, eligible, bar, keys, of, one_provider=_is_one(pool, of), legs={})
 
-    def follow(self, forecast: Forecast, moved: Iterable[int]) -> Order | None:
-        """The order after some rows moved; None if it must be compiled again."""
+    def follow(self, forecast: Forecast, rows: Iterable[int]) -> Order | None:
+        """The order after a change of these rows' health; None if it must be compiled again."""
         if self.bar.max_latency_ms is not None:
             return None  # rows may pass or fail the ceiling now
-        keys, of, legs = self.keys.copy(), self.of.copy(), self._legs.copy()
-        for row in moved:
+        keys = self.keys.copy()
+        of = self.of.copy()
+        legs = self._legs.copy()
+        for row in rows:
             legs.pop(row, None)
             before = of.get(row)
-            if before is None:
+            if before is None or (after := self.ranking.key(forecast, row)) == before:
                 continue
-            if (after := self.ranking.key(forecast, row)) == before:
-                continue
-            place = bisect_left(keys, before)
-            if place == len(keys) or keys[place] != before:
+            position = bisect_left(keys, before)
+            if position == len(keys) or keys[position] != before:
                 return None
-            del keys[place]
+            del keys[position]
             keys.insert(bisect_left(keys, after), after)
             of[row] = after
         return Order(self.ranking, self.eligible, self.bar, keys, of, one_provider=self.one_provider, legs=legs)
 
     def room(self, forecast: Forecast, cap: int | None) -> int:
         """Input tokens that fit every window beside the answer, ignoring rows that cannot write ``cap`` tokens."""
-        window, most = forecast.pool.window, forecast.pool.max_output
+        window = forecast.pool.window
         if cap is not None:
-            return min([window[row] for row in self.of if most[row] >= cap], default=cap) - cap
+            return min([window[row] for row in self.of if forecast.pool.max_output[row] >= cap], default=cap) - cap
         return min([window[row] - forecast.output[row] for row in self.of])
 
     def among(self, pool: Pool, models: Iterable[str] | None) -> Iterable[Key]:
         """The keys of the whitelisted rows (None: all), best first."""
         if models is None:
             return self.keys
-        wanted = self.of.keys() & {*map(pool.row.get, models)}
-        return sorted(map(self.of.__getitem__, wanted))
+        rows = self.of.keys() & {*map(pool.row.get, models)}
+        return sorted(map(self.of.__getitem__, rows))
 
     def key(self, forecast: Forecast, row: int) -> Key:
         """The key of any row, eligible or not."""
@@ -96,15 +97,14 @@ class Order:
     def clears(self, forecast: Forecast, row: int) -> bool:
         """True if a row passes the policy's floor and ceiling, eligible or not."""
         floor, ceiling = self.bar
-        if floor is None and ceiling is None:
-            return True
         if floor is not None and (self._quality or forecast.pool.qualities)[row] < floor:
             return False
         return ceiling is None or self.key(forecast, row)[3] <= ceiling
 
     def legs(self, forecast: Forecast, rows: Iterable[int]) -> tuple[Leg, ...]:
         """The legs of some rows, in their order."""
-        legs, plan_legs = self._legs, []
+        legs = self._legs
+        plan_legs = []
         for row in rows:
             leg = legs.get(row)
             if leg is None:
@@ -141,8 +141,8 @@ class OwnOrder(Order):
         """As in ``Order``."""
         if models is None:
             return (self.key(self._outlook, row) for row in self._rows)
-        wanted = {pool.row.get(model, -1) for model in models}
-        return (self.key(self._outlook, row) for row in self._rows if row in wanted)
+        rows = {pool.row.get(model, -1) for model in models}
+        return (self.key(self._outlook, row) for row in self._rows if row in rows)
 
     def key(self, forecast: Forecast, row: int) -> Key:
         """As in ``Order``."""
@@ -155,7 +155,8 @@ class WarmOrder(Order):
     def __init__(self, order: Order, forecast: Forecast, inputs: DecisionInput) -> None:
         self.__dict__.update(order.__dict__)
         self._order = order
-        row_of, tokens = forecast.pool.row, inputs.tokens.best
+        row_of = forecast.pool.row
+        tokens = inputs.tokens.best
         warm = {row_of[prefix.model]: prefix.tokens for prefix in inputs.warm if prefix.model in row_of}
         keys = [order.ranking.warmed(order.key(forecast, row), forecast, warm[row], tokens) for row in warm]
         self._warm = {key[-1]: key for key in keys}

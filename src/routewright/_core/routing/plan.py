@@ -121,6 +121,35 @@ class OutputPlan(NamedTuple):
     fallback_affordable: bool
 
 
+class AmpleOutput(NamedTuple):
+    """A budget of ``per_token`` for each input token plus ``fixed``, in pico-dollars, pays for this output and the
+    chain."""
+
+    per_token: int
+    fixed: int
+    output: OutputPlan
+
+
+class AmpleCounts(NamedTuple):
+    """With a budget of ``per_token`` for each input token plus ``fixed``, in pico-dollars, these are the rejections."""
+
+    per_token: int
+    fixed: int
+    counts: Mapping[Reason, int]
+
+
+class BudgetColumns(NamedTuple):
+    """What a budget must cover, for each model that no other constraint rejects."""
+
+    input_picos: IntArray
+    """Per token."""
+    output_picos: IntArray
+    """Of all output."""
+    output_tokens: IntArray
+    is_open: BoolArray
+    """The model's circuit is open."""
+
+
 class Plan(Struct, eq=False):
     """The chosen model and its fallbacks. Immutable, apart from lazily computed fields."""
 
@@ -132,9 +161,8 @@ class Plan(Struct, eq=False):
     """The keys of the best few that fit."""
     ids: Sequence[str]
     """Of the pool's models, by row."""
-    ample_output: tuple[int, int, OutputPlan] | None = None
-    """Pico-dollars per input token, and fixed pico-dollars: a budget of their sum pays for this cap and the chain.
-    Computed for the first call with a budget."""
+    ample_output: AmpleOutput | None = None
+    """Computed for the first call with a budget."""
     failed: Mapping[int, int] = {}
     """Rows that were checked and did not fit the request's own numbers, with the column of ``REASONS``."""
     passed_over: tuple[tuple[str, Reason | None], ...] = ()
@@ -168,12 +196,10 @@ class Plan(Struct, eq=False):
     calls without a budget."""
     counts: Mapping[Reason, int] | None = None
     """How many models each constraint rejected, for covered calls without a budget."""
-    costs: tuple[IntArray, IntArray, IntArray, BoolArray] | None = None
-    """For each model that no other constraint rejects: pico-dollars per input token, pico-dollars and tokens of output
-    a budget must cover, and whether its circuit is open. Only for shared plans."""
-    ample_counts: tuple[int, int, Mapping[Reason, int]] | None = None
-    """Pico-dollars per input token, and fixed pico-dollars: with a budget of their sum these are the rejection counts.
-    Computed for the first call with a budget."""
+    costs: BudgetColumns | None = None
+    """Only for shared plans."""
+    ample_counts: AmpleCounts | None = None
+    """Computed for the first call with a budget."""
     p90: list[int] = []
     """The output tokens of each row in ``costs``."""
     flat_to: int = -1
@@ -192,28 +218,31 @@ class Plan(Struct, eq=False):
         if self.counts is None or not self.is_shared or (nanos is None and tokens is None):
             return self.counts
         if nanos is None or tokens is not None:
-            return self._counted(high, nanos, tokens)
-        if self.ample_counts is None:
+            return self._count_rejections(high, nanos, tokens)
+        ample = self.ample_counts
+        if ample is None:
             assert self.costs is not None, "without them it covers no call with a budget"
-            inputs, outputs = self.costs[0], self.costs[1]
-            per_token, most = int(inputs.max(initial=0)), int(outputs[outputs < _UNLIMITED].max(initial=0))
-            counts = self._counted(0, most // PICOS_PER_NANO + 1, None)
-            self.ample_counts = per_token, most + PICOS_PER_NANO, self.counts if counts == self.counts else counts
-        per_token, most, counts = self.ample_counts
-        if high * per_token + most <= nanos * PICOS_PER_NANO:
-            return counts
-        return self._counted(high, nanos, None)
+            outputs = self.costs.output_picos
+            fixed = int(outputs[outputs < _UNLIMITED].max(initial=0))
+            counts = self._count_rejections(0, fixed // PICOS_PER_NANO + 1, None)
+            counts = self.counts if counts == self.counts else counts
+            ample = AmpleCounts(int(self.costs.input_picos.max(initial=0)), fixed + PICOS_PER_NANO, counts)
+            self.ample_counts = ample
+        if high * ample.per_token + ample.fixed <= nanos * PICOS_PER_NANO:
+            return ample.counts
+        return self._count_rejections(high, nanos, None)
 
-    def _counted(self, high: int, nanos: int | None, tokens: int | None) -> Mapping[Reason, int]:
+    def _count_rejections(self, high: int, nanos: int | None, tokens: int | None) -> Mapping[Reason, int]:
         assert self.costs is not None, "without them it covers no call with a budget"
         assert self.counts is not None, "it is shared"
-        inputs, outputs, held, closed = self.costs
-        long = held > (_UNLIMITED if tokens is None else tokens - high)
-        dear = ~long & (inputs * high + outputs > (_UNLIMITED if nanos is None else nanos * PICOS_PER_NANO))
+        costs = self.costs
+        long = costs.output_tokens > (_UNLIMITED if tokens is None else tokens - high)
+        picos = costs.input_picos * high + costs.output_picos
+        dear = ~long & (picos > (_UNLIMITED if nanos is None else nanos * PICOS_PER_NANO))
         counts: dict[Reason, int] = {
             reason: count for reason, count in self.counts.items() if reason is not Reason.CIRCUIT_OPEN
         }
-        for reason, rejected in zip(_LAST, (long, dear, closed & ~long & ~dear), strict=True):
+        for reason, rejected in zip(_LAST, (long, dear, costs.is_open & ~long & ~dear), strict=True):
             if count := int(np.count_nonzero(rejected)):
                 counts[reason] = count
         return counts

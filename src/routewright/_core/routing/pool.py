@@ -130,7 +130,9 @@ class Pool:
         pool = Pool.__new__(Pool)
         pool.__dict__.update(self.__dict__, dials=dials)
         if dials.tier or dials.marks or dials.hour or dials.audio:
-            pool.prices, pool.held, pool._worsts = self.prices.copy(), self.held.copy(), self._worsts.copy()
+            pool.prices = self.prices.copy()
+            pool.held = self.held.copy()
+            pool._worsts = self._worsts.copy()
             for row, model in enumerate(self.models):
                 usual = held = pool.held[row]
                 if pool._has_tier(row):
@@ -139,7 +141,8 @@ class Pool:
                     held += usual if held else ()
                 held = pool.dials.held(model.pricing_per_1m, held)
                 if held != usual:
-                    pool.held[row], pool._worsts[row] = held, _worst(held)
+                    pool.held[row] = held
+                    pool._worsts[row] = _worst(held)
             pool._tabulate()
         if dials.effort is not None or dials.thinking_tokens is not None or dials.tools:
             pool._think()
@@ -180,10 +183,13 @@ class Pool:
         self.delay_ms: list[int] = [0] * len(self)
         """How much later the first token comes with this effort; may be negative."""
         if dials.effort is not None or dials.thinking_tokens is not None or self.quiet:
-            self.output, self.silent, self.ttft_ms = self.output.copy(), self.silent.copy(), self.ttft_ms.copy()
+            self.output = self.output.copy()
+            self.silent = self.silent.copy()
+            self.ttft_ms = self.ttft_ms.copy()
             for row, model in enumerate(self.models):
                 if model.reasoning:
-                    silent, usual = self.silent[row], max(THINKING_TOKENS, self.silent[row])
+                    silent = self.silent[row]
+                    usual = max(THINKING_TOKENS, silent)
                     thought = 0 if row in self.quiet else dials.thought(usual)
                     self.silent[row] = silent * thought // usual
                     self.delay_ms[row] = (self.silent[row] - silent) * self.us_per_token[row] // 1000
@@ -238,18 +244,19 @@ class Pool:
 
     def picos(self, prices: Columns, input_tokens: IntArray | int, output_tokens: IntArray) -> IntArray:
         """Cost of a call in pico-dollars, shape (n,); 0 where unpriced."""
-        input_tokens, output_tokens = np.minimum(input_tokens, MOST_TOKENS), np.minimum(output_tokens, MOST_TOKENS)
-        return prices.input * input_tokens + prices.output * output_tokens
+        return prices.input * np.minimum(input_tokens, MOST_TOKENS) + prices.output * np.minimum(
+            output_tokens, MOST_TOKENS
+        )
 
     def expected_nanos(self, input_tokens: int, output_tokens: IntArray) -> IntArray:
         """Cost of a call of one input length, rounded up to nano-dollars, shape (n,); 0 where unpriced."""
         prices = self.base
-        reached = self.tiered[input_tokens > self.first_tier].tolist()
-        if reached:
+        if rows := self.tiered[input_tokens > self.first_tier].tolist():
             prices = Columns(prices.input.copy(), prices.output.copy())
-            for row in reached:
+            for row in rows:
                 price = self.expected(row, price_at(self.prices[row], input_tokens))
-                prices.input[row], prices.output[row] = price.input, price.output
+                prices.input[row] = price.input
+                prices.output[row] = price.output
         return -(-self.picos(prices, input_tokens, output_tokens) // PICOS_PER_NANO)
 
 
@@ -283,10 +290,14 @@ def _abilities(model: Model) -> int:
 
 _FEATURE_BITS = {feature: int(need) for feature, need in FEATURES.items()}  # flags are slow to combine
 _EVERY_FEATURE = sum(_FEATURE_BITS.values())
-_THINKING_BITS, _TOOLS_THINKING, _NOT_THINKING = map(int, (THINKING, Need.REASONING_TOOLS, Need.NO_REASONING))
+_THINKING_BITS = int(THINKING)
+_TOOLS_THINKING = int(Need.REASONING_TOOLS)
+_NOT_THINKING = int(Need.NO_REASONING)
 _MARKS = int(Need.CACHE_CONTROL)
-_BRIEF, _BRIEF_BOUND = map(int, (Need.REASONING_BRIEF, Need.REASONING_TOKENS_BRIEF))
-_TOOLS_BOTH, _TOOLS_ALONE = map(int, (Need.TOOLS | Need.REASONING_TOOLS, Need.TOOLS))
+_BRIEF = int(Need.REASONING_BRIEF)
+_BRIEF_BOUND = int(Need.REASONING_TOKENS_BRIEF)
+_TOOLS_BOTH = int(Need.TOOLS | Need.REASONING_TOOLS)
+_TOOLS_ALONE = int(Need.TOOLS)
 _TIER_BITS = {"flex": int(Need.FLEX), "priority": int(Need.PRIORITY)}
 _MODALITY_BITS = {
     "image": int(Need.IMAGE), "tool": int(Need.TOOLS), "audio": int(Need.AUDIO), "file": int(Need.FILE)

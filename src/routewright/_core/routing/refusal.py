@@ -102,25 +102,26 @@ class Way(NamedTuple):
 
 def refusal(inputs: DecisionInput, board: Board, eligible: Eligible, applied_policy: Laid | None) -> NoCandidates:
     """The error for a request that no model fits. ``applied_policy`` is the policy already applied to it."""
-    forecast, search = board.forecast, Search(inputs, board, applied_policy)
-    check, pool = FitCheck(inputs, forecast), forecast.pool
-    firsts = named_reasons(first := first_failures(inputs, check, eligible))
+    search = Search(inputs, board, applied_policy)
+    check = FitCheck(inputs, board.forecast)
+    pool = board.forecast.pool
+    columns = first_failures(inputs, check, eligible)
+    firsts = named_reasons(columns)
     reasons = [set(reasons_of(row)) for row in failures(inputs, check, eligible)]
-    named_models = inputs.models or search.asked  # the policy may exclude all models of the request
-    rows = [pool.row[model] for model in (pool.ids if named_models is None else named_models) if model in pool.row]
-    counts, unserved = count_reasons(first[rows]), ""
+    models = inputs.models or search.asked  # the policy may exclude all models of the request
+    rows = [pool.row[model] for model in (pool.ids if models is None else models) if model in pool.row]
+    unserved = ""
+    counts = count_reasons(columns[rows])
     rejections = ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "none"
     if inputs.models is not None and not inputs.models:
         rejections = f"all, since {search.by} allows none of the request's models"
     elif inputs.models is not None and len(inputs.models) <= NAMED:
         ends = {row: f" since {pool.models[row].deprecated_at}" for row in rows if firsts[row] is Reason.DEPRECATED}
         rejections = ", ".join(f"{pool.ids[row]} {firsts[row]}{ends.get(row, '')}" for row in rows)
-        lost = [pool.models[row].provider for row in rows if firsts[row] is Reason.PROVIDER_UNAVAILABLE]
-        variables = {name: variable for name, variable in board.boards.variables.items() if name in lost}
-        if variables:
-            providers = sorted(variables, key=lost.index)
-            needed = " and ".join(variables[name] for name in providers)
-            unserved = f"set {needed} in the environment to have the models of {' and '.join(providers)}"
+        absent = [pool.models[row].provider for row in rows if firsts[row] is Reason.PROVIDER_UNAVAILABLE]
+        if providers := [name for name in dict.fromkeys(absent) if name in board.boards.variables]:
+            variables = " and ".join(board.boards.variables[name] for name in providers)
+            unserved = f"set {variables} in the environment to have the models of {' and '.join(providers)}"
     ways = [way for row, why in enumerate(reasons) if (way := search.way(row, why)) is not None]
     way = min(ways, key=lambda way: way.effort, default=None)
     if way is None:
@@ -177,14 +178,15 @@ class Search:
         """The best way to admit one row; None if there is none."""
         if reasons & _FIXED or self.forecast.pool.disabled[row]:
             return None
-        inputs, pool = self.decision_input, self.forecast.pool
-        models, floor, able = inputs.models, inputs.min_quality, int(pool.able[row])
+        inputs = self.decision_input
+        pool = self.forecast.pool
+        models = inputs.models
+        able = int(pool.able[row])
         if reasons & {Reason.WHITELIST, Reason.DISABLED}:  # a free-tier model must be named
             # a new whitelist must include the preferred models and fallbacks
             models = tuple(dict.fromkeys((*(models or (*inputs.prefer, *(inputs.fallback or ()))), pool.ids[row])))
-        served, needs = pool.models[row].availability.regions, inputs.needs & able
-        lost = _without_dependent(inputs.needs & ~able, ~able)
-        if lost & (THINKING & ~Need.REASONING_TOKENS):
+        needs = inputs.needs & able
+        if _without_dependent(inputs.needs & ~able, ~able) & (THINKING & ~Need.REASONING_TOKENS):
             needs &= ~int(Need.REASONING)  # the model excludes some combination with reasoning: give up reasoning
         if inputs.needs & ~able & Need.CALLER_URL:
             needs &= ~int(_URLS)  # nothing is sent by URL then
@@ -194,12 +196,12 @@ class Search:
         changed = replace(
             inputs,
             models=models,
-            regions=tuple(region for region in inputs.regions if region in served),
+            regions=tuple(region for region in inputs.regions if region in pool.models[row].availability.regions),
             needs=_without_dependent(needs, ~needs),
-            min_quality=None if floor is None else min(floor, quality),
+            min_quality=None if inputs.min_quality is None else min(inputs.min_quality, quality),
         )
-        named = _without(changed, inputs.needs & ~able)
-        starts = [named, _without(named, int(Need.IMAGE))] if named.needs & Need.IMAGE else [named]
+        start = _without(changed, inputs.needs & ~able)
+        starts = [start, _without(start, int(Need.IMAGE))] if start.needs & Need.IMAGE else [start]
         ways: list[Way] = []
         for start in starts:
             for fitted in _fit_window(start, self.forecast, row):
@@ -212,10 +214,11 @@ class Search:
 
     def as_way(self, row: int, changed: DecisionInput) -> Way:
         """The way that a changed input stands for, with its words and effort."""
-        inputs, forecast = self.decision_input, self.forecast
-        pool, check, named = forecast.pool, FitCheck(changed, forecast), changed.models != inputs.models
+        inputs = self.decision_input
+        pool = self.forecast.pool
+        check = FitCheck(changed, self.forecast)
+        is_named = changed.models != inputs.models
         words = [*self._words(row, changed)]
-        outside = any(of_policy for _, of_policy in words)
         late_ms = lost = 0
         if changed.max_latency_ms != inputs.max_latency_ms:
             late_ms = (changed.max_latency_ms or _MOST_MS) - (inputs.max_latency_ms or 0)
@@ -224,10 +227,10 @@ class Search:
         if changed.max_output_tokens is not None:
             lost += _MILLION - changed.max_output_tokens * _MILLION // (inputs.max_output_tokens or USUAL_OUTPUT)
         effort = ChangeSize(
-            row in forecast.open,
-            outside,
-            named and bool(pool.free_tier[row]),
-            named,
+            row in self.forecast.open,
+            any(of_policy for _, of_policy in words),
+            is_named and bool(pool.free_tier[row]),
+            is_named,
             len(words),
             (inputs.needs & ~changed.needs).bit_count(),
             (inputs.min_quality or 0) - (changed.min_quality or 0),
@@ -241,19 +244,21 @@ class Search:
 
     def _words(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
         """For each changed field, the phrase and whether the policy must change."""
-        inputs, by, limits = self.decision_input, self.by, self.policy.budget or Budget()
+        inputs = self.decision_input
+        by = self.by
+        limits = self.policy.budget or Budget()
         if changed.models != inputs.models:
             yield from self._naming(row, changed)
         if changed.regions != inputs.regions:
             dropped = [region for region in inputs.regions if region not in changed.regions]
             yield f"drop {', '.join(dropped)} from the regions of {by}", True
-        undone = inputs.needs & ~changed.needs
-        undone = _without_dependent(undone, undone)
-        for need in Need(undone & ~int(Need.CALLER_URL)):
+        lost = inputs.needs & ~changed.needs
+        lost = _without_dependent(lost, lost)
+        for need in Need(lost & ~int(Need.CALLER_URL)):
             if not need & _URLS:
                 yield _NO_NEED[need], False
-            elif not undone & _URLS & (need - 1):  # the first of the two stands for both
-                yield self._words_for_data(row, undone), False
+            elif not lost & _URLS & (need - 1):  # the first of the two stands for both
+                yield self._words_for_data(row, lost), False
         if changed.min_quality != inputs.min_quality:
             yield f"lower min_quality of {by} to {quality_text(changed.min_quality or 0)}", True
         if changed.max_output_tokens != inputs.max_output_tokens:
@@ -263,8 +268,10 @@ class Search:
             left = FitCheck(changed, self.forecast).input(row)[2]
             yield f"shorten the input from {self._present(row, changed)} to {left} tokens", False
         if (latency_ms := changed.max_latency_ms) != inputs.max_latency_ms:
-            verb, bound = ("drop", "") if latency_ms is None else ("raise", f" to {latency_ms}")
-            yield f"{verb} max_latency_ms of {by}{bound}", True
+            if latency_ms is None:
+                yield f"drop max_latency_ms of {by}", True
+            else:
+                yield f"raise max_latency_ms of {by} to {latency_ms}", True
         if (tokens := changed.budget_tokens) != inputs.budget_tokens:
             also = limits.max_tokens is not None and (tokens is None or tokens > limits.max_tokens)
             yield f"raise {BOTH['budget.max_tokens']} to {tokens}{f', also in {by},' if also else ''}", also
@@ -276,15 +283,16 @@ class Search:
                 phrase = f"raise {BOTH['budget.max_cost_usd']} to {usd_text(cost)}"
             yield f"{phrase}{f', also in {by},' if also else ''}", also
 
-    def _words_for_data(self, row: int, undone: int) -> str:
+    def _words_for_data(self, row: int, lost: int) -> str:
         """The change from URLs to data, or of the provider if it is one that may not fetch them."""
-        images, files = undone & Need.IMAGE_URL, undone & Need.FILE_URL
-        what = "images and files" if images and files else "images" if images else "files"
+        files = "images" if lost & Need.IMAGE_URL else "files"
+        if lost & _URLS == _URLS:
+            files = "images and files"
         if int(self.forecast.pool.able[row]) & Need.CALLER_URL:
-            return f"send {what} as data: URLs"
+            return f"send {files} as data: URLs"
         if self.decision_input.needs & Need.CALLER_URL:  # who reads this cannot change the provider
-            return f'send {what} as data: URLs, or have the owner of the service set fetches_urls to "callers",'
-        return f"send {what} as data: URLs, or make the provider with fetches_urls=True if its API takes URLs,"
+            return f'send {files} as data: URLs, or have the owner of the service set fetches_urls to "callers",'
+        return f"send {files} as data: URLs, or make the provider with fetches_urls=True if its API takes URLs,"
 
     def _present(self, row: int, changed: DecisionInput) -> int:
         """Input tokens that fill a row's window now, without the attachments the change drops."""
@@ -293,22 +301,28 @@ class Search:
 
     def _naming(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
         """The changes that select the model: naming it in the request or policy, and dropping policy exclusions."""
-        model, policy, by, known = self.forecast.pool.models[row], self.policy, self.by, self.known
+        model = self.forecast.pool.models[row]
+        policy = self.policy
+        by = self.by
         if self.decision_input.models is None:
             yield f"set 'models' to {list(changed.models or ())}", False
         elif self.asked is not None and model.id not in self.asked:
             yield f"add {model.id!r} to 'models'", False
         if self.published.models is None or model.id in self.published.models:
             return
-        excluding, missing = picking(policy.exclude or (), model, known), lacking(policy, model)
-        picked, unpicked = picking(policy.models or (), model, known), policy.models is not None
+        excluding = picking(policy.exclude or (), model, self.known)
+        missing = lacking(policy, model)
+        picked = picking(policy.models or (), model, self.known)
+        unpicked = policy.models is not None
         if model.free_tier:  # picked only by its name, not by a pattern
-            picked = [word for word in picked if known.named(word) is not None]
+            picked = [word for word in picked if self.known.named(word) is not None]
             others = len(policy.exclude or ()) > len(excluding) or len(policy.capabilities or ()) > len(missing)
             unpicked |= others or (self.asked is None and model.id not in self.decision_input.prefer)
         if unpicked and not picked:
-            alone = f"set models of {by} to {[model.id]}"
-            yield alone if policy.models is None else f"add {model.id!r} to models of {by}", True
+            if policy.models is None:
+                yield f"set models of {by} to {[model.id]}", True
+            else:
+                yield f"add {model.id!r} to models of {by}", True
         if excluding:
             yield f"drop {listed(excluding)} from exclude of {by}", True
         if missing:
@@ -341,23 +355,25 @@ def _without_dependent(needs: int, lost: int) -> int:
 
 def _fit_window(inputs: DecisionInput, forecast: Forecast, row: int) -> Iterator[DecisionInput]:
     """The input itself if it fits the window; else variants with less output, shorter input, or both."""
-    pool, cap = forecast.pool, inputs.max_output_tokens
-    room, window, most = FitCheck(inputs, forecast).room(row), pool.window[row], pool.max_output[row]
-    wanted = forecast.output[row] if cap is None else cap
-    if wanted <= room and (cap is None or cap <= most):
+    cap = inputs.max_output_tokens
+    room = FitCheck(inputs, forecast).room(row)
+    window = forecast.pool.window[row]
+    maximum = forecast.pool.max_output[row]
+    output = forecast.output[row] if cap is None else cap
+    if output <= room and (cap is None or cap <= maximum):
         yield inputs
         return
-    ceiling = most if cap is None else min(cap, most)
-    less = min(ceiling, room)
-    shapes: list[tuple[int | None, int | None]] = [(less, None)] if less >= min(ceiling, LEAST_OUTPUT) else []
+    ceiling = maximum if cap is None else min(cap, maximum)
+    least = min(ceiling, room)
+    shapes: list[tuple[int | None, int | None]] = [(least, None)] if least >= min(ceiling, LEAST_OUTPUT) else []
     if cap is None:
-        shapes.insert(0, (None, window - wanted))
+        shapes.insert(0, (None, window - output))
     else:
         half = min(ceiling, window // 2)
-        shapes += [(cap, window - cap)] if cap <= most else []
+        shapes += [(cap, window - cap)] if cap <= maximum else []
         shapes += [(half, window - half)]
-    for output, tokens in shapes:
-        changed = replace(inputs, max_output_tokens=output)
+    for output_tokens, tokens in shapes:
+        changed = replace(inputs, max_output_tokens=output_tokens)
         fitted = changed if tokens is None else _cut(changed, forecast, row, tokens, 2)
         if fitted is not None:
             yield fitted
@@ -367,13 +383,14 @@ def _cut(
     inputs: DecisionInput, forecast: Forecast, row: int, tokens: int, figure: Literal[1, 2]
 ) -> DecisionInput | None:
     """The input cut to ``tokens``, measured by this field of its ``Length``; None if no text would be left."""
-    measure, text = forecast.pool.measures[forecast.pool.measure[row]], replace(inputs.tokens, images=())
+    measure = forecast.pool.measures[forecast.pool.measure[row]]
+    text = replace(inputs.tokens, images=())
     whole = length(text, measure)[figure]
     part = tokens - (length(inputs.tokens, measure)[figure] - whole)
     if not LEAST_INPUT <= part < whole:
         return None
-    known = {name: getattr(text, name) for name in ("low", "high", "estimate", "o200k", "cl100k", "single")}
-    cut = replace(text, **{name: count and count * part // whole for name, count in known.items()})
+    counts = {name: getattr(text, name) for name in ("low", "high", "estimate", "o200k", "cl100k", "single")}
+    cut = replace(text, **{name: count and count * part // whole for name, count in counts.items()})
     if length(cut, measure)[2] < LEAST_INPUT:  # the expected length may lie far below the bound that was cut
         return None
     return replace(inputs, tokens=replace(cut, images=inputs.tokens.images))
@@ -385,8 +402,10 @@ def _fit_limits(inputs: DecisionInput, forecast: Forecast, row: int) -> Iterator
     yield raised
     if raised is inputs:
         return
-    pool, check = forecast.pool, FitCheck(inputs, forecast)
-    high, outputs = check.high(row), []
+    pool = forecast.pool
+    check = FitCheck(inputs, forecast)
+    high = check.high(row)
+    outputs = []
     affordable = high  # input tokens the budgets cover beside the output
     if inputs.budget_tokens is not None:
         outputs.append(inputs.budget_tokens - high)
@@ -398,9 +417,9 @@ def _fit_limits(inputs: DecisionInput, forecast: Forecast, row: int) -> Iterator
         outputs.append(affordable_output(pool.dearest(row, high), high, inputs.budget_nanos))
     if inputs.max_latency_ms is not None:
         outputs.append(forecast.output_within(row, inputs.max_latency_ms, inputs.workload or USUAL))
-    most = min(inputs.max_output_tokens or pool.max_output[row], check.room(row), pool.max_output[row])
+    maximum = min(inputs.max_output_tokens or pool.max_output[row], check.room(row), pool.max_output[row])
     for output in outputs:
-        if least_output(pool, row) <= output <= most and output != inputs.max_output_tokens:
+        if least_output(pool, row) <= output <= maximum and output != inputs.max_output_tokens:
             yield _raised(replace(inputs, max_output_tokens=output), forecast, row)
     shorter = _cut(inputs, forecast, row, affordable, 1)
     if shorter is not None:
@@ -415,16 +434,17 @@ def least_output(pool: Pool, row: int) -> int:
 
 def _raised(inputs: DecisionInput, forecast: Forecast, row: int) -> DecisionInput:
     """The input with its limits raised to what the model needs."""
-    check, cap, ceiling = (FitCheck(inputs, forecast), inputs.max_output_tokens, inputs.max_latency_ms)
+    check = FitCheck(inputs, forecast)
     high = check.high(row)
-    tokens, worst = high + check.held_output(row), nanos(check.worst_picos(row, high))
-    cap = None if cap is None else class_size(size_class(cap))
+    tokens = high + check.held_output(row)
+    worst_nanos = nanos(check.worst_picos(row, high))
+    cap = None if inputs.max_output_tokens is None else class_size(size_class(inputs.max_output_tokens))
     latency_ms = forecast.expected_ms(row, cap, inputs.workload or USUAL)
     raised: dict[str, int | None] = {}
-    if ceiling is not None and latency_ms > ceiling:
+    if inputs.max_latency_ms is not None and latency_ms > inputs.max_latency_ms:
         raised["max_latency_ms"] = latency_ms if latency_ms <= _MOST_MS else None
     if inputs.budget_tokens is not None and tokens > inputs.budget_tokens:
         raised["budget_tokens"] = tokens
-    if inputs.budget_nanos is not None and worst > inputs.budget_nanos:
-        raised["budget_nanos"] = sayable(worst) if forecast.pool.held[row] else None
+    if inputs.budget_nanos is not None and worst_nanos > inputs.budget_nanos:
+        raised["budget_nanos"] = sayable(worst_nanos) if forecast.pool.held[row] else None
     return replace(inputs, **raised) if raised else inputs

@@ -19,9 +19,11 @@ WISHES = {  # the request fields of the wishes: features that do not exclude a m
     Need.VERBOSITY: "verbosity",
     Need.CACHE_CONTROL: "cache_control",
 }
-_TOOLS, _AUDIO, _FLEX, _PRIORITY, _MARKS = map(
-    int, (Need.TOOLS, Need.AUDIO, Need.FLEX, Need.PRIORITY, Need.CACHE_CONTROL)
-)  # flags are slow to combine
+_TOOLS = int(Need.TOOLS)  # flags are slow to combine
+_AUDIO = int(Need.AUDIO)
+_FLEX = int(Need.FLEX)
+_PRIORITY = int(Need.PRIORITY)
+_MARKS = int(Need.CACHE_CONTROL)
 
 
 class RequestOptions(NamedTuple):
@@ -87,15 +89,17 @@ class Requirements(NamedTuple):
 
 def request_options_of(inputs: DecisionInput | Requirements) -> RequestOptions:
     """The dials of a request."""
-    needs, wishes, effort, bound = (inputs.needs, inputs.wishes, inputs.effort, inputs.thinking_tokens)
-    if not (wishes or effort or bound or needs & (_AUDIO | _TOOLS)):
+    needs = inputs.needs
+    wishes = inputs.wishes
+    bound = inputs.thinking_tokens
+    if not (wishes or inputs.effort or bound or needs & (_AUDIO | _TOOLS)):
         return PLAIN
     return RequestOptions(
-        effort,
+        inputs.effort,
         None if bound is None else 1 << max(bound - 1, 0).bit_length(),
         "flex" if wishes & _FLEX else "priority" if wishes & _PRIORITY else "",
         bool(wishes & _MARKS),
         inputs.hour_cache,
         bool(needs & _AUDIO),
-        bool(needs & _TOOLS) and effort is None and bound is None,
+        bool(needs & _TOOLS) and inputs.effort is None and bound is None,
     )

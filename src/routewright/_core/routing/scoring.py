@@ -55,8 +55,10 @@ WEIGHTS: dict[Strategy, dict[Goal, Weights]] = {
 }
 
 # The ends (utility 1 and 0) of the two logarithmic scales; utility is constant beyond them.
-CHEAP_NANOS, DEAR_NANOS = 10_000, 1_000_000_000  # $0.00001 and $1 per request
-QUICK_MS, SLOW_MS = 2_000, 64_000  # two seconds feel immediate; after a minute users are gone
+CHEAP_NANOS = 10_000  # $0.00001 per request
+DEAR_NANOS = 1_000_000_000  # $1
+QUICK_MS = 2_000  # feels immediate
+SLOW_MS = 64_000  # users are gone
 SHAKY, STEADY = 500, 1_000  # thousandths of attempts that succeed
 
 UNKNOWN_COST = 1 << 62
@@ -92,33 +94,38 @@ class Ranking:
 
     def key(self, forecast: Forecast, row: int) -> Key:
         """The key of one row."""
-        pool, cap, size = forecast.pool, self._cap, self._size
+        pool = forecast.pool
+        cap = self._cap
+        size = self._size
         work = self.cls.work
         output = scaled(forecast.output[row], work[0])
         if cap is not None and cap < output:
             output = cap
-        cost, nanos = 0, UNKNOWN_COST
+        cost = 0
+        nanos = UNKNOWN_COST
         if prices := pool.prices[row]:
             price = pool.expected(row, price_at(prices, size))
             picos = price.input * (size if size < MOST_TOKENS else MOST_TOKENS)
             picos += price.output * (output if output < MOST_TOKENS else MOST_TOKENS)
             nanos = -(-picos // PICOS_PER_NANO)
             cost = _utility(nanos, _DEAR, _CHEAP)
-        late_ms, stability = forecast.expected_ms(row, cap, work), forecast.stability[row]
-        by_quality, by_cost, by_latency, by_stability = self._weights
-        score = by_quality * pool.levels[row] + by_cost * cost
-        score += by_latency * _utility(late_ms, _SLOW, _QUICK) + by_stability * _steadiness(stability)
+        late_ms = forecast.expected_ms(row, cap, work)
+        stability = forecast.stability[row]
+        weights = self._weights
+        score = weights.quality * pool.levels[row] + weights.cost * cost
+        score += weights.latency * _utility(late_ms, _SLOW, _QUICK) + weights.stability * _steadiness(stability)
         return -score, -pool.qualities[row], nanos, late_ms, -stability, pool.id_ranks[row], row
 
     def warmed(self, key: Key, forecast: Forecast, cached: int, tokens: int) -> Key:
         """The key with the cost lowered for ``cached`` of ``tokens`` input tokens in the vendor's cache."""
-        row, before, size, pool = key[-1], key[2], min(self._size, MOST_TOKENS), forecast.pool
-        if not pool.prices[row]:
+        prices = forecast.pool.prices[key[-1]]
+        if not prices:
             return key
-        price = pool.expected(row, price_at(pool.prices[row], size))
-        saved = min(size, cached * size // max(1, tokens)) * max(0, price.input - price.cached) // PICOS_PER_NANO
-        nanos = max(0, before - saved)
-        gain = _utility(nanos, _DEAR, _CHEAP) - _utility(before, _DEAR, _CHEAP)
+        size = min(self._size, MOST_TOKENS)
+        price = forecast.pool.expected(key[-1], price_at(prices, size))
+        saving = min(size, cached * size // max(1, tokens)) * max(0, price.input - price.cached) // PICOS_PER_NANO
+        nanos = max(0, key[2] - saving)
+        gain = _utility(nanos, _DEAR, _CHEAP) - _utility(key[2], _DEAR, _CHEAP)
         return key[0] - self._weights.cost * gain, key[1], nanos, *key[3:]
 
 
@@ -126,10 +133,11 @@ class Columns:
     """All parts of a class's keys except the quality, one entry per row of the pool."""
 
     def __init__(self, forecast: Forecast, cls: RequestClass) -> None:
-        pool, cap, weights = forecast.pool, cls.cap, cls.weights
-        nanos = pool.expected_nanos(class_size(cls.input_size), forecast.expected_output(cap, cls.work))
+        pool = forecast.pool
+        weights = cls.weights
+        nanos = pool.expected_nanos(class_size(cls.input_size), forecast.expected_output(cls.cap, cls.work))
         stability = forecast.column("stability")
-        self.latency_ms = forecast.latency_ms(cap, cls.work)
+        self.latency_ms = forecast.latency_ms(cls.cap, cls.work)
         self._quality_weight = weights.quality
         self._without_quality = (
             weights.cost * np.where(pool.priced, _utilities(nanos, _DEAR, _CHEAP), 0)
@@ -150,32 +158,35 @@ class Columns:
 
     def key(self, row: int, score: int, quality: int) -> Key:
         """The key of one row."""
-        nanos, late_ms, stability, rank = self._raw
-        return -score, -quality, nanos[row], late_ms[row], stability[row], rank[row], row
+        raw = self._raw
+        return -score, -quality, raw[0][row], raw[1][row], raw[2][row], raw[3][row], row
 
 
 def candidate(key: Key, model: str, timeout_ms: int) -> Candidate:
     """A candidate from its key."""
-    score, quality, nanos, late_ms, stability, _, _ = key
-    unpriced = nanos == UNKNOWN_COST
+    nanos = key[2]
+    late_ms = key[3]
     return Candidate(
         model=model,
-        score=-score / SCORE,
-        quality=-quality / MICRO,
-        cost_usd=None if unpriced else usd(nanos),
+        score=-key[0] / SCORE,
+        quality=-key[1] / MICRO,
+        cost_usd=None if nanos == UNKNOWN_COST else usd(nanos),
         latency_s=late_ms / 1000,
-        stability=-stability / 1000,
+        stability=-key[4] / 1000,
         terms=(
-            level_of(-quality) // 100 / TERM,
-            0.0 if unpriced else _utility(nanos, _DEAR, _CHEAP) / TERM,
+            level_of(-key[1]) // 100 / TERM,
+            0.0 if nanos == UNKNOWN_COST else _utility(nanos, _DEAR, _CHEAP) / TERM,
             _utility(late_ms, _SLOW, _QUICK) / TERM,
-            _steadiness(-stability) / TERM,
+            _steadiness(-key[4]) / TERM,
         ),
         late=late_ms > timeout_ms,
     )
 
 
-_DEAR, _CHEAP, _SLOW, _QUICK = map(log2_step, (DEAR_NANOS, CHEAP_NANOS, SLOW_MS, QUICK_MS))
+_DEAR = log2_step(DEAR_NANOS)
+_CHEAP = log2_step(CHEAP_NANOS)
+_SLOW = log2_step(SLOW_MS)
+_QUICK = log2_step(QUICK_MS)
 
 
 def _utility(value: int, worst: int, best: int) -> int:

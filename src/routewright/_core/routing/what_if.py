@@ -133,12 +133,11 @@ def why_not(inputs: DecisionInput, board: Board, model: str, applied_policy: Lai
     Takes about 0.1 s, since it decides some fifty times."""
     forecast = board.forecast
     row = forecast.pool.row[model]
-    order, check = board.order(inputs), FitCheck(inputs, forecast)
+    order = board.order(inputs)
+    check = FitCheck(inputs, forecast)
     fit = [key[-1] for key in fitting(inputs, board, order, check)]
     failed = reasons_of(failures(inputs, check, order.eligible)[row])
-    admitted, words = inputs, None
-    if failed:
-        admitted, words = admission(inputs, board, row, set(failed), applied_policy) or (inputs, None)
+    admitted, words = (failed and admission(inputs, board, row, set(failed), applied_policy)) or (inputs, None)
     winner = _chosen(inputs, board)
     hopeless = bool(failed) and words is None
     wins = not hopeless and _chosen(admitted, board) == model
@@ -250,7 +249,8 @@ def _latency_ms(inputs: DecisionInput, board: Board, row: int) -> int:
 
 def check(inputs: DecisionInput, board: Board, applied_policy: Laid) -> PolicyCheck:
     """Check a policy with one request: an input with counted tokens and the policy applied."""
-    snapshot, pool = applied_policy.published, board.forecast.pool
+    snapshot = applied_policy.published
+    pool = board.forecast.pool
     policy = snapshot.policy
     allowed = len(pool) if snapshot.models is None else len(snapshot.models)
     result = PolicyCheck(policy=policy.name, id=policy.id, version=snapshot.version, allowed=allowed)
@@ -258,7 +258,9 @@ def check(inputs: DecisionInput, board: Board, applied_policy: Laid) -> PolicyCh
         plan = decide(inputs, board, applied_policy)
     except NoCandidates as error:
         return replace(result, problem=error.message)
-    check, decision, first = (FitCheck(inputs, board.forecast), Decision(plan, inputs, board), plan.legs[0])
+    check = FitCheck(inputs, board.forecast)
+    decision = Decision(plan, inputs, board)
+    first = plan.legs[0]
     rows = [key[-1] for key in fitting(inputs, board, board.order(inputs), check)] or [leg.row for leg in plan.legs]
     models = [pool.models[leg.row] for leg in plan.legs]
     left = [

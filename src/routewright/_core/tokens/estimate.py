@@ -187,7 +187,9 @@ def bounds_of(request: RouteRequest) -> TokenBounds:
     all vocabularies that fall back to bytes and do not rewrite the text. ``low``: no token is longer than
     ``LONGEST_TOKEN`` or begins two words.
     """
-    messages, texts, parts = request.messages, list[str](), False
+    messages = request.messages
+    texts: list[str] = []
+    has_parts = False
     if request.tools is None and request.params is None:
         for message in messages:
             content = message.content
@@ -199,15 +201,12 @@ def bounds_of(request: RouteRequest) -> TokenBounds:
     if len(texts) == len(messages):  # only plain text, the common case
         around = PRIMING_TOKENS + MESSAGE_TOKENS * len(texts)
     else:
-        texts, around = prompt_texts(request), overhead(request)
-        parts = any(type(message.content) is list or message.reasoning is not None for message in messages)
+        texts = prompt_texts(request)
+        around = overhead(request)
+        has_parts = any(type(message.content) is list or message.reasoning is not None for message in messages)
     text = texts[0] if len(texts) == 1 else "".join(texts)
-    if len(text) <= WHOLE_CHARACTERS:
-        bounds = bounds_of_text(text, around)
-    else:
-        low, high, guess = _sampled(texts, len(text))
-        bounds = TokenBounds(low, high + around, guess + around)
-    if not parts:
+    bounds = bounds_of_text(text, around) if len(text) <= WHOLE_CHARACTERS else _sampled(texts, len(text), around)
+    if not has_parts:
         return bounds
     images = images_of(messages)
     return replace(bounds, estimate=bounds.estimate + estimate_of(images), images=images)
@@ -273,7 +272,8 @@ def count_request(
     not change, so that counting never changes a score. A text that would take seconds to count keeps its bounds. Raises
     ``ValueError`` if the counter returns anything but a count.
     """
-    texts, around = prompt_texts(request), overhead(request)
+    texts = prompt_texts(request)
+    around = overhead(request)
     if any(map(_is_unbroken, texts)):
         return replace(bounds, counted=True)
     counts: dict[Vocabulary, int] = {}
@@ -286,17 +286,15 @@ def count_request(
                 raise ValueError(f"{description}; TokenCounter.count must return a whole number, 0 or more")
             tokens += int(count)
         counts[encoding] = min(max(tokens, bounds.low), bounds.high)  # a wrong counter must not break a budget
-    o200k, cl100k = counts.get("o200k_base"), counts.get("cl100k_base")
-    counted = replace(bounds, o200k=o200k, cl100k=cl100k, single=0, counted=True)
-    if o200k is None or cl100k is None:
+    counted = replace(bounds, o200k=counts.get("o200k_base"), cl100k=counts.get("cl100k_base"), single=0, counted=True)
+    if counted.o200k is None or counted.cl100k is None:
         return counted
     data = _utf8("".join(texts))
     # bytes that a vocabulary may not merge: digits, tabs, line breaks, non-ASCII, repetitions
     packed = np.frombuffer(data.translate(None, _SINGLE), dtype=np.uint8)
     single = len(data) - len(packed) + int(np.count_nonzero(packed[1:] == packed[:-1]))
     counted = replace(counted, high=min(bounds.high, around + len(data)), single=single)
-    _, most, _ = length(replace(counted, images=()), Measure(None, ANY_MARGIN, ()))
-    return replace(counted, high=most)
+    return replace(counted, high=length(replace(counted, images=()), Measure(None, ANY_MARGIN, ()))[1])
 
 
 def longer(bounds: TokenBounds, more: TokenBounds) -> TokenBounds:
@@ -321,30 +319,32 @@ def measure_of(model: str, tokenizer: Vocabulary | None) -> Measure:
 
 def length(bounds: TokenBounds, measure: Measure) -> Length:
     """The input's length for a model: its text, exact or bounded, plus its images."""
-    tokenizer, margin, rules = measure
-    o200k, cl100k, high = bounds.o200k, bounds.cl100k, bounds.high
-    count = None if tokenizer is None else cl100k if tokenizer == "cl100k_base" else o200k
+    o200k = bounds.o200k
+    cl100k = bounds.cl100k
+    count = None
+    if measure.tokenizer is not None:
+        count = cl100k if measure.tokenizer == "cl100k_base" else o200k
     if count is not None:
         text = count, count, count
     elif o200k is None or cl100k is None:
-        text = bounds.low, high, high
+        text = bounds.low, bounds.high, bounds.high
     else:
         larger = o200k if o200k > cl100k else cl100k
-        percent, quarters, window = margin
-        most = -(-percent * larger // 100) + -(-quarters * bounds.single // 4)
-        most = most if most < high else high
-        filling = -(-window * larger // 100)
-        text = bounds.low, most, filling if filling < most else most
+        high = -(-measure.margin.percent * larger // 100) + -(-measure.margin.quarters * bounds.single // 4)
+        high = high if high < bounds.high else bounds.high
+        filling = -(-measure.margin.window * larger // 100)
+        text = bounds.low, high, filling if filling < high else high
     if not bounds.images:
         return text
-    low, most = tokens_of(bounds.images, rules)
-    return text[0] + low, text[1] + most, text[2] + filling_of(bounds.images, rules)
+    low, high = tokens_of(bounds.images, measure.images)
+    return text[0] + low, text[1] + high, text[2] + filling_of(bounds.images, measure.images)
 
 
 def within_window(input_length: Length, window: int | None) -> Length:
     """The length with unbounded attachments limited by the model's declared window."""
-    low, most, filling = input_length
-    return (low, max(window, filling), filling) if most >= UNBOUNDED and window is not None else input_length
+    if window is None or input_length[1] < UNBOUNDED:
+        return input_length
+    return input_length[0], max(window, input_length[2]), input_length[2]
 
 
 def _is_unbroken(text: str) -> bool:
@@ -365,8 +365,8 @@ def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _sampled(texts: Sequence[str], characters: int) -> tuple[int, int, int]:
-    """Bounds and estimate of a text too long to scan on the event loop."""
+def _sampled(texts: Sequence[str], characters: int, around: int) -> TokenBounds:
+    """``bounds_of_text`` for a text too long to scan on the event loop."""
     if all(map(str.isascii, texts)):
         high = characters
     elif characters > ENCODED_CHARACTERS:
@@ -374,7 +374,8 @@ def _sampled(texts: Sequence[str], characters: int) -> tuple[int, int, int]:
     else:
         high = sum(len(_utf8(text)) for text in texts)
     # evenly spaced slices, joined by a character that begins no word
-    slices, start, at = list[str](), 0, 0
+    slices: list[str] = []
+    start = at = 0
     for text in texts:
         while at < start + len(text):
             slices.append(text[at - start : at - start + WHOLE_CHARACTERS // SLICES])
@@ -383,7 +384,8 @@ def _sampled(texts: Sequence[str], characters: int) -> tuple[int, int, int]:
     sample = ".".join(slices)
     data = _utf8(sample)
     low = max(-(-characters // LONGEST_TOKEN), data.translate(_WORDS).count(b" w"))
-    return low, high, min(max(estimate(len(sample), data) * characters // len(sample), low), high)
+    guess = min(max(estimate(len(sample), data) * characters // len(sample), low), high)
+    return TokenBounds(low, high + around, guess + around)
 
 
 def estimate(characters: int, data: bytes) -> int:

@@ -25,8 +25,9 @@ LEAST = 1
 ASSUMED = (2_048, 2_048)
 """Size of an unknown image for window checks: overflowing a window costs no money."""
 UNBOUNDED = 1 << 40  # the most tokens of a file or recording: only a model's window bounds them
-PAGE_CHARACTERS, PAGE_TOKENS, SOME_PAGES = 80_000, 2_000, 5
-"""Estimates for a PDF: base64 characters per page, tokens per page, and pages if only its URL is known."""
+PAGE_CHARACTERS = 80_000  # estimates for a PDF: base64 characters per page
+PAGE_TOKENS = 2_000
+SOME_PAGES = 5  # if only its URL is known
 AUDIO_CHARACTERS = {"wav": 1_300, "mp3": 650}
 """Estimated base64 characters per token of audio: 16 kHz mono, 128 kbit/s, 32 tokens per second."""
 THOUGHT_BYTES = 4
@@ -59,7 +60,8 @@ class Patches(NamedTuple):
         longest = max(width, height)
         if longest > self.edge:
             width, height = -(-width * self.edge // longest), -(-height * self.edge // longest)
-        rows, columns = -(-height // self.side), -(-width // self.side)
+        rows = -(-height // self.side)
+        columns = -(-width // self.side)
         fitted = rows * columns <= most
         squares = max(rows * columns, self.least) if fitted else most
         if not fitted:  # scaling keeps the aspect ratio
@@ -256,9 +258,11 @@ def size_of(url: str) -> tuple[int, int] | None:
     start = url.find(",", 0, 256) + 1
     if not start or not url[:start].endswith(";base64,"):
         return None
-    head, size = _decoded(url[start : start + FIRST_CHARACTERS]), (0, 0)
+    head = _decoded(url[start : start + FIRST_CHARACTERS])
+    size = 0, 0
     if head.startswith(b"\xff\xd8"):  # walk the segments of a JPEG to its frame header
-        head, at = _decoded(url[start : start + HEAD_CHARACTERS]), 2
+        head = _decoded(url[start : start + HEAD_CHARACTERS])
+        at = 2
         for _ in range(MOST_SEGMENTS):
             if at + 9 > len(head) or head[at] != 0xFF:
                 break
