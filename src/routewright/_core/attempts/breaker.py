@@ -81,6 +81,13 @@ class Circuit:
     ) -> bool:
         """Record a fault. ``at_once``: it opens the circuit by itself. ``alone``: the Retry-After is too long to wait
         for, so it applies to all calls."""
+        # Faults come in late: of calls that began before the circuit opened, and of probes that hang until their
+        # timeout. A plain counter would let each of them open the circuit anew and keep a healthy model away for
+        # minutes. So in a circuit that is not closed only the probe's verdict counts, and a failed probe opens it from
+        # the time the probe began. What a late fault may still do is to bring a longer Retry-After (contract 4: the
+        # model is left alone until it has passed). ``test_random_histories_agree_with_a_reference_model`` runs both
+        # against the contract in its own words; ``test_a_flapping_provider_is_back_in_service_within_sixteen_seconds``
+        # is what it is for.
         retry_at = now + min(retry_after or 0.0, LONGEST_RETRY_AFTER_S)
         if self.state is State.CLOSED:
             self._in_a_row += 1
@@ -175,6 +182,11 @@ class Circuits:
         alone: bool = False,
     ) -> bool:
         """Record a fault of a model, or of its ``credential``; True if a circuit changed."""
+        # A call passes two circuits, but its fault speaks about one: a revoked key does not make the model ill
+        # (``test_a_refused_credential_does_not_count_against_the_probed_model``), and a model's error says nothing of
+        # the key. If the call was a probe, the other circuit waits for a verdict that never comes. To count it as a
+        # failure would keep the model away for longer, to forget it would let nobody in until the probe counts as
+        # lost. It is abandoned: another call may probe at once (``test_a_models_fault_frees_the_credentials_probe``).
         if credential:
             other = self._models.get(row)
             circuit = self._credentials[self._providers[row]]
@@ -204,6 +216,10 @@ class Circuits:
         return [circuit for circuit in circuits if circuit is not None]
 
     def _retrip(self, has_changed: bool) -> bool:
+        # Every attempt reads ``tripped`` without the lock, so the set is made anew and never changed. It is made from
+        # all rows: to add or drop the one that was reported would miss the other models of a credential, and would
+        # drop a model whose credential is still open (``test_a_probed_model_stays_tripped_when_another_circuit_moves``,
+        # ``test_a_successful_probe_admits_all_models_of_the_credential``). Circuits change rarely enough for that.
         if has_changed:
             self.tripped = frozenset(
                 row

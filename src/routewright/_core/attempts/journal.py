@@ -53,6 +53,14 @@ class Journal:
 
     def fold(self, forecast: Forecast) -> None:
         """Book pending answers. Health treats answers of one second as simultaneous; all else is exact."""
+        # To book each answer in its own call would take the lock and update a dozen sums while a caller waits. Calls
+        # append to a list instead, which needs no lock, and the one that folds books them for all. Two things go wrong
+        # in the plain version. Answers arrive while it folds, so it books as many as it saw at first and deletes just
+        # these; a swapped list would lose an append that had begun
+        # (``test_an_append_begun_before_a_fold_is_not_lost``). And circuits count faults in a row: an answer booked
+        # after the fault that followed it would hide an outage, so a fault reports all pending answers first
+        # (``test_answers_between_faults_reset_consecutive_faults``). Otherwise late is as good as at once:
+        # ``test_folding_late_equals_booking_at_once``.
         waiting = self.report_pending()
         entries = self.entries[:waiting]
         del self.entries[:waiting]

@@ -110,6 +110,13 @@ class Attempts(Struct, eq=False):
 
     def next(self, now: float) -> Attempt | Wait | None:
         """The next action at ``now`` (monotonic seconds); None at the end."""
+        # The order of the checks is the rule. The deadline comes before the pause and before any model (P5:
+        # ``timeout_ms`` bounds the whole call, ``test_the_deadline_ends_the_request_in_any_state``). Too little time is
+        # a reason not to try again, but never a reason not to try at all: the first attempt is made however late it is
+        # (``test_the_first_attempt_is_made_however_late_and_its_fault_decides_the_end``). Circuits come last. If
+        # nothing but open circuits is left, skipping them all would turn a short outage into a refusal, so the model
+        # that is due soonest is called (contract 4), once, or two dead models would be called in turns until the
+        # deadline (``test_if_all_circuits_are_open_the_model_due_soonest_is_called_once``).
         if self.end is not None:
             return None
         if now >= self.deadline or (self._last is not None and self._too_late(now)):
@@ -330,6 +337,13 @@ class Attempts(Struct, eq=False):
 
     def _pay(self, attempt: Attempt, *, broke_off: bool) -> None:
         """Deduct an attempt's usage from the room; if it broke off, the most it can have used."""
+        # The sum of what providers reported is not what they bill. An attempt that broke off reports nothing, or early
+        # counts, and the vendor goes on writing after we have hung up; the fallback would then spend money that is
+        # gone. A budget is a promise over all attempts (P2: spent + reserved never exceeds the limit), so such an
+        # attempt counts as its worst case: the longest input it may have had, a repair's included, and its whole cap,
+        # or what it reported, if that is more. One that never began to answer is free (contract 4).
+        # ``test_usage_is_deducted_as_reported_at_the_end_and_else_as_the_worst_case``;
+        # ``test_any_order_of_events_ends_once_within_the_budget`` tries random orders.
         if self.room is None:
             return
         usage = attempt.usage

@@ -142,6 +142,12 @@ class _Split:
 
     def learn(self, part: _Part, model: str, count: int, total: float, weight: float) -> None:
         """Learn from observations of one model in one workload. ``total``: the sum of their ratios."""
+        # A long answer has two explanations: this workload's answers are long, or the model's are at the moment. Means
+        # by workload alone blame the workload for a slow model, and then every model looks slow to it. Both parts are
+        # estimated in turns, each from what the other leaves unexplained, with priors that say which one usually
+        # varies. A model's sums contain the rest of each workload, so a new estimate must replace the old rest and not
+        # add to it, or the parts drift: the last two sums remember what was put in
+        # (``test_parts_do_not_drift_over_time``, ``test_a_slowdown_is_attributed_to_the_model_at_once``).
         sums = part.sums.setdefault(model, [0.0, 0.0, 0.0, 0.0])
         self.sums.setdefault(model, [0.0, 0.0])
         sums[0] += count * weight

@@ -182,6 +182,13 @@ def output_cap(inputs: DecisionInput, leg: Leg, tokens: TokenBounds, room: Room)
 
 def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
     """Cap the primary's output so that the cheapest fallback stays affordable, if the budget allows."""
+    # A cap that uses up the budget leaves nothing for a fallback: when the first model breaks off half way, its answer
+    # counts as paid, and the request fails although a cheap model stands by (contract 3: the cap leaves room for the
+    # cheapest of the chain). So the worst case of that one is set aside first
+    # (``test_the_output_cap_leaves_room_for_the_cheapest_fallback``), of one and not of all, which would cut answers
+    # for fallbacks that hardly ever happen (``test_room_is_reserved_for_one_fallback_and_not_the_most_expensive``).
+    # Nearly every budget is ample. ``Plan.ample_output`` says from which sum on the result is the same for all calls of
+    # the plan, so that the common call pays for one multiplication instead of the loop.
     inputs = plan.decision_input
     primary, *chain = plan.legs
     if room.nanos is None and room.tokens is None:

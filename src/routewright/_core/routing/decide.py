@@ -54,6 +54,14 @@ def choose(inputs: DecisionInput, board: Board, applied_policy: Laid | None) -> 
 def decide(inputs: DecisionInput, board: Board, applied_policy: Laid | None = None) -> Plan:
     """Choose the models and their order. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds
     leave that open. ``applied_policy``, the policy already applied to the input, only explains a refusal."""
+    # To score and check every model for every request would cost time in proportion to the catalogue. Requests of one
+    # class share an order, best first, and this walks it only until it has enough: the best four, and one of another
+    # provider, since a provider that is down takes all its models with it (contract 3). The walk checks the request's
+    # own numbers row by row, what explains a rejection checks them later by columns;
+    # ``test_the_walk_and_the_full_table_agree_on_which_models_fit`` keeps the two from drifting apart.
+    # A count of tokens takes long, so most requests are decided by bounds. Where these leave open whether a model on
+    # the way fits, a guess could choose another model than the count would: ``CountTokens`` asks for the count, then
+    # and only then (``test_undecided_token_bounds_ask_for_a_count``).
     forecast = board.forecast
     pool = forecast.pool
     closed = forecast.open
@@ -183,6 +191,13 @@ def find_plan(board: Board, key: Hashable, make_input: Callable[[], DecisionInpu
 
 def _compile(inputs: DecisionInput, board: Board) -> Plan | None:
     """Decide for the smallest request of a class, and compute the bounds up to which the plan holds."""
+    # A cached decision is the plain way, and wrong: the next request of the class may be longer, poorer or in more of a
+    # hurry, and would get a model that the walk refuses. P14: same inputs, same decisions, also in the replay, which
+    # knows no plans. So the plan is made for the smallest request, and carries bounds that ``covers`` compares with a
+    # call's own numbers. They are the worst over everything that was walked, not over the plan's four models: a call
+    # within them walks the same rows and rejects the same ones. The bounds only ever say no too often, and a call
+    # beyond them is decided alone. ``test_shared_plans_equal_the_full_walk_and_the_replay`` compares both ways with the
+    # replay, ``test_a_plans_budget_bounds_are_exact`` walks along the edges.
     tokens = TokenBounds(_LEAST_TOKENS, _LEAST_TOKENS, inputs.tokens.estimate)
     inputs = replace(inputs, tokens=tokens, timeout_ms=_FOR_EVER_MS, budget_nanos=None, budget_tokens=None)
     forecast = board.forecast
@@ -234,6 +249,11 @@ def _compile(inputs: DecisionInput, board: Board) -> Plan | None:
 
 def _holds(plan: Plan, version: int, board: Board) -> bool:
     """True if the plan of an earlier board still holds: nothing it depends on has moved."""
+    # Health changes up to four times a second, mostly in models that no plan of the class ever gets to. Compiling all
+    # plans again each time would take away what they save. It is not enough, though, to watch only the models of the
+    # plan: one from behind may rise above the last row walked, or lose so much room that it counts as rejected
+    # now. ``test_a_plan_is_renewed_when_any_walked_model_moves``,
+    # ``test_a_low_ranked_model_that_loses_room_is_counted_as_rejected``.
     change = board.find_change(version)
     if change is None or change.circuits or not change.rows.isdisjoint(plan.watched):
         return False

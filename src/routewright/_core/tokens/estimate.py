@@ -187,6 +187,12 @@ def bounds_of(request: RouteRequest) -> TokenBounds:
     all vocabularies that fall back to bytes and do not rewrite the text. ``low``: no token is longer than
     ``LONGEST_TOKEN`` or begins two words.
     """
+    # A count of tokens takes milliseconds, needs the model's own vocabulary and has to leave the event loop, for a
+    # number that rarely matters: most prompts fit every window and budget by far. So decisions take bounds first and
+    # ask for a count where it can change the outcome (contract 3). Bounds that are nearly always right would not do: a
+    # budget that they let through by mistake is broken without a trace. These hold for every text, by facts about the
+    # vocabularies and not by statistics: ``test_bounds_hold_for_any_text_in_both_vocabularies``,
+    # ``test_the_lower_bound_rests_on_facts_of_the_tables``. The estimate may err, since it only scores.
     messages = request.messages
     texts: list[str] = []
     has_parts = False
@@ -319,6 +325,11 @@ def measure_of(model: str, tokenizer: Vocabulary | None) -> Measure:
 
 def length(bounds: TokenBounds, measure: Measure) -> Length:
     """The input's length for a model: its text, exact or bounded, plus its images."""
+    # Two vocabularies can be counted, and models have dozens. Taking the count of the nearest one as it is would break
+    # budgets by half again and more. Other models get the larger of both counts times a margin, measured for each
+    # vendor on its worst text, and a surcharge for bytes that some vocabularies do not merge; never more than the
+    # bytes, which bound every vocabulary (``test_each_vendor_s_bound_holds_in_its_real_vocabulary``). A window is
+    # checked with the smaller margin of usual text: a prompt that is too long after all costs nothing and falls back.
     o200k = bounds.o200k
     cl100k = bounds.cl100k
     count = None
