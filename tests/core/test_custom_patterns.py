@@ -53,7 +53,7 @@ REFUSED = {
     r"(?:\w|a\w)(?:\w|a\w)!": "alternatives that start alike",
     r"ID(?:\w|A\d)?-\d{4}": "alternatives that start alike",
     r"(?:a?|b)c": "an alternative that may be empty",
-    r"\$\d{0,3}\b": "another character than a word's",
+    r"\$\d{0,3}\b": "character that is not a word's",
     "(?:" * 1_000 + "a" + ")" * 1_000: "too deeply nested",
     "a\U00030000": "above U+1FFFF",
     "[a-\U00030005]b": "above U+1FFFF",
@@ -75,8 +75,8 @@ REFUSED = {
     r"a\bb": "an anchor",
     r"(a)\1": "a back-reference",
     r"(a)?(?(1)b|c)": "a condition",
-    r"(": "is no regular expression",
-    r"[z-a]": "is no regular expression",
+    r"(": "is not a regular expression",
+    r"[z-a]": "is not a regular expression",
 }
 
 texts = st.lists(

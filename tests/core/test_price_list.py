@@ -214,7 +214,7 @@ def test_an_unreadable_row_is_reported_with_its_place(content: dict[str, Any], s
 
 @table("content", [None, 5, [], {}, {"a": 5}, {"a": {}}, {"models": [1]}])
 def test_an_unknown_shape_is_refused(content: object) -> None:
-    with pytest.raises(ValidationFailed, match="is no price list of a known shape; give a JSON file like"):
+    with pytest.raises(ValidationFailed, match="is not a price list in a known format; pass a JSON file such as"):
         read_price_list(content)
 
 
@@ -286,7 +286,7 @@ def test_a_price_of_nothing_is_not_applied_to_a_paid_model(input_cost: float, ou
     listed, _ = read_price_list({"a": litellm(input_cost_per_token=input_cost, output_cost_per_token=output_cost)})
     updates, (problem,) = updates_of([ours()], listed, TODAY)
     assert updates == []
-    assert "has a price of nothing for openai/a, so it is not taken" in str(problem)
+    assert "lists a price of 0 for openai/a, so it is not taken" in str(problem)
 
 
 def test_a_free_model_may_stay_free() -> None:

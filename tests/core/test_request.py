@@ -268,8 +268,7 @@ def test_limits_themselves_are_allowed() -> None:
         ({"cache": {"namespace": ""}}, "cache.namespace: must not be empty"),
         (
             {"cache": {"threshold": 1, "max_error": 0}},
-            "cache: has both max_error and threshold; "
-            "set 'max_error' to have the threshold learned, or 'threshold' to fix it",
+            "cache: has both max_error and threshold; set 'max_error' to learn the threshold, or 'threshold' to fix it",
         ),
         ({"stream": 1}, "stream: must be a bool, got 1"),
         (
@@ -325,10 +324,13 @@ def test_limits_themselves_are_allowed() -> None:
         ({"timeout_ms": 0}, "timeout_ms: must be a whole number from 1 to 3600000, got 0"),
         ({"timeout_ms": 3_600_001}, "timeout_ms: must be a whole number from 1 to 3600000, got 3600001"),
         ({"timeout_ms": "5"}, "timeout_ms: must be a number, got '5'"),
-        ({"idempotency_key": ""}, "idempotency_key: takes 0 bytes in UTF-8, must take 1 to 64; hash a longer one"),
+        (
+            {"idempotency_key": ""},
+            "idempotency_key: takes 0 bytes in UTF-8, but 1 to 64 are allowed; hash a longer one",
+        ),
         (
             {"idempotency_key": "\u00e9" * 33},
-            "idempotency_key: takes 66 bytes in UTF-8, must take 1 to 64; hash a longer one",
+            "idempotency_key: takes 66 bytes in UTF-8, but 1 to 64 are allowed; hash a longer one",
         ),
     ],
 )
@@ -345,10 +347,10 @@ def test_a_refusal_has_path_value_and_hint(fields: dict[str, Any], message: str)
             "role: must be one of system, developer, user, assistant, tool, got 'usr'; did you mean 'user'?",
         ),
         ({"role": "user", "content": 5}, "content: must be a string or a list, got a number"),
-        ({"role": "user"}, "content: is missing; only an assistant message with tool_calls may go without"),
+        ({"role": "user"}, "content: is missing; only an assistant message with tool_calls may omit it"),
         (
             {"role": "assistant", "content": None},
-            "content: is missing; only an assistant message with tool_calls may go without",
+            "content: is missing; only an assistant message with tool_calls may omit it",
         ),
         (
             {"role": "user", "content": [{"type": "image"}]},
@@ -457,7 +459,7 @@ def test_a_single_message_gets_the_hint_to_use_a_list() -> None:
 
 def test_messages_cannot_be_a_keyword_argument() -> None:
     assert problems("Hello", messages=[HELLO]) == [
-        ("messages", "is given twice", "pass messages as the first argument only")
+        ("messages", "is passed twice", "pass messages as the first argument only")
     ]
 
 

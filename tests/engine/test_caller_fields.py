@@ -132,8 +132,8 @@ def test_the_refusal_says_what_may_be_sent_and_how_the_owner_allows_more() -> No
             "Hi", params={"extra": {"anthropic": {"container": "x"}}}, caller=KEYED
         )
     assert str(caught.value.problems[0]) == (
-        "params.extra.anthropic.container: may not be sent by callers with a key; they may send: metadata, top_k; the "
-        "owner of the service allows more with caller_extra of 'anthropic'"
+        "params.extra.anthropic.container: may not be sent by callers with a key; allowed: metadata, top_k; the "
+        "owner of the service can allow more with caller_extra of 'anthropic'"
     )
 
 

@@ -173,7 +173,7 @@ async def test_lists_without_a_common_model_raise_no_candidates() -> None:
     with pytest.raises(NoCandidates, match="add 'spare/two' to 'models' to admit") as refused:
         await router.route("hi", policy_id="p", models=["good/one"])
     said = (
-        "no model fits: 1 asked, rejected: all, since policy 'p' allows none of the request's models; add 'spare/two'"
+        "no model fits: 1 named, rejected: all, since policy 'p' allows none of the request's models; add 'spare/two'"
     )
     assert said in str(refused.value)
     (rejected,) = refused.value.detail["rejected_candidates"]
@@ -340,12 +340,12 @@ def test_a_named_model_without_a_provider_gets_a_hint(monkeypatch: pytest.Monkey
     forget_keys(monkeypatch)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
     models = ["anthropic/claude-haiku-5-5", "amazon-bedrock/amazon.nova-pro-v1:0", "mistral/mistral-large-4"]
-    said = "set ANTHROPIC_API_KEY and MISTRAL_API_KEY in the environment to have the models of anthropic and mistral"
+    said = "set ANTHROPIC_API_KEY and MISTRAL_API_KEY in the environment to use the models of anthropic and mistral"
     with pytest.raises(NoCandidates, match=f"to admit openai/.*; or {said}$"):
         Router().decide("hi", models=models)
     gone = Model(id="openai/gone", deprecated_at="2020-01-01")
     alone = Router(catalogue=Catalogue([gone, Model(id=models[0])]))
-    with pytest.raises(NoCandidates, match="helps: set ANTHROPIC_API_KEY in the environment to have"):
+    with pytest.raises(NoCandidates, match="helps: set ANTHROPIC_API_KEY in the environment to use"):
         alone.decide("hi", models=models[:1])
     with pytest.raises(NoCandidates, match=r"to admit openai/[^;]*$"):
         Router(providers=[OpenAIProvider()]).decide("hi", models=models)

@@ -240,7 +240,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
                 reason = self._read_ending(reason)
             pieces = self.pieces if reason != "content_filter" else None
             if pieces is not None and not all(call.name for call in pieces.values()):
-                raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave a tool call without a name")
+                raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} sent a tool call without a name")
             self.finish_reason = "budget" if reason == "length" and self.budget_capped else reason
             return chunk
         if isinstance(chunk, Thought):
@@ -352,19 +352,19 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
             raise self._too_long()
 
     def _too_long(self) -> ProviderFault:
-        text = f"{self.provider} gave an answer over {MAX_ANSWER_CHARS} characters"
+        text = f"{self.provider} sent an answer of more than {MAX_ANSWER_CHARS} characters"
         return ProviderFault(FaultKind.MALFORMED, text)
 
     def _malformed(self, chunk: object) -> ProviderFault:
         """The fault for an invalid chunk. It leaves out the chunk's text."""
         description = f"a {type(chunk).__name__}"
         if isinstance(chunk, Usage):
-            description += f" whose counts are not whole numbers up to {MOST_TOKENS:,}"
+            description += f" with counts that are not whole numbers up to {MOST_TOKENS:,}"
         elif isinstance(chunk, Finish) and _is_text(chunk.reason):
-            description += f" whose reason is over {MAX_REASON_CHARS} characters"
+            description += f" with a reason of more than {MAX_REASON_CHARS} characters"
         else:
-            description += " that holds no text" if isinstance(chunk, Chunk) else ", which is no chunk"
-        return ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {description}")
+            description += " without valid text" if isinstance(chunk, Chunk) else ", which is not a chunk"
+        return ProviderFault(FaultKind.MALFORMED, f"{self.provider} sent {description}")
 
 
 class ToolPieces:

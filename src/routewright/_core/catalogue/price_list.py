@@ -105,8 +105,8 @@ def read_price_list(content: object) -> tuple[list[Listed], list[Problem]]:
     rows = [row for row in entries.values() if isinstance(row, dict)]
     is_litellm = not any(isinstance(row.get("models"), dict) for row in rows)
     if is_litellm and not any("litellm_provider" in row for row in rows):
-        hint = "give a JSON file like litellm's price map or models.dev's api.json"
-        raise ValidationFailed.at("", "is no price list of a known shape", hint)
+        hint = "pass a JSON file such as litellm's price map or models.dev's api.json"
+        raise ValidationFailed.at("", "is not a price list in a known format", hint)
     listed: list[Listed | None] = []
     problems: list[Problem] = []
     for source, provider in {"": {"models": entries}}.items() if is_litellm else entries.items():
@@ -140,8 +140,8 @@ def updates_of(
             hint = f"choose the provider {' or '.join(dict.fromkeys(row.source for row in rows))}"
             problems.append(Problem(model_id, "has rows with different prices, so none is taken", hint))
         elif now and new and (new.input_usd < MIN_USD <= now.input_usd or new.output_usd < MIN_USD <= now.output_usd):
-            hint = f"if it is free, write so into your catalogue file under prices[{quoted(model_id)}]"
-            problems.append(Problem(first.place, f"has a price of nothing for {model_id}, so it is not taken", hint))
+            hint = f"if it is free, set that in your catalogue file under prices[{quoted(model_id)}]"
+            problems.append(Problem(first.place, f"lists a price of 0 for {model_id}, so it is not taken", hint))
         else:  # what all rows of the model say
             common, *others = [asdict(row.model) for row in rows]
             common = {name: value for name, value in common.items() if all(other[name] == value for other in others)}
@@ -421,4 +421,4 @@ def _model_id(place: str, name: str) -> str:
 
 
 def _refuse(place: str, problem: str, value: object) -> NoReturn:
-    raise ValidationFailed.at(place, f"{problem}, got {in_json(shown(value))}", "mend the list, or take a newer one")
+    raise ValidationFailed.at(place, f"{problem}, got {in_json(shown(value))}", "fix the list, or use a newer one")

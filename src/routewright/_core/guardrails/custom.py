@@ -71,7 +71,7 @@ def _compile(rule: str, expression: str) -> Pattern:
     try:
         parsed = _parser.parse(expression)
     except (re.error, OverflowError) as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise ValueError(f"is not a regular expression: {error}") from None
     least, longest = parsed.getwidth()
     if parsed.state.flags & ~re.UNICODE.value:
         raise ValueError("has flags, such as (?i); write out what they mean, for example [Aa]")
@@ -87,7 +87,7 @@ def _compile(rule: str, expression: str) -> Pattern:
     piece = node.piece
     if ending:
         if _overlap(node.last, (r"\W",)):
-            raise ValueError(r"can have another character than a word's before its last \b; leave out that \b")
+            raise ValueError(r"can end in a character that is not a word's before its last \b; leave out that \b")
         piece = Piece(rf"{piece.whole}\b", run(piece, glance()).begun, piece.longest + 1)
     is_listed = not any(class_.startswith("^") for class_ in node.first)
     return Pattern(rule, piece, after, anchor="".join(node.first) if is_listed else r"\s\S")

@@ -237,7 +237,7 @@ def _overridden(request: wire.RouteRequest, overrides: Mapping[str, object]) -> 
     """The request with fields replaced by arguments. ``timeout`` and ``max_retries`` must agree with its own."""
     for name in overrides:
         if name == "messages":
-            raise ValidationFailed.of(Problem(name, "is given twice", "pass messages as the first argument only"))
+            raise ValidationFailed.of(Problem(name, "is passed twice", "pass messages as the first argument only"))
         if name == "stream":
             raise ValidationFailed.of(STREAMED._replace(problem="is not an argument"))
         if name not in _ARGUMENTS:

@@ -176,7 +176,7 @@ def completed(request: wire.RouteRequest) -> wire.RouteRequest:
     if request.idempotency_key is not None:
         size = len(request.idempotency_key.encode())
         if not 1 <= size <= MAX_KEY_BYTES:
-            problem = f"takes {size} bytes in UTF-8, must take 1 to {MAX_KEY_BYTES}"
+            problem = f"takes {size} bytes in UTF-8, but 1 to {MAX_KEY_BYTES} are allowed"
             problems.append(Problem("idempotency_key", problem, "hash a longer one"))
     if request.models is not None:
         check_whitelist("models", request.models, problems)
@@ -276,7 +276,7 @@ def _check_message(path: str, message: wire.Message, problems: Problems) -> None
     calls = message.tool_calls
     role = message.role
     if content is None and not (role == "assistant" and calls):
-        hint = "only an assistant message with tool_calls may go without"
+        hint = "only an assistant message with tool_calls may omit it"
         problems.append(Problem(f"{path}.content", "is missing", hint))
     if isinstance(content, list):
         if not content:
@@ -377,7 +377,7 @@ def check_cache(path: str, cache: wire.CacheOpts, problems: Problems) -> None:
     if cache.namespace == "":
         problems.append(_empty(f"{path}.namespace"))
     if cache.max_error is not None and cache.threshold is not None:
-        hint = "set 'max_error' to have the threshold learned, or 'threshold' to fix it"
+        hint = "set 'max_error' to learn the threshold, or 'threshold' to fix it"
         problems.append(Problem(path, "has both max_error and threshold", hint))
 
 
@@ -516,7 +516,7 @@ def check_caller_extra(extra: Mapping[str, wire.JsonObject], allowed: Mapping[st
     for provider, own in extra.items():
         names = allowed.get(provider, CALLER_EXTRA)
         known = ", ".join(sorted(names)) or "none"
-        hint = f"they may send: {known}; the owner of the service allows more with caller_extra of {quoted(provider)}"
+        hint = f"allowed: {known}; the owner of the service can allow more with caller_extra of {quoted(provider)}"
         for path in _refused_fields(own, {tuple(name.split(".")) for name in names}):
             place = joined("params.extra", provider)
             for key in path:

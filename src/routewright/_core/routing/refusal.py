@@ -121,7 +121,7 @@ def refusal(inputs: DecisionInput, board: Board, eligible: Eligible, applied_pol
         absent = [pool.models[row].provider for row in rows if firsts[row] is Reason.PROVIDER_UNAVAILABLE]
         if providers := [name for name in dict.fromkeys(absent) if name in board.boards.variables]:
             variables = " and ".join(board.boards.variables[name] for name in providers)
-            unserved = f"set {variables} in the environment to have the models of {' and '.join(providers)}"
+            unserved = f"set {variables} in the environment to use the models of {' and '.join(providers)}"
     ways = [way for row, why in enumerate(reasons) if (way := search.way(row, why)) is not None]
     way = min(ways, key=lambda way: way.effort, default=None)
     if way is None:
@@ -130,7 +130,7 @@ def refusal(inputs: DecisionInput, board: Board, eligible: Eligible, applied_pol
         suggestion = f"{' and '.join(way.words)} to admit {way.model}" + (unserved and f"; or {unserved}")
     error = BudgetExceeded if any(why <= _BUDGET for why in reasons) else NoCandidates
     return error(
-        f"no model fits: {len(rows)} {'asked' if search.asked else 'considered'}, rejected: {rejections}; {suggestion}",
+        f"no model fits: {len(rows)} {'named' if search.asked else 'considered'}, rejected: {rejections}; {suggestion}",
         detail={
             "rejected_candidates": [
                 {"model": pool.ids[row], "reason": str(firsts[row]), "estimated_cost_usd": check.worst_usd(row)}
