@@ -373,9 +373,9 @@ def test_a_refusal_has_path_value_and_hint(fields: dict[str, Any], message: str)
         ({**HELLO, "tool_calls": [CALL]}, "tool_calls: is not allowed in a message with role 'user'; use 'assistant'"),
         (
             {"role": "assistant", "content": "", "tool_calls": []},
-            "tool_calls: must hold at least one call; leave it out if there is none",
+            "tool_calls: must hold at least one call; leave it out if none",
         ),
-        ({**HELLO, "tool_calls": []}, "tool_calls: must hold at least one call; leave it out if there is none"),
+        ({**HELLO, "tool_calls": []}, "tool_calls: must hold at least one call; leave it out if none"),
         ({**HELLO, "contents": 1}, "contents: is not a field; did you mean 'content'?"),
         ({**HELLO, "name": ""}, "name: must not be empty"),
     ],

@@ -246,9 +246,7 @@ ENDINGS: dict[FinishReason | FaultKind, str] = {  # in lower case; any other wor
 }
 ENDING = re.compile(r"[A-Za-z][\w.:-]{0,63}")
 """Matches an unknown finish reason that is safe to show: one word, no text."""
-_ENDINGS: dict[str, FinishReason | FaultKind] = {
-    word: means for means, words in ENDINGS.items() for word in words.split()
-}
+_ENDINGS: dict[str, FinishReason | FaultKind] = {word: end for end, words in ENDINGS.items() for word in words.split()}
 _ENDINGS["other"] = "other"
 
 _MISTAKES = (TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError, NotImplementedError)

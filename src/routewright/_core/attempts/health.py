@@ -30,18 +30,10 @@ LOOKS = 32  # models checked for fading in one publication; all of them after a 
 FADED = 0.02  # a model with less weight than this counts as never called
 
 OCTAVE_STEP = 2 ** (1 / 8)
+_SCALES = "ttft_ms us_per_token ttft_p95_ms latency_p50_ms latency_p95_ms output_tokens output_p90".split()
 STEPS: dict[str, float | None] = {
-    "stability": 10,
-    "ttft_ms": OCTAVE_STEP,
-    "us_per_token": OCTAVE_STEP,
-    "ttft_p95_ms": OCTAVE_STEP,
-    "latency_p50_ms": OCTAVE_STEP,
-    "latency_p95_ms": OCTAVE_STEP,
-    "output_tokens": OCTAVE_STEP,
-    "output_p90": OCTAVE_STEP,
-    "open": None,
-    "probe_at_ms": None,
-}
+    "stability": 10, **dict.fromkeys(_SCALES, OCTAVE_STEP), "open": None, "probe_at_ms": None
+}  # fmt: skip
 """By how much each figure may differ from the published one: absolutely (stability), by a factor, or not (None)."""
 
 
@@ -78,8 +70,7 @@ class Sums:
 
     def learned(self, now: float, at: float) -> Learned:
         """The sums rescaled to ``now``, which is ``at`` in Unix seconds."""
-        factor = 1 / self.weight(now)
-        self._scale(factor)
+        self._scale(1 / self.weight(now))
         self.origin = now
         sums = {name: getattr(self, name) for name in SUMS}
         return Learned(at, first=dict(self.first), whole=dict(self.whole), **sums)

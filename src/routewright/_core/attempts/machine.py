@@ -311,8 +311,7 @@ class Attempts(Struct, eq=False):
 
     def _may_retry(self, fault: Fault, now: float, jitter: float) -> bool:
         """Set the pause before a retry of the same model. False if the next model should be tried instead."""
-        by_row = self.rules.retries
-        retries = None if by_row is None else by_row[self.chain.legs[self.chain.place].row]
+        retries = None if self.rules.retries is None else self.rules.retries[self.chain.legs[self.chain.place].row]
         if retries is None:
             retries = self.plan.decision_input.max_retries
         pause_s = self._retries.pause_s(self.rules.limits, retries, fault.retry_after, jitter)
@@ -323,8 +322,7 @@ class Attempts(Struct, eq=False):
 
     def _move_on(self) -> None:
         """Step to the next model."""
-        last = self._last
-        is_overflow = last is not None and last.fault is FaultKind.CONTEXT_OVERFLOW
+        is_overflow = self._last is not None and self._last.fault is FaultKind.CONTEXT_OVERFLOW
         self._repair = None
         self._retries = Retries()
         self.chain.move_on(self.bounds if is_overflow else None)

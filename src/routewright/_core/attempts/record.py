@@ -282,8 +282,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
                 self.usage_estimated = True
                 usage = replace(usage, output=output_tokens)
             self.usage = usage
-        prices = self.prices_of_day
-        self.cost_nanos = usage_nanos(self.leg.prices if prices is None else prices, usage)
+        self.cost_nanos = usage_nanos(self.leg.prices if self.prices_of_day is None else self.prices_of_day, usage)
         return usage
 
     def doubt(self) -> None:
@@ -327,8 +326,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         if not thoughts or self.screen is not None:
             return None
         items = [thought.item for thought in thoughts if thought.item is not None]
-        text = "".join(thought.text for thought in thoughts)
-        return Reasoning(self.provider, items, text or None)
+        return Reasoning(self.provider, items, "".join(thought.text for thought in thoughts) or None)
 
     def _read_ending(self, word: str) -> FinishReason:
         """Map a vendor's finish reason to a common one. Raises ``ProviderFault`` if it stands for a fault."""

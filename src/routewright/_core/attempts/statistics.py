@@ -116,8 +116,7 @@ class Entry(Struct, frozen=True, gc=False):
 
 def values_of(metadata: Mapping[str, object], keys: Sequence[str]) -> tuple[str | None, ...]:
     """The metadata values that identify a workload; None for missing and non-scalar values."""
-    texts = [text_of(metadata.get(key)) for key in keys]
-    return tuple([text and text[:MOST_VALUE_CHARS] for text in texts])
+    return tuple([text and text[:MOST_VALUE_CHARS] for text in [text_of(metadata.get(key)) for key in keys]])
 
 
 class _Part(Struct):

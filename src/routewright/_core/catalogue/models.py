@@ -182,9 +182,8 @@ def resolve_within(
     inside = {*(ids if allowed is None else allowed)}
     outside = [model for model in ids if model not in inside]
     if outside:
-        hint = f"add it to 'models', or remove it from '{path}'"
         problem = f"{listed(outside)} of {called} {listed(ids)} is outside the whitelist {listed(allowed or ())}"
-        raise ValidationFailed.at(path, problem, hint)
+        raise ValidationFailed.at(path, problem, f"add it to 'models', or remove it from '{path}'")
     return ids
 
 

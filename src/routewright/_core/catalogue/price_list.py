@@ -209,9 +209,7 @@ def with_updates(content: Mapping[str, Any], updates: Iterable[Update], as_of: s
             entry["prices"] = to_builtins(after.pricing_per_1m)
         if before is not None and after.price_changes != before.price_changes:
             ahead = after.price_changes or ()
-            entry["price_changes"] = [
-                {"starts": change.starts, **to_builtins(change.pricing_per_1m)} for change in ahead
-            ]
+            entry["price_changes"] = [{"starts": price.starts, **to_builtins(price.pricing_per_1m)} for price in ahead]
         if after.deprecated_at is not None and (before is None or after.deprecated_at != before.deprecated_at):
             entry["deprecated_at"] = after.deprecated_at
     content = content if as_of is None else {**content, "as_of": as_of}

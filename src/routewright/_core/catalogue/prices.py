@@ -63,10 +63,8 @@ def prices_of(listed: Pricing | None) -> Prices:
     for tier in listed.tiers:  # prices missing from a tier scale with its listed ones
         picos = {"input": price_picos(tier.input_usd), "output": price_picos(tier.output_usd)}
         price = _in_proportion(base, base, picos["input"], picos["output"])
-        picos |= {
-            "cached": _or(tier.cached_input_usd, price.cached),
-            "written": _or(tier.cache_write_usd, price.written),
-        }
+        picos["cached"] = _or(tier.cached_input_usd, price.cached)
+        picos["written"] = _or(tier.cache_write_usd, price.written)
         tiers.append(price._replace(above=tier.above_tokens, **picos))
     return (*sorted(tiers, reverse=True), base)
 

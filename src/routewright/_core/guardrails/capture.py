@@ -75,11 +75,10 @@ def _message(redact: Redactor, message: wire.Message) -> wire.Message:
         ]
     elif content is not None:
         content = _text(redact, content)
-    calls = message.tool_calls
     return replace(
         message,
         content=content,
-        tool_calls=None if calls is None else [_call(redact, call) for call in calls],
+        tool_calls=None if message.tool_calls is None else [_call(redact, call) for call in message.tool_calls],
         tool_call_id=None if message.tool_call_id is None else _text(redact, message.tool_call_id),
         name=None if message.name is None else _text(redact, message.name),
         reasoning=None,

@@ -285,8 +285,7 @@ class ColumnSearch(PatternSearch):
 
     @cached_property
     def _spans(self) -> Sequence[Span]:
-        pattern = self._column_pattern
-        return pattern.columns(self.text) if pattern.hint.search(self.text) else ()
+        return self._column_pattern.columns(self.text) if self._column_pattern.hint.search(self.text) else ()
 
     def find(self, at: int) -> Redaction | None:
         """The first finding at or after a position."""

@@ -76,10 +76,9 @@ class Ruled:
     def pieces(self, text: str) -> Iterator[list[Redaction]]:
         """The findings of a complete text, in lists: one for each piece of it, and after ``MOST_FINDINGS``. If it
         blocks, only the first."""
-        length = self.piece_chars
         last = 0
-        for start in range(0, len(text), length):
-            end = min(start + length, len(text))
+        for start in range(0, len(text), self.piece_chars):
+            end = min(start + self.piece_chars, len(text))
             offset = max(0, start - CONTEXT_CHARS)
             searches = [rule.over(text[offset : end + rule.longest]) for rule in self._rules]
             findings = list[Redaction]()

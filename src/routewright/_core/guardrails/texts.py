@@ -261,8 +261,7 @@ def passages_of(request: RouteRequest) -> list[Passage]:
     for message in request.messages:
         content = message.content
         if isinstance(content, str):
-            is_result = message.role == "tool" and content.lstrip()[:1] in ("{", "[")
-            passages.append(Passage(content, is_json=is_result))
+            passages.append(Passage(content, is_json=(message.role == "tool" and content.lstrip()[:1] in ("{", "["))))
         elif content is not None:
             passages += [Passage(part.text) for part in content if isinstance(part, TextPart)]
             passages += [Passage(part.file.filename or "") for part in content if isinstance(part, FilePart)]

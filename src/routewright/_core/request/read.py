@@ -44,7 +44,8 @@ _SHAPES: dict[str, Any] = {
 }
 _NUMBERS_OF_PARAMS = attrgetter(*NUMBERS[wire.Params])
 _WORDS_OF_PARAMS = attrgetter(*(name for name in wire.Params.__struct_fields__ if name not in NUMBERS[wire.Params]))
-_NEED = SimpleNamespace(**{str(need.name): int(need) for need in wire.Need})  # flags are slow to combine
+BITS = SimpleNamespace(**{str(need.name): int(need) for need in wire.Need})
+"""The needs as plain numbers: flags are slow to combine."""
 BRIEF_TOKENS = 1024  # the smallest reasoning budget of some models; their output cap must be larger
 _LEAST_TOP_P = 0.95  # some models refuse a lower top_p while they reason
 PLAIN_ROLES: dict[str, wire.Role] = {"user": "user", "assistant": "assistant", "system": "system"}
@@ -124,68 +125,68 @@ def as_budget(value: wire.Budget | Mapping[str, object]) -> wire.Budget:
 
 def needs_of(request: wire.RouteRequest) -> int:
     """The abilities a checked request needs from a model, as bits of ``Need``."""
-    needs: int = _NEED.TOOLS if request.tools else 0
+    needs: int = BITS.TOOLS if request.tools else 0
     for part in (part for m in request.messages if type(m.content) is list for part in m.content):
         if isinstance(part, wire.ImagePart):
             scheme = part.image_url.url[:5].lower()
-            needs |= _NEED.IMAGE if scheme == "data:" else _NEED.IMAGE | _NEED.IMAGE_URL
+            needs |= BITS.IMAGE if scheme == "data:" else BITS.IMAGE | BITS.IMAGE_URL
             if scheme == "http:":
-                needs |= _NEED.HTTP_URL
+                needs |= BITS.HTTP_URL
         elif isinstance(part, wire.FilePart):
-            needs |= _NEED.FILE if part.file.file_data[:5].lower() == "data:" else _NEED.FILE | _NEED.FILE_URL
+            needs |= BITS.FILE if part.file.file_data[:5].lower() == "data:" else BITS.FILE | BITS.FILE_URL
         elif isinstance(part, wire.AudioPart):
-            needs |= _NEED.AUDIO
+            needs |= BITS.AUDIO
     if request.tool_choice not in (None, "auto", "none"):
-        needs |= _NEED.TOOL_CHOICE
+        needs |= BITS.TOOL_CHOICE
     params = request.params
     if params is None:
         return needs
     if params.temperature not in (None, 1):  # every model's default temperature and top_p is 1
-        needs |= _NEED.TEMPERATURE
+        needs |= BITS.TEMPERATURE
     if params.top_p not in (None, 1):
-        needs |= _NEED.TOP_P
+        needs |= BITS.TOP_P
     if params.stop:
-        needs |= _NEED.STOP
+        needs |= BITS.STOP
     if params.seed is not None:
-        needs |= _NEED.SEED
+        needs |= BITS.SEED
     match (params.response_format or {}).get("type"):
         case "json_object":
-            needs |= _NEED.JSON | _NEED.JSON_OBJECT
+            needs |= BITS.JSON | BITS.JSON_OBJECT
         case "json_schema":
-            needs |= _NEED.JSON | _NEED.JSON_SCHEMA
+            needs |= BITS.JSON | BITS.JSON_SCHEMA
     if params.parallel_tool_calls is False and request.tools:
-        needs |= _NEED.SERIAL_TOOLS
+        needs |= BITS.SERIAL_TOOLS
     if params.reasoning is None or params.reasoning == "none":
-        return needs if params.reasoning is None else needs | _NEED.NO_REASONING
-    needs |= _NEED.REASONING
-    brief = _NEED.REASONING_BRIEF
+        return needs if params.reasoning is None else needs | BITS.NO_REASONING
+    needs |= BITS.REASONING
+    brief = BITS.REASONING_BRIEF
     if isinstance(params.reasoning, wire.ReasoningBudget):
-        needs |= _NEED.REASONING_TOKENS
-        brief = _NEED.REASONING_TOKENS_BRIEF
+        needs |= BITS.REASONING_TOKENS
+        brief = BITS.REASONING_TOKENS_BRIEF
         if params.reasoning.max_tokens < BRIEF_TOKENS:
             needs |= brief
     if params.max_output_tokens is not None and params.max_output_tokens <= BRIEF_TOKENS:
         needs |= brief
-    if needs & _NEED.TOOLS:
-        needs |= _NEED.REASONING_TOOLS
-    if needs & _NEED.TOOL_CHOICE:
-        needs |= _NEED.REASONING_TOOL_CHOICE
-    if needs & _NEED.TEMPERATURE or (params.top_p is not None and params.top_p < _LEAST_TOP_P):
-        needs |= _NEED.REASONING_SAMPLING
+    if needs & BITS.TOOLS:
+        needs |= BITS.REASONING_TOOLS
+    if needs & BITS.TOOL_CHOICE:
+        needs |= BITS.REASONING_TOOL_CHOICE
+    if needs & BITS.TEMPERATURE or (params.top_p is not None and params.top_p < _LEAST_TOP_P):
+        needs |= BITS.REASONING_SAMPLING
     return needs
 
 
 def wishes_of(request: wire.RouteRequest) -> int:
     """Requested vendor features that do not exclude a model without them, as bits of ``Need``."""
-    wishes: int = _NEED.CACHE_CONTROL if any(mark is not None for mark in _marks(request)) else 0
+    wishes: int = BITS.CACHE_CONTROL if any(mark is not None for mark in _marks(request)) else 0
     params = request.params
     if params is not None:
         if params.service_tier == "flex":
-            wishes |= _NEED.FLEX
+            wishes |= BITS.FLEX
         elif params.service_tier == "priority":
-            wishes |= _NEED.PRIORITY
+            wishes |= BITS.PRIORITY
         if params.verbosity is not None:
-            wishes |= _NEED.VERBOSITY
+            wishes |= BITS.VERBOSITY
     return wishes
 
 
@@ -266,11 +267,9 @@ def _overridden(request: wire.RouteRequest, overrides: Mapping[str, object]) -> 
     return request
 
 
-def _check_agrees(name: str, argument: object, field: str, value: object, meant: int) -> None:
+def _check_agrees(name: str, text: object, field: str, value: object, meant: int) -> None:
     if value is not None and value != meant:
-        raise ValidationFailed.of(
-            Problem(name, f"is {argument}, but {field} is {shown(value)}", "pass only one of them")
-        )
+        raise ValidationFailed.of(Problem(name, f"is {text}, but {field} is {shown(value)}", "pass only one of them"))
 
 
 def are_plain(messages: list[wire.Message]) -> bool:

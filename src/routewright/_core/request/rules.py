@@ -298,9 +298,7 @@ def _check_message(path: str, message: wire.Message, problems: Problems) -> None
                 problems.append(Problem(f"{path}.content[{index}].input_audio.data", "is not base64", hint))
     if calls is not None:
         if not calls:
-            problems.append(
-                Problem(f"{path}.tool_calls", "must hold at least one call", "leave it out if there is none")
-            )
+            problems.append(Problem(f"{path}.tool_calls", "must hold at least one call", "leave it out if none"))
         elif role != "assistant":
             problems.append(Problem(f"{path}.tool_calls", _no_place(role), "use 'assistant'"))
         for index, call in enumerate(calls):
@@ -357,18 +355,14 @@ def check_choice(path: str, words: Sequence[object], known: Sequence[str], probl
 def check_phrases(path: str, phrases: Sequence[object], problems: Problems) -> None:
     """Check a deny-list."""
     if not 1 <= len(phrases) <= MAX_PHRASES:
-        problems.append(
-            Problem(path, f"has {len(phrases)} phrases, must have 1 to {MAX_PHRASES}", "split a longer list")
-        )
+        problems.append(Problem(path, f"has {len(phrases)} phrases, must have 1 to {MAX_PHRASES}", "split the list"))
     for index, phrase in enumerate(phrases):
         if len(problems) >= MAX_PROBLEMS:
             return
         if isinstance(phrase, str):
             check_text(f"{path}[{index}]", " ".join(phrase.split()), problems)
         else:
-            problems.append(
-                Problem(f"{path}[{index}]", f"must be a string, got {shown(phrase)}", 'for example "x-ray"')
-            )
+            problems.append(Problem(f"{path}[{index}]", f"must be a string, got {shown(phrase)}", "pass a string"))
 
 
 def check_cache(path: str, cache: wire.CacheOpts, problems: Problems) -> None:
@@ -461,10 +455,8 @@ def check_params(params: wire.Params, problems: Problems) -> None:
     for provider, own in (params.extra or {}).items():
         path = f"params.extra.{provider}"
         hint = "leave it out; use the request's own fields and 'params'"
-        places = chain((joined("", key) for key in own if key in _SET_BY_US), _places_of(_CAPS, own))
-        problems += [
-            Problem(beneath(path, place), "is set by the router", hint) for place in islice(places, MAX_PROBLEMS)
-        ]
+        keys = chain((joined("", key) for key in own if key in _SET_BY_US), _places_of(_CAPS, own))
+        problems += [Problem(beneath(path, key), "is set by the router", hint) for key in islice(keys, MAX_PROBLEMS)]
 
 
 def check_costs_nothing(params: wire.Params | None) -> None:
@@ -481,8 +473,7 @@ def _places_of(keys: Collection[str], holder: Any) -> Iterator[str]:
     """The paths, at any depth, of the keys of an object or array that are among ``keys``. The names in schemas and in
     data are the caller's own: a property may be called ``n``. Paths are built from the inside: those of all places of a
     large body would take much memory."""
-    items = holder.items() if isinstance(holder, dict) else enumerate(holder)
-    for key, inner in items:
+    for key, inner in holder.items() if isinstance(holder, dict) else enumerate(holder):
         if key in keys:
             yield joined("", key)
         if isinstance(inner, dict | list) and key not in _OWN_NAMES:

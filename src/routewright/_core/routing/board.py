@@ -186,11 +186,10 @@ class Board:
     def with_health(self, health: HealthSnapshot, updates: Mapping[int, ModelHealth]) -> Board:
         """The board of a health that differs from this board's only in the rows of ``updates``."""
         forecast = self.forecast.with_health(health, updates)
-        change = Moved(frozenset(updates), forecast.open != self.forecast.open)
         if self.lineage.latest != self.version:
             return self.boards.keep(Board(self.boards, forecast))
         self.lineage.latest = version = self.version + 1
-        changes = (*self.changes[1 - MOST_CHANGES :], change)
+        changes = (*self.changes[1 - MOST_CHANGES :], Moved(frozenset(updates), forecast.open != self.forecast.open))
         return self.boards.keep(Board(self.boards, forecast, self.lineage, version, changes))
 
     def find_change(self, version: int) -> Moved | None:
@@ -201,9 +200,7 @@ class Board:
         changes = self.changes[len(self.changes) - gap :]
         if gap == 1:
             return changes[0]
-        return Moved(
-            frozenset().union(*[change.rows for change in changes]), any(change.circuits for change in changes)
-        )
+        return Moved(frozenset().union(*[step.rows for step in changes]), any(step.circuits for step in changes))
 
     def with_models(self, models: Iterable[Model]) -> Board:
         """A board of other models at the same health, for what-if questions."""
@@ -215,11 +212,10 @@ class Board:
         """The order for an input. Inputs of one class share it, unless they have own qualities or a warm prompt."""
         if inputs.warm:
             return WarmOrder(self.order(replace(inputs, warm=())), self.forecast, inputs)
-        cap = inputs.max_output_tokens
         key = (
             inputs.weights or WEIGHTS[inputs.strategy][inputs.goal],
             size_class(inputs.tokens.estimate),
-            None if cap is None else size_class(cap),
+            None if inputs.max_output_tokens is None else size_class(inputs.max_output_tokens),
             inputs.workload or USUAL,
             inputs.needs,
             inputs.as_of,

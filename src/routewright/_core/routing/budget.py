@@ -12,7 +12,7 @@ from routewright._core.money import PICOS_PER_NANO, budget_nanos, nanos
 from routewright._core.tokens.estimate import Length
 from routewright.wire import Budget, DecisionInput, TokenBounds
 
-from .plan import AmpleOutput, Leg, OutputPlan, Plan
+from .plan import Ample, Leg, OutputPlan, Plan
 
 
 class RoomTooSmall(Exception):
@@ -104,9 +104,8 @@ class SharedBudget:
         self._number += 1
         grant = self._held[self._number] = free.most(worst)
         self.reserved = self.reserved.plus(grant)
-        limit = self.limit
-        nanos = None if limit.nanos is None else grant.nanos
-        return Share(self._number, Room(nanos, None if limit.tokens is None else grant.tokens))
+        nanos = None if self.limit.nanos is None else grant.nanos
+        return Share(self._number, Room(nanos, None if self.limit.tokens is None else grant.tokens))
 
     def settle(self, share: Share, used: Amount) -> None:
         """Book what a call used. Raises ``KeyError`` if the share was already settled."""
@@ -196,8 +195,8 @@ def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
     if room.nanos is not None and room.tokens is None and not (tokens.counted or tokens.images):
         ample = plan.ample_output or _ample(plan)
         is_ample = tokens.high * ample.per_token + ample.fixed <= room.nanos * PICOS_PER_NANO
-        if is_ample and (ample.output.cap or 0) <= primary.window - tokens.high:
-            return ample.output
+        if is_ample and (ample.value.cap or 0) <= primary.window - tokens.high:
+            return ample.value
     length = primary.length(tokens)
     if chain:
         least_tokens = least_picos = 1 << 200  # what the cheapest fallback needs
@@ -231,21 +230,20 @@ def worst_of_start(plan: Plan, tokens: TokenBounds, room: Room, calls: int = 1) 
     return min(together, max(first, room.nanos or 0))
 
 
-def _ample(plan: Plan) -> AmpleOutput:
+def _ample(plan: Plan) -> Ample[OutputPlan]:
     """Compute ``Plan.ample_output``."""
     inputs = plan.decision_input
-    primary = plan.legs[0]
     cap = inputs.max_output_tokens
     if cap is None:
-        cap = max(inputs.default_output_cap, primary.held)
-    cap = max(1, min(cap, primary.max_output))
+        cap = max(inputs.default_output_cap, plan.legs[0].held)
+    cap = max(1, min(cap, plan.legs[0].max_output))
     per_token, fixed = 0, 1 << 200
     if all(leg.prices_held for leg in plan.legs):
         primary_price, *prices = [dearest_at(leg.prices_held, 1 << 53) for leg in plan.legs]
         outputs = [_held(inputs, leg) * price.output for leg, price in zip(plan.legs[1:], prices, strict=True)]
         per_token = primary_price.input + max([price.input for price in prices], default=0)
         fixed = cap * primary_price.output + max(outputs, default=0) + PICOS_PER_NANO
-    plan.ample_output = AmpleOutput(per_token, fixed, OutputPlan(cap, True))
+    plan.ample_output = Ample(per_token, fixed, OutputPlan(cap, True))
     return plan.ample_output
 
 

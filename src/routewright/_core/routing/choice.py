@@ -100,10 +100,9 @@ def _own_rules(policy: Policy) -> JsonObject:
 
 def within_money(call: Call, own_input: DecisionInput, left_nanos: int) -> DecisionInput | None:
     """The input reduced to the money that is left; None if that certainly pays for no model."""
-    board = call.board
     inputs = within(own_input, Room(left_nanos, None))
     if inputs == own_input:
         return own_input
     picos = (inputs.budget_nanos or 0) * PICOS_PER_NANO
-    is_enough = board.forecast.costs_at_most(inputs.tokens.high, inputs.max_output_tokens, picos)
-    return inputs if is_enough or pays_for_any(inputs, board) else None
+    is_enough = call.board.forecast.costs_at_most(inputs.tokens.high, inputs.max_output_tokens, picos)
+    return inputs if is_enough or pays_for_any(inputs, call.board) else None

@@ -226,8 +226,7 @@ class Decision(PlainData):
 
     def _first_failures(self, board: Board) -> IntArray:
         """Like ``first_failures``, but a probed model passes although its circuit is open."""
-        check = FitCheck(self.input, board.forecast)
-        columns = first_failures(self.input, check, board.order(self.input).eligible)
+        columns = first_failures(self.input, FitCheck(self.input, board.forecast), board.order(self.input).eligible)
         return np.where(np.arange(len(columns)) == self._plan.legs[0].row, PASSES, columns)
 
     @property
@@ -254,13 +253,7 @@ def explain(decision: Decision) -> str:
     for entry in shown:
         cost = "unknown" if entry.cost_usd is None else usd_short(entry.cost_usd)
         latency = f"{entry.latency_s:.1f} s{' late' if entry.late else ''}"
-        figures = (
-            f"{entry.score:.3f}",
-            f"{entry.quality:.2f}",
-            cost,
-            latency,
-            f"{entry.stability:.2f}",
-        )
+        figures = (f"{entry.score:.3f}", f"{entry.quality:.2f}", cost, latency, f"{entry.stability:.2f}")
         rows.append((roles.get(entry.model, ""), entry.model, *figures))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [decision.reason, ""]

@@ -8,15 +8,12 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from routewright._core.catalogue.models import resolve, resolve_within
-from routewright._core.request.read import keeps_an_hour, needs_of, wishes_of
+from routewright._core.request.read import BITS, keeps_an_hour, needs_of, wishes_of
 from routewright._core.request.rules import check_caller_extra, check_public_urls
-from routewright.wire import Need, ReasoningBudget, RouteRequest
+from routewright.wire import ReasoningBudget, RouteRequest
 
 from .quality import micro
 from .request_options import Requirements
-
-_URLS = int(Need.IMAGE_URL | Need.FILE_URL)  # flags are slow to combine
-_CALLER_URL = int(Need.CALLER_URL)
 
 RULES = 2  # version of the scoring rules, kept in every ``DecisionInput``: replay needs the same rules
 
@@ -53,10 +50,10 @@ def caller_requirements(
     the host's."""
     if caller_extra is not None and request.params is not None and request.params.extra:
         check_caller_extra(request.params.extra, caller_extra)
-    if not requirements.needs & _URLS:
+    if not requirements.needs & (BITS.IMAGE_URL | BITS.FILE_URL):
         return requirements
     check_public_urls(request.messages)
-    return requirements._replace(needs=requirements.needs | _CALLER_URL)
+    return requirements._replace(needs=requirements.needs | BITS.CALLER_URL)
 
 
 def with_ids(request: RouteRequest, aliases: Mapping[str, str], known: Mapping[str, int]) -> RouteRequest:

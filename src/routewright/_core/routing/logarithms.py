@@ -28,8 +28,7 @@ _EDGES: list[float] = _THRESHOLDS.tolist()
 def log2_steps(values: IntArray) -> IntArray:
     """``floor(64 * log2(v))`` for whole numbers from 1 to 2^53; 0 and less count as 1."""
     mantissa, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
-    step = np.searchsorted(_THRESHOLDS, mantissa, side="right") - 1
-    return (exponent.astype(np.int64) - 1) * STEPS + step
+    return (exponent.astype(np.int64) - 1) * STEPS + (np.searchsorted(_THRESHOLDS, mantissa, side="right") - 1)
 
 
 def log2_step(value: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import merge
 
 import numpy as np
@@ -18,31 +19,20 @@ from .pool import Pool
 from .scoring import Columns, Key, Ranking
 
 
+@dataclass(eq=False, repr=False)
 class Order:
     """The order shared by all requests of a class."""
 
+    ranking: Ranking
+    eligible: Eligible
+    """Results of the constraints that do not depend on the request's numbers; all rows of the order passed."""
+    bar: Bar
+    keys: list[Key]  # sorted: the best row first
+    of: dict[int, Key]  # the key of each row
+    one_provider: bool  # all rows belong to one provider
+    _legs: dict[int, Leg]
     _quality: Sequence[int] | None = None
     """The request's own qualities, which a policy's floor then applies to. None: the catalogue's."""
-
-    def __init__(
-        self,
-        ranking: Ranking,
-        eligible: Eligible,
-        bar: Bar,
-        keys: list[Key],
-        of: dict[int, Key],
-        *,
-        one_provider: bool,
-        legs: dict[int, Leg],
-    ) -> None:
-        self.ranking = ranking
-        self.eligible = eligible
-        """Results of the constraints that do not depend on the request's numbers; all rows of the order passed."""
-        self.bar = bar
-        self.keys = keys  # sorted: the best row first
-        self.of = of  # the key of each row
-        self.one_provider = one_provider  # all rows belong to one provider
-        self._legs = legs
 
     @classmethod
     def compiled(cls, ranking: Ranking, forecast: Forecast, eligible: Eligible, bar: Bar) -> Order:
@@ -54,7 +44,7 @@ class Order:
         rows, scores = columns.ranked(pool.quality)
         keys = [columns.key(row, scores[row], pool.qualities[row]) for row in rows[eligible.passed[rows]].tolist()]
         of = {key[-1]: key for key in keys}
-        return cls(ranking, eligible, bar, keys, of, one_provider=_is_one(pool, of), legs={})
+        return cls(ranking, eligible, bar, keys, of, _is_one(pool, of), {})
 
     def follow(self, forecast: Forecast, rows: Iterable[int]) -> Order | None:
         """The order after a change of these rows' health; None if it must be compiled again."""
@@ -80,7 +70,7 @@ class Order:
             del keys[position]
             keys.insert(bisect_left(keys, after), after)
             of[row] = after
-        return Order(self.ranking, self.eligible, self.bar, keys, of, one_provider=self.one_provider, legs=legs)
+        return Order(self.ranking, self.eligible, self.bar, keys, of, self.one_provider, legs)
 
     def room(self, forecast: Forecast, cap: int | None) -> int:
         """Input tokens that fit every window beside the answer, ignoring rows that cannot write ``cap`` tokens."""
@@ -93,8 +83,7 @@ class Order:
         """The keys of the whitelisted rows (None: all), best first."""
         if models is None:
             return self.keys
-        rows = self.of.keys() & {*map(pool.row.get, models)}
-        return sorted(map(self.of.__getitem__, rows))
+        return sorted(map(self.of.__getitem__, self.of.keys() & {*map(pool.row.get, models)}))
 
     def key(self, forecast: Forecast, row: int) -> Key:
         """The key of any row, eligible or not."""
@@ -139,9 +128,8 @@ class OwnOrder(Order):
         self._rows: list[int] = rows[eligible.passed[rows]].tolist()
         self._columns = columns
         self._outlook = forecast
+        super().__init__(ranking, eligible, bar, [], {}, _is_one(forecast.pool, self._rows), legs)
         self._quality: Sequence[int] = quality
-        one_provider = _is_one(forecast.pool, self._rows)
-        super().__init__(ranking, eligible, bar, [], {}, one_provider=one_provider, legs=legs)
 
     def among(self, pool: Pool, models: Iterable[str] | None) -> Iterator[Key]:
         """As in ``Order``."""
@@ -162,9 +150,8 @@ class WarmOrder(Order):
         self.__dict__.update(order.__dict__)
         self._order = order
         row_of = forecast.pool.row
-        tokens = inputs.tokens.best
         warm = {row_of[prefix.model]: prefix.tokens for prefix in inputs.warm if prefix.model in row_of}
-        keys = [order.ranking.warmed(order.key(forecast, row), forecast, warm[row], tokens) for row in warm]
+        keys = [order.ranking.warmed(order.key(forecast, row), forecast, warm[row], inputs.tokens.best) for row in warm]
         self._warm = {key[-1]: key for key in keys}
 
     def among(self, pool: Pool, models: Iterable[str] | None) -> Iterator[Key]:

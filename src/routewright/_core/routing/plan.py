@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -24,6 +24,7 @@ from .scoring import Key, candidate
 
 _UNLIMITED = 1 << 62
 _LAST = Reason.BUDGET_TOKENS, Reason.BUDGET_COST, Reason.CIRCUIT_OPEN
+V = TypeVar("V")
 PATIENCE = 4  # multiple of the usual time before an attempt is given up
 
 
@@ -71,7 +72,6 @@ class Leg(Struct, eq=False):
         pool = forecast.pool
         model, expected_ms = pool.models[row], forecast.expected_ms(row, cap)
         ttft_ms, ttft_p95_ms = forecast.ttft_ms[row], forecast.ttft_p95_ms[row]
-        latency_p95_ms = forecast.latency_p95_ms[row]
         return cls(
             id=pool.ids[row],
             provider=pool.provider[row],
@@ -91,10 +91,10 @@ class Leg(Struct, eq=False):
             expected_ms=expected_ms,
             ttft_ms=ttft_ms,
             ttft_p95_ms=ttft_p95_ms,
-            latency_p95_ms=latency_p95_ms,
+            latency_p95_ms=forecast.latency_p95_ms[row],
             us_per_token=forecast.us_per_token[row],
             patience_s=PATIENCE * (ttft_p95_ms or ttft_ms) / 1000,
-            whole_patience_s=max(PATIENCE * (latency_p95_ms or expected_ms), expected_ms) / 1000,
+            whole_patience_s=max(PATIENCE * (forecast.latency_p95_ms[row] or expected_ms), expected_ms) / 1000,
         )
 
     def __repr__(self) -> str:
@@ -121,21 +121,13 @@ class OutputPlan(NamedTuple):
     fallback_affordable: bool
 
 
-class AmpleOutput(NamedTuple):
-    """A budget of ``per_token`` for each input token plus ``fixed``, in pico-dollars, pays for this output and the
-    chain."""
+class Ample(NamedTuple, Generic[V]):
+    """What holds for every call with a budget of at least this sum, in pico-dollars."""
 
     per_token: int
+    """For each input token."""
     fixed: int
-    output: OutputPlan
-
-
-class AmpleCounts(NamedTuple):
-    """With a budget of ``per_token`` for each input token plus ``fixed``, in pico-dollars, these are the rejections."""
-
-    per_token: int
-    fixed: int
-    counts: Mapping[Reason, int]
+    value: V
 
 
 class BudgetColumns(NamedTuple):
@@ -161,8 +153,8 @@ class Plan(Struct, eq=False):
     """The keys of the best few that fit."""
     ids: Sequence[str]
     """Of the pool's models, by row."""
-    ample_output: AmpleOutput | None = None
-    """Computed for the first call with a budget."""
+    ample_output: Ample[OutputPlan] | None = None
+    """The output with a budget that also pays for the chain. Computed for the first call with a budget."""
     failed: Mapping[int, int] = {}
     """Rows that were checked and did not fit the request's own numbers, with the column of ``REASONS``."""
     passed_over: tuple[tuple[str, Reason | None], ...] = ()
@@ -198,8 +190,8 @@ class Plan(Struct, eq=False):
     """How many models each constraint rejected, for covered calls without a budget."""
     costs: BudgetColumns | None = None
     """Only for shared plans."""
-    ample_counts: AmpleCounts | None = None
-    """Computed for the first call with a budget."""
+    ample_counts: Ample[Mapping[Reason, int]] | None = None
+    """The rejections with a budget that pays for every model. Computed for the first call with a budget."""
     p90: list[int] = []
     """The output tokens of each row in ``costs``."""
     flat_to: int = -1
@@ -222,14 +214,13 @@ class Plan(Struct, eq=False):
         ample = self.ample_counts
         if ample is None:
             assert self.costs is not None, "without them it covers no call with a budget"
-            outputs = self.costs.output_picos
-            fixed = int(outputs[outputs < _UNLIMITED].max(initial=0))
+            fixed = int(self.costs.output_picos[self.costs.output_picos < _UNLIMITED].max(initial=0))
             counts = self._count_rejections(0, fixed // PICOS_PER_NANO + 1, None)
             counts = self.counts if counts == self.counts else counts
-            ample = AmpleCounts(int(self.costs.input_picos.max(initial=0)), fixed + PICOS_PER_NANO, counts)
+            ample = Ample(int(self.costs.input_picos.max(initial=0)), fixed + PICOS_PER_NANO, counts)
             self.ample_counts = ample
         if high * ample.per_token + ample.fixed <= nanos * PICOS_PER_NANO:
-            return ample.counts
+            return ample.value
         return self._count_rejections(high, nanos, None)
 
     def _count_rejections(self, high: int, nanos: int | None, tokens: int | None) -> Mapping[Reason, int]:
@@ -239,9 +230,8 @@ class Plan(Struct, eq=False):
         long = costs.output_tokens > (_UNLIMITED if tokens is None else tokens - high)
         picos = costs.input_picos * high + costs.output_picos
         dear = ~long & (picos > (_UNLIMITED if nanos is None else nanos * PICOS_PER_NANO))
-        counts: dict[Reason, int] = {
-            reason: count for reason, count in self.counts.items() if reason is not Reason.CIRCUIT_OPEN
-        }
+        counts = dict(self.counts)
+        counts.pop(Reason.CIRCUIT_OPEN, None)
         for reason, rejected in zip(_LAST, (long, dear, costs.is_open & ~long & ~dear), strict=True):
             if count := int(np.count_nonzero(rejected)):
                 counts[reason] = count

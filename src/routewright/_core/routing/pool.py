@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from routewright._core.catalogue.prices import Price, Prices, dearest_at, price_at, pricing_on, tier_prices
 from routewright._core.money import MOST_TOKENS, PICOS_PER_NANO
-from routewright._core.request.read import BRIEF_TOKENS
+from routewright._core.request.read import BITS, BRIEF_TOKENS
 from routewright._core.tokens.estimate import Measure, measure_of
 from routewright.wire import CatalogueSnapshot, Feature, Model, Need
 
@@ -112,7 +112,9 @@ class Pool:
             for m, silent, most, window in zip(models, self.silent, self.max_output, self.window, strict=True)
         ]
         self.tools_or_reasoning = frozenset(
-            row for row, m in enumerate(models) if m.reasoning and able[row] & _TOOLS_BOTH == _TOOLS_ALONE
+            row
+            for row, m in enumerate(models)
+            if m.reasoning and able[row] & (BITS.TOOLS | BITS.REASONING_TOOLS) == BITS.TOOLS
         )
         """Rows that cannot combine tools and reasoning."""
         self.prices: list[Prices] = [self._prices(row, model) for row, model in enumerate(models)]
@@ -155,9 +157,7 @@ class Pool:
         worsts = self._worsts
         self.flat_dearest = [worst[0] if len(worst) == 1 else None for worst in worsts]
         """The highest token price; None if it depends on the input's length."""
-        self.worst = Columns.of(
-            [worst[-1] if held else _UNPRICED for worst, held in zip(worsts, self.held, strict=True)]
-        )
+        self.worst = Columns.of([top[-1] if held else _UNPRICED for top, held in zip(worsts, self.held, strict=True)])
         """The highest token prices for short inputs: uncached input is not always the most expensive."""
         tiered = [row for row, worst in enumerate(worsts) if len(worst) > 1]
         self.tiered = np.array(tiered, dtype=np.int64)  # rows whose price depends on the input's length, shape (k,)
@@ -167,11 +167,8 @@ class Pool:
         self.top: tuple[int, int] | None = None
         """The highest input and output token prices of all models; None if a model has no price."""
         if self.priced.all():
-            dearest = [worst[0] for worst in worsts]
-            self.top = (
-                max((price.input for price in dearest), default=0),
-                max((price.output for price in dearest), default=0),
-            )
+            dearest = [worst[0] for worst in worsts] or [_UNPRICED]
+            self.top = max(price.input for price in dearest), max(price.output for price in dearest)
 
     def _think(self) -> None:
         """Compute expected output and delays for the requested effort. With tools, models that cannot combine tools and
@@ -195,9 +192,9 @@ class Pool:
                     self.delay_ms[row] = (self.silent[row] - silent) * self.us_per_token[row] // 1000
                     self.ttft_ms[row] += self.delay_ms[row]
                     self.output[row] = min(ANSWER_TOKENS + thought, self.max_output[row], self.window[row] // 2)
-        brief = 0 if dials.effort in (None, "none") else _BRIEF
+        brief = 0 if dials.effort in (None, "none") else BITS.REASONING_BRIEF
         if dials.thinking_tokens is not None:
-            brief = _BRIEF_BOUND
+            brief = BITS.REASONING_TOKENS_BRIEF
         self.least_p90 = [LEAST_P90 if able & brief == brief else BRIEF_TOKENS + 1 for able in self._ables]
         """The least output a budget must cover: some models refuse a smaller cap while they reason."""
         self.output_p90: list[int] = [  # prior of the output tokens a budget must cover
@@ -239,14 +236,13 @@ class Pool:
 
     def expected(self, row: int, price: Price) -> Price:
         """The expected prices: a marked prompt is first written to the vendor's cache."""
-        marked = self.dials.marks and self._ables[row] & _MARKS
+        marked = self.dials.marks and self._ables[row] & BITS.CACHE_CONTROL
         return price._replace(input=price.written) if marked and price.written > price.input else price
 
     def picos(self, prices: Columns, input_tokens: IntArray | int, output_tokens: IntArray) -> IntArray:
         """Cost of a call in pico-dollars, shape (n,); 0 where unpriced."""
-        return prices.input * np.minimum(input_tokens, MOST_TOKENS) + prices.output * np.minimum(
-            output_tokens, MOST_TOKENS
-        )
+        picos = prices.input * np.minimum(input_tokens, MOST_TOKENS)
+        return picos + prices.output * np.minimum(output_tokens, MOST_TOKENS)
 
     def expected_nanos(self, input_tokens: int, output_tokens: IntArray) -> IntArray:
         """Cost of a call of one input length, rounded up to nano-dollars, shape (n,); 0 where unpriced."""
@@ -280,25 +276,15 @@ def _abilities(model: Model) -> int:
     for feature in model.unsupported or ():
         able &= ~_FEATURE_BITS[feature]
     if not model.reasoning:  # trivially supports "no reasoning"
-        able = able & ~_THINKING_BITS | _NOT_THINKING
+        able = able & ~int(THINKING) | BITS.NO_REASONING
     for modality in model.modalities or ():
         able |= _MODALITY_BITS.get(modality, 0)
-    if not able & (_TOOLS_THINKING | _NOT_THINKING):  # always reasons, and no tools while reasoning
+    if not able & (BITS.REASONING_TOOLS | BITS.NO_REASONING):  # always reasons, and no tools while reasoning
         able &= ~_MODALITY_BITS["tool"]
     return able | int(Need.JSON) if model.structured_output else able
 
 
 _FEATURE_BITS = {feature: int(need) for feature, need in FEATURES.items()}  # flags are slow to combine
 _EVERY_FEATURE = sum(_FEATURE_BITS.values())
-_THINKING_BITS = int(THINKING)
-_TOOLS_THINKING = int(Need.REASONING_TOOLS)
-_NOT_THINKING = int(Need.NO_REASONING)
-_MARKS = int(Need.CACHE_CONTROL)
-_BRIEF = int(Need.REASONING_BRIEF)
-_BRIEF_BOUND = int(Need.REASONING_TOKENS_BRIEF)
-_TOOLS_BOTH = int(Need.TOOLS | Need.REASONING_TOOLS)
-_TOOLS_ALONE = int(Need.TOOLS)
-_TIER_BITS = {"flex": int(Need.FLEX), "priority": int(Need.PRIORITY)}
-_MODALITY_BITS = {
-    "image": int(Need.IMAGE), "tool": int(Need.TOOLS), "audio": int(Need.AUDIO), "file": int(Need.FILE)
-}  # fmt: skip
+_TIER_BITS = {"flex": BITS.FLEX, "priority": BITS.PRIORITY}
+_MODALITY_BITS = {"image": BITS.IMAGE, "tool": BITS.TOOLS, "audio": BITS.AUDIO, "file": BITS.FILE}

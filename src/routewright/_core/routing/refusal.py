@@ -108,11 +108,10 @@ def refusal(inputs: DecisionInput, board: Board, eligible: Eligible, applied_pol
     columns = first_failures(inputs, check, eligible)
     firsts = named_reasons(columns)
     reasons = [set(reasons_of(row)) for row in failures(inputs, check, eligible)]
-    models = inputs.models or search.asked  # the policy may exclude all models of the request
+    models = inputs.models or search.request_models  # the policy may exclude all models of the request
     rows = [pool.row[model] for model in (pool.ids if models is None else models) if model in pool.row]
     unserved = ""
-    counts = count_reasons(columns[rows])
-    rejections = ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "none"
+    rejections = ", ".join(f"{count} {reason}" for reason, count in count_reasons(columns[rows]).items()) or "none"
     if inputs.models is not None and not inputs.models:
         rejections = f"all, since {search.by} allows none of the request's models"
     elif inputs.models is not None and len(inputs.models) <= NAMED:
@@ -129,8 +128,9 @@ def refusal(inputs: DecisionInput, board: Board, eligible: Eligible, applied_pol
     else:
         suggestion = f"{' and '.join(way.words)} to admit {way.model}" + (unserved and f"; or {unserved}")
     error = BudgetExceeded if any(why <= _BUDGET for why in reasons) else NoCandidates
+    models_text = f"{len(rows)} {'named' if search.request_models else 'considered'}"
     return error(
-        f"no model fits: {len(rows)} {'named' if search.asked else 'considered'}, rejected: {rejections}; {suggestion}",
+        f"no model fits: {models_text}, rejected: {rejections}; {suggestion}",
         detail={
             "rejected_candidates": [
                 {"model": pool.ids[row], "reason": str(firsts[row]), "estimated_cost_usd": check.worst_usd(row)}
@@ -170,7 +170,7 @@ class Search:
         self.decision_input = inputs
         self.forecast: Forecast = board.forecast
         self.known = Known(board.pool.models, board.boards.aliases)
-        self.published, self.asked = applied_policy or Laid(_NO_POLICY, inputs.models)
+        self.published, self.request_models = applied_policy or Laid(_NO_POLICY, inputs.models)
         self.policy = self.published.policy
         self.by = f"policy {self.policy.name!r}" if self.policy.name else "the policy"
 
@@ -306,7 +306,7 @@ class Search:
         by = self.by
         if self.decision_input.models is None:
             yield f"set 'models' to {list(changed.models or ())}", False
-        elif self.asked is not None and model.id not in self.asked:
+        elif self.request_models is not None and model.id not in self.request_models:
             yield f"add {model.id!r} to 'models'", False
         if self.published.models is None or model.id in self.published.models:
             return
@@ -317,7 +317,7 @@ class Search:
         if model.free_tier:  # picked only by its name, not by a pattern
             picked = [word for word in picked if self.known.named(word) is not None]
             others = len(policy.exclude or ()) > len(excluding) or len(policy.capabilities or ()) > len(missing)
-            unpicked |= others or (self.asked is None and model.id not in self.decision_input.prefer)
+            unpicked |= others or (self.request_models is None and model.id not in self.decision_input.prefer)
         if unpicked and not picked:
             if policy.models is None:
                 yield f"set models of {by} to {[model.id]}", True
@@ -339,9 +339,8 @@ def _without(inputs: DecisionInput, lost: int) -> DecisionInput:
         for image in inputs.tokens.images
         if (image.tokens and image.most) or not lost & (Need.FILE | Need.AUDIO if image.tokens else Need.IMAGE)
     )
-    return replace(
-        inputs, needs=_without_dependent(inputs.needs & ~lost, lost), tokens=replace(inputs.tokens, images=images)
-    )
+    needs = _without_dependent(inputs.needs & ~lost, lost)
+    return replace(inputs, needs=needs, tokens=replace(inputs.tokens, images=images))
 
 
 def _without_dependent(needs: int, lost: int) -> int:

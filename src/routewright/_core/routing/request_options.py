@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from routewright._core.catalogue.prices import Prices, hour_price
 from routewright._core.money import MOST_TOKENS
+from routewright._core.request.read import BITS
 from routewright.wire import DecisionInput, Effort, Need, Pricing, Usage
 
 EFFORT_PERCENT: dict[Effort, int] = {"none": 0, "minimal": 10, "low": 35, "medium": 100, "high": 250, "max": 500}
@@ -19,11 +20,6 @@ WISHES = {  # the request fields of the wishes: features that do not exclude a m
     Need.VERBOSITY: "verbosity",
     Need.CACHE_CONTROL: "cache_control",
 }
-_TOOLS = int(Need.TOOLS)  # flags are slow to combine
-_AUDIO = int(Need.AUDIO)
-_FLEX = int(Need.FLEX)
-_PRIORITY = int(Need.PRIORITY)
-_MARKS = int(Need.CACHE_CONTROL)
 
 
 class RequestOptions(NamedTuple):
@@ -92,14 +88,14 @@ def request_options_of(inputs: DecisionInput | Requirements) -> RequestOptions:
     needs = inputs.needs
     wishes = inputs.wishes
     bound = inputs.thinking_tokens
-    if not (wishes or inputs.effort or bound or needs & (_AUDIO | _TOOLS)):
+    if not (wishes or inputs.effort or bound or needs & (BITS.AUDIO | BITS.TOOLS)):
         return PLAIN
     return RequestOptions(
         inputs.effort,
         None if bound is None else 1 << max(bound - 1, 0).bit_length(),
-        "flex" if wishes & _FLEX else "priority" if wishes & _PRIORITY else "",
-        bool(wishes & _MARKS),
+        "flex" if wishes & BITS.FLEX else "priority" if wishes & BITS.PRIORITY else "",
+        bool(wishes & BITS.CACHE_CONTROL),
         inputs.hour_cache,
-        bool(needs & _AUDIO),
-        bool(needs & _TOOLS) and inputs.effort is None and bound is None,
+        bool(needs & BITS.AUDIO),
+        bool(needs & BITS.TOOLS) and inputs.effort is None and bound is None,
     )

@@ -10,9 +10,10 @@ from typing import Literal
 from msgspec.structs import replace
 
 from routewright._core.attempts.health import health_snapshot
+from routewright._core.catalogue.models import unavailable
 from routewright._core.policy import Laid
 from routewright.errors import NoCandidates
-from routewright.wire import Availability, DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason
+from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason
 from routewright.wire.money import NANOS_PER_USD, usd_text
 from routewright.wire.plain import Struct
 
@@ -131,10 +132,9 @@ class PolicyCheck(Struct, frozen=True, kw_only=True):
 def why_not(inputs: DecisionInput, board: Board, model: str, applied_policy: Laid | None = None) -> WhyNot:
     """Explain why ``model`` is not chosen for an input with counted tokens, to which ``applied_policy`` was applied.
     Takes about 0.1 s, since it decides some fifty times."""
-    forecast = board.forecast
-    row = forecast.pool.row[model]
+    row = board.forecast.pool.row[model]
     order = board.order(inputs)
-    check = FitCheck(inputs, forecast)
+    check = FitCheck(inputs, board.forecast)
     fit = [key[-1] for key in fitting(inputs, board, order, check)]
     failed = reasons_of(failures(inputs, check, order.eligible)[row])
     admitted, words = (failed and admission(inputs, board, row, set(failed), applied_policy)) or (inputs, None)
@@ -196,8 +196,7 @@ def _changes_of_model(inputs: DecisionInput, board: Board, model: Model) -> Iter
         """The largest number with which the model wins; smaller ones only help. None if it loses even with 0."""
         if most < 0 or _chosen(*world(0)) != model.id:
             return None
-        losing = range(1, most + 1)
-        return bisect_left(losing, True, key=lambda number: _chosen(*world(number)) != model.id)
+        return bisect_left(range(1, most + 1), True, key=lambda number: _chosen(*world(number)) != model.id)
 
     def better(lacking: int) -> tuple[DecisionInput, Board]:
         quality = (HUNDREDTHS - lacking) / HUNDREDTHS
@@ -251,9 +250,8 @@ def check(inputs: DecisionInput, board: Board, applied_policy: Laid) -> PolicyCh
     """Check a policy with one request: an input with counted tokens and the policy applied."""
     snapshot = applied_policy.published
     pool = board.forecast.pool
-    policy = snapshot.policy
     allowed = len(pool) if snapshot.models is None else len(snapshot.models)
-    result = PolicyCheck(policy=policy.name, id=policy.id, version=snapshot.version, allowed=allowed)
+    result = PolicyCheck(policy=snapshot.policy.name, id=snapshot.policy.id, version=snapshot.version, allowed=allowed)
     try:
         plan = decide(inputs, board, applied_policy)
     except NoCandidates as error:
@@ -263,12 +261,8 @@ def check(inputs: DecisionInput, board: Board, applied_policy: Laid) -> PolicyCh
     first = plan.legs[0]
     rows = [key[-1] for key in fitting(inputs, board, board.order(inputs), check)] or [leg.row for leg in plan.legs]
     models = [pool.models[leg.row] for leg in plan.legs]
-    left = [
-        replace(model, availability=Availability("unavailable", model.availability.regions))
-        if model.provider == first.provider
-        else model
-        for model in pool.models
-    ]
+    served = frozenset(model.id for model in pool.models if model.provider != first.provider)
+    rest = board.with_models(unavailable(pool.models, served))
     ends = [ModelEnd(model.id, model.deprecated_at) for model in models if model.deprecated_at is not None]
     return replace(
         result,
@@ -280,7 +274,7 @@ def check(inputs: DecisionInput, board: Board, applied_policy: Laid) -> PolicyCh
         fallback_affordable=decision.fallback_affordable,
         losses=tuple(
             # losing another provider does not change the first choice: ranks are independent
-            ProviderLoss(provider, _chosen(inputs, board.with_models(left)) if provider == first.provider else first.id)
+            ProviderLoss(provider, _chosen(inputs, rest) if provider == first.provider else first.id)
             for provider in sorted({pool.provider[row] for row in rows})
         ),
         ends=tuple(sorted(ends, key=lambda end: end.deprecated_at)),
@@ -294,8 +288,7 @@ def _scaled(listed: Pricing, parts: int) -> Pricing:
         prices = {name: getattr(holder, name) for name in holder.__struct_fields__ if name.endswith("_usd")}
         return {name: round(usd * parts / PARTS, 9) for name, usd in prices.items() if usd is not None}
 
-    tiers = tuple(replace(tier, **lower(tier)) for tier in listed.tiers)
-    return replace(listed, tiers=tiers, **lower(listed))
+    return replace(listed, tiers=tuple(replace(tier, **lower(tier)) for tier in listed.tiers), **lower(listed))
 
 
 def _board_with(board: Board, changed: Model) -> Board:
@@ -305,6 +298,5 @@ def _board_with(board: Board, changed: Model) -> Board:
 
 def _board_in(board: Board, model: str, **seen: int) -> Board:
     """The board with one model's health changed."""
-    health = board.forecast.health.models
-    changed = replace(health.get(model, ModelHealth()), **seen)
-    return Boards(board.forecast.pool).of(health_snapshot({**health, model: changed}))
+    changed = replace(board.forecast.health.models.get(model, ModelHealth()), **seen)
+    return Boards(board.forecast.pool).of(health_snapshot({**board.forecast.health.models, model: changed}))

@@ -129,13 +129,11 @@ def _table(kinds: Mapping[bytes, Iterable[int]], rest: bytes) -> bytes:
 
 _SINGLE = b"0123456789\t\n\r" + bytes(range(0x80, 0x100))
 _LETTERS = b"acdeghilmnoprstuy\r" + bytes({*range(0x80, 0xC0)} - {0xB8, 0xB9})
-_WEIGHTS = _table({bytes([weight]): members for weight, members in WEIGHTS.items()}, rest=bytes([REST_WEIGHT]))
+_WEIGHTS = _table({bytes([weight]): members for weight, members in WEIGHTS.items()}, bytes([REST_WEIGHT]))
 _SUMMED = 65_520 // max(_WEIGHTS)  # the sum of this many weights is below the modulus of Adler-32
 # C2, E1, E2 and E3 also begin spaces, of which several can be in one token.
 _WORD_LEADS = {*range(0xC3, 0xF8)} - {0xE1, 0xE2, 0xE3}
-_WORDS = _table(
-    {b" ": b" \t\n\r\v\f", b"w": [*range(48, 58), *range(65, 91), *range(97, 123), *_WORD_LEADS]}, rest=b"."
-)
+_WORDS = _table({b" ": b" \t\n\r\v\f", b"w": [*range(48, 58), *range(65, 91), *range(97, 123), *_WORD_LEADS]}, b".")
 
 
 # Pre-tokens of unlimited length: letters and what may join them; symbols; spaces. Digits are split in threes.
