@@ -55,7 +55,8 @@ class Sums:
         half_lives = (now - self.origin) / HALF_LIFE_S
         if half_lives > _MOST_HALF_LIVES:
             self._scale(2.0**-half_lives)
-            self.origin, half_lives = now, 0.0
+            self.origin = now
+            half_lives = 0.0
         return float(2.0**half_lives)
 
     @classmethod
@@ -72,13 +73,14 @@ class Sums:
         """The sums rescaled to ``now``, which is ``at`` in Unix seconds."""
         self._scale(1 / self.weight(now))
         self.origin = now
-        sums = {name: getattr(self, name) for name in SUMS}
-        return Learned(at, first=dict(self.first), whole=dict(self.whole), **sums)
+        totals = {name: getattr(self, name) for name in SUMS}
+        return Learned(at, first=dict(self.first), whole=dict(self.whole), **totals)
 
     def _scale(self, factor: float) -> None:
         for name in SUMS:
             setattr(self, name, getattr(self, name) * factor)
-        self.first, self.whole = scaled(self.first, factor), scaled(self.whole, factor)
+        self.first = scaled(self.first, factor)
+        self.whole = scaled(self.whole, factor)
 
 
 class Health:
@@ -100,9 +102,9 @@ class Health:
 
     def record_fault(self, row: int, now: float) -> None:
         """Record a failure that is the provider's fault. ``now`` in monotonic seconds."""
-        known = self._known(row, now)
-        weight = known.weight(now)  # may rescale the sums: compute it first
-        known.bad += weight
+        sums = self._sums_of(row, now)
+        weight = sums.weight(now)  # may rescale the sums: compute it first
+        sums.bad += weight
 
     def record_answers(
         self,
@@ -116,79 +118,83 @@ class Health:
         """Record answers of one model that came at about the same time. An unknown time of the first token is estimated
         from the model's usual ratio. ``unusual``: tokens of the answers' lengths caused by the workload. ``late``: sum
         of octaves of their times caused by it."""
-        known = self._known(row, now)
-        weight = known.weight(now)  # may rescale the sums: compute it first
-        usual_ms, usual_us = forecast.ttft_ms[row], forecast.us_per_token[row] / 1000
-        whole, first = known.whole, known.first
-        answered = length = squared = tokens = 0
+        sums = self._sums_of(row, now)
+        weight = sums.weight(now)  # may rescale the sums: compute it first
+        usual_ms = forecast.ttft_ms[row]
+        ms_per_token = forecast.us_per_token[row] / 1000
+        whole_times = sums.whole
+        first_times = sums.first
+        count = length = length_squared = tokens = 0
         after_first_ms = 0.0
         for answer in answers:
             output = answer.usage.output
             visible = output - answer.usage.reasoning
             ms = answer.whole_s * 1000
             if answer.first_s is None:
-                usually = usual_ms + usual_us * visible
+                usually = usual_ms + ms_per_token * visible
                 first_ms = ms * usual_ms / (usually if usually > 1.0 else 1.0)
             else:
                 first_ms = answer.first_s * 1000
-            whole[ceil(log(ms) * BUCKETS) if ms > 1.0 else 0] += weight
-            first[ceil(log(first_ms) * BUCKETS) if first_ms > 1.0 else 0] += weight
+            whole_times[ceil(log(ms) * BUCKETS) if ms > 1.0 else 0] += weight
+            first_times[ceil(log(first_ms) * BUCKETS) if first_ms > 1.0 else 0] += weight
             tokens += visible
             if ms > first_ms:
                 after_first_ms += ms - first_ms
             if answer.is_usual:
-                answered += 1
+                count += 1
                 length += output
-                squared += output * output
-        known.good += weight * len(answers)
-        known.tokens += weight * tokens
-        known.us += weight * 1000 * after_first_ms
-        known.late += weight * late
-        known.answers += weight * answered
-        known.length += weight * length
-        known.length_squared += weight * squared
-        known.unusual += weight * unusual
+                length_squared += output * output
+        sums.good += weight * len(answers)
+        sums.tokens += weight * tokens
+        sums.us += weight * 1000 * after_first_ms
+        sums.late += weight * late
+        sums.answers += weight * count
+        sums.length += weight * length
+        sums.length_squared += weight * length_squared
+        sums.unusual += weight * unusual
 
     def publish(self, now: float, closed: Mapping[int, int]) -> dict[int, ModelHealth]:
         """The rows whose figures moved by a step, with the new figures, which are then the published ones. ``closed``:
         rows with an open circuit, with the Unix millisecond of their next probe."""
         rows = self._news | self._due(now) | closed.keys() | self._closed
-        self._news, self._closed = set(), frozenset(closed)
-        moved = {}
+        self._news = set()
+        self._closed = frozenset(closed)
+        changed = {}
         for row in sorted(rows):
             figures = self.figures(row, now)
             if row in closed:
                 figures = replace(figures, open=True, probe_at_ms=closed[row])
             if self._is_news(self._published.get(row, UNKNOWN), figures):
-                self._published[row] = moved[row] = figures
-        return moved
+                self._published[row] = changed[row] = figures
+        return changed
 
     def figures(self, row: int, now: float) -> ModelHealth:
         """A model's current figures, published or not."""
-        known = self._sums.get(row)
-        return UNKNOWN if known is None else figures_of(known, known.weight(now), self._pool, row)
+        sums = self._sums.get(row)
+        return UNKNOWN if sums is None else figures_of(sums, sums.weight(now), self._pool, row)
 
     def _is_news(self, before: ModelHealth, now: ModelHealth) -> bool:
         return is_moved(before, now)
 
-    def _known(self, row: int, now: float) -> Sums:
+    def _sums_of(self, row: int, now: float) -> Sums:
         self._news.add(row)
-        known = self._sums.get(row)
-        if known is None:
-            known = self._sums[row] = Sums(now)
+        sums = self._sums.get(row)
+        if sums is None:
+            sums = self._sums[row] = Sums(now)
             self._looks.append((now + LOOK_EVERY_S, row))
-        return known
+        return sums
 
     def _due(self, now: float) -> set[int]:
         """Rows to check for fading. Drops rows that have faded away."""
-        due, looks = set[int](), self._looks
-        paused = bool(looks) and looks[0][0] <= now - LOOK_EVERY_S
-        most = len(looks) if paused else LOOKS
-        while looks and looks[0][0] <= now and len(due) < most:
+        due: set[int] = set()
+        looks = self._looks
+        was_paused = bool(looks) and looks[0][0] <= now - LOOK_EVERY_S
+        maximum = len(looks) if was_paused else LOOKS
+        while looks and looks[0][0] <= now and len(due) < maximum:
             _, row = looks.popleft()
             due.add(row)
-            known = self._sums[row]
-            if known.good + known.bad < FADED * known.weight(now):
+            sums = self._sums[row]
+            if sums.good + sums.bad < FADED * sums.weight(now):
                 del self._sums[row]
             else:
                 looks.append((now + LOOK_EVERY_S, row))
@@ -217,49 +223,48 @@ def health_after(before: HealthSnapshot, moved: Mapping[str, ModelHealth]) -> He
     """The snapshot with some models' health replaced. Its id equals that of ``health_snapshot``."""
     total = int(before.id.removeprefix("hea_"), 16)
     for model, health in moved.items():
-        if (old := before.models.get(model)) is not None:
-            total -= _digest(model, old)
+        if (figures := before.models.get(model)) is not None:
+            total -= _digest(model, figures)
         if health != UNKNOWN:
             total += _digest(model, health)
     models = {**before.models, **moved}
-    known = {model: health for model, health in models.items() if health != UNKNOWN}
-    return HealthSnapshot(f"hea_{total % (1 << 128):032x}", known)
+    known_models = {model: health for model, health in models.items() if health != UNKNOWN}
+    return HealthSnapshot(f"hea_{total % (1 << 128):032x}", known_models)
 
 
 def _digest(model: str, health: ModelHealth) -> int:
     return int.from_bytes(blake2b(msgspec.json.encode((model, health)), digest_size=16).digest())
 
 
-def figures_of(seen: Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
+def figures_of(sums: Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
     """A model's figures from its sums. ``weight``: of an observation at the present time."""
-    good = PRIOR_GOOD + seen.good / weight
-    tries = good + PRIOR_BAD + seen.bad / weight
+    good = PRIOR_GOOD + sums.good / weight
+    tries = good + PRIOR_BAD + sums.bad / weight
     share = good / tries
-    bound = share - DEVIATIONS * sqrt(share * (1 - share) / tries)
+    lower_bound = share - DEVIATIONS * sqrt(share * (1 - share) / tries)
     prior = pool.output[row]
-    answers = PRIOR_ANSWERS + seen.answers / weight
-    mean = (PRIOR_ANSWERS * prior + seen.length / weight) / answers
+    answers = PRIOR_ANSWERS + sums.answers / weight
+    mean = (PRIOR_ANSWERS * prior + sums.length / weight) / answers
     # the prior's standard deviation equals its mean, so its 90th percentile is about 2.3 times the mean
-    squared = (PRIOR_ANSWERS * 2 * prior**2 + seen.length_squared / weight) / answers
-    usual = mean - seen.unusual / weight / answers
-    length, p90 = round(usual), round(mean + P90_DEVIATIONS * sqrt(max(0.0, squared - mean * mean)))
-    first, whole = seen.first, seen.whole
-    late = 2 ** (seen.late / seen.good) if seen.good else 1.0
-    ttft_ms = quantile(first, 0.5, pool.ttft_ms[row] * late, PRIOR_ANSWERS * weight) / late if first else None
+    squared = (PRIOR_ANSWERS * 2 * prior**2 + sums.length_squared / weight) / answers
+    usual = mean - sums.unusual / weight / answers
+    p90 = round(mean + P90_DEVIATIONS * sqrt(max(0.0, squared - mean * mean)))
+    late = 2 ** (sums.late / sums.good) if sums.good else 1.0
+    ttft_ms = quantile(sums.first, 0.5, pool.ttft_ms[row] * late, PRIOR_ANSWERS * weight) / late if sums.first else None
     us_per_token = None
-    if seen.tokens:
-        us = PRIOR_SPEED_TOKENS * pool.us_per_token[row] + seen.us / late / weight
-        us /= PRIOR_SPEED_TOKENS + seen.tokens / weight
+    if sums.tokens:
+        us = PRIOR_SPEED_TOKENS * pool.us_per_token[row] + sums.us / late / weight
+        us /= PRIOR_SPEED_TOKENS + sums.tokens / weight
         us_per_token = max(1, round(2 ** (round(log2(max(us, 1.0)) * _SPEED_STEPS) / _SPEED_STEPS)))
-    enough = sum(whole.values()) / weight >= LEAST_SEEN
+    is_enough = sum(sums.whole.values()) / weight >= LEAST_SEEN
     return ModelHealth(
-        stability=round(1000 * bound),
+        stability=round(1000 * lower_bound),
         ttft_ms=None if ttft_ms is None else round(ttft_ms),
-        ttft_p95_ms=round(quantile(first, 0.95)) if enough else None,
+        ttft_p95_ms=round(quantile(sums.first, 0.95)) if is_enough else None,
         us_per_token=us_per_token,
-        latency_p50_ms=round(quantile(whole, 0.5)) if enough else None,
-        latency_p95_ms=round(quantile(whole, 0.95)) if enough else None,
-        output_tokens=length,
+        latency_p50_ms=round(quantile(sums.whole, 0.5)) if is_enough else None,
+        latency_p95_ms=round(quantile(sums.whole, 0.95)) if is_enough else None,
+        output_tokens=round(usual),
         output_p90=p90,
     )
 
@@ -277,9 +282,9 @@ class SharedHealth(Health):
 
     def take(self, now: float, at: float) -> dict[str, Learned]:
         """Remove and return what was collected, by model. ``now`` is ``at`` in Unix seconds."""
-        taken = {self._pool.ids[row]: sums.learned(now, at) for row, sums in self._sums.items()}
+        learned = {self._pool.ids[row]: sums.learned(now, at) for row, sums in self._sums.items()}
         self.forget()
-        return taken
+        return learned
 
     def forget(self) -> None:
         """Drop what was collected."""
@@ -307,7 +312,7 @@ class SharedHealth(Health):
     def _is_news(self, before: ModelHealth, now: ModelHealth) -> bool:
         return before != now
 
-    def _known(self, row: int, now: float) -> Sums:
+    def _sums_of(self, row: int, now: float) -> Sums:
         return self._sums.setdefault(row, Sums(now))
 
     def _due(self, now: float) -> set[int]:

@@ -78,7 +78,7 @@ class Journal:
         """Book answers of one second: what they teach, the retries they allow, and the successes of accounts."""
         now = run[-1].ended_at
         for row, answers in _by(_ROW, run).items():
-            unusual, late = 0.0, 0.0
+            unusual = late = 0.0
             for own in _by(_WORKLOAD, answers).values():
                 more, later = self.workloads.record_answers(row, now, own, forecast.pool)
                 unusual += more

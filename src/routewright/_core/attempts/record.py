@@ -384,7 +384,8 @@ def cached_attempt(answer: CachedAnswer) -> Attempt:
     for place, call in enumerate(answer.tool_calls or ()):
         attempt.pieces = attempt.pieces or {}
         attempt.pieces[place] = pieces = ToolPieces()
-        pieces.id, pieces.name = call.id, call.function.name
+        pieces.id = call.id
+        pieces.name = call.function.name
         pieces.arguments.append(call.function.arguments)
     return attempt
 

@@ -50,7 +50,8 @@ class ExecutionLimits(Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             value: object = getattr(self, name)
             if name == "open_after":
-                is_valid, hint = type(value) is int and value >= 1, "use a whole number of at least 1"
+                is_valid = type(value) is int and value >= 1
+                hint = "use a whole number of at least 1"
             else:
                 is_valid = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
                 hint = "use a finite number, 0 or more"
@@ -87,9 +88,9 @@ class Pace(Struct, eq=False):
     limits: ExecutionLimits
     us_per_token: int
     """The model's usual speed."""
-    begun: bool = False
+    has_begun: bool = False
     """Content has arrived; the time before it does not count."""
-    brought: int = 0
+    characters: int = 0
     waited_s: float = 0.0
     is_slow: bool = False
     """The last ``slow_s`` seconds were below ``slow_share`` of the usual throughput."""
@@ -98,12 +99,13 @@ class Pace(Struct, eq=False):
         """Record a chunk that came after ``waited_s`` of waiting. Chunks without content do not count."""
         if characters == 0:
             return
-        if not self.begun:
-            self.begun = True
+        if not self.has_begun:
+            self.has_begun = True
             return
-        self.brought += characters
+        self.characters += characters
         self.waited_s += waited_s
         if self.waited_s >= self.limits.slow_s:
             usual = CHARACTERS * self.waited_s * 1_000_000 / max(1, self.us_per_token)
-            self.is_slow = self.brought < self.limits.slow_share * usual
-            self.brought, self.waited_s = 0, 0.0
+            self.is_slow = self.characters < self.limits.slow_share * usual
+            self.characters = 0
+            self.waited_s = 0.0

@@ -134,8 +134,10 @@ def updates_of(
     updates: list[Update] = []
     problems: list[Problem] = []
     for model_id, rows in by_id.items():
-        ours, first = known.get(model_id), rows[0]
-        now, new = None if ours is None else pricing_on(ours, day), first.model.pricing_per_1m
+        ours = known.get(model_id)
+        first = rows[0]
+        now = None if ours is None else pricing_on(ours, day)
+        new = first.model.pricing_per_1m
         if any(row.model.pricing_per_1m != new for row in rows):
             hint = f"choose the provider {' or '.join(dict.fromkeys(row.source for row in rows))}"
             problems.append(Problem(model_id, "has rows with different prices, so none is taken", hint))
@@ -155,10 +157,12 @@ def updates_of(
 def _updated(ours: Model, entry: Listed, day: str) -> Model:
     """Our model with the prices and the end that the list has; all else stays."""
     after = replace(ours, deprecated_at=entry.model.deprecated_at or ours.deprecated_at)
-    now, new = pricing_on(ours, day), entry.model.pricing_per_1m
+    now = pricing_on(ours, day)
+    new = entry.model.pricing_per_1m
     price = new or now
     if now is not None and new is not None:
-        tiers, old = new.tiers, {tier.above_tokens: tier for tier in now.tiers}
+        tiers = new.tiers
+        old = {tier.above_tokens: tier for tier in now.tiers}
         if entry.assumed_threshold and len(tiers) == len(now.tiers) == 1:
             tiers = (replace(tiers[0], above_tokens=now.tiers[0].above_tokens),)
         tiers = tuple(_overlaid(old.get(tier.above_tokens, tier), tier) for tier in tiers)
@@ -178,7 +182,8 @@ def changes_of(updates: Iterable[Update], day: str) -> list[ModelChange]:
     """The updates in figures, new models last. ``day`` is that of ``updates_of``."""
     changes = []
     for before, after in updates:
-        old, new = {} if before is None else _prices(pricing_on(before, day)), _prices(after.pricing_per_1m)
+        old = {} if before is None else _prices(pricing_on(before, day))
+        new = _prices(after.pricing_per_1m)
         steps = [PriceStep(name, old.get(name), new.get(name)) for name in old | new if old.get(name) != new.get(name)]
         ends = None if before is not None and before.deprecated_at == after.deprecated_at else after.deprecated_at
         changes.append(ModelChange(after.id, before is None, steps, ends))

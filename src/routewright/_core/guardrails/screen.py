@@ -236,8 +236,9 @@ class Window:
         parts = [part for part in parts_of(verdict, len(self._text)) if part.start < self._cut]
         cut = max([self._cut, *(part.end for part in parts)])
         self.counts.update(part.rule for part in parts)
-        out, self._text = redacted(self._text[:cut], parts), self._text[cut:]
-        return out
+        text = redacted(self._text[:cut], parts)
+        self._text = self._text[cut:]
+        return text
 
 
 def checked_verdict(verdict: object, guardrail: str) -> Verdict:
@@ -421,8 +422,9 @@ class AnswerGate:
     @property
     def text(self) -> str:
         """Text to send; each piece is returned once."""
-        out, self._out = "".join(self._out), []
-        return out
+        text = "".join(self._out)
+        self._out = []
+        return text
 
     @property
     def hits(self) -> list[Hit]:

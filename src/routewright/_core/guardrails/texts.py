@@ -62,7 +62,8 @@ class PhraseSearch:
 
     def open_from(self, at: int) -> int:
         """First position at which more text could create a finding."""
-        phrases, text = self._phrases, self._folded
+        phrases = self._phrases
+        text = self._folded
         first = max(bisect_left(self._places, at), len(text) - phrases.longest)
         signs = [*_SIGN.finditer(text, first)][-phrases.most_signs :]
         line = "".join(" " if sign[0].isspace() else sign[0] for sign in signs)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from operator import attrgetter
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -44,7 +43,7 @@ _SHAPES: dict[str, Any] = {
 }
 _NUMBERS_OF_PARAMS = attrgetter(*NUMBERS[wire.Params])
 _WORDS_OF_PARAMS = attrgetter(*(name for name in wire.Params.__struct_fields__ if name not in NUMBERS[wire.Params]))
-BITS = SimpleNamespace(**{str(need.name): int(need) for need in wire.Need})
+BITS: Any = type("Bits", (), {str(need.name): int(need) for need in wire.Need})
 """The needs as plain numbers: flags are slow to combine."""
 BRIEF_TOKENS = 1024  # the smallest reasoning budget of some models; their output cap must be larger
 _LEAST_TOP_P = 0.95  # some models refuse a lower top_p while they reason

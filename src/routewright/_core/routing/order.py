@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from heapq import merge
 
 import numpy as np
@@ -19,20 +18,30 @@ from .pool import Pool
 from .scoring import Columns, Key, Ranking
 
 
-@dataclass(eq=False, repr=False)
 class Order:
     """The order shared by all requests of a class."""
 
-    ranking: Ranking
-    eligible: Eligible
-    """Results of the constraints that do not depend on the request's numbers; all rows of the order passed."""
-    bar: Bar
-    keys: list[Key]  # sorted: the best row first
-    of: dict[int, Key]  # the key of each row
-    one_provider: bool  # all rows belong to one provider
-    _legs: dict[int, Leg]
     _quality: Sequence[int] | None = None
     """The request's own qualities, which a policy's floor then applies to. None: the catalogue's."""
+
+    def __init__(
+        self,
+        ranking: Ranking,
+        eligible: Eligible,
+        bar: Bar,
+        keys: list[Key],
+        of: dict[int, Key],
+        one_provider: bool,
+        legs: dict[int, Leg],
+    ) -> None:
+        self.ranking = ranking
+        self.eligible = eligible
+        """Results of the constraints that do not depend on the request's numbers; all rows of the order passed."""
+        self.bar = bar
+        self.keys = keys  # sorted: the best row first
+        self.of = of  # the key of each row
+        self.one_provider = one_provider  # all rows belong to one provider
+        self._legs = legs
 
     @classmethod
     def compiled(cls, ranking: Ranking, forecast: Forecast, eligible: Eligible, bar: Bar) -> Order:

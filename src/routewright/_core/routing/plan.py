@@ -70,8 +70,10 @@ class Leg(Struct, eq=False):
     def of(cls, forecast: Forecast, row: int, cap: int | None) -> Self:
         """The leg of a row of the pool. ``cap``: the output cap of the request's class."""
         pool = forecast.pool
-        model, expected_ms = pool.models[row], forecast.expected_ms(row, cap)
-        ttft_ms, ttft_p95_ms = forecast.ttft_ms[row], forecast.ttft_p95_ms[row]
+        model = pool.models[row]
+        expected_ms = forecast.expected_ms(row, cap)
+        ttft_ms = forecast.ttft_ms[row]
+        ttft_p95_ms = forecast.ttft_p95_ms[row]
         return cls(
             id=pool.ids[row],
             provider=pool.provider[row],

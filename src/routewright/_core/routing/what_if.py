@@ -189,7 +189,8 @@ def _changes(inputs: DecisionInput, board: Board, row: int, applied_policy: Laid
 
 def _changes_of_model(inputs: DecisionInput, board: Board, model: Model) -> Iterator[Change]:
     """The smallest improvement of each of the model's own figures that makes it win."""
-    forecast, row = board.forecast, board.pool.row[model.id]
+    forecast = board.forecast
+    row = board.pool.row[model.id]
     listed = board.pool.models[row].pricing_per_1m
 
     def largest(most: int, world: Callable[[int], tuple[DecisionInput, Board]]) -> int | None:
