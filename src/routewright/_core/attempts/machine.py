@@ -237,8 +237,7 @@ class Attempts(Struct, eq=False):
     @property
     def _failure(self) -> End:
         """The end of a request with nothing left to try."""
-        last = self._last
-        return End.FAILED if last is None or last.fault is None else _ENDS.get(last.fault, End.FAILED)
+        return End.FAILED if self._last is None or self._last.fault is None else _ENDS.get(self._last.fault, End.FAILED)
 
     def _too_late(self, now: float) -> bool:
         """True if there are models left, but too little time for another attempt."""
@@ -344,10 +343,9 @@ class Attempts(Struct, eq=False):
         # ``test_any_order_of_events_ends_once_within_the_budget`` tries random orders.
         if self.room is None:
             return
-        usage = attempt.usage
         amount = Amount()
-        if usage is not None:
-            amount = Amount(usage_nanos(attempt.prices, usage), usage.input + usage.output)
+        if attempt.usage is not None:
+            amount = Amount(usage_nanos(attempt.prices, attempt.usage), attempt.usage.input + attempt.usage.output)
         if broke_off:
             worst = self._worst(attempt)
             amount = Amount(max(amount.nanos, worst.nanos), max(amount.tokens, worst.tokens))
@@ -356,10 +354,9 @@ class Attempts(Struct, eq=False):
 
     def _worst(self, attempt: Attempt) -> Amount:
         """The most nano-dollars and tokens an attempt can have used."""
-        leg = attempt.leg
-        prices = leg.prices_held if leg.is_dialled else attempt.prices
-        high = leg.length(self._shown(attempt.repair))[1]
-        cap = attempt.cap or leg.max_output
+        prices = attempt.leg.prices_held if attempt.leg.is_dialled else attempt.prices
+        high = attempt.leg.length(self._shown(attempt.repair))[1]
+        cap = attempt.cap or attempt.leg.max_output
         return Amount(call_nanos(dearest_at(prices, high), high, cap) if prices else 0, high + cap)
 
     def _shown(self, repair: TokenBounds | None) -> TokenBounds:

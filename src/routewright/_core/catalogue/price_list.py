@@ -135,19 +135,18 @@ def updates_of(
     problems: list[Problem] = []
     for model_id, rows in by_id.items():
         ours = known.get(model_id)
-        first = rows[0]
         now = None if ours is None else pricing_on(ours, day)
-        new = first.model.pricing_per_1m
+        new = rows[0].model.pricing_per_1m
         if any(row.model.pricing_per_1m != new for row in rows):
             hint = f"choose the provider {' or '.join(dict.fromkeys(row.source for row in rows))}"
             problems.append(Problem(model_id, "has rows with different prices, so none is taken", hint))
         elif now and new and (new.input_usd < MIN_USD <= now.input_usd or new.output_usd < MIN_USD <= now.output_usd):
             hint = f"if it is free, set that in your catalogue file under prices[{quoted(model_id)}]"
-            problems.append(Problem(first.place, f"lists a price of 0 for {model_id}, so it is not taken", hint))
+            problems.append(Problem(rows[0].place, f"lists a price of 0 for {model_id}, so it is not taken", hint))
         else:  # what all rows of the model say
             common, *others = [asdict(row.model) for row in rows]
             common = {name: value for name, value in common.items() if all(other[name] == value for other in others)}
-            entry = first._replace(model=Model(**common))
+            entry = rows[0]._replace(model=Model(**common))
             after = entry.model if ours is None else _updated(ours, entry, day)
             if after != ours:
                 updates.append((ours, after))

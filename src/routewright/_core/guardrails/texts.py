@@ -62,15 +62,13 @@ class PhraseSearch:
 
     def open_from(self, at: int) -> int:
         """First position at which more text could create a finding."""
-        phrases = self._phrases
-        text = self._folded
-        first = max(bisect_left(self._places, at), len(text) - phrases.longest)
-        signs = [*_SIGN.finditer(text, first)][-phrases.most_signs :]
+        first = max(bisect_left(self._places, at), len(self._folded) - self._phrases.longest)
+        signs = [*_SIGN.finditer(self._folded, first)][-self._phrases.most_signs :]
         line = "".join(" " if sign[0].isspace() else sign[0] for sign in signs)
         for place, sign in enumerate(signs):
-            if line[place:] in phrases.begun and phrases.starts.match(text, sign.start()):
+            if line[place:] in self._phrases.begun and self._phrases.starts.match(self._folded, sign.start()):
                 return self._places[sign.start()]
-        return self._places[len(text)]
+        return self._places[len(self._folded)]
 
 
 def _branches(phrases: Sequence[str], depth: int) -> Iterator[str]:

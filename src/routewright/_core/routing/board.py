@@ -204,9 +204,8 @@ class Board:
 
     def with_models(self, models: Iterable[Model]) -> Board:
         """A board of other models at the same health, for what-if questions."""
-        before = self.forecast.pool
-        pool = Pool(snapshot(tuple(models), before.snapshot.as_of), before.as_of)
-        return Boards(pool.with_dials(before.dials), self.boards.aliases).of(self.forecast.health)
+        pool = Pool(snapshot(tuple(models), self.forecast.pool.snapshot.as_of), self.forecast.pool.as_of)
+        return Boards(pool.with_dials(self.forecast.pool.dials), self.boards.aliases).of(self.forecast.health)
 
     def order(self, inputs: DecisionInput) -> Order:
         """The order for an input. Inputs of one class share it, unless they have own qualities or a warm prompt."""

@@ -60,13 +60,12 @@ def covers(plan: Plan, tokens: TokenBounds, timeout_ms: int, budget: Room | None
 def input_of_call(call: Call, defaults: Defaults) -> DecisionInput:
     """The input of a decision for the call alone: everything that it depends on, and no text."""
     request = call.request
-    policy = call.policy
     budget = request.budget or Budget()
     fallback = request.fallback or Fallback()
     return DecisionInput(
         catalogue=call.board.pool.snapshot.id,
         health=call.board.forecast.health.id,
-        policy=None if policy is None else policy.id,
+        policy=None if call.policy is None else call.policy.id,
         as_of=call.as_of,
         tokens=call.bounds,
         goal=request.goal or "cost",
@@ -84,7 +83,7 @@ def input_of_call(call: Call, defaults: Defaults) -> DecisionInput:
         warm=() if call.warm is None else call.warm.prefixes,
         policy_class=call.policy_class,
         **({} if call.asks is None else call.asks._asdict()),
-        **({} if policy is None else _own_rules(policy.policy)),
+        **({} if call.policy is None else _own_rules(call.policy.policy)),
     )
 
 

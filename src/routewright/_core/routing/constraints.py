@@ -206,13 +206,12 @@ class FitCheck:
 
     def affordable_at_best(self) -> BoolArray:
         """Rows the budgets can pay for at the shortest input. Shape (n,)."""
-        pool = self.forecast.pool
         held = self.forecast.held_output(self.output)
-        affordable = np.ones(len(pool), dtype=np.bool_)
+        affordable = np.ones(len(self.forecast.pool), dtype=np.bool_)
         if self.budget_tokens is not None:
             affordable &= held <= self.budget_tokens - self.text.low
         if self.budget_picos is not None:
-            affordable &= pool.picos(pool.worst, self.text.low, held) <= self.budget_picos
+            affordable &= self.forecast.pool.picos(self.forecast.pool.worst, self.text.low, held) <= self.budget_picos
         return affordable
 
     def held_output(self, row: int) -> int:

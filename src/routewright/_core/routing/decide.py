@@ -257,7 +257,6 @@ def _holds(plan: Plan, version: int, board: Board) -> bool:
     change = board.find_change(version)
     if change is None or change.circuits or not change.rows.isdisjoint(plan.watched):
         return False
-    forecast = board.forecast
     order = board.order(plan.decision_input)
     cap = plan.decision_input.max_output_tokens
     if order.bar.max_latency_ms is not None:
@@ -265,9 +264,9 @@ def _holds(plan: Plan, version: int, board: Board) -> bool:
     for row in change.rows & order.of.keys():
         if plan.reached is not None and order.of[row] < plan.reached:
             return False
-        if cap is None and forecast.pool.window[row] - forecast.output[row] < plan.max_high:
+        if cap is None and board.forecast.pool.window[row] - board.forecast.output[row] < plan.max_high:
             return False
-        if cap is None and forecast.output_p90[row] != plan.p90[row]:
+        if cap is None and board.forecast.output_p90[row] != plan.p90[row]:
             return False  # budgets would have to cover another amount
     return True
 

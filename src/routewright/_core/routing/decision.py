@@ -174,11 +174,10 @@ class Decision(PlainData):
     @property
     def token_count(self) -> Literal["bounds", "estimated", "exact"]:
         """How the input's tokens are known. ``exact``: counted in the chosen model's own vocabulary."""
-        tokens = self.input.tokens
-        if not tokens.counted:
+        if not self.input.tokens.counted:
             return "bounds"
-        length = self._plan.legs[0].length(tokens)
-        return "exact" if length[0] == length[1] and not tokens.images else "estimated"
+        length = self._plan.legs[0].length(self.input.tokens)
+        return "exact" if length[0] == length[1] and not self.input.tokens.images else "estimated"
 
     @property
     def output(self) -> OutputPlan:
@@ -205,15 +204,14 @@ class Decision(PlainData):
         if self._counts is not None:
             return self._counts
         board = self._snapshots
-        pool = board.pool
         if inputs.models is None or len(inputs.models) > CHECKED_ONE_BY_ONE or inputs.prefer:
             self._counts = count_reasons(self._first_failures(board))
             return self._counts
         check = FitCheck(inputs, board.forecast)
         columns = board.order(inputs).eligible.firsts
         counts = [0] * (PASSES + 1)
-        rows = {pool.row[model] for model in inputs.models if model in pool.row}
-        counts[_WHITELIST] = len(pool) - len(rows)
+        rows = {board.pool.row[model] for model in inputs.models if model in board.pool.row}
+        counts[_WHITELIST] = len(board.pool) - len(rows)
         for row in rows.difference([key[-1] for key in self._plan.front]):
             column = columns[row]
             if column == PASSES:

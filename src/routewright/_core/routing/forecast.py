@@ -92,9 +92,8 @@ class Forecast:
 
     def least_room(self, cap: int | None) -> int:
         """Input tokens that fit every window beside the answer; negative if an answer alone is too long."""
-        pool = self.pool
         if cap is not None:
-            return pool.least_window - cap if cap <= pool.least_max_output else -1
+            return self.pool.least_window - cap if cap <= self.pool.least_max_output else -1
         return self._least_room
 
     @cached_property

@@ -70,7 +70,6 @@ class Leg(Struct, eq=False):
     def of(cls, forecast: Forecast, row: int, cap: int | None) -> Self:
         """The leg of a row of the pool. ``cap``: the output cap of the request's class."""
         pool = forecast.pool
-        model = pool.models[row]
         expected_ms = forecast.expected_ms(row, cap)
         ttft_ms = forecast.ttft_ms[row]
         ttft_p95_ms = forecast.ttft_p95_ms[row]
@@ -85,9 +84,9 @@ class Leg(Struct, eq=False):
             dearest=pool.flat_dearest[row],
             max_output=pool.max_output[row],
             window=pool.window[row],
-            declared_window=model.context_window,
+            declared_window=pool.models[row].context_window,
             measure=pool.measures[pool.measure[row]],
-            reasoning=bool(model.reasoning),
+            reasoning=bool(pool.models[row].reasoning),
             output=forecast.output[row],
             held=forecast.output_p90[row],
             expected_ms=expected_ms,
@@ -228,13 +227,12 @@ class Plan(Struct, eq=False):
     def _count_rejections(self, high: int, nanos: int | None, tokens: int | None) -> Mapping[Reason, int]:
         assert self.costs is not None, "without them it covers no call with a budget"
         assert self.counts is not None, "it is shared"
-        costs = self.costs
-        long = costs.output_tokens > (_UNLIMITED if tokens is None else tokens - high)
-        picos = costs.input_picos * high + costs.output_picos
+        long = self.costs.output_tokens > (_UNLIMITED if tokens is None else tokens - high)
+        picos = self.costs.input_picos * high + self.costs.output_picos
         dear = ~long & (picos > (_UNLIMITED if nanos is None else nanos * PICOS_PER_NANO))
         counts = dict(self.counts)
         counts.pop(Reason.CIRCUIT_OPEN, None)
-        for reason, rejected in zip(_LAST, (long, dear, costs.is_open & ~long & ~dear), strict=True):
+        for reason, rejected in zip(_LAST, (long, dear, self.costs.is_open & ~long & ~dear), strict=True):
             if count := int(np.count_nonzero(rejected)):
                 counts[reason] = count
         return counts

@@ -229,10 +229,9 @@ class Pool:
 
     def _two_days(self, row: int) -> Prices:
         """The prices of this day and the next; empty if unpriced."""
-        prices = self.prices[row]
-        if not (self.dated and prices):
-            return prices
-        return prices + self.prices_on(row, (date.fromisoformat(self.as_of) + timedelta(days=1)).isoformat())
+        if not (self.dated and self.prices[row]):
+            return self.prices[row]
+        return self.prices[row] + self.prices_on(row, (date.fromisoformat(self.as_of) + timedelta(days=1)).isoformat())
 
     def expected(self, row: int, price: Price) -> Price:
         """The expected prices: a marked prompt is first written to the vendor's cache."""

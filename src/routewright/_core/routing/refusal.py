@@ -215,7 +215,6 @@ class Search:
     def as_way(self, row: int, changed: DecisionInput) -> Way:
         """The way that a changed input stands for, with its words and effort."""
         inputs = self.decision_input
-        pool = self.forecast.pool
         check = FitCheck(changed, self.forecast)
         is_named = changed.models != inputs.models
         words = [*self._words(row, changed)]
@@ -229,7 +228,7 @@ class Search:
         effort = ChangeSize(
             row in self.forecast.open,
             any(of_policy for _, of_policy in words),
-            is_named and bool(pool.free_tier[row]),
+            is_named and bool(self.forecast.pool.free_tier[row]),
             is_named,
             len(words),
             (inputs.needs & ~changed.needs).bit_count(),
@@ -237,10 +236,10 @@ class Search:
             late_ms,
             lost,
             (changed.budget_tokens or 0) - (inputs.budget_tokens or 0),
-            check.worst_picos(row, check.high(row)) if pool.held[row] else 0,
+            check.worst_picos(row, check.high(row)) if self.forecast.pool.held[row] else 0,
             row,
         )
-        return Way(pool.ids[row], changed, tuple(phrase for phrase, _ in words), effort)
+        return Way(self.forecast.pool.ids[row], changed, tuple(phrase for phrase, _ in words), effort)
 
     def _words(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
         """For each changed field, the phrase and whether the policy must change."""
