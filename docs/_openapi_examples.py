@@ -267,7 +267,7 @@ ERRORS: tuple[errors.RouterError, ...] = (
     errors.IdempotencyKeyReused("the idempotency key was sent with another request; take a new one"),
     errors.BodyTooLarge("the body is over 16777216 bytes: send a shorter one"),
     errors.UnsupportedMediaType("the Content-Type is none: send 'Content-Type: application/json'"),
-    errors.BudgetExceeded("no model fits: 1 named, rejected: openai/gpt-4.1-mini budget_cost", detail=_REJECTED),
+    errors.BudgetExceeded("no model fits: 1 asked, rejected: openai/gpt-4.1-mini budget_cost", detail=_REJECTED),
     errors.RateLimited("the key is limited to 60 requests a minute", detail={**_LIMIT, "retry_after_seconds": 12}),
     errors.InternalError(f"the server failed to answer; the operator finds why in its log under {REQUEST_ID}"),
     errors.UpstreamFailed("every attempt failed: openai/gpt-4.1 (server: 503); try again later", detail=_ATTEMPTS),

@@ -20,7 +20,7 @@ from ._core.attempts.faults import place_of
 from ._core.cache.comparators import NormalisedEquality
 from ._core.model_selector import Known
 from ._core.policy import changes_between, drawn, published, version_asked
-from ._core.request.read import checked_retries, timeout_ms_of
+from ._core.request.read import read_retries, timeout_ms_of
 from ._core.routing.inputs import Defaults
 from ._core.tokens.estimate import VOCABULARIES, Vocabulary, count_request
 from ._core.webhooks.endpoint import PURPOSE
@@ -111,7 +111,7 @@ class Parts:
         if timeout is not None:
             self._defaults = self._defaults._replace(timeout_ms=timeout_ms_of(timeout))
         if max_retries is not None:
-            self._defaults = self._defaults._replace(max_retries=checked_retries(max_retries))
+            self._defaults = self._defaults._replace(max_retries=read_retries(max_retries))
         self._policy_file = policies if isinstance(policies, PolicyFile) else None
         self._policies = () if isinstance(policies, PolicyFile) else checked_policies(policies)
         self._published: list[wire.PolicySnapshot] = []

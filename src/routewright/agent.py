@@ -12,7 +12,7 @@ import msgspec
 from ._core.agent.request import checked_run, run_of
 from ._core.agent.request import decode_run as decode_run
 from ._core.money import usd
-from ._core.request.read import as_request, joined_tags
+from ._core.request.read import as_request, merge_tags
 from ._core.structured_output import Form
 from ._engine.agent import Run as Run
 from ._engine.checkpoints import Resumption, checkpoint_of
@@ -356,7 +356,7 @@ class Agent:
         tags = router.tags_here
         run_request = msgspec.structs.replace(
             request,
-            metadata=joined_tags(tags, request.metadata or {}) if tags else request.metadata,
+            metadata=merge_tags(tags, request.metadata or {}) if tags else request.metadata,
             max_steps=request.max_steps or MAX_STEPS,
             per_step_timeout_ms=request.per_step_timeout_ms or STEP_TIMEOUT_MS,
             model_strategy=request.model_strategy or self._limits.model_strategy,

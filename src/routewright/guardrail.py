@@ -8,7 +8,7 @@ from typing import get_args
 
 from ._core.guardrails.custom import check_custom, custom_pattern
 from ._core.guardrails.detectors import PATTERNS
-from ._core.guardrails.screen import STAGES, Ruled
+from ._core.guardrails.screen import STAGES, RuleGuardrail
 from ._core.guardrails.texts import Phrases
 from ._core.request.rules import MAX_PROBLEMS, check_choice, check_phrases, check_text
 from .errors import Problem, ValidationFailed
@@ -17,7 +17,7 @@ from .wire import GuardrailAction, PatternKind, Stage
 from .wire.problems import Problems, no_choice, shown
 
 
-class PatternGuardrail(Ruled):
+class PatternGuardrail(RuleGuardrail):
     """Finds e-mail addresses, telephone, card and bank account numbers, and keys.
 
         guardrail = PatternGuardrail("email", "card")
@@ -50,7 +50,7 @@ class PatternGuardrail(Ruled):
         super().__init__(name, [*built_in, *starmap(custom_pattern, (custom or {}).items())], action, stages)
 
 
-class DenyList(Ruled):
+class DenyList(RuleGuardrail):
     """Finds words and phrases, in any case, with any space between their words.
 
         guardrail = DenyList(["Project Nightjar"])

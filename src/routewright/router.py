@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ._assembly import Parts
 from ._core.call import Call
 from ._core.catalogue.models import resolve_one
-from ._core.request.read import Tags, as_budget, checked_tags, decode_request, sent_request, tagged
+from ._core.request.read import Tags, add_tags, as_budget, decode_request, read_request, read_tags
 from ._core.request.rules import CALLER_EXTRA
 from ._core.routing.budget import SharedBudget, room_of
 from ._core.routing.decision import Decision, explain
@@ -292,9 +292,9 @@ class Router:
         ``ValidationFailed``."""
         tags_by_scope = current_tags()
         caller = self._caller if caller is None else self.resolve_caller(caller)
-        route_request = sent_request(request, _declared(options) if "tools" in options else options)
+        route_request = read_request(request, _declared(options) if "tools" in options else options)
         if tags_by_scope is not NO_TAGS and (tags := tags_by_scope.get(self._parts.tags)):
-            route_request = tagged(route_request, tags)
+            route_request = add_tags(route_request, tags)
         parent = None if traceparent is None else parse_traceparent(traceparent)
         if current_parent() is not None or "opentelemetry.trace" in sys.modules:
             parent = find_parent(parent)
@@ -423,7 +423,7 @@ class Router:
 
         Blocks nest: inner values override outer ones, and the request's own metadata overrides both. Raises
         ``ValidationFailed`` for values that are not JSON, or are over 16 KiB."""
-        return self._parts.tags.scope(checked_tags(metadata))
+        return self._parts.tags.scope(read_tags(metadata))
 
     def traceparent(self, header: str) -> AbstractContextManager[None]:
         """Make calls in the block, by any Router, part of a distributed trace (the ``traceparent`` header of W3C Trace

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import AnthropicProvider, GeminiProvider, OpenAIProvider, Pricing, Router
-from routewright._core.tokens.estimate import MESSAGE_TOKENS, overhead
+from routewright._core.tokens.estimate import MESSAGE_TOKENS, count_overhead
 from routewright.backends.providers.anthropic import OpenEnded, closed_form
 from routewright.backends.providers.features import generation_of
 from routewright.backends.providers.gemini import UNSIGNED
@@ -906,7 +906,7 @@ def test_text_added_for_images_of_results_is_within_the_bound_of_the_prompt() ->
     plain, sent = body_for("mistral", bare)["messages"], body_for("openai", shown)["messages"]
     added = [sent[0]["content"], sent[1]["content"][0]["text"]]
     assert [each["role"] for each in plain + sent] == ["tool", "tool", "user"]
-    room = overhead(RouteRequest([shown])) - overhead(RouteRequest([result("", id)]))
+    room = count_overhead(RouteRequest([shown])) - count_overhead(RouteRequest([result("", id)]))
     counter = PackedTokenCounter()
     assert MESSAGE_TOKENS + sum(counter.count(each, "o200k_base") for each in added) <= room
 

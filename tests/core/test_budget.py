@@ -14,10 +14,10 @@ from routewright._core.routing.budget import (
     Room,
     Share,
     SharedBudget,
+    limit_to,
     own_room,
     plan_output,
     room_of,
-    within,
     worst_of_call,
     worst_of_plan,
 )
@@ -124,7 +124,7 @@ GIVEN = simple(goal="quality")
 @table(("own", "room", "left"), [(None, None, None), (None, 5, 5), (5, None, 5), (5, 3, 3), (3, 5, 3), (5, -2, 0)])
 def test_the_smaller_of_two_budgets_applies(own: int | None, room: int | None, left: int | None) -> None:
     for name, place in (("budget_nanos", 0), ("budget_tokens", 1)):
-        got = within(replace(GIVEN, **{name: own}), Room(*(room if place == each else None for each in (0, 1))))
+        got = limit_to(replace(GIVEN, **{name: own}), Room(*(room if place == each else None for each in (0, 1))))
         assert getattr(got, name) == left
 
 
@@ -135,7 +135,7 @@ def test_the_worst_case_of_a_plan_is_every_try_at_its_cap_within_the_budget() ->
     ]
 
     def worst(budget_nanos: int) -> Amount:
-        given = within(GIVEN, Room(budget_nanos, None))
+        given = limit_to(GIVEN, Room(budget_nanos, None))
         plan = decide(given, board(pool))
         assert len(plan.legs) == 2
         return worst_of_plan(plan, given.tokens, own_room(given), 2)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.guardrails.capture import WITHHELD, content_of, without_patterns
+from routewright._core.guardrails.capture import WITHHELD, content_of, redact_patterns
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright.protocols import Redactor
 from routewright.wire import (
@@ -82,7 +82,7 @@ def test_the_redactor_is_called_once_for_each_text_and_sees_no_image() -> None:
 @table("url", ["https://example.com/passport.png", "data:image/png;base64,cGFzc3BvcnQ="])
 def test_an_image_is_replaced_by_a_word(url: str) -> None:
     message = Message("user", [ImagePart(ImageUrl(url, "low"))])
-    for redact in (without_patterns, str.upper, hidden):
+    for redact in (redact_patterns, str.upper, hidden):
         assert content_of(redact, [message], None, None).messages == [Message("user", [TextPart("[image]")])]
 
 
@@ -109,17 +109,17 @@ def test_the_request_itself_is_unchanged() -> None:
 
 def test_the_default_redactor_removes_the_built_in_patterns() -> None:
     said = f"{MAIL}, +49 30 901820, {CARD}, DE89 3704 0044 0532 0130 00, {KEY}, and Anna."
-    assert without_patterns(said) == "[email], [phone], [card], [iban], [api_key], and Anna."
-    assert without_patterns("Why is the sky blue?") == "Why is the sky blue?"
-    assert without_patterns("") == ""
+    assert redact_patterns(said) == "[email], [phone], [card], [iban], [api_key], and Anna."
+    assert redact_patterns("Why is the sky blue?") == "Why is the sky blue?"
+    assert redact_patterns("") == ""
 
 
 def test_the_default_redactor_rests_between_the_pieces_of_a_long_text() -> None:
     rests = list[int]()
     text = "Write to anna@example.com. " * (4 * PIECE_CHARS // 27)
-    assert without_patterns(text, lambda: rests.append(1)).count("[email]") == text.count("@")
+    assert redact_patterns(text, lambda: rests.append(1)).count("[email]") == text.count("@")
     assert len(rests) >= 3
-    assert without_patterns("anna@example.com", lambda: rests.clear()) == "[email]"
+    assert redact_patterns("anna@example.com", lambda: rests.clear()) == "[email]"
     assert rests
 
 
@@ -130,7 +130,7 @@ def test_the_default_redactor_covers_arguments_results_and_names() -> None:
         Message("tool", f"sent to {MAIL}", tool_call_id="c1"),
         Message("user", "thanks", name=MAIL),
     ]
-    content = content_of(without_patterns, asked, None, [ToolCall("c2", FunctionCall("send", arguments))])
+    content = content_of(redact_patterns, asked, None, [ToolCall("c2", FunctionCall("send", arguments))])
     assert MAIL not in json_of(content)
     assert content.messages is not None
     assert content.messages[0].tool_calls == [ToolCall("c1", FunctionCall("send", '{"to": "[email]"}'))]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from routewright import Catalogue, Model, Pricing, ValidationFailed
-from routewright._core.catalogue.models import fields_of, overlay, snapshot, unavailable
+from routewright._core.catalogue.models import fields_of, mark_unavailable, overlay, snapshot
 from routewright._core.request.rules import MAX_PROBLEMS
 from routewright._setup import input_file
 from routewright.policies import read_policies
@@ -97,7 +97,7 @@ def test_an_id_without_a_provider_is_refused() -> None:
 def test_a_snapshots_id_is_made_from_its_content() -> None:
     first, again = snapshot([KNOWN], "2026-11-20"), snapshot([KNOWN], "2026-11-20")
     assert first == again
-    assert first.id != snapshot(unavailable([KNOWN], frozenset()), "2026-11-20").id
+    assert first.id != snapshot(mark_unavailable([KNOWN], frozenset()), "2026-11-20").id
 
 
 @table(

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from routewright import PatternGuardrail, ValidationFailed
 from routewright._core.guardrails.custom import MOST_CHARS, custom_pattern
 from routewright._core.guardrails.detectors import PATTERNS
-from routewright._core.guardrails.screen import AnswerGate, Ruled, guardrails_of
-from routewright._core.guardrails.texts import parts_of, redacted
+from routewright._core.guardrails.screen import AnswerGate, RuleGuardrail, guardrails_of
+from routewright._core.guardrails.texts import parts_of, redact_parts
 from routewright._core.policy import checked_policy
 from routewright.wire import Policy, PolicyGuardrail, Redact
 from tests.tables import table
@@ -85,7 +85,7 @@ texts = st.lists(
 ).map("".join)
 
 
-def found_by(guardrail: Ruled, text: str) -> list[tuple[int, int]]:
+def found_by(guardrail: RuleGuardrail, text: str) -> list[tuple[int, int]]:
     verdict = guardrail.check(text, "input")
     return [(part.start, part.end) for part in verdict.parts] if isinstance(verdict, Redact) else []
 
@@ -106,7 +106,7 @@ def test_a_stream_gives_the_output_of_a_whole_check(expression: str, text: str, 
         gate.feed(text[start : start + size])
         out += gate.text
     gate.end()
-    assert out + gate.text == redacted(text, parts_of(guardrail.check(text, "input"), len(text)))
+    assert out + gate.text == redact_parts(text, parts_of(guardrail.check(text, "input"), len(text)))
 
 
 atoms = st.sampled_from(["a", "b", "1", "-", "[ab]", r"\d", r"\w", "[^a]", ".", "é", r"[\w-]", r"\s"])
@@ -166,7 +166,7 @@ def test_twice_the_text_takes_at_most_twice_the_time(expression: str) -> None:
 def test_custom_patterns_stand_beside_the_built_in_ones() -> None:
     guardrail = PatternGuardrail("email", custom={"ticket": r"\bTICKET-\d{4,8}\b"})
     text = "anna@example.com asks about TICKET-12345."
-    assert redacted(text, parts_of(guardrail.check(text, "input"), len(text))) == "[email] asks about [ticket]."
+    assert redact_parts(text, parts_of(guardrail.check(text, "input"), len(text))) == "[email] asks about [ticket]."
     assert len(PatternGuardrail(custom={"a": "a"})._rules) == 1
     assert len(PatternGuardrail()._rules) == len(PATTERNS)
 

@@ -20,7 +20,14 @@ from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.request.rules import NUMBERS
 from routewright._core.routing.board import MOST_BOARDS, Board, Boards
-from routewright._core.routing.constraints import PASSES, REASONS, CountTokens, FitCheck, failures, first_failures
+from routewright._core.routing.constraints import (
+    PASSES,
+    REASONS,
+    CountTokens,
+    FitCheck,
+    find_failures,
+    find_first_failures,
+)
 from routewright._core.routing.decide import CHAIN_LENGTH, pays_for_any
 from routewright._core.routing.decision import Decision, decision_of, explain
 from routewright._core.routing.inputs import RULES
@@ -93,11 +100,11 @@ def model(name: str, **given: object) -> Model:
 @given(cases())
 def test_the_walk_and_the_full_table_agree_on_which_models_fit(case: Case) -> None:
     ask = FitCheck(case.given, case.board.forecast)
-    table = failures(case.given, ask, case.board.order(case.given).eligible)
+    table = find_failures(case.given, ask, case.board.order(case.given).eligible)
     by_row = [ask.fits(row) for row in range(len(case.pool))]
     assert by_row == (~table[:, OWN].any(axis=1)).tolist()
     assert all(ask.affordable_at_best()[by_row]), "what fits is not ruled out at first sight"
-    assert first_failures(case.given, ask, case.board.order(case.given).eligible).tolist() == [
+    assert find_first_failures(case.given, ask, case.board.order(case.given).eligible).tolist() == [
         row.index(True) if any(row) else PASSES for row in table.tolist()
     ]
     fitting = {case.pool[row].id for row in range(len(case.pool)) if not table[row].any()}
@@ -158,7 +165,7 @@ def test_preferred_models_come_before_the_usual_chain(case: Case, data: st.DataO
     case.given = replace(case.given, prefer=tuple(data.draw(st.lists(st.sampled_from(ids), min_size=1, unique=True))))
     prefer, fallback = case.given.prefer, case.given.fallback
     decision, plain = decided(case), decided(Case(case.pool, case.health, replace(case.given, prefer=())))
-    table = failures(case.given, FitCheck(case.given, case.board.forecast), case.board.order(case.given).eligible)
+    table = find_failures(case.given, FitCheck(case.given, case.board.forecast), case.board.order(case.given).eligible)
     passing = {model_id for model_id, row in zip(ids, table, strict=True) if not row.any()}
     first = [model_id for model_id in prefer if model_id in passing]
     if decision is None:

@@ -24,7 +24,7 @@ from routewright._core.guardrails.screen import (
     Hit,
     PassageGate,
     RequestGate,
-    Ruled,
+    RuleGuardrail,
     Window,
     findings_in,
     guardrails_of,
@@ -35,7 +35,7 @@ from routewright._core.guardrails.texts import (
     Passage,
     parts_of,
     passages_of,
-    redacted,
+    redact_parts,
     with_passages,
 )
 from routewright.errors import InternalError
@@ -69,11 +69,11 @@ FRAMES = ["{}", "See {}, or so.", "({})", "这是{}。", "key={}\n", '"{}"']
 DENIED = ["nightjar", "Project Nightjar", "Große Straße", "C++", "夜鹰", "a b c", "stop it", "İstanbul"]
 
 
-def left_of(guardrail: Ruled, text: str) -> str:
-    return redacted(text, parts_of(guardrail.check(text, "input"), len(text)))
+def left_of(guardrail: RuleGuardrail, text: str) -> str:
+    return redact_parts(text, parts_of(guardrail.check(text, "input"), len(text)))
 
 
-def found_by(guardrail: Ruled, text: str) -> list[str]:
+def found_by(guardrail: RuleGuardrail, text: str) -> list[str]:
     return [text[part.start : part.end] for part in parts_of(guardrail.check(text, "input"), len(text))]
 
 
@@ -258,7 +258,7 @@ def test_a_stream_gives_the_output_of_a_whole_check_for_any_split(full: bool) ->
     @settings(max_examples=20_000 if full else 50)
     @given(texts, cuts, chains)
     @example("anna@example.com", [4, 5, 12, 13], [PatternGuardrail()])
-    def hold(text: str, cuts: list[int], chain: list[Ruled]) -> None:
+    def hold(text: str, cuts: list[int], chain: list[RuleGuardrail]) -> None:
         whole = text
         for guardrail in chain:
             whole = left_of(guardrail, whole)
@@ -308,7 +308,7 @@ def test_no_part_of_a_finding_is_released_early(full: bool) -> None:
     def hold(before: str, sample: tuple[str, str], after: str, cuts: list[int]) -> None:
         text = f"{before} {sample[1]} {after}"
         for guardrail in (PatternGuardrail(action="block"), DenyList(["nightjar", "example", "no"])):
-            redacting = Ruled("r", guardrail._rules, "redact", ["output"])
+            redacting = RuleGuardrail("r", guardrail._rules, "redact", ["output"])
             first = next(iter(parts_of(redacting.check(text, "input"), len(text))), None)
             safe = text if first is None else text[: first.start]
             out, gate = streamed([guardrail], pieces_of(text, cuts))
@@ -402,7 +402,7 @@ def test_a_custom_guardrail_checks_windows_with_the_result_of_a_whole_check(
     text: str, cuts: list[int], holds: int | None
 ) -> None:
     guardrail = Shouting(holds)
-    whole = redacted(text, parts_of(Shouting(None).check(text, "output"), len(text)))
+    whole = redact_parts(text, parts_of(Shouting(None).check(text, "output"), len(text)))
     out, _ = streamed([guardrail], pieces_of(text, cuts))
     assert "".join(out) == whole
     if holds is None:
@@ -635,7 +635,7 @@ def test_escapes_are_resolved_in_arguments_that_are_not_json(arguments: str, lef
     assert left_in_json(PatternGuardrail("email", "card"), arguments) == left
 
 
-def left_in_json(guardrail: Ruled, written: str) -> str:
+def left_in_json(guardrail: RuleGuardrail, written: str) -> str:
     gate = PassageGate([Passage(written, is_json=True)], [guardrail], "output")
     while gate.next() is not None:
         pass
@@ -670,7 +670,7 @@ ADVERSE = [
 EVERYTHING = [PatternGuardrail(), DenyList(DENIED, "redact")]
 
 
-def seconds(guardrails: Sequence[Ruled], text: str) -> float:
+def seconds(guardrails: Sequence[RuleGuardrail], text: str) -> float:
     began = time.process_time()
     for guardrail in guardrails:
         guardrail.check(text, "input")
@@ -686,7 +686,7 @@ def test_a_megabyte_of_any_text_is_checked_in_seconds(full: bool) -> None:
 @pytest.mark.parametrize(
     "guardrail", [*map(PatternGuardrail, PATTERNS), DenyList(DENIED, "redact")], ids=[*PATTERNS, "phrases"]
 )
-def test_twice_the_text_takes_twice_the_time(guardrail: Ruled, full: bool) -> None:
+def test_twice_the_text_takes_twice_the_time(guardrail: RuleGuardrail, full: bool) -> None:
     size = 1_000_000 if full else 60_000
     text = max(((sign * size)[:size] for sign in ADVERSE), key=lambda text: seconds([guardrail], text[:20_000]))
     once = min(seconds([guardrail], text) for _ in range(4))

@@ -15,8 +15,8 @@ from routewright._core.catalogue.models import snapshot
 from routewright._core.routing.board import MOST_CHANGES, MOST_PLANS, Board, Boards, LruCache
 from routewright._core.routing.budget import Room, own_room
 from routewright._core.routing.choice import covers
-from routewright._core.routing.constraints import CountTokens, FitCheck, first_failures
-from routewright._core.routing.decide import decide, find_plan, fitting
+from routewright._core.routing.constraints import CountTokens, FitCheck, find_first_failures
+from routewright._core.routing.decide import decide, find_fits, find_plan
 from routewright._core.routing.decision import Decision, decision_of
 from routewright._core.routing.logarithms import log2_step, log2_steps, size_class
 from routewright._core.routing.order import OwnOrder
@@ -455,8 +455,8 @@ def test_the_walk_agrees_with_the_table(full: bool) -> None:
         board = after_publication(chance, start(chance, 50), rows=range(0, 50, 4))
         given = random_input(chance, board, tokens=TokenBounds(900, 1_000, 950, counted=True), as_of=TODAY)
         order, ask = board.order(given), FitCheck(given, board.forecast)
-        first = first_failures(given, ask, order.eligible)
-        walked = [key[-1] for key in fitting(given, board, order, ask)]
+        first = find_first_failures(given, ask, order.eligible)
+        walked = [key[-1] for key in find_fits(given, board, order, ask)]
         assert sorted(walked) == np.flatnonzero(first == 15).tolist()
         if walked:
             assert decision_of(given, board).model == board.pool.ids[walked[0]]

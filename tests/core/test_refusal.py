@@ -22,7 +22,7 @@ from routewright._core.model_selector import CAPABLE, Known
 from routewright._core.money import budget_nanos, sayable
 from routewright._core.policy import Laid, checked_policy
 from routewright._core.routing.board import Board, Boards
-from routewright._core.routing.constraints import FitCheck, failures
+from routewright._core.routing.constraints import FitCheck, find_failures
 from routewright._core.routing.decide import decide
 from routewright._core.routing.decision import decision_of
 from routewright._core.routing.pool import Pool
@@ -326,7 +326,7 @@ def test_no_change_of_fewer_fields_admits_the_model(full: bool) -> None:
         search = Search(
             case.given, board, case.laid or Laid(PolicySnapshot("", "", Policy(name="")), case.asked.models)
         )
-        failed = failures(case.given, FitCheck(case.given, board.forecast), board.order(case.given).eligible)
+        failed = find_failures(case.given, FitCheck(case.given, board.forecast), board.order(case.given).eligible)
         found = (search.way(row, set(reasons_of(fails))) for row, fails in enumerate(failed))
         for way in (way for way in found if way is not None):
             for looser in loosened(case, way):

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.request.read import as_request, checked, decode_request, needs_of
+from routewright._core.request.read import as_request, check_request, decode_request, needs_of
 from routewright._core.request.rules import MAX_PROBLEMS, _check_fields, check_ids
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 from routewright.wire import (
@@ -539,7 +539,7 @@ def test_a_body_that_is_not_json_is_invalid_json() -> None:
 )
 def test_a_struct_of_wrong_types_is_refused(request_: RouteRequest, path: str, problem: str) -> None:
     with pytest.raises(ValidationFailed) as caught:
-        checked(request_)
+        check_request(request_)
     assert [(p.path, p.problem) for p in caught.value.problems] == [(path, problem)]
 
 
@@ -809,7 +809,7 @@ def test_any_bytes_are_a_request_or_a_validation_error(body: bytes, at: int, spl
 def test_checking_is_idempotent_and_survives_a_round_trip(value: Any) -> None:
     once = outcome(value)
     if once is not None:
-        assert checked(once) == once
+        assert check_request(once) == once
         assert decode_request(msgspec.json.encode(once)) == once
 
 

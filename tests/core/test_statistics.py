@@ -16,7 +16,7 @@ from routewright._core.attempts.health import (
     health_snapshot,
     in_steps,
 )
-from routewright._core.attempts.statistics import EPOCH_S, HALF_LIFE_S, added, epoch_at, known_in, plus
+from routewright._core.attempts.statistics import EPOCH_S, HALF_LIFE_S, add_learned, added, epoch_at, observations_in
 from routewright._core.routing.forecast import UNKNOWN
 from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 
@@ -71,7 +71,7 @@ def test_many_processes_learn_the_same_as_one(notes: list[Note]) -> None:
     reader = SharedHealth(POOL)
     epoch = epoch_at(START + now) + 1
     reader.know(store.rows(-1), epoch)
-    known = None if store.row is None else known_in(store.row, epoch)
+    known = None if store.row is None else observations_in(store.row, epoch)
     exact = one.figures(0, now if known is None else known.at - START)
     found = reader.figures(0, 0.0)
     assert abs(found.stability - exact.stability) <= 6
@@ -92,7 +92,7 @@ def test_knowledge_of_an_epoch_does_not_change(notes: list[Note], asked: int) ->
             store.write(each.process, now)
         epoch = epoch_at(START + now)
         if store.row is not None:
-            assert known.setdefault(epoch, known_in(store.row, epoch)) == known_in(store.row, epoch)
+            assert known.setdefault(epoch, observations_in(store.row, epoch)) == observations_in(store.row, epoch)
 
 
 @given(NOTES)
@@ -174,7 +174,7 @@ def test_figures_are_rounded_to_their_steps(figures: ModelHealth) -> None:
 def test_adding_is_commutative_and_nothing_is_neutral() -> None:
     one = Learned(START, good=2.0, first={3: 1.0}, whole={1: 2.0})
     other = Learned(START + HALF_LIFE_S, bad=1.0, first={3: 1.0, 4: 1.0})
-    both = plus(one, other)
-    assert both == plus(other, one)
+    both = add_learned(one, other)
+    assert both == add_learned(other, one)
     assert (both.at, both.good, both.bad, both.first, both.whole) == (other.at, 1.0, 1.0, {3: 1.5, 4: 1.0}, {1: 1.0})
-    assert plus(one, Learned(START)) == one
+    assert add_learned(one, Learned(START)) == one

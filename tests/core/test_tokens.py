@@ -18,11 +18,11 @@ from routewright._core.tokens import estimate as tokens
 from routewright._core.tokens.estimate import (
     Vocabulary,
     bounds_of,
+    count_overhead,
     count_request,
     estimate_text,
     length,
     measure_of,
-    overhead,
     prompt_texts,
 )
 from routewright.backends import tokens as packed
@@ -124,7 +124,7 @@ def test_bounds_of_a_very_long_prompt_come_from_a_sample_and_hold(name: str, ful
             after = count_request(COUNTER, asked, before)
             found = (after.o200k or 0, after.cl100k or 0)
             assert before.low <= min(found) <= max(found) <= after.high <= before.high
-            assert after.high <= len(text.encode()) + overhead(asked)
+            assert after.high <= len(text.encode()) + count_overhead(asked)
             exact = estimate_text(text)
             assert abs(before.estimate / exact - 1) < 0.02
 
@@ -159,7 +159,7 @@ def test_only_a_sample_of_sixteen_megabytes_is_scanned(monkeypatch: pytest.Monke
 
 def test_the_upper_bound_covers_the_chat_format() -> None:
     plain = bounds_of(request("hi"))
-    assert plain.high == len("hi") + overhead(request("hi")) == 2 + 3 + 4
+    assert plain.high == len("hi") + count_overhead(request("hi")) == 2 + 3 + 4
     assert bounds_of(request("hi", "hi")).high == plain.high + 2 + 4
     named = RouteRequest(messages=[Message("user", "hi", name="ann")])
     assert bounds_of(named).high == plain.high + 3 + 1
@@ -178,7 +178,7 @@ def test_tool_declarations_count_as_their_json_in_both_forms() -> None:
         "description": "Says the weather.",
         "parameters": spec.parameters,
     }
-    assert overhead(nested) == overhead(request("hi")) + 12
+    assert count_overhead(nested) == count_overhead(request("hi")) + 12
 
 
 def test_prompt_texts_are_contents_names_calls_and_schema() -> None:
@@ -211,7 +211,7 @@ def test_images_are_listed_beside_the_bounds_of_the_text() -> None:
 def test_a_prompt_with_images_has_the_range_of_each_model_s_own_rule() -> None:
     asked = RouteRequest(messages=[Message("user", [TextPart("look"), IMAGE])])
     bounds = count_request(COUNTER, asked, bounds_of(asked))
-    text = overhead(asked) + 1
+    text = count_overhead(asked) + 1
     assert bounds.o200k == text
     for model, most in (("openai/gpt-4o", 85 + 8 * 170), ("xai/grok-4.7", 1_792), ("openai/gpt-6-sol", 36_000)):
         low, high, filling = length(bounds, measure_of(model, "o200k_base"))
@@ -234,7 +234,7 @@ class FixedCounter:
 def test_a_request_is_counted_only_in_the_requested_encodings() -> None:
     asked = request("one", "three", tools=[WEATHER])
     bounds = bounds_of(asked)
-    characters = sum(map(len, prompt_texts(asked))) + overhead(asked)
+    characters = sum(map(len, prompt_texts(asked))) + count_overhead(asked)
     once = count_request(FixedCounter(), asked, bounds, ENCODINGS[:1])
     assert once == replace(bounds, o200k=characters, counted=True)
     both = count_request(FixedCounter(), asked, bounds)
@@ -255,7 +255,7 @@ def test_a_count_outside_the_bounds_is_clamped(found: int, side: str) -> None:
         bounds = bounds_of(asked)
         after = count_request(FixedCounter(found), asked, bounds)
         assert bounds.low <= after.low <= after.high <= bounds.high
-        assert after.o200k == after.cl100k == max(getattr(bounds, side), overhead(asked))
+        assert after.o200k == after.cl100k == max(getattr(bounds, side), count_overhead(asked))
 
 
 @table("found", [-1, 2.5, math.nan, "7", None])
@@ -317,7 +317,7 @@ def test_each_vendor_s_bound_holds_in_its_real_vocabulary(name: str) -> None:
     for vocabulary, found in OTHERS["counts"][name].items():
         for model in (VENDOR_MODELS[vocabulary], "me/mine"):
             low, high, _ = length(bounds, measure_of(model, None))
-            assert low <= found + overhead(asked) <= high <= bounds.high, vocabulary
+            assert low <= found + count_overhead(asked) <= high <= bounds.high, vocabulary
 
 
 def test_every_text_was_counted_in_every_vocabulary() -> None:

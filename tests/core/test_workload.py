@@ -23,7 +23,7 @@ from routewright._core.attempts.statistics import (
     values_of,
 )
 from routewright._core.routing.decision import decision_of, explain
-from routewright._core.routing.logarithms import MOST_STEPS, RATIOS, scaled
+from routewright._core.routing.logarithms import MOST_STEPS, RATIOS, scale
 from routewright._core.routing.scoring import WEIGHTS, Ranking, RequestClass
 from routewright.wire import Model, ModelHealth, Pricing, Usage
 
@@ -201,9 +201,9 @@ def test_budgets_use_observed_lengths_without_the_workload_split() -> None:
 
 @given(st.lists(st.integers(0, 1 << 40), min_size=2), st.integers(-MOST_STEPS, MOST_STEPS))
 def test_scaling_keeps_the_order_and_no_step_keeps_the_number(numbers: list[int], step: int) -> None:
-    found = [scaled(number, step) for number in sorted(numbers)]
+    found = [scale(number, step) for number in sorted(numbers)]
     assert found == sorted(found)
-    assert [scaled(number, 0) for number in numbers] == numbers
+    assert [scale(number, 0) for number in numbers] == numbers
     assert RATIOS[4] == 2_048
     assert RATIOS[-8] == 256
 

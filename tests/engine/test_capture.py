@@ -37,7 +37,7 @@ from routewright import (
     Trace,
     TraceStore,
 )
-from routewright._core.guardrails.capture import without_patterns
+from routewright._core.guardrails.capture import redact_patterns
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._engine import capture
 from routewright._engine.capture import Captured, Capturing, redacting
@@ -425,7 +425,7 @@ def test_an_interrupt_during_redaction_is_not_a_failure(caplog: pytest.LogCaptur
 
 def test_the_built_in_redactor_is_called_directly() -> None:
     redactor: Any = Capturing(None, prompts=True, answers=True)._redactor
-    assert redactor.func is without_patterns
+    assert redactor.func is redact_patterns
 
 
 class Words(str):

@@ -26,7 +26,7 @@ from routewright._core.model_selector import Known
 from routewright._core.policy import Laid
 from routewright._core.routing.board import Boards
 from routewright._core.routing.pool import Pool
-from routewright._core.routing.what_if import check
+from routewright._core.routing.what_if import check_policy
 from routewright.wire import (
     Availability,
     Capability,
@@ -171,7 +171,7 @@ def test_a_model_that_is_only_probed_counts_as_one_that_fits() -> None:
     seen = health_snapshot({"alpha/m0": ModelHealth(open=True)})
     laid = Laid(publish([Policy(name="p")], today, Known(one.models, {}))[0], None)
     asked = DecisionInput(catalogue=one.id, health=seen.id, as_of=today, tokens=TokenBounds(9, 9, 9), rules=2)
-    said = check(asked, Boards(Pool(one, today)).of(seen), laid)
+    said = check_policy(asked, Boards(Pool(one, today)).of(seen), laid)
     assert (said.model, said.fitting, said.breaks_without) == ("alpha/m0", 1, ["alpha"])
 
 

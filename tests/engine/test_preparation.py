@@ -24,8 +24,8 @@ from routewright import (
     Settings,
     ValidationFailed,
 )
-from routewright._core.request.read import shaped_request
-from routewright._core.request.rules import completed
+from routewright._core.request.read import decode_shape
+from routewright._core.request.rules import complete_request
 from routewright.errors import IdempotencyKeyReused, InvalidJson, RouterClosed
 from routewright.testing import FakeClock
 from routewright.wire import OutputDelta, RouteCompleted
@@ -112,7 +112,7 @@ def test_a_body_is_read_strictly(sent: bytes, error: type[Exception]) -> None:
 )
 def test_the_fast_and_the_full_decoder_agree(fields: dict[str, Any]) -> None:
     router, sent = Router.sandbox(), body(**fields)
-    whole = completed(shaped_request(sent))
+    whole = complete_request(decode_shape(sent))
     assert router.prepare(sent).request == whole
     assert router.prepare(sent, idempotency_key="a").request == replace(whole, idempotency_key="a")
 

@@ -173,7 +173,7 @@ async def test_lists_without_a_common_model_raise_no_candidates() -> None:
     with pytest.raises(NoCandidates, match="add 'spare/two' to 'models' to admit") as refused:
         await router.route("hi", policy_id="p", models=["good/one"])
     said = (
-        "no model fits: 1 named, rejected: all, since policy 'p' allows none of the request's models; add 'spare/two'"
+        "no model fits: 1 asked, rejected: all, since policy 'p' allows none of the request's models; add 'spare/two'"
     )
     assert said in str(refused.value)
     (rejected,) = refused.value.detail["rejected_candidates"]

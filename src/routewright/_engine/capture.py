@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import anyio.to_thread
 
 from routewright._core.attempts.record import Attempt
-from routewright._core.guardrails.capture import Texts, content_of, without_patterns
+from routewright._core.guardrails.capture import Texts, content_of, redact_patterns
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import Threads, this_loop
@@ -62,7 +62,7 @@ class Captured:
         with self._guard.lock:
             if self._content is None:
                 self._content = content_of(*self._raw)
-                self._raw = without_patterns, None, None, None
+                self._raw = redact_patterns, None, None, None
             return copied(self._content)
 
 
@@ -103,11 +103,11 @@ def _rest() -> None:
         time.sleep(REST_S)
 
 
-_built_in: Redactor = partial(without_patterns, rest=_rest)
+_built_in: Redactor = partial(redact_patterns, rest=_rest)
 
 
 def _redacted(content: Content) -> Captured:
-    captured = Captured(without_patterns, None, None, None)
+    captured = Captured(redact_patterns, None, None, None)
     captured._content = content
     return captured
 

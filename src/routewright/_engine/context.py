@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn, Self
 import anyio.lowlevel
 from msgspec import Struct
 
-from routewright._core.request.read import joined_tags
+from routewright._core.request.read import merge_tags
 from routewright._runtime.loop import this_task
 from routewright.wire.ids import RANDOM, SAMPLED, TraceParent, span_id_of
 
@@ -92,7 +92,7 @@ class TagScopes:
     def scope(self, tags: Mapping[str, Any]) -> Iterator[None]:
         """Set checked tags inside, on top of the outer ones."""
         before = _tags.get()
-        _tags.set({**before, self: joined_tags(before.get(self, _NONE), tags)})
+        _tags.set({**before, self: merge_tags(before.get(self, _NONE), tags)})
         try:
             yield
         finally:

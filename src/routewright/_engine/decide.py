@@ -9,9 +9,9 @@ from routewright._core.accounts.purses import held_by_others, without_money
 from routewright._core.call import Call
 from routewright._core.request.rules import check_costs_nothing
 from routewright._core.routing.budget import UNLIMITED, room_of, worst_of_start
-from routewright._core.routing.choice import class_choice, input_of_call, within_money
+from routewright._core.routing.choice import class_choice, input_of_call, limit_to_money
 from routewright._core.routing.constraints import CountTokens
-from routewright._core.routing.decide import Choice, choose, countable, decide, least_nanos
+from routewright._core.routing.decide import Choice, choose, choose_vocabularies, decide, least_nanos
 from routewright._core.routing.inputs import Defaults
 from routewright._runtime.loop import at_once
 from routewright.errors import NoCandidates, StorageUnavailable
@@ -89,14 +89,14 @@ class Deciding:
         """Decide by an input of the call's own, and count tokens if their bounds leave the outcome open."""
         with suppress(CountTokens):  # so that it is not in the chain of a later refusal
             return choose(decision_input, call.board, call.laid)
-        vocabularies = countable(decision_input, call.board)  # those whose counts can change the decision
+        vocabularies = choose_vocabularies(decision_input, call.board)  # those whose counts can change the decision
         counted = await self.counting.count(call, decision_input, vocabularies)
         return choose(counted, call.board, call.laid)
 
     async def _choose_within(self, call: Call, own_input: DecisionInput, left_nanos: int | None) -> Choice | None:
         """Decide within the money that is left. None if that is too little. A refusal that has nothing to do with the
         balance is raised."""
-        decision_input = own_input if left_nanos is None else within_money(call, own_input, left_nanos)
+        decision_input = own_input if left_nanos is None else limit_to_money(call, own_input, left_nanos)
         if decision_input is not None:
             try:
                 return await self.choose(call, decision_input)

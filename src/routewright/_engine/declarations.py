@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 
 from msgspec.structs import replace
 
-from routewright._core.catalogue.models import fields_of, overlay, under_catalogue
+from routewright._core.catalogue.models import fields_of, overlay, overlay_catalogue
 from routewright._core.request.rules import CALLER_EXTRA, URLS, checked_caller_extra
 from routewright.errors import Problem, RouterError, ValidationFailed
 from routewright.protocols import BaseProvider, Provider, options_of
@@ -119,7 +119,7 @@ def read_models(provider: Provider, catalogue: Sequence[Model]) -> tuple[Model, 
         models: Sequence[Model] = answer
         declared = _read(source, lambda: tuple(models))
         if options_of(provider, BaseProvider).discovers:
-            return under_catalogue(declared, catalogue)
+            return overlay_catalogue(declared, catalogue)
         return declared
     if isinstance(answer, Coroutine):
         answer.close()  # else Python warns that it was not awaited

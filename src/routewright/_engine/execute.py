@@ -24,7 +24,7 @@ from routewright._core.attempts.record import Attempt
 from routewright._core.attempts.statistics import Entry
 from routewright._core.attempts.timeouts import Pace
 from routewright._core.call import Call
-from routewright._core.routing.budget import Amount, worst_wanted
+from routewright._core.routing.budget import Amount, worst_of_leg
 from routewright._core.structured_output import Fit, Form, Repair
 from routewright._runtime.loop import current_task, in_plain_code
 from routewright.errors import RouterError
@@ -185,7 +185,7 @@ class Execution(Struct, eq=False):
         leg = machine.chain.leg
         if payer is None or leg is None or not self.call.attempts:
             return
-        await payer.widen(machine.spent.nanos + worst_wanted(machine.plan.decision_input, leg, self.call.bounds).nanos)
+        await payer.widen(machine.spent.nanos + worst_of_leg(machine.plan.decision_input, leg, self.call.bounds).nanos)
         machine.cover(payer.nanos)
 
     # One attempt

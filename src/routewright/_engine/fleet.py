@@ -21,8 +21,8 @@ from routewright._core.attempts.statistics import EPOCH_S, Entry, epoch_at
 from routewright._core.attempts.timeouts import ExecutionLimits
 from routewright._core.catalogue.models import (
     check_aliases,
+    mark_unavailable,
     snapshot,
-    unavailable,
 )
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.constraints import Kind
@@ -77,7 +77,7 @@ class Fleet:
         models = overlay_declared(models, declarations)
         server = servers_of(models, providers, declarations)
         models = as_served(models, server)
-        catalogue = snapshot(unavailable(models, frozenset(server)), as_of)
+        catalogue = snapshot(mark_unavailable(models, frozenset(server)), as_of)
         self.pool = Pool(catalogue, self.today())
         """The models at present prices. A running request uses the pool of its own board."""
         self.inline_version = f"inline@{as_of}"

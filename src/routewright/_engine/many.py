@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from routewright._core.call import Call
 from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing
-from routewright._core.routing.budget import UNLIMITED, Room, Share, SharedBudget, within, worst_of_plan
+from routewright._core.routing.budget import UNLIMITED, Room, Share, SharedBudget, limit_to, worst_of_plan
 from routewright._core.routing.choice import input_of_call
 from routewright._core.routing.decide import Choice, pays_for_any
 from routewright.errors import BudgetExceeded, RouterError, ValidationFailed
@@ -117,7 +117,7 @@ class Many(Generic[T]):
         """Decide within the rest of the shared budget. A refusal for that budget does not list the models, since very
         many requests may be refused alike."""
         own_input = input_of_call(call, self._engine.defaults)
-        decision_input = within(own_input, left)
+        decision_input = limit_to(own_input, left)
         call.limit(left)
         is_less = decision_input != own_input
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from routewright._core.request.read import PLAIN_ROLES, Tags, as_request, tagged
+from routewright._core.request.read import PLAIN_ROLES, Tags, add_tags, as_request
 from routewright._core.structured_output import Form, with_output
 from routewright._core.tokens.estimate import (
     MESSAGE_TOKENS,
@@ -85,7 +85,7 @@ class RawRequest(Struct, frozen=True, gc=False):
         """Check the request and bound its tokens. Raises ``ValidationFailed``."""
         checked = as_request(self.request, self.overrides)
         if self.tags:
-            checked = tagged(checked, self.tags)
+            checked = add_tags(checked, self.tags)
         if self.form is not None:
             checked = with_output(checked, self.form)
         return Read(checked, bounds_of(checked), traceparent=self.traceparent)

@@ -22,7 +22,7 @@ from routewright._core.attempts.fallback import Chain
 from routewright._core.attempts.machine import Attempts, End
 from routewright._core.attempts.statistics import values_of
 from routewright._core.call import Call
-from routewright._core.guardrails.screen import RequestGate, guardrails_of, standing
+from routewright._core.guardrails.screen import RequestGate, at_stage, guardrails_of
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._core.outcome import raise_failure
 from routewright._core.policy import Laid, by_key, class_of, find_policy, name_of, under_policy
@@ -35,7 +35,7 @@ from routewright._core.routing.decide import Choice
 from routewright._core.routing.decision import Decision
 from routewright._core.routing.inputs import Defaults, caller_requirements, requirements_of, with_ids
 from routewright._core.routing.request_options import request_options_of
-from routewright._core.routing.what_if import PolicyCheck, check
+from routewright._core.routing.what_if import PolicyCheck, check_policy
 from routewright._core.structured_output import Form
 from routewright._core.tokens.estimate import bounds_of
 from routewright._runtime.loop import in_thread
@@ -379,7 +379,7 @@ class Engine:
         """Apply the input guardrails. In plain code a guardrail that has to be awaited raises ``InternalError``. Raises
         ``BlockedByPolicy``; the trace is kept."""
         call.is_guarded = True
-        guardrails = standing(self.guardrails(call), "input")
+        guardrails = at_stage(self.guardrails(call), "input")
         if not guardrails:
             return
         gate = RequestGate(call.request, guardrails)
@@ -434,7 +434,7 @@ class Engine:
             if hold.left is None and await self.admissions.is_open(hold):
                 return AdmittedCall(call)
             has_guardrails = bool(self._guardrails) or call.policy is not None
-            if has_guardrails and not call.is_guarded and standing(self.guardrails(call), "input"):
+            if has_guardrails and not call.is_guarded and at_stage(self.guardrails(call), "input"):
                 reply = await hold.take()  # a guardrail may cost something: admit first
                 if isinstance(reply, Replay):
                     return reply.result
@@ -472,7 +472,7 @@ class Engine:
     async def _look_up(self, call: Call, form: Form | None, *, patient: bool) -> Lookup:
         """Look up the answer to a decided call in the response cache (``Caching.look``)."""
         guardrails = self.guardrails(call)
-        lookup = await self.caching.look(call, guardrails and standing(guardrails, "output"), form, patient=patient)
+        lookup = await self.caching.look(call, guardrails and at_stage(guardrails, "output"), form, patient=patient)
         call.looked = lookup.line
         return lookup
 
@@ -496,7 +496,7 @@ class Engine:
                 call = self.make_call(policy_read, caller, policies={published.policy.id: snapshot})
                 assert call.laid is not None, "the call has a policy"
                 results.append(
-                    replace(check(self.deciding.count_tokens(call), call.board, call.laid), policy_class=name)
+                    replace(check_policy(self.deciding.count_tokens(call), call.board, call.laid), policy_class=name)
                 )
         return results
 
@@ -544,7 +544,7 @@ class Engine:
             if form is not None and lookup.served.pieces is None:
                 execution.data = reread(form, lookup.served.output)
         if self._guardrails or call.policy is not None:
-            execution.guardrails = standing(self.guardrails(call), "output")
+            execution.guardrails = at_stage(self.guardrails(call), "output")
         if call.traceparent is not None and self._traceparent_to:
             execution.onward = Onward(call.traceparent, call.id, self._traceparent_to)
         self.log.under_way.add(call)

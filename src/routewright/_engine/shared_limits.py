@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 from routewright import wire
 from routewright._core.accounts.keys import check_key
 from routewright._core.accounts.payer import parties_of
-from routewright._core.attempts.statistics import EPOCH_S, plus
+from routewright._core.attempts.statistics import EPOCH_S, add_learned
 from routewright._core.limits import Window, refused
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import at_once
@@ -62,7 +62,7 @@ class Sharing:
         unsent, self._unsent = self._unsent, {}
         models = self.take()
         for model, learned in unsent.items():
-            models[model] = plus(models[model], learned) if model in models else learned
+            models[model] = add_learned(models[model], learned) if model in models else learned
         if not models:
             return
         try:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from routewright import wire
 from routewright._core.agent.request import FULL, fitted
-from routewright._core.request.read import checked
+from routewright._core.request.read import check_request
 from routewright._core.structured_output import Form, with_output
 from routewright._core.tokens.estimate import bounds_of
 from routewright.errors import BudgetExceeded, NoCandidates, RouterError
@@ -87,7 +87,7 @@ class Turns:
         settings, strategy = self._settings, self._request.model_strategy
         declarations = [Declaration(function=tool.spec) for tool in settings.tools.values()]
         declarations += settings.client_tools.values()
-        return checked(
+        return check_request(
             wire.RouteRequest(
                 list(state.messages),
                 None if strategy is None else strategy.goal,

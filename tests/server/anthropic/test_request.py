@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from routewright import Router
-from routewright._core.request.rules import completed
+from routewright._core.request.rules import complete_request
 from routewright.errors import ValidationFailed
 from routewright.server.anthropic import FAILED, MessageCall, blocks_of
 from routewright.server.fields import MOST_IGNORED
@@ -54,7 +54,7 @@ def turns_of(*turns: tuple[str, Any]) -> list[Message]:
 def refusal(**fields: Any) -> str:
     door = MessageCall(KNOWN)
     with pytest.raises(ValidationFailed) as caught:
-        completed(door.decode(msgspec.json.encode({**ASKED, **fields})))
+        complete_request(door.decode(msgspec.json.encode({**ASKED, **fields})))
     return door.in_words(caught.value, 0.0).message
 
 

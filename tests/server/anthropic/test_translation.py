@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import Model, Params, Router
-from routewright._core.request.rules import completed
+from routewright._core.request.rules import complete_request
 from routewright._core.tokens.estimate import bounds_of
 from routewright.backends.providers.anthropic import message_body
 from routewright.errors import ProviderFault, ValidationFailed
@@ -25,7 +25,7 @@ CLAUDE = Model(id="anthropic/claude-sonnet-4-5")
 
 
 def translated(body: Any) -> RouteRequest:
-    request = completed(MessageCall(KNOWN).decode(msgspec.json.encode(body)))
+    request = complete_request(MessageCall(KNOWN).decode(msgspec.json.encode(body)))
     bounds_of(request)
     return request
 
@@ -39,7 +39,7 @@ def test_every_valid_body_translates(body: dict[str, Any]) -> None:
 def test_every_invalid_body_is_refused_as_invalid(body: Any) -> None:
     reading = MessageCall(KNOWN)
     try:
-        bounds_of(completed(reading.decode(msgspec.json.encode(body))))
+        bounds_of(complete_request(reading.decode(msgspec.json.encode(body))))
     except (ModelNotFound, ValidationFailed) as error:
         if reading.words is not None:
             reading.words.error(error)

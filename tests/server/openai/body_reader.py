@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from routewright._core.request.rules import completed
+from routewright._core.request.rules import complete_request
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.openai import ChatCall
 from routewright.server.vendor_requests import Directory
@@ -22,7 +22,7 @@ KNOWN = Directory({**dict(zip(IDS, IDS, strict=True)), "fast": "openai/o3"}, lam
 
 def made(body: object) -> tuple[RouteRequest, ChatCall]:
     asked = ChatCall(KNOWN)
-    return completed(asked.decode(json.dumps(body).encode())), asked
+    return complete_request(asked.decode(json.dumps(body).encode())), asked
 
 
 def request(**fields: Any) -> RouteRequest:
@@ -36,7 +36,7 @@ def ignored(**fields: Any) -> set[str]:
 def refused(body: object) -> Problem:
     asked = ChatCall(KNOWN)
     with pytest.raises(ValidationFailed) as caught:
-        completed(asked.decode(json.dumps(body).encode()))
+        complete_request(asked.decode(json.dumps(body).encode()))
     told = asked.in_words(caught.value, 0.0)
     assert isinstance(told, ValidationFailed)
     assert told.message == "\n".join(map(str, told.problems))

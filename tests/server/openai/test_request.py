@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.request.rules import completed
+from routewright._core.request.rules import complete_request
 from routewright.errors import InvalidJson, RouterError, ValidationFailed
 from routewright.server.openai import NO_EFFECT, ChatCall, envelope
 from routewright.server.vendor_requests import ModelNotFound
@@ -271,7 +271,7 @@ def test_error_messages_name_the_clients_fields(ours: str, theirs: str) -> None:
 def test_any_body_is_read_or_refused_with_a_path(body: dict[str, Any]) -> None:
     asked = ChatCall(KNOWN)
     try:
-        found = completed(asked.decode(json.dumps(body).encode()))
+        found = complete_request(asked.decode(json.dumps(body).encode()))
     except (ModelNotFound, ValidationFailed) as error:
         told = asked.in_words(error, 0.0)
         said = json.loads(envelope(told))["error"]
@@ -280,7 +280,7 @@ def test_any_body_is_read_or_refused_with_a_path(body: dict[str, Any]) -> None:
         assert said["param"] is not None, "every fault of a field names it"
         assert not said["param"].startswith(("params", "policy_id", "models", "goal", "budget"))
     else:
-        assert completed(found) == found
+        assert complete_request(found) == found
     assert asked.ignored.headers().get("X-Routewright-Ignored", "").isprintable()
 
 

@@ -16,7 +16,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from routewright import Message, Params, Router
-from routewright._core.request.rules import completed
+from routewright._core.request.rules import complete_request
 from routewright.errors import UpstreamFailed, ValidationFailed
 from routewright.server.openai import envelope
 from routewright.server.responses import PASSTHROUGH, REFUSALS, ResponseCall, ResponseFrames, response_of
@@ -77,7 +77,7 @@ THOUGHT = Reasoning("google", [{"signature": "s"}], "Hm.")
 def made(**fields: Any) -> tuple[RouteRequest, ResponseCall]:
     reading = ResponseCall(KNOWN)
     request = reading.decode(json.dumps({"model": "gpt-4.1", "input": "Hi", **fields}).encode())
-    return completed(request), reading
+    return complete_request(request), reading
 
 
 def chat(*items: Any, **fields: Any) -> list[Message]:
@@ -87,7 +87,7 @@ def chat(*items: Any, **fields: Any) -> list[Message]:
 def refusal(**fields: Any) -> dict[str, Any]:
     reading = ResponseCall(KNOWN)
     with pytest.raises(ValidationFailed) as caught:
-        completed(reading.decode(json.dumps({"model": "auto", "input": "Hi", **fields}).encode()))
+        complete_request(reading.decode(json.dumps({"model": "auto", "input": "Hi", **fields}).encode()))
     error: dict[str, Any] = json.loads(envelope(reading.in_words(caught.value, 0.0)))["error"]
     return error
 
@@ -352,7 +352,7 @@ _fields = {
 def test_any_body_is_read_or_refused_at_a_path(body: dict[str, Any]) -> None:
     reading = ResponseCall(KNOWN)
     try:
-        completed(reading.decode(json.dumps(body).encode()))
+        complete_request(reading.decode(json.dumps(body).encode()))
     except (ModelNotFound, ValidationFailed) as error:
         told = json.loads(envelope(reading.in_words(error, 0.0)))["error"]
         assert told["param"] is not None

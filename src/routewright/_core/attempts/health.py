@@ -14,7 +14,17 @@ from routewright._core.routing.forecast import UNKNOWN, Forecast
 from routewright._core.routing.pool import Pool
 from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 
-from .statistics import BUCKETS, EPOCH_S, HALF_LIFE_S, SUMS, Entry, Histogram, known_in, quantile, scaled
+from .statistics import (
+    BUCKETS,
+    EPOCH_S,
+    HALF_LIFE_S,
+    SUMS,
+    Entry,
+    Histogram,
+    observations_in,
+    quantile,
+    scale_histogram,
+)
 
 PRIOR_GOOD, PRIOR_BAD = 19.0, 1.0  # prior of a model's success rate: one failure in twenty
 PRIOR_ANSWERS = 5.0  # weight of the prior length and time to the first token, in answers
@@ -79,8 +89,8 @@ class Sums:
     def _scale(self, factor: float) -> None:
         for name in SUMS:
             setattr(self, name, getattr(self, name) * factor)
-        self.first = scaled(self.first, factor)
-        self.whole = scaled(self.whole, factor)
+        self.first = scale_histogram(self.first, factor)
+        self.whole = scale_histogram(self.whole, factor)
 
 
 class Health:
@@ -296,7 +306,7 @@ class SharedHealth(Health):
         for model in rows:
             pool_row = self._pool.row.get(model.model)
             if pool_row is not None:
-                self._learned[pool_row] = known_in(model, epoch)
+                self._learned[pool_row] = observations_in(model, epoch)
                 self._looked_at.pop(pool_row, None)
 
     def figures(self, row: int, now: float) -> ModelHealth:

@@ -21,7 +21,7 @@ from routewright._core.attempts.record import Attempt
 from routewright._core.catalogue.prices import call_nanos, dearest_at, usage_nanos
 from routewright._core.routing.budget import Amount, Room, RoomTooSmall, output_cap, plan_output
 from routewright._core.routing.plan import Plan
-from routewright._core.tokens.estimate import longer
+from routewright._core.tokens.estimate import lengthen
 from routewright.wire import FaultKind, OnPartial, TokenBounds
 
 from .fallback import Chain, Traffic
@@ -361,4 +361,4 @@ class Attempts(Struct, eq=False):
 
     def _shown(self, repair: TokenBounds | None) -> TokenBounds:
         """Token bounds of the prompt, including a repair request."""
-        return self.bounds if repair is None else longer(self.bounds, repair)
+        return self.bounds if repair is None else lengthen(self.bounds, repair)

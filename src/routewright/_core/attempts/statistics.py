@@ -38,7 +38,7 @@ def quantile(weights: Mapping[int, float], share: float, more: float | None = No
     return 2 * _RATIO**bucket / (1 + _RATIO) if bucket else 1.0
 
 
-def scaled(weights: Mapping[int, float], factor: float) -> Histogram:
+def scale_histogram(weights: Mapping[int, float], factor: float) -> Histogram:
     """The histogram with all weights multiplied, without negligible ones."""
     return defaultdict(float, {bucket: new for bucket, weight in weights.items() if (new := weight * factor) > 1e-9})
 
@@ -53,7 +53,7 @@ def epoch_at(at: float) -> int:
     return int(at // EPOCH_S)
 
 
-def plus(one: Learned, other: Learned) -> Learned:
+def add_learned(one: Learned, other: Learned) -> Learned:
     """The sum of both, at the later of their times."""
     at = max(one.at, other.at)
     mine, its = (0.5 ** ((at - learned.at) / HALF_LIFE_S) for learned in (one, other))
@@ -73,13 +73,13 @@ def added(model: str, row: LearnedModel | None, more: Learned) -> LearnedModel:
     if row is None:
         return LearnedModel(model, epoch, Learned(more.at), more)
     if epoch > row.epoch:
-        return LearnedModel(model, epoch, known_in(row, epoch), more)
-    return LearnedModel(model, row.epoch, row.settled, plus(row.pending, more))
+        return LearnedModel(model, epoch, observations_in(row, epoch), more)
+    return LearnedModel(model, row.epoch, row.settled, add_learned(row.pending, more))
 
 
-def known_in(row: LearnedModel, epoch: int) -> Learned:
+def observations_in(row: LearnedModel, epoch: int) -> Learned:
     """The observations of a model that count in an epoch."""
-    return row.settled if row.epoch >= epoch else plus(row.settled, row.pending)
+    return row.settled if row.epoch >= epoch else add_learned(row.settled, row.pending)
 
 
 WORK_HALF_LIFE_S = 3_600.0  # workloads change more slowly than the models' speed

@@ -99,7 +99,7 @@ def fields_of(model: Model) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name == "id" or value != getattr(_EMPTY, name)}
 
 
-def under_catalogue(listed_models: Sequence[Model], known: Sequence[Model]) -> tuple[Model, ...]:
+def overlay_catalogue(listed_models: Sequence[Model], known: Sequence[Model]) -> tuple[Model, ...]:
     """The models a server lists, overlaid with the catalogue's rows of the same ids. A model that the catalogue knows
     from other hosts gets the lowest quality it has there, but not its speed, which depends on the host."""
     rows = {model.id: model for model in known}
@@ -122,7 +122,7 @@ def _plain_name(model_id: str) -> str:
     return "".join(word for word in re.split(r"[^a-z0-9]+", name) if word not in _PACKING)
 
 
-def unavailable(models: Sequence[Model], served: frozenset[str]) -> tuple[Model, ...]:
+def mark_unavailable(models: Sequence[Model], served: frozenset[str]) -> tuple[Model, ...]:
     """The models, with those that no configured provider serves marked as unavailable."""
     return tuple(
         model

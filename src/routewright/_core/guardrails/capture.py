@@ -13,8 +13,8 @@ from routewright.protocols import Redactor
 from routewright.wire.json_scan import is_unicode
 
 from .detectors import PATTERNS
-from .screen import STAGES, Ruled
-from .texts import redacted
+from .screen import STAGES, RuleGuardrail
+from .texts import redact_parts
 
 WITHHELD = "[withheld: the redactor failed]"
 _NAMED = {wire.ImagePart: "[image]", wire.AudioPart: "[recording]", wire.FilePart: "[file]"}
@@ -37,10 +37,10 @@ class Texts(Protocol):
         """The redacted texts."""
 
 
-_patterns = Ruled("redactor", [*PATTERNS.values()], "redact", STAGES)
+_patterns = RuleGuardrail("redactor", [*PATTERNS.values()], "redact", STAGES)
 
 
-def without_patterns(text: str, rest: Callable[[], object] | None = None) -> str:
+def redact_patterns(text: str, rest: Callable[[], object] | None = None) -> str:
     """The default redactor: removes e-mail addresses, telephone and card numbers, IBANs and API keys.
 
     ``rest`` is called between two pieces of a long text."""
@@ -49,7 +49,7 @@ def without_patterns(text: str, rest: Callable[[], object] | None = None) -> str
         if number > 0 and rest is not None:
             rest()
         findings += piece
-    return redacted(text, findings)
+    return redact_parts(text, findings)
 
 
 def content_of(

@@ -28,7 +28,7 @@ from routewright.wire.problems import shown
 
 from .custom import custom_pattern
 from .detectors import CONTEXT_CHARS, PATTERNS, Pattern, PatternSearch
-from .texts import PIECE_CHARS, Passage, Phrases, PhraseSearch, parts_of, passages_of, redacted, with_passages
+from .texts import PIECE_CHARS, Passage, Phrases, PhraseSearch, parts_of, passages_of, redact_parts, with_passages
 
 STAGES: tuple[Stage, ...] = ("input", "output")
 MOST_FINDINGS = 512
@@ -52,7 +52,7 @@ class Hit(Struct, frozen=True):
     count: int = 1
 
 
-class Ruled:
+class RuleGuardrail:
     """A guardrail made of rules."""
 
     def __init__(self, name: str, rules: Sequence[Rule], action: GuardrailAction, stages: Collection[Stage]) -> None:
@@ -236,12 +236,12 @@ class Window:
         parts = [part for part in parts_of(verdict, len(self._text)) if part.start < self._cut]
         cut = max([self._cut, *(part.end for part in parts)])
         self.counts.update(part.rule for part in parts)
-        text = redacted(self._text[:cut], parts)
+        text = redact_parts(self._text[:cut], parts)
         self._text = self._text[cut:]
         return text
 
 
-def checked_verdict(verdict: object, guardrail: str) -> Verdict:
+def check_verdict(verdict: object, guardrail: str) -> Verdict:
     """Validate a guardrail's verdict. Raises ``InternalError`` for anything else."""
     match verdict:
         case Allow():
@@ -272,17 +272,17 @@ def _is_text(text: object) -> bool:
     return isinstance(text, str) and is_unicode(text)
 
 
-def guardrails_of(policy: Policy) -> tuple[Ruled, ...]:
+def guardrails_of(policy: Policy) -> tuple[RuleGuardrail, ...]:
     """Guardrails of a checked policy, in order."""
-    guardrails: list[Ruled] = []
+    guardrails: list[RuleGuardrail] = []
     for entry in policy.guardrails or ():
         stages = entry.stages or STAGES
         if entry.patterns or entry.custom:
             custom = (custom_pattern(*named) for named in (entry.custom or {}).items())
             rules = [*(PATTERNS[kind] for kind in entry.patterns or ()), *custom]
-            guardrails.append(Ruled("patterns", rules, entry.action, stages))
+            guardrails.append(RuleGuardrail("patterns", rules, entry.action, stages))
         if entry.deny:
-            guardrails.append(Ruled("deny_list", [Phrases(entry.deny, "deny_list")], entry.action, stages))
+            guardrails.append(RuleGuardrail("deny_list", [Phrases(entry.deny, "deny_list")], entry.action, stages))
     return tuple(guardrails)
 
 
@@ -305,7 +305,7 @@ Rest = Literal[Step.REST]
 REST: Rest = Step.REST
 
 
-def standing(guardrails: Iterable[Guardrail], stage: Stage) -> list[Guardrail]:
+def at_stage(guardrails: Iterable[Guardrail], stage: Stage) -> list[Guardrail]:
     """Guardrails that apply to a stage."""
     return [guardrail for guardrail in guardrails if stage in guardrail.stages]
 
@@ -318,7 +318,7 @@ class PassageGate:
         self.blocked: Hit | None = None
         self._counts: Counter[tuple[str, str]] = Counter()
         self._stage: Stage = stage
-        self._steps = self._walk(standing(guardrails, stage))
+        self._steps = self._walk(at_stage(guardrails, stage))
         self._call: GuardrailCall | None = None
         self._passage: Passage | None = None
         self._spent = 0
@@ -344,7 +344,7 @@ class PassageGate:
         assert self._call is not None, "next() names the guardrail"
         call = self._call
         self._call = None
-        self._apply(call.guardrail, checked_verdict(verdict, call.guardrail.name), len(call.text))
+        self._apply(call.guardrail, check_verdict(verdict, call.guardrail.name), len(call.text))
 
     def _walk(self, guardrails: Sequence[Guardrail]) -> Iterator[GuardrailCall | Rest]:
         for passage in self.passages:
@@ -353,7 +353,7 @@ class PassageGate:
                 yield REST
             for guardrail in guardrails:
                 text = passage.text
-                if text and isinstance(guardrail, Ruled):
+                if text and isinstance(guardrail, RuleGuardrail):
                     yield from self._search(guardrail, passage, text)
                     if self.blocked is not None:
                         return
@@ -362,7 +362,7 @@ class PassageGate:
             for _ in passage.write():
                 yield REST
 
-    def _search(self, guardrail: Ruled, passage: Passage, text: str) -> Iterator[Rest]:
+    def _search(self, guardrail: RuleGuardrail, passage: Passage, text: str) -> Iterator[Rest]:
         for findings in guardrail.pieces(text):
             if findings and guardrail.action == "block":
                 self.blocked = Hit(guardrail.name, findings[0].rule, self._stage, "block")
@@ -410,9 +410,9 @@ class AnswerGate:
 
     def __init__(self, guardrails: Iterable[Guardrail]) -> None:
         self.blocked: Hit | None = None
-        self._guardrails = standing(guardrails, "output")
+        self._guardrails = at_stage(guardrails, "output")
         self._stations: list[HoldBack | Window] = [
-            guardrail.hold_back() if isinstance(guardrail, Ruled) else Window(guardrail.holds)
+            guardrail.hold_back() if isinstance(guardrail, RuleGuardrail) else Window(guardrail.holds)
             for guardrail in self._guardrails
         ]
         self._out: list[str] = []
@@ -457,7 +457,7 @@ class AnswerGate:
         self._ask = None
         station = self._stations[place]
         assert isinstance(station, Window), "rules need no verdict"
-        text = station.take(checked_verdict(verdict, call.guardrail.name))
+        text = station.take(check_verdict(verdict, call.guardrail.name))
         if not self._is_blocked(place):
             self._pass(place + 1, text)
 

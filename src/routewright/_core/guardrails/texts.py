@@ -100,7 +100,7 @@ _SURROGATES = re.compile(r"\\u[dD][89a-fA-F]..")  # valid in JSON, also alone
 _BETWEEN = "\n"
 
 
-def redacted(text: str, parts: Sequence[Redaction]) -> str:
+def redact_parts(text: str, parts: Sequence[Redaction]) -> str:
     """Replace parts of a text. They must be in order and not overlap."""
     out = []
     at = 0

@@ -18,7 +18,7 @@ from routewright.wire.conversion import converted, rebuilt, without_nulls
 from routewright.wire.json_scan import finite, is_unicode, joined, scan
 from routewright.wire.problems import as_attribute, hint_for, shown, unshaped
 
-from .rules import MAX_METADATA_BYTES, NUMBERS, RETRIES, TIMEOUT_S, Range, check_numbers, completed
+from .rules import MAX_METADATA_BYTES, NUMBERS, RETRIES, TIMEOUT_S, Range, check_numbers, complete_request
 
 Tags = Mapping[str, Any]  # JSON values by name, added to the metadata of every request made within a scope
 
@@ -53,11 +53,11 @@ _DECODER = Decoder(wire.RouteRequest, float_hook=finite)
 
 def decode_request(body: bytes) -> wire.RouteRequest:
     """Decode and check the body of ``POST /v1/route``. Raises ``InvalidJson`` and ``ValidationFailed``."""
-    return completed(shaped_request(body))
+    return complete_request(decode_shape(body))
 
 
-def shaped_request(body: bytes) -> wire.RouteRequest:
-    """Decode the body and check its types, but not the rules of ``completed``."""
+def decode_shape(body: bytes) -> wire.RouteRequest:
+    """Decode the body and check its types, but not the rules of ``complete_request``."""
     scan(body)
     try:
         return _DECODER.decode(body)
@@ -72,7 +72,7 @@ def as_request(
     """Build a request from what a caller passed. Overrides replace its fields. Dicts use the wire spelling; a struct is
     accepted wherever a dict is. Raises ``ValidationFailed``; paths into structs use attribute names."""
     try:
-        return checked(_overridden(_request_of(value), overrides))
+        return check_request(_overridden(_request_of(value), overrides))
     except ValidationFailed as error:
         is_struct = isinstance(value, wire.RouteRequest)
         structs = {name for name, override in overrides.items() if isinstance(override, msgspec.Struct)}
@@ -83,20 +83,20 @@ def as_request(
     raise ValidationFailed.of(*problems)
 
 
-def sent_request(
+def read_request(
     value: bytes | str | Sequence[wire.Message | Mapping[str, object]] | Mapping[str, object] | wire.RouteRequest,
     overrides: Mapping[str, Any],
 ) -> wire.RouteRequest:
     """Build a request from what a server received. Bytes are the JSON of a whole request. An idempotency key in the
     overrides must equal the request's own. Raises ``InvalidJson`` and ``ValidationFailed``."""
     if isinstance(value, bytes):
-        request = shaped_request(value)
+        request = decode_shape(value)
         if not overrides:
-            return completed(request)
+            return complete_request(request)
     else:
         request = _request_of(value)
     check_same_key(overrides.get("idempotency_key"), request.idempotency_key)
-    return checked(_overridden(request, overrides))
+    return check_request(_overridden(request, overrides))
 
 
 def check_same_key(header: str | None, own: str | None) -> None:
@@ -106,10 +106,10 @@ def check_same_key(header: str | None, own: str | None) -> None:
         raise ValidationFailed.of(Problem("Idempotency-Key", problem, "send only one of the two"))
 
 
-def checked(request: wire.RouteRequest) -> wire.RouteRequest:
+def check_request(request: wire.RouteRequest) -> wire.RouteRequest:
     """Check types and rules, and fill in goal and strategy. Idempotent. Structs are not validated when constructed, so
     their types are checked here. Raises ``ValidationFailed`` with up to ``MAX_PROBLEMS`` problems."""
-    return completed(request if _has_plain_types(request) else rebuilt(request, wire.RouteRequest, ""))
+    return complete_request(request if _has_plain_types(request) else rebuilt(request, wire.RouteRequest, ""))
 
 
 def as_budget(value: wire.Budget | Mapping[str, object]) -> wire.Budget:
@@ -222,7 +222,7 @@ def timeout_ms_of(seconds: object) -> int:
     return round(_number("timeout", seconds, TIMEOUT_S, "timeout is in seconds, timeout_ms in milliseconds") * 1000)
 
 
-def checked_retries(retries: object) -> int:
+def read_retries(retries: object) -> int:
     """The argument ``max_retries``. Raises ``ValidationFailed``."""
     return int(_number("max_retries", retries, RETRIES, "retries of one model before the next model is tried"))
 
@@ -259,7 +259,7 @@ def _overridden(request: wire.RouteRequest, overrides: Mapping[str, object]) -> 
         request = replace(request, timeout_ms=timeout_ms)
     if retries is not None:
         fallback = request.fallback or wire.Fallback()
-        retries = checked_retries(retries)
+        retries = read_retries(retries)
         if isinstance(fallback, wire.Fallback):  # any other type is refused later
             _check_agrees("max_retries", retries, "fallback.maxRetries", fallback.max_retries, retries)
             request = replace(request, fallback=replace(fallback, max_retries=retries))
@@ -333,14 +333,14 @@ def _is_ascii(value: object) -> bool:
     return type(value) is str and value.isascii()
 
 
-def checked_tags(tags: Tags) -> Tags:
+def read_tags(tags: Tags) -> Tags:
     """A checked copy of tags. Raises ``ValidationFailed`` if they are not JSON or too large."""
     mine: wire.JsonObject = rebuilt(tags, wire.JsonObject, "tags")
     _check_size("tags", mine, "")
     return mine
 
 
-def joined_tags(outer: Tags, inner: Tags) -> Tags:
+def merge_tags(outer: Tags, inner: Tags) -> Tags:
     """Outer and inner tags merged; inner ones win. Raises ``ValidationFailed`` if the result is too large."""
     if not outer:
         return inner
@@ -349,7 +349,7 @@ def joined_tags(outer: Tags, inner: Tags) -> Tags:
     return both
 
 
-def tagged(request: wire.RouteRequest, tags: Tags) -> wire.RouteRequest:
+def add_tags(request: wire.RouteRequest, tags: Tags) -> wire.RouteRequest:
     """The request with tags added to its metadata, which wins. Raises ``ValidationFailed`` if that is too large."""
     own = request.metadata or {}
     both = {**tags, **own}

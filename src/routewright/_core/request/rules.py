@@ -161,7 +161,7 @@ def check_numbers(kind: type[msgspec.Struct], prefix: str, holder: object, probl
             problems.append(Problem(path, f"must be {allowed}, got {shown(value)}", example(path, allowed.sample)))
 
 
-def completed(request: wire.RouteRequest) -> wire.RouteRequest:
+def complete_request(request: wire.RouteRequest) -> wire.RouteRequest:
     """Check all rules, and fill in goal and strategy. Raises ``ValidationFailed``."""
     problems: Problems = []
     _check_messages(request.messages, problems)

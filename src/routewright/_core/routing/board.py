@@ -59,7 +59,7 @@ class LruCache(dict[K, V | None]):
         self[key] = value
 
 
-class Moved(NamedTuple):
+class BoardMove(NamedTuple):
     """The difference between a board and an earlier one."""
 
     rows: frozenset[int]
@@ -67,7 +67,7 @@ class Moved(NamedTuple):
     """A circuit opened or closed, or its probe time changed."""
 
 
-class Dated(NamedTuple, Generic[V]):
+class BoardEntry(NamedTuple, Generic[V]):
     """A value and the latest board version it is known to hold for."""
 
     version: int
@@ -80,8 +80,8 @@ class Lineage:
     def __init__(self, rows: int) -> None:
         self.latest = 0
         """The version of the latest board. A second successor of the same board starts a new lineage."""
-        self.orders: LruCache[OrderKey, Dated[Order]] = LruCache(min(_MOST_ORDERS, _MOST_ROWS // max(1, rows) + 1))
-        self.plans: LruCache[Hashable, Dated[Plan | None]] = LruCache(MOST_PLANS)
+        self.orders: LruCache[OrderKey, BoardEntry[Order]] = LruCache(min(_MOST_ORDERS, _MOST_ROWS // max(1, rows) + 1))
+        self.plans: LruCache[Hashable, BoardEntry[Plan | None]] = LruCache(MOST_PLANS)
 
 
 class Boards:
@@ -160,7 +160,7 @@ class Board:
         forecast: Forecast,
         lineage: Lineage | None = None,
         version: int = 0,
-        changes: tuple[Moved, ...] = (),
+        changes: tuple[BoardMove, ...] = (),
     ) -> None:
         self.boards = boards
         self.forecast = forecast
@@ -189,10 +189,13 @@ class Board:
         if self.lineage.latest != self.version:
             return self.boards.keep(Board(self.boards, forecast))
         self.lineage.latest = version = self.version + 1
-        changes = (*self.changes[1 - MOST_CHANGES :], Moved(frozenset(updates), forecast.open != self.forecast.open))
+        changes = (
+            *self.changes[1 - MOST_CHANGES :],
+            BoardMove(frozenset(updates), forecast.open != self.forecast.open),
+        )
         return self.boards.keep(Board(self.boards, forecast, self.lineage, version, changes))
 
-    def find_change(self, version: int) -> Moved | None:
+    def find_change(self, version: int) -> BoardMove | None:
         """What moved since an earlier version; None if that is no longer known."""
         gap = self.version - version
         if not 0 <= gap <= len(self.changes):
@@ -200,7 +203,7 @@ class Board:
         changes = self.changes[len(self.changes) - gap :]
         if gap == 1:
             return changes[0]
-        return Moved(frozenset().union(*[step.rows for step in changes]), any(step.circuits for step in changes))
+        return BoardMove(frozenset().union(*[step.rows for step in changes]), any(step.circuits for step in changes))
 
     def with_models(self, models: Iterable[Model]) -> Board:
         """A board of other models at the same health, for what-if questions."""
@@ -243,5 +246,5 @@ class Board:
                 return OwnOrder(Ranking(cls), columns, self.forecast, eligible, bar, qualities, legs)
             order = Order.compiled(Ranking(cls), self.forecast, eligible, bar)
         if entry is None or entry.version < self.version:
-            self.lineage.orders.put(key, Dated(self.version, order))
+            self.lineage.orders.put(key, BoardEntry(self.version, order))
         return order

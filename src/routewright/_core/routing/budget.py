@@ -140,7 +140,7 @@ def own_room(inputs: DecisionInput) -> Room:
     return Room(inputs.budget_nanos, inputs.budget_tokens)
 
 
-def within(inputs: DecisionInput, room: Room) -> DecisionInput:
+def limit_to(inputs: DecisionInput, room: Room) -> DecisionInput:
     """The input with its budget reduced to a room."""
     rest = least_room(own_room(inputs), room)
     return replace(inputs, budget_nanos=rest.nanos, budget_tokens=rest.tokens)
@@ -152,7 +152,7 @@ def worst_of_call(leg: Leg, tokens: TokenBounds, cap: int) -> Amount:
     return Amount(call_nanos(leg.worst_price(high), high, cap), high + cap)
 
 
-def worst_wanted(inputs: DecisionInput, leg: Leg, tokens: TokenBounds) -> Amount:
+def worst_of_leg(inputs: DecisionInput, leg: Leg, tokens: TokenBounds) -> Amount:
     """The most one call of a priced model can use without a budget."""
     return worst_of_call(leg, tokens, _capped(inputs, leg, leg.length(tokens), 1 << 53))
 
@@ -161,7 +161,7 @@ def worst_of_plan(plan: Plan, tokens: TokenBounds, room: Room, tries: int) -> Am
     """The most a plan can use within ``room`` if each of its models is called ``tries`` times."""
     worst = Amount()
     for leg in plan.legs:
-        amount = worst_wanted(plan.decision_input, leg, tokens)
+        amount = worst_of_leg(plan.decision_input, leg, tokens)
         worst = worst.plus(Amount(amount.nanos * tries, amount.tokens * tries))
     return room.most(worst)
 
@@ -226,7 +226,7 @@ def worst_of_start(plan: Plan, tokens: TokenBounds, room: Room, calls: int = 1) 
         first = -(-(tokens.high * price.input + cap * price.output) // PICOS_PER_NANO)
     if calls == 1:
         return first
-    together = first + sum(worst_wanted(plan.decision_input, leg, tokens).nanos for leg in plan.legs[1:calls])
+    together = first + sum(worst_of_leg(plan.decision_input, leg, tokens).nanos for leg in plan.legs[1:calls])
     return min(together, max(first, room.nanos or 0))
 
 

@@ -16,7 +16,7 @@ from routewright._core.call import Call
 from routewright._core.money import PICOS_PER_NANO, budget_nanos
 from routewright.wire import Budget, DecisionInput, Fallback, JsonObject, Policy, TokenBounds
 
-from .budget import Room, within
+from .budget import Room, limit_to
 from .decide import Choice, find_plan, pays_for_any
 from .inputs import RULES, Defaults
 from .logarithms import SIZE_CLASSES, size_class
@@ -97,9 +97,9 @@ def _own_rules(policy: Policy) -> JsonObject:
     }
 
 
-def within_money(call: Call, own_input: DecisionInput, left_nanos: int) -> DecisionInput | None:
+def limit_to_money(call: Call, own_input: DecisionInput, left_nanos: int) -> DecisionInput | None:
     """The input reduced to the money that is left; None if that certainly pays for no model."""
-    inputs = within(own_input, Room(left_nanos, None))
+    inputs = limit_to(own_input, Room(left_nanos, None))
     if inputs == own_input:
         return own_input
     picos = (inputs.budget_nanos or 0) * PICOS_PER_NANO

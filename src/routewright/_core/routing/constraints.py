@@ -2,7 +2,7 @@
 
 Constraints of the catalogue are checked once per kind of request (``Eligible``), a policy's floor and ceiling once per
 order (``Bar``). ``FitCheck.fits`` checks the request's own numbers row by row while a decision walks its order, and
-``failures`` for the whole pool when a table is read. A property test checks that both agree.
+``find_failures`` for the whole pool when a table is read. A property test checks that both agree.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Eligible:
         self.failed = failed
         self.passed: BoolArray = np.logical_not(failed.any(axis=1))
         self.first: IntArray = np.where(self.passed, PASSES, failed.argmax(axis=1))
-        """Like ``first_failures``, for these constraints only."""
+        """Like ``find_first_failures``, for these constraints only."""
         self.firsts: list[int] = self.first.tolist()
         self.counts = count_reasons(self.first)
 
@@ -233,7 +233,7 @@ class FitCheck:
         return [self._measured(measure) for measure in measures] if self.vary else [self.bounds] * len(measures)
 
 
-def failures(inputs: DecisionInput, check: FitCheck, eligible: Eligible) -> BoolArray:
+def find_failures(inputs: DecisionInput, check: FitCheck, eligible: Eligible) -> BoolArray:
     """All constraints for all rows: shape (n, 15), True where a model fails. Columns follow ``REASONS``."""
     failed = eligible.failed.copy()
     for reason, fails in _own_failures(inputs, check):
@@ -245,10 +245,10 @@ def failures(inputs: DecisionInput, check: FitCheck, eligible: Eligible) -> Bool
     return failed
 
 
-def first_failures(inputs: DecisionInput, check: FitCheck, eligible: Eligible) -> IntArray:
+def find_first_failures(inputs: DecisionInput, check: FitCheck, eligible: Eligible) -> IntArray:
     """The column of the first constraint each row fails, or ``PASSES``. Shape (n,)."""
     if inputs.prefer:
-        failed = failures(inputs, check, eligible)
+        failed = find_failures(inputs, check, eligible)
         return np.where(failed.any(axis=1), failed.argmax(axis=1), PASSES)
     first = eligible.first
     for reason, fails in _own_failures(inputs, check):
@@ -286,7 +286,7 @@ def _own_failures(inputs: DecisionInput, check: FitCheck) -> Iterator[tuple[Reas
         yield Reason.CIRCUIT_OPEN, closed
 
 
-def named_reasons(first: IntArray) -> list[Reason | None]:
+def name_reasons(first: IntArray) -> list[Reason | None]:
     """The reason each row is rejected for; None where it passes."""
     return [None if column == PASSES else REASONS[column] for column in first.tolist()]
 

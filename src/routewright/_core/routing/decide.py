@@ -17,13 +17,13 @@ from routewright._core.tokens.estimate import VOCABULARIES, Vocabulary
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Reason, TokenBounds
 
-from .board import Board, Dated
+from .board import Board, BoardEntry
 from .budget import UNLIMITED, Room, own_room
-from .constraints import PASSES, REASONS, CountTokens, FitCheck, Kind, count_reasons, first_failures, named_reasons
+from .constraints import PASSES, REASONS, CountTokens, FitCheck, Kind, count_reasons, find_first_failures, name_reasons
 from .logarithms import IntArray
 from .order import Order
 from .plan import BudgetColumns, Plan
-from .refusal import refusal
+from .refusal import refuse
 from .scoring import Key
 
 CHAIN_LENGTH = 3  # fallbacks besides the primary model
@@ -72,7 +72,7 @@ def decide(inputs: DecisionInput, board: Board, applied_policy: Laid | None = No
     home: str | None = None
     has_both = order.one_provider  # a second provider was met, or there is none
     length = FRONT + len(inputs.prefer)
-    for key in fitting(inputs, board, order, check):
+    for key in find_fits(inputs, board, order, check):
         home = home or provider[key[-1]]
         is_other = provider[key[-1]] != home
         if is_other or len(front) < length:
@@ -86,7 +86,7 @@ def decide(inputs: DecisionInput, board: Board, applied_policy: Laid | None = No
     if not front:
         if check.is_open:  # a refusal quotes costs, which the bounds overstate
             raise CountTokens
-        error = refusal(inputs, board, order.eligible, applied_policy)
+        error = refuse(inputs, board, order.eligible, applied_policy)
         error.decision_input = inputs
         raise error
 
@@ -105,14 +105,14 @@ def decide(inputs: DecisionInput, board: Board, applied_policy: Laid | None = No
     plan.failed = check.failed
     if inputs.prefer:
         misses = [model for model in inputs.prefer if model in pool.row and pool.row[model] not in lead]
-        reasons = named_reasons(first_failures(inputs, check, order.eligible)) if misses else []
+        reasons = name_reasons(find_first_failures(inputs, check, order.eligible)) if misses else []
         plan.passed_over = tuple((model, reasons[pool.row[model]]) for model in misses)
     elif inputs.models is None and not closed and check.fits_all():
         plan.counts = order.eligible.counts
     return plan
 
 
-def fitting(inputs: DecisionInput, board: Board, order: Order, check: FitCheck) -> Iterator[Key]:
+def find_fits(inputs: DecisionInput, board: Board, order: Order, check: FitCheck) -> Iterator[Key]:
     """Keys of the rows that fit and have no open circuit, preferred ones first. Raises ``CountTokens``."""
     closed = board.forecast.open
     if check.fits_all():
@@ -185,7 +185,7 @@ def find_plan(board: Board, key: Hashable, make_input: Callable[[], DecisionInpu
     if entry is None or plan is None or not _holds(plan, entry.version, board):
         plan = _compile(make_input(), board)
     if entry is None or entry.version < board.version:
-        board.lineage.plans.put(key, Dated(board.version, plan))
+        board.lineage.plans.put(key, BoardEntry(board.version, plan))
     return plan
 
 
@@ -232,7 +232,7 @@ def _compile(inputs: DecisionInput, board: Board) -> Plan | None:
     plan.worst_held = max(forecast.output_p90[row] for row in rows) if cap is None else cap
     plan.worst_input = max(price.input for price in prices)
     plan.worst_output = max(check.held_output(row) * price.output for row, price in zip(rows, prices, strict=True))
-    first = first_failures(inputs, check, order.eligible)
+    first = find_first_failures(inputs, check, order.eligible)
     plan.counts = count_reasons(first)
     passed = np.flatnonzero(first >= _CIRCUIT_OPEN)
     held = forecast.held_output(cap)[passed]
@@ -285,7 +285,7 @@ def least_nanos(inputs: DecisionInput, board: Board) -> int | None:
     return min((nanos(check.worst_picos(row, check.high(row))) for row in rows), default=None)
 
 
-def countable(inputs: DecisionInput, board: Board) -> Sequence[Vocabulary]:
+def choose_vocabularies(inputs: DecisionInput, board: Board) -> Sequence[Vocabulary]:
     """The vocabularies to count tokens in: only the first if all models that may fit use it."""
     pool = board.pool
     order = board.order(inputs)

@@ -18,7 +18,7 @@ from routewright.wire.plain import PlainData, preformatted
 
 from .board import Board
 from .budget import own_room, plan_output
-from .constraints import PASSES, REASONS, FitCheck, count_reasons, first_failures, named_reasons
+from .constraints import PASSES, REASONS, FitCheck, count_reasons, find_first_failures, name_reasons
 from .decide import decide, walk
 from .logarithms import IntArray
 from .plan import OutputPlan, Plan
@@ -121,7 +121,7 @@ class Decision(PlainData):
         check = FitCheck(self.input, board.forecast)
         return [
             Rejection(board.pool.ids[row], reason, check.worst_usd(row))
-            for row, reason in enumerate(named_reasons(self._first_failures(board)))
+            for row, reason in enumerate(name_reasons(self._first_failures(board)))
             if reason is not None
         ]
 
@@ -223,8 +223,9 @@ class Decision(PlainData):
         return self._counts
 
     def _first_failures(self, board: Board) -> IntArray:
-        """Like ``first_failures``, but a probed model passes although its circuit is open."""
-        columns = first_failures(self.input, FitCheck(self.input, board.forecast), board.order(self.input).eligible)
+        """Like ``find_first_failures``, but a probed model passes although its circuit is open."""
+        inputs = self.input
+        columns = find_first_failures(inputs, FitCheck(inputs, board.forecast), board.order(inputs).eligible)
         return np.where(np.arange(len(columns)) == self._plan.legs[0].row, PASSES, columns)
 
     @property

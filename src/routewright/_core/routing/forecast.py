@@ -10,7 +10,7 @@ import numpy as np
 
 from routewright.wire import HealthSnapshot, ModelHealth
 
-from .logarithms import RATIOS, IntArray, scaled
+from .logarithms import RATIOS, IntArray, scale
 from .pool import Pool, p90_of
 
 UNKNOWN = ModelHealth()
@@ -83,7 +83,7 @@ class Forecast:
 
     def expected_output(self, cap: int | None, work: Workload = USUAL) -> IntArray:
         """Expected tokens of an answer capped at ``cap``. Shape (n,)."""
-        output = scaled(self.column("output"), work[0])
+        output = scale(self.column("output"), work[0])
         return output if cap is None else np.minimum(output, cap)
 
     def held_output(self, cap: int | None) -> IntArray:
@@ -114,15 +114,15 @@ class Forecast:
 
     def latency_ms(self, cap: int | None, work: Workload = USUAL) -> IntArray:
         """Expected time to the whole answer, shape (n,). Silent reasoning counts in the time to the first token."""
-        visible = scaled(np.maximum(0, self.column("output") - np.array(self.pool.silent, dtype=np.int64)), work[0])
+        visible = scale(np.maximum(0, self.column("output") - np.array(self.pool.silent, dtype=np.int64)), work[0])
         streamed = visible if cap is None else np.minimum(visible, cap)
-        return scaled(self.column("ttft_ms") + self.column("us_per_token") * streamed // 1000, work[1])
+        return scale(self.column("ttft_ms") + self.column("us_per_token") * streamed // 1000, work[1])
 
     def expected_ms(self, row: int, cap: int | None, work: Workload = USUAL) -> int:
         """``latency_ms`` of one row."""
-        visible = scaled(max(0, self.output[row] - self.pool.silent[row]), work[0])
+        visible = scale(max(0, self.output[row] - self.pool.silent[row]), work[0])
         streamed = visible if cap is None else min(visible, cap)
-        return scaled(self.ttft_ms[row] + self.us_per_token[row] * streamed // 1000, work[1])
+        return scale(self.ttft_ms[row] + self.us_per_token[row] * streamed // 1000, work[1])
 
     def output_within(self, row: int, latency_ms: int, work: Workload = USUAL) -> int:
         """The most output tokens a row is expected to write within ``latency_ms``; negative if none."""

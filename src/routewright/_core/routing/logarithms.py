@@ -40,7 +40,7 @@ def log2_step(value: int) -> int:
 T = TypeVar("T", int, IntArray)
 
 
-def scaled(value: T, step: int) -> T:
+def scale(value: T, step: int) -> T:
     """The value scaled up by ``step`` quarter octaves, rounded up."""
     return (value * RATIOS[step] + 1023) >> 10
 

@@ -21,7 +21,7 @@ from routewright.wire.money import usd_text
 from routewright.wire.problems import BOTH, listed
 
 from .board import Board
-from .constraints import REASONS, Eligible, FitCheck, count_reasons, failures, first_failures, named_reasons
+from .constraints import REASONS, Eligible, FitCheck, count_reasons, find_failures, find_first_failures, name_reasons
 from .forecast import USUAL, Forecast
 from .logarithms import BoolArray, class_size, size_class
 from .pool import THINKING, THINKING_TOKENS, Pool
@@ -100,14 +100,14 @@ class Way(NamedTuple):
     effort: ChangeSize
 
 
-def refusal(inputs: DecisionInput, board: Board, eligible: Eligible, applied_policy: Laid | None) -> NoCandidates:
+def refuse(inputs: DecisionInput, board: Board, eligible: Eligible, applied_policy: Laid | None) -> NoCandidates:
     """The error for a request that no model fits. ``applied_policy`` is the policy already applied to it."""
     search = Search(inputs, board, applied_policy)
     check = FitCheck(inputs, board.forecast)
     pool = board.forecast.pool
-    columns = first_failures(inputs, check, eligible)
-    firsts = named_reasons(columns)
-    reasons = [set(reasons_of(row)) for row in failures(inputs, check, eligible)]
+    columns = find_first_failures(inputs, check, eligible)
+    firsts = name_reasons(columns)
+    reasons = [set(reasons_of(row)) for row in find_failures(inputs, check, eligible)]
     models = inputs.models or search.request_models  # the policy may exclude all models of the request
     rows = [pool.row[model] for model in (pool.ids if models is None else models) if model in pool.row]
     unserved = ""
@@ -128,7 +128,7 @@ def refusal(inputs: DecisionInput, board: Board, eligible: Eligible, applied_pol
     else:
         suggestion = f"{' and '.join(way.words)} to admit {way.model}" + (unserved and f"; or {unserved}")
     error = BudgetExceeded if any(why <= _BUDGET for why in reasons) else NoCandidates
-    models_text = f"{len(rows)} {'named' if search.request_models else 'considered'}"
+    models_text = f"{len(rows)} {'asked' if search.request_models else 'considered'}"
     return error(
         f"no model fits: {models_text}, rejected: {rejections}; {suggestion}",
         detail={
@@ -141,7 +141,7 @@ def refusal(inputs: DecisionInput, board: Board, eligible: Eligible, applied_pol
     )
 
 
-def admission(
+def find_admission(
     inputs: DecisionInput, board: Board, row: int, reasons: set[Reason], applied_policy: Laid | None
 ) -> tuple[DecisionInput, str] | None:
     """The changed input that admits one row, and the change in words. None if no change does."""
@@ -158,7 +158,7 @@ def admission(
 
 
 def reasons_of(row: BoolArray) -> list[Reason]:
-    """The constraints that fail in one row of ``failures``, in order."""
+    """The constraints that fail in one row of ``find_failures``, in order."""
     return [reason for reason, fails in zip(REASONS, row.tolist(), strict=True) if fails]
 
 

@@ -11,7 +11,7 @@ from routewright._core.money import MOST_TOKENS, PICOS_PER_NANO, usd
 from routewright.wire import Candidate, Goal, Strategy
 
 from .forecast import USUAL, Forecast, Workload
-from .logarithms import IntArray, class_size, log2_step, log2_steps, scaled
+from .logarithms import IntArray, class_size, log2_step, log2_steps, scale
 from .quality import MICRO, level_of, on_grid
 
 TERM = 10_000  # a utility of 1
@@ -98,7 +98,7 @@ class Ranking:
         cap = self._cap
         size = self._size
         work = self.cls.work
-        output = scaled(forecast.output[row], work[0])
+        output = scale(forecast.output[row], work[0])
         if cap is not None and cap < output:
             output = cap
         cost = 0

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from routewright._core.attempts.health import health_snapshot
-from routewright._core.catalogue.models import unavailable
+from routewright._core.catalogue.models import mark_unavailable
 from routewright._core.policy import Laid
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason
@@ -18,11 +18,11 @@ from routewright.wire.money import NANOS_PER_USD, usd_text
 from routewright.wire.plain import Struct
 
 from .board import Board, Boards
-from .constraints import FitCheck, failures
-from .decide import decide, fitting
+from .constraints import FitCheck, find_failures
+from .decide import decide, find_fits
 from .decision import Decision
 from .quality import MICRO, micro
-from .refusal import admission, reasons_of
+from .refusal import find_admission, reasons_of
 from .scoring import WEIGHTS
 
 PARTS = 1_000  # prices and times are lowered in steps of a thousandth
@@ -135,9 +135,9 @@ def why_not(inputs: DecisionInput, board: Board, model: str, applied_policy: Lai
     row = board.forecast.pool.row[model]
     order = board.order(inputs)
     check = FitCheck(inputs, board.forecast)
-    fit = [key[-1] for key in fitting(inputs, board, order, check)]
-    failed = reasons_of(failures(inputs, check, order.eligible)[row])
-    admitted, words = (failed and admission(inputs, board, row, set(failed), applied_policy)) or (inputs, None)
+    fit = [key[-1] for key in find_fits(inputs, board, order, check)]
+    failed = reasons_of(find_failures(inputs, check, order.eligible)[row])
+    admitted, words = (failed and find_admission(inputs, board, row, set(failed), applied_policy)) or (inputs, None)
     winner = _chosen(inputs, board)
     hopeless = bool(failed) and words is None
     wins = not hopeless and _chosen(admitted, board) == model
@@ -247,7 +247,7 @@ def _latency_ms(inputs: DecisionInput, board: Board, row: int) -> int:
     return board.order(inputs).key(board.forecast, row)[3]
 
 
-def check(inputs: DecisionInput, board: Board, applied_policy: Laid) -> PolicyCheck:
+def check_policy(inputs: DecisionInput, board: Board, applied_policy: Laid) -> PolicyCheck:
     """Check a policy with one request: an input with counted tokens and the policy applied."""
     snapshot = applied_policy.published
     pool = board.forecast.pool
@@ -260,10 +260,10 @@ def check(inputs: DecisionInput, board: Board, applied_policy: Laid) -> PolicyCh
     check = FitCheck(inputs, board.forecast)
     decision = Decision(plan, inputs, board)
     first = plan.legs[0]
-    rows = [key[-1] for key in fitting(inputs, board, board.order(inputs), check)] or [leg.row for leg in plan.legs]
+    rows = [key[-1] for key in find_fits(inputs, board, board.order(inputs), check)] or [leg.row for leg in plan.legs]
     models = [pool.models[leg.row] for leg in plan.legs]
     served = frozenset(model.id for model in pool.models if model.provider != first.provider)
-    rest = board.with_models(unavailable(pool.models, served))
+    rest = board.with_models(mark_unavailable(pool.models, served))
     ends = [ModelEnd(model.id, model.deprecated_at) for model in models if model.deprecated_at is not None]
     return replace(
         result,

@@ -163,7 +163,7 @@ def prompt_texts(request: RouteRequest) -> list[str]:
     return texts
 
 
-def overhead(request: RouteRequest) -> int:
+def count_overhead(request: RouteRequest) -> int:
     """Tokens of the chat format and tool declarations, beyond ``prompt_texts`` and images."""
     tokens = PRIMING_TOKENS + MESSAGE_TOKENS * len(request.messages)
     for message in request.messages:
@@ -206,7 +206,7 @@ def bounds_of(request: RouteRequest) -> TokenBounds:
         around = PRIMING_TOKENS + MESSAGE_TOKENS * len(texts)
     else:
         texts = prompt_texts(request)
-        around = overhead(request)
+        around = count_overhead(request)
         has_parts = any(type(message.content) is list or message.reasoning is not None for message in messages)
     text = texts[0] if len(texts) == 1 else "".join(texts)
     bounds = bounds_of_text(text, around) if len(text) <= WHOLE_CHARACTERS else _sampled(texts, len(text), around)
@@ -251,7 +251,7 @@ def least_tokens(
     sample = "\n".join(text[start : start + SAMPLE_CHARACTERS] for start in starts)
     sampled = RouteRequest(messages=[Message("user", sample)])
     tokens = count(sampled).o200k or 0
-    tokens -= overhead(sampled) + 2 * SLICES  # a cut may split a token, and the line break is one
+    tokens -= count_overhead(sampled) + 2 * SLICES  # a cut may split a token, and the line break is one
     return max(least, tokens * len(text) // len(sample) // SURE)
 
 
@@ -277,7 +277,7 @@ def count_request(
     ``ValueError`` if the counter returns anything but a count.
     """
     texts = prompt_texts(request)
-    around = overhead(request)
+    around = count_overhead(request)
     if any(map(_is_unbroken, texts)):
         return replace(bounds, counted=True)
     counts: dict[Vocabulary, int] = {}
@@ -301,7 +301,7 @@ def count_request(
     return replace(counted, high=length(replace(counted, images=()), Measure(None, ANY_MARGIN, ()))[1])
 
 
-def longer(bounds: TokenBounds, more: TokenBounds) -> TokenBounds:
+def lengthen(bounds: TokenBounds, more: TokenBounds) -> TokenBounds:
     """The bounds after adding a text. Exact counts become upper bounds."""
     return replace(
         bounds,

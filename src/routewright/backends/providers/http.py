@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NoReturn, TypedDict, TypeVar
 import msgspec
 
 from routewright._core.catalogue.models import models_of
-from routewright._core.request.read import checked_retries, timeout_ms_of
+from routewright._core.request.read import read_retries, timeout_ms_of
 from routewright._core.request.rules import checked_caller_extra
 from routewright.backends.clock import SystemClock
 from routewright.backends.transport import AutoTransport, Verify
@@ -121,7 +121,7 @@ class HttpProvider(BaseProvider, ABC):
         own = AutoTransport(proxy=proxy, verify=verify, environ=environ) if transport is None else transport
         self._transport: Transport = own
         self._timeout_s = None if timeout is None else timeout_ms_of(timeout) / 1000
-        self.max_retries = None if max_retries is None else checked_retries(max_retries)
+        self.max_retries = None if max_retries is None else read_retries(max_retries)
         """Retries of its models (``protocols.Provider``)."""
         default: Fetches = "callers" if endpoint.fetches_urls and endpoint.is_own(self._url) else False
         self.fetches_urls: Fetches = default if fetches_urls is None else check_fetches(fetches_urls)
