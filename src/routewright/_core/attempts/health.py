@@ -169,14 +169,14 @@ class Health:
         rows = self._news | self._due(now) | closed.keys() | self._closed
         self._news = set()
         self._closed = frozenset(closed)
-        changed = {}
+        updates = {}
         for row in sorted(rows):
             figures = self.figures(row, now)
             if row in closed:
                 figures = replace(figures, open=True, probe_at_ms=closed[row])
             if self._is_news(self._published.get(row, UNKNOWN), figures):
-                self._published[row] = changed[row] = figures
-        return changed
+                self._published[row] = updates[row] = figures
+        return updates
 
     def figures(self, row: int, now: float) -> ModelHealth:
         """A model's current figures, published or not."""
@@ -229,15 +229,15 @@ def health_snapshot(models: Mapping[str, ModelHealth]) -> HealthSnapshot:
     return health_after(HealthSnapshot("hea_0", {}), models)
 
 
-def health_after(before: HealthSnapshot, moved: Mapping[str, ModelHealth]) -> HealthSnapshot:
+def health_after(previous: HealthSnapshot, updates: Mapping[str, ModelHealth]) -> HealthSnapshot:
     """The snapshot with some models' health replaced. Its id equals that of ``health_snapshot``."""
-    total = int(before.id.removeprefix("hea_"), 16)
-    for model, health in moved.items():
-        if (figures := before.models.get(model)) is not None:
+    total = int(previous.id.removeprefix("hea_"), 16)
+    for model, health in updates.items():
+        if (figures := previous.models.get(model)) is not None:
             total -= _digest(model, figures)
         if health != UNKNOWN:
             total += _digest(model, health)
-    models = {**before.models, **moved}
+    models = {**previous.models, **updates}
     known_models = {model: health for model, health in models.items() if health != UNKNOWN}
     return HealthSnapshot(f"hea_{total % (1 << 128):032x}", known_models)
 
@@ -340,12 +340,13 @@ class SharedHealth(Health):
 
 def in_steps(figures: ModelHealth) -> ModelHealth:
     """The figures rounded to their steps, so that small changes are not published."""
-    rounded: dict[str, int] = {}
+    steps: dict[str, int] = {}
     for name, step in STEPS.items():
         value = getattr(figures, name)
         if step is None or not value:
             continue
-        rounded[name] = (
-            round(value / step) * round(step) if name == "stability" else round(step ** round(log(value, step)))
-        )
-    return replace(figures, **rounded)
+        if name == "stability":
+            steps[name] = round(value / step) * round(step)
+        else:
+            steps[name] = round(step ** round(log(value, step)))
+    return replace(figures, **steps)

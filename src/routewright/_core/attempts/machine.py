@@ -250,21 +250,21 @@ class Attempts(Struct, eq=False):
         legs = chain.legs
         tripped = self.traffic.circuits.tripped
         cap = self.plan.decision_input.max_output_tokens
-        while (place := chain.place) < len(legs):
+        while (position := chain.place) < len(legs):
             if self.room is not None:
                 try:
                     cap = self._affordable_cap(self.room)
                 except RoomTooSmall:
                     self._move_on()
                     continue
-            if place not in chain.failed_places:
-                row = legs[place].row
+            if position not in chain.failed_places:
+                row = legs[position].row
                 if row not in tripped:
                     return self._begin(now, cap)
                 admitted = self.traffic.admits(row, now)
                 if admitted is not False:
                     return self._begin(now, cap, probe=admitted is None)
-                refused_places.append(place)
+                refused_places.append(position)
             self._move_on()
         return None
 
@@ -278,22 +278,22 @@ class Attempts(Struct, eq=False):
         """Start an attempt at the current model, with its time limits."""
         chain = self.chain
         deadline = self.deadline
-        place = chain.place
-        leg = chain.legs[place]
+        position = chain.place
+        leg = chain.legs[position]
         self._number = number = self._number + 1
         self._retries.count += 1
         is_whole = self.whole or self.traffic.is_whole[leg.row]
         patience_s = max(leg.whole_patience_s if is_whole else leg.patience_s, self.rules.limits.first_token_s)
-        if place + 1 >= len(chain.legs):
+        if position + 1 >= len(chain.legs):
             latest = wake_at = deadline
         else:
-            left_s = deadline - now if place else self.timeout_s  # all of it, whenever the first attempt begins
+            left_s = deadline - now if position else self.timeout_s  # all of it, whenever the first attempt begins
             latest = max(now, deadline - FALLBACK_SHARE * left_s)
             wake_at = min(now + patience_s, latest)
         self.latest = latest
         attempt = Attempt(number, leg, cap, patience_s, wake_at, now)
         if number > 1:
-            attempt.place = place
+            attempt.place = position
             attempt.after = self._last
             attempt.repair = self._repair
         if self.budget is not None and cap is not None:

@@ -357,12 +357,12 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         """The fault for an invalid chunk. It leaves out the chunk's text."""
         description = f"a {type(chunk).__name__}"
         if isinstance(chunk, Usage):
-            description += f" with counts that are not whole numbers up to {MOST_TOKENS:,}"
+            description += f" whose counts are not whole numbers up to {MOST_TOKENS:,}"
         elif isinstance(chunk, Finish) and _is_text(chunk.reason):
             description += f" with a reason of more than {MAX_REASON_CHARS} characters"
         else:
             description += " without valid text" if isinstance(chunk, Chunk) else ", which is not a chunk"
-        return ProviderFault(FaultKind.MALFORMED, f"{self.provider} sent {description}")
+        return ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {description}")
 
 
 class ToolPieces:

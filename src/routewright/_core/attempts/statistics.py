@@ -57,24 +57,24 @@ def add_learned(one: Learned, other: Learned) -> Learned:
     """The sum of both, at the later of their times."""
     at = max(one.at, other.at)
     mine, its = (0.5 ** ((at - learned.at) / HALF_LIFE_S) for learned in (one, other))
-    sums = {name: getattr(one, name) * mine + getattr(other, name) * its for name in SUMS}
+    totals = {name: getattr(one, name) * mine + getattr(other, name) * its for name in SUMS}
     histograms: list[dict[int, float]] = []
     for weights, more in ((one.first, other.first), (one.whole, other.whole)):
         total = {bucket: weight * mine for bucket, weight in weights.items()}
         for bucket, weight in more.items():
             total[bucket] = total.get(bucket, 0.0) + weight * its
         histograms.append({bucket: weight for bucket, weight in total.items() if weight > 1e-6})
-    return Learned(at, first=histograms[0], whole=histograms[1], **sums)
+    return Learned(at, first=histograms[0], whole=histograms[1], **totals)
 
 
-def added(model: str, row: LearnedModel | None, more: Learned) -> LearnedModel:
+def added(model: str, row: LearnedModel | None, learned: Learned) -> LearnedModel:
     """A model's stored row after adding observations. Late ones count in the row's current epoch."""
-    epoch = epoch_at(more.at)
+    epoch = epoch_at(learned.at)
     if row is None:
-        return LearnedModel(model, epoch, Learned(more.at), more)
+        return LearnedModel(model, epoch, Learned(learned.at), learned)
     if epoch > row.epoch:
-        return LearnedModel(model, epoch, observations_in(row, epoch), more)
-    return LearnedModel(model, row.epoch, row.settled, add_learned(row.pending, more))
+        return LearnedModel(model, epoch, observations_in(row, epoch), learned)
+    return LearnedModel(model, row.epoch, row.settled, add_learned(row.pending, learned))
 
 
 def observations_in(row: LearnedModel, epoch: int) -> Learned:

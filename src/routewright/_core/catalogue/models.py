@@ -59,8 +59,8 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, object]]) -> tup
             if key not in _FIELDS:
                 hint = _IN_FILES.get(key) or did_you_mean(key, _FIELDS) or f"known: {', '.join(_FIELDS)}"
                 raise ValidationFailed.at(f"models[{quoted(model_id)}]", f"{shown(key)} is not a field", hint)
-        known = models.get(model_id)
-        if known is None:
+        old_model = models.get(model_id)
+        if old_model is None:
             provider, name = model_id.split("/", 1)
             names = {"provider": provider, "provider_model_id": name, "display_name": name}
             like = row.get("like")
@@ -72,11 +72,11 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, object]]) -> tup
                 lent = {name: getattr(models[like], name) for name in _BORROWED}
             model = Model(**(names | lent | dict(row)))
         elif row.get("pricing_per_1m") is None:
-            model = replace(known, **row)
+            model = replace(old_model, **row)
         else:  # the user's own price replaces a free offer and announced price changes
-            model = replace(known, **{"free_tier": False, "price_changes": None, **row})
+            model = replace(old_model, **{"free_tier": False, "price_changes": None, **row})
         model = replace(model, **{name: value for name, value in _DEFAULTS.items() if getattr(model, name) is None})
-        if model != known:
+        if model != old_model:
             models[model.id] = _checked(model)
     return tuple(models.values())
 
@@ -99,12 +99,12 @@ def fields_of(model: Model) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name == "id" or value != getattr(_EMPTY, name)}
 
 
-def overlay_catalogue(listed_models: Sequence[Model], known: Sequence[Model]) -> tuple[Model, ...]:
+def overlay_catalogue(listed_models: Sequence[Model], catalogue: Sequence[Model]) -> tuple[Model, ...]:
     """The models a server lists, overlaid with the catalogue's rows of the same ids. A model that the catalogue knows
     from other hosts gets the lowest quality it has there, but not its speed, which depends on the host."""
-    rows = {model.id: model for model in known}
+    rows = {model.id: model for model in catalogue}
     quality: dict[str, float] = {}
-    for model in known:
+    for model in catalogue:
         if model.quality is not None:
             name = _plain_name(model.id)
             quality[name] = min(model.quality, quality.get(name, 1.0))
@@ -143,28 +143,28 @@ def content_id(content: object) -> str:
     return blake2b(msgspec.json.encode(content, order="deterministic"), digest_size=13).hexdigest()
 
 
-def check_aliases(aliases: Mapping[str, str], known: Mapping[str, int]) -> None:
+def check_aliases(aliases: Mapping[str, str], rows: Mapping[str, int]) -> None:
     """Raise ``ValidationFailed`` for an alias of an unknown model, or one that is a model's id."""
     for alias, target in aliases.items():
         path = f"aliases[{quoted(alias)}]"
-        if alias in known:
+        if alias in rows:
             raise ValidationFailed.at(path, "is the id of a model", "use another name")
-        if target not in known:
-            hint = did_you_mean(target, known) or "Router.models() lists the known ids"
+        if target not in rows:
+            hint = did_you_mean(target, rows) or "Router.models() lists the known ids"
             raise ValidationFailed.at(path, f"stands for the unknown model {quoted(target)}", hint)
 
 
-def resolve(names: Iterable[str], aliases: Mapping[str, str], known: Mapping[str, int], path: str) -> list[str]:
+def resolve(names: Iterable[str], aliases: Mapping[str, str], rows: Mapping[str, int], path: str) -> list[str]:
     """Turn names and aliases into model ids. Raises ``ValidationFailed`` with the closest known id."""
-    ids = [resolve_one(name, aliases, known, f"{path}[{place}]") for place, name in enumerate(names)]
+    ids = [resolve_one(name, aliases, rows, f"{path}[{place}]") for place, name in enumerate(names)]
     return list(dict.fromkeys(ids))
 
 
-def resolve_one(name: str, aliases: Mapping[str, str], known: Mapping[str, int], path: str) -> str:
+def resolve_one(name: str, aliases: Mapping[str, str], rows: Mapping[str, int], path: str) -> str:
     """Turn a name or alias into a model id. Raises ``ValidationFailed`` with the closest known id."""
     model_id = aliases.get(name, name)
-    if model_id not in known:
-        hint = did_you_mean(name, [*known, *aliases]) or "Router.models() lists the known ids"
+    if model_id not in rows:
+        hint = did_you_mean(name, [*rows, *aliases]) or "Router.models() lists the known ids"
         raise ValidationFailed.at(path, f"unknown model {quoted(name)}", hint)
     return model_id
 
@@ -173,12 +173,12 @@ def resolve_within(
     names: Iterable[str],
     allowed: Sequence[str] | None,
     aliases: Mapping[str, str],
-    known: Mapping[str, int],
+    rows: Mapping[str, int],
     path: str,
     called: str,
 ) -> list[str]:
     """Like ``resolve``, but all models must be in ``allowed``, if given. Raises ``ValidationFailed``."""
-    ids = resolve(names, aliases, known, path)
+    ids = resolve(names, aliases, rows, path)
     inside = {*(ids if allowed is None else allowed)}
     outside = [model for model in ids if model not in inside]
     if outside:
@@ -195,22 +195,22 @@ def _checked(model: Model) -> Model:
     check_numbers(Model, f"{path}.", model, problems)
     if model.pricing_per_1m is not None:
         _check_pricing(f"{path}.pricing_per_1m", model.pricing_per_1m, problems)
-    before = ""
-    for place, change in enumerate(model.price_changes or ()):
-        at = f"{path}.price_changes[{place}]"
+    last_day = ""
+    for index, change in enumerate(model.price_changes or ()):
+        at = f"{path}.price_changes[{index}]"
         check_day(f"{at}.starts", change.starts, problems)
-        if change.starts <= before:
-            problem = f"must come after {before}, got {quoted(change.starts)}"
+        if change.starts <= last_day:
+            problem = f"must come after {last_day}, got {quoted(change.starts)}"
             problems.append(Problem(f"{at}.starts", problem, "sort the changes by day, at most one per day"))
-        before = change.starts
+        last_day = change.starts
         _check_pricing(f"{at}.pricing_per_1m", change.pricing_per_1m, problems)
     for name in ("provider", "provider_model_id", "display_name"):
         if getattr(model, name):
             check_text(f"{path}.{name}", getattr(model, name), problems)
-    for place, region in enumerate(model.availability.regions):
-        check_text(f"{path}.availability.regions[{place}]", region, problems)
-    for place, tag in enumerate(model.tags or ()):
-        check_text(f"{path}.tags[{place}]", tag, problems)
+    for index, region in enumerate(model.availability.regions):
+        check_text(f"{path}.availability.regions[{index}]", region, problems)
+    for index, tag in enumerate(model.tags or ()):
+        check_text(f"{path}.tags[{index}]", tag, problems)
     if model.modalities is not None and "text" not in model.modalities:
         problem = f"must include 'text', got {listed(model.modalities) or 'none'}"
         problems.append(Problem(f"{path}.modalities", problem, "add 'text'"))
@@ -223,10 +223,10 @@ def _checked(model: Model) -> Model:
 
 def _check_pricing(path: str, pricing: Pricing, problems: Problems) -> None:
     check_numbers(Pricing, f"{path}.", pricing, problems)
-    for place, tier in enumerate(pricing.tiers):
-        check_numbers(PriceTier, f"{path}.tiers[{place}].", tier, problems)
-    for place, service in enumerate(pricing.service_tiers):
-        check_numbers(ServicePrice, f"{path}.service_tiers[{place}].", service, problems)
+    for index, tier in enumerate(pricing.tiers):
+        check_numbers(PriceTier, f"{path}.tiers[{index}].", tier, problems)
+    for index, service in enumerate(pricing.service_tiers):
+        check_numbers(ServicePrice, f"{path}.service_tiers[{index}].", service, problems)
 
 
 def _checked_kind(model: object) -> Model:
@@ -261,9 +261,9 @@ def deprecations(models: Sequence[Model], today: date, within_days: int | None =
     for model in models:
         if model.deprecated_at is not None and not model.disabled:
             ends = model.deprecated_at[:10]
-            left = (date.fromisoformat(ends) - today).days
-            if within_days is None or left <= within_days:
-                able = [
+            days_left = (date.fromisoformat(ends) - today).days
+            if within_days is None or days_left <= within_days:
+                options = [
                     other
                     for other in models
                     if other.provider == model.provider
@@ -272,8 +272,8 @@ def deprecations(models: Sequence[Model], today: date, within_days: int | None =
                     and set(model.modalities or ()) <= set(other.modalities or ())
                     and (other.structured_output or not model.structured_output)
                 ]
-                nearest = min(able, key=lambda other: (_distance(model, other), other.id)).id if able else None
-                results.append(Deprecation(model.id, ends, left, nearest))
+                nearest = min(options, key=lambda other: (_distance(model, other), other.id)).id if options else None
+                results.append(Deprecation(model.id, ends, days_left, nearest))
     return tuple(sorted(results, key=lambda deprecation: (deprecation.ends, deprecation.model)))
 
 

@@ -107,7 +107,7 @@ def read_price_list(content: object) -> tuple[list[Listed], list[Problem]]:
     if is_litellm and not any("litellm_provider" in row for row in rows):
         hint = "pass a JSON file such as litellm's price map or models.dev's api.json"
         raise ValidationFailed.at("", "is not a price list in a known format", hint)
-    listed: list[Listed | None] = []
+    chat_models: list[Listed | None] = []
     problems: list[Problem] = []
     for source, provider in {"": {"models": entries}}.items() if is_litellm else entries.items():
         place = "" if is_litellm else joined(joined("", source), "models")
@@ -115,26 +115,26 @@ def read_price_list(content: object) -> tuple[list[Listed], list[Problem]]:
         for name, fields in models.items() if isinstance(models, dict) else (("", models),):
             try:
                 row = _Row.of(joined(place, name) if name else place, fields)
-                listed.append(_litellm(row, name) if is_litellm else _models_dev(row, source, name))
+                chat_models.append(_litellm(row, name) if is_litellm else _models_dev(row, source, name))
             except ValidationFailed as error:
                 problems += error.problems
-    return [*filter(None, listed)], problems
+    return [*filter(None, chat_models)], problems
 
 
 def updates_of(
-    models: Sequence[Model], listed: Iterable[Listed], day: str, *, add: Sequence[str] = ()
+    models: Sequence[Model], entries: Iterable[Listed], day: str, *, add: Sequence[str] = ()
 ) -> tuple[list[Update], list[Problem]]:
     """What a list changes in a catalogue, and what is not taken. ``day`` (``YYYY-MM-DD``): its prices are replaced.
     ``add``: globs over ids of new models."""
-    known = {model.id: model for model in models}
+    models_by_id = {model.id: model for model in models}
     by_id: dict[str, list[Listed]] = {}
-    for row in listed:
-        if row.model.id in known or any(fnmatchcase(row.model.id, glob) for glob in add):
+    for row in entries:
+        if row.model.id in models_by_id or any(fnmatchcase(row.model.id, glob) for glob in add):
             by_id.setdefault(row.model.id, []).append(row)
     updates: list[Update] = []
     problems: list[Problem] = []
     for model_id, rows in by_id.items():
-        ours = known.get(model_id)
+        ours = models_by_id.get(model_id)
         now = None if ours is None else pricing_on(ours, day)
         new = rows[0].model.pricing_per_1m
         if any(row.model.pricing_per_1m != new for row in rows):
@@ -155,7 +155,7 @@ def updates_of(
 
 def _updated(ours: Model, entry: Listed, day: str) -> Model:
     """Our model with the prices and the end that the list has; all else stays."""
-    after = replace(ours, deprecated_at=entry.model.deprecated_at or ours.deprecated_at)
+    model = replace(ours, deprecated_at=entry.model.deprecated_at or ours.deprecated_at)
     now = pricing_on(ours, day)
     new = entry.model.pricing_per_1m
     price = new or now
@@ -167,9 +167,9 @@ def _updated(ours: Model, entry: Listed, day: str) -> Model:
         tiers = tuple(_overlaid(old.get(tier.above_tokens, tier), tier) for tier in tiers)
         price = replace(_overlaid(now, new), tiers=tiers or now.tiers)
     if price is None or price == now:
-        return after
+        return model
     ahead = tuple(change for change in ours.price_changes or () if change.starts > day)
-    return replace(after, pricing_per_1m=price, price_changes=ahead or None)
+    return replace(model, pricing_per_1m=price, price_changes=ahead or None)
 
 
 def _overlaid(old: P, new: P) -> P:

@@ -43,24 +43,24 @@ def pricing_on(model: Model, day: str) -> Pricing | None:
     return begun[-1] if begun else model.pricing_per_1m
 
 
-def prices_of(listed: Pricing | None) -> Prices:
+def prices_of(pricing: Pricing | None) -> Prices:
     """Turn list prices into prices per token."""
-    if listed is None:
+    if pricing is None:
         return ()
-    full = price_picos(listed.input_usd)
-    output = price_picos(listed.output_usd)
+    full = price_picos(pricing.input_usd)
+    output = price_picos(pricing.output_usd)
     base = Price(
         -1,
         full,
         output,
-        _or(listed.cached_input_usd, full),
-        _or(listed.cache_write_usd, full),
-        _or(listed.reasoning_usd, output),
-        None if listed.audio_input_usd is None else price_picos(listed.audio_input_usd),
-        None if listed.cache_write_hour_usd is None else price_picos(listed.cache_write_hour_usd),
+        _or(pricing.cached_input_usd, full),
+        _or(pricing.cache_write_usd, full),
+        _or(pricing.reasoning_usd, output),
+        None if pricing.audio_input_usd is None else price_picos(pricing.audio_input_usd),
+        None if pricing.cache_write_hour_usd is None else price_picos(pricing.cache_write_hour_usd),
     )
     tiers: list[Price] = []
-    for tier in listed.tiers:  # prices missing from a tier scale with its listed ones
+    for tier in pricing.tiers:  # prices missing from a tier scale with its listed ones
         picos = {"input": price_picos(tier.input_usd), "output": price_picos(tier.output_usd)}
         price = _in_proportion(base, base, picos["input"], picos["output"])
         picos["cached"] = _or(tier.cached_input_usd, price.cached)
@@ -69,35 +69,35 @@ def prices_of(listed: Pricing | None) -> Prices:
     return (*sorted(tiers, reverse=True), base)
 
 
-def batch_prices_of(listed: Pricing | None) -> Prices:
+def batch_prices_of(pricing: Pricing | None) -> Prices:
     """Batch prices. Unlisted ones scale with the standard prices; empty if none is listed."""
-    if listed is None or listed.batch_input_usd is None or listed.batch_output_usd is None:
+    if pricing is None or pricing.batch_input_usd is None or pricing.batch_output_usd is None:
         return ()
-    return _scaled_prices(listed, listed.batch_input_usd, listed.batch_output_usd)
+    return _scaled_prices(pricing, pricing.batch_input_usd, pricing.batch_output_usd)
 
 
-def _scaled_prices(listed: Pricing, input_usd: float, output_usd: float) -> Prices:
+def _scaled_prices(pricing: Pricing, input_usd: float, output_usd: float) -> Prices:
     """The standard prices, scaled so that a short input and an output cost this much per million tokens."""
-    prices = prices_of(listed)
+    prices = prices_of(pricing)
     full = price_picos(input_usd)
     output = price_picos(output_usd)
     return tuple([_in_proportion(price, prices[-1], full, output) for price in prices])
 
 
-def tier_prices(provider: str, listed: Pricing | None, tier: str) -> Prices:
+def tier_prices(provider: str, pricing: Pricing | None, tier: str) -> Prices:
     """The prices of a service tier; empty if unknown. Unlisted ones scale with the standard prices."""
-    if listed is None or tier in ("", "default") or (tier == "flex" and provider in _FLEX_AS_EVER):
-        return prices_of(listed)
-    for service in listed.service_tiers:
+    if pricing is None or tier in ("", "default") or (tier == "flex" and provider in _FLEX_AS_EVER):
+        return prices_of(pricing)
+    for service in pricing.service_tiers:
         if service.tier == tier:
-            prices = _scaled_prices(listed, service.input_usd, service.output_usd)
+            prices = _scaled_prices(pricing, service.input_usd, service.output_usd)
             for field, usd in (("cached", service.cached_input_usd), ("written", service.cache_write_usd)):
                 if usd is not None:
                     full = prices[-1].input
                     picos = price_picos(usd)
                     prices = tuple([price._replace(**{field: _scaled(picos, price.input, full)}) for price in prices])
             return prices
-    return batch_prices_of(listed) if tier == "flex" and provider in _FLEX_AS_BATCHES else ()
+    return batch_prices_of(pricing) if tier == "flex" and provider in _FLEX_AS_BATCHES else ()
 
 
 def _in_proportion(price: Price, base: Price, full: int, output: int) -> Price:

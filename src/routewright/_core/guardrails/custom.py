@@ -72,14 +72,14 @@ def _compile(rule: str, expression: str) -> Pattern:
         parsed = _parser.parse(expression)
     except (re.error, OverflowError) as error:
         raise ValueError(f"is not a regular expression: {error}") from None
-    least, longest = parsed.getwidth()
+    shortest, longest = parsed.getwidth()
     if parsed.state.flags & ~re.UNICODE.value:
         raise ValueError("has flags, such as (?i); write out what they mean, for example [Aa]")
     items = [*parsed]
-    after = r"\b" if _is_boundary(items[:1]) else ""
+    look_behind = r"\b" if _is_boundary(items[:1]) else ""
     ending = _is_boundary(items[1:][-1:])
-    items = items[len(after) // 2 : len(items) - ending]
-    if least == 0:
+    items = items[len(look_behind) // 2 : len(items) - ending]
+    if shortest == 0:
         raise ValueError("matches an empty text; make a part of it required")
     node = _sequence(items, (r"\W",) if ending else (_END,), repeated=False)
     if longest > MOST_CHARS:
@@ -90,7 +90,7 @@ def _compile(rule: str, expression: str) -> Pattern:
             raise ValueError(r"can end in a character that is not a word's before its last \b; leave out that \b")
         piece = Piece(rf"{piece.whole}\b", run(piece, glance()).begun, piece.longest + 1)
     is_listed = not any(class_.startswith("^") for class_ in node.first)
-    return Pattern(rule, piece, after, anchor="".join(node.first) if is_listed else r"\s\S")
+    return Pattern(rule, piece, look_behind, anchor="".join(node.first) if is_listed else r"\s\S")
 
 
 def check_custom(path: str, custom: object, problems: Problems) -> None:
@@ -167,20 +167,20 @@ def _node(kind: object, value: _Argument, *, follow: tuple[str, ...], repeated: 
     raise ValueError(f"has {_REFUSED.get(str(kind), f'{kind}, which is not supported')}")
 
 
-def _repeat(least: int, most: int, items: Any, *, follow: tuple[str, ...], repeated: bool) -> Node:
-    if most > 1 and repeated:
+def _repeat(minimum: int, maximum: int, items: Any, *, follow: tuple[str, ...], repeated: bool) -> Node:
+    if maximum > 1 and repeated:
         raise ValueError("has a repeat inside a repeat; write one of them out")
-    inside = _sequence([*items], follow, repeated=repeated or most > 1)
-    if most > 1:  # it may follow itself
+    inside = _sequence([*items], follow, repeated=repeated or maximum > 1)
+    if maximum > 1:  # it may follow itself
         _sequence([*items], (*inside.first, *follow), repeated=True)
     if inside.may_be_empty:
         raise ValueError("repeats what may be empty; make a part of it required")
-    if most == 1:
-        return _optional(inside, follow) if least == 0 else inside
-    if least < most:
+    if maximum == 1:
+        return _optional(inside, follow) if minimum == 0 else inside
+    if minimum < maximum:
         _check_apart(inside, follow)
-    node = inside._replace(piece=many(inside.piece, max(least, 1), most))
-    return node if least > 0 else node._replace(piece=maybe(node.piece), may_be_empty=True)
+    node = inside._replace(piece=many(inside.piece, max(minimum, 1), maximum))
+    return node if minimum > 0 else node._replace(piece=maybe(node.piece), may_be_empty=True)
 
 
 def _optional(node: Node, follow: tuple[str, ...]) -> Node:

@@ -46,9 +46,9 @@ def one(chars: str) -> Piece:
     return Piece(f"[{chars}]", r"\Z", 1)
 
 
-def some(chars: str, least: int, most: int) -> Piece:
-    """``least`` to ``most`` characters of a class, greedy."""
-    return Piece(f"[{chars}]{{{least},{most}}}+", rf"[{chars}]{{0,{most - 1}}}+\Z", most)
+def some(chars: str, minimum: int, maximum: int) -> Piece:
+    """``minimum`` to ``maximum`` characters of a class, greedy."""
+    return Piece(f"[{chars}]{{{minimum},{maximum}}}+", rf"[{chars}]{{0,{maximum - 1}}}+\Z", maximum)
 
 
 def unless(chars: str) -> Piece:
@@ -75,10 +75,10 @@ def either(*pieces: Piece) -> Piece:
     return Piece(f"(?:{whole})", f"(?:{begun})", max(piece.longest for piece in pieces))
 
 
-def many(piece: Piece, least: int, most: int) -> Piece:
-    """``least`` to ``most`` repetitions, greedy."""
-    repeated = f"(?:{piece.whole}){{{least},{most}}}+"
-    return Piece(repeated, f"(?:{piece.whole}){{0,{most - 1}}}+{piece.begun}", piece.longest * most)
+def many(piece: Piece, minimum: int, maximum: int) -> Piece:
+    """``minimum`` to ``maximum`` repetitions, greedy."""
+    repeated = f"(?:{piece.whole}){{{minimum},{maximum}}}+"
+    return Piece(repeated, f"(?:{piece.whole}){{0,{maximum - 1}}}+{piece.begun}", piece.longest * maximum)
 
 
 def maybe(piece: Piece) -> Piece:
@@ -111,13 +111,13 @@ class Pattern:
     costs some nanoseconds a character.
     """
 
-    def __init__(self, rule: str, piece: Piece, after: str, judge: Judge = _whole, *, anchor: str) -> None:
+    def __init__(self, rule: str, piece: Piece, look_behind: str, judge: Judge = _whole, *, anchor: str) -> None:
         self.rule = rule
         self.replacement = f"[{rule}]"
         self.longest = piece.longest
         self.judge = judge
-        self._expression = _anchored(anchor, 0, after, piece.whole)
-        self._begun = _anchored(anchor, 0, after, piece.begun)
+        self._expression = _anchored(anchor, 0, look_behind, piece.whole)
+        self._begun = _anchored(anchor, 0, look_behind, piece.begun)
 
     @cached_property
     def expression(self) -> re.Pattern[str]:
@@ -142,9 +142,9 @@ class Pattern:
         return None
 
 
-def _anchored(anchor: str, depth: int, after: str, expression: str) -> str:
+def _anchored(anchor: str, depth: int, look_behind: str, expression: str) -> str:
     """An expression that finds the anchor, then looks back to where the match starts."""
-    return rf"[{anchor}](?<=(?={after}({expression}))[\s\S]{{{depth + 1}}})"
+    return rf"[{anchor}](?<=(?={look_behind}({expression}))[\s\S]{{{depth + 1}}})"
 
 
 class PatternSearch:
@@ -220,11 +220,11 @@ _GAP_CHARS = 2  # most characters between two digits of a number
 _ENDS = r"(?![A-Za-z\d]|[.,]\d)"  # not inside a number or word
 
 
-def _digits(gap: str, least: int, most: int) -> Piece:
-    """``least`` to ``most`` digits, as many as end a number, with up to ``_GAP_CHARS`` of ``gap`` before each."""
+def _digits(gap: str, minimum: int, maximum: int) -> Piece:
+    """``minimum`` to ``maximum`` digits, as many as end a number, with up to ``_GAP_CHARS`` of ``gap`` before each."""
     digit = run(maybe(some(gap, 1, _GAP_CHARS)), one(r"\d"))
-    begun = run(many(digit, least, most), glance(".,")).begun
-    return Piece(rf"(?:{digit.whole}){{{least},{most}}}{_ENDS}", begun, digit.longest * most + len(".1"))
+    begun = run(many(digit, minimum, maximum), glance(".,")).begun
+    return Piece(rf"(?:{digit.whole}){{{minimum},{maximum}}}{_ENDS}", begun, digit.longest * maximum + len(".1"))
 
 
 _LETTER = 10  # kinds of characters besides the digits 0 to 9
@@ -255,10 +255,10 @@ class ColumnPattern(Pattern):
     which one long request can stop a server with."""
 
     def __init__(
-        self, rule: str, piece: Piece, after: str, *, anchor: str, hint: str, columns: Callable[[str], list[Span]]
+        self, rule: str, piece: Piece, look_behind: str, *, anchor: str, hint: str, columns: Callable[[str], list[Span]]
     ) -> None:
         """``columns`` returns the longest finding from each place of a text."""
-        super().__init__(rule, piece, after, anchor=anchor)
+        super().__init__(rule, piece, look_behind, anchor=anchor)
         self._hint = hint
         self.columns = columns
 
@@ -451,9 +451,9 @@ _WORD_LIKE = "A-Za-z0-9_-"
 _BASE64 = "A-Za-z0-9+/="
 
 
-def _key(prefixes: str, chars: str, least: int, most: int = 300) -> Piece:
-    """One of several prefixes, then at least ``least`` characters of a class."""
-    return run(either(*map(word, prefixes.split())), some(chars, least, most))
+def _key(prefixes: str, chars: str, minimum: int, maximum: int = 300) -> Piece:
+    """One of several prefixes, then at least ``minimum`` characters of a class."""
+    return run(either(*map(word, prefixes.split())), some(chars, minimum, maximum))
 
 
 _SK_KEY = _key("sk-", _WORD_LIKE, 20)

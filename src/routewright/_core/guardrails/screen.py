@@ -116,17 +116,17 @@ def findings_in(searches: Sequence[Search], at: int, until: int) -> Iterator[Red
     # order of the rules: else a shorter one would leave the rest of a secret in the text.
     nearest = [search.find(at) for search in searches]
     while True:
-        first = min(
+        next_finding = min(
             (finding for finding in nearest if finding is not None),
             key=lambda finding: (finding.start, -finding.end),
             default=None,
         )
-        if first is None or first.start >= until:
+        if next_finding is None or next_finding.start >= until:
             return
-        yield first
+        yield next_finding
         for place, finding in enumerate(nearest):
-            if finding is not None and finding.start < first.end:
-                nearest[place] = searches[place].find(first.end)
+            if finding is not None and finding.start < next_finding.end:
+                nearest[place] = searches[place].find(next_finding.end)
 
 
 class HoldBack:
@@ -453,36 +453,36 @@ class AnswerGate:
     def take(self, verdict: object) -> None:
         """Apply the verdict of the guardrail returned by ``next``."""
         assert self._ask is not None, "next() names the guardrail"
-        place, call = self._ask
+        index, call = self._ask
         self._ask = None
-        station = self._stations[place]
+        station = self._stations[index]
         assert isinstance(station, Window), "rules need no verdict"
         text = station.take(check_verdict(verdict, call.guardrail.name))
-        if not self._is_blocked(place):
-            self._pass(place + 1, text)
+        if not self._is_blocked(index):
+            self._pass(index + 1, text)
 
-    def _pass(self, place: int, text: str) -> None:
+    def _pass(self, start: int, text: str) -> None:
         """Pass a text through the guardrails until one needs a verdict or holds all of it."""
-        for here in range(place, len(self._stations)):
+        for index in range(start, len(self._stations)):
             if self.blocked is not None or not (text or self._ended):
                 return
-            station = self._stations[here]
+            station = self._stations[index]
             if isinstance(station, HoldBack):
                 text = station.feed(text) + (station.end() if self._ended else "")
-                if self._is_blocked(here):
+                if self._is_blocked(index):
                     return
                 continue
             window = station.feed(text)
             window = station.end() if self._ended else window
             if window is not None:
-                self._ask = here, GuardrailCall(self._guardrails[here], window, "output")
+                self._ask = index, GuardrailCall(self._guardrails[index], window, "output")
                 return
             text = ""
         self._out.append(text)
 
-    def _is_blocked(self, place: int) -> bool:
+    def _is_blocked(self, index: int) -> bool:
         """Record a block by a guardrail. Text that it released in the same step is dropped."""
-        rule = self._stations[place].blocked
+        rule = self._stations[index].blocked
         if rule is not None:
-            self.blocked = Hit(self._guardrails[place].name, rule, "output", "block")
+            self.blocked = Hit(self._guardrails[index].name, rule, "output", "block")
         return rule is not None

@@ -28,13 +28,13 @@ class Phrases:
     ``rule``, never the phrase."""
 
     def __init__(self, phrases: Iterable[str], rule: str) -> None:
-        known = sorted({" ".join(phrase.casefold().split()) for phrase in phrases})
+        folded = sorted({" ".join(phrase.casefold().split()) for phrase in phrases})
         self.rule = rule
-        self.longest = 1 + max(len(phrase) + MAX_GAP_CHARS * phrase.count(" ") for phrase in known)
-        self.whole = re.compile("|".join(_branches(known, 0)))
-        self.starts = re.compile("|".join({_before(phrase[0]) + re.escape(phrase[0]) for phrase in known}))
-        self.begun = frozenset(phrase[:end] for phrase in known for end in range(1, len(phrase) + 1))
-        self.most_signs = max(map(len, known))
+        self.longest = 1 + max(len(phrase) + MAX_GAP_CHARS * phrase.count(" ") for phrase in folded)
+        self.whole = re.compile("|".join(_branches(folded, 0)))
+        self.starts = re.compile("|".join({_before(phrase[0]) + re.escape(phrase[0]) for phrase in folded}))
+        self.begun = frozenset(phrase[:end] for phrase in folded for end in range(1, len(phrase) + 1))
+        self.most_signs = max(map(len, folded))
 
     def over(self, text: str) -> PhraseSearch:
         """Search a text."""
@@ -157,7 +157,7 @@ class Passage:
         parts: list[str] = []
         spans: list[tuple[int, int]] = []
         starts = [0]
-        rested = 0
+        rest_at = 0
         for token in _TOKEN.finditer(self.source):
             text = token[0]
             if text[0] == '"':
@@ -165,8 +165,8 @@ class Passage:
             parts.append(text)
             spans.append(token.span())
             starts.append(starts[-1] + len(text) + len(_BETWEEN))
-            if token.end() - rested >= PIECE_CHARS:
-                rested = token.end()
+            if token.end() - rest_at >= PIECE_CHARS:
+                rest_at = token.end()
                 yield
         self._parts = parts
         self._spans = spans
@@ -175,12 +175,12 @@ class Passage:
 
     def _read_escapes(self) -> Iterator[None]:
         pieces: list[str] = []
-        end = rested = 0
+        end = rest_at = 0
         for escapes in _ESCAPES.finditer(self.source):
             pieces += self.source[end : escapes.start()], _unescaped(escapes)
             end = escapes.end()
-            if end - rested >= PIECE_CHARS:
-                rested = end
+            if end - rest_at >= PIECE_CHARS:
+                rest_at = end
                 yield
         self._parts = ["".join((*pieces, self.source[end:]))]
         self._spans = [(0, len(self.source))]

@@ -351,11 +351,11 @@ def merge_tags(outer: Tags, inner: Tags) -> Tags:
 
 def add_tags(request: wire.RouteRequest, tags: Tags) -> wire.RouteRequest:
     """The request with tags added to its metadata, which wins. Raises ``ValidationFailed`` if that is too large."""
-    own = request.metadata or {}
-    both = {**tags, **own}
-    if own:
-        path = "metadata" if _size(own) >= _size(tags) else "tags"
-        _check_size(path, both, f" together: {_size(own)} for the request's metadata, {_size(tags)} for the tags")
+    metadata = request.metadata or {}
+    both = {**tags, **metadata}
+    if metadata:
+        path = "metadata" if _size(metadata) >= _size(tags) else "tags"
+        _check_size(path, both, f" together: {_size(metadata)} for the request's metadata, {_size(tags)} for the tags")
     return replace(request, metadata=both)
 
 

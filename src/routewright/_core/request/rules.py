@@ -176,7 +176,7 @@ def complete_request(request: wire.RouteRequest) -> wire.RouteRequest:
     if request.idempotency_key is not None:
         size = len(request.idempotency_key.encode())
         if not 1 <= size <= MAX_KEY_BYTES:
-            problem = f"takes {size} bytes in UTF-8, but 1 to {MAX_KEY_BYTES} are allowed"
+            problem = f"takes {size} bytes in UTF-8, must take 1 to {MAX_KEY_BYTES}"
             problems.append(Problem("idempotency_key", problem, "hash a longer one"))
     if request.models is not None:
         check_whitelist("models", request.models, problems)
@@ -276,7 +276,7 @@ def _check_message(path: str, message: wire.Message, problems: Problems) -> None
     calls = message.tool_calls
     role = message.role
     if content is None and not (role == "assistant" and calls):
-        hint = "only an assistant message with tool_calls may omit it"
+        hint = "only an assistant message with tool_calls may go without"
         problems.append(Problem(f"{path}.content", "is missing", hint))
     if isinstance(content, list):
         if not content:
@@ -330,24 +330,24 @@ def check_whitelist(path: str, models: list[str] | None, problems: Problems) -> 
 
 def check_ids(path: str, ids: list[str], problems: Problems) -> None:
     """Report ids that are empty or listed twice."""
-    seen: set[str] = set()
+    unique_ids: set[str] = set()
     for index, model in enumerate(ids):
         if len(problems) >= MAX_PROBLEMS:
             return
         if not model:
             problems.append(_empty(f"{path}[{index}]"))
-        if model in seen:
+        if model in unique_ids:
             problems.append(Problem(f"{path}[{index}]", f"lists {quoted(model)} again", "list each model once"))
-        seen.add(model)
+        unique_ids.add(model)
 
 
-def check_choice(path: str, words: Sequence[object], known: Sequence[str], problems: Problems) -> None:
+def check_choice(path: str, words: Sequence[object], choices: Sequence[str], problems: Problems) -> None:
     """Report a list that is empty or has unknown or repeated words."""
     if not words:
-        problems.append(Problem(path, "must name at least one", f"one of {', '.join(known)}"))
+        problems.append(Problem(path, "must name at least one", f"one of {', '.join(choices)}"))
     for index, word in enumerate(words):
-        if word not in known:
-            problems.append(no_choice(f"{path}[{index}]", word, known))
+        if word not in choices:
+            problems.append(no_choice(f"{path}[{index}]", word, choices))
         elif word in words[:index]:
             problems.append(Problem(f"{path}[{index}]", f"lists {shown(word)} again", "list each once"))
 
@@ -452,17 +452,17 @@ def check_params(params: wire.Params, problems: Problems) -> None:
             problem = f"is {params.reasoning.max_tokens:g}, which uses up max_output_tokens={cap:g}"
             hint = "reasoning counts as output: raise max_output_tokens"
             problems.append(Problem("params.reasoning.max_tokens", problem, hint))
-    for provider, own in (params.extra or {}).items():
+    for provider, values in (params.extra or {}).items():
         path = f"params.extra.{provider}"
         hint = "leave it out; use the request's own fields and 'params'"
-        keys = chain((joined("", key) for key in own if key in _SET_BY_US), _places_of(_CAPS, own))
+        keys = chain((joined("", key) for key in values if key in _SET_BY_US), _places_of(_CAPS, values))
         problems += [Problem(beneath(path, key), "is set by the router", hint) for key in islice(keys, MAX_PROBLEMS)]
 
 
 def check_costs_nothing(params: wire.Params | None) -> None:
     """Raise ``ValidationFailed`` for vendor fields whose cost cannot be estimated."""
-    for provider, own in () if params is None or params.extra is None else params.extra.items():
-        for key in own:
+    for provider, values in () if params is None or params.extra is None else params.extra.items():
+        for key in values:
             if key not in COST_NOTHING:
                 hint = f"under a limit on cost only these are allowed: {', '.join(sorted(COST_NOTHING))}"
                 problem = "may add costs that no budget accounts for"
@@ -504,11 +504,11 @@ def check_caller_extra(extra: Mapping[str, wire.JsonObject], allowed: Mapping[st
     if (size := len(encode(extra))) > MAX_CALLER_EXTRA_BYTES:
         problem = f"takes {size} bytes as JSON, at most {MAX_CALLER_EXTRA_BYTES} are allowed to callers with a key"
         raise ValidationFailed.of(Problem("params.extra", problem, "leave out values, for example of logit_bias"))
-    for provider, own in extra.items():
+    for provider, values in extra.items():
         names = allowed.get(provider, CALLER_EXTRA)
         known = ", ".join(sorted(names)) or "none"
         hint = f"allowed: {known}; the owner of the service can allow more with caller_extra of {quoted(provider)}"
-        for path in _refused_fields(own, {tuple(name.split(".")) for name in names}):
+        for path in _refused_fields(values, {tuple(name.split(".")) for name in names}):
             place = joined("params.extra", provider)
             for key in path:
                 place = joined(place, key)
@@ -518,9 +518,9 @@ def check_caller_extra(extra: Mapping[str, wire.JsonObject], allowed: Mapping[st
 
 
 def _refused_fields(
-    own: wire.JsonObject, allowed: Collection[tuple[str, ...]], before: tuple[str, ...] = ()
+    values: wire.JsonObject, allowed: Collection[tuple[str, ...]], before: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, ...]]:
-    for key, value in own.items():
+    for key, value in values.items():
         path = (*before, key)
         if path in allowed:
             continue

@@ -59,7 +59,7 @@ class LruCache(dict[K, V | None]):
         self[key] = value
 
 
-class BoardMove(NamedTuple):
+class Moves(NamedTuple):
     """The difference between a board and an earlier one."""
 
     rows: frozenset[int]
@@ -160,7 +160,7 @@ class Board:
         forecast: Forecast,
         lineage: Lineage | None = None,
         version: int = 0,
-        changes: tuple[BoardMove, ...] = (),
+        changes: tuple[Moves, ...] = (),
     ) -> None:
         self.boards = boards
         self.forecast = forecast
@@ -189,13 +189,10 @@ class Board:
         if self.lineage.latest != self.version:
             return self.boards.keep(Board(self.boards, forecast))
         self.lineage.latest = version = self.version + 1
-        changes = (
-            *self.changes[1 - MOST_CHANGES :],
-            BoardMove(frozenset(updates), forecast.open != self.forecast.open),
-        )
+        changes = (*self.changes[1 - MOST_CHANGES :], Moves(frozenset(updates), forecast.open != self.forecast.open))
         return self.boards.keep(Board(self.boards, forecast, self.lineage, version, changes))
 
-    def find_change(self, version: int) -> BoardMove | None:
+    def find_change(self, version: int) -> Moves | None:
         """What moved since an earlier version; None if that is no longer known."""
         gap = self.version - version
         if not 0 <= gap <= len(self.changes):
@@ -203,7 +200,7 @@ class Board:
         changes = self.changes[len(self.changes) - gap :]
         if gap == 1:
             return changes[0]
-        return BoardMove(frozenset().union(*[step.rows for step in changes]), any(step.circuits for step in changes))
+        return Moves(frozenset().union(*[step.rows for step in changes]), any(step.circuits for step in changes))
 
     def with_models(self, models: Iterable[Model]) -> Board:
         """A board of other models at the same health, for what-if questions."""

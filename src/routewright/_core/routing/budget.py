@@ -173,9 +173,9 @@ def output_cap(inputs: DecisionInput, leg: Leg, tokens: TokenBounds, room: Room)
         return inputs.max_output_tokens
     length = leg.length(tokens)
     affordable = _affordable(leg, length[1], room)
-    held = _held(inputs, leg)
-    if affordable < held:
-        raise RoomTooSmall(f"room for {affordable} output tokens, {held} needed")
+    reserve = _held(inputs, leg)
+    if affordable < reserve:
+        raise RoomTooSmall(f"room for {affordable} output tokens, {reserve} needed")
     return _capped(inputs, leg, length, affordable)
 
 
@@ -202,11 +202,11 @@ def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
         least_tokens = least_picos = 1 << 200  # what the cheapest fallback needs
         for leg in chain:
             high = leg.length(tokens)[1]
-            held = _held(inputs, leg)
-            least_tokens = min(least_tokens, high + held)
+            reserve = _held(inputs, leg)
+            least_tokens = min(least_tokens, high + reserve)
             if room.nanos is not None:
                 price = leg.worst_price(high)
-                least_picos = min(least_picos, high * price.input + held * price.output)
+                least_picos = min(least_picos, high * price.input + reserve * price.output)
         affordable = _affordable(primary, length[1], room.without(Amount(nanos(least_picos), least_tokens)))
         if affordable >= _held(inputs, primary):
             return OutputPlan(_capped(inputs, primary, length, affordable), True)
@@ -221,13 +221,13 @@ def worst_of_start(plan: Plan, tokens: TokenBounds, room: Room, calls: int = 1) 
     assert cap is not None, "a limit on cost implies a cap"
     price = leg.dearest
     if price is None or tokens.counted or tokens.images:
-        first = worst_of_call(leg, tokens, cap).nanos
+        first_nanos = worst_of_call(leg, tokens, cap).nanos
     else:
-        first = -(-(tokens.high * price.input + cap * price.output) // PICOS_PER_NANO)
+        first_nanos = -(-(tokens.high * price.input + cap * price.output) // PICOS_PER_NANO)
     if calls == 1:
-        return first
-    together = first + sum(worst_of_leg(plan.decision_input, leg, tokens).nanos for leg in plan.legs[1:calls])
-    return min(together, max(first, room.nanos or 0))
+        return first_nanos
+    all_nanos = first_nanos + sum(worst_of_leg(plan.decision_input, leg, tokens).nanos for leg in plan.legs[1:calls])
+    return min(all_nanos, max(first_nanos, room.nanos or 0))
 
 
 def _ample(plan: Plan) -> Ample[OutputPlan]:

@@ -165,21 +165,21 @@ class FitCheck:
         output = self.output
         if output is None:
             expected = forecast.output[row]
-            held = forecast.output_p90[row]
+            reserve = forecast.output_p90[row]
         elif output > pool.max_output[row]:
             return _CONTEXT
         else:
-            expected = held = output
+            expected = reserve = output
         if filling + expected > pool.window[row]:
             return _CONTEXT
         if not self.limited:
             return PASSES
-        if self.budget_tokens is not None and input_tokens + held > self.budget_tokens:
+        if self.budget_tokens is not None and input_tokens + reserve > self.budget_tokens:
             return _BUDGET_TOKENS
         if self.budget_picos is None:
             return PASSES
         price = pool.flat_dearest[row] or pool.dearest(row, input_tokens)
-        return PASSES if input_tokens * price.input + held * price.output <= self.budget_picos else _BUDGET_COST
+        return PASSES if input_tokens * price.input + reserve * price.output <= self.budget_picos else _BUDGET_COST
 
     def fits_all(self) -> bool:
         """True if certainly no row fails; the common case."""
@@ -188,8 +188,8 @@ class FitCheck:
         if longest > forecast.least_room(self.output):
             return False
         if self.budget_tokens is not None:
-            held = forecast.most_p90 if self.output is None else self.output
-            if longest + held > self.budget_tokens:
+            reserve = forecast.most_p90 if self.output is None else self.output
+            if longest + reserve > self.budget_tokens:
                 return False
         return self.budget_picos is None or forecast.costs_at_most(longest, self.output, self.budget_picos)
 
@@ -206,12 +206,13 @@ class FitCheck:
 
     def affordable_at_best(self) -> BoolArray:
         """Rows the budgets can pay for at the shortest input. Shape (n,)."""
-        held = self.forecast.held_output(self.output)
-        affordable = np.ones(len(self.forecast.pool), dtype=np.bool_)
+        reserve = self.forecast.held_output(self.output)
+        pool = self.forecast.pool
+        affordable = np.ones(len(pool), dtype=np.bool_)
         if self.budget_tokens is not None:
-            affordable &= held <= self.budget_tokens - self.text.low
+            affordable &= reserve <= self.budget_tokens - self.text.low
         if self.budget_picos is not None:
-            affordable &= self.forecast.pool.picos(self.forecast.pool.worst, self.text.low, held) <= self.budget_picos
+            affordable &= pool.picos(pool.worst, self.text.low, reserve) <= self.budget_picos
         return affordable
 
     def held_output(self, row: int) -> int:

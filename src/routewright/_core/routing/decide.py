@@ -232,18 +232,18 @@ def _compile(inputs: DecisionInput, board: Board) -> Plan | None:
     plan.worst_held = max(forecast.output_p90[row] for row in rows) if cap is None else cap
     plan.worst_input = max(price.input for price in prices)
     plan.worst_output = max(check.held_output(row) * price.output for row, price in zip(rows, prices, strict=True))
-    first = find_first_failures(inputs, check, order.eligible)
-    plan.counts = count_reasons(first)
-    passed = np.flatnonzero(first >= _CIRCUIT_OPEN)
-    held = forecast.held_output(cap)[passed]
+    columns = find_first_failures(inputs, check, order.eligible)
+    plan.counts = count_reasons(columns)
+    passing = np.flatnonzero(columns >= _CIRCUIT_OPEN)
+    reserve = forecast.held_output(cap)[passing]
     plan.costs = BudgetColumns(
-        pool.worst.input[passed],
-        np.where(pool.priced[passed], pool.worst.output[passed] * held, UNPRICED),
-        held,
-        first[passed] == _CIRCUIT_OPEN,
+        pool.worst.input[passing],
+        np.where(pool.priced[passing], pool.worst.output[passing] * reserve, UNPRICED),
+        reserve,
+        columns[passing] == _CIRCUIT_OPEN,
     )
     plan.p90 = forecast.output_p90
-    plan.flat_to = int(pool.first_tier[np.isin(pool.tiered, passed)].min(initial=plan.max_high))
+    plan.flat_to = int(pool.first_tier[np.isin(pool.tiered, passing)].min(initial=plan.max_high))
     return plan
 
 

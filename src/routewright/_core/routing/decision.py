@@ -245,11 +245,11 @@ def digest_of(inputs: DecisionInput, models: list[str], output: OutputPlan, scor
 
 def explain(decision: Decision) -> str:
     """A decision as a table of about twenty lines of plain text."""
-    shown = decision.candidates[:SHOWN]
+    candidates = decision.candidates[:SHOWN]
     roles = {model: f"fallback {number}" for number, model in enumerate(decision.chain, 1)}
     roles |= {candidate.model: "runner-up" for candidate in decision.front[1:2]} | {decision.model: "chosen"}
     rows = [("", "model", "score", "quality", "est. cost", "est. latency", "stability")]
-    for entry in shown:
+    for entry in candidates:
         cost = "unknown" if entry.cost_usd is None else usd_short(entry.cost_usd)
         latency = f"{entry.latency_s:.1f} s{' late' if entry.late else ''}"
         figures = (f"{entry.score:.3f}", f"{entry.quality:.2f}", cost, latency, f"{entry.stability:.2f}")
@@ -259,7 +259,7 @@ def explain(decision: Decision) -> str:
     for role, model, *cells in rows:
         aligned = [cell.rjust(width) for cell, width in zip(cells, widths[2:], strict=True)]
         lines.append("  ".join([role.ljust(widths[0]), model.ljust(widths[1]), *aligned]).rstrip())
-    if further := len(decision.candidates) - len(shown):
+    if further := len(decision.candidates) - len(candidates):
         lines.append(f"  and {further} more that fit")
     if decision.input.warm:
         warm = ", ".join(f"{entry.model} ({entry.tokens} tokens)" for entry in decision.input.warm)

@@ -56,17 +56,17 @@ def caller_requirements(
     return requirements._replace(needs=requirements.needs | BITS.CALLER_URL)
 
 
-def with_ids(request: RouteRequest, aliases: Mapping[str, str], known: Mapping[str, int]) -> RouteRequest:
+def with_ids(request: RouteRequest, aliases: Mapping[str, str], rows: Mapping[str, int]) -> RouteRequest:
     """Replace aliases by model ids. Raises ``ValidationFailed`` for an unknown model, and for a fallback or preferred
     model outside the whitelist."""
     fallback = request.fallback
     prefer = request.prefer
-    models = None if request.models is None else resolve(request.models, aliases, known, "models")
+    models = None if request.models is None else resolve(request.models, aliases, rows, "models")
     if fallback is not None and fallback.models is not None:
-        chain = resolve_within(fallback.models, models, aliases, known, "fallback.models", "the chain")
+        chain = resolve_within(fallback.models, models, aliases, rows, "fallback.models", "the chain")
         fallback = replace(fallback, models=chain)
     if prefer is not None:
-        prefer = resolve_within(prefer, models, aliases, known, "prefer", "the preference")
+        prefer = resolve_within(prefer, models, aliases, rows, "prefer", "the preference")
     return replace(request, models=models, fallback=fallback, prefer=prefer)
 
 

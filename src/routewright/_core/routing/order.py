@@ -70,15 +70,15 @@ class Order:
         legs = self._legs.copy()
         for row in rows:
             legs.pop(row, None)
-            before = of.get(row)
-            if before is None or (after := self.ranking.key(forecast, row)) == before:
+            old_key = of.get(row)
+            if old_key is None or (new_key := self.ranking.key(forecast, row)) == old_key:
                 continue
-            position = bisect_left(keys, before)
-            if position == len(keys) or keys[position] != before:
+            position = bisect_left(keys, old_key)
+            if position == len(keys) or keys[position] != old_key:
                 return None
             del keys[position]
-            keys.insert(bisect_left(keys, after), after)
-            of[row] = after
+            keys.insert(bisect_left(keys, new_key), new_key)
+            of[row] = new_key
         return Order(self.ranking, self.eligible, self.bar, keys, of, self.one_provider, legs)
 
     def room(self, forecast: Forecast, cap: int | None) -> int:

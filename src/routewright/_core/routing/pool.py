@@ -69,9 +69,9 @@ class Pool:
         self.provider: list[str] = [m.provider for m in models]
         self.window: list[int] = [m.context_window or DEFAULT_WINDOW for m in models]
         self.max_output: list[int] = [m.max_output_tokens or m.context_window or DEFAULT_WINDOW for m in models]
-        able = [_abilities(m) for m in models]
-        self.able = np.array(able, dtype=np.int64)
-        self._ables = able
+        abilities = [_abilities(m) for m in models]
+        self.able = np.array(abilities, dtype=np.int64)
+        self._ables = abilities
         self.windows = np.array(self.window, dtype=np.int64)
         self.declared_windows = np.array([m.context_window or 1 << 40 for m in models], dtype=np.int64)
         self.max_outputs = np.array(self.max_output, dtype=np.int64)
@@ -114,7 +114,7 @@ class Pool:
         self.tools_or_reasoning = frozenset(
             row
             for row, m in enumerate(models)
-            if m.reasoning and able[row] & (BITS.TOOLS | BITS.REASONING_TOOLS) == BITS.TOOLS
+            if m.reasoning and abilities[row] & (BITS.TOOLS | BITS.REASONING_TOOLS) == BITS.TOOLS
         )
         """Rows that cannot combine tools and reasoning."""
         self.prices: list[Prices] = [self._prices(row, model) for row, model in enumerate(models)]
@@ -271,16 +271,16 @@ def _worst(prices: Prices) -> Prices:
 
 
 def _abilities(model: Model) -> int:
-    able = _EVERY_FEATURE
+    abilities = _EVERY_FEATURE
     for feature in model.unsupported or ():
-        able &= ~_FEATURE_BITS[feature]
+        abilities &= ~_FEATURE_BITS[feature]
     if not model.reasoning:  # trivially supports "no reasoning"
-        able = able & ~int(THINKING) | BITS.NO_REASONING
+        abilities = abilities & ~int(THINKING) | BITS.NO_REASONING
     for modality in model.modalities or ():
-        able |= _MODALITY_BITS.get(modality, 0)
-    if not able & (BITS.REASONING_TOOLS | BITS.NO_REASONING):  # always reasons, and no tools while reasoning
-        able &= ~_MODALITY_BITS["tool"]
-    return able | int(Need.JSON) if model.structured_output else able
+        abilities |= _MODALITY_BITS.get(modality, 0)
+    if not abilities & (BITS.REASONING_TOOLS | BITS.NO_REASONING):  # always reasons, and no tools while reasoning
+        abilities &= ~_MODALITY_BITS["tool"]
+    return abilities | int(Need.JSON) if model.structured_output else abilities
 
 
 _FEATURE_BITS = {feature: int(need) for feature, need in FEATURES.items()}  # flags are slow to combine

@@ -181,26 +181,26 @@ class Search:
         inputs = self.decision_input
         pool = self.forecast.pool
         models = inputs.models
-        able = int(pool.able[row])
+        abilities = int(pool.able[row])
         if reasons & {Reason.WHITELIST, Reason.DISABLED}:  # a free-tier model must be named
             # a new whitelist must include the preferred models and fallbacks
             models = tuple(dict.fromkeys((*(models or (*inputs.prefer, *(inputs.fallback or ()))), pool.ids[row])))
-        needs = inputs.needs & able
-        if _without_dependent(inputs.needs & ~able, ~able) & (THINKING & ~Need.REASONING_TOKENS):
+        needs = inputs.needs & abilities
+        if _without_dependent(inputs.needs & ~abilities, ~abilities) & (THINKING & ~Need.REASONING_TOKENS):
             needs &= ~int(Need.REASONING)  # the model excludes some combination with reasoning: give up reasoning
-        if inputs.needs & ~able & Need.CALLER_URL:
+        if inputs.needs & ~abilities & Need.CALLER_URL:
             needs &= ~int(_URLS)  # nothing is sent by URL then
-        if inputs.needs & ~able & (Need.JSON_OBJECT | Need.JSON_SCHEMA):
+        if inputs.needs & ~abilities & (Need.JSON_OBJECT | Need.JSON_SCHEMA):
             needs &= ~int(Need.JSON)  # one JSON format does not replace the other
         quality = int(pool.quality[row]) if inputs.quality is None else inputs.quality[row]
-        changed = replace(
+        variant = replace(
             inputs,
             models=models,
             regions=tuple(region for region in inputs.regions if region in pool.models[row].availability.regions),
             needs=_without_dependent(needs, ~needs),
             min_quality=None if inputs.min_quality is None else min(inputs.min_quality, quality),
         )
-        start = _without(changed, inputs.needs & ~able)
+        start = _without(variant, inputs.needs & ~abilities)
         starts = [start, _without(start, int(Need.IMAGE))] if start.needs & Need.IMAGE else [start]
         ways: list[Way] = []
         for start in starts:
@@ -212,69 +212,69 @@ class Search:
                         return way  # no other change is smaller
         return min(ways, key=lambda way: way.effort, default=None)
 
-    def as_way(self, row: int, changed: DecisionInput) -> Way:
+    def as_way(self, row: int, variant: DecisionInput) -> Way:
         """The way that a changed input stands for, with its words and effort."""
         inputs = self.decision_input
-        check = FitCheck(changed, self.forecast)
-        is_named = changed.models != inputs.models
-        words = [*self._words(row, changed)]
-        late_ms = lost = 0
-        if changed.max_latency_ms != inputs.max_latency_ms:
-            late_ms = (changed.max_latency_ms or _MOST_MS) - (inputs.max_latency_ms or 0)
-        if changed.tokens.high != inputs.tokens.high:
-            lost += _MILLION - check.input(row)[2] * _MILLION // self._present(row, changed)
-        if changed.max_output_tokens is not None:
-            lost += _MILLION - changed.max_output_tokens * _MILLION // (inputs.max_output_tokens or USUAL_OUTPUT)
+        check = FitCheck(variant, self.forecast)
+        is_named = variant.models != inputs.models
+        words = [*self._words(row, variant)]
+        late_ms = loss = 0
+        if variant.max_latency_ms != inputs.max_latency_ms:
+            late_ms = (variant.max_latency_ms or _MOST_MS) - (inputs.max_latency_ms or 0)
+        if variant.tokens.high != inputs.tokens.high:
+            loss += _MILLION - check.input(row)[2] * _MILLION // self._present(row, variant)
+        if variant.max_output_tokens is not None:
+            loss += _MILLION - variant.max_output_tokens * _MILLION // (inputs.max_output_tokens or USUAL_OUTPUT)
         effort = ChangeSize(
             row in self.forecast.open,
             any(of_policy for _, of_policy in words),
             is_named and bool(self.forecast.pool.free_tier[row]),
             is_named,
             len(words),
-            (inputs.needs & ~changed.needs).bit_count(),
-            (inputs.min_quality or 0) - (changed.min_quality or 0),
+            (inputs.needs & ~variant.needs).bit_count(),
+            (inputs.min_quality or 0) - (variant.min_quality or 0),
             late_ms,
-            lost,
-            (changed.budget_tokens or 0) - (inputs.budget_tokens or 0),
+            loss,
+            (variant.budget_tokens or 0) - (inputs.budget_tokens or 0),
             check.worst_picos(row, check.high(row)) if self.forecast.pool.held[row] else 0,
             row,
         )
-        return Way(self.forecast.pool.ids[row], changed, tuple(phrase for phrase, _ in words), effort)
+        return Way(self.forecast.pool.ids[row], variant, tuple(phrase for phrase, _ in words), effort)
 
-    def _words(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
+    def _words(self, row: int, variant: DecisionInput) -> Iterator[tuple[str, bool]]:
         """For each changed field, the phrase and whether the policy must change."""
         inputs = self.decision_input
         by = self.by
         limits = self.policy.budget or Budget()
-        if changed.models != inputs.models:
-            yield from self._naming(row, changed)
-        if changed.regions != inputs.regions:
-            dropped = [region for region in inputs.regions if region not in changed.regions]
+        if variant.models != inputs.models:
+            yield from self._naming(row, variant)
+        if variant.regions != inputs.regions:
+            dropped = [region for region in inputs.regions if region not in variant.regions]
             yield f"drop {', '.join(dropped)} from the regions of {by}", True
-        lost = inputs.needs & ~changed.needs
+        lost = inputs.needs & ~variant.needs
         lost = _without_dependent(lost, lost)
         for need in Need(lost & ~int(Need.CALLER_URL)):
             if not need & _URLS:
                 yield _NO_NEED[need], False
             elif not lost & _URLS & (need - 1):  # the first of the two stands for both
                 yield self._words_for_data(row, lost), False
-        if changed.min_quality != inputs.min_quality:
-            yield f"lower min_quality of {by} to {quality_text(changed.min_quality or 0)}", True
-        if changed.max_output_tokens != inputs.max_output_tokens:
+        if variant.min_quality != inputs.min_quality:
+            yield f"lower min_quality of {by} to {quality_text(variant.min_quality or 0)}", True
+        if variant.max_output_tokens != inputs.max_output_tokens:
             verb = "set" if inputs.max_output_tokens is None else "lower"
-            yield f"{verb} params.max_output_tokens to {changed.max_output_tokens}", False
-        if changed.tokens.high != inputs.tokens.high:
-            left = FitCheck(changed, self.forecast).input(row)[2]
-            yield f"shorten the input from {self._present(row, changed)} to {left} tokens", False
-        if (latency_ms := changed.max_latency_ms) != inputs.max_latency_ms:
+            yield f"{verb} params.max_output_tokens to {variant.max_output_tokens}", False
+        if variant.tokens.high != inputs.tokens.high:
+            left = FitCheck(variant, self.forecast).input(row)[2]
+            yield f"shorten the input from {self._present(row, variant)} to {left} tokens", False
+        if (latency_ms := variant.max_latency_ms) != inputs.max_latency_ms:
             if latency_ms is None:
                 yield f"drop max_latency_ms of {by}", True
             else:
                 yield f"raise max_latency_ms of {by} to {latency_ms}", True
-        if (tokens := changed.budget_tokens) != inputs.budget_tokens:
+        if (tokens := variant.budget_tokens) != inputs.budget_tokens:
             also = limits.max_tokens is not None and (tokens is None or tokens > limits.max_tokens)
             yield f"raise {BOTH['budget.max_tokens']} to {tokens}{f', also in {by},' if also else ''}", also
-        if (cost := changed.budget_nanos) != inputs.budget_nanos:
+        if (cost := variant.budget_nanos) != inputs.budget_nanos:
             most = None if limits.max_cost_usd is None else budget_nanos(limits.max_cost_usd)
             also = most is not None and (cost is None or cost > most)
             phrase = "drop budget.max_cost_usd (or give the model a price: none is known)"
@@ -293,31 +293,31 @@ class Search:
             return f'send {files} as data: URLs, or have the owner of the service set fetches_urls to "callers",'
         return f"send {files} as data: URLs, or make the provider with fetches_urls=True if its API takes URLs,"
 
-    def _present(self, row: int, changed: DecisionInput) -> int:
+    def _present(self, row: int, variant: DecisionInput) -> int:
         """Input tokens that fill a row's window now, without the attachments the change drops."""
-        inputs = _without(self.decision_input, self.decision_input.needs & ~changed.needs)
+        inputs = _without(self.decision_input, self.decision_input.needs & ~variant.needs)
         return FitCheck(inputs, self.forecast).input(row)[2]
 
-    def _naming(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
+    def _naming(self, row: int, variant: DecisionInput) -> Iterator[tuple[str, bool]]:
         """The changes that select the model: naming it in the request or policy, and dropping policy exclusions."""
         model = self.forecast.pool.models[row]
         policy = self.policy
         by = self.by
         if self.decision_input.models is None:
-            yield f"set 'models' to {list(changed.models or ())}", False
+            yield f"set 'models' to {list(variant.models or ())}", False
         elif self.request_models is not None and model.id not in self.request_models:
             yield f"add {model.id!r} to 'models'", False
         if self.published.models is None or model.id in self.published.models:
             return
         excluding = picking(policy.exclude or (), model, self.known)
         missing = lacking(policy, model)
-        picked = picking(policy.models or (), model, self.known)
-        unpicked = policy.models is not None
+        includes = picking(policy.models or (), model, self.known)
+        is_unlisted = policy.models is not None
         if model.free_tier:  # picked only by its name, not by a pattern
-            picked = [word for word in picked if self.known.named(word) is not None]
+            includes = [word for word in includes if self.known.named(word) is not None]
             others = len(policy.exclude or ()) > len(excluding) or len(policy.capabilities or ()) > len(missing)
-            unpicked |= others or (self.request_models is None and model.id not in self.decision_input.prefer)
-        if unpicked and not picked:
+            is_unlisted |= others or (self.request_models is None and model.id not in self.decision_input.prefer)
+        if is_unlisted and not includes:
             if policy.models is None:
                 yield f"set models of {by} to {[model.id]}", True
             else:
@@ -328,25 +328,25 @@ class Search:
             yield f"drop {listed(missing)} from capabilities of {by}", True
 
 
-def _without(inputs: DecisionInput, lost: int) -> DecisionInput:
-    """The input without the images, files or audio whose needs are in ``lost``."""
-    lost &= Need.IMAGE | Need.FILE | Need.AUDIO
-    if not lost:
+def _without(inputs: DecisionInput, lost_needs: int) -> DecisionInput:
+    """The input without the images, files or audio whose needs are in ``lost_needs``."""
+    lost_needs &= Need.IMAGE | Need.FILE | Need.AUDIO
+    if not lost_needs:
         return inputs
     images = tuple(
         image
         for image in inputs.tokens.images
-        if (image.tokens and image.most) or not lost & (Need.FILE | Need.AUDIO if image.tokens else Need.IMAGE)
+        if (image.tokens and image.most) or not lost_needs & (Need.FILE | Need.AUDIO if image.tokens else Need.IMAGE)
     )
-    needs = _without_dependent(inputs.needs & ~lost, lost)
+    needs = _without_dependent(inputs.needs & ~lost_needs, lost_needs)
     return replace(inputs, needs=needs, tokens=replace(inputs.tokens, images=images))
 
 
-def _without_dependent(needs: int, lost: int) -> int:
+def _without_dependent(needs: int, lost_needs: int) -> int:
     """``needs`` without those that depend on a lost one, such as ``IMAGE_URL`` on ``IMAGE``, and without ``CALLER_URL``
     if no URL is left."""
     for whole, part in _PARTS_OF_NEEDS.items():
-        if lost & whole:
+        if lost_needs & whole:
             needs &= ~int(part)
     return needs if needs & _URLS else needs & ~int(Need.CALLER_URL)
 
@@ -371,10 +371,10 @@ def _fit_window(inputs: DecisionInput, forecast: Forecast, row: int) -> Iterator
         shapes += [(cap, window - cap)] if cap <= maximum else []
         shapes += [(half, window - half)]
     for output_tokens, tokens in shapes:
-        changed = replace(inputs, max_output_tokens=output_tokens)
-        fitted = changed if tokens is None else _cut(changed, forecast, row, tokens, 2)
-        if fitted is not None:
-            yield fitted
+        variant = replace(inputs, max_output_tokens=output_tokens)
+        cut = variant if tokens is None else _cut(variant, forecast, row, tokens, 2)
+        if cut is not None:
+            yield cut
 
 
 def _cut(
@@ -383,12 +383,12 @@ def _cut(
     """The input cut to ``tokens``, measured by this field of its ``Length``; None if no text would be left."""
     measure = forecast.pool.measures[forecast.pool.measure[row]]
     text = replace(inputs.tokens, images=())
-    whole = length(text, measure)[figure]
-    part = tokens - (length(inputs.tokens, measure)[figure] - whole)
-    if not LEAST_INPUT <= part < whole:
+    total = length(text, measure)[figure]
+    part = tokens - (length(inputs.tokens, measure)[figure] - total)
+    if not LEAST_INPUT <= part < total:
         return None
     counts = {name: getattr(text, name) for name in ("low", "high", "estimate", "o200k", "cl100k", "single")}
-    cut = replace(text, **{name: count and count * part // whole for name, count in counts.items()})
+    cut = replace(text, **{name: count and count * part // total for name, count in counts.items()})
     if length(cut, measure)[2] < LEAST_INPUT:  # the expected length may lie far below the bound that was cut
         return None
     return replace(inputs, tokens=replace(cut, images=inputs.tokens.images))
@@ -438,11 +438,11 @@ def _raised(inputs: DecisionInput, forecast: Forecast, row: int) -> DecisionInpu
     worst_nanos = nanos(check.worst_picos(row, high))
     cap = None if inputs.max_output_tokens is None else class_size(size_class(inputs.max_output_tokens))
     latency_ms = forecast.expected_ms(row, cap, inputs.workload or USUAL)
-    raised: dict[str, int | None] = {}
+    limits: dict[str, int | None] = {}
     if inputs.max_latency_ms is not None and latency_ms > inputs.max_latency_ms:
-        raised["max_latency_ms"] = latency_ms if latency_ms <= _MOST_MS else None
+        limits["max_latency_ms"] = latency_ms if latency_ms <= _MOST_MS else None
     if inputs.budget_tokens is not None and tokens > inputs.budget_tokens:
-        raised["budget_tokens"] = tokens
+        limits["budget_tokens"] = tokens
     if inputs.budget_nanos is not None and worst_nanos > inputs.budget_nanos:
-        raised["budget_nanos"] = sayable(worst_nanos) if forecast.pool.held[row] else None
-    return replace(inputs, **raised) if raised else inputs
+        limits["budget_nanos"] = sayable(worst_nanos) if forecast.pool.held[row] else None
+    return replace(inputs, **limits) if limits else inputs

@@ -191,7 +191,7 @@ def _changes_of_model(inputs: DecisionInput, board: Board, model: Model) -> Iter
     """The smallest improvement of each of the model's own figures that makes it win."""
     forecast = board.forecast
     row = board.pool.row[model.id]
-    listed = board.pool.models[row].pricing_per_1m
+    pricing = board.pool.models[row].pricing_per_1m
 
     def largest(most: int, world: Callable[[int], tuple[DecisionInput, Board]]) -> int | None:
         """The largest number with which the model wins; smaller ones only help. None if it loses even with 0."""
@@ -199,8 +199,8 @@ def _changes_of_model(inputs: DecisionInput, board: Board, model: Model) -> Iter
             return None
         return bisect_left(range(1, most + 1), True, key=lambda number: _chosen(*world(number)) != model.id)
 
-    def better(lacking: int) -> tuple[DecisionInput, Board]:
-        quality = (HUNDREDTHS - lacking) / HUNDREDTHS
+    def better(deficit: int) -> tuple[DecisionInput, Board]:
+        quality = (HUNDREDTHS - deficit) / HUNDREDTHS
         if inputs.quality is None:
             return inputs, _board_with(board, replace(model, quality=quality))
         return replace(inputs, quality=(*inputs.quality[:row], micro(quality), *inputs.quality[row + 1 :])), board
@@ -209,36 +209,36 @@ def _changes_of_model(inputs: DecisionInput, board: Board, model: Model) -> Iter
         ttft_ms, us_per_token = (column[row] * parts // PARTS for column in (forecast.ttft_ms, forecast.us_per_token))
         return inputs, _board_in(board, model.id, ttft_ms=ttft_ms, us_per_token=us_per_token)
 
-    def steadier(lacking: int) -> tuple[DecisionInput, Board]:
-        return inputs, _board_in(board, model.id, stability=PARTS - lacking)
+    def steadier(deficit: int) -> tuple[DecisionInput, Board]:
+        return inputs, _board_in(board, model.id, stability=PARTS - deficit)
 
-    if listed is not None:
+    if pricing is not None:
 
         def cheaper(parts: int) -> tuple[DecisionInput, Board]:
-            changed = replace(model, pricing_per_1m=_scaled(listed, parts), price_changes=None)
+            changed = replace(model, pricing_per_1m=_scaled(pricing, parts), price_changes=None)
             return inputs, _board_with(board, changed)
 
         parts = largest(PARTS - 1, cheaper)
         if parts is not None:
-            price = _scaled(listed, parts)
+            price = _scaled(pricing, parts)
             # all digits: rounded up, the model would lose
             usd_in, usd_out = (usd_text(round(usd * NANOS_PER_USD)) for usd in (price.input_usd, price.output_usd))
             text = f"its prices are at most {parts / 10:g} % of what they are: "
             text += f"${usd_in} in and ${usd_out} out per million tokens"
             yield Change("prices", text if parts else "it costs nothing", parts / PARTS)
     present = int(board.pool.quality[row]) if inputs.quality is None else inputs.quality[row]
-    lacking = largest(HUNDREDTHS - 1 - present * HUNDREDTHS // MICRO, better)
-    if lacking is not None:
-        quality = (HUNDREDTHS - lacking) / HUNDREDTHS
+    deficit = largest(HUNDREDTHS - 1 - present * HUNDREDTHS // MICRO, better)
+    if deficit is not None:
+        quality = (HUNDREDTHS - deficit) / HUNDREDTHS
         yield Change("quality", f"its quality is at least {quality:.2f}, not {present / MICRO:.3g}", quality)
     parts = largest(PARTS - 1, faster)
     if parts is not None:
         fast_s, slow_s = (_latency_ms(inputs, world_board, row) / 1000 for world_board in (faster(parts)[1], board))
         yield Change("latency", f"its answers take at most {fast_s:g} s, not {slow_s:g} s", fast_s)
     present = forecast.stability[row]
-    lacking = largest(PARTS - 1 - present, steadier)
-    if lacking is not None:
-        share = (PARTS - lacking) / PARTS
+    deficit = largest(PARTS - 1 - present, steadier)
+    if deficit is not None:
+        share = (PARTS - deficit) / PARTS
         yield Change("stability", f"at least {share:.1%} of its calls succeed, not {present / PARTS:.1%}", share)
 
 
@@ -259,10 +259,10 @@ def check_policy(inputs: DecisionInput, board: Board, applied_policy: Laid) -> P
         return replace(result, problem=error.message)
     check = FitCheck(inputs, board.forecast)
     decision = Decision(plan, inputs, board)
-    first = plan.legs[0]
+    primary = plan.legs[0]
     rows = [key[-1] for key in find_fits(inputs, board, board.order(inputs), check)] or [leg.row for leg in plan.legs]
     models = [pool.models[leg.row] for leg in plan.legs]
-    served = frozenset(model.id for model in pool.models if model.provider != first.provider)
+    served = frozenset(model.id for model in pool.models if model.provider != primary.provider)
     rest = board.with_models(mark_unavailable(pool.models, served))
     ends = [ModelEnd(model.id, model.deprecated_at) for model in models if model.deprecated_at is not None]
     return replace(
@@ -271,30 +271,30 @@ def check_policy(inputs: DecisionInput, board: Board, applied_policy: Laid) -> P
         model=decision.model,
         chain=tuple(decision.chain),
         estimated_cost_usd=decision.front[0].cost_usd,
-        worst_cost_usd=check.worst_usd(first.row),
+        worst_cost_usd=check.worst_usd(primary.row),
         fallback_affordable=decision.fallback_affordable,
         losses=tuple(
             # losing another provider does not change the first choice: ranks are independent
-            ProviderLoss(provider, _chosen(inputs, rest) if provider == first.provider else first.id)
+            ProviderLoss(provider, _chosen(inputs, rest) if provider == primary.provider else primary.id)
             for provider in sorted({pool.provider[row] for row in rows})
         ),
         ends=tuple(sorted(ends, key=lambda end: end.deprecated_at)),
     )
 
 
-def _scaled(listed: Pricing, parts: int) -> Pricing:
+def _scaled(pricing: Pricing, parts: int) -> Pricing:
     """Prices lowered to ``parts`` thousandths."""
 
     def lower(holder: Pricing | PriceTier) -> dict[str, float]:
         prices = {name: getattr(holder, name) for name in holder.__struct_fields__ if name.endswith("_usd")}
         return {name: round(usd * parts / PARTS, 9) for name, usd in prices.items() if usd is not None}
 
-    return replace(listed, tiers=tuple(replace(tier, **lower(tier)) for tier in listed.tiers), **lower(listed))
+    return replace(pricing, tiers=tuple(replace(tier, **lower(tier)) for tier in pricing.tiers), **lower(pricing))
 
 
-def _board_with(board: Board, changed: Model) -> Board:
+def _board_with(board: Board, new_model: Model) -> Board:
     """The board with one model changed."""
-    return board.with_models(changed if model.id == changed.id else model for model in board.forecast.pool.models)
+    return board.with_models(new_model if model.id == new_model.id else model for model in board.forecast.pool.models)
 
 
 def _board_in(board: Board, model: str, **seen: int) -> Board:

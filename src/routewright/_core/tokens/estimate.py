@@ -301,15 +301,15 @@ def count_request(
     return replace(counted, high=length(replace(counted, images=()), Measure(None, ANY_MARGIN, ()))[1])
 
 
-def lengthen(bounds: TokenBounds, more: TokenBounds) -> TokenBounds:
+def lengthen(bounds: TokenBounds, text_bounds: TokenBounds) -> TokenBounds:
     """The bounds after adding a text. Exact counts become upper bounds."""
     return replace(
         bounds,
-        low=bounds.low + more.low,
-        high=bounds.high + more.high,
-        estimate=bounds.estimate + more.estimate,
-        o200k=None if bounds.o200k is None else bounds.o200k + more.high,
-        cl100k=None if bounds.cl100k is None else bounds.cl100k + more.high,
+        low=bounds.low + text_bounds.low,
+        high=bounds.high + text_bounds.high,
+        estimate=bounds.estimate + text_bounds.estimate,
+        o200k=None if bounds.o200k is None else bounds.o200k + text_bounds.high,
+        cl100k=None if bounds.cl100k is None else bounds.cl100k + text_bounds.high,
     )
 
 

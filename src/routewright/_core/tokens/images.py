@@ -56,16 +56,16 @@ class Patches(NamedTuple):
 
     def tokens(self, width: int, height: int, detail: str) -> Range:
         """Fewest and most tokens of an image."""
-        most = self.most if detail == "auto" or self.most_high is None else self.most_high
+        maximum = self.most if detail == "auto" or self.most_high is None else self.most_high
         longest = max(width, height)
         if longest > self.edge:
             width, height = -(-width * self.edge // longest), -(-height * self.edge // longest)
         rows = -(-height // self.side)
         columns = -(-width // self.side)
-        fitted = rows * columns <= most
-        squares = max(rows * columns, self.least) if fitted else most
+        fitted = rows * columns <= maximum
+        squares = max(rows * columns, self.least) if fitted else maximum
         if not fitted:  # scaling keeps the aspect ratio
-            rows = isqrt(most * height // max(width, 1)) + 1
+            rows = isqrt(maximum * height // max(width, 1)) + 1
         high = -(-squares * self.percent // 100) + self.per_row * rows + self.added
         # vendors do not publish how they round scaled sizes
         low = rows * columns * self.percent * 9 // 1_000 if fitted else squares * self.percent * 3 // 400
