@@ -27,7 +27,7 @@ from routewright._core.routing.decide import decide
 from routewright._core.routing.decision import decision_of
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import micro
-from routewright._core.routing.refusal import LEAST_INPUT, LEAST_OUTPUT, Search, Way, least_output, reasons_of
+from routewright._core.routing.refusal import LEAST_INPUT, LEAST_OUTPUT, Amendment, Search, least_output, reasons_of
 from routewright._core.tokens.images import filling_of, rule_of
 from routewright.errors import BudgetExceeded, NoCandidates, ValidationFailed
 from routewright.wire import (
@@ -327,17 +327,17 @@ def test_no_change_of_fewer_fields_admits_the_model(full: bool) -> None:
             case.given, board, case.laid or Laid(PolicySnapshot("", "", Policy(name="")), case.asked.models)
         )
         failed = find_failures(case.given, FitCheck(case.given, board.forecast), board.order(case.given).eligible)
-        found = (search.way(row, set(reasons_of(fails))) for row, fails in enumerate(failed))
+        found = (search.find_amendment(row, set(reasons_of(fails))) for row, fails in enumerate(failed))
         for way in (way for way in found if way is not None):
             for looser in loosened(case, way):
-                if search.as_way(board.pool.row[way.model], looser).effort[:5] < way.effort[:5]:
+                if search.as_amendment(board.pool.row[way.model], looser).effort[:5] < way.effort[:5]:
                     closed = {model: replace(seen, open=False) for model, seen in case.health.items()}
                     assert not admits(dataclasses.replace(case, given=looser, health=closed), way.model), (way, looser)
 
     hold()
 
 
-def loosened(case: Ruled, way: Way) -> Iterator[DecisionInput]:
+def loosened(case: Ruled, way: Amendment) -> Iterator[DecisionInput]:
     """The input with fewer fields changed than a way changes, up to two, each at its loosest."""
     given, policy = case.given, case.policy or Policy(name="p")
     limits = policy.budget or Budget()

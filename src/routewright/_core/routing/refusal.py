@@ -90,7 +90,7 @@ class ChangeSize(NamedTuple):
     row: int
 
 
-class Way(NamedTuple):
+class Amendment(NamedTuple):
     """A change of request and policy that admits one model."""
 
     model: str
@@ -121,12 +121,12 @@ def refuse(inputs: DecisionInput, board: Board, eligible: Eligible, applied_poli
         if providers := [name for name in dict.fromkeys(absent) if name in board.boards.variables]:
             variables = " and ".join(board.boards.variables[name] for name in providers)
             unserved = f"set {variables} in the environment to use the models of {' and '.join(providers)}"
-    ways = [way for row, why in enumerate(reasons) if (way := search.way(row, why)) is not None]
-    way = min(ways, key=lambda way: way.effort, default=None)
-    if way is None:
+    amendments = filter(None, (search.find_amendment(row, why) for row, why in enumerate(reasons)))
+    amendment = min(amendments, key=lambda amendment: amendment.effort, default=None)
+    if amendment is None:
         suggestion = f"no change of the request helps: {unserved or 'configure a provider or enable a model'}"
     else:
-        suggestion = f"{' and '.join(way.words)} to admit {way.model}" + (unserved and f"; or {unserved}")
+        suggestion = f"{' and '.join(amendment.words)} to admit {amendment.model}" + (unserved and f"; or {unserved}")
     error = BudgetExceeded if any(why <= _BUDGET for why in reasons) else NoCandidates
     models_text = f"{len(rows)} {'asked' if search.request_models else 'considered'}"
     return error(
@@ -145,16 +145,16 @@ def find_admission(
     inputs: DecisionInput, board: Board, row: int, reasons: set[Reason], applied_policy: Laid | None
 ) -> tuple[DecisionInput, str] | None:
     """The changed input that admits one row, and the change in words. None if no change does."""
-    way = Search(inputs, board, applied_policy).way(row, reasons)
-    if way is None:
+    amendment = Search(inputs, board, applied_policy).find_amendment(row, reasons)
+    if amendment is None:
         return None
-    words = " and ".join(way.words).removesuffix(",")
+    words = " and ".join(amendment.words).removesuffix(",")
     probe_at_ms = board.forecast.open.get(row)
     if probe_at_ms is not None:
         at = datetime.fromtimestamp(probe_at_ms / 1000, UTC).strftime("%H:%M:%S UTC")
         words = f"{words} and " if words else ""
         words += f"wait until {at}, when its circuit allows a probe call"
-    return way.decision_input, words
+    return amendment.decision_input, words
 
 
 def reasons_of(row: BoolArray) -> list[Reason]:
@@ -174,8 +174,8 @@ class Search:
         self.policy = self.published.policy
         self.by = f"policy {self.policy.name!r}" if self.policy.name else "the policy"
 
-    def way(self, row: int, reasons: set[Reason]) -> Way | None:
-        """The best way to admit one row; None if there is none."""
+    def find_amendment(self, row: int, reasons: set[Reason]) -> Amendment | None:
+        """The best amendment to admit one row; None if there is none."""
         if reasons & _FIXED or self.forecast.pool.disabled[row]:
             return None
         inputs = self.decision_input
@@ -202,18 +202,18 @@ class Search:
         )
         start = _without(variant, inputs.needs & ~abilities)
         starts = [start, _without(start, int(Need.IMAGE))] if start.needs & Need.IMAGE else [start]
-        ways: list[Way] = []
+        amendments: list[Amendment] = []
         for start in starts:
             for fitted in _fit_window(start, self.forecast, row):
                 for limited in _fit_limits(fitted, self.forecast, row):
-                    ways.append(way := self.as_way(row, limited))
-                    effort = way.effort
+                    amendments.append(amendment := self.as_amendment(row, limited))
+                    effort = amendment.effort
                     if effort.changes <= 1 and not (effort.of_policy or effort.needs or effort.lost):
-                        return way  # no other change is smaller
-        return min(ways, key=lambda way: way.effort, default=None)
+                        return amendment  # no other change is smaller
+        return min(amendments, key=lambda amendment: amendment.effort, default=None)
 
-    def as_way(self, row: int, variant: DecisionInput) -> Way:
-        """The way that a changed input stands for, with its words and effort."""
+    def as_amendment(self, row: int, variant: DecisionInput) -> Amendment:
+        """The amendment that a changed input stands for, with its words and effort."""
         inputs = self.decision_input
         check = FitCheck(variant, self.forecast)
         is_named = variant.models != inputs.models
@@ -239,7 +239,7 @@ class Search:
             check.worst_picos(row, check.high(row)) if self.forecast.pool.held[row] else 0,
             row,
         )
-        return Way(self.forecast.pool.ids[row], variant, tuple(phrase for phrase, _ in words), effort)
+        return Amendment(self.forecast.pool.ids[row], variant, tuple(phrase for phrase, _ in words), effort)
 
     def _words(self, row: int, variant: DecisionInput) -> Iterator[tuple[str, bool]]:
         """For each changed field, the phrase and whether the policy must change."""
