@@ -259,13 +259,13 @@ def check_verdict(verdict: object, guardrail: str) -> Verdict:
         case Block() if _is_text(verdict.rule):
             return verdict
         case Redact() | Block():  # structs do not check their fields
-            description = f"a {type(verdict).__name__} with invalid fields"
+            description = f"a {type(verdict).__name__} whose fields are not what they should be"
         case str():
             description = "a text"  # not quoted, because it may be the checked text
         case _:
             description = shown(verdict)
     hint = "return Allow(), Redact((Redaction(start, end, rule),)) or Block(rule)"
-    raise InternalError(f"check() of the guardrail {quoted(guardrail)} returned {description}, not a verdict; {hint}")
+    raise InternalError(f"check() of the guardrail {quoted(guardrail)} gave {description}, no verdict; {hint}")
 
 
 def _is_text(text: object) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from operator import sub
 
 import numpy as np
@@ -34,6 +33,8 @@ class Forecast:
         self.open: dict[int, int] = {}
         """Rows with an open circuit, with the Unix millisecond of their next probe."""
         self._columns: dict[str, IntArray] = {}
+        self._least_room: int | None = None
+        self._most_p90: int | None = None
         rows = {pool.row[model]: figures for model, figures in health.models.items() if model in pool.row}
         for row in sorted(rows):
             self._expect(row, rows[row])
@@ -49,6 +50,7 @@ class Forecast:
         for row, model_health in updates.items():
             forecast._expect(row, model_health)
         forecast._columns = {}
+        forecast._least_room = forecast._most_p90 = None
         forecast.open = dict(sorted(forecast.open.items()))
         return forecast
 
@@ -94,16 +96,16 @@ class Forecast:
         """Input tokens that fit every window beside the answer; negative if an answer alone is too long."""
         if cap is not None:
             return self.pool.least_window - cap if cap <= self.pool.least_max_output else -1
+        if self._least_room is None:
+            self._least_room = min(map(sub, self.pool.window, self.output), default=0)
         return self._least_room
 
-    @cached_property
-    def _least_room(self) -> int:
-        return min(map(sub, self.pool.window, self.output), default=0)
-
-    @cached_property
+    @property
     def most_p90(self) -> int:
         """The largest 90th percentile of all rows, in tokens."""
-        return max(self.output_p90, default=0)
+        if self._most_p90 is None:
+            self._most_p90 = max(self.output_p90, default=0)
+        return self._most_p90
 
     def costs_at_most(self, input_tokens: int, cap: int | None, picos: int) -> bool:
         """True if ``picos`` certainly pay for this input and its answer with any model."""

@@ -122,7 +122,7 @@ class OutputPlan(NamedTuple):
     fallback_affordable: bool
 
 
-class Ample(NamedTuple, Generic[V]):
+class Ample(Struct, Generic[V], frozen=True):
     """What holds for every call with a budget of at least this sum, in pico-dollars."""
 
     per_token: int
