@@ -14,7 +14,7 @@ import anyio
 
 from routewright.backends.clock import SystemClock
 from routewright.cli import main
-from routewright.cli.show import Block, rendered
+from routewright.cli.show import Block, render
 from routewright.trace import TraceStore
 from routewright.wire import (
     CacheSpan,
@@ -143,4 +143,4 @@ async def _record(path: Path, traces: Sequence[Trace], settings: dict[str, Any])
 
 def plain(blocks: Iterable[Block]) -> str:
     """Blocks of a page as text without colours."""
-    return rendered(blocks, StringIO())
+    return render(blocks, StringIO())

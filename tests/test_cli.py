@@ -25,7 +25,7 @@ from routewright.backends.providers.sandbox import last_user_text
 from routewright.cli import main
 from routewright.cli.command import EXIT_CODES, exit_code, parser
 from routewright.cli.route import request_of
-from routewright.cli.show import Line, Row, Screen, Table, facts, rendered
+from routewright.cli.show import Line, Row, Screen, Table, facts, render
 from routewright.cli.spans import trace_page
 from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, ModelSpan, Params, TextPart, Trace
 
@@ -443,11 +443,11 @@ def test_only_prose_wraps(monkeypatch: Patch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     monkeypatch.setenv("NO_COLOR", "1")
     table = Table([Row(("a", "1", "several words that do not fit"))], "name | >n |")
-    assert rendered([Line("t"), table], _Terminal()) == "t\nname  n\na     1  several words that do not fit\n"
+    assert render([Line("t"), table], _Terminal()) == "t\nname  n\na     1  several words that do not fit\n"
     wrapped = "t\nname  n\na     1  several words that do\n         not fit\n"
-    assert rendered([Line("t"), table._replace(prose=True)], _Terminal()) == wrapped
+    assert render([Line("t"), table._replace(prose=True)], _Terminal()) == wrapped
     path = "/a-long/" * 20
-    assert rendered([facts({"store": path})], _Terminal()) == f"store  {path}\n", "a path is never broken"
+    assert render([facts({"store": path})], _Terminal()) == f"store  {path}\n", "a path is never broken"
 
 
 # decide

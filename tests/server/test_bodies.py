@@ -143,7 +143,7 @@ async def test_long_complete_bodies_waiting_to_be_parsed_are_bounded() -> None:
             return {"type": "http.request", "body": long}
 
         exchange: Any = SimpleNamespace(
-            check_kind=lambda: None,
+            check_media_type=lambda: None,
             limits=HttpLimits(),
             clock=SystemClock(),
             sent={},

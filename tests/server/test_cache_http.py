@@ -18,9 +18,9 @@ from routewright import MemoryStorage, Router
 from routewright.cli.serve import FLAGS
 from routewright.errors import ValidationFailed
 from routewright.serve.config import Sources
-from routewright.serve.parts import opened, settings_of
+from routewright.serve.parts import open_router, settings_of
 from routewright.serve.plan import CommandOptions, Plan
-from routewright.serve.prepare import begin, plan_of, prepare
+from routewright.serve.prepare import plan_of, prepare, set_up_store
 from routewright.server.metrics import Metrics
 
 from .openapi_document import DOCUMENT
@@ -195,10 +195,10 @@ def test_workers_share_the_cache_of_the_configuration() -> None:
     async def serve() -> list[bool]:
         plan = planned(cache="cache.db", workers=2)
         assert plan.cache == "sqlite:///cache.db"
-        begun = await begin(plan)
+        begun = await set_up_store(plan)
         hits = []
         for _ in range(2):  # one after the other, as two processes
-            async with opened(plan) as (router, console):
+            async with open_router(plan) as (router, console):
                 caller = await console.authenticate(f"Bearer {begun.keys['sandbox']}") if begun.keys else None
                 assert caller is not None
                 answer = await router.as_caller(caller).route(SKY, cache=True)

@@ -18,8 +18,8 @@ from routewright.cli.serve import FLAGS, started_page
 from routewright.errors import StorageUnavailable
 from routewright.serve import prepare
 from routewright.serve.config import VARIABLES, ServeFile, Sources, keys_of
-from routewright.serve.parts import opened, router_of, settings_of
-from routewright.serve.plan import Begun, Plan, Tls
+from routewright.serve.parts import open_router, router_of, settings_of
+from routewright.serve.plan import Plan, Setup, Tls
 from routewright.serve.prepare import plan_of
 from routewright.testing.faulty.server import PEM
 
@@ -304,10 +304,10 @@ _NO_FIGURES = (
 
 
 async def test_two_first_starts_at_once_create_one_account() -> None:
-    plan, made = planned(environment="sandbox"), list[Begun]()
+    plan, made = planned(environment="sandbox"), list[Setup]()
 
     async def first_start() -> None:
-        made.append(await prepare.begin(plan))
+        made.append(await prepare.set_up_store(plan))
 
     async with anyio.create_task_group() as group:
         for _ in range(2):
@@ -320,7 +320,7 @@ async def test_two_first_starts_at_once_create_one_account() -> None:
 
 async def test_a_second_start_shows_no_keys() -> None:
     plan = planned()
-    first, second = await prepare.begin(plan), await prepare.begin(plan)
+    first, second = await prepare.set_up_store(plan), await prepare.set_up_store(plan)
     assert set(first.keys) == {"production", "sandbox"}
     assert second.keys == {}
     page = started_page(plan, second, ())
@@ -331,12 +331,12 @@ async def test_a_second_start_shows_no_keys() -> None:
 
 def test_a_worker_does_not_recreate_a_removed_store() -> None:
     plan = planned()
-    anyio.run(prepare.begin, plan)
+    anyio.run(prepare.set_up_store, plan)
     for file in Path().glob("routewright.db*"):
         file.unlink()
 
     async def work() -> None:
-        async with opened(plan):
+        async with open_router(plan):
             pass
 
     with pytest.raises(StorageUnavailable, match=r"routewright\.db was removed while it was in use: restore a backup"):
@@ -348,7 +348,7 @@ async def test_a_store_with_an_account_gets_no_other_and_the_page_names_it() -> 
     plan = planned()
     async with Console(plan.store) as console:
         await console.create_account("acme")
-        begun = await prepare.begin(plan)
+        begun = await prepare.set_up_store(plan)
         assert [account.name for account in await console.accounts()] == ["acme"]
     assert begun.keys == {}
     assert "routewright keys create acme --name" in started_page(plan, begun, ())

@@ -16,7 +16,7 @@ from routewright.cli import main
 from routewright.cli.serve import FLAGS
 from routewright.errors import StorageUnavailable
 from routewright.serve.config import Sources
-from routewright.serve.prepare import begin, plan_of
+from routewright.serve.prepare import plan_of, set_up_store
 from tests.database_servers import PostgresServer, RedisServer
 
 from .serve_process import Server, serving
@@ -86,7 +86,7 @@ async def test_a_database_without_a_store_is_refused_at_the_start(
     monkeypatch.setenv("ROUTEWRIGHT_SECRET", ROOT)
     plan = plan_of(Sources({"store": database.database()}, FLAGS, {}, None))
     with pytest.raises(StorageUnavailable, match="there is no store yet: run 'routewright store create'"):
-        await begin(plan)
+        await set_up_store(plan)
 
 
 def test_readyz_says_which_part_is_away_and_what_that_means(

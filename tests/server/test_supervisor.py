@@ -21,17 +21,17 @@ from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess
 from routewright.cli.serve import FLAGS
 from routewright.errors import InternalError, ValidationFailed
 from routewright.serve import processes
-from routewright.serve.plan import Address, Begun, CommandOptions, Plan, Prepared
+from routewright.serve.plan import Address, CommandOptions, Configuration, Plan, Setup
 from routewright.serve.processes import (
     METRICS_FOLDER,
     Supervisor,
     WorkerConfig,
-    _held_signals,
+    _hold_signals,
     _shared_metrics,
-    listening,
-    set_up,
+    open_listeners,
+    set_up_logging,
 )
-from routewright.serve.worker import administered, announce_end, fitting
+from routewright.serve.worker import announce_end, fit_open_files, serve_admin
 from routewright.server.http_limits import ConnectionLimits
 from routewright.server.http_protocol import ENDING
 
@@ -76,11 +76,11 @@ def test_workers_share_metrics_in_the_operators_folder_or_a_temporary_one(
 def test_all_workers_share_one_admin_port() -> None:
     first = free_ports(1)
     asked = replace(PLAN, address=Address("127.0.0.1", 0), admin=Address("127.0.0.1", first))
-    plan, listener, administration = listening(asked, FLAGS)
+    plan, listener, administration = open_listeners(asked, FLAGS)
     assert administration is not None
     assert [each.getsockname()[1] for each in (listener, administration)] == [plan.address.port, first]
     with pytest.raises(ValidationFailed, match=rf"--port: cannot listen at 127.0.0.1 port {plan.address.port}: Addr"):
-        listening(plan, FLAGS)
+        open_listeners(plan, FLAGS)
     for each in (listener, administration):
         each.close()
 
@@ -156,10 +156,10 @@ def test_workers_end_when_another_one_cannot_be_started(
 
     @contextmanager
     def prepared(asked: object) -> Iterator[Callable[[str], Any]]:
-        yield lambda what: {"plan": Prepared(QUICK, {}, (), ()), "begin": Begun({})}[what]
+        yield lambda what: {"plan": Configuration(QUICK, {}, (), ()), "begin": Setup({})}[what]
 
-    monkeypatch.setattr(processes, "preparing", prepared)
-    monkeypatch.setattr(processes, "listening", lambda plan, names: (plan, None, None))
+    monkeypatch.setattr(processes, "start_preparation", prepared)
+    monkeypatch.setattr(processes, "open_listeners", lambda plan, names: (plan, None, None))
     monkeypatch.setattr(processes, "Supervisor", lambda *_: supervisor)
     with pytest.raises(InternalError, match="a worker cannot be started: "):
         processes.run(CommandOptions(None, {}, FLAGS), lambda warnings: None, lambda *_: None)
@@ -229,7 +229,7 @@ def test_signals_wait_until_new_keys_were_shown() -> None:
     came: list[int] = []
     before = signal.getsignal(signal.SIGTERM)
     try:
-        with _held_signals():
+        with _hold_signals():
             signal.raise_signal(signal.SIGTERM)
             signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
             assert came == []
@@ -244,7 +244,7 @@ def test_log_lines_show_no_api_key(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     for each in loggers[:2]:
         monkeypatch.setattr(each, "handlers", [])
     try:
-        set_up("info")
+        set_up_logging("info")
         logging.getLogger("somebody").info("asked with sk_live_0123456789abcdef")
     finally:
         for each, level, propagates in before:
@@ -260,7 +260,7 @@ def test_connections_are_limited_by_open_files(monkeypatch: pytest.MonkeyPatch, 
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
-    assert fitting(ConnectionLimits()).open == room
+    assert fit_open_files(ConnectionLimits()).open == room
 
 
 @pytest.mark.anyio
@@ -289,7 +289,7 @@ async def test_an_administrators_listener_that_fails_fails_the_worker() -> None:
     closed.close()
     plan = replace(PLAN, connections=asdict(ConnectionLimits()))
     with pytest.raises(OSError, match="Bad file descriptor"):
-        async with administered(cast(Any, None), closed, plan):
+        async with serve_admin(cast(Any, None), closed, plan):
             raise AssertionError("it listens")
 
 
@@ -298,7 +298,7 @@ async def test_an_administrators_listener_ends_with_its_block() -> None:
     plan = replace(PLAN, connections=asdict(ConnectionLimits()))
     before = asyncio.all_tasks()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        async with administered(cast(Any, None), listener, plan):
+        async with serve_admin(cast(Any, None), listener, plan):
             socket.create_connection(listener.getsockname(), timeout=5).close()
         assert asyncio.all_tasks() == before
 

@@ -10,8 +10,8 @@ from typing import get_args
 from routewright.console import Console, SomeLimits, limits_of
 from routewright.wire import Account, Environment, JsonObject, Key, PlanName, Purse, RateLimits, Scope, Severity
 
-from .command import KEPT, YES, Declaration, arg, flag, number_or, refused, separated, several, unconfirmed, verb
-from .show import Line, Screen, ended, fields, listing, picked
+from .command import ABSENT, YES, Declaration, arg, flag, number_or, refused, separated, several, unconfirmed, verb
+from .show import Line, Screen, dim_after, fields, listing, pick
 from .store import IN_STORE, existing_store, named_store
 
 _LIMITS = {
@@ -29,14 +29,14 @@ _KEYS = "id name prefix environment created_at revoked_at scopes"
 
 def _limits(none: str, more: str) -> list[Declaration]:
     return [
-        arg(f"--{name.replace('_', '-')} N", f"{what}, {more}", number_or(none, int), KEPT)
+        arg(f"--{name.replace('_', '-')} N", f"{what}, {more}", number_or(none, int), ABSENT)
         for name, what in _LIMITS.items()
     ]
 
 
-def _money(option: str, does: str) -> Declaration:
+def _money(option: str, text: str) -> Declaration:
     dest = f"{option[2:].replace('-', '_')}_usd"
-    return arg(f"{option} USD", f"{does}, or none", number_or("none"), KEPT, dest=dest)
+    return arg(f"{option} USD", f"{text}, or none", number_or("none"), ABSENT, dest=dest)
 
 
 _NAME = arg("name NAME", "the account")
@@ -46,7 +46,7 @@ _OTHER_TERMS = (
     arg(
         "--prepaid",
         "calls are paid from its balance, which credit fills",
-        default=KEPT,
+        default=ABSENT,
         action=argparse.BooleanOptionalAction,
     ),
     _money("--monthly-limit", "the most that it may be charged in a month"),
@@ -54,7 +54,7 @@ _OTHER_TERMS = (
 _ACCOUNT = arg("account ACCOUNT", "whose key it is")
 _KEY = (_ACCOUNT, arg("key_id ID", "the key, as 'routewright keys ls' lists it"))
 _SCOPES = f"what it is for: {', '.join(get_args(Scope))}"
-_MOST = (
+_KEY_LIMITS = (
     *_limits("none", "besides those of the account: a number, or none"),
     _money("--budget", "the most that may ever be charged for its calls"),
     _money("--monthly-limit", "the most that may be charged for them in a month"),
@@ -67,7 +67,7 @@ async def _create_account(args: Namespace, screen: Screen) -> None:
 
     Creates the store if there is none yet."""
     async with Console(named_store(args) or existing_store(args)) as console:
-        account = await console.create_account(args.name, **_given(args, _ACCOUNT_TERMS))
+        account = await console.create_account(args.name, **_terms_of(args, _ACCOUNT_TERMS))
     screen.report(_account_json(account), fields(_account_json(account)))
 
 
@@ -86,19 +86,19 @@ async def _show_account(args: Namespace, screen: Screen) -> None:
     """Show an account: its terms, its balance, what was charged this month."""
     async with Console(existing_store(args)) as console:
         standing = await console.standing(args.name)
-    told = {
+    record = {
         **_account_json(standing.account),
         "balance_usd": None if standing.balance is None else standing.balance.left_usd,
         "month": _purse_json(standing.month),
     }
     keys = [
-        {**picked(each.key, "id name revoked_at"), "total": _purse_json(each.total), "month": _purse_json(each.month)}
-        for each in standing.keys
+        {**pick(key.key, "id name revoked_at"), "total": _purse_json(key.total), "month": _purse_json(key.month)}
+        for key in standing.keys
     ]
-    screen.report({**told, "keys": keys}, fields(told), Line(), listing(keys, _STANDING, ended("revoked_at")))
+    screen.report({**record, "keys": keys}, fields(record), Line(), listing(keys, _STANDING, dim_after("revoked_at")))
 
 
-@verb("accounts change", _NAME, arg("--plan PLAN", _PLANS, PlanName, KEPT), *_OTHER_TERMS, *IN_STORE)
+@verb("accounts change", _NAME, arg("--plan PLAN", _PLANS, PlanName, ABSENT), *_OTHER_TERMS, *IN_STORE)
 async def _change_account(args: Namespace, screen: Screen) -> None:
     """Change the terms of an account.
 
@@ -124,17 +124,17 @@ async def _credit(args: Namespace, screen: Screen) -> None:
     and used once it is."""
     async with Console(existing_store(args)) as console:
         credit = await console.credit(args.name, args.usd, note=args.note, id=args.id)
-    told = picked(credit, "id usd created balance_usd")
+    record = pick(credit, "id usd created balance_usd")
     note = "" if credit.created else "this was done before"
     if credit.balance_nanos is None:
         note = "credit is not used before 'accounts change --prepaid'"
-    screen.report(told, fields(told), note=note)
+    screen.report(record, fields(record), note=note)
 
 
 def _account_json(account: Account) -> JsonObject:
     """The terms of an account: ``limits`` are the effective ones, ``own_limits`` those that override the plan's."""
     limits = {"limits": _limits_json(limits_of(account)), "own_limits": _limits_json(account.limits)}
-    return picked(account, "name created_at plan") | limits | picked(account, "prepaid monthly_limit_usd")
+    return pick(account, "name created_at plan") | limits | pick(account, "prepaid monthly_limit_usd")
 
 
 @verb(
@@ -143,7 +143,7 @@ def _account_json(account: Account) -> JsonObject:
     _ACCOUNT,
     arg("--environment", "whose calls it makes", Environment, "production"),
     several("--scope SCOPE,...", f"{_SCOPES} (default: all)", dest="scopes"),
-    *_MOST,
+    *_KEY_LIMITS,
     *IN_STORE,
 )
 async def _create_key(args: Namespace, screen: Screen) -> None:
@@ -153,7 +153,7 @@ async def _create_key(args: Namespace, screen: Screen) -> None:
 
       KEY=$(routewright keys create acme --name website)"""
     async with Console(existing_store(args)) as console:
-        new = await console.create_key(args.account, **_given(args, (*_KEY_TERMS, "environment")))
+        new = await console.create_key(args.account, **_terms_of(args, (*_KEY_TERMS, "environment")))
     owner = f"{new.key.id} of {new.key.account}, {new.key.environment}"
     screen.secret(_key_json(new.key), "key", new.secret.reveal(), owner)
 
@@ -164,21 +164,21 @@ async def _ls_keys(args: Namespace, screen: Screen) -> None:
     async with Console(existing_store(args)) as console:
         await console.account(args.account)
         keys = await console.keys(args.account)
-    screen.listing("keys", map(_key_json, keys), _KEYS, "it has no key", ended("revoked_at"))
+    screen.listing("keys", map(_key_json, keys), _KEYS, "it has no key", dim_after("revoked_at"))
 
 
 @verb(
     "keys change",
     *_KEY,
-    arg("--name NAME", "what its owner calls it", default=KEPT),
+    arg("--name NAME", "what its owner calls it", default=ABSENT),
     arg(
         "--scope SCOPE,...",
         f"{_SCOPES}, or all",
         lambda text: None if text == "all" else separated(text),
-        KEPT,
+        ABSENT,
         dest="scopes",
     ),
-    *_MOST,
+    *_KEY_LIMITS,
     *IN_STORE,
 )
 async def _change_key(args: Namespace, screen: Screen) -> None:
@@ -207,8 +207,8 @@ async def _revoke(args: Namespace, screen: Screen) -> None:
 
 
 def _key_json(key: Key) -> JsonObject:
-    told = picked(key, "id account environment name prefix created_at revoked_at budget_usd monthly_limit_usd")
-    return {**told, "scopes": list(key.scopes or get_args(Scope)), "limits": _limits_json(key.limits)}
+    record = pick(key, "id account environment name prefix created_at revoked_at budget_usd monthly_limit_usd")
+    return {**record, "scopes": list(key.scopes or get_args(Scope)), "limits": _limits_json(key.limits)}
 
 
 @verb(
@@ -241,7 +241,7 @@ async def _ls_incidents(args: Namespace, screen: Screen) -> None:
     async with Console(existing_store(args)) as console:
         incidents = await console.incidents()
     columns = "id severity started_at resolved_at title"
-    screen.listing("incidents", incidents, columns, "there was none", ended("resolved_at"))
+    screen.listing("incidents", incidents, columns, "there was none", dim_after("resolved_at"))
 
 
 @verb("secret rotate", flag("--force", "end live keys that were not used since the last change"), *IN_STORE)
@@ -252,31 +252,31 @@ async def _rotate(args: Namespace, screen: Screen) -> None:
     not, the secret cannot be changed again."""
     async with Console(existing_store(args)) as console:
         await console.rotate_secret(force=args.force)
-    said = "the secret is changed; the one before it holds until the next change, and keys go over as they are used"
-    screen.report({"rotated": True}, note=said)
+    note = "the secret is changed; the one before it holds until the next change, and keys go over as they are used"
+    screen.report({"rotated": True}, note=note)
 
 
-def _given(args: Namespace, terms: Sequence[str]) -> JsonObject:
+def _terms_of(args: Namespace, names: Sequence[str]) -> JsonObject:
     limits = RateLimits(**{name: getattr(args, name) for name in _LIMITS if name in args})
-    given = {name: getattr(args, name) for name in terms if name in args}
-    return given if limits == RateLimits() else {**given, "limits": limits}
+    values = {name: getattr(args, name) for name in names if name in args}
+    return values if limits == RateLimits() else {**values, "limits": limits}
 
 
-def _changes(args: Namespace, terms: Sequence[str]) -> JsonObject:
+def _changes(args: Namespace, names: Sequence[str]) -> JsonObject:
     """The changes given as options. Limits that are not given stay as they are.
 
     Raises ``ValidationFailed`` if nothing is given, because a variable in a script may have been empty."""
-    given = {name: getattr(args, name) for name in terms if name in args}
+    values = {name: getattr(args, name) for name in names if name in args}
     limits = {name: getattr(args, name) for name in _LIMITS if name in args}
-    if not given and not limits:
-        options = ", ".join(args.parser.spelling()[name] for name in (*terms, *_LIMITS))
+    if not values and not limits:
+        options = ", ".join(args.parser.spelling()[name] for name in (*names, *_LIMITS))
         raise refused("", "nothing is given that would change", f"give some of {options}")
-    return {**given, "limits": SomeLimits(**limits, told=frozenset(limits))} if limits else given
+    return {**values, "limits": SomeLimits(**limits, told=frozenset(limits))} if limits else values
 
 
 def _purse_json(purse: Purse) -> dict[str, float | None]:
-    return picked(purse, "spent_usd limit_usd reserved_usd percent")
+    return pick(purse, "spent_usd limit_usd reserved_usd percent")
 
 
 def _limits_json(limits: RateLimits | None) -> object:
-    return None if limits is None else picked(limits, "requests_per_min tokens_per_min concurrency")
+    return None if limits is None else pick(limits, "requests_per_min tokens_per_min concurrency")

@@ -66,7 +66,7 @@ async def _agent(args: Namespace, screen: Screen) -> int:
         raise refused("--conversation", "needs a store to be kept in", "give --store PATH")
     router = router_of(args, sandbox=args.sandbox, storage=storage)
     search = None if args.search is None else _search(args.search)
-    given = {"system": args.system, "models": args.model, "policy_id": args.policy_id}
+    options = {"system": args.system, "models": args.model, "policy_id": args.policy_id}
     agent = Agent(
         router,
         tools=_tools(args),
@@ -77,10 +77,10 @@ async def _agent(args: Namespace, screen: Screen) -> int:
         strategy=args.strategy,
         search=search,
         code=None if args.code is None else _sandbox(),
-        **{name: value for name, value in given.items() if value is not None},
+        **{name: value for name, value in options.items() if value is not None},
     )
     async with router, search or nullcontext():
-        response = await _response(agent, args, screen, is_kept=storage is not None)
+        response = await _response(agent, args, screen, is_stored=storage is not None)
         error = response.error
         if args.json:
             screen.json(response)
@@ -88,7 +88,7 @@ async def _agent(args: Namespace, screen: Screen) -> int:
             screen.text(response.output)
             screen.end_text()
             totals = response.summary
-            named = {
+            summary = {
                 "status": response.status + (f": {response.marker}" if response.marker else ""),
                 "steps": totals.total_steps,
                 "cost_usd": totals.total_cost_usd,
@@ -97,7 +97,7 @@ async def _agent(args: Namespace, screen: Screen) -> int:
                 "trace": response.trace_id,
                 "waits for": [call.function.name for call in response.pending_tool_calls],
             }
-            screen.say(Line(), fields(named))
+            screen.say(Line(), fields(summary))
         if error is not None:
             screen.note(f"routewright: the run ended: {in_words(error['message'], args)}", "bad")
         if storage is not None:
@@ -107,7 +107,7 @@ async def _agent(args: Namespace, screen: Screen) -> int:
     return RUN_EXITS[response.status]
 
 
-async def _response(agent: Agent, args: Namespace, screen: Screen, *, is_kept: bool) -> AgentResponse:
+async def _response(agent: Agent, args: Namespace, screen: Screen, *, is_stored: bool) -> AgentResponse:
     """Execute the run. If it is interrupted and its store keeps it, print how to resume it."""
     run: list[str] = [] if args.resume is None else [args.resume]
     try:
@@ -115,25 +115,25 @@ async def _response(agent: Agent, args: Namespace, screen: Screen, *, is_kept: b
             return (await agent.resume(args.resume)).response
         task, metadata = prompt_of(args), dict(args.metadata) or None
         async with agent.stream(task, metadata=metadata, conversation=args.conversation) as events:
-            return await _watched(events, args, screen, run)
+            return await _watch(events, args, screen, run)
     except anyio.get_cancelled_exc_class():
-        if run and is_kept:
-            screen.note(f"resume with: {_resuming(run[0], args)}")
+        if run and is_stored:
+            screen.note(f"resume with: {_resume_command(run[0], args)}")
         raise
 
 
-def _resuming(trace_id: str, args: Namespace) -> str:
+def _resume_command(trace_id: str, args: Namespace) -> str:
     """The command that resumes a run. It repeats the tools and models, which the checkpoint does not contain."""
     words = ["routewright", "agent", "--resume", trace_id]
     for name in ("store", "tool", "code", "search", "model", "sandbox", "catalogue", "policies"):
         value = getattr(args, name)
-        for each in value if isinstance(value, list) else [value]:
-            if each:
-                words += [f"--{name}"] if each is True else [f"--{name}", each]
+        for argument in value if isinstance(value, list) else [value]:
+            if argument:
+                words += [f"--{name}"] if argument is True else [f"--{name}", argument]
     return shlex.join(words)
 
 
-async def _watched(events: AsyncIterator[Any], args: Namespace, screen: Screen, run: list[str]) -> AgentResponse:
+async def _watch(events: AsyncIterator[Any], args: Namespace, screen: Screen, run: list[str]) -> AgentResponse:
     """Print each step as it ends, with the money spent so far. Prints the run's id and stores it in ``run``."""
     spent_usd = 0.0
     async for event in events:
@@ -153,30 +153,30 @@ async def _watched(events: AsyncIterator[Any], args: Namespace, screen: Screen, 
 
 
 def _step(step: Step, spent_usd: float, cap_usd: float | None) -> str:
-    took, cap = time_short(step.duration_ms), "" if cap_usd is None else f" of {dollars(cap_usd)}"
+    duration, cap = time_short(step.duration_ms), "" if cap_usd is None else f" of {dollars(cap_usd)}"
     if step.tool is not None:
-        return f"{step.number:>3}  {step.tool}({_short(step.input)}) -> {_short(step.output)}, {took}"
-    said = ", ".join(step.output.get("tool_calls") or ()) or str(step.output.get("error") or "answers")
-    return f"{step.number:>3}  {step.model or 'model call'}: {said}, {took}, {dollars(spent_usd)}{cap} spent"
+        return f"{step.number:>3}  {step.tool}({_shorten(step.input)}) -> {_shorten(step.output)}, {duration}"
+    outcome = ", ".join(step.output.get("tool_calls") or ()) or str(step.output.get("error") or "answers")
+    return f"{step.number:>3}  {step.model or 'model call'}: {outcome}, {duration}, {dollars(spent_usd)}{cap} spent"
 
 
-def _short(value: JsonObject) -> str:
-    text = ", ".join(str(each) for each in value.values())
+def _shorten(value: JsonObject) -> str:
+    text = ", ".join(str(part) for part in value.values())
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _tools(args: Namespace) -> list[Any]:
     """The tools the options name. Refuses tools that would reject every call."""
-    named = dict.fromkeys(args.tool)
-    if "code_exec" in named and args.code is None:
+    names = dict.fromkeys(args.tool)
+    if "code_exec" in names and args.code is None:
         raise refused("--tool", "code_exec needs a sandbox", "give --code monty")
-    if "web_search" in named and args.search is None and not args.sandbox:
+    if "web_search" in names and args.search is None and not args.sandbox:
         raise refused("--tool", "web_search needs a search engine", "give --search with the URL of a SearXNG server")
     if args.code is not None:
-        named["code_exec"] = None
+        names["code_exec"] = None
     if args.search is not None:
-        named["web_search"] = None
-    return [_tool(name) for name in named]
+        names["web_search"] = None
+    return [_tool(name) for name in names]
 
 
 def _tool(name: str) -> Any:
@@ -194,8 +194,8 @@ def _tool(name: str) -> Any:
     try:
         imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:
-        said = f"importing {quoted(module)} raised {type(error).__name__}: {error}"
-        raise refused("--tool", said, "run it alone to see why") from error
+        problem = f"importing {quoted(module)} raised {type(error).__name__}: {error}"
+        raise refused("--tool", problem, "run it alone to see why") from error
     if not callable(getattr(imported, function, None)):
         raise refused(
             "--tool",
@@ -218,4 +218,4 @@ def _search(url: str) -> SearxngSearch:
     try:
         return SearxngSearch(url)
     except ValidationFailed as error:
-        raise ValidationFailed.of(*(each._replace(path="--search") for each in error.problems)) from error
+        raise ValidationFailed.of(*(problem._replace(path="--search") for problem in error.problems)) from error

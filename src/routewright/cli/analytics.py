@@ -12,14 +12,14 @@ from routewright.trace import TraceStore
 from routewright.wire import Bucket, JsonObject, UsageReport, UsageRow
 
 from .command import arg, verb
-from .show import Block, Line, Screen, StyleOf, fields, listing, picked, tokens
+from .show import Block, Line, Screen, StyleOf, fields, listing, pick, tokens
 from .store import IN_STORE, WHOSE, existing_store
 
 _SHOWN = 20
 """The most groups or models in a table."""
 _FAILS_MOSTLY = 0.5
 """Models with a lower success rate are marked."""
-_USED = "requests errors tokens_in tokens_out cost_usd"
+_COLUMNS = "requests errors tokens_in tokens_out cost_usd"
 _LABELS: dict[Bucket, int] = {"hour": len("2026-11-22 12:00"), "month": len("2026-11")}
 """The length of a bucket's label, if it is not a day."""
 _AGES = {60.0: "1 min", 300.0: "5 min", 900.0: "15 min", 3600.0: "1 h", 21600.0: "6 h", 86400.0: "1 day", None: "older"}
@@ -35,13 +35,13 @@ _REPORT = (
 
 async def _read(args: Namespace, report: Callable[..., Awaitable[R]], **more: str) -> R:
     async with TraceStore(existing_store(args)) as store:
-        return await report(store, **picked(args, "start_date end_date account environment"), **more)
+        return await report(store, **pick(args, "start_date end_date account environment"), **more)
 
 
-def _show(screen: Screen, name: str, report: Any, lack: str, blocks: Iterable[Block]) -> None:
-    """Write a report under its title. ``lack``: said instead, if it is empty."""
+def _show(screen: Screen, name: str, report: Any, empty_note: str, blocks: Iterable[Block]) -> None:
+    """Write a report under its title. ``empty_note``: said instead, if it is empty."""
     title = Line(f"{name} from {report.start_date} to {report.end_date} (UTC)", "title")
-    screen.report(report, title, Line(), *([Line(lack, "dim")] if lack else blocks))
+    screen.report(report, title, Line(), *([Line(empty_note, "dim")] if empty_note else blocks))
 
 
 @verb(
@@ -60,33 +60,33 @@ async def _usage(args: Namespace, screen: Screen) -> None:
 def usage_page(report: UsageReport) -> Iterator[Block]:
     """Totals, then by time, then by group."""
     totals, length = report.totals, _LABELS.get(report.bucket, len("2026-11-22"))
-    named = picked(totals, "requests errors cost_usd charged_usd") | {"tokens": tokens(totals.tokens)}
-    yield from (fields({**named, "agent runs": report.runs}), Line())
-    times = _sums(report.data, report.bucket, lambda row: row.bucket_start.replace("T", " ")[:length])
-    yield from (listing(sorted(times, key=lambda each: each[report.bucket]), f"{report.bucket} {_USED}"), Line())
-    groups = _sums(
+    summary = pick(totals, "requests errors cost_usd charged_usd") | {"tokens": tokens(totals.tokens)}
+    yield from (fields({**summary, "agent runs": report.runs}), Line())
+    times = _sum_rows(report.data, report.bucket, lambda row: row.bucket_start.replace("T", " ")[:length])
+    yield from (listing(sorted(times, key=lambda entry: entry[report.bucket]), f"{report.bucket} {_COLUMNS}"), Line())
+    groups = _sum_rows(
         report.data, "group", lambda row: f"({row.group or 'none'})" if row.rest or row.group is None else row.group
     )
-    yield from _cut(sorted(groups, key=lambda each: -each["requests"]), f"group {_USED}")
+    yield from _first_rows(sorted(groups, key=lambda entry: -entry["requests"]), f"group {_COLUMNS}")
 
 
-def _sums(rows: Iterable[UsageRow], name: str, key: Callable[[UsageRow], str]) -> list[JsonObject]:
-    sums: dict[str, JsonObject] = {}
+def _sum_rows(rows: Iterable[UsageRow], name: str, key: Callable[[UsageRow], str]) -> list[JsonObject]:
+    totals: dict[str, JsonObject] = {}
     for row in rows:
         figures = (row.requests, row.errors, row.tokens.input, row.tokens.output, row.cost_usd)
-        used = dict(zip(_USED.split(), figures, strict=True))
-        so_far = sums.setdefault(key(row), dict.fromkeys(used, 0))
-        sums[key(row)] = {name: key(row)} | {each: so_far[each] + value for each, value in used.items()}
-    return [*sums.values()]
+        counts = dict(zip(_COLUMNS.split(), figures, strict=True))
+        total = totals.setdefault(key(row), dict.fromkeys(counts, 0))
+        totals[key(row)] = {name: key(row)} | {field: total[field] + value for field, value in counts.items()}
+    return [*totals.values()]
 
 
 @verb("analytics cache", *_REPORT, more=_MORE)
 async def _cache(args: Namespace, screen: Screen) -> None:
     """What the response cache saved, and how old its hits were."""
     report = await _read(args, TraceStore.cache_report)
-    ages = [{"entries_up_to": _AGES[each.up_to_s], "hits": each.hits} for each in report.ttl_distribution]
+    ages = [{"entries_up_to": _AGES[group.up_to_s], "hits": group.hits} for group in report.ttl_distribution]
     page: list[Block] = [
-        fields(picked(report, "hits misses hit_rate saved_usd")),
+        fields(pick(report, "hits misses hit_rate saved_usd")),
         Line(),
         listing(ages, "entries_up_to hits"),
     ]
@@ -99,15 +99,15 @@ async def _fallback(args: Namespace, screen: Screen) -> None:
     report = await _read(args, TraceStore.fallback_report)
     reasons = [{"because_of": reason, "requests": count} for reason, count in report.reasons.items()]
     page: list[Block] = [
-        fields(picked(report, "triggered rate")),
+        fields(pick(report, "triggered rate")),
         Line(),
         listing(reasons, "because_of requests"),
         Line(),
     ]
-    page += _cut(
+    page += _first_rows(
         report.candidates,
         "model attempts success_rate",
-        lambda each: "bad" if each["success_rate"] < _FAILS_MOSTLY else "plain",
+        lambda candidate: "bad" if candidate["success_rate"] < _FAILS_MOSTLY else "plain",
     )
     _show(screen, "Fallback", report, "no model was called in that time" if report.rate is None else "", page)
 
@@ -116,11 +116,11 @@ async def _fallback(args: Namespace, screen: Screen) -> None:
 async def _latency(args: Namespace, screen: Screen) -> None:
     """How long requests took, by model and strategy."""
     report = await _read(args, TraceStore.latency_report)
-    page = _cut(report.data, "model strategy count p50_ms p95_ms p99_ms")
+    page = _first_rows(report.data, "model strategy count p50_ms p95_ms p99_ms")
     _show(screen, "Latency", report, "" if report.data else "no request was completed in that time", page)
 
 
-def _cut(things: Sequence[Any], columns: str, style: StyleOf | None = None) -> list[Block]:
+def _first_rows(records: Sequence[Any], columns: str, style: StyleOf | None = None) -> list[Block]:
     """The first records as a table, and how many more there are."""
-    more = [Line(f"and {len(things) - _SHOWN} more; --json lists all", "dim")] if len(things) > _SHOWN else []
-    return [listing(msgspec.to_builtins(things[:_SHOWN]), columns, style), *more]
+    more = [Line(f"and {len(records) - _SHOWN} more; --json lists all", "dim")] if len(records) > _SHOWN else []
+    return [listing(msgspec.to_builtins(records[:_SHOWN]), columns, style), *more]

@@ -19,8 +19,8 @@ from routewright.wire.timestamps import timestamp
 
 from .command import JSON, YES, arg, flag, group, refused, unconfirmed, verb
 from .route import pair
-from .show import Screen, counted, fields, picked
-from .store import ACCOUNT, ENVIRONMENT, duration, opened
+from .show import Screen, fields, pick, with_count
+from .store import ACCOUNT, ENVIRONMENT, duration, open_named
 
 VARIABLE = "ROUTEWRIGHT_CACHE"
 _WHICH = "trace_id namespace metadata older_than_s".split()
@@ -35,14 +35,16 @@ def _tag(text: str) -> tuple[str, str | float | bool]:
     return key, value
 
 
-def _existing(args: Namespace) -> Cache:
+def _existing_cache(args: Namespace) -> Cache:
     def open_existing(url: str) -> Cache:
         cache, path = open_cache(url), Path(url.removeprefix("sqlite:///"))
         if url.startswith("sqlite:") and not path.is_file():
             raise NotFound(f"there is no cache {path}; 'routewright serve --cache {path}' creates it")
         return cache
 
-    cache = opened("--cache", args.cache, VARIABLE, open_existing, "name a file, as cache.db, or sqlite:///cache.db")
+    cache = open_named(
+        "--cache", args.cache, VARIABLE, open_existing, "name a file, as cache.db, or sqlite:///cache.db"
+    )
     if cache is None:
         raise refused("--cache", "is missing", f"give --cache cache.db, or set {VARIABLE}")
     return cache
@@ -53,14 +55,14 @@ async def _stats(args: Namespace, screen: Screen) -> None:
     """Count the answers that are kept of an account.
 
     How often answers came from the cache is in 'routewright analytics cache'."""
-    async with Router(cache=_existing(args)) as router:
-        kept = await router.as_caller(Caller(args.account)).cache.stats()
-    figures = picked(kept, "entries size_bytes partitions") | {
-        "oldest_at": None if kept.oldest_at is None else timestamp(kept.oldest_at),
-        "saves_usd": kept.saves_nanos / 1e9,
+    async with Router(cache=_existing_cache(args)) as router:
+        stats = await router.as_caller(Caller(args.account)).cache.stats()
+    figures = pick(stats, "entries size_bytes partitions") | {
+        "oldest_at": None if stats.oldest_at is None else timestamp(stats.oldest_at),
+        "saves_usd": stats.saves_nanos / 1e9,
     }
-    lack = "" if kept.entries else f"the account {quoted(args.account)} has no answer there"
-    screen.report({"account": args.account, **figures}, *([] if lack else [fields(figures)]), note=lack)
+    note = "" if stats.entries else f"the account {quoted(args.account)} has no answer there"
+    screen.report({"account": args.account, **figures}, *([] if note else [fields(figures)]), note=note)
 
 
 @verb(
@@ -82,15 +84,15 @@ async def _invalidate(args: Namespace, screen: Screen) -> None:
 
     Answers are removed that match everything given. Nothing is removed without --yes. Running servers stop serving them
     immediately."""
-    which: dict[str, Any] = {name: value for name in _WHICH if (value := getattr(args, name)) is not None}
-    if bool(which) == args.everything:
-        problem = "cannot be combined with other selectors" if which else "nothing is selected"
+    selection: dict[str, Any] = {name: value for name in _WHICH if (value := getattr(args, name)) is not None}
+    if bool(selection) == args.everything:
+        problem = "cannot be combined with other selectors" if selection else "nothing is selected"
         hint = "give --trace, --namespace, --metadata or --older-than, or --everything alone"
         raise refused("--everything", problem, hint)
     environments = get_args(Environment) if args.environment is None else (args.environment,)
-    async with Router(cache=_existing(args)) as router:
+    async with Router(cache=_existing_cache(args)) as router:
         if not args.yes:
             raise unconfirmed(f"answers of the account {args.account} would be removed")
-        views = [router.as_caller(Caller(args.account, each)).cache for each in environments]
-        removed = sum([await view.invalidate(**which, everything=args.everything) for view in views])
-    screen.report({"removed": removed}, note=f"{counted(removed, 'answer')} removed")
+        views = [router.as_caller(Caller(args.account, environment)).cache for environment in environments]
+        removed = sum([await view.invalidate(**selection, everything=args.everything) for view in views])
+    screen.report({"removed": removed}, note=f"{with_count(removed, 'answer')} removed")

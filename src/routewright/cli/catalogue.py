@@ -52,41 +52,41 @@ def _import(args: Namespace, screen: Screen) -> None:
     catalogue, document = Catalogue() if base is None else Catalogue.load(base), read(args.file)
     with document.naming():
         listed, problems = read_price_list(document.content)
-    chosen = _chosen(args, listed)
+    chosen = _select_rows(args, listed)
     updates, refusals = updates_of(catalogue.models, chosen, today, add=args.add)
     problems += refusals
     # a partial import does not update the date of the other models
     text = _text(with_updates(content, updates, today if args.provider is None else None))
-    writes = text != _text(with_updates(content, (), None)) and not args.dry_run
-    if writes:
+    is_written = text != _text(with_updates(content, (), None)) and not args.dry_run
+    if is_written:
         _check(json_document(output, text))
         replace_file(output, text)
     changes = changes_of(updates, today)
-    told = {name: [each.model for each in changes if each.is_new is (name == "new")] for name in ("changed", "new")}
-    steps = [{"model": each.model, **one._asdict(), "mark": one.mark} for each in changes for one in each.prices]
+    ids = {key: [edit.model for edit in changes if edit.is_new is (key == "new")] for key in ("changed", "new")}
+    steps = [{"model": edit.model, **price._asdict(), "mark": price.mark} for edit in changes for price in edit.prices]
     reports = {"prices": steps, "problems": [problem._asdict() for problem in problems]}
-    use = f"written to {output}: use it as --catalogue {output}, or Catalogue.load({str(output)!r})"
+    next_step = f"written to {output}: use it as --catalogue {output}, or Catalogue.load({str(output)!r})"
     screen.report(
-        told | reports | {"written": str(output) if writes else None},
-        *(Line(str(each), "bad" if any(one.mark for one in each.prices) else "plain") for each in changes),
+        ids | reports | {"written": str(output) if is_written else None},
+        *(Line(str(edit), "bad" if any(price.mark for price in edit.prices) else "plain") for edit in changes),
         *(Line(str(problem), "bad") for problem in problems[:_NAMED]),
         *([Line(f"and {len(problems) - _NAMED} more; --json lists all", "dim")] if len(problems) > _NAMED else ()),
-        note=use if writes else "nothing is written",
+        note=next_step if is_written else "nothing is written",
     )
 
 
-def _chosen(args: Namespace, listed: list[Listed]) -> list[Listed]:
+def _select_rows(args: Namespace, rows: list[Listed]) -> list[Listed]:
     """The rows of the asked providers. Refuses providers and globs that match nothing in the list."""
-    wanted, known = frozenset(args.provider or ()), {name for row in listed for name in row.names}
-    for name in sorted(wanted - known):
-        hint = did_you_mean(name, known) or f"it has {in_quotes(sorted(known))}"
+    providers, names = frozenset(args.provider or ()), {name for row in rows for name in row.names}
+    for name in sorted(providers - names):
+        hint = did_you_mean(name, names) or f"it has {in_quotes(sorted(names))}"
         raise refused("--provider", f"{quoted(name)} is not in the list", hint)
-    ids = {row.model.id for row in listed}
+    ids = {row.model.id for row in rows}
     for glob in args.add:
-        if not any(fnmatchcase(each, glob) for each in ids):
+        if not any(fnmatchcase(id, glob) for id in ids):
             hint = did_you_mean(glob, ids) or "write a glob over ids, such as 'openai/*'"
             raise refused("--add", f"{quoted(glob)} picks no model of the list", hint)
-    return [row for row in listed if not wanted or not wanted.isdisjoint(row.names)]
+    return [row for row in rows if not providers or not providers.isdisjoint(row.names)]
 
 
 def _text(content: Mapping[str, object]) -> str:
@@ -105,11 +105,11 @@ def _content(args: Namespace, output: Path) -> JsonObject:
     if output.suffix.lower() != ".json":
         hint = "give --output models.json"
         raise refused("--output", f"{shown(str(output))} is no JSON file, which is written", hint)
-    named = None if args.catalogue is None else Path(args.catalogue)
-    if output.exists() and named is not None and not is_same(output, named):
+    catalogue_file = None if args.catalogue is None else Path(args.catalogue)
+    if output.exists() and catalogue_file is not None and not is_same(output, catalogue_file):
         hint = "leave out --catalogue to write over it, or name a new file"
         raise refused("--output", f"{output} exists, and is not the file of --catalogue", hint)
-    source = output if output.exists() else named
+    source = output if output.exists() else catalogue_file
     if source is None:
         return {}
     document = read(source)
@@ -146,28 +146,28 @@ def _check_policies(args: Namespace, screen: Screen) -> int:
             screen.note("no provider is configured: checked against the whole catalogue")
             router = Router.sandbox(catalogue=catalogue, policies=policies)
         router.policies()  # raises ValidationFailed for selectors that match no model
-    found = router.check_policies(request)
+    checks = router.check_policies(request)
     notes = []
-    for each in found:
-        if each.problem is not None:
-            notes.append(f"{_checked(each)}: {each.problem}")
-        if not each.fallback_affordable:
-            notes.append(f"{_checked(each)}: the budget pays for no fallback after {each.model}")
-        notes += [f"{_checked(each)}: {end.model} is served until {end.deprecated_at[:10]}" for end in each.ends]
-    told = [
-        {**msgspec.to_builtins(each), "servable": each.servable, "breaks_without": each.breaks_without}
-        for each in found
+    for check in checks:
+        if check.problem is not None:
+            notes.append(f"{_label(check)}: {check.problem}")
+        if not check.fallback_affordable:
+            notes.append(f"{_label(check)}: the budget pays for no fallback after {check.model}")
+        notes += [f"{_label(check)}: {end.model} is served until {end.deprecated_at[:10]}" for end in check.ends]
+    records = [
+        {**msgspec.to_builtins(check), "servable": check.servable, "breaks_without": check.breaks_without}
+        for check in checks
     ]
     rows = [
-        {**record, "policy": _checked(each), "model": each.model or "nobody", "if_a_provider_is_lost": _loss(each)}
-        for record, each in zip(told, found, strict=True)
+        {**record, "policy": _label(check), "model": check.model or "nobody", "if_a_provider_is_lost": _loss(check)}
+        for record, check in zip(records, checks, strict=True)
     ]
     table = listing(rows, "policy model fitting allowed estimated_cost_usd worst_cost_usd if_a_provider_is_lost")
-    screen.report({"policies": told}, table, *([Line(), *map(Line, notes)] if notes else []))
-    return NOBODY_FITS if any(not each.servable or (args.strict and each.breaks_without) for each in found) else OK
+    screen.report({"policies": records}, table, *([Line(), *map(Line, notes)] if notes else []))
+    return NOBODY_FITS if any(not check.servable or (args.strict and check.breaks_without) for check in checks) else OK
 
 
-def _checked(check: PolicyCheck) -> str:
+def _label(check: PolicyCheck) -> str:
     return f"{check.policy}, {check.policy_class}" if check.policy_class else check.policy
 
 

@@ -135,9 +135,9 @@ refused = ValidationFailed.at
 """The error of an argument, or with an empty name of the whole command line."""
 
 
-def unconfirmed(what: str) -> ValidationFailed:
+def unconfirmed(action: str) -> ValidationFailed:
     """The error of a command that needs ``--yes`` and does not have it."""
-    return refused("", what, "give --yes to have it done")
+    return refused("", action, "give --yes to have it done")
 
 
 Run = Callable[[Namespace, Screen], object]
@@ -169,7 +169,7 @@ def verb(command: str, *arguments: Declaration, more: str = "") -> Callable[[Run
     return declare
 
 
-def arg(names: str, does: str, kind: object = str, default: object = None, **rest: object) -> Declaration:
+def arg(names: str, text: str, kind: object = str, default: object = None, **rest: object) -> Declaration:
     """An argument with its metavar, as ``--limit N`` or ``-y,--yes``; one without dashes is positional.
 
     ``kind`` reads the text, or is a ``Literal`` of what it may be."""
@@ -179,41 +179,41 @@ def arg(names: str, does: str, kind: object = str, default: object = None, **res
     rest |= {"metavar": metavar} if metavar else {}
     if default is not None:
         rest["default"] = default
-        does += "" if default in ([], KEPT, "") else f" (default: {default})"
-    return lambda to: to.add_argument(*options.split(","), help=does, **rest)
+        text += "" if default in ([], ABSENT, "") else f" (default: {default})"
+    return lambda parser: parser.add_argument(*options.split(","), help=text, **rest)
 
 
-def repeated(names: str, does: str, kind: object = str) -> Declaration:
+def repeated(names: str, text: str, kind: object = str) -> Declaration:
     """An option that may be repeated."""
-    return arg(names, f"{does}; may be repeated", kind, [], action="append")
+    return arg(names, f"{text}; may be repeated", kind, [], action="append")
 
 
-def several(names: str, does: str, **rest: object) -> Declaration:
+def several(names: str, text: str, **rest: object) -> Declaration:
     """An option with names separated by commas, as ``--model ID,...``, that may be repeated."""
-    return arg(names, does, separated, action="extend", **rest)
+    return arg(names, text, separated, action="extend", **rest)
 
 
-def flag(names: str, does: str, **rest: object) -> Declaration:
+def flag(names: str, text: str, **rest: object) -> Declaration:
     """An option without a value."""
-    return arg(names, does, action="store_true", **rest)
+    return arg(names, text, action="store_true", **rest)
 
 
 def group(title: str, *arguments: Declaration) -> Declaration:
     """Arguments under a title of their own in the help."""
-    return lambda to: _add(to.add_argument_group(title), arguments)
+    return lambda parser: _add(parser.add_argument_group(title), arguments)
 
 
 def either(*arguments: Declaration) -> Declaration:
     """Arguments that exclude each other."""
-    return lambda to: _add(to.add_mutually_exclusive_group(), arguments)
+    return lambda parser: _add(parser.add_mutually_exclusive_group(), arguments)
 
 
-def _add(to: Any, arguments: Iterable[Declaration]) -> None:
-    for each in arguments:
-        each(to)
+def _add(parser: Any, arguments: Iterable[Declaration]) -> None:
+    for declare in arguments:
+        declare(parser)
 
 
-KEPT = argparse.SUPPRESS
+ABSENT = argparse.SUPPRESS
 """The default of options that are not among the arguments unless they are given."""
 JSON = flag("--json", "one JSON object")
 YES = flag("-y,--yes", "do it; without it the command only says what it would do")
@@ -234,19 +234,19 @@ class Parser(argparse.ArgumentParser):
         self.usage = f"{self.prog} COMMAND [OPTIONS]"
         self.description = f"{self.description} Each command has its own --help."
         commands = self.add_subparsers(prog=self.prog, metavar="COMMAND", title="commands", required=True)
-        for name, each in verbs.items():
-            does = (each.run.__doc__ or name).partition("\n")[0].rstrip(".")
-            commands.add_parser(name, help=f"{does[0].lower()}{does[1:]}").perform(each)
+        for name, verb in verbs.items():
+            text = (verb.run.__doc__ or name).partition("\n")[0].rstrip(".")
+            commands.add_parser(name, help=f"{text[0].lower()}{text[1:]}").perform(verb)
 
     def perform(self, verb: Verb) -> None:
         """Make this the parser of a verb."""
         _add(self, verb.arguments)
-        takes = [
-            " ".join((*each.option_strings[:1], str(each.metavar))) if each.required else f"[{each.metavar}]"
-            for each in self._actions
-            if each.required or not each.option_strings
+        words = [
+            " ".join((*action.option_strings[:1], str(action.metavar))) if action.required else f"[{action.metavar}]"
+            for action in self._actions
+            if action.required or not action.option_strings
         ]
-        self.usage = " ".join((self.prog, "[OPTIONS]", *takes))
+        self.usage = " ".join((self.prog, "[OPTIONS]", *words))
         self.description = f"{getdoc(verb.run) or ''}\n\n{verb.more}".strip()
         self.set_defaults(run=verb.run, parser=self)
 
@@ -274,8 +274,8 @@ class Parser(argparse.ArgumentParser):
     def spelling(self) -> dict[str, str]:
         """The name of each argument on the command line: its long option or metavar."""
         return {
-            each.dest: next((option for option in each.option_strings if option.startswith("--")), str(each.metavar))
-            for each in self._actions
+            action.dest: next((flag for flag in action.option_strings if flag.startswith("--")), str(action.metavar))
+            for action in self._actions
         }
 
 
@@ -286,8 +286,8 @@ def parser() -> Parser:
     main.add_argument("--version", action="version", version=f"routewright {__version__}")
     main.set_defaults(json=False)  # for commands without --json
     commands = main.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for name, (module, does) in _COMMANDS.items():
-        command = commands.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
+    for name, (module, text) in _COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.noun = (name, f".{module}")
     return main
 
@@ -333,12 +333,12 @@ def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
         # name options instead of the library's arguments
         names = _ARGUMENTS | args.parser.spelling() | {"force": ""}
         problems = []
-        for each in error.problems:
-            name, bracket, rest = each.path.partition("[")
-            hint = each.hint
-            for theirs, ours in _HINTS.items():
-                hint = hint.replace(theirs, ours)
-            problems.append(each._replace(path=f"{names.get(name, name)}{bracket}{rest}", hint=hint))
+        for problem in error.problems:
+            name, bracket, rest = problem.path.partition("[")
+            hint = problem.hint
+            for library_hint, own_hint in _HINTS.items():
+                hint = hint.replace(library_hint, own_hint)
+            problems.append(problem._replace(path=f"{names.get(name, name)}{bracket}{rest}", hint=hint))
         error = ValidationFailed.of(*problems) if problems else error
     if args.json:
         error.request_id = error.request_id or f"req_{token_hex(13)}"
@@ -362,24 +362,24 @@ def in_words(text: object, args: Namespace) -> str:
     """A message with options instead of fields, except for fields of ``--request`` and keys of files."""
     lines = str(text).split("\n")
     if args.command in _OF_REQUESTS and getattr(args, "request", None) is None:
-        for place, line in enumerate(lines):
+        for index, line in enumerate(lines):
             if not _OF_FILE.search(line):
                 for field, option in _WORDS.items():
                     line = line.replace(field, option)
-                lines[place] = line
+                lines[index] = line
     message = "\n".join(lines)
     is_option = getattr(args, "model", None) is not None  # overrides the models of a request
     return re.sub(r"^models\[\d+\]", "--model", message, flags=re.MULTILINE) if is_option else message
 
 
-def number_or(word: str, number: Callable[[str], float] = float) -> Callable[[str], float | None]:
+def number_or(word: str, parse: Callable[[str], float] = float) -> Callable[[str], float | None]:
     """An argument type: a number, or a word for None."""
 
     def read(text: str) -> float | None:
         if text == word:
             return None
         try:
-            return number(text)
+            return parse(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor '{word}'") from None
 

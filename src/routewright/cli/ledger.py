@@ -13,7 +13,7 @@ from routewright.wire import LedgerRow
 from routewright.wire.json_scan import quoted
 
 from .command import arg, refused, verb
-from .show import Screen, Style, listing, picked
+from .show import Screen, Style, listing, pick
 from .store import ACCOUNT, IN_STORE, LIMIT, SPAN, STORE, existing_store, when
 
 _ROWS = """at request_id attempt kind model tokens.input tokens.output cost_nanos charge_nanos credit_nanos
@@ -22,8 +22,8 @@ _STYLES: dict[str, Style] = {"credit": "good", "expired": "bad", "correction": "
 _WHICH = (arg("--trace ID", "those of one call", dest="trace_id"), *SPAN, ACCOUNT)
 
 
-def _asked(args: Namespace) -> dict[str, Any]:
-    return {**picked(args, "trace_id account"), "since": when(args.since), "until": when(args.until)}
+def _filters_of(args: Namespace) -> dict[str, Any]:
+    return {**pick(args, "trace_id account"), "since": when(args.since), "until": when(args.until)}
 
 
 @verb("ledger rows", *_WHICH, LIMIT, *IN_STORE)
@@ -32,7 +32,7 @@ async def _rows(args: Namespace, screen: Screen) -> None:
     if args.limit < 1:
         raise refused("limit", f"must be at least 1, got {args.limit}", "for example 20")
     booked: list[LedgerRow] = []
-    async with Ledger(existing_store(args)) as ledger, aclosing(ledger.rows(**_asked(args))) as rows:
+    async with Ledger(existing_store(args)) as ledger, aclosing(ledger.rows(**_filters_of(args))) as rows:
         async for row in rows:
             booked.append(row)
             if len(booked) > args.limit:
@@ -52,5 +52,5 @@ async def _rows(args: Namespace, screen: Screen) -> None:
 @verb("ledger export", *_WHICH, STORE)
 async def _export(args: Namespace, screen: Screen) -> None:
     """Write what was booked, each row as one line of JSON, newest first."""
-    async with Ledger(existing_store(args)) as ledger, aclosing(ledger.rows(**_asked(args))) as rows:
+    async with Ledger(existing_store(args)) as ledger, aclosing(ledger.rows(**_filters_of(args))) as rows:
         await screen.export(rows)

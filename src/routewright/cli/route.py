@@ -28,11 +28,11 @@ from routewright.wire.problems import did_you_mean
 from routewright.wire.timestamps import time_short
 
 from .command import CATALOGUE, JSON, arg, either, flag, group, in_words, refused, repeated, several, verb
-from .show import LIST_PRICE, USUAL_TIME, Block, Line, Row, Screen, Table, dollars, facts, listing, picked, tokens
+from .show import LIST_PRICE, USUAL_TIME, Block, Line, Row, Screen, Table, dollars, facts, listing, pick, tokens
 from .spans import trace_page
 from .store import KEEPS, named_store
 
-NAMED = 3
+MAX_NAMED = 3
 """The number of models named for each rejection reason."""
 _NOTHING_CONFIGURED = "no provider is configured: this is the whole catalogue, of which nothing can be called yet"
 _HOW = "give it as an argument, pipe it in, or name a file with @FILE"
@@ -98,50 +98,50 @@ def request_of(args: Namespace, models: Sequence[Model]) -> RouteRequest:
     """Build the request from ``--request`` or the prompt. Other options override its fields.
 
     ``--provider`` selects from ``models``. Raises ``ValidationFailed``."""
-    request = RouteRequest(_messages(args)) if args.request is None else _whole(args)
+    request = RouteRequest(_messages(args)) if args.request is None else _request_in_file(args)
     option = vars(args).get  # 'policies check' has no options for the choice
-    only = option("model")
+    model_ids = option("model")
     if providers := option("provider"):  # leave out free models: naming them in the list would opt in to them
-        only = [model.id for model in named_providers(providers, models) if not model.free_tier]
-    given = {name: option(name) for name in ("goal", "strategy", "policy_id", "prefer", "timeout_ms")} | {
-        "models": only,
-        "fallback": _over(request.fallback, wire.Fallback, models=option("fallback")),
-        "budget": _over(request.budget, wire.Budget, max_cost_usd=option("max_cost"), max_tokens=option("max_tokens")),
-        "params": _over(
+        model_ids = [model.id for model in named_providers(providers, models) if not model.free_tier]
+    changes = {name: option(name) for name in ("goal", "strategy", "policy_id", "prefer", "timeout_ms")} | {
+        "models": model_ids,
+        "fallback": _merge(request.fallback, wire.Fallback, models=option("fallback")),
+        "budget": _merge(request.budget, wire.Budget, max_cost_usd=option("max_cost"), max_tokens=option("max_tokens")),
+        "params": _merge(
             request.params, wire.Params, max_output_tokens=args.max_output_tokens, reasoning=args.reasoning
         ),
         "metadata": {**(request.metadata or {}), **dict(args.metadata)} or None,
     }
-    return replace(request, **{name: value for name, value in given.items() if value is not None})
+    return replace(request, **{name: value for name, value in changes.items() if value is not None})
 
 
-def _over(base: S | None, kind: type[S], **given: object) -> S | None:
+def _merge(base: S | None, kind: type[S], **fields: object) -> S | None:
     """Override the given fields in a part of the request."""
-    said = {name: value for name, value in given.items() if value is not None}
-    return replace(kind() if base is None else base, **said) if said else base
+    changes = {name: value for name, value in fields.items() if value is not None}
+    return replace(kind() if base is None else base, **changes) if changes else base
 
 
-def named_providers(wanted: Sequence[str], models: Sequence[Model]) -> list[Model]:
+def named_providers(providers: Sequence[str], models: Sequence[Model]) -> list[Model]:
     """The models of the given providers. Raises ``ValidationFailed`` for an unknown provider."""
-    known = dict.fromkeys(model.provider for model in models)
-    for name in wanted:
-        if name not in known:
-            hint = did_you_mean(name, known) or f"known: {', '.join(sorted(known))}"
+    names = dict.fromkeys(model.provider for model in models)
+    for name in providers:
+        if name not in names:
+            hint = did_you_mean(name, names) or f"known: {', '.join(sorted(names))}"
             raise refused("--provider", f"unknown provider {name!r}", hint)
-    return [model for model in models if model.provider in wanted]
+    return [model for model in models if model.provider in providers]
 
 
-def _whole(args: Namespace) -> RouteRequest:
-    beside = {"a prompt": args.prompt, "--system": args.system, "--image": args.image}
-    for name, value in beside.items():
+def _request_in_file(args: Namespace) -> RouteRequest:
+    others = {"a prompt": args.prompt, "--system": args.system, "--image": args.image}
+    for name, value in others.items():
         if value:
             raise refused("--request", f"holds the messages, so {name} has no place", "leave out one of the two")
-    called = f"--request {args.request}"
-    body = _read(args.request, called)
+    label = f"--request {args.request}"
+    body = _read(args.request, label)
     try:
         return decode_request(body)
     except InvalidJson as error:
-        raise InvalidJson(f"{called}: {error}") from error
+        raise InvalidJson(f"{label}: {error}") from error
 
 
 def _messages(args: Namespace) -> list[Message]:
@@ -154,33 +154,33 @@ def _messages(args: Namespace) -> list[Message]:
             raise refused("--image", problem, "give https://... or data:image/png;base64,...")
     parts: list[Part] = [wire.TextPart(text)] if text else []
     parts += [wire.ImagePart(wire.ImageUrl(url)) for url in args.image]
-    asked = Message("user", parts if args.image else text)
-    return [asked] if args.system is None else [Message("system", args.system), asked]
+    message = Message("user", parts if args.image else text)
+    return [message] if args.system is None else [Message("system", args.system), message]
 
 
 def prompt_of(args: Namespace) -> str:
     """The prompt: from the argument, a file or standard input."""
-    source, called = "-", "standard input"
+    source, label = "-", "standard input"
     if args.prompt is None and sys.stdin.isatty():
         raise refused("prompt", "is missing", _HOW)
     if args.prompt is not None and args.prompt.startswith("@"):
-        source, called = args.prompt[1:], args.prompt
+        source, label = args.prompt[1:], args.prompt
     elif args.prompt not in (None, "-"):
         return str(args.prompt)
     try:
-        return _read(source, called).decode("utf-8-sig").rstrip("\r\n")
+        return _read(source, label).decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
         problem, hint = f"is not UTF-8 text (byte {error.start})", "convert it; an image goes into --image, as a URL"
-        raise refused(called, problem, hint) from error
+        raise refused(label, problem, hint) from error
 
 
-def _read(source: str, called: str) -> bytes:
+def _read(source: str, label: str) -> bytes:
     """Read a file, or standard input if the name is ``-``."""
     try:
         return sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     except OSError as error:
-        hint = "to ask something that begins with '@', pipe it in" if called.startswith("@") else ""
-        raise refused(called, f"cannot be read: {error.strerror}", hint) from error
+        hint = "to ask something that begins with '@', pipe it in" if label.startswith("@") else ""
+        raise refused(label, f"cannot be read: {error.strerror}", hint) from error
 
 
 def router_of(args: Namespace, *, sandbox: bool, storage: Storage | None = None) -> Router:
@@ -265,27 +265,27 @@ async def keep(router: Router, trace_id: str, args: Namespace, screen: Screen) -
         screen.note(f"routewright: the trace is not in the store: {error}", "bad")
         return
     if not (args.json or getattr(args, "quiet", False)):
-        there = "" if args.store is None else f" --store={shlex.quote(args.store)}"
-        screen.say(Line(), Line(f"kept: routewright traces show {trace_id}{there}", "dim"))
+        option = "" if args.store is None else f" --store={shlex.quote(args.store)}"
+        screen.say(Line(), Line(f"kept: routewright traces show {trace_id}{option}", "dim"))
 
 
 def _answer_page(answer: Answer) -> list[Block]:
     response, routing = answer.response, answer.routing
     sandbox = answer.trace.environment == "sandbox"
-    stood_in = "" if response.fallback_model is None else f", in place of {response.primary_model}, which failed"
-    cut = response.finish_reason in ("length", "budget")
+    substitution = "" if response.fallback_model is None else f", in place of {response.primary_model}, which failed"
+    is_cut = response.finish_reason in ("length", "budget")
     ignored = ", ".join(routing.ignored_params)
-    named = {
-        "model": routing.selected_model + stood_in,
+    summary = {
+        "model": routing.selected_model + substitution,
         "cost": dollars(routing.cost_usd) + (LIST_PRICE if sandbox else ""),
         "tokens": tokens(routing.tokens),
         "time": time_short(routing.latency_ms) + (USUAL_TIME if sandbox else ""),
         "trace": response.trace_id,
-        "ended by": f"{response.finish_reason}: the answer is cut" if cut else "",
+        "ended by": f"{response.finish_reason}: the answer is cut" if is_cut else "",
         "ignored": ignored and f"{ignored}, which the model does not take",
         "calls": ", ".join(f"{call.function.name}({call.function.arguments})" for call in answer.tool_calls or ()),
     }
-    return [Line(), facts(named)]
+    return [Line(), facts(summary)]
 
 
 @verb(
@@ -318,7 +318,7 @@ def _decide(args: Namespace, screen: Screen) -> None:
 
 
 def _decision_json(decision: Decision) -> JsonObject:
-    return picked(decision, "model chain score reason output_cap fallback_affordable candidates rejected digest input")
+    return pick(decision, "model chain score reason output_cap fallback_affordable candidates rejected digest input")
 
 
 def _decision_page(explained: str) -> list[Block]:
@@ -329,13 +329,13 @@ def _decision_page(explained: str) -> list[Block]:
 def _refusal_page(detail: Mapping[str, Any]) -> list[Block]:
     """Why no model fits: by each reason how many models, and the first of them. ``detail`` comes from the error."""
     by_reason: dict[str, list[str]] = {}
-    for each in sorted(detail["rejected_candidates"], key=lambda each: each["estimated_cost_usd"] or 0.0):
+    for candidate in sorted(detail["rejected_candidates"], key=lambda row: row["estimated_cost_usd"] or 0.0):
         # prices are relevant only to budget rejections
-        price = f" {dollars(each['estimated_cost_usd'])}" if each["reason"] == Reason.BUDGET_COST else ""
-        by_reason.setdefault(each["reason"], []).append(f"{each['model']}{price}")
+        price = f" {dollars(candidate['estimated_cost_usd'])}" if candidate["reason"] == Reason.BUDGET_COST else ""
+        by_reason.setdefault(candidate["reason"], []).append(f"{candidate['model']}{price}")
     rows = [
-        Row((str(len(models)), reason, ", ".join(models[:NAMED]) + (" ..." if len(models) > NAMED else "")))
-        for reason, models in sorted(by_reason.items(), key=lambda each: -len(each[1]))
+        Row((str(len(models)), reason, ", ".join(models[:MAX_NAMED]) + (" ..." if len(models) > MAX_NAMED else "")))
+        for reason, models in sorted(by_reason.items(), key=lambda pair: -len(pair[1]))
     ]
     title = f"Decision: none of {len(detail['rejected_candidates'])} models fits"
     return [Line(title, "title"), Line(), Table(rows, ">rejected | by | among them", prose=True), Line()]
@@ -362,15 +362,15 @@ def _models(args: Namespace, screen: Screen) -> None:
     configured = any(model.availability.status != "unavailable" for model in models)
     if not configured:
         screen.note(_NOTHING_CONFIGURED)
-    found = models if args.provider is None else named_providers(args.provider, models)
-    listed = [model for model in found if set(args.modality) <= set(model.modalities or ())]
+    offered = models if args.provider is None else named_providers(args.provider, models)
+    entries = [model for model in offered if set(args.modality) <= set(model.modalities or ())]
     if not args.all:
-        listed = [model for model in listed if _is_current(model, today)]
-        listed = [each for each in listed if not configured or each.availability.status != "unavailable"]
-    listed.sort(key=lambda model: model.id)
-    rows = [{**msgspec.to_builtins(model), "availability": _availability(model, today)} for model in listed]
-    note = "" if listed else "no such model can be called; --all lists those that cannot, too"
-    screen.report({"models": listed}, listing(rows, _MODELS), note=note)
+        entries = [model for model in entries if _is_current(model, today)]
+        entries = [model for model in entries if not configured or model.availability.status != "unavailable"]
+    entries.sort(key=lambda model: model.id)
+    rows = [{**msgspec.to_builtins(model), "availability": _availability(model, today)} for model in entries]
+    note = "" if entries else "no such model can be called; --all lists those that cannot, too"
+    screen.report({"models": entries}, listing(rows, _MODELS), note=note)
 
 
 def _is_current(model: Model, today: str) -> bool:

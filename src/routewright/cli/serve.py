@@ -12,10 +12,10 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Literal
 
-from routewright.serve.plan import ACCOUNT, Address, Begun, CommandOptions, Plan
+from routewright.serve.plan import ACCOUNT, Address, CommandOptions, Plan, Setup
 from routewright.wire import Environment
 
-from .command import KEPT, OK, Declaration, arg, flag, group, refused, verb
+from .command import ABSENT, OK, Declaration, arg, flag, group, refused, verb
 from .show import Screen
 
 _GROUPS: dict[str, dict[str, tuple[str, str, object]]] = {
@@ -52,7 +52,7 @@ FLAGS = {key: option.split()[0] for flags in _GROUPS.values() for key, (option, 
 """Flags by configuration key."""
 
 _BODY = json.dumps({"messages": [{"role": "user", "content": "Why is the sky blue?"}]})
-_EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Wildcard addresses, and the loopback address for each."""
 _KEYS: dict[Environment, tuple[str, str]] = {
     "production": ("live key", "calls the models of your providers, for money"),
@@ -60,9 +60,9 @@ _KEYS: dict[Environment, tuple[str, str]] = {
 }
 
 
-def _option(key: str, option: str, does: str, kind: object) -> Declaration:
+def _option(key: str, option: str, text: str, kind: object) -> Declaration:
     how = {"action": _ACTIONS[kind]} if kind in _ACTIONS else {"kind": kind}
-    return arg(option, does, default=KEPT, dest=key, **how)
+    return arg(option, text, default=ABSENT, dest=key, **how)
 
 
 @verb(
@@ -87,28 +87,28 @@ def _run(args: Namespace, screen: Screen) -> int:
         are = "is" if len(missing) == 1 else "are"
         problem = f"'routewright serve' needs {' and '.join(missing)}, which {are} not installed"
         raise refused("", problem, "run: pip install 'routewright[server]'")
-    asked = CommandOptions(args.config, {key: value for key, value in vars(args).items() if key in FLAGS}, FLAGS)
-    return _check(asked, screen) if args.check else _serve(asked, screen)
+    options = CommandOptions(args.config, {key: value for key, value in vars(args).items() if key in FLAGS}, FLAGS)
+    return _check(options, screen) if args.check else _serve(options, screen)
 
 
-def _check(asked: CommandOptions, screen: Screen) -> int:
+def _check(options: CommandOptions, screen: Screen) -> int:
     from routewright.serve.prepare import prepare
 
-    found = prepare(asked, os.environ)
-    named = {name: value for name, value in found.facts.items() if value}
-    width = max(map(len, named))
-    screen.text("".join(f"{name:<{width}}  {value}\n" for name, value in named.items()))
-    _warn(found.warnings, screen)
+    prepared = prepare(options, os.environ)
+    facts = {name: value for name, value in prepared.facts.items() if value}
+    width = max(map(len, facts))
+    screen.text("".join(f"{name:<{width}}  {value}\n" for name, value in facts.items()))
+    _warn(prepared.warnings, screen)
     return OK
 
 
-def _serve(asked: CommandOptions, screen: Screen) -> int:
+def _serve(options: CommandOptions, screen: Screen) -> int:
     from routewright.serve.processes import run
 
-    def show(plan: Plan, begun: Begun, providers: Sequence[str]) -> None:
+    def show(plan: Plan, begun: Setup, providers: Sequence[str]) -> None:
         screen.text(started_page(plan, begun, providers))
 
-    return run(asked, partial(_warn, screen=screen), show)
+    return run(options, partial(_warn, screen=screen), show)
 
 
 def _warn(warnings: Sequence[str], screen: Screen) -> None:
@@ -116,17 +116,17 @@ def _warn(warnings: Sequence[str], screen: Screen) -> None:
         screen.note(f"routewright: {warning}", "plain")
 
 
-def started_page(plan: Plan, begun: Begun, providers: Sequence[str]) -> str:
+def started_page(plan: Plan, begun: Setup, providers: Sequence[str]) -> str:
     """Where the server listens, and how to send a request. Only the first start has keys. ``providers``: the variables
     that hold their keys. Plain text, since ``serve`` works without rich."""
     return "".join(f"{line}\n" for line in _page(plan, begun, providers))
 
 
-def _page(plan: Plan, begun: Begun, providers: Sequence[str]) -> Iterator[str]:
+def _page(plan: Plan, begun: Setup, providers: Sequence[str]) -> Iterator[str]:
     workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
     yield f"routewright serves at {_url(plan)} with {workers}"
     if plan.admin is not None:
-        yield f"health checks and metrics, without a key: http://{_place(plan.admin)}"
+        yield f"health checks and metrics, without a key: http://{_host_port(plan.admin)}"
     store = shlex.quote(plan.shown_store)
     if begun.keys:
         where = "in memory and ends with the server" if plan.in_memory else store
@@ -160,9 +160,9 @@ def _page(plan: Plan, begun: Begun, providers: Sequence[str]) -> Iterator[str]:
 
 
 def _url(plan: Plan) -> str:
-    return f"{'http' if plan.tls is None else 'https'}://{_place(plan.address)}"
+    return f"{'http' if plan.tls is None else 'https'}://{_host_port(plan.address)}"
 
 
-def _place(address: Address) -> str:
-    host = _EVERY.get(address.host, address.host)
+def _host_port(address: Address) -> str:
+    host = _WILDCARDS.get(address.host, address.host)
     return f"[{host}]:{address.port}" if ":" in host else f"{host}:{address.port}"

@@ -74,41 +74,41 @@ class Table(NamedTuple):
 Block = Line | Table
 
 
-def facts(named: Mapping[str, str]) -> Table:
+def facts(values: Mapping[str, str]) -> Table:
     """A table of names and values. Empty values are left out."""
-    return Table([Row((name, value)) for name, value in named.items() if value], prose=True)
+    return Table([Row((name, value)) for name, value in values.items() if value], prose=True)
 
 
-def listing(things: Iterable[Mapping[str, Any]], columns: str, style: StyleOf | None = None) -> Table:
+def listing(objects: Iterable[Mapping[str, Any]], columns: str, style: StyleOf | None = None) -> Table:
     """Records as a table. ``columns`` are paths of fields, as ``id plan limits.concurrency``."""
-    records, paths = list(things), columns.split()
-    numeric = {path for path in paths for each in records if isinstance(_field(each, path), int | float)}
+    records, paths = list(objects), columns.split()
+    numeric = {path for path in paths for record in records if isinstance(_field(record, path), int | float)}
     head = "|".join(f"{'>' if path in numeric else ''}{heading(path)}" for path in paths)
     rows = [
-        Row(tuple(cell(path, _field(each, path)) for path in paths), "plain" if style is None else style(each))
-        for each in records
+        Row(tuple(cell(path, _field(record, path)) for path in paths), "plain" if style is None else style(record))
+        for record in records
     ]
     return Table(rows, head)
 
 
-def ended(field: str) -> StyleOf:
+def dim_after(field: str) -> StyleOf:
     """The style of records that have ended at the time in this field, or not."""
-    return lambda each: "dim" if each[field] else "plain"
+    return lambda record: "dim" if record[field] else "plain"
 
 
-def fields(thing: Mapping[str, object]) -> Table:
+def fields(record: Mapping[str, object]) -> Table:
     """A record as a table of names and values. Empty values are left out."""
-    named = {}
-    for name, value in thing.items():
-        for inner, each in value.items() if isinstance(value, Mapping) else [("", value)]:
-            named[heading(f"{name} {inner}".strip())] = cell(inner or name, each)
-    return facts(named)
+    values = {}
+    for name, value in record.items():
+        for inner_name, inner_value in value.items() if isinstance(value, Mapping) else [("", value)]:
+            values[heading(f"{name} {inner_name}".strip())] = cell(inner_name or name, inner_value)
+    return facts(values)
 
 
-def _field(thing: Any, path: str) -> Any:
+def _field(record: Any, path: str) -> Any:
     for name in path.split("."):
-        thing = None if thing is None else thing.get(name)
-    return thing
+        record = None if record is None else record.get(name)
+    return record
 
 
 def heading(name: str) -> str:
@@ -124,7 +124,7 @@ def cell(name: str, value: Any) -> str:
         return "yes" if value else ""
     unit = next((unit for unit in _UNITS if f"_{name}".endswith(unit)), "")
     if isinstance(value, list | tuple):
-        return ", ".join(cell(name, each) for each in value)
+        return ", ".join(cell(name, element) for element in value)
     if unit or isinstance(value, str):
         return _UNITS[unit](value) if unit else value
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
@@ -135,12 +135,12 @@ def printable(text: str) -> str:
     return text.translate(_UNSEEN)
 
 
-def rendered(blocks: Iterable[Block], stream: TextIO) -> str:
+def render(blocks: Iterable[Block], stream: TextIO) -> str:
     """Blocks as text for a stream, with colours if it is a terminal."""
     columns = shutil.get_terminal_size().columns if stream.isatty() else _PIPE_WIDTH
     lines: list[Line] = []
     for block in blocks:
-        lines += [block] if isinstance(block, Line) else _laid_out(block, columns)
+        lines += [block] if isinstance(block, Line) else _layout(block, columns)
     lines = [Line(printable(line.text).rstrip(), line.style) for line in lines]
     has_colours = stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     is_coloured = has_colours and find_spec("rich") is not None
@@ -150,10 +150,10 @@ def rendered(blocks: Iterable[Block], stream: TextIO) -> str:
         from rich.text import Text
 
         console = Console(file=stream, force_terminal=True)
-        with console.capture() as captured:
+        with console.capture() as capture:
             for line in lines:
                 console.print(Text(line.text, _COLOURS[line.style]), soft_wrap=True)
-        text = captured.get()
+        text = capture.get()
     return text if _can_encode(stream, text) else text.translate(_STAND_INS)
 
 
@@ -165,7 +165,7 @@ def _can_encode(stream: TextIO, text: str) -> bool:
     return True
 
 
-def _laid_out(table: Table, columns: int) -> Iterator[Line]:
+def _layout(table: Table, columns: int) -> Iterator[Line]:
     """The lines of a table. One that needs more columns than there are is as wide as it has to be."""
     if not table.rows:
         return
@@ -198,7 +198,7 @@ def _width(text: str) -> int:
     """The number of columns that a text takes on a terminal."""
     if text.isascii():
         return len(text)
-    return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
+    return sum(0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def dollars(usd: float) -> str:
@@ -234,7 +234,7 @@ def percent(share: float) -> str:
     return f"{min(max(share, 0.001), 0.999):.1%}"
 
 
-def counted(count: int, one: str) -> str:
+def with_count(count: int, one: str) -> str:
     """A count with its noun: ``1 trace``, ``1,200 traces``."""
     return f"{count:,} {one}" if count == 1 else f"{count:,} {one}s"
 
@@ -293,14 +293,14 @@ class Screen:
         encoded = msgspec.json.encode(value)
         self._write_json(_decoded(msgspec.json.format(encoded) if self.is_terminal else encoded))
 
-    async def export(self, things: AsyncIterator[object]) -> None:
+    async def export(self, records: AsyncIterator[object]) -> None:
         """Write many JSON objects, each on a line."""
-        async for thing in things:
-            self._write_json(json_line(thing))
+        async for record in records:
+            self._write_json(json_line(record))
 
     def _write_json(self, text: str) -> None:
         if not _can_encode(self._out, text):
-            text = "".join(each if each.isascii() else dumps(each)[1:-1] for each in text)
+            text = "".join(character if character.isascii() else dumps(character)[1:-1] for character in text)
         self._out.write(text)
 
     def report(self, result: object, *blocks: Block, note: str = "") -> None:
@@ -313,11 +313,11 @@ class Screen:
             self.note(note)
 
     def listing(
-        self, name: str, things: Iterable[object], columns: str, lack: str, style: StyleOf | None = None
+        self, name: str, objects: Iterable[object], columns: str, empty_note: str, style: StyleOf | None = None
     ) -> None:
         """Write a list of records: as JSON under a name, else as a table, or say that there is none."""
-        records = msgspec.to_builtins([*things])
-        self.report({name: records}, listing(records, columns, style), note="" if records else lack)
+        records = msgspec.to_builtins([*objects])
+        self.report({name: records}, listing(records, columns, style), note="" if records else empty_note)
 
     def secret(self, record: JsonObject, name: str, secret: str, owner: str) -> None:
         """Write a new secret alone to standard output, with ``--json`` in its record."""
@@ -329,21 +329,21 @@ class Screen:
 
     def show(self, *blocks: Block) -> None:
         """Write blocks to standard output."""
-        self._out.write(rendered(blocks, self._out))
+        self._out.write(render(blocks, self._out))
 
     def say(self, *blocks: Block) -> None:
         """Write blocks to standard error, below what was written to standard output. API keys in them are hidden."""
         self.end_text()
-        self._err.write(without_keys(rendered(blocks, self._err)))
+        self._err.write(without_keys(render(blocks, self._err)))
 
     def note(self, text: str, style: Style = "dim") -> None:
         """Write one line to standard error."""
         self.say(Line(text, style))
 
 
-def picked(thing: object, names: str) -> JsonObject:
+def pick(record: object, names: str) -> JsonObject:
     """Some attributes of an object, for JSON or as arguments."""
-    return {name: getattr(thing, name) for name in names.split()}
+    return {name: getattr(record, name) for name in names.split()}
 
 
 def json_line(value: object) -> str:
@@ -357,13 +357,13 @@ def _decoded(encoded: bytes) -> str:
 
 def discard_output() -> None:
     """Drop what is buffered for standard output and cannot be written; what follows may find room."""
-    place = sys.stdout.fileno()
-    kept, nowhere = os.dup(place), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, place)
+    descriptor = sys.stdout.fileno()
+    backup, null = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
     sys.stdout.flush()
-    os.dup2(kept, place)
-    os.close(kept)
-    os.close(nowhere)
+    os.dup2(backup, descriptor)
+    os.close(backup)
+    os.close(null)
 
 
 def replace_file(path: Path, text: str) -> None:

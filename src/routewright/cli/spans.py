@@ -16,7 +16,7 @@ from .show import Block, Line, Row, Style, Table, cell, cost, dollars, heading, 
 STATUS_STYLES: dict[TraceStatus, Style] = {"failed": "bad", "budget_exceeded": "bad", "cancelled": "dim"}
 """Styles of statuses that are not plain."""
 _MARKS: dict[SpanStatus, tuple[str, Style]] = {"ok": ("", "plain"), "error": (" ✗", "bad"), "cancelled": (" ~", "dim")}
-_SAYS = {
+_FIELDS = {
     wire.DecisionSpan: "token_count",
     wire.CacheSpan: "mode similarity age_s saved_usd",
     wire.FallbackSpan: "reason to_model used",
@@ -32,9 +32,9 @@ _USUAL = (("attempt", 1), ("provider", "sandbox"))
 
 def candidate_table(candidates: Sequence[Candidate], served: str | None) -> Table:
     """Candidates, best first. ``served`` is the model that answered."""
-    rows = [{**to_builtins(each), "served": each.model == served} for each in candidates]
+    rows = [{**to_builtins(candidate), "served": candidate.model == served} for candidate in candidates]
     columns = "model score quality cost_usd latency_s stability served"
-    return listing(rows, columns, lambda each: "good" if each["served"] else "plain")
+    return listing(rows, columns, lambda candidate: "good" if candidate["served"] else "plain")
 
 
 def trace_page(trace: Trace) -> list[Block]:
@@ -46,39 +46,39 @@ def span_table(trace: Trace) -> Table:
     """The span tree, with start and duration of each span."""
     times = (time_short(0), time_short(trace.duration_ms))
     rows = [Row((trace.kind, *times, f"{trace.status}, {cost(trace)}"), STATUS_STYLES.get(trace.status, "plain"))]
-    known, children = {span.id for span in trace.spans}, defaultdict[int | None, list[Span]](list)
+    ids, children = {span.id for span in trace.spans}, defaultdict[int | None, list[Span]](list)
     for span in trace.spans:  # a span whose parent is missing or not older goes to the root
         parent = span.parent_id
-        children[parent if parent is not None and parent in known and parent < span.id else None].append(span)
-    for lines, span in _branches(children, None, ""):
+        children[parent if parent is not None and parent in ids and parent < span.id else None].append(span)
+    for prefix, span in _branches(children, None, ""):
         mark, style = _MARKS[span.status]
         name = span.name if span.name == span.type else f"{span.type} {span.name}"
         times = (time_short(span.start_ms), time_short(span.duration_ms))
-        rows.append(Row((f"{lines} {name}{mark}", *times, ", ".join(_says(span))), style))
+        rows.append(Row((f"{prefix} {name}{mark}", *times, ", ".join(_details(span))), style))
     return Table(rows, "span | >start | >duration |", prose=True)
 
 
-def _branches(children: Mapping[int | None, list[Span]], parent: int | None, lines: str) -> Iterator[tuple[str, Span]]:
+def _branches(children: Mapping[int | None, list[Span]], parent: int | None, prefix: str) -> Iterator[tuple[str, Span]]:
     """The spans below a parent, in tree order, each with its branch lines."""
-    below = children.get(parent, [])
-    for place, span in enumerate(below, 1):
-        is_last = place == len(below)
-        yield f"{lines}{'└─' if is_last else '├─'}", span
-        yield from _branches(children, span.id, f"{lines}{'  ' if is_last else '│ '} ")
+    spans = children.get(parent, [])
+    for number, span in enumerate(spans, 1):
+        is_last = number == len(spans)
+        yield f"{prefix}{'└─' if is_last else '├─'}", span
+        yield from _branches(children, span.id, f"{prefix}{'  ' if is_last else '│ '} ")
 
 
-def _says(span: Span) -> Iterator[str]:
+def _details(span: Span) -> Iterator[str]:
     if isinstance(span, wire.DecisionSpan):
         yield f"{sum(span.rejected.values())} rejected"
     if isinstance(span, wire.CacheSpan):
         yield "hit" if span.hit else "miss"
-    for name in _SAYS[type(span)].split():
+    for name in _FIELDS[type(span)].split():
         value = getattr(span, name)
         if value is True:
             yield heading(name)
         elif value and (name, value) not in _USUAL:
-            told = cell(name, value)
-            yield f"error: {told}" if name == "error" else told if isinstance(value, str) else f"{heading(name)} {told}"
+            text = cell(name, value)
+            yield f"error: {text}" if name == "error" else text if isinstance(value, str) else f"{heading(name)} {text}"
     if isinstance(span, ModelSpan) and span.tokens is not None:
         yield tokens(span.tokens)
     if isinstance(span, ModelSpan | wire.SubTraceSpan) and span.cost_usd:

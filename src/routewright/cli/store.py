@@ -23,8 +23,8 @@ from routewright.wire import SYSTEM_ACCOUNT, Caller, Environment, RollupKeys
 from routewright.wire.json_scan import is_unicode
 from routewright.wire.timestamps import timestamp
 
-from .command import INTERNAL, JSON, KEPT, OK, Declaration, arg, number_or, refused, verb
-from .show import Line, Screen, facts, fields, picked
+from .command import ABSENT, INTERNAL, JSON, OK, Declaration, arg, number_or, refused, verb
+from .show import Line, Screen, facts, fields, pick
 
 if TYPE_CHECKING:
     from routewright.backends.storage.postgres.connections import Address
@@ -40,12 +40,12 @@ _HINT = "name a file, as traces.db, or a database, as postgresql://user@host/dat
 T = TypeVar("T")
 
 
-def _place(does: str) -> Declaration:
-    return arg("--store URL", f"{does} a file as traces.db, or a postgresql:// address (default: {VARIABLE})")
+def _store_option(text: str) -> Declaration:
+    return arg("--store URL", f"{text} a file as traces.db, or a postgresql:// address (default: {VARIABLE})")
 
 
-STORE = _place("the store, which is")
-KEEPS = _place("keep the trace there; it is")
+STORE = _store_option("the store, which is")
+KEEPS = _store_option("keep the trace there; it is")
 IN_STORE = (STORE, JSON)
 ACCOUNT = arg("--account NAME", "whose they are", default="default")
 ENVIRONMENT = arg("--environment", "only those of this one (default: both)", Environment)
@@ -57,24 +57,24 @@ _NAMED_STORE = arg("named STORE", "the same as --store", nargs="?")
 
 def named_store(args: Namespace) -> Storage | None:
     """The store from ``--store`` or the environment. None if neither is set. Raises ``ValidationFailed``."""
-    return opened("--store", args.store, VARIABLE, open_storage, _HINT)
+    return open_named("--store", args.store, VARIABLE, open_storage, _HINT)
 
 
-def opened(option: str, given: str | None, variable: str, open_url: Callable[[str], T], hint: str) -> T | None:
+def open_named(option: str, text: str | None, variable: str, open_url: Callable[[str], T], hint: str) -> T | None:
     """Open the URL from an option or the environment. None if neither is set. Raises ``ValidationFailed``."""
-    said_by, said = (option, given) if given is not None else (variable, os.environ.get(variable) or None)
-    if said is None:
+    source, url = (option, text) if text is not None else (variable, os.environ.get(variable) or None)
+    if url is None:
         return None
-    problem = "is empty" if not said.strip() else "is memory:, which ends with the command"
-    if not said.strip() or said.startswith("memory:"):
-        raise refused(said_by, problem, hint)
-    if not is_unicode(said):
-        raise refused(said_by, "holds bytes that are no text", hint)
+    problem = "is empty" if not url.strip() else "is memory:, which ends with the command"
+    if not url.strip() or url.startswith("memory:"):
+        raise refused(source, problem, hint)
+    if not is_unicode(url):
+        raise refused(source, "holds bytes that are no text", hint)
     try:
-        return open_url(url_of(said))
+        return open_url(url_of(url))
     except ValidationFailed as error:
-        found = [each._replace(path=said_by, hint=each.hint.replace("memory: or ", "")) for each in error.problems]
-        raise ValidationFailed.of(*found) from error
+        problems = [fault._replace(path=source, hint=fault.hint.replace("memory: or ", "")) for fault in error.problems]
+        raise ValidationFailed.of(*problems) from error
 
 
 def existing_store(args: Namespace) -> Storage:
@@ -83,8 +83,8 @@ def existing_store(args: Namespace) -> Storage:
     if storage is None:
         raise refused("--store", "is missing", f"give --store traces.db, or set {VARIABLE}")
     if isinstance(storage, LocalStorage) and not storage.path.is_file():
-        begins = "'routewright route' and 'routewright accounts create' begin one"
-        raise NotFound(f"there is no store {storage.path}; {begins}")
+        hint = "'routewright route' and 'routewright accounts create' begin one"
+        raise NotFound(f"there is no store {storage.path}; {hint}")
     return storage
 
 
@@ -92,9 +92,9 @@ def _check_apart(store: Path, target: str) -> None:
     """Refuse to write to a file of the store, also through a link. Raises ``ValidationFailed``."""
     for path in (store, store.resolve()):  # SQLite creates its files next to the link's target
         databases = [Path(f"{path}{end}") for end in ("", "-wal", "-shm", "-journal")]
-        if any(is_same(Path(target), own) for own in (*databases, secret_path(path))):
-            said = f"{Path(target)} belongs to the store {store}, which would be lost"
-            raise refused("TARGET", said, "name another file")
+        if any(is_same(Path(target), file) for file in (*databases, secret_path(path))):
+            problem = f"{Path(target)} belongs to the store {store}, which would be lost"
+            raise refused("TARGET", problem, "name another file")
 
 
 def is_same(first: Path, second: Path) -> bool:
@@ -113,8 +113,8 @@ def when(text: str | None) -> str | None:
 
 def seconds_of(text: str) -> int | None:
     """Seconds for ``30m``, ``2h`` or ``7d``. None for other text."""
-    found = _AGO.fullmatch(text)
-    return None if found is None else int(found[1]) * _SECONDS[found[2]]
+    match = _AGO.fullmatch(text)
+    return None if match is None else int(match[1]) * _SECONDS[match[2]]
 
 
 def duration(text: str) -> int:
@@ -140,9 +140,9 @@ def _create(args: Namespace, screen: Screen) -> None:
     from routewright.backends.storage.postgres.schema import create  # needs an extra
 
     created = create(address, args.grant_to)
-    said = f"there is a store now: {address}" if created else f"there is a store already: {address}"
-    told = {"store": str(address), "created": created, "granted_to": args.grant_to}
-    screen.report(told, note=said if args.grant_to is None else f"{said}; {args.grant_to} may use it")
+    note = f"there is a store now: {address}" if created else f"there is a store already: {address}"
+    record = {"store": str(address), "created": created, "granted_to": args.grant_to}
+    screen.report(record, note=note if args.grant_to is None else f"{note}; {args.grant_to} may use it")
 
 
 @verb("store backup", arg("target TARGET", "the file to make"), *IN_STORE)
@@ -172,13 +172,13 @@ def _backup(args: Namespace, screen: Screen) -> None:
         except OSError as error:
             problem = f"{secret_path(source)} to {secret}: {error.strerror}"
             raise StorageUnavailable(f"the store was copied, its secret was not: {problem}") from error
-        says = f"{secret}, which only you can read: keep it with the backup, and as safe"
+        secret_note = f"{secret}, which only you can read: keep it with the backup, and as safe"
     elif os.environ.get(SECRET):
-        says = f"none was copied: it is in {SECRET}"
+        secret_note = f"none was copied: it is in {SECRET}"
     else:
-        says = "none was copied: the store has none yet"
-    told = {"backup": str(target), "secret": None if secret is None else str(secret)}
-    screen.report(told, facts({"backup": str(target), "secret": says}))
+        secret_note = "none was copied: the store has none yet"
+    record = {"backup": str(target), "secret": None if secret is None else str(secret)}
+    screen.report(record, facts({"backup": str(target), "secret": secret_note}))
 
 
 @verb("store check", _NAMED_STORE, *IN_STORE)
@@ -188,36 +188,36 @@ def _check(args: Namespace, screen: Screen) -> int:
     Takes some seconds a gigabyte; others may keep writing. The exit code is 1 for a damaged store, and for keys
     that are refused because they were made with another root secret than the one known here. Keys in a database are
     checked where ROUTEWRIGHT_SECRET is set."""
-    place: object
-    named = _named(args)
-    if is_postgres(named):
+    source: object
+    url = _store_url(args)
+    if is_postgres(url):
         from routewright.backends.storage.postgres.schema import check as check_database
 
-        place = _database("--store", named)
-        found, digests = check_database(place)
+        source = _database("--store", url)
+        audit, digests = check_database(source)
     else:
-        place = _file(args)
-        found = check(place)
-        digests = [] if found.problems else live_digests(place)
+        source = _file(args)
+        audit = check(source)
+        digests = [] if audit.problems else live_digests(source)
     strangers = Console(existing_store(args)).strangers(digests)
     keys = {"live": len(digests), "of_another_secret": strangers}
-    shown = {
-        **picked(found, "version traces"),
+    table = {
+        **pick(audit, "version traces"),
         "live keys": len(digests),
         "not checked": "" if strangers is not None else f"the keys: {SECRET} is not set",
-        "size_bytes": found.bytes,
+        "size_bytes": audit.bytes,
     }
-    problems = [*found.problems]
+    problems = [*audit.problems]
     if strangers:
         problems.append(
             f"{strangers:,} of {len(digests):,} live keys were made with another root secret than is "
             f"known here, and are refused: put the file of its backup back, or set {SECRET}"
         )
-    said = "damaged: restore a backup" if found.problems else "sound, but its keys are refused" if problems else "sound"
-    verdict = Line(said, "bad" if problems else "good")
-    told = {"store": str(place), **found._asdict(), "keys": keys}
+    word = "damaged: restore a backup" if audit.problems else "sound, but its keys are refused" if problems else "sound"
+    verdict = Line(word, "bad" if problems else "good")
+    body = {"store": str(source), **audit._asdict(), "keys": keys}
     screen.report(
-        told, fields({"store": str(place), **shown}), Line(), *(Line(problem, "bad") for problem in problems), verdict
+        body, fields({"store": str(source), **table}), Line(), *(Line(problem, "bad") for problem in problems), verdict
     )
     return INTERNAL if problems else OK
 
@@ -227,27 +227,27 @@ def _upgrade(args: Namespace, screen: Screen) -> None:
     """Upgrade the store to the version that this routewright needs.
 
     A copy of an old file is left beside it: stop everything that uses it first. A database may be in use."""
-    named = _named(args)
-    if is_postgres(named):
-        address = _database("--store", named)
+    url = _store_url(args)
+    if is_postgres(url):
+        address = _database("--store", url)
         from routewright.backends.storage.postgres.schema import upgrade as upgrade_database  # needs an extra
 
         changed = upgrade_database(address)
-        said = "was upgraded" if changed else "is of the present version: there is nothing to do"
-        screen.report({"store": str(address), "upgraded": changed, "backup": None}, note=f"{address} {said}")
+        outcome = "was upgraded" if changed else "is of the present version: there is nothing to do"
+        screen.report({"store": str(address), "upgraded": changed, "backup": None}, note=f"{address} {outcome}")
         return
     path = _file(args)
-    kept = upgrade(path)
+    copy = upgrade(path)
     note = f"{path} is of the present version: there is nothing to do"
-    if kept is not None:
-        note = f"{path} was upgraded; as it was before, it is {kept}"
-    told = {"store": str(path), "upgraded": kept is not None, "backup": None if kept is None else str(kept)}
-    screen.report(told, note=note)
+    if copy is not None:
+        note = f"{path} was upgraded; as it was before, it is {copy}"
+    record = {"store": str(path), "upgraded": copy is not None, "backup": None if copy is None else str(copy)}
+    screen.report(record, note=note)
 
 
 def _days(option: str, initially: int) -> Declaration:
-    does = f"how long they are kept (initially {initially})"
-    return arg(f"{option} N|forever", does, number_or("forever"), KEPT)
+    text = f"how long they are kept (initially {initially})"
+    return arg(f"{option} N|forever", text, number_or("forever"), ABSENT)
 
 
 @verb("store retain", _days("--production-days", 30), _days("--sandbox-days", 1), *IN_STORE)
@@ -255,16 +255,16 @@ async def _retain(args: Namespace, screen: Screen) -> None:
     """Set how long traces are kept, and remove older ones.
 
     Without options it shows how long they are kept. Reports still count traces that were removed."""
-    given = {name: value for name, value in vars(args).items() if name in ("production_days", "sandbox_days")}
+    changes = {name: value for name, value in vars(args).items() if name in ("production_days", "sandbox_days")}
     removed = None
     async with TraceStore(existing_store(args)) as store:
         retention: Retention = await store.retention()
-        if given:
-            retention = replace(retention, **given)
+        if changes:
+            retention = replace(retention, **changes)
             removed = await store.retain(retention)
-    kept = picked(retention, "production_days sandbox_days")
-    named = {name: "for ever" if days is None else days for name, days in kept.items()}
-    screen.report({**kept, "removed": removed}, fields({**named, "removed": removed}))
+    terms = pick(retention, "production_days sandbox_days")
+    shown = {name: "for ever" if days is None else days for name, days in terms.items()}
+    screen.report({**terms, "removed": removed}, fields({**shown, "removed": removed}))
 
 
 @verb(
@@ -280,7 +280,7 @@ async def _copy(args: Namespace, screen: Screen) -> int:
     is 1 where it differs from what was copied."""
     if is_postgres(args.source):
         raise refused("FROM", "is a database in PostgreSQL, and only files are copied", "use pg_dump and pg_restore")
-    source, target = opened("FROM", args.source, "", open_storage, _HINT), _database("TO", args.target)
+    source, target = open_named("FROM", args.source, "", open_storage, _HINT), _database("TO", args.target)
     from routewright.backends.storage.postgres.copy import copy  # needs an extra
 
     if not isinstance(source, LocalStorage) or not source.path.is_file():
@@ -299,32 +299,32 @@ async def _copy(args: Namespace, screen: Screen) -> int:
     verdict = Line("the copy differs: name an empty database, and copy it again while nobody uses it", "bad")
     if not problems:
         verdict = Line(f"copied and compared: {sum(rows.values()):,} rows. Before you use it, {secret}", "good")
-    told = {"from": str(source.path), "to": str(target), "rows": rows, "problems": problems}
-    screen.report(told, *(Line(problem, "bad") for problem in problems), verdict)
+    record = {"from": str(source.path), "to": str(target), "rows": rows, "problems": problems}
+    screen.report(record, *(Line(problem, "bad") for problem in problems), verdict)
     return INTERNAL if problems else OK
 
 
-def _database(said_by: str, url: str) -> Address:
+def _database(argument: str, url: str) -> Address:
     """The address of a store in PostgreSQL. Raises ``ValidationFailed``."""
-    opened(said_by, url, "", open_storage, _HINT)  # also checks that the extra is installed
+    open_named(argument, url, "", open_storage, _HINT)  # also checks that the extra is installed
     if not is_postgres(url):
-        raise refused(said_by, "is no database in PostgreSQL: a file needs no such step", "write postgresql://...")
+        raise refused(argument, "is no database in PostgreSQL: a file needs no such step", "write postgresql://...")
     from routewright.backends.storage.postgres.connections import Address
 
     return Address(url)
 
 
-def _named(args: Namespace) -> str:
+def _store_url(args: Namespace) -> str:
     """The store named as an argument, by ``--store`` or by the environment."""
-    named = getattr(args, "named", None)
-    if named is not None and args.store is not None:
+    url = getattr(args, "named", None)
+    if url is not None and args.store is not None:
         raise refused("STORE", "is given twice", "give it alone, or as --store")
-    args.store, args.named = named or args.store, None
+    args.store, args.named = url or args.store, None
     return args.store or os.environ.get(VARIABLE, "")
 
 
 def _file(args: Namespace) -> Path:
-    _named(args)
+    _store_url(args)
     storage = existing_store(args)
     if not isinstance(storage, LocalStorage):
         raise refused("--store", "is no file of this machine", "save databases in PostgreSQL with pg_dump")

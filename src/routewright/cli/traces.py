@@ -17,7 +17,7 @@ from routewright.wire.json_scan import quoted
 from routewright.wire.timestamps import time_short
 
 from .command import YES, arg, flag, refused, unconfirmed, verb
-from .show import LIST_PRICE, USUAL_TIME, Block, Line, Screen, cost, counted, facts, fields, listing, picked, tokens
+from .show import LIST_PRICE, USUAL_TIME, Block, Line, Screen, cost, facts, fields, listing, pick, tokens, with_count
 from .spans import STATUS_STYLES, candidate_table, span_table
 from .store import IN_STORE, LIMIT, SPAN, STORE, WHOSE, existing_store, when
 
@@ -47,8 +47,8 @@ async def _feedback(args: Namespace, screen: Screen) -> None:
 
     The feedback is kept beside the trace."""
     async with TraceStore(existing_store(args)) as store:
-        await store.feedback(args.trace_id, args.score, args.comment, **picked(args, "account environment"))
-    screen.report(picked(args, "trace_id score comment"), note=f"kept: {args.score:g} for {args.trace_id}")
+        await store.feedback(args.trace_id, args.score, args.comment, **pick(args, "account environment"))
+    screen.report(pick(args, "trace_id score comment"), note=f"kept: {args.score:g} for {args.trace_id}")
 
 
 def _selection(args: Namespace) -> JsonObject:
@@ -56,7 +56,7 @@ def _selection(args: Namespace) -> JsonObject:
         "filter": args.filter,
         "since": when(args.since),
         "until": when(args.until),
-        **picked(args, "account environment"),
+        **pick(args, "account environment"),
     }
 
 
@@ -84,7 +84,7 @@ async def _ls(args: Namespace, screen: Screen) -> None:
 
 def _item(item: TraceItem) -> JsonObject:
     flags = {"fallback": item.fallback_used, "cache hit": item.cache_hit, "compromised": item.compromised}
-    notes = [item.error or "", *(said for said, holds in flags.items() if holds)]
+    notes = [item.error or "", *(label for label, is_set in flags.items() if is_set)]
     notes += [word for word in (item.kind, item.environment) if word not in ("route", "production")]
     return {**msgspec.to_builtins(item), "notes": ", ".join(filter(None, notes))}
 
@@ -94,15 +94,15 @@ async def _show(args: Namespace, screen: Screen) -> None:
     """Show one trace: its spans, what they took and cost, the candidates of its decision.
 
     Without an ID it is the newest."""
-    whose = picked(args, "account environment")
+    owner = pick(args, "account environment")
     async with TraceStore(existing_store(args)) as store:
         trace_id = args.trace_id
         if trace_id is None:
-            newest = (await store.query(**whose, limit=1)).data
+            newest = (await store.query(**owner, limit=1)).data
             if not newest:
                 raise NotFound(f"the account {quoted(args.account)} has no trace there")
             trace_id = newest[0].id
-        trace = await store.get(trace_id, **whose)
+        trace = await store.get(trace_id, **owner)
         record = await _with_feedback(store, trace)
     screen.report(record, *_page(trace, record["feedback"]))
 
@@ -114,7 +114,7 @@ def _page(trace: Trace, feedback: JsonObject | None) -> Iterator[Block]:
     # without the steps of agents used as tools
     steps = sum(isinstance(span, wire.StepSpan) and span.parent_id is None for span in trace.spans)
     budget = trace.decision_input
-    named = {
+    summary = {
         "status": trace.status if trace.error is None else f"{trace.status}: {trace.error}",
         "model": None if is_run else trace.selected_model or "none answered",
         "models": [*models],
@@ -122,18 +122,18 @@ def _page(trace: Trace, feedback: JsonObject | None) -> Iterator[Block]:
         "cost": cost(trace) + (LIST_PRICE if sandbox else ""),
         "tokens": tokens(trace.tokens) if trace.selected_model or is_run else None,
         "duration": time_short(trace.duration_ms) + (USUAL_TIME if sandbox and trace.selected_model else ""),
-        **picked(trace, _FACTS),
+        **pick(trace, _FACTS),
         "budget": budget and {"money_nanos": budget.budget_nanos, "tokens": budget.budget_tokens},
         "children": [] if is_run else trace.children,  # the span tree shows those of a run
         "feedback": feedback,
     }
-    yield from (Line(f"Trace {trace.id}", "title"), Line(), fields(named), Line(), span_table(trace))
+    yield from (Line(f"Trace {trace.id}", "title"), Line(), fields(summary), Line(), span_table(trace))
     decision = next((span for span in trace.spans if isinstance(span, wire.DecisionSpan)), None)
     if decision is not None and not is_run:  # each model call of a run has a decision in its own trace
-        most_first = sorted(decision.rejected.items(), key=lambda each: -each[1])
+        reasons = sorted(decision.rejected.items(), key=lambda pair: -pair[1])
         yield from (Line(), Line(f"Decision {decision.digest}", "title"), Line())
         yield candidate_table(decision.candidates, served=trace.selected_model)
-        rejected = ", ".join(f"{count:,} by {reason}" for reason, count in most_first)
+        rejected = ", ".join(f"{count:,} by {reason}" for reason, count in reasons)
         policy_class = "" if trace.decision_input is None else trace.decision_input.policy_class
         yield from (Line(), facts({"class": policy_class, "rejected": rejected}))
     if trace.content is not None:
@@ -150,7 +150,7 @@ async def _export(args: Namespace, screen: Screen) -> None:
 
 async def _with_feedback(store: TraceStore, trace: Trace) -> JsonObject:
     feedback = await store.feedback_of(trace.id, account=trace.account)
-    rating = None if feedback is None else picked(feedback, "score comment at")
+    rating = None if feedback is None else pick(feedback, "score comment at")
     return {**msgspec.to_builtins(trace), "feedback": rating}
 
 
@@ -169,10 +169,10 @@ async def _delete(args: Namespace, screen: Screen) -> None:
 
     Traces are removed that match everything given. Without --yes they are only counted."""
     args.filter = args.which if args.which is not None and re.search("[=<>]", args.which) else ""
-    which = _selection(args)
+    selection = _selection(args)
     if args.which is not None and not args.filter:
-        which["trace_id"] = args.which
-    limits = [name for name in ("trace_id", "filter", "since", "until") if which.get(name)]
+        selection["trace_id"] = args.which
+    limits = [name for name in ("trace_id", "filter", "since", "until") if selection.get(name)]
     if args.everything and limits:
         raise refused("--everything", "cannot be combined with a selection", "leave out one of them")
     if not args.everything and not limits:
@@ -180,18 +180,18 @@ async def _delete(args: Namespace, screen: Screen) -> None:
         raise refused("ID | FILTER", "is missing", hint)
     async with TraceStore(existing_store(args)) as store:
         if not args.yes:
-            raise unconfirmed(f"{await _counted(store, which, args)} would be deleted")
-        count = await store.delete(**which, everything=args.everything)
-    if count == 0 and "trace_id" in which:
-        raise NotFound(f"no trace {quoted(which['trace_id'])}")
-    screen.report({"deleted": count}, note=f"{counted(count, 'trace')} deleted")
+            raise unconfirmed(f"{await _counted(store, selection, args)} would be deleted")
+        count = await store.delete(**selection, everything=args.everything)
+    if count == 0 and "trace_id" in selection:
+        raise NotFound(f"no trace {quoted(selection['trace_id'])}")
+    screen.report({"deleted": count}, note=f"{with_count(count, 'trace')} deleted")
 
 
-async def _counted(store: TraceStore, which: JsonObject, args: Namespace) -> str:
+async def _counted(store: TraceStore, selection: JsonObject, args: Namespace) -> str:
     """How many traces are selected, up to a bound. Raises ``NotFound`` for an unknown id."""
-    if "trace_id" in which:
+    if "trace_id" in selection:
         with suppress(StorageCorrupt):  # damaged traces can be deleted
-            await store.get(which["trace_id"], **picked(args, "account environment"))
-        return counted(1, "trace")
-    page = await store.query(**which, limit=COUNTED)
-    return f"{counted(len(page.data), 'trace')}{'' if page.next_cursor is None else ' or more'}"
+            await store.get(selection["trace_id"], **pick(args, "account environment"))
+        return with_count(1, "trace")
+    page = await store.query(**selection, limit=COUNTED)
+    return f"{with_count(len(page.data), 'trace')}{'' if page.next_cursor is None else ' or more'}"

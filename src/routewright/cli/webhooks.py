@@ -15,7 +15,7 @@ from routewright.settings import WebhookSettings
 from routewright.wire import DeliveryState, Endpoint, Environment, EventType, JsonObject, NewEndpoint, SignatureProfile
 
 from .command import INTERNAL, OK, arg, flag, several, verb
-from .show import Screen, ended, listing, picked
+from .show import Screen, dim_after, listing, pick
 from .store import IN_STORE, LIMIT, STORE, duration, existing_store
 
 _ENDPOINTS = "id url environment profile created_at disabled_at events"
@@ -43,9 +43,9 @@ async def _create(args: Namespace, screen: Screen) -> None:
     The secret is shown only once. All else goes to standard error:
 
       SECRET=$(routewright webhooks create acme https://hooks.example.com/in)"""
-    given = picked(args, "events environment profile allow_loopback")
+    options = pick(args, "events environment profile allow_loopback")
     async with Console(existing_store(args)) as console:
-        _show_secret(await console.create_endpoint(args.account, args.url, **given), screen)
+        _show_secret(await console.create_endpoint(args.account, args.url, **options), screen)
 
 
 @verb(
@@ -74,7 +74,7 @@ async def _ls(args: Namespace, screen: Screen) -> None:
     async with Console(existing_store(args)) as console:
         endpoints = await console.endpoints(args.account)
     screen.listing(
-        "endpoints", map(_endpoint_json, endpoints), _ENDPOINTS, "the account has no endpoint", ended("disabled_at")
+        "endpoints", map(_endpoint_json, endpoints), _ENDPOINTS, "the account has no endpoint", dim_after("disabled_at")
     )
 
 
@@ -116,14 +116,14 @@ async def _delete(args: Namespace, screen: Screen) -> None:
 async def _deliveries(args: Namespace, screen: Screen) -> None:
     """List deliveries of the last 24 hours, newest event first."""
     async with Console(existing_store(args)) as console:
-        deliveries = await console.deliveries(args.account, **picked(args, "endpoint_id state limit"))
+        deliveries = await console.deliveries(args.account, **pick(args, "endpoint_id state limit"))
     rows = []
-    for each in deliveries:
-        last = each.attempts[-1] if each.attempts else None
-        answer = "" if last is None else str(last.status or last.error)
-        rows.append({**msgspec.to_builtins(each), "tries": len(each.attempts), "last_answer": answer})
-    lack = "" if rows else "there is no delivery"
-    screen.report({"deliveries": deliveries}, listing(rows, _DELIVERIES), note=lack)
+    for delivery in deliveries:
+        attempt = delivery.attempts[-1] if delivery.attempts else None
+        answer = "" if attempt is None else str(attempt.status or attempt.error)
+        rows.append({**msgspec.to_builtins(delivery), "tries": len(delivery.attempts), "last_answer": answer})
+    note = "" if rows else "there is no delivery"
+    screen.report({"deliveries": deliveries}, listing(rows, _DELIVERIES), note=note)
 
 
 @verb("webhooks replay", *_ENDPOINT, arg("--event ID", "only this event, delivered or not", dest="event_id"), *IN_STORE)
@@ -139,9 +139,9 @@ async def _test(args: Namespace, screen: Screen) -> int:
     """Send a sample of each event that an endpoint selects, once, and say what it answered."""
     async with Console(existing_store(args)) as console:
         attempts = await console.test_endpoint(args.account, args.endpoint_id, allow_loopback=args.allow_loopback)
-    rows = [{"event": name, **msgspec.to_builtins(each)} for name, each in attempts.items()]
+    rows = [{"event": name, **msgspec.to_builtins(attempt)} for name, attempt in attempts.items()]
     screen.report({"attempts": attempts}, listing(rows, "event status error duration_ms"))
-    return OK if all(200 <= (each.status or 0) < 300 for each in attempts.values()) else INTERNAL
+    return OK if all(200 <= (attempt.status or 0) < 300 for attempt in attempts.values()) else INTERNAL
 
 
 @verb(
@@ -168,4 +168,4 @@ async def _run(args: Namespace, screen: Screen) -> None:
 
 
 def _endpoint_json(endpoint: Endpoint) -> JsonObject:
-    return picked(endpoint, "id account environment url events profile created_at disabled_at")
+    return pick(endpoint, "id account environment url events profile created_at disabled_at")

@@ -80,8 +80,8 @@ class OpenTelemetry:
                 for word, row in HISTOGRAMS.items()
             }
         self._account = account
-        wanted = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
-        self._content = wanted.upper() in _ON_SPANS if content is None else content
+        variable = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
+        self._content = variable.upper() in _ON_SPANS if content is None else content
 
     @cached_property
     def _tracer(self) -> trace.Tracer:
@@ -90,8 +90,8 @@ class OpenTelemetry:
         provider = trace.get_tracer_provider() if self._provider is None else self._provider
         tracer = provider.get_tracer(SCOPE)
         others = getattr(tracer, "id_generator", None)
-        if isinstance(others, IdGenerator) and not isinstance(others, _GivenIds):
-            tracer.id_generator = _GivenIds(others)  # type: ignore[attr-defined]
+        if isinstance(others, IdGenerator) and not isinstance(others, _PresetIds):
+            tracer.id_generator = _PresetIds(others)  # type: ignore[attr-defined]
         return tracer
 
     def watch(self, router: Router) -> Subscription:
@@ -101,47 +101,47 @@ class OpenTelemetry:
     def tell(self, call: wire.Trace) -> None:
         """Export a finished call. Spans that are no attempts become children of the call, or events of the span they
         belong to."""
-        began = (datetime.fromisoformat(call.created_at) - _EPOCH) // timedelta(milliseconds=1) * _MS
+        started_at = (datetime.fromisoformat(call.created_at) - _EPOCH) // timedelta(milliseconds=1) * _MS
         with _as_span(span_id_of(call.id)):
-            told = _attributes(self._of_call(call))
-            whole = self._tracer.start_span(CALL, _parent(call), SpanKind.INTERNAL, told, start_time=began)
-        around, attempts = trace.set_span_in_context(whole, Context()), dict[int, Span]()
+            values = _attributes(self._of_call(call))
+            call_span = self._tracer.start_span(CALL, _parent(call), SpanKind.INTERNAL, values, start_time=started_at)
+        context, attempts = trace.set_span_in_context(call_span, Context()), dict[int, Span]()
         for span in call.spans:
-            start = began + round(span.start_ms * _MS)
+            start = started_at + round(span.start_ms * _MS)
             if isinstance(span, wire.ModelSpan):
-                attempts[span.id] = self._attempt(call, span, around, start)
+                attempts[span.id] = self._attempt(call, span, context, start)
                 self._count(span)
                 continue
-            about = attempts.get(span.parent_id or 0, whole)
+            target = attempts.get(span.parent_id or 0, call_span)
             match span:
                 case wire.DecisionSpan():
                     rejected = sum(span.rejected.values())
-                    told = {"token_count": span.token_count, "rejected": rejected, "digest": span.digest}
-                    self._child(DECISION, around, told, start, span.duration_ms)
+                    values = {"token_count": span.token_count, "rejected": rejected, "digest": span.digest}
+                    self._child(DECISION, context, values, start, span.duration_ms)
                 case wire.CacheSpan():
-                    self._child(CACHE, around, {"hit": span.hit}, start, span.duration_ms)
+                    self._child(CACHE, context, {"hit": span.hit}, start, span.duration_ms)
                 case wire.FallbackSpan():
-                    told = {"from": span.from_model, "to": span.to_model, "reason": span.reason}
-                    about.add_event(FALLBACK, _attributes(told), start)
+                    values = {"from": span.from_model, "to": span.to_model, "reason": span.reason}
+                    target.add_event(FALLBACK, _attributes(values), start)
                 case wire.GuardrailSpan():
-                    told = {"guardrail": span.name, "rule": span.rule, "stage": span.stage, "action": span.action}
-                    about.add_event(GUARDRAIL, _attributes(told), start)
+                    values = {"guardrail": span.name, "rule": span.rule, "stage": span.stage, "action": span.action}
+                    target.add_event(GUARDRAIL, _attributes(values), start)
                 case wire.StepSpan() | wire.SubTraceSpan() | wire.ToolSpan():
-                    self._child(f"{span.type} {span.name}", around, {}, start, span.duration_ms)
+                    self._child(f"{span.type} {span.name}", context, {}, start, span.duration_ms)
                 case _:
                     assert_never(span)
         for span in call.spans:  # last, since an ended span takes no events
             if isinstance(span, wire.ModelSpan):
-                _end(attempts[span.id], began + round((span.start_ms + span.duration_ms) * _MS), span.error)
-        _end(whole, began + round(call.duration_ms * _MS), call.error)
+                _end(attempts[span.id], started_at + round((span.start_ms + span.duration_ms) * _MS), span.error)
+        _end(call_span, started_at + round(call.duration_ms * _MS), call.error)
 
-    def _child(self, name: str, around: Context, told: Mapping[str, object], start: int, duration_ms: float) -> None:
-        span = self._tracer.start_span(name, around, SpanKind.INTERNAL, _attributes(told), start_time=start)
+    def _child(self, name: str, context: Context, values: Mapping[str, object], start: int, duration_ms: float) -> None:
+        span = self._tracer.start_span(name, context, SpanKind.INTERNAL, _attributes(values), start_time=start)
         span.end(start + round(duration_ms * _MS))
 
-    def _attempt(self, call: wire.Trace, span: wire.ModelSpan, around: Context, start: int) -> Span:
+    def _attempt(self, call: wire.Trace, span: wire.ModelSpan, context: Context, start: int) -> Span:
         tokens = span.tokens
-        told = self._of_model(span) | {
+        values = self._of_model(span) | {
             "model": span.model,
             "attempt": span.attempt,
             "status": span.status,
@@ -154,12 +154,12 @@ class OpenTelemetry:
             "cached": None if tokens is None else tokens.cached,
         }
         if self._content and call.content is not None:  # on the attempt that served, otherwise on the last
-            attempts = [each for each in call.spans if isinstance(each, wire.ModelSpan)]
-            if span is ([each for each in attempts if each.status == "ok"] or attempts)[-1]:
-                told |= _words(call.content, span)
-        name = f"{OPERATION} {told['request_model']}"
+            attempts = [model_span for model_span in call.spans if isinstance(model_span, wire.ModelSpan)]
+            if span is ([model_span for model_span in attempts if model_span.status == "ok"] or attempts)[-1]:
+                values |= _content_attributes(call.content, span)
+        name = f"{OPERATION} {values['request_model']}"
         with _as_span(span_id_of(call.id, span.attempt)):
-            return self._tracer.start_span(name, around, SpanKind.CLIENT, _attributes(told), start_time=start)
+            return self._tracer.start_span(name, context, SpanKind.CLIENT, _attributes(values), start_time=start)
 
     def _count(self, span: wire.ModelSpan) -> None:
         figures: list[tuple[str, float, dict[str, Any]]] = [("duration", span.duration_ms / 1000, {})]
@@ -173,7 +173,7 @@ class OpenTelemetry:
                 self._histograms[word].record(figure, _attributes(self._of_model(span) | more))
 
     def _of_call(self, call: wire.Trace) -> dict[str, Any]:
-        told = {
+        values = {
             "trace": call.id,
             "status": call.status,
             "environment": call.environment,
@@ -185,7 +185,7 @@ class OpenTelemetry:
             "cost": call.cost_usd,
             "error": call.error,
         }
-        return {**told, "account": call.account, "key": call.key_id} if self._account else told
+        return {**values, "account": call.account, "key": call.key_id} if self._account else values
 
     def _of_model(self, span: wire.ModelSpan) -> dict[str, Any]:
         model = span.model.partition("/")[2] or span.model
@@ -198,12 +198,12 @@ class OpenTelemetry:
         }
 
 
-def _attributes(told: Mapping[str, object]) -> dict[str, Any]:
+def _attributes(values: Mapping[str, object]) -> dict[str, Any]:
     """Rename attributes; drops unknown values."""
-    return {ATTRIBUTES[word].name: value for word, value in told.items() if value is not None}
+    return {ATTRIBUTES[word].name: value for word, value in values.items() if value is not None}
 
 
-class _GivenIds(IdGenerator):
+class _PresetIds(IdGenerator):
     """Generates the id that was sent to providers for their span, and random ids for others."""
 
     def __init__(self, others: IdGenerator) -> None:
@@ -230,40 +230,40 @@ def _as_span(span_id: str) -> Iterator[None]:
 
 def _parent(call: wire.Trace) -> Context:
     """The call's ``traceparent``. Without one the call starts a new trace, even if a span is active."""
-    found = None if call.traceparent is None else parse_traceparent(call.traceparent)
-    if found is None:
+    parent = None if call.traceparent is None else parse_traceparent(call.traceparent)
+    if parent is None:
         return Context()
-    flags = TraceFlags(found.flags)
-    context = SpanContext(int(found.trace_id, 16), int(found.span_id, 16), is_remote=True, trace_flags=flags)
+    flags = TraceFlags(parent.flags)
+    context = SpanContext(int(parent.trace_id, 16), int(parent.span_id, 16), is_remote=True, trace_flags=flags)
     return trace.set_span_in_context(NonRecordingSpan(context), Context())
 
 
-def _words(content: wire.Content, span: wire.ModelSpan) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+def _content_attributes(content: wire.Content, span: wire.ModelSpan) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     if content.messages is not None:
-        said = [{"role": each.role, "parts": _parts(msgspec.to_builtins(each))} for each in content.messages]
-        told["prompt"] = msgspec.json.encode(said).decode()
+        messages = [{"role": turn.role, "parts": _parts(msgspec.to_builtins(turn))} for turn in content.messages]
+        values["prompt"] = msgspec.json.encode(messages).decode()
     if content.output is not None or content.tool_calls:
-        spoken = {"content": content.output or None, "tool_calls": msgspec.to_builtins(content.tool_calls)}
-        answer = {"role": "assistant", "parts": _parts(spoken), "finish_reason": span.finish_reason or ""}
-        told["answer"] = msgspec.json.encode([answer]).decode()
-    return told
+        reply = {"content": content.output or None, "tool_calls": msgspec.to_builtins(content.tool_calls)}
+        answer = {"role": "assistant", "parts": _parts(reply), "finish_reason": span.finish_reason or ""}
+        values["answer"] = msgspec.json.encode([answer]).decode()
+    return values
 
 
 def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Texts and tool calls. Of other parts only the kind is exported."""
     if message.get("role") == "tool":
-        said = message.get("content")
-        return [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": said}]
+        response = message.get("content")
+        return [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": response}]
     content = message.get("content") or []
-    given: Sequence[Mapping[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    parts: Sequence[Mapping[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
     texts = [
         {"type": "text", "content": part["text"]} if part.get("type") == "text" else {"type": part.get("type")}
-        for part in given
+        for part in parts
     ]
     calls = [(call.get("id"), call["function"]) for call in message.get("tool_calls") or ()]
     return texts + [
-        {"type": "tool_call", "id": id, "name": made["name"], "arguments": made["arguments"]} for id, made in calls
+        {"type": "tool_call", "id": id, "name": spec["name"], "arguments": spec["arguments"]} for id, spec in calls
     ]
 
 

@@ -31,19 +31,19 @@ SECRETS = {"tls.key_password"}
 """Keys whose values are never shown."""
 
 
-def _must(says: str, holds: Callable[[Any], bool]) -> AfterValidator:
+def _require(condition: str, is_valid: Callable[[Any], bool]) -> AfterValidator:
     """Refuse values that do not hold, in these words."""
 
     def check(value: object) -> object:
-        if not holds(value):
-            raise PydanticCustomError("range", f"must {says}")
+        if not is_valid(value):
+            raise PydanticCustomError("range", f"must {condition}")
         return value
 
     return AfterValidator(check)
 
 
-def _from(least: int, most: int) -> AfterValidator:
-    return _must(f"be from {least} to {most}", lambda value: least <= value <= most)
+def _between(minimum: int, maximum: int) -> AfterValidator:
+    return _require(f"be from {minimum} to {maximum}", lambda value: minimum <= value <= maximum)
 
 
 def _is_prefix(path: str) -> bool:
@@ -58,14 +58,14 @@ def _is_network(text: str) -> bool:
     return True
 
 
-Port = Annotated[int, STRICT, _from(0, 65_535)]
-Whole = Annotated[int, STRICT, _from(1, 1 << 40)]
-Number = Annotated[float, STRICT, _must("be above 0", lambda value: 0 < value < float("inf"))]
-Amount = Annotated[float, STRICT, _must("be 0 or above", lambda value: 0 <= value < float("inf"))]
-Share = Annotated[float, STRICT, _must("be a number from 0 to 1", lambda value: 0 <= value <= 1)]
+Port = Annotated[int, STRICT, _between(0, 65_535)]
+Whole = Annotated[int, STRICT, _between(1, 1 << 40)]
+Number = Annotated[float, STRICT, _require("be above 0", lambda value: 0 < value < float("inf"))]
+Amount = Annotated[float, STRICT, _require("be 0 or above", lambda value: 0 <= value < float("inf"))]
+Share = Annotated[float, STRICT, _require("be a number from 0 to 1", lambda value: 0 <= value <= 1)]
 Days = Number | Literal["forever"]
-Prefix = Annotated[str, _must("begin with a slash and not end with one, as /llm", _is_prefix)]
-Network = Annotated[Name, _must("be an address, or a network as 10.0.0.0/8", _is_network)]
+Prefix = Annotated[str, _require("begin with a slash and not end with one, as /llm", _is_prefix)]
+Network = Annotated[Name, _require("be an address, or a network as 10.0.0.0/8", _is_network)]
 
 
 HttpEntry = entry_of(HttpLimits)
@@ -81,7 +81,7 @@ WebhooksEntry = entry_of(
     WebhookSettings,
     without=("transport",),
     max_attempts=(
-        Annotated[int, STRICT, _must("be 1 to 6", lambda value: 1 <= value <= 6)],
+        Annotated[int, STRICT, _require("be 1 to 6", lambda value: 1 <= value <= 6)],
         WebhookSettings().max_attempts,
     ),
 )
@@ -182,7 +182,7 @@ class ServeFile(Strict):
     """Web pages of these origins may ask from a browser, as `https://app.example.com`; `"*"`: all."""
     trusted_proxies: tuple[Network, ...] = ()
     """Addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted."""
-    workers: Annotated[int, STRICT, _from(1, 256)] = 1
+    workers: Annotated[int, STRICT, _between(1, 256)] = 1
     """Processes that answer. They share rate limits."""
     environment: Environment | Literal["both"] = "both"
     """The keys that are accepted: live ones, test ones, or both."""
@@ -250,10 +250,10 @@ def table_of(field: pydantic.fields.FieldInfo) -> type[Strict] | None:
 _KINDS = {path: str(field.annotation) for path, field in keys_of(ServeFile)}
 VARIABLES = {f"ROUTEWRIGHT_{path.upper().replace('.', '_')}": path for path in _KINDS}
 """The path of the key that each environment variable sets."""
-_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-_READ: dict[str, Callable[[str], object]] = {
-    "tuple": lambda text: [each.strip() for each in text.split(",")],
-    "bool": lambda text: _WORDS.get(text.lower(), text),
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_PARSERS: dict[str, Callable[[str], object]] = {
+    "tuple": lambda text: [part.strip() for part in text.split(",")],
+    "bool": lambda text: _BOOLEANS.get(text.lower(), text),
     "int": int,
     "float": float,
 }
@@ -277,21 +277,21 @@ class Sources:
             with self.document.naming():
                 validate(self.document.content, ServeFile)
             content = deepcopy(self.document.content)
-        given = [(VARIABLES[name], environ[name], name) for name in VARIABLES if environ.get(name)]
-        for path, value, source in (*given, *((key, value, names[key]) for key, value in flags.items())):
+        settings = [(VARIABLES[name], environ[name], name) for name in VARIABLES if environ.get(name)]
+        for path, value, source in (*settings, *((key, value, names[key]) for key, value in flags.items())):
             if source == "ROUTEWRIGHT_PORT" and value.startswith(("tcp://", "udp://")):
                 continue  # Kubernetes sets it for a service called routewright
             *tables, key = path.split(".")
             table = content
             for name in tables:
                 table = table.setdefault(name, {})
-            table[key] = _value(path, value) if source in VARIABLES else value
+            table[key] = _parse_value(path, value) if source in VARIABLES else value
             self._set_by[path] = source
         with self.naming():
             self.file = validate(content, ServeFile)
         known = {*VARIABLES, *OTHERS}
-        strange = sorted(name for name in environ if name.startswith("ROUTEWRIGHT_") and name not in known)
-        hints = {name: did_you_mean(name, known) for name in strange}
+        unknown_names = sorted(name for name in environ if name.startswith("ROUTEWRIGHT_") and name not in known)
+        hints = {name: did_you_mean(name, known) for name in unknown_names}
         self.unknown = tuple(f"{name} says nothing here; {hint}" for name, hint in hints.items() if hint)
         """Variables that look like ours, with what they may mean."""
 
@@ -301,21 +301,21 @@ class Sources:
         try:
             yield
         except ValidationFailed as error:
-            found: list[Problem] = []
+            problems: list[Problem] = []
             for problem in error.problems:
                 key = problem.path.partition("[")[0]
                 if key in SECRETS:
                     problem = problem._replace(problem=problem.problem.partition(", got ")[0])
                 path = self._set_by.get(key) or self._names.get(key, problem.path)
-                if key not in self._set_by and self.document is not None and _holds(self.document.content, key):
+                if key not in self._set_by and self.document is not None and _contains(self.document.content, key):
                     path = f"{self.document.path}: {problem.path}"
-                found.append(problem._replace(path=path))
+                problems.append(problem._replace(path=path))
         else:
             return
-        raise ValidationFailed.of(*found)
+        raise ValidationFailed.of(*problems)
 
 
-def _holds(content: object, key: str) -> bool:
+def _contains(content: object, key: str) -> bool:
     for part in key.split("."):
         if not isinstance(content, dict) or part not in content:
             return False
@@ -323,12 +323,12 @@ def _holds(content: object, key: str) -> bool:
     return True
 
 
-def _value(path: str, text: str) -> object:
+def _parse_value(path: str, text: str) -> object:
     """The text of a variable as a value of its key, or as it is: then the shape refuses it."""
-    for kind, read_as in _READ.items():
+    for kind, parse in _PARSERS.items():
         if kind in _KINDS[path]:
             try:
-                return read_as(text)
+                return parse(text)
             except ValueError:
                 pass
     return text

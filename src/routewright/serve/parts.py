@@ -35,30 +35,30 @@ _MODULES = {"traces": ("trace_exporter", "OTLPSpanExporter"), "metrics": ("metri
 
 def settings_of(plan: Plan) -> Settings:
     """The Router's settings. Raises ``ValidationFailed``."""
-    given = dict(plan.settings)
-    most, stale_after = given.pop("default_max_output_tokens"), given.pop("stale_after_days")
+    values = dict(plan.settings)
+    max_output_tokens, stale_after = values.pop("default_max_output_tokens"), values.pop("stale_after_days")
     retention, capture, cache, webhooks, execution = (
-        given.pop(each) for each in ("retention", "capture", "cache", "webhooks", "execution")
+        values.pop(each) for each in ("retention", "capture", "cache", "webhooks", "execution")
     )
     if retention is not None:
         retention = Retention(**{name: None if days == "forever" else days for name, days in retention.items()})
     return Settings(
-        limits=Limits(default_max_output_tokens=most),
+        limits=Limits(default_max_output_tokens=max_output_tokens),
         execution=ExecutionLimits(**execution),
         retention=retention,
         capture=None if capture is None else Capture(**capture),
         cache=CacheSettings(**cache),
         webhooks=WebhookSettings(**webhooks),
         stale_after_days=None if stale_after == "never" else stale_after,
-        **given,
+        **values,
     )
 
 
 def router_of(plan: Plan, storage: Storage, cache: Cache | None = None) -> Router:
     """A Router with its models and policies loaded. Raises ``ValidationFailed``."""
-    shared = None  # the storage's own
+    coordination = None  # the storage's own
     if plan.coordination != "memory:":
-        shared = open_coordination(plan.coordination, processes=plan.processes or plan.workers)
+        coordination = open_coordination(plan.coordination, processes=plan.processes or plan.workers)
     providers = None  # those of the environment, without more leave than they have by default
     if plan.fetches_urls or plan.caller_extra:
         providers = providers_from_environment(
@@ -70,7 +70,7 @@ def router_of(plan: Plan, storage: Storage, cache: Cache | None = None) -> Route
         policies=() if plan.policies is None else PolicyFile(plan.policies),
         storage=storage,
         cache=cache,
-        coordination=shared,
+        coordination=coordination,
         settings=settings_of(plan),
     )
     router.models()
@@ -79,13 +79,13 @@ def router_of(plan: Plan, storage: Storage, cache: Cache | None = None) -> Route
 
 
 @asynccontextmanager
-async def opened(plan: Plan) -> AsyncIterator[tuple[Router, Console]]:
+async def open_router(plan: Plan) -> AsyncIterator[tuple[Router, Console]]:
     """Router and Console of a worker, over the prepared store. Raises ``RouterError``."""
     storage = open_storage(plan.store)
     if isinstance(storage, LocalStorage) and not storage.path.is_file():
         # a new one would have no account, key or balance
-        what = "restore a backup, or restart the server, which then creates an empty one"
-        raise StorageUnavailable(f"the store {storage.path} was removed while it was in use: {what}")
+        advice = "restore a backup, or restart the server, which then creates an empty one"
+        raise StorageUnavailable(f"the store {storage.path} was removed while it was in use: {advice}")
     if plan.seed is not None:
         name = plan.seed.account.name
         await storage.apply(name, [PutAccount(plan.seed.account, expect="absent")])
@@ -107,18 +107,18 @@ def exporter(signal: Literal["traces", "metrics"]) -> Callable[[], Any] | None:
     """The exporter that OpenTelemetry's variables choose for a signal, or None. Raises ``ValidationFailed``."""
     if os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp") == "none":
         return None
-    own, shared = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
-    variable = own if os.environ.get(own) else shared
+    signal_variable, shared_variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
+    variable = signal_variable if os.environ.get(signal_variable) else shared_variable
     protocol = os.environ.get(variable) or "http/protobuf"
     if protocol not in _PROTOCOLS:
         raise ValidationFailed.at(variable, f"is {shown(protocol)}", one_of(protocol, [*_PROTOCOLS]))
-    place = f"opentelemetry.exporter.otlp.proto.{_PROTOCOLS[protocol]}.{_MODULES[signal][0]}"
+    module = f"opentelemetry.exporter.otlp.proto.{_PROTOCOLS[protocol]}.{_MODULES[signal][0]}"
     try:
-        made: Callable[[], Any] = getattr(import_module(place), _MODULES[signal][1])
+        exporter_class: Callable[[], Any] = getattr(import_module(module), _MODULES[signal][1])
     except ModuleNotFoundError as error:
         hint = f"run: pip install opentelemetry-exporter-otlp-proto-{_PROTOCOLS[protocol]}"
         raise ValidationFailed.at(variable, f"is {protocol}, which needs {error.name}", hint) from error
-    return made
+    return exporter_class
 
 
 def export(router: Router) -> Callable[[], None]:
@@ -134,9 +134,9 @@ def export(router: Router) -> Callable[[], None]:
 
     resource = Resource({"service.name": SERVICE}).merge(OTELResourceDetector().detect())
     spans = TracerProvider(resource=resource, shutdown_on_exit=False)
-    if (made := exporter("traces")) is not None:
-        spans.add_span_processor(BatchSpanProcessor(made()))
-    readers = [] if (made := exporter("metrics")) is None else [PeriodicExportingMetricReader(made())]
+    if (span_exporter := exporter("traces")) is not None:
+        spans.add_span_processor(BatchSpanProcessor(span_exporter()))
+    readers = [] if (exporter_type := exporter("metrics")) is None else [PeriodicExportingMetricReader(exporter_type())]
     metrics = MeterProvider(readers, resource, shutdown_on_exit=False)
     OpenTelemetry(spans, metrics).watch(router)
 
@@ -160,17 +160,17 @@ def server_context(tls: Tls) -> ssl.SSLContext:
             reason = error.strerror if isinstance(error, OSError) else "not a path"
             problem = Problem(name, f"{path} cannot be read: {reason}", "name a file in PEM")
             raise ValidationFailed.of(problem) from error
-    asked = False
+    is_encrypted = False
 
     def password() -> str:  # else OpenSSL prompts at the terminal
-        nonlocal asked
-        asked = True
+        nonlocal is_encrypted
+        is_encrypted = True
         return tls.key_password or ""
 
     try:
         context.load_cert_chain(tls.cert, tls.key, password)
     except (ssl.SSLError, ValueError) as error:
-        raise ValidationFailed.of(_tls_problem(tls, error, encrypted=asked)) from error
+        raise ValidationFailed.of(_tls_problem(tls, error, encrypted=is_encrypted)) from error
     return context
 
 

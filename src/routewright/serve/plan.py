@@ -47,7 +47,7 @@ class Seed(Struct, frozen=True):
         return f"Seed({self.account.name!r})"
 
 
-class Begun(Struct, frozen=True):
+class Setup(Struct, frozen=True):
     """Result of preparing the store."""
 
     keys: dict[Environment, str]
@@ -117,7 +117,7 @@ class CommandOptions(Struct, frozen=True):
     """Names of all flags, by configuration key."""
 
 
-class Prepared(Struct, frozen=True):
+class Configuration(Struct, frozen=True):
     """A checked configuration with what ``--check`` prints."""
 
     plan: Plan

@@ -30,7 +30,7 @@ from routewright.wire.problems import listed
 
 from .config import ServeFile, Sources
 from .parts import exporter, router_of, server_context, settings_of
-from .plan import ACCOUNT, Address, Begun, CommandOptions, Plan, Prepared, Seed, Tls
+from .plan import ACCOUNT, Address, CommandOptions, Configuration, Plan, Seed, Setup, Tls
 
 KEY_NAME = "first"
 """Name of the keys that the first start creates."""
@@ -40,9 +40,9 @@ _AS_WRITTEN = {name for name in ServeFile.model_fields if name in Plan.__struct_
 """Keys that a plan takes from the file unchanged."""
 
 
-def prepare(asked: CommandOptions, environ: Mapping[str, str]) -> Prepared:
+def prepare(options: CommandOptions, environ: Mapping[str, str]) -> Configuration:
     """Read the configuration and load the models, policies and providers once. Raises ``RouterError``."""
-    sources = Sources(asked.flags, asked.names, environ, asked.config)
+    sources = Sources(options.flags, options.names, environ, options.config)
     plan = plan_of(sources)
     with sources.naming():
         router = router_of(plan, MemoryStorage())
@@ -52,9 +52,9 @@ def prepare(asked: CommandOptions, environ: Mapping[str, str]) -> Prepared:
         router.blocking.close()
     warnings = list(sources.unknown)
     if plan.admin is not None and find_spec("prometheus_client") is None:
-        missing = "admin.port: /metrics will have no figures: prometheus_client is not installed"
-        warnings.append(f"{missing}; run: pip install 'routewright[metrics]'")
-    return Prepared(plan, facts, tuple(warnings), tuple(variables_set(environ)))
+        warning = "admin.port: /metrics will have no figures: prometheus_client is not installed"
+        warnings.append(f"{warning}; run: pip install 'routewright[metrics]'")
+    return Configuration(plan, facts, tuple(warnings), tuple(variables_set(environ)))
 
 
 def plan_of(sources: Sources) -> Plan:
@@ -83,7 +83,7 @@ def plan_of(sources: Sources) -> Plan:
     return plan
 
 
-async def begin(plan: Plan) -> Begun:
+async def set_up_store(plan: Plan) -> Setup:
     """Create the store and the cache. If there is no account, create one with the plan ``unlimited`` and a key for each
     environment. Raises ``RouterError``."""
     if plan.cache.startswith("sqlite:"):  # a cache that cannot be opened would only serve misses
@@ -95,26 +95,26 @@ async def begin(plan: Plan) -> Begun:
     storage = open_storage(plan.store)
     secret = secrets.token_hex(32) if isinstance(storage, MemoryStorage) else None
     async with Console(storage, secret=secret) as console:
-        known = [account.name for account in await console.accounts()]
-        if not known:
+        names = [account.name for account in await console.accounts()]
+        if not names:
             try:
                 await console.create_account(ACCOUNT, plan="unlimited")
             except ValidationFailed:
-                known = [ACCOUNT]  # another server has just created it
-        account = await console.account(ACCOUNT if ACCOUNT in known or not known else known[0])
-        if known:
-            return Begun({}, account=account.name)
-        shown: dict[Environment, str] = {}
-        kept: list[Key] = []
+                names = [ACCOUNT]  # another server has just created it
+        account = await console.account(ACCOUNT if ACCOUNT in names or not names else names[0])
+        if names:
+            return Setup({}, account=account.name)
+        texts: dict[Environment, str] = {}
+        keys: list[Key] = []
         for environment in get_args(Environment) if plan.environment is None else (plan.environment,):
             new = await console.create_key(ACCOUNT, name=KEY_NAME, environment=environment)
-            shown[environment] = new.secret.reveal()
-            kept.append(new.key)
-    return Begun(shown, None if secret is None else Seed(account, tuple(kept), secret))
+            texts[environment] = new.secret.reveal()
+            keys.append(new.key)
+    return Setup(texts, None if secret is None else Seed(account, tuple(keys), secret))
 
 
-def _url(key: str, given: str, open_url: Callable[[str], object]) -> str:
-    url = url_of(given)
+def _url(key: str, text: str, open_url: Callable[[str], object]) -> str:
+    url = url_of(text)
     with _renamed("url", key):
         open_url(url)
     return url
@@ -167,10 +167,10 @@ def _renamed(theirs: str, ours: str) -> Iterator[None]:
     try:
         yield
     except ValidationFailed as error:
-        found = [each._replace(path=re.sub(rf"^({theirs})\b", ours, each.path)) for each in error.problems]
+        problems = [problem._replace(path=re.sub(rf"^({theirs})\b", ours, problem.path)) for problem in error.problems]
     else:
         return
-    raise ValidationFailed.of(*found)
+    raise ValidationFailed.of(*problems)
 
 
 def _facts(plan: Plan, router: Router, config: Path | None) -> dict[str, str]:
@@ -182,7 +182,7 @@ def _facts(plan: Plan, router: Router, config: Path | None) -> dict[str, str]:
         store = plan.shown_store
     else:
         store = "in memory, lost when the server ends"
-    policies = [policy.name for policy in router.policies()]
+    policy_names = [policy.name for policy in router.policies()]
     available = sum(model.availability.status == "available" for model in router.models())
     return {
         "address": f"{'http' if plan.tls is None else 'https'}://{plan.address}{plan.root_path}",
@@ -197,7 +197,7 @@ def _facts(plan: Plan, router: Router, config: Path | None) -> dict[str, str]:
         "cache": "" if plan.cache.startswith("memory:") else without_password(plan.cache).removeprefix("sqlite:///"),
         "coordination": "" if plan.coordination == "memory:" else without_password(plan.coordination),
         "certificate": "" if plan.tls is None else plan.tls.cert,
-        "policies": "" if plan.policies is None else f"{plan.policies}: {listed(policies) or 'none'}",
+        "policies": "" if plan.policies is None else f"{plan.policies}: {listed(policy_names) or 'none'}",
         "catalogue": plan.catalogue or "",
         "models": f"{available} for live keys",
         "configuration": "" if config is None else str(config),

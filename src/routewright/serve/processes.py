@@ -27,7 +27,7 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 from routewright.errors import InternalError, Problem, RouterError, ValidationFailed
 from routewright.wire.account import without_keys
 
-from .plan import Address, Begun, CommandOptions, Plan, Prepared
+from .plan import Address, CommandOptions, Configuration, Plan, Setup
 
 SILENT_S = 10
 """How long a worker may take to answer uvicorn's health check, at a reload to become ready, and to end after
@@ -39,18 +39,18 @@ _log = logging.getLogger("routewright.serve")
 
 
 def run(
-    asked: CommandOptions, warn: Callable[[Sequence[str]], None], show: Callable[[Plan, Begun, Sequence[str]], None]
+    options: CommandOptions, warn: Callable[[Sequence[str]], None], show: Callable[[Plan, Setup, Sequence[str]], None]
 ) -> int:
     """Serve until a signal ends it. Returns the exit code. ``show`` tells where it listens, and new keys, before the
     workers start. Raises ``RouterError``."""
-    with _held_signals():
-        with preparing(asked) as ask:
-            prepared: Prepared = ask("plan")
+    with _hold_signals():
+        with start_preparation(options) as ask:
+            prepared: Configuration = ask("plan")
             warn(prepared.warnings)
-            plan, listener, administration = listening(prepared.plan, asked.names)
-            begun: Begun = ask("begin")
-        show(plan, begun, prepared.providers)
-        supervisor = Supervisor(WorkerConfig(replace(plan, seed=begun.seed), administration), [listener])
+            plan, listener, administration = open_listeners(prepared.plan, options.names)
+            setup: Setup = ask("begin")
+        show(plan, setup, prepared.providers)
+        supervisor = Supervisor(WorkerConfig(replace(plan, seed=setup.seed), administration), [listener])
     with _shared_metrics(plan):
         try:
             supervisor.run()
@@ -86,7 +86,7 @@ class WorkerConfig(Config):
 
     def configure_logging(self) -> None:
         """Configure the logging of this process, a worker or the supervisor."""
-        set_up(self.plan.log_level, access=self.plan.access_log)
+        set_up_logging(self.plan.log_level, access=self.plan.access_log)
 
     def load(self) -> None:
         """Load the library. Called in the worker."""
@@ -157,19 +157,19 @@ class Supervisor(Multiprocess):
 
     def _retire(self, worker: Process) -> None:
         """Wait for a worker that was told to end. When the server is to end, ``join_all`` waits for it."""
-        ends = time.monotonic() + self.config.plan.graceful_timeout_s + SILENT_S
+        kill_at = time.monotonic() + self.config.plan.graceful_timeout_s + SILENT_S
         while worker.process.is_alive() and not self.should_exit.is_set():
             worker.process.join(0.1)
-            if time.monotonic() > ends:
+            if time.monotonic() > kill_at:
                 worker.kill()
         if self.should_exit.is_set():
             self.processes.append(worker)
 
     def join_all(self) -> None:
         """Wait for workers that were told to end."""
-        ends = time.monotonic() + self.config.plan.graceful_timeout_s + SILENT_S
+        kill_at = time.monotonic() + self.config.plan.graceful_timeout_s + SILENT_S
         for worker in self.processes:
-            worker.process.join(max(ends - time.monotonic(), 0))
+            worker.process.join(max(kill_at - time.monotonic(), 0))
             worker.kill()
             worker.process.join()
 
@@ -191,9 +191,9 @@ class Supervisor(Multiprocess):
         if self._may_add("added"):
             super().handle_ttin()
 
-    def _may_add(self, what: str) -> bool:
+    def _may_add(self, action: str) -> bool:
         if self.config.plan.in_memory:
-            _log.error("no worker is %s: the in-memory store would be lost; restart the server", what)
+            _log.error("no worker is %s: the in-memory store would be lost; restart the server", action)
         return not self.config.plan.in_memory
 
 
@@ -202,7 +202,7 @@ class _Keyless(logging.Formatter):
         return without_keys(super().format(record))
 
 
-def set_up(level: str, *, access: bool = False) -> None:
+def set_up_logging(level: str, *, access: bool = False) -> None:
     """Configure logging of this process: lines on standard error with API keys masked, and with ``access`` requests as
     JSON on standard output."""
     handler = logging.StreamHandler(sys.stderr)
@@ -219,7 +219,7 @@ def set_up(level: str, *, access: bool = False) -> None:
 
 
 @contextmanager
-def _held_signals() -> Iterator[None]:
+def _hold_signals() -> Iterator[None]:
     """Hold back signals: this process gets them at the end, when it has a supervisor, and has shown new keys. So Ctrl-C
     waits until the configuration was read. The process that prepares inherits this, and is not hit by it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
@@ -234,15 +234,15 @@ def _held_signals() -> Iterator[None]:
 
 
 @contextmanager
-def preparing(asked: CommandOptions) -> Iterator[Callable[[str], Any]]:
-    """Start a process that loads the library. Ask it for the ``plan`` (a ``Prepared``), then to ``begin`` (a
-    ``Begun``). Raises ``RouterError``."""
-    line, theirs = _SPAWN.Pipe()
-    process = _SPAWN.Process(target=_prepare, args=(asked, theirs), name="routewright-prepare")
+def start_preparation(options: CommandOptions) -> Iterator[Callable[[str], Any]]:
+    """Start a process that loads the library. Ask it for the ``plan`` (a ``Configuration``), then to ``set up the
+    store`` (a ``Setup``). Raises ``RouterError``."""
+    line, other_end = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=_prepare, args=(options, other_end), name="routewright-prepare")
 
-    def ask(what: str) -> Any:
+    def ask(task: str) -> Any:
         try:
-            line.send(what)
+            line.send(task)
             answer = line.recv()
         except Exception as error:  # it died, or another version of the library has been installed
             raise InternalError("the process that reads the configuration failed; see the log above") from error
@@ -254,7 +254,7 @@ def preparing(asked: CommandOptions) -> Iterator[Callable[[str], Any]]:
         process.start()
     except OSError as error:
         raise InternalError(f"the process that reads the configuration cannot be started: {error}") from error
-    theirs.close()
+    other_end.close()
     try:
         yield ask
     finally:
@@ -264,18 +264,18 @@ def preparing(asked: CommandOptions) -> Iterator[Callable[[str], Any]]:
         process.join()
 
 
-def _prepare(asked: CommandOptions, line: Connection) -> None:
+def _prepare(options: CommandOptions, line: Connection) -> None:
     import anyio
 
-    from .prepare import begin, prepare
+    from .prepare import prepare, set_up_store
 
     with suppress(EOFError, BrokenPipeError):  # the supervisor ended
         try:
             line.recv()
-            prepared = prepare(asked, os.environ)
+            prepared = prepare(options, os.environ)
             line.send(prepared)
             line.recv()
-            line.send(anyio.run(begin, prepared.plan))
+            line.send(anyio.run(set_up_store, prepared.plan))
         except RouterError as error:
             line.send(error)
 
@@ -298,7 +298,7 @@ def _shared_metrics(plan: Plan) -> Iterator[None]:
             del os.environ[METRICS_FOLDER]
 
 
-def listening(plan: Plan, names: Mapping[str, str]) -> tuple[Plan, socket.socket, socket.socket | None]:
+def open_listeners(plan: Plan, names: Mapping[str, str]) -> tuple[Plan, socket.socket, socket.socket | None]:
     """Listen for requests and for the administrator. Returns the plan with the actual ports. ``names``: names of flags.
     Raises ``ValidationFailed``."""
     listener = listen(plan.address, names["port"])
@@ -311,13 +311,13 @@ def listening(plan: Plan, names: Mapping[str, str]) -> tuple[Plan, socket.socket
 
 def listen(address: Address, name: str) -> socket.socket:
     """Listen at an address. ``name``: what errors call it. Raises ``ValidationFailed``."""
-    at = (address.host, address.port)
+    host_port = (address.host, address.port)
     try:
-        (family, *_), *_ = socket.getaddrinfo(*at, type=socket.SOCK_STREAM)
+        (family, *_), *_ = socket.getaddrinfo(*host_port, type=socket.SOCK_STREAM)
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        listener = socket.create_server(at, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+        listener = socket.create_server(host_port, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]
-        said = f"cannot listen at {address.host} port {address.port}: {reason}"
-        raise ValidationFailed.of(Problem(name, said, "choose another port, or stop what uses it")) from error
+        problem = f"cannot listen at {address.host} port {address.port}: {reason}"
+        raise ValidationFailed.of(Problem(name, problem, "choose another port, or stop what uses it")) from error
     return socket.socket(fileno=listener.detach())  # detects TCP, for which asyncio sets TCP_NODELAY

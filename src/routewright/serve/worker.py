@@ -26,7 +26,7 @@ from routewright.server.exchange import Receive, Scope, Send
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.server.http_protocol import ENDING, OBSERVERS, BoundedProtocol
 
-from .parts import opened
+from .parts import open_router
 from .plan import Plan
 from .processes import METRICS_FOLDER
 
@@ -65,7 +65,7 @@ class WorkerApp:
         await receive()
         async with AsyncExitStack() as stack:
             try:
-                router, console = await stack.enter_async_context(opened(self._plan))
+                router, console = await stack.enter_async_context(open_router(self._plan))
             except RouterError as error:
                 await send({"type": "lifespan.startup.failed", "message": f"this worker cannot serve: {error}"})
                 return
@@ -73,7 +73,7 @@ class WorkerApp:
             announce_end(scope["state"])
             await app.start()
             if self._administration is not None:
-                await stack.enter_async_context(administered(admin, self._administration, self._plan))
+                await stack.enter_async_context(serve_admin(admin, self._administration, self._plan))
             self._app = app
             await send({"type": "lifespan.startup.complete"})
             await receive()
@@ -128,12 +128,12 @@ class _AdminServer(uvicorn.Server):
 
 
 @asynccontextmanager
-async def administered(admin: Admin, administration: socket, plan: Plan) -> AsyncIterator[None]:
+async def serve_admin(admin: Admin, administration: socket, plan: Plan) -> AsyncIterator[None]:
     """Serve the administrator."""
     config = uvicorn.Config(
         admin,
         interface="asgi3",
-        http=protocol_of(plan, most=OPERATORS),
+        http=protocol_of(plan, connections=OPERATORS),
         lifespan="off",
         ws="none",
         log_config=None,
@@ -149,21 +149,21 @@ async def administered(admin: Admin, administration: socket, plan: Plan) -> Asyn
     try:
         yield
     finally:
-        for each in server.servers:
-            each.close()
+        for server_socket in server.servers:
+            server_socket.close()
         task.cancel()
         await asyncio.wait([task])
 
 
-def protocol_of(plan: Plan, most: int | None = None) -> type[asyncio.Protocol]:
-    """uvicorn's protocol within the plan's limits. ``most``: connections; by default as many as the plan and open files
-    allow."""
+def protocol_of(plan: Plan, connections: int | None = None) -> type[asyncio.Protocol]:
+    """uvicorn's protocol within the plan's limits. ``connections``: by default as many as the plan and
+    open files allow."""
     limits = ConnectionLimits(**plan.connections)
-    limits = fitting(limits) if most is None else replace(limits, open=most)
+    limits = fit_open_files(limits) if connections is None else replace(limits, open=connections)
     return partial(BoundedProtocol, limits=limits)  # type: ignore[return-value]  # uvicorn only calls it
 
 
-def fitting(limits: ConnectionLimits) -> ConnectionLimits:
+def fit_open_files(limits: ConnectionLimits) -> ConnectionLimits:
     """Limits with no more connections than open files allow. Raises the soft limit of open files to the hard one."""
     try:
         import resource  # Windows has none
@@ -174,10 +174,10 @@ def fitting(limits: ConnectionLimits) -> ConnectionLimits:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     except ModuleNotFoundError:
         return limits
-    room = max(files - min(OTHER_FILES, files // 2), 1)
-    if files == resource.RLIM_INFINITY or limits.open <= room:
+    maximum = max(files - min(OTHER_FILES, files // 2), 1)
+    if files == resource.RLIM_INFINITY or limits.open <= maximum:
         return limits
     _log.warning(
-        "connections.open: lowered to %d from %d, since the process may open %d files", room, limits.open, files
+        "connections.open: lowered to %d from %d, since the process may open %d files", maximum, limits.open, files
     )
-    return replace(limits, open=room)
+    return replace(limits, open=maximum)

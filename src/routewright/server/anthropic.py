@@ -23,7 +23,7 @@ from .endpoints import Service, released
 from .errors import fit
 from .exchange import Exchange, while_connected
 from .fields import Fields, wrong
-from .vendor_call import Block, BlockFrames, VendorCall, answer, asked, encode_event, input_of, model_at
+from .vendor_call import Block, BlockFrames, VendorCall, answer, encode_event, input_of, model_at, prepare
 from .vendor_requests import EFFORTS, PLACES, Words, chooses, content_of, join_thoughts, mark_of, pack, unpack
 
 MESSAGES = "/anthropic/v1/messages"
@@ -58,7 +58,7 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
     """Count the input tokens of a request for its model, or for the one that would serve it."""
     vendor_call = MessageCall()
     vendor_call.capped = False
-    async with asked(service, exchange, vendor_call, COUNT_TOKENS) as prepared:
+    async with prepare(service, exchange, vendor_call, COUNT_TOKENS) as prepared:
         model_id = None if chooses(vendor_call.model) else vendor_call.model
         count = await while_connected(exchange, partial(prepared.count_tokens, model_id))
     low, high = count.low, count.high

@@ -143,11 +143,11 @@ class Metrics:
     def __call__(self, exchange: Exchange) -> None:
         """Count an ended request."""
         key = endpoint, method, status = exchange.endpoint or NONE, exchange.method_label, exchange.final_status
-        found = self._requests.get(key)
-        if found is None:
+        series = self._requests.get(key)
+        if series is None:
             ended = self._metrics["requests"].labels(endpoint, method, str(status))
-            found = self._requests[key] = ended, self._metrics["request_seconds"].labels(endpoint)
-        ended, seconds = found
+            series = self._requests[key] = ended, self._metrics["request_seconds"].labels(endpoint)
+        ended, seconds = series
         ended.inc()
         seconds.observe(exchange.duration_s)
 

@@ -100,7 +100,7 @@ class ResponseCall(OpenAICall):
         text, reasoning = fields.inner("text"), fields.inner("reasoning")
         effort = reasoning.may_be("effort", EFFORTS)
         reasoning.forget("summary", "generate_summary")  # readable reasoning is always sent
-        if any(each not in _INCLUDED for each in fields.get("include", list) or ()):
+        if any(name not in _INCLUDED for name in fields.get("include", list) or ()):
             self.ignored.add("include")
         fields.inner("stream_options")
         tree, defaults = fields.sent, {"description": None, "parameters": None, "strict": None}
@@ -118,7 +118,7 @@ class ResponseCall(OpenAICall):
             "temperature": None,
             "text": {"format": shape.get("format") or {"type": "text"}, "verbosity": shape.get("verbosity")},
             "tool_choice": "auto",
-            "tools": [{**defaults, **each} for each in tree.get("tools") or ()],
+            "tools": [{**defaults, **tool} for tool in tree.get("tools") or ()],
             "top_p": None,
             "truncation": "disabled",
             **{name: tree[name] for name in _ECHOED if tree.get(name) is not None},

@@ -127,7 +127,7 @@ class VendorCall(ABC):
 
 
 @asynccontextmanager
-async def asked(service: Service, exchange: Exchange, vendor_call: VendorCall, path: str) -> AsyncIterator[Prepared]:
+async def prepare(service: Service, exchange: Exchange, vendor_call: VendorCall, path: str) -> AsyncIterator[Prepared]:
     """Read the call. Raises errors with the client's names of fields."""
     try:
         caller = await vendor_call.caller(service, exchange)
@@ -141,7 +141,7 @@ async def answer(
     service: Service, exchange: Exchange, vendor_call: VendorCall, path: str, frames: type[CallFrames]
 ) -> None:
     """Answer a call, complete or as a stream."""
-    async with asked(service, exchange, vendor_call, path) as prepared:
+    async with prepare(service, exchange, vendor_call, path) as prepared:
         if prepared.request.stream:
             await service.send(exchange, prepared, frames(exchange, prepared, vendor_call))
             return
