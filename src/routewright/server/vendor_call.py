@@ -282,8 +282,8 @@ class BlockFrames(CallFrames):
                 if call.index is None and call.name:
                     yield from self._open(call)
                 if call.waiting and call in self._open_blocks:
-                    to_client_error, call.waiting = call.waiting, ""
-                    yield self._append(call, to_client_error)
+                    arguments, call.waiting = call.waiting, ""
+                    yield self._append(call, arguments)
             case wire.RouteCompleted(data=response):
                 if not self.blocks:
                     yield from self._begin_empty()
