@@ -181,6 +181,6 @@ def redis(redis_server: RedisServer) -> RedisServer:
 @pytest.fixture
 def postgres(postgres_server: PostgresServer) -> str:
     """The URL of a store in PostgreSQL that holds nothing."""
-    from .backends.databases import empty_store  # which needs an extra
+    from .backends.postgres_stores import empty_store  # which needs an extra
 
     return empty_store(postgres_server)

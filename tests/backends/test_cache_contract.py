@@ -35,7 +35,7 @@ from tests.contracts.cache import OTHER, PARTITION, CacheContract, Subject, key_
 from tests.contracts.storage.threads import run_in_threads
 from tests.database_servers import PostgresServer, RedisServer
 
-from .databases import empty_store
+from .postgres_stores import empty_store
 
 
 class TestMemoryCache(CacheContract):

@@ -29,7 +29,7 @@ from tests.contracts.storage.suites import BooksContract, StorageContract
 from tests.contracts.storage.walk import walk
 from tests.database_servers import PostgresServer
 
-from .databases import new_store
+from .postgres_stores import new_store
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from routewright.cli import main
 from routewright.wire import Ask, Caller
 from tests.database_servers import PostgresServer
 
-from .databases import new_schema
+from .postgres_stores import new_schema
 from .test_postgres_schema import ROOT, run
 
 pytestmark = pytest.mark.anyio

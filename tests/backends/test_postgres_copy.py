@@ -21,7 +21,7 @@ from routewright.errors import IdempotencyKeyReused, StorageVersion
 from routewright.wire import Ask, Caller
 from tests.database_servers import PostgresServer
 
-from .databases import new_schema
+from .postgres_stores import new_schema
 from .test_postgres_schema import ROOT, run
 
 SPARE: dict[str, list[tuple[Any, ...]]] = {

@@ -40,7 +40,7 @@ from tests.contracts.storage.samples import PURSES, Till, make_ask, make_facts, 
 from tests.database_servers import HOST, PgBouncer, PostgresServer, at_port, need
 from tests.fault_proxy import FaultProxy
 
-from .databases import empty_store, new_store
+from .postgres_stores import empty_store, new_store
 from .processes import run
 
 pytestmark = pytest.mark.anyio

@@ -31,7 +31,7 @@ from tests.core.account_state import LEASE_S, Ledger
 from tests.database_servers import PostgresServer
 
 from .account_storages import SetClock
-from .databases import new_store
+from .postgres_stores import new_store
 
 TICKS = 8
 FOUND = (7787, 257, 284)

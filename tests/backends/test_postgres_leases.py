@@ -15,7 +15,7 @@ from routewright.wire import RateLimits
 from tests.contracts.storage.samples import Till, make_row
 from tests.database_servers import PostgresServer
 
-from .databases import new_store
+from .postgres_stores import new_store
 
 pytestmark = pytest.mark.anyio
 LEASE_S = 30.0

@@ -25,7 +25,7 @@ from routewright.wire import Replay
 from tests.contracts.storage.samples import PURSES, RUN, Till, make_row
 from tests.database_servers import PostgresServer
 
-from .databases import new_schema
+from .postgres_stores import new_schema
 
 Patch = pytest.MonkeyPatch
 CANARY = "c4n4ry-pa55word"

@@ -11,7 +11,7 @@ import pytest
 from routewright import Console, Router, open_storage
 from routewright.errors import StorageUnavailable
 from routewright.wire import Caller
-from tests.backends.databases import new_store
+from tests.backends.postgres_stores import new_store
 from tests.database_servers import PostgresServer
 
 ROOT = "r" * 64

@@ -20,7 +20,7 @@ from routewright.errors import RouterError
 from routewright.protocols import Coordination, Storage
 from routewright.settings import ExecutionLimits
 from routewright.wire import CIRCUIT_TOPIC, Notice
-from tests.backends.databases import empty_store
+from tests.backends.postgres_stores import empty_store
 from tests.database_servers import PostgresServer, RedisServer
 
 pytestmark = pytest.mark.anyio

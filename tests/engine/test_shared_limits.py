@@ -31,7 +31,7 @@ from routewright.backends.storage.postgres import PostgresStorage
 from routewright.protocols import CountingCoordination, Storage
 from routewright.testing import FakeClock
 from routewright.wire import Ask, Caller, Grant, PutAccount, RateLimits, Taken, Takes
-from tests.backends.databases import empty_store
+from tests.backends.postgres_stores import empty_store
 from tests.contracts.storage import accounts_model
 from tests.contracts.storage.accounts_model import AccountsWalk
 from tests.contracts.storage.admission import THREADS, Budgets, Windows

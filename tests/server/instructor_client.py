@@ -1,4 +1,4 @@
-"""Calls a server through instructor, in each mode. ``test_client_table.py`` runs it in its own environment."""
+"""Calls a server through instructor, in each mode. ``test_client_compatibility.py`` runs it in its own environment."""
 
 from __future__ import annotations
 
