@@ -24,7 +24,7 @@ from tests.upstream import Answer, Request, Upstream
 
 from .server_processes import WORKERS, forked
 from .uvicorn_server import SECRET, bearer
-from .webhook_worker import HITS_WINDOW_S, LEAST_LOOKUPS
+from .webhook_child import HITS_WINDOW_S, LEAST_LOOKUPS
 
 PATIENCE_S = 40.0
 
@@ -101,7 +101,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     arguments = (str(folder / "store.db"), str(policies))
     with (
         receiving(authority) as (receiver, port),
-        forked(WORKERS, "webhook_worker", *arguments, **environment) as workers,
+        forked(WORKERS, "webhook_child", *arguments, **environment) as workers,
     ):
         yield Farm([worker.url for worker in workers], console, receiver, policies, port)
         console.blocking.close()

@@ -1,6 +1,6 @@
 """Servers that also deliver webhooks, on one store. Each writes its port and id.
 
-    python -m tests.server.webhook_worker WORKERS STORE POLICIES
+    python -m tests.server.webhook_child WORKERS STORE POLICIES
 
 The message ``fail`` fails on every model, ``stumble`` on the first. The hour in which hits of the cache are counted is
 three seconds, and 20 look-ups are enough.
