@@ -1,8 +1,14 @@
-"""The throughput guard of streams: what is too slow, and what only appears to be."""
+"""Time limits: which settings are refused; and the throughput guard of streams: what is too slow, and what is not."""
 
 from __future__ import annotations
 
-from routewright._core.attempts.timeouts import ExecutionLimits, Pace
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from routewright import ExecutionLimits, Settings, ValidationFailed
+from routewright._core.attempts.timeouts import Pace
 from tests.tables import table
 
 LIMITS = ExecutionLimits()
@@ -76,3 +82,23 @@ def test_a_slow_reader_is_not_a_slow_stream() -> None:
     for _ in range(1_000):  # a minute passes between two reads, and then the chunk is there
         made.chunk(4, 0.0)
     assert not made.is_slow
+
+
+# Settings
+
+
+@table("value", [-1, nan, inf, True, "10", None])
+def test_a_limit_is_a_finite_number_of_at_least_nothing(value: Any) -> None:
+    with pytest.raises(ValidationFailed, match=r"ExecutionLimits\.idle_s: is .*; use a finite number, 0 or more"):
+        ExecutionLimits(idle_s=value)
+
+
+@table("value", [0, -1, 2.0, True, None])
+def test_a_circuit_opens_after_a_whole_number_of_faults(value: Any) -> None:
+    with pytest.raises(ValidationFailed, match=r"ExecutionLimits\.open_after: is .*; use a whole number"):
+        ExecutionLimits(open_after=value)
+
+
+def test_settings_take_limits_and_nothing_else_for_execution() -> None:
+    with pytest.raises(ValidationFailed, match=r"Settings\.execution: is 10; pass ExecutionLimits\(\.\.\.\)"):
+        Settings(execution=10)  # type: ignore[arg-type]
