@@ -1,15 +1,16 @@
-"""What the suite says of itself: the files that it treats differently are there, and contracts stand alone."""
+"""Files of the tests: those that run differently are there, contracts stand alone, and names differ."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
 
-from .conftest import REAL_TIME, ROOT, SEAMS
+from .conftest import REAL_TIME, ROOT, SEAMS, SERVERS
 
 
-@pytest.mark.parametrize("pattern", [*SEAMS, *REAL_TIME])
+@pytest.mark.parametrize("pattern", [*SEAMS, *SERVERS, *REAL_TIME])
 def test_every_file_that_is_run_differently_is_there(pattern: str) -> None:
     assert [*ROOT.glob(pattern)], "it was renamed: change tests/conftest.py"
 
@@ -17,3 +18,11 @@ def test_every_file_that_is_run_differently_is_there(pattern: str) -> None:
 def test_contracts_can_be_copied_without_the_other_tests() -> None:
     for path in ROOT.glob("contracts/**/*.py"):
         assert not re.search(r"^\s*(from|import) (tests\b|\.\.)", path.read_text("utf-8"), re.MULTILINE), path
+
+
+def test_names_of_one_folder_differ_by_more_than_their_number() -> None:
+    for folder in {path.parent for path in ROOT.rglob("*.py")}:
+        paths = [path for path in folder.iterdir() if path.is_dir() or path.suffix == ".py"]
+        names = {path.stem.removeprefix("test_") for path in paths}
+        nouns = Counter(name.removesuffix("s") for name in names)
+        assert [noun for noun, count in nouns.items() if count > 1] == [], folder
