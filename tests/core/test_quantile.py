@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.attempts.statistics import BUCKETS, ERROR, Histogram, quantile, scale_histogram
+from routewright._core.attempts.statistics import BUCKETS, ERROR, Histogram, quantile, scale
 from tests.tables import table
 
 ROUNDING = 1e-9
@@ -58,7 +58,7 @@ def test_an_extra_value_counts_without_being_added(seen: Weighted, more: float, 
 def test_scaling_the_weights_changes_no_quantile(seen: Weighted, share: float) -> None:
     made = of(seen)
     before, total = quantile(made, share), sum(made.values())
-    made = scale_histogram(made, 2.0**-8)  # exact in binary
+    made = scale(made, 2.0**-8)  # exact in binary
     assert quantile(made, share) == before
     assert sum(made.values()) == total / 256
 
@@ -84,10 +84,10 @@ def test_the_quantile_of_no_values_is_one() -> None:
 
 def test_negligible_weights_are_dropped() -> None:
     made = of([(1_000.0, 1.0), (5.0, 1e6)])
-    made = scale_histogram(made, 1e-12)
+    made = scale(made, 1e-12)
     assert quantile(made, 1.0) == pytest.approx(5.0, rel=ERROR)
     assert sum(made.values()) == pytest.approx(1e-6)
-    made = scale_histogram(made, 1e-12)
+    made = scale(made, 1e-12)
     assert sum(made.values()) == 0.0
 
 

@@ -14,17 +14,7 @@ from routewright._core.routing.forecast import UNKNOWN, Forecast
 from routewright._core.routing.pool import Pool
 from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
 
-from .statistics import (
-    BUCKETS,
-    EPOCH_S,
-    HALF_LIFE_S,
-    SUMS,
-    Entry,
-    Histogram,
-    observations_in,
-    quantile,
-    scale_histogram,
-)
+from .statistics import BUCKETS, EPOCH_S, HALF_LIFE_S, SUMS, Entry, Histogram, observations_in, quantile, scale
 
 PRIOR_GOOD, PRIOR_BAD = 19.0, 1.0  # prior of a model's success rate: one failure in twenty
 PRIOR_ANSWERS = 5.0  # weight of the prior length and time to the first token, in answers
@@ -89,8 +79,8 @@ class Sums:
     def _scale(self, factor: float) -> None:
         for name in SUMS:
             setattr(self, name, getattr(self, name) * factor)
-        self.first = scale_histogram(self.first, factor)
-        self.whole = scale_histogram(self.whole, factor)
+        self.first = scale(self.first, factor)
+        self.whole = scale(self.whole, factor)
 
 
 class Health:

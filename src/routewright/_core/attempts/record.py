@@ -8,27 +8,14 @@ from typing import Any, Protocol, Self
 from msgspec import Struct, json
 from msgspec.structs import astuple, replace
 
+from routewright import wire
 from routewright._core.catalogue.prices import Prices, adds_up, range_nanos, usage_nanos
 from routewright._core.guardrails.screen import Hit
 from routewright._core.money import MOST_TOKENS
 from routewright._core.routing.plan import Leg
 from routewright._core.tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate, text_range
 from routewright.errors import ProviderFault
-from routewright.wire import (
-    CachedAnswer,
-    Chunk,
-    Delta,
-    FaultKind,
-    Finish,
-    FunctionCall,
-    Reasoning,
-    SpanStatus,
-    Thought,
-    TokenBounds,
-    ToolCall,
-    ToolDelta,
-    Usage,
-)
+from routewright.wire import Delta, FaultKind, Finish, Thought, TokenBounds, ToolDelta, Usage
 from routewright.wire.json_scan import is_unicode
 
 from .faults import ENDING, FinishReason, ending_of
@@ -64,7 +51,7 @@ class CheckedAnswer(Protocol):
         """The text that passed."""
 
     @property
-    def calls(self) -> list[ToolCall] | None:
+    def calls(self) -> list[wire.ToolCall] | None:
         """The tool calls that passed."""
 
     @property
@@ -160,7 +147,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return self.server or self.leg.provider
 
     @property
-    def status(self) -> SpanStatus:
+    def status(self) -> wire.SpanStatus:
         """How it ended. Without fault or finish reason it was cancelled."""
         return "error" if self.fault is not None else "cancelled" if self.finish_reason is None else "ok"
 
@@ -180,15 +167,15 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return self.output if self.screen is None else self.screen.output
 
     @property
-    def tool_calls(self) -> list[ToolCall] | None:
+    def tool_calls(self) -> list[wire.ToolCall] | None:
         """The tool calls so far."""
         if self.pieces is None:
             return None
         calls = (call for _, call in sorted(self.pieces.items()))
-        return [ToolCall(call.id, FunctionCall(call.name, "".join(call.arguments))) for call in calls]
+        return [wire.ToolCall(call.id, wire.FunctionCall(call.name, "".join(call.arguments))) for call in calls]
 
     @property
-    def answer_calls(self) -> list[ToolCall] | None:
+    def answer_calls(self) -> list[wire.ToolCall] | None:
         """The tool calls after guardrails."""
         return self.tool_calls if self.screen is None else self.screen.calls
 
@@ -319,14 +306,14 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         self.thoughts = self.thoughts or []
         self.thoughts.append(thought)
 
-    def reasoning(self, since: int = 0) -> Reasoning | None:
+    def reasoning(self, since: int = 0) -> wire.Reasoning | None:
         """Reasoning from the item at index ``since`` on. None if guardrails check answers, because reasoning repeats
         what they redact."""
         thoughts = (self.thoughts or ())[since:]
         if not thoughts or self.screen is not None:
             return None
         items = [thought.item for thought in thoughts if thought.item is not None]
-        return Reasoning(self.provider, items, "".join(thought.text for thought in thoughts) or None)
+        return wire.Reasoning(self.provider, items, "".join(thought.text for thought in thoughts) or None)
 
     def _read_ending(self, word: str) -> FinishReason:
         """Map a vendor's finish reason to a common one. Raises ``ProviderFault`` if it stands for a fault."""
@@ -361,7 +348,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         elif isinstance(chunk, Finish) and _is_text(chunk.reason):
             description += f" with a reason of more than {MAX_REASON_CHARS} characters"
         else:
-            description += " without valid text" if isinstance(chunk, Chunk) else ", which is not a chunk"
+            description += " without valid text" if isinstance(chunk, wire.Chunk) else ", which is not a chunk"
         return ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {description}")
 
 
@@ -375,7 +362,7 @@ class ToolPieces:
         self.arguments: list[str] = []
 
 
-def cached_attempt(answer: CachedAnswer) -> Attempt:
+def cached_attempt(answer: wire.CachedAnswer) -> Attempt:
     """A cached answer in the form of an attempt."""
     attempt = Attempt(1, Leg(answer.model, answer.provider), None)
     attempt.text.append(answer.output)

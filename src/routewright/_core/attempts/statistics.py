@@ -38,7 +38,7 @@ def quantile(weights: Mapping[int, float], share: float, more: float | None = No
     return 2 * _RATIO**bucket / (1 + _RATIO) if bucket else 1.0
 
 
-def scale_histogram(weights: Mapping[int, float], factor: float) -> Histogram:
+def scale(weights: Mapping[int, float], factor: float) -> Histogram:
     """The histogram with all weights multiplied, without negligible ones."""
     return defaultdict(float, {bucket: new for bucket, weight in weights.items() if (new := weight * factor) > 1e-9})
 
