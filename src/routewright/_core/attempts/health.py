@@ -188,8 +188,7 @@ class Health:
         """Rows to check for fading. Drops rows that have faded away."""
         due: set[int] = set()
         looks = self._looks
-        was_paused = bool(looks) and looks[0][0] <= now - LOOK_EVERY_S
-        maximum = len(looks) if was_paused else LOOKS
+        maximum = len(looks) if looks and looks[0][0] <= now - LOOK_EVERY_S else LOOKS
         while looks and looks[0][0] <= now and len(due) < maximum:
             _, row = looks.popleft()
             due.add(row)
@@ -227,9 +226,8 @@ def health_after(previous: HealthSnapshot, updates: Mapping[str, ModelHealth]) -
             total -= _digest(model, figures)
         if health != UNKNOWN:
             total += _digest(model, health)
-    models = {**previous.models, **updates}
-    known_models = {model: health for model, health in models.items() if health != UNKNOWN}
-    return HealthSnapshot(f"hea_{total % (1 << 128):032x}", known_models)
+    models = {model: health for model, health in {**previous.models, **updates}.items() if health != UNKNOWN}
+    return HealthSnapshot(f"hea_{total % (1 << 128):032x}", models)
 
 
 def _digest(model: str, health: ModelHealth) -> int:

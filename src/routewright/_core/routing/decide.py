@@ -273,8 +273,7 @@ def _holds(plan: Plan, version: int, board: Board) -> bool:
 
 def pays_for_any(inputs: DecisionInput, board: Board) -> bool:
     """False if the budget certainly pays for none of the allowed models."""
-    check = FitCheck(inputs, board.forecast)
-    return bool((check.affordable_at_best() & board.pool.priced)[_rows(inputs, board)].any())
+    return bool((FitCheck(inputs, board.forecast).affordable_at_best() & board.pool.priced)[_rows(inputs, board)].any())
 
 
 def least_nanos(inputs: DecisionInput, board: Board) -> int | None:
