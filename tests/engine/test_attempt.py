@@ -86,7 +86,7 @@ async def test_an_invalid_chunk_is_a_fault_and_is_not_delivered(ask: Ask, chunk:
 
 async def test_the_fault_of_a_bad_chunk_says_what_it_was() -> None:
     bad: list[Any] = [[Usage(None, 5)], [Delta("\ud800")], [{}], [Finish("x" * 201)]]  # type: ignore[arg-type]
-    said = r"whole numbers.*without valid text.*a dict, which is not a chunk.*a Finish with a reason of more than 200"
+    said = r"whole numbers.*without valid text.*a dict, which is no chunk.*a Finish with a reason of more than 200"
     with pytest.raises(Exception, match=said):
         await House(bad, []).router.route("hi", goal="quality", fallback={"models": [], "maxRetries": 3})
 

@@ -348,7 +348,7 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         elif isinstance(chunk, Finish) and _is_text(chunk.reason):
             description += f" with a reason of more than {MAX_REASON_CHARS} characters"
         else:
-            description += " without valid text" if isinstance(chunk, wire.Chunk) else ", which is not a chunk"
+            description += " without valid text" if isinstance(chunk, wire.Chunk) else ", which is no chunk"
         return ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {description}")
 
 
