@@ -450,6 +450,13 @@ class Parts:
 
     async def _free(self, fleets: list[Fleet], began: float) -> None:
         """Close each part by its time, even if others fail. Failures are logged."""
+        # Closing takes two seconds in all (contract 1), even if a provider hangs. With one deadline for everything the
+        # first part that hangs would use it up, and the storage would never be closed. So each step has its own time,
+        # and the stack runs the steps after one that failed, was late, or was cancelled. Last in is first out: calls
+        # end and their traces are written before providers are closed, and the storage, which all of them use, comes
+        # last.
+        # Tests: test_everything_is_closed_even_where_closing_fails,
+        # test_the_trace_of_a_call_that_outlives_the_router_is_lost_and_counted.
 
         async def close_providers() -> None:
             async with anyio.create_task_group() as group:

@@ -462,8 +462,13 @@ class Console(Closing):
         Raises ``ValidationFailed`` if live keys were not used since the last rotation, since this one would invalidate
         them (``force=True`` allows it), or if the secret was configured by the operator; ``PreconditionFailed`` if
         another process has just rotated it."""
+        # Rotating drops the secret before the last, with all that still depends on it. Signing secrets are encrypted,
+        # so they are sealed anew here. Keys are stored as digests only: a key moves to the present secret when it is
+        # used, so one that was not used since the last rotation would be lost. Hence the refusal. The secret in use is
+        # read first, and compared when it is replaced: of two rotations at the same time one fails.
+        # Tests: test_an_unused_key_blocks_the_next_rotation_unless_forced,
+        # test_a_key_in_use_survives_any_number_of_rotations.
         in_use = self._secret.live()[0]
-        # signing secrets sealed with the previous root secret are sealed anew with the present one
         roots = self._secret.keys(PURPOSE)
         endpoints: Sequence[wire.Endpoint] = ()
         with suppress(UnsupportedWrite):  # a custom storage may not keep endpoints

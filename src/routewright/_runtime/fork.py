@@ -86,6 +86,9 @@ libraries are not covered."""
 
 
 def _before() -> None:
+    # Python's own import locks cannot be replaced like ours: a child forked during another thread's import sees a
+    # module that stays half loaded. So the fork waits for late imports of this package, though not for ever.
+    # Test: test_a_fork_waits_for_what_is_imported_late.
     importing.lock.acquire(timeout=LONGEST_IMPORT_S)
     parts: list[Quiet] | None = None
     while parts is None:
@@ -103,6 +106,12 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
+    # fork() copies the memory, but only the thread that called it. A lock that another thread held at that moment stays
+    # locked in the child for ever, and the child's first call would hang. Acquiring all locks before the fork would not
+    # do: the forking thread may hold some of them already, in another order, and would deadlock. So the child replaces
+    # every lock by a new one, and with it all state that two processes must not share: connections, queues, sequences
+    # of ids. What a lock guarded may be half done in the child; that is why guarded sections are small.
+    # Tests: test_a_child_works_although_other_threads_held_every_lock, test_a_forked_child_draws_new_random_bits.
     global count
     count += 1
     for part in list(_renewed):

@@ -186,6 +186,9 @@ class Mutex:
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
         """Wait for the lock, and hold it."""
+        # A lock of anyio belongs to one event loop, and nobody could free it if that loop is closed, or stayed behind
+        # in the parent of a fork: no trace would be written any more. So a holder is recorded with its process and
+        # loop, and whoever waits frees the lock of a holder that cannot return.
         mine = fork.count, this_loop(), Signal()
         while self._holder is not mine:
             with self._guard.lock:
@@ -295,6 +298,12 @@ class Threads:
 
     async def run(self, function: Callable[[*Ts], T], *args: *Ts, work: Work | None = None) -> T:
         """Call it in a thread, once one is free. ``work`` records how far the call came."""
+        # The plain way is run_sync(function, limiter=limiter, abandon_on_cancel=True). It frees the place as soon as
+        # the caller is cancelled, although the function still runs: a tool that blocks would get one more thread with
+        # every time-out. So the place is taken for the work instead of the task, and the thread frees it when the
+        # function ends. A caller that is cancelled before the thread begins frees it itself. ``begins`` is true for the
+        # first of the two that calls it, so the place is freed exactly once.
+        # Tests: test_work_keeps_its_thread_after_its_caller_was_cancelled, test_a_cancelled_caller_takes_no_thread.
         limiter = self._limiter.get(None)
         if limiter is None:
             limiter = anyio.CapacityLimiter(self._most)

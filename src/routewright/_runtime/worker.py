@@ -239,6 +239,13 @@ class _Thread:
         _threads.add(self)
 
     def run(self, call: Callable[[], Awaitable[T]]) -> T:
+        # This thread blocks in ``answer.result()``, so whatever happens to the call must set the answer: ``settle``
+        # catches its cancellation, too, or closing would leave this thread blocked for ever. And an interrupt such as
+        # Ctrl-C reaches this thread, not the call, which would go on and be billed with nobody to read it. So it is
+        # cancelled by its scope. That scope exists only in the other thread, once the task was started; ``cancel`` is
+        # submitted behind the start, so it finds it.
+        # Tests: test_closing_ends_a_call_that_another_thread_waits_for,
+        # test_keyboard_interrupt_of_the_wait_cancels_the_call.
         self.check_blocking()
         answer: concurrent.futures.Future[T] = concurrent.futures.Future()
         scopes: list[anyio.CancelScope] = []
@@ -324,6 +331,12 @@ class _Thread:
 
     def _ends_idle(self) -> bool:
         """True if the work is done. From then on, work needs a new thread."""
+        # The thread must not end between two steps of ``submit``: an action that is queued after the last look would
+        # stay in a loop that nobody runs, and a trace would not be written. So both hold the same lock, and the thread
+        # ends only if every action submitted so far has begun and no task runs. After the mark ``submit`` raises
+        # RouterClosed, upon which ``Job.poke`` starts a new thread. A thread without any action so far waits for its
+        # first.
+        # Test: test_a_thread_whose_work_may_be_dropped_ends_without_it_and_starts_again.
         with self._submitting:
             if self.may_be_dropped and 0 < self._submitted == self._begun and self._tasks.is_idle:
                 self._has_ended = self.is_over = True

@@ -80,6 +80,13 @@ def _check_methods(path: str, part: object, names: Sequence[str], hint: str) -> 
 
 def check_parts(providers: object, storage: object, coordination: object, cache: object) -> None:
     """Raises ``ValidationFailed`` for a wrong type, such as a file name, or one object instead of a list."""
+    # These objects come from the host, and are used much later: a storage by the background thread, a provider's
+    # ``open`` inside a call. A mistake would show there, as an AttributeError in a log or as a failed attempt, far from
+    # the line that made it. So the constructor looks at them, without calling anything that may wait or read (P15:
+    # import and construction are inert). A class passed in place of an object has all the methods, so types are refused
+    # apart. Errors show a wrong object by its type only, since its repr may hold a key (P11).
+    # Tests: test_an_invalid_list_of_providers_gets_a_hint, test_an_invalid_part_of_a_router_gets_a_hint,
+    # test_a_provider_whose_open_returns_no_context_manager_is_refused.
     if providers is not None:
         if isinstance(providers, Provider):
             raise ValidationFailed.at(

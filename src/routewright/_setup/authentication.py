@@ -63,6 +63,14 @@ class Authenticator:
     async def caller(self, authorization: object, environment: Environment | None) -> Caller:
         """The caller of a key. Raises ``AuthenticationFailed``, which does not show the key, and
         ``StorageUnavailable``."""
+        # A cached key is trusted for ``recheck_s`` from the moment *before* its read, so that a key revoked during a
+        # slow read is refused in time (P12); a refusal is not cached, or a new key would stay unknown. A key is found
+        # by its digest across all accounts, which is the only such read: all else goes by the account it names, and its
+        # digest is compared again, since an error of the storage must not let a stranger in (P10). Unknown and revoked
+        # keys raise the same error, which does not tell which keys once existed.
+        # Tests: test_results_are_cached_for_two_seconds, test_refusals_are_not_cached,
+        # test_a_wrong_key_from_the_storage_is_refused,
+        # test_unknown_and_revoked_keys_take_the_same_path_to_the_same_error.
         sent_key = told_key(authorization, environment)
         if self._peppers:
             cached = self._cache.get(self._peppers[0].digest(sent_key.key))

@@ -32,6 +32,13 @@ class Replays:
 
     def decide(self, decision_input: DecisionInput) -> Decision:
         """Replay a decision. Raises ``NotFound`` if a snapshot of its input is no longer stored."""
+        # A replay must not see the present: prices, health and policies have changed since. So it reads nothing but the
+        # input and the snapshots that this names. A fleet of this Router lends only its compiled board, and only if its
+        # catalogue is the one of the input; health comes from the snapshot unless it is still the same. Where the
+        # result could differ, by other scoring rules or without the predictor that was used, it is refused: no replay
+        # is better than a wrong one (P14: the same decision from the same input).
+        # Tests: test_a_trace_replays_to_the_same_decision_after_health_changed, test_old_decisions_replay_bit_for_bit,
+        # test_a_decision_whose_snapshots_are_gone_cannot_be_replayed.
         if decision_input.rules != RULES:
             raise NotFound(
                 f"the decision was made by scoring rules {decision_input.rules}, which this version "

@@ -188,6 +188,11 @@ class SecretFile:
     def rotate(self, base: bytes) -> None:
         """Put a new secret before ``base``, the one in use. Raises ``PreconditionFailed`` if another is in use by now,
         and ``StorageUnavailable`` if the file cannot be written."""
+        # Only two secrets are valid. If two operators rotate at the same time, the second rotation would drop the
+        # secret that was in use a moment ago, and every key with it. So the caller passes the secret it saw, which is
+        # compared under a lock on the file. Others read without the lock: rename() shows them the old file or the new
+        # one.
+        # Tests: test_one_of_many_processes_rotates, test_a_crash_at_any_step_of_a_rotation_leaves_the_old_or_the_new.
         try:
             with _lock(self._path):
                 if not same(self.live()[0], base):
@@ -199,6 +204,12 @@ class SecretFile:
             raise StorageUnavailable(f"{self._path} cannot be replaced ({error.strerror}): see to it") from error
 
     def _read(self) -> _FileContent:
+        # Processes often start together, and each finds no file. If each made a secret of its own, keys digested with
+        # the overwritten one would be refused for ever; and if the file was written in place, another process could
+        # read half of it, as could everyone after a crash. So the secret is written and synced under another name, and
+        # link() gives it the real name, which fails if there is one: one process wins, and all read its file.
+        # Tests: test_concurrent_processes_get_the_same_secret,
+        # test_a_crash_at_any_step_of_creation_leaves_no_file_or_a_complete_one.
         with suppress(FileNotFoundError):
             return _read(self._path)
         is_new = False
