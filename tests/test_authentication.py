@@ -372,7 +372,7 @@ async def test_a_staggered_change_of_the_variables_refuses_no_key(
         for console in (restarted, old, restarted, old, restarted):
             assert await holds(console, new)
         old = restarted
-    with pytest.raises(ValidationFailed, match=f"{SECRET}: holds the root secret, which only you can change"):
+    with pytest.raises(ValidationFailed, match=f"{SECRET}: sets the root secret, which only you can change"):
         await old.rotate_secret()
 
 

@@ -137,7 +137,7 @@ async def test_a_change_affects_only_the_given_terms(console: Console) -> None:
 async def test_an_account_is_created_once_and_changed_only_if_it_exists(console: Console) -> None:
     await console.create_account("acme", plan="pro")
     assert await said(console.create_account("acme")) == (
-        "name: 'acme' is set up already; change_account() changes its terms"
+        "name: 'acme' exists already; change_account() changes its terms"
     )
     assert (await console.account("acme")).plan == "pro"
     for doing in (console.account("umbra"), console.change_account("umbra", plan="pro"), console.standing("umbra")):
@@ -149,7 +149,7 @@ async def test_an_account_is_created_once_and_changed_only_if_it_exists(console:
 async def test_a_name_with_outer_blanks_is_refused(name: str, console: Console) -> None:
     await console.create_account("acme")
     assert await said(console.create_account(name)) == (
-        f"name: must neither begin nor end with a blank, got '{name}'; leave it out"
+        f"name: must not begin or end with a blank, got '{name}'; remove it"
     )
     assert [account.name for account in await console.accounts()] == ["acme"]
     with pytest.raises(NotFound):
@@ -177,8 +177,7 @@ async def test_a_reserved_name_is_refused_by_every_method(name: Any, console: Co
 
 async def test_why_the_default_account_has_no_terms_is_said(console: Console) -> None:
     assert await said(console.create_account("default")) == (
-        "name: 'default' is nobody's account; use another name: calls that name no account are 'default', which has no "
-        "limits"
+        "name: 'default' stands for calls without an account; use another name"
     )
 
 
@@ -422,7 +421,7 @@ async def test_an_invalid_key_id_is_refused_by_every_method(key_id: Any, console
         console.revoke_key("acme", key_id),
     ):
         problem = await said(doing)
-        assert problem.startswith(("key_id: must be a string of 1 to 200 printable", "key_id: is an API key itself; "))
+        assert problem.startswith(("key_id: must be a string of 1 to 200 printable", "key_id: is an API key, not its"))
         assert "abcdefgh" not in problem
         assert len(problem) < 200
 
@@ -501,7 +500,7 @@ async def test_no_key_is_created_without_a_persistent_secret(clock: FakeClock) -
     console = Console(storage, clock=clock)
     await console.create_account("acme")
     with pytest.raises(
-        StorageUnavailable, match=r"keys would become invalid with this process: set ROUTEWRIGHT_SECRET, or pass s"
+        StorageUnavailable, match=r"keys would become invalid when this process ends; set ROUTEWRIGHT_SECRET, or pass s"
     ):
         await console.create_key("acme", name="x")
     told = Console(storage, clock=clock, secret="s" * 32)

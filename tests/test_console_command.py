@@ -193,8 +193,8 @@ def test_show_prints_the_standing_of_an_account(acme: str, capsys: Capture) -> N
     ("argv", "said"),
     [
         (["accounts", "create", "acme"],
-         "NAME: 'acme' is set up already; 'routewright accounts change' changes its terms"),
-        (["accounts", "create", "default"], "NAME: 'default' is nobody's account; use another name: calls that name"),
+         "NAME: 'acme' exists already; 'routewright accounts change' changes its terms"),
+        (["accounts", "create", "default"], "NAME: 'default' stands for calls without an account; use another name"),
         (["accounts", "show", "umbra"], "no account 'umbra'"),
         (["accounts", "change", "umbra", "--plan", "pro"], "no account 'umbra'"),
         (["accounts", "credit", "acme", "nan"], "USD: is nan; take a number from 0 to 1000000000, in dollars"),
@@ -217,7 +217,7 @@ def test_show_prints_the_standing_of_an_account(acme: str, capsys: Capture) -> N
         (["accounts", "change", "acme"],
          "nothing is given that would change; give some of --plan, --prepaid, --monthly-limit, --requests-per-min, "
          "--tokens-per-min, --concurrency"),
-        (["keys", "ls", "default"], "ACCOUNT: 'default' is nobody's account"),
+        (["keys", "ls", "default"], "ACCOUNT: 'default' stands for calls without an account"),
         (["keys", "revoke", "acme", "key_1", "--yes"], "no key 'key_1'"),
         (["incidents", "resolve", "inc_1"], "no incident 'inc_1'"),
         (["incidents", "open", "", "--severity", "minor"], "TITLE: must be 1 to 200 printable characters"),

@@ -59,8 +59,8 @@ def test_recreating_the_secret_of_a_store_with_keys_is_logged_once(
     assert [len(root_secret(each, {})) for each in (store, SqliteStorage(store.path))] == [64, 64]
     (said,) = caplog.messages
     assert said == (
-        f"{path} was made anew, and the store has keys already, which were made with another secret and are all "
-        "refused: put the file of its backup back, or set ROUTEWRIGHT_SECRET"
+        f"{path} was missing and is new, and all keys of the store are refused, since they were made with another "
+        "secret; restore the file from a backup, or set ROUTEWRIGHT_SECRET"
     )
     console.revoke_key("acme", key.id)
     console.close()
@@ -122,14 +122,14 @@ def test_the_variable_takes_precedence_and_creates_no_file(store: SqliteStorage)
 
 
 def test_a_short_secret_is_refused(store: SqliteStorage) -> None:
-    with pytest.raises(ValidationFailed, match=f"{SECRET}: has 15 bytes; take at least 16") as raised:
+    with pytest.raises(ValidationFailed, match=f"{SECRET}: has 15 bytes; use at least 16") as raised:
         root_secret(store, {SECRET: "fifteen letters"})
     assert "fifteen letters" not in str(raised.value)
 
 
 @table("secret", ["\ud800" * 20, [GIVEN, "\ud800" * 20]], ids=["one", "two"])
 def test_a_secret_with_a_surrogate_is_refused(secret: Any) -> None:
-    with pytest.raises(ValidationFailed, match=r"^secret\[[01]\]: holds half a character"):
+    with pytest.raises(ValidationFailed, match=r"^secret\[[01]\]: contains an unpaired surrogate"):
         Console(MemoryStorage(), secret=secret)
 
 
@@ -160,7 +160,7 @@ def test_a_file_that_others_can_read_or_write_is_refused(store: SqliteStorage, m
     root_secret(store, {})
     path = secret_path(store.path)
     path.chmod(mode)
-    with pytest.raises(StorageUnavailable, match=f"others can read {path}: run 'chmod 600 {path}'") as raised:
+    with pytest.raises(StorageUnavailable, match=f"other users can read {path}; run 'chmod 600 {path}'") as raised:
         root_secret(store, {})
     assert path.read_text().strip() not in str(raised.value)
     path.chmod(0o600)
@@ -172,7 +172,7 @@ def test_a_file_without_a_secret_is_refused_and_left_alone(store: SqliteStorage,
     path = secret_path(store.path)
     path.write_bytes(content)
     path.chmod(0o600)
-    with pytest.raises(StorageUnavailable, match="holds no secret"):
+    with pytest.raises(StorageUnavailable, match="contains no secret"):
         root_secret(store, {})
     assert path.read_bytes() == content
 
@@ -188,7 +188,7 @@ def test_an_unreadable_file_is_refused(store: SqliteStorage, monkeypatch: pytest
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", forbidden)
-    with pytest.raises(StorageReadOnly, match="cannot be read: run as its owner, or set ROUTEWRIGHT_SECRET"):
+    with pytest.raises(StorageReadOnly, match="cannot be read; run as its owner, or set ROUTEWRIGHT_SECRET"):
         root_secret(store, {})
 
 
@@ -204,7 +204,7 @@ def test_without_a_file_the_secret_is_random_and_a_warning_is_logged(
         secret = root_secret(store, {})
     monkeypatch.undo()
     assert len(secret) == 32
-    assert "no secret can be kept beside" in caplog.text
+    assert "no secret can be stored beside" in caplog.text
     assert "No space left on device" in caplog.text
     assert secret.hex() not in caplog.text
     assert names(store.path.parent) == [], "no part is left"

@@ -63,7 +63,7 @@ def test_a_secret_is_rotated_once_from_the_same_base(store: Path) -> None:
     (base,) = first.live()
     assert second.live() == (base,)
     first.rotate(base)
-    with pytest.raises(PreconditionFailed, match="check if it must be changed again"):
+    with pytest.raises(PreconditionFailed, match="check before you rotate it again"):
         second.rotate(base)
     assert second.live() == first.live()
 
@@ -137,7 +137,7 @@ def test_a_random_secret_for_another_storage_is_not_persistent() -> None:
     secret = RootSecret(Elsewhere(), {})
     assert secret.live() == secret.live()
     assert not secret.is_durable
-    with pytest.raises(StorageUnavailable, match=f"no root secret is kept anywhere: set {SECRET}"):
+    with pytest.raises(StorageUnavailable, match=f"no root secret is stored; set {SECRET}"):
         secret.rotate(secret.live()[0])
 
 

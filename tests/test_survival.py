@@ -89,7 +89,7 @@ def test_too_little_time_is_named() -> None:
 
 def test_a_policy_that_serves_nobody_is_not_survived() -> None:
     said = lost(Policy(name="poor", budget=Budget(max_cost_usd=1e-9)), "reset")
-    assert said["reset"].startswith("policy 'poor' serves nobody, fault or none: ")
+    assert said["reset"].startswith("policy 'poor' cannot serve the request even without a fault: ")
 
 
 def test_a_policy_may_route_around_refusals_and_report_cuts() -> None:

@@ -183,7 +183,7 @@ async def test_a_trace_id_is_used_in_one_environment_only(store: TraceStore, env
     await store.record(there)
     with pytest.raises(
         ValidationFailed,
-        match=rf"trace.id: .* exists in the environment other than {other}; record it under another id",
+        match=rf"trace.id: .* exists in another environment than {other}; record it under another id",
     ):
         await store.record(make_trace(1, environment=other))
     assert await store.get(TR) == there
@@ -485,7 +485,7 @@ async def test_async_with_closes_the_store(tmp_path: Path) -> None:
 # delete
 
 
-UNSELECTED = "does not say which traces; pass trace_id, filter, since or until"
+UNSELECTED = "no traces are selected; pass trace_id, filter, since or until"
 COMBINED = "everything: cannot be combined with a selection; leave out one of them"
 
 

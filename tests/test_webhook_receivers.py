@@ -316,7 +316,7 @@ def test_the_service_signature_is_verified_first() -> None:
     ],
 )
 def test_a_verified_body_that_is_not_an_event_is_refused(body: bytes, sign: Callable[..., Pairs]) -> None:
-    with pytest.raises(SignatureError, match=r"^the signature is right, but the body is no event: .") as raised:
+    with pytest.raises(SignatureError, match=r"^the signature is valid, but the body is not an event: .") as raised:
         verify_request(body, dict(sign(body, NOW)), SECRET, now=NOW)
     assert raised.value.__cause__ is None
 

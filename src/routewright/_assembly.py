@@ -101,9 +101,7 @@ class Parts:
     ) -> None:
         settings = Settings() if settings is None else settings
         if catalogue is not None and not isinstance(catalogue, Catalogue):
-            raise ValidationFailed.at(
-                "catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue"
-            )
+            raise ValidationFailed.at("catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path)")
         if not isinstance(settings, Settings):
             raise ValidationFailed.at("settings", f"{shown(settings)} is not Settings", "pass Settings(...)")
         check_parts(providers, storage, coordination, cache)
@@ -279,7 +277,7 @@ class Parts:
         if not is_away or not isinstance(shared, protocols.CountingCoordination):
             return None
         part = f"1/{shared.processes} of every rate limit"
-        return f"the coordination did not answer the last call: this process goes on with {part}"
+        return f"the coordination did not answer the last call; this process uses {part}"
 
     @cached_property
     def coordination(self) -> protocols.Coordination:
@@ -386,8 +384,8 @@ class Parts:
         engine = self.engine
         if policies is not None:
             if self._policy_file is not None:
-                hint = "change the file, and call reload_policies() to have it taken at once"
-                raise ValidationFailed.at("policies", f"are those of {self._policy_file.path}", hint)
+                problem = f"come from {self._policy_file.path}"
+                raise ValidationFailed.at("policies", problem, "change the file, then call reload_policies()")
             policies = checked_policies(policies)
         with self._reloading.lock:  # not `_guard`: closing and first uses never wait for a file
             before = self._published
@@ -619,7 +617,7 @@ class Parts:
                 if engine is not None and self.environment in fleets:
                     engine.publish(self._draw_policies(self._in_force, fleets[self.environment]))
             except RouterError as error:
-                _logger.warning("the models listed by servers are not taken: %s", error)
+                _logger.warning("the models that servers list are not used: %s", error)
                 return False
             for environment, fleet in fleets.items():
                 fleet.learn_from(self._fleets[environment])

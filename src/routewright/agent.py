@@ -236,7 +236,7 @@ class Agent:
             agent_tool = self._make_tool(index, tool)
             name = agent_tool.spec.name if isinstance(agent_tool, Tool) else agent_tool.function_spec.name
             if name in tools_by_name or (name in BUILT_IN and not isinstance(tool, str)):
-                raise ValidationFailed.at(f"tools[{index}]", f"is another tool named {quoted(name)}", "rename it")
+                raise ValidationFailed.at(f"tools[{index}]", f"is a second tool named {quoted(name)}", "rename it")
             tools_by_name[name] = agent_tool
         self._tools = {name: tool for name, tool in tools_by_name.items() if isinstance(tool, Tool)}
         self._client_tools = {name: tool for name, tool in tools_by_name.items() if not isinstance(tool, Tool)}
@@ -293,24 +293,20 @@ class Agent:
         answers = {**(results or {}), **(approved or {})}
         absent = [name for name in state.tools if name not in plan.names]
         if absent:
-            raise ValidationFailed.at(
-                "tools", f"lack {', '.join(absent)}, which the run uses", "give the agent the same"
-            )
+            raise ValidationFailed.at("tools", f"lack {', '.join(absent)}, which the run uses", "pass the same tools")
         pending = {call.id: call.function.name for call in state.pending}
         missing = [id for id in pending if id not in answers] if state.status == "pending" else []
         if missing:
             raise ValidationFailed.at("results", f"lacks {', '.join(missing)}", "give one for each pending call")
         if answers.keys() - pending.keys() and state.status == "running":
-            raise NotFound(f"{trace_id} cannot be resumed: it was resumed before, and has gone on since")
+            raise NotFound(f"{trace_id} was resumed before, and has continued since")
         for id in answers:
             if id not in pending or (id in (approved or {}) and pending[id] not in plan.unapproved):
-                raise ValidationFailed.at(
-                    f"results[{quoted(id)}]", "is not a call pending for this", "see pending_tool_calls"
-                )
+                raise ValidationFailed.at(f"results[{quoted(id)}]", "is not a pending call", "see pending_tool_calls")
         try:
             texts = {id: shown_text(result) for id, result in (results or {}).items()}
         except ToolFailed as error:
-            raise ValidationFailed.at("results", str(error), "give texts, or what JSON can hold") from None
+            raise ValidationFailed.at("results", str(error), "pass texts or JSON values") from None
         texts |= {id: DENIED for id, yes in (approved or {}).items() if not yes}
         resumed = Resumption(state=state, results=texts, approved=[id for id, yes in (approved or {}).items() if yes])
         resumed_run = Run(self.router.engine, self._storage, plan, state.request, who, resumed=resumed)
@@ -322,7 +318,7 @@ class Agent:
         plan = self._settings(self._limits)
         if plan.client_tools or plan.unapproved:
             names = ", ".join([*plan.client_tools, *plan.unapproved])
-            raise ValidationFailed.at("tools", f"{names} would wait for a client", "an agent that is a tool has none")
+            raise ValidationFailed.at("tools", f"{names} would wait for a client", "leave them out")
         return _AgentTool(self, name, description)
 
     def prepare(self, request: AgentRequest, caller: Caller | None = None) -> Run:

@@ -152,7 +152,7 @@ class ResponseCache:
         elif lookup.question is None:
             reason = "a miss: the same request has no entry, and similar ones are not looked for"
         elif (matches := await caching.find_near(lookup)) is None:
-            reason = "a miss: the question has no embedding; if it has words, the embedder failed or rests"
+            reason = "a miss: the question has no embedding; if it has words, the embedder failed or is paused"
         else:
             question_gist = gist(lookup.question)
             calibration = await caching.calibrations.of(lookup.space)
@@ -250,7 +250,7 @@ class BlockingResponseCache(Twin[ResponseCache]):
 def _reason(near: list[NearEntry], bound: Bound, requests: int) -> str:
     judged = next((entry for entry in near if entry.risk is not None), None)
     if not near:
-        return "a miss: no similar question is kept with the same settings and turns before it (the same partition)"
+        return "a miss: no similar question is stored with the same settings and earlier turns (the same partition)"
     shown_at = judged or near[0]
     question = shown_at.question if len(shown_at.question) <= MOST_SHOWN else f"{shown_at.question[:MOST_SHOWN]}..."
     nearest = f"{question!r} (similarity {shown_at.similarity:.3f})"
@@ -263,7 +263,7 @@ def _reason(near: list[NearEntry], bound: Bound, requests: int) -> str:
     risk = f"its answer may be wrong with a chance of up to {judged.risk:.1%}"
     why = f"too much for max_error={bound.max_error:g}"
     if requests < START:
-        why += f" after only {requests} requests: with more, the cache knows better and dares more"
+        why += f" after only {requests} requests: with more, the estimate gets better"
     return f"a miss: {nearest} is nearest, but {risk}, {why}"
 
 
@@ -316,11 +316,10 @@ def __getattr__(name: str) -> Any:
 
 
 def _digest(path: str, text: str) -> bytes:
-    hint = "pass the 32 hexadecimal digits that explain() or a cache span gives"
     try:
         digest = bytes.fromhex(text)
     except (ValueError, TypeError):
         digest = b""
     if len(digest) != 16:
-        raise ValidationFailed.at(path, f"is {shown(text)}", hint)
+        raise ValidationFailed.at(path, f"is {shown(text)}", "pass the 32 hexadecimal digits from explain() or a span")
     return digest

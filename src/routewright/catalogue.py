@@ -74,9 +74,7 @@ class Catalogue:
 
         ``within_days`` None: all with a known end. ``today`` None: the day in UTC. Raises ``ValidationFailed``."""
         if within_days is not None and (isinstance(within_days, bool) or not isinstance(within_days, int)):
-            raise ValidationFailed.at(
-                "within_days", f"must be a whole number, got {shown(within_days)}", "give it in days"
-            )
+            raise ValidationFailed.at("within_days", f"must be a whole number, got {shown(within_days)}", "pass days")
         return deprecations(self.models, date.fromisoformat(_day(today, "today")), within_days)
 
     @property

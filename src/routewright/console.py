@@ -114,14 +114,13 @@ class Console(Closing):
         ``accounts`` to enforce the terms."""
         self._check_accounts()
         if check_owner("name", name) != name.strip():
-            message = f"must neither begin nor end with a blank, got {shown(name)}"
-            raise ValidationFailed.at("name", message, "leave it out")
+            raise ValidationFailed.at("name", f"must not begin or end with a blank, got {shown(name)}", "remove it")
         arguments = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
         account = checked_account(wire.Account(name=name, created_at=self._now(), **account_terms(arguments)))
         try:
             await self._change(name, wire.PutAccount(account, expect="absent"))
         except PreconditionFailed as error:
-            problem = Problem("name", f"{told(name)} is set up already", "change_account() changes its terms")
+            problem = Problem("name", f"{told(name)} exists already", "change_account() changes its terms")
             raise ValidationFailed.of(problem) from error
         return account
 
@@ -374,7 +373,7 @@ class Console(Closing):
         seconds: object = overlap_s
         if not isinstance(seconds, int | float) or not 0 <= overlap_s <= MAX_OVERLAP_S:
             problem = f"must be a number of seconds from 0 to {MAX_OVERLAP_S:.0f}, got {told(seconds)}"
-            raise ValidationFailed.at("overlap_s", problem, "30 days are the most")
+            raise ValidationFailed.at("overlap_s", problem, "pass at most 30 days")
         secret = WebhookSigner.new_secret()
 
         def change(there: wire.Endpoint) -> wire.Endpoint:
@@ -582,8 +581,8 @@ class BlockingConsole(Twin[Console]):
 
 
 def _without_secret(what: str) -> StorageUnavailable:
-    hint = "set ROUTEWRIGHT_SECRET, or pass secret= to Console"
-    return StorageUnavailable(f"no root secret is stored, so {what} would become invalid with this process: {hint}")
+    problem = f"no root secret is stored, so {what} would become invalid when this process ends"
+    return StorageUnavailable(f"{problem}; set ROUTEWRIGHT_SECRET, or pass secret= to Console")
 
 
 def _balance(stands: wire.Standing) -> wire.Purse | None:

@@ -67,7 +67,7 @@ class DenyList(RuleGuardrail):
     ) -> None:
         """Raises ``ValidationFailed`` for an invalid phrase, action or stage."""
         if isinstance(phrases, str) or not isinstance(phrases, Iterable):
-            raise ValidationFailed.at("phrases", f"{shown(phrases)} is no list", "put it into one")
+            raise ValidationFailed.at("phrases", f"{shown(phrases)} is not a list", "pass a list")
         phrase_list = [*phrases]
         problems = _problems(name, action, stages)
         check_phrases("phrases", phrase_list, problems)
@@ -83,13 +83,13 @@ def checked_guardrails(guardrails: object) -> tuple[Guardrail, ...]:
     for index, guardrail in enumerate(guardrails):
         path = f"guardrails[{index}]"
         if isinstance(guardrail, type) or not isinstance(guardrail, Guardrail):
-            hint = "pass a PatternGuardrail, a DenyList, or what has name, stages, holds and check as they do"
+            hint = "pass an object with name, stages, holds and check, such as a DenyList"
             raise ValidationFailed.at(path, f"{shown(guardrail)} is not a guardrail", hint)
         problems = _named_problems(f"{path}.name", guardrail.name, f"{path}.stages", guardrail.stages)
         holds: object = guardrail.holds
         if holds is not None and (type(holds) is not int or holds < 1):
             problem = f"must be a whole number of at least 1, or None, got {shown(holds)}"
-            hint = "the longest that a finding can be; None if only a whole answer can be judged"
+            hint = "pass the length of the longest finding, or None if only a whole answer can be judged"
             problems.append(Problem(f"{path}.holds", problem, hint))
         _refuse(problems)
     return tuple(guardrails)
@@ -110,7 +110,7 @@ def _named_problems(name_path: str, name: object, stages_path: str, stages: obje
     else:
         problems.append(Problem(name_path, f"must be a string, got {shown(name)}", 'for example "no-secrets"'))
     if isinstance(stages, str) or not isinstance(stages, Collection):
-        problems.append(Problem(stages_path, f"{shown(stages)} is no list", "put it into one"))
+        problems.append(Problem(stages_path, f"{shown(stages)} is not a list", "pass a list"))
     else:
         check_choice(stages_path, [*stages], get_args(Stage), problems)
     return problems

@@ -47,8 +47,7 @@ class PolicyFile:
         self.path = path_of(path)
         seconds: object = every_s
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.05 <= seconds < inf:
-            problem = f"must be a number from 0.05, got {shown(every_s)}"
-            raise ValidationFailed.at("every_s", problem, "it is in seconds")
+            raise ValidationFailed.at("every_s", f"must be at least 0.05 seconds, got {shown(every_s)}", "such as 2")
         self.every_s = every_s
         self.problem: ValidationFailed | None = None
         """Why the present file was refused; None: it was not."""
@@ -103,5 +102,5 @@ async def watch(file: PolicyFile, reload: weakref.WeakMethod[Reload], clock: Clo
                 changes = await in_thread(clock, take, None)
                 _log.debug("policies of %s are in force: %s", file.path, changes)
         except RouterError as error:
-            _log.warning("the policies stay as they were: %s", error)
+            _log.warning("the policies stay unchanged: %s", error)
         del take  # while it sleeps, nothing here may hold the Router

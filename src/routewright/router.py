@@ -47,7 +47,7 @@ from ._setup.arguments import (
 from .backends.providers.sandbox import Answers, Faults
 from .cache import BlockingResponseCache, ResponseCache
 from .catalogue import Catalogue
-from .errors import NotFound, Problem, RouterClosed, RouterError, ValidationFailed
+from .errors import NotFound, RouterClosed, RouterError, ValidationFailed
 from .policies import PolicyFile
 from .protocols import Cache, Clock, Coordination, Guardrail, Provider, Storage
 from .settings import Settings
@@ -224,8 +224,7 @@ class Router:
         request_input = self._input_of(request, options)
         caller = self._as(caller)
         if isinstance(request_input, Read) or request_input.read().request.idempotency_key is None:
-            hint = "set one, so that a retry can get the answer"
-            raise ValidationFailed.of(Problem("idempotency_key", "is missing", hint))
+            raise ValidationFailed.at("idempotency_key", "is missing", "set one, so that a retry can get the answer")
         engine = await self._parts.begin()
         call = Detached(partial(engine.route, request_input, caller), self._parts.worker)
         return await call.result()
@@ -246,10 +245,9 @@ class Router:
         own = _declared(cast("Options", options))
         input_of = partial(self._input_of, options=own)
         if isinstance(requests, str | Mapping | RouteRequest):
-            problem = f"{type(requests).__name__} is one request, not many"
-            raise ValidationFailed.at("requests", problem, "put it into a list")
+            raise ValidationFailed.at("requests", f"{type(requests).__name__} is one request, not many", "pass a list")
         if not isinstance(requests, Iterable | AsyncIterable):
-            raise ValidationFailed.at("requests", f"{shown(requests)} holds no requests", "pass a list of them")
+            raise ValidationFailed.at("requests", f"{shown(requests)} is not a list of requests", "pass a list")
         maximum: object = limit
         if not isinstance(maximum, int) or isinstance(maximum, bool) or maximum < 1:
             problem = f"must be a whole number of at least 1, got {shown(limit)}"
@@ -368,9 +366,9 @@ class Router:
             source: object = decided
             if not isinstance(source, TraceItem):
                 hint = "pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
-                raise ValidationFailed.at("", f"{shown(source)} holds no decision", hint)
+                raise ValidationFailed.at("", f"{shown(source)} has no decision", hint)
             if source.decision_input is None:
-                raise NotFound(f"trace {source.id!r} holds no decision")
+                raise NotFound(f"trace {source.id!r} has no decision")
             decided = source.decision_input
         return self._parts.replays.decide(decided)
 
@@ -532,12 +530,12 @@ class Router:
             with clock.deadline(clock.monotonic() + within_s) as limit:
                 await self._parts.warm()
             if limit.expired:
-                return "the tables that tokens are counted with are being loaded"
+                return "the token tables are being loaded"
             return await self._parts.readiness.find_problem(within_s)
         except RouterClosed:
             return _CLOSED
         except RouterError as error:  # the message is not for outsiders
-            return f"it cannot begin: {error.code}"
+            return f"the router cannot start: {error.code}"
 
     @property
     def degraded(self) -> str | None:

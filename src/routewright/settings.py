@@ -109,7 +109,7 @@ class Capture(Struct, frozen=True, kw_only=True):
         redactor: object = self.redactor
         if redactor is not None and (not callable(redactor) or iscoroutinefunction(redactor)):
             kind = "an async function" if iscoroutinefunction(redactor) else shown(redactor)
-            hint = "pass a plain function of a text"
+            hint = "pass a plain function that takes a text"
             raise ValidationFailed.at("Capture.redactor", f"is {kind}", hint)
 
     @property

@@ -109,7 +109,7 @@ def open_coordination(url: str, *, processes: int = 1, clock: Clock | None = Non
             from .backends.coordination.redis import RedisCoordination
         return RedisCoordination(url, processes=processes, clock=clock)
     if url != "memory:":
-        raise ValidationFailed.at("url", "names no coordination", "write memory: or redis://host:6379/0")
+        raise ValidationFailed.at("url", "is not the URL of a coordination", "write memory: or redis://host:6379/0")
     return MemoryCoordination(clock=clock)
 
 

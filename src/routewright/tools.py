@@ -235,7 +235,7 @@ def _model_of(function: Callable[..., object], name: str) -> tuple[type[BaseMode
     try:
         signature = inspect.signature(function)
     except ValueError as error:
-        hint = "call it from a function of your own, with annotated arguments"
+        hint = "wrap it in a function with annotated arguments"
         raise ValidationFailed.at("tools", f"{name} has no signature", hint) from error
     for parameter in signature.parameters.values():
         hint = hints.get(parameter.name, Any)

@@ -122,7 +122,7 @@ class TraceStore(OfAccount):
         try:
             await self._checked.apply(trace.account, [wire.PutTrace(trace, rollup_keys=self._rollup_keys)])
         except PreconditionFailed as error:
-            problem = f"{shown(trace.id)} exists in the environment other than {trace.environment}"
+            problem = f"{shown(trace.id)} exists in another environment than {trace.environment}"
             raise ValidationFailed.at("trace.id", problem, "record it under another id") from error
 
     async def get(

@@ -115,7 +115,7 @@ def verify_request(body: bytes, headers: RequestHeaders, *secrets: str, now: flo
     at = time.time() if now is None else now
     signature_headers = signature.headers_in(headers)
     if not signature_headers:
-        raise SignatureError("there is no Service-Signature header, nor those of Standard Webhooks")
+        raise SignatureError("the request has no Service-Signature header, and none of Standard Webhooks")
     if signature.SERVICE in signature_headers:
         signature.check_header(keys, body, signature_headers[signature.SERVICE], at)
     else:
@@ -127,7 +127,7 @@ def verify_request(body: bytes, headers: RequestHeaders, *secrets: str, now: flo
     try:
         return msgspec.json.decode(body, type=WebhookEvent)
     except (ValueError, msgspec.DecodeError, RecursionError) as error:
-        raise SignatureError(f"the signature is right, but the body is no event: {error}") from None
+        raise SignatureError(f"the signature is valid, but the body is not an event: {error}") from None
 
 
 class SeenEvents:

@@ -326,5 +326,5 @@ def test_a_connection_fault_cannot_be_combined_with_others() -> None:
     alone = [name for name, cell in SCENARIOS.items() if isinstance(cell.plain.steps[0], Connection)]
     assert len(alone) == len(Connection)
     for name in alone:
-        with pytest.raises(ValidationFailed, match="faults: a fault of the connection is that of all requests; start"):
+        with pytest.raises(ValidationFailed, match="faults: a fault of the connection applies to all requests; start"):
             FaultyServer([name, None])

@@ -311,7 +311,7 @@ def test_an_error_names_the_file_and_the_key(tmp_path: Path, text: str, said: st
         ("reasoning = 1", r"reasoning: must be true or false, got 1"),
         ("prices = 1", r"prices: must be a table or object, got 1"),
         ("deprecated_at = 5", r"deprecated_at: must be a date or timestamp, got 5"),
-        (f"context_window = {'9' * 5_000}", r"models.toml: holds too long a number; write fewer"),
+        (f"context_window = {'9' * 5_000}", r"models.toml: holds a number with too many digits; write fewer"),
     ],
 )
 def test_an_error_in_a_model_names_the_file_and_the_field(tmp_path: Path, field: str, said: str) -> None:
@@ -336,7 +336,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         ("[", "models.json:1: is not JSON: Expecting value at line 1, column 2"),
         ("", "models.json: is empty; write one JSON object"),
         ("5", "models.json: must be a table or object, got something else"),
-        (f'{{"disabled": [{"9" * 5_000}]}}', "models.json: holds too long a number; write fewer digits"),
+        (f'{{"disabled": [{"9" * 5_000}]}}', "models.json: holds a number with too many digits; write fewer digits"),
     ],
 )
 def test_json_is_read_strictly(tmp_path: Path, text: str, said: str) -> None:

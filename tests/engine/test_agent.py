@@ -517,7 +517,7 @@ async def test_the_answer_may_have_a_type() -> None:
     ("given", "said"),
     [
         ({"tools": ["calculater"]}, "calculator"),
-        ({"tools": [add, add]}, "is another tool named"),
+        ({"tools": [add, add]}, "is a second tool named"),
         ({"max_steps": 0}, "max_steps"),
         ({"total_budget_usd": -1}, "total_budget_usd"),
         ({"timeout_ms": 5}, "is not an option of an agent"),

@@ -58,8 +58,8 @@ def refusal(what: Callable[[], object]) -> str:
     return str(refused.value)
 
 
-LIST = "pass [OpenAIProvider(...)]; without the argument they are found from the environment"
-ONE = "pass an OpenAIProvider, a CallableProvider, or what has name, models, open and aclose as they do"
+LIST = "pass [OpenAIProvider(...)], or leave it out to use those of the environment"
+ONE = "pass an object with name, models, open and aclose, such as an OpenAIProvider"
 
 
 @table(
@@ -71,7 +71,7 @@ ONE = "pass an OpenAIProvider, a CallableProvider, or what has name, models, ope
         ([ScriptedProvider([]), "openai"], f"providers[1]: 'openai' is not a provider; {ONE}"),
         (
             ScriptedProvider([]),
-            "providers: ScriptedProvider is one provider, not a list; put it into one: providers=[...]",
+            "providers: ScriptedProvider is one provider, not a list; pass a list",
         ),
     ],
 )
@@ -268,7 +268,7 @@ def test_a_provider_has_a_printable_name(name: str) -> None:
         (Caller(key_id="\ud800"), "caller.key_id: must be a string of 1 to 200 printable characters, got '\\ud800'"),
         (
             Caller(key_id="sk_live_x"),
-            "caller.key_id: is an API key itself; pass the key's id, or the Caller that Console.authenticate gives",
+            "caller.key_id: is an API key, not its id; pass the Caller from Console.authenticate",
         ),
         (
             Caller(scopes=wrong("xroutex")),
@@ -312,7 +312,7 @@ def test_an_object_without_a_decision_gets_a_hint(decided: Any) -> None:
     router = Router.sandbox()
     for ask in (router.explain, router.replay):
         assert refusal(lambda ask=ask: ask(decided)).endswith(  # type: ignore[misc]
-            "holds no decision; pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
+            "has no decision; pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
         )
 
 
@@ -323,7 +323,7 @@ async def test_feedback_accepts_numpy_numbers_and_refuses_other_types() -> None:
     for score in (True, "1", 1.5, float("nan")):
         with pytest.raises(ValidationFailed, match=r"score: is .*; give a number from 0"):
             await router.feedback(trace_id, wrong(score))
-    with pytest.raises(ValidationFailed, match="comment: must be a string of whole characters, got 5"):
+    with pytest.raises(ValidationFailed, match="comment: must be valid Unicode text, got 5"):
         await router.feedback(trace_id, 1.0, wrong(5))
 
 

@@ -237,7 +237,7 @@ async def test_models_that_a_policy_names_are_kept(caplog: pytest.LogCaptureFixt
         box.has = [LARGE]
         await clock.advance(31)
         assert router.decide("hi", policy_id="own").model == "box/small"
-        assert "are not taken" in caplog.text
+        assert "are not used" in caplog.text
 
 
 async def test_the_catalogue_overrides_a_servers_list() -> None:

@@ -165,9 +165,9 @@ async def test_the_error_of_a_request_is_its_result_and_others_go_on() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"requests": "hi"}, "requests: str is one request, not many; put it into a list"),
+        ({"requests": "hi"}, "requests: str is one request, not many; pass a list"),
         ({"requests": {"messages": []}}, "requests: dict is one request"),
-        ({"requests": 7}, "requests: 7 holds no requests"),
+        ({"requests": 7}, "requests: 7 is not a list of requests"),
         ({"limit": 0}, "limit: must be a whole number of at least 1, got 0"),
         ({"limit": True}, "limit: must be"),
         ({"limit": 2.5}, "limit: must be"),

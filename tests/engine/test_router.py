@@ -103,7 +103,7 @@ async def test_a_trace_replays_to_the_same_decision_after_health_changed() -> No
 
 def test_a_decision_of_other_rules_cannot_be_replayed() -> None:
     router = House(["x"]).router
-    with pytest.raises(NotFound, match="made by scoring rules 1, which this version"):
+    with pytest.raises(NotFound, match="needs scoring rules 1; this version"):
         router.replay(replace(router.decide("hi").input, rules=1))
 
 

@@ -398,7 +398,7 @@ async def test_an_unreadable_root_secret_is_retried() -> None:
 
     def keys() -> Sequence[bytes]:
         if broken[0]:
-            raise StorageUnavailable("others can read the file")
+            raise StorageUnavailable("other users can read the file")
         return KEYS
 
     async with Delivering(clock=clock) as running:

@@ -341,7 +341,7 @@ async def test_it_serves_but_is_not_ready_until_token_tables_are_loaded() -> Non
     async with Router(providers=[provider], settings=Settings(tokens=counter)) as router:
         admin = create_admin(router, ready_s=0.05)
         told = await ask(admin, "/readyz")
-        assert (told.status, told.json["problem"]) == (503, "the tables that tokens are counted with are being loaded")
+        assert (told.status, told.json["problem"]) == (503, "the token tables are being loaded")
         assert (await ask(admin, "/healthz")).status == 200
         assert (await router.route("hi")).output == "hello"
         counter.gate.set()
@@ -400,7 +400,7 @@ async def test_the_bundled_tables_are_loaded_once() -> None:
 async def test_it_is_not_ready_with_invalid_policies() -> None:
     router = Router.sandbox(policies=[Policy(name="p", models=["no/model"])])
     told = await ask(create_admin(router), "/readyz")
-    assert (told.status, told.json["problem"]) == (503, "it cannot begin: validation_failed")
+    assert (told.status, told.json["problem"]) == (503, "the router cannot start: validation_failed")
     await router.aclose()
 
 

@@ -100,7 +100,7 @@ def test_readyz_says_which_part_is_away_and_what_that_means(
         assert get(server, "/readyz") == (200, {"status": "ok"})
         assert main_changes(url, "--plan", "free") == 0
         server.until(lambda: server.ask(key).status == 200 and get(server, "/readyz")[1]["status"] == "degraded")
-        said = "the coordination did not answer the last call: this process goes on with 1/4 of every rate limit"
+        said = "the coordination did not answer the last call; this process uses 1/4 of every rate limit"
         assert get(server, "/readyz") == (200, {"status": "degraded", "problem": said})
         database.pause()
         try:

@@ -137,7 +137,7 @@ class Reply(Generic[T]):
             if self.loop is not None:
                 await (self.here.wait() if self.future is None else self.future)
             elif not self.is_delivered:
-                raise RuntimeError("this has to be awaited in an event loop")
+                raise RuntimeError("no event loop runs here; await this in one")
         except BaseException:
             self.is_left = True
             raise
@@ -235,7 +235,7 @@ def at_once(waiting: Coroutine[object, object, T]) -> T:
     finally:
         _here.plain_in = before
     waiting.close()
-    raise RuntimeError("a coroutine waits that is declared never to wait")
+    raise RuntimeError("a coroutine waited in plain code, where nothing may wait")
 
 
 def in_plain_code() -> bool:

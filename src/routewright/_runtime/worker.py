@@ -235,7 +235,7 @@ class _Thread:
             self._thread.start()
         except RuntimeError as error:  # such as: the interpreter exits
             self._loop.close()
-            raise RouterClosed(f"no thread for background work: {error}") from error
+            raise RouterClosed(f"the thread for background work cannot start: {error}") from error
         _threads.add(self)
 
     def run(self, call: Callable[[], Awaitable[T]]) -> T:

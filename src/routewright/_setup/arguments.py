@@ -89,18 +89,14 @@ def check_parts(providers: object, storage: object, coordination: object, cache:
     # test_a_provider_whose_open_returns_no_context_manager_is_refused.
     if providers is not None:
         if isinstance(providers, Provider):
-            raise ValidationFailed.at(
-                "providers", f"{shown(providers)} is one provider, not a list", "put it into one: providers=[...]"
-            )
+            raise ValidationFailed.at("providers", f"{shown(providers)} is one provider, not a list", "pass a list")
         if not isinstance(providers, Sequence) or isinstance(providers, str):
-            hint = "pass [OpenAIProvider(...)]; without the argument they are found from the environment"
+            hint = "pass [OpenAIProvider(...)], or leave it out to use those of the environment"
             raise ValidationFailed.at("providers", f"{shown(providers)} is not a list of providers", hint)
         for index, provider in enumerate(providers):
             path = f"providers[{index}]"
             if not isinstance(provider, Provider) or not isinstance(provider.name, str):
-                hint = (
-                    "pass an OpenAIProvider, a CallableProvider, or what has name, models, open and aclose as they do"
-                )
+                hint = "pass an object with name, models, open and aclose, such as an OpenAIProvider"
                 raise ValidationFailed.at(path, f"{shown(provider)} is not a provider", hint)
             check_names({f"{path}.name": provider.name})
             if inspect.iscoroutinefunction(provider.open) or inspect.isasyncgenfunction(provider.open):
@@ -150,8 +146,7 @@ def check_owner(path: str, account: object) -> str:
     if isinstance(account, str) and holds_key(account):
         raise ValidationFailed.at(path, *KEY_THERE)
     if account == wire.DEFAULT_ACCOUNT:
-        hint = "use another name: calls that name no account are 'default', which has no limits"
-        raise ValidationFailed.at(path, "'default' is nobody's account", hint)
+        raise ValidationFailed.at(path, "'default' stands for calls without an account", "use another name")
     return check_account(path, account)
 
 
@@ -172,7 +167,7 @@ def checked_feedback(
         raise ValidationFailed.at("score", f"is {shown(score)}", "give a number from 0 (bad) to 1 (good)")
     text: object = comment
     if text is not None and not (isinstance(text, str) and is_unicode(text)):
-        raise ValidationFailed.at("comment", f"must be a string of whole characters, got {shown(comment)}", "mend it")
+        raise ValidationFailed.at("comment", f"must be valid Unicode text, got {shown(comment)}", "correct it")
     trace_id = normalise_trace_id(trace_id)
     return wire.PutFeedback(trace_id, float(score), comment, at, expect="present", environment=environment)
 
@@ -184,8 +179,8 @@ def check_deletes(everything: object, *, has_selection: bool) -> None:
     if everything and has_selection:
         raise ValidationFailed.at("everything", "cannot be combined with a selection", "leave out one of them")
     if not everything and not has_selection:
-        hint = "pass trace_id, filter, since or until; everything=True deletes all of the account"
-        raise ValidationFailed.at("", "delete() does not say which traces", hint)
+        hint = "pass trace_id, filter, since or until, or everything=True for all"
+        raise ValidationFailed.at("", "no traces are selected", hint)
 
 
 def check_caller(caller: object) -> None:
@@ -207,9 +202,7 @@ def check_caller(caller: object) -> None:
 def check_key_id(path: str, key_id: object) -> None:
     """Raises ``ValidationFailed``, without showing keys, unless this can be the id of a key."""
     if isinstance(key_id, str) and (key_id.startswith("sk_") or holds_key(key_id)):  # it would end up in traces
-        raise ValidationFailed.at(
-            path, "is an API key itself", "pass the key's id, or the Caller that Console.authenticate gives"
-        )
+        raise ValidationFailed.at(path, "is an API key, not its id", "pass the Caller from Console.authenticate")
     if not isinstance(key_id, str) or not 1 <= len(key_id) <= MAX_ACCOUNT_CHARS or not key_id.isprintable():
         problem = f"must be a string of 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(key_id)}"
         raise ValidationFailed.at(path, problem, "Console.keys() lists the ids")

@@ -63,5 +63,5 @@ async def listen(coordination: Coordination, hear: WeakMethod[Hear], clock: Cloc
                     take(notice.message)
             del take
         except Exception as error:  # its message may hold secrets
-            _log.debug("news were not heard (%s)", type(error).__name__)
+            _log.debug("notices of other processes cannot be read (%s)", type(error).__name__)
             await clock.sleep(RECHECK_S)

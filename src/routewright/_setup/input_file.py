@@ -57,7 +57,7 @@ def read(name: object) -> Document:
     except tomllib.TOMLDecodeError as error:
         raise _refusal(path, f"is not TOML: {error}", _NO_TOML, _line_of(str(error))) from error
     except ValueError:  # Python converts no number of more than 4,300 digits
-        raise _refusal(path, "holds too long a number", "write fewer digits") from None
+        raise _refusal(path, "holds a number with too many digits", "write fewer digits") from None
 
 
 def json_document(path: Path, text: str) -> Document:
@@ -70,7 +70,7 @@ def json_document(path: Path, text: str) -> Document:
     except ValidationFailed as error:  # worded for request bodies
         problem = error.problems[0]
     except ValueError:
-        raise _refusal(path, "holds too long a number", "write fewer digits") from None
+        raise _refusal(path, "holds a number with too many digits", "write fewer digits") from None
     message = problem.problem.removeprefix("the body ")
     raise _refusal(path, message, problem.hint.replace("send", "write"), _line_of(message), problem.path)
 

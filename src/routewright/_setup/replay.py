@@ -40,10 +40,7 @@ class Replays:
         # Tests: test_a_trace_replays_to_the_same_decision_after_health_changed, test_old_decisions_replay_bit_for_bit,
         # test_a_decision_whose_snapshots_are_gone_cannot_be_replayed.
         if decision_input.rules != RULES:
-            raise NotFound(
-                f"the decision was made by scoring rules {decision_input.rules}, which this version "
-                f"(rules {RULES}) lacks"
-            )
+            raise NotFound(f"the decision needs scoring rules {decision_input.rules}; this version has rules {RULES}")
         if decision_input.reading is not None and decision_input.quality is not None:
             raise NotFound("the decision used a quality predictor that this version lacks, so it cannot be replayed")
         dials = request_options_of(decision_input)

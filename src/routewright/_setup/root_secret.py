@@ -30,11 +30,11 @@ BEFORE = "ROUTEWRIGHT_SECRET_BEFORE"
 RANDOM_BYTES = 32
 LIVE = 2
 """Number of secrets that are valid at a time."""
-_LONG_ENOUGH = f"take at least {MIN_ROOT_BYTES}, as of 'openssl rand -hex 32'"
-_CHANGED = "another process is changing the root secret, or has just done so: check if it must be changed again"
+_LONG_ENOUGH = f"use at least {MIN_ROOT_BYTES}, such as those of 'openssl rand -hex 32'"
+_CHANGED = "another process is changing the root secret, or has just changed it; check before you rotate it again"
 _KEYS_LOST = (
-    "and the store has keys already, which were made with another secret and are all refused: "
-    f"put the file of its backup back, or set {SECRET}"
+    "and all keys of the store are refused, since they were made with another secret; "
+    f"restore the file from a backup, or set {SECRET}"
 )
 
 _log = logging.getLogger(__name__)
@@ -54,12 +54,12 @@ class RootSecret:
             pair: Sequence[object] = [secret] if isinstance(secret, str) or not isinstance(secret, Sequence) else secret
             texts = [text for text in pair if isinstance(text, str)]
             if len(texts) != len(pair) or not 1 <= len(texts) <= LIVE:
-                problem = f"is {type(secret).__name__}, not a text, or two of them"
-                raise ValidationFailed.at("secret", problem, "pass the one in use, or [it, the one before it]")
+                problem = f"is {type(secret).__name__}, not one or two strings"
+                raise ValidationFailed.at("secret", problem, "pass the secret in use, or [it, the previous one]")
             texts_by_path = {f"secret[{index}]": Secret(text).reveal() for index, text in enumerate(texts)}
             for path, text in texts_by_path.items():
                 if not is_unicode(text):
-                    raise ValidationFailed.at(path, "holds half a character", _LONG_ENOUGH)
+                    raise ValidationFailed.at(path, "contains an unpaired surrogate", _LONG_ENOUGH)
             roots = {path: text.encode() for path, text in texts_by_path.items()}
             _check_lengths(roots)
             self._configured = tuple(roots.values())
@@ -95,7 +95,7 @@ class RootSecret:
 
     @cached_property
     def _source(self) -> _Secrets | SecretFile:
-        fixed = "holds the root secret, which only you can change"
+        fixed = "sets the root secret, which only you can change"
         if self._configured:
             hint = "pass [the new one, the present one] as secret"
             return _Secrets(*self._configured, refusal=partial(ValidationFailed.at, "Console(secret=...)", fixed, hint))
@@ -109,7 +109,7 @@ class RootSecret:
         if isinstance(self.storage, LocalStorage):
             return SecretFile(self.storage.path)
         is_durable = isinstance(self.storage, MemoryStorage)
-        refusal = None if is_durable else partial(StorageUnavailable, f"no root secret is kept anywhere: set {SECRET}")
+        refusal = None if is_durable else partial(StorageUnavailable, f"no root secret is stored; set {SECRET}")
         return _random_secrets.of(self.storage, partial(_Secrets, is_durable=is_durable, refusal=refusal))
 
 
@@ -201,7 +201,7 @@ class SecretFile:
                     part.replace(self._path)
                 _sync_folder(self._path)
         except OSError as error:
-            raise StorageUnavailable(f"{self._path} cannot be replaced ({error.strerror}): see to it") from error
+            raise StorageUnavailable(f"{self._path} cannot be replaced ({error.strerror}); check its folder") from error
 
     def _read(self) -> _FileContent:
         # Processes often start together, and each finds no file. If each made a secret of its own, keys digested with
@@ -219,15 +219,15 @@ class SecretFile:
                 is_new = True
             _sync_folder(self._path)
         except OSError as error:
-            reason = error.strerror
-            _log.warning("no secret can be kept beside %s (%s): cursors hold in this process only", self._store, reason)
+            message = "no secret can be stored beside %s (%s); cursors are valid in this process only"
+            _log.warning(message, self._store, error.strerror)
             return _FileContent((secrets.token_bytes(RANDOM_BYTES),), None)
         if is_new:
             from routewright.backends.storage.sqlite.upkeep import live_digests  # rarely needed
 
             with suppress(RouterError):  # the next reader of the store reports it
                 if live_digests(self._store):
-                    _log.warning("%s was made anew, %s", self._path, _KEYS_LOST)
+                    _log.warning("%s was missing and is new, %s", self._path, _KEYS_LOST)
         return _read(self._path)
 
 
@@ -248,16 +248,15 @@ def _read(path: Path) -> _FileContent:
     except FileNotFoundError:
         raise
     except PermissionError as error:
-        raise StorageReadOnly(f"{path} cannot be read: run as its owner, or set {SECRET}") from error
+        raise StorageReadOnly(f"{path} cannot be read; run as its owner, or set {SECRET}") from error
     except OSError as error:
-        raise StorageUnavailable(f"{path} cannot be read ({error.strerror}): see to it, or set {SECRET}") from error
+        raise StorageUnavailable(f"{path} cannot be read ({error.strerror}); check it, or set {SECRET}") from error
     if os.name == "posix" and stat.S_IMODE(status.st_mode) & 0o077:
-        raise StorageUnavailable(
-            f"others can read {path}: run 'chmod 600 {path}', or set {SECRET}; make a new secret if they did"
-        )
+        hint = f"run 'chmod 600 {path}' or set {SECRET}, and rotate the secret if they did"
+        raise StorageUnavailable(f"other users can read {path}; {hint}")
     roots = tuple(line for line in lines if line)[:LIVE]
     if not roots or any(len(root) < MIN_ROOT_BYTES for root in roots):
-        raise StorageUnavailable(f"{path} holds no secret: put back the one of its backup, or delete it for a new one")
+        raise StorageUnavailable(f"{path} contains no secret; restore it from a backup, or delete it to get a new one")
     return _FileContent(roots, _stamp_of(status))
 
 

@@ -216,7 +216,7 @@ class _Stage:
         try:
             decided = self._router.decide(gate.request, policy_id=name)
         except RouterError as error:
-            raise NotSurvived(f"policy {name!r} serves nobody, fault or none: {error}") from None
+            raise NotSurvived(f"policy {name!r} cannot serve the request even without a fault: {error}") from None
         self._model = decided.model
         self._chain = decided.chain
         self._broken = self._models[decided.model].provider
@@ -235,7 +235,7 @@ class _Stage:
         if any(
             [*call.messages] != gate.request.messages for call in calls
         ):  # a prompt must not hold parts of an answer
-            raise self._lost("a fallback was not asked with the messages of the request")
+            raise self._lost("a fallback got other messages than those of the request")
         for span in trace.spans:  # each attempt is priced by its own model
             if isinstance(span, ModelSpan) and span.tokens and self._models[span.model].pricing_per_1m is not None:
                 usage = Usage(span.tokens.input, span.tokens.output, span.tokens.cached)
@@ -263,7 +263,7 @@ class _Stage:
         trace = await self._router.trace(trace_id)
         refuses = name == "moderation" and self._rules.on_refusal == "fail"
         if error is None and refuses:
-            raise self._lost("a refusal was routed around, which nobody asked for")
+            raise self._lost("a refused request went to another model, which no policy asks for")
         if error is None:
             return trace
         if refuses:
@@ -290,9 +290,7 @@ class _Stage:
         if not chain:
             return f"its plan is {model.id} alone: let 'models' or 'fallback.models' allow another provider{again}"
         if all(self._models[other].provider == model.provider for other in chain):
-            return (
-                f"its whole plan is served by {model.provider}: let 'models' or 'fallback.models' allow another{again}"
-            )
+            return f"its plan is all served by {model.provider}: let 'models' or 'fallback.models' allow another{again}"
         if isinstance(error, RouterTimeoutError):
             return "allow more time in 'timeout_ms': a stream may be silent for a second"
         return "raise 'budget', which is to pay for a second attempt, or allow cheaper models"

@@ -34,7 +34,7 @@ def normalise_trace_id(text: object) -> str:
     if not isinstance(text, str):
         raise ValidationFailed.at("trace_id", f"must be a string, got {type(text).__name__}", "pass answer.trace.id")
     if not is_unicode(text):
-        raise ValidationFailed.at("trace_id", f"holds half of a surrogate pair: {quoted(text)}", "pass it as it was")
+        raise ValidationFailed.at("trace_id", f"holds an unpaired surrogate: {quoted(text)}", "pass it unchanged")
     return "tr_" + text[4:] if text.startswith("trc_") else text
 
 

@@ -107,7 +107,7 @@ def flaw_in(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
         return None if math.isfinite(value) else ("", Flaw(f"{value} is not JSON", "send None, or leave it out"))
     if isinstance(value, int):
         is_long = value.bit_length() > _LONGEST_INT_BITS
-        return ("", Flaw("is too long a number", "send it as a string")) if is_long else None
+        return ("", Flaw("is a number with too many digits", "send it as a string")) if is_long else None
     if not isinstance(value, (dict, list, tuple)):
         return "", value if isinstance(value, Flaw) else no_json(value)
     if not depth:

@@ -145,8 +145,8 @@ class FaultyServer(LoopbackServer):
         steps = [step for cell in self.script.known if cell is not None for step in cell.plain.steps]
         self.connection = next((step for step in steps if isinstance(step, Connection)), None)
         if self.connection is not None and len(self.script.known) > 1:
-            hint = "start a server for it alone"
-            raise ValidationFailed.of(Problem("faults", "a fault of the connection is that of all requests", hint))
+            problem = "a fault of the connection applies to all requests"
+            raise ValidationFailed.of(Problem("faults", problem, "start another server for it"))
         self.time_scale = time_scale
 
     @property
