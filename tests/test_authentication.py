@@ -99,7 +99,7 @@ async def test_a_key_whose_account_is_gone_is_unknown(console: Console, watched:
     new = await a_key(console)
     await watched.kept.apply("umbra", [PutKey(replace(new.key, account="umbra", id="key_2", digest="x"))])
     other = new_key("production", random.Random(7).randbytes(24))
-    digest = console._authenticator.peppers()[0].digest(other)
+    digest = console._authenticator.load_peppers()[0].digest(other)
     await watched.kept.apply("umbra", [PutKey(replace(new.key, account="umbra", id="key_3", digest=digest))])
     assert await refused(console, f"Bearer {other}") == str(unknown_key())
     assert await holds(console, new)
@@ -299,9 +299,9 @@ async def test_a_key_created_after_a_rotation_elsewhere_is_valid(tmp_path: Path,
     await here.create_account("acme")
     early = await a_key(here)
     file = SecretFile(storage.path)
-    file.rotate(file.live()[0])  # another process does it
+    file.rotate(file.load()[0])  # another process does it
     late = await a_key(here)
-    assert here._authenticator.peppers()[0].made(late.key.digest)
+    assert here._authenticator.load_peppers()[0].made(late.key.digest)
     for new in (early, late):
         assert await holds(Console(storage, clock=clock), new)
     await here.aclose()
@@ -362,7 +362,7 @@ async def test_a_staggered_change_of_the_variables_refuses_no_key(
         monkeypatch.setenv(SECRET, secret)
         monkeypatch.setenv(BEFORE, before)
         console = Console(storage, clock=clock, recheck_s=0)
-        console._secret.live()
+        console._secret.load()
         return console
 
     old = started(PRESENT, "")
@@ -389,7 +389,7 @@ async def test_only_true_forces_a_rotation(clock: FakeClock) -> None:
 def test_digests_name_the_pepper_derived_from_the_root_secret(clock: FakeClock) -> None:
     text = new_key("production", bytes(24))
     console = Console(MemoryStorage(), clock=clock, secret=[NEW, PRESENT])
-    newest, before = console._authenticator.peppers()
+    newest, before = console._authenticator.load_peppers()
     mark, _, digest = before.digest(text).partition(":")
     assert digest == mac(derive(PRESENT.encode(), "key pepper"), text.encode()).hex()
     assert len(mark) == 8

@@ -25,7 +25,7 @@ FORMER = "a staple of correct horses"
 
 def root_secret(storage: Storage, environment: Mapping[str, str]) -> bytes:
     """The one in use."""
-    return RootSecret(storage, environment).live()[0]
+    return RootSecret(storage, environment).load()[0]
 
 
 @pytest.fixture
@@ -139,12 +139,12 @@ def test_a_variable_may_hold_any_bytes(store: SqliteStorage) -> None:
 
 def test_the_previous_secret_has_its_own_variable(store: SqliteStorage) -> None:
     told = RootSecret(store, {SECRET: GIVEN, BEFORE: FORMER})
-    assert told.live() == (GIVEN.encode(), FORMER.encode())
-    assert RootSecret(store, {SECRET: GIVEN, BEFORE: ""}).live() == (GIVEN.encode(),)
+    assert told.load() == (GIVEN.encode(), FORMER.encode())
+    assert RootSecret(store, {SECRET: GIVEN, BEFORE: ""}).load() == (GIVEN.encode(),)
     with pytest.raises(ValidationFailed, match=f"{BEFORE}: has 5 bytes"):
-        RootSecret(store, {SECRET: GIVEN, BEFORE: "short"}).live()
+        RootSecret(store, {SECRET: GIVEN, BEFORE: "short"}).load()
     with pytest.raises(ValidationFailed, match=f"{BEFORE}: is set, and {SECRET} is not"):
-        RootSecret(store, {BEFORE: FORMER}).live()
+        RootSecret(store, {BEFORE: FORMER}).load()
 
 
 def test_memory_has_one_random_secret_for_all_its_users() -> None:
@@ -219,7 +219,7 @@ from routewright import SqliteStorage
 from routewright._setup.root_secret import RootSecret
 print("ready", flush=True)
 while (name := sys.stdin.readline().strip()):
-    print(RootSecret(SqliteStorage(Path(sys.argv[1]) / name), {}).live()[0].hex(), flush=True)
+    print(RootSecret(SqliteStorage(Path(sys.argv[1]) / name), {}).load()[0].hex(), flush=True)
 """
     command = [sys.executable, "-W", "error", "-c", code, str(tmp_path)]
     pipe = subprocess.PIPE

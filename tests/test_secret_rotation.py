@@ -30,42 +30,42 @@ def store(tmp_path: Path) -> Path:
 def rotate(store: Path) -> tuple[bytes, ...]:
     """Change the secret as another process would; those that hold now."""
     file = SecretFile(store)
-    file.rotate(file.live()[0])
-    return file.live()
+    file.rotate(file.load()[0])
+    return file.load()
 
 
 def test_the_new_secret_is_first_and_the_previous_second(store: Path) -> None:
     file = SecretFile(store)
-    (first,) = file.live()
+    (first,) = file.load()
     file.rotate(first)
-    second, before = file.live()
+    second, before = file.load()
     assert before == first != second
     assert secret_path(store).read_bytes() == second + b"\n" + first + b"\n"
     assert secret_path(store).stat().st_mode & 0o777 == 0o600
     file.rotate(second)
-    assert file.live()[1:] == (second,)
-    assert len({*file.live(), first}) == 3
+    assert file.load()[1:] == (second,)
+    assert len({*file.load(), first}) == 3
     assert [path.name for path in store.parent.iterdir()] == ["traces.db.secret"], "no part is left"
 
 
 def test_another_user_reads_a_changed_file_again(store: Path) -> None:
     file = SecretFile(store)
-    (first,) = file.live()
-    assert file.live() is file.live()
-    assert rotate(store) == file.live()
-    assert file.live()[1] == first
+    (first,) = file.load()
+    assert file.load() is file.load()
+    assert rotate(store) == file.load()
+    assert file.load()[1] == first
     secret_path(store).unlink()
-    assert file.live()[1] == first, "one that is gone is still known"
+    assert file.load()[1] == first, "one that is gone is still known"
 
 
 def test_a_secret_is_rotated_once_from_the_same_base(store: Path) -> None:
     first, second = SecretFile(store), SecretFile(store)
-    (base,) = first.live()
-    assert second.live() == (base,)
+    (base,) = first.load()
+    assert second.load() == (base,)
     first.rotate(base)
     with pytest.raises(PreconditionFailed, match="check before you rotate it again"):
         second.rotate(base)
-    assert second.live() == first.live()
+    assert second.load() == first.load()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such lock there")
@@ -73,33 +73,33 @@ def test_a_locked_file_is_not_waited_for(store: Path) -> None:
     import fcntl
 
     file = SecretFile(store)
-    before = file.live()
+    before = file.load()
     with secret_path(store).open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(PreconditionFailed, match="is changing"):
             file.rotate(before[0])
-        assert file.live() == before
+        assert file.load() == before
     file.rotate(before[0])
-    assert file.live()[1:] == before
+    assert file.load()[1:] == before
 
 
 def test_keys_for_a_purpose_follow_the_secrets(store: Path) -> None:
     storage = SqliteStorage(store)
     secret = RootSecret(storage, {})
-    (key,) = secret.keys("cursors")
-    assert secret.keys("cursors") is secret.keys("cursors")
-    assert secret.keys("key pepper") != (key,)
+    (key,) = secret.derive_keys("cursors")
+    assert secret.derive_keys("cursors") is secret.derive_keys("cursors")
+    assert secret.derive_keys("key pepper") != (key,)
     rotate(store)
-    assert secret.keys("cursors")[1:] == (key,)
+    assert secret.derive_keys("cursors")[1:] == (key,)
 
 
 def test_memory_rotates_for_all_its_users() -> None:
     storage = MemoryStorage()
     one, other = RootSecret(storage, {}), RootSecret(storage, {})
-    (base,) = one.live()
+    (base,) = one.load()
     one.rotate(base)
-    assert other.live() == one.live()
-    assert one.live()[1] == base
+    assert other.load() == one.load()
+    assert one.load()[1] == base
     with pytest.raises(PreconditionFailed):
         other.rotate(base)
     assert one.is_durable
@@ -111,7 +111,7 @@ def test_a_configured_secret_is_not_rotated() -> None:
         told.rotate(PRESENT.encode())
     assert PRESENT not in str(raised.value)
     passed = RootSecret(MemoryStorage(), {SECRET: PRESENT}, [NEW, PRESENT])
-    assert passed.live() == (NEW.encode(), PRESENT.encode())
+    assert passed.load() == (NEW.encode(), PRESENT.encode())
     with pytest.raises(ValidationFailed, match="pass \\[the new one, the present one\\] as secret"):
         passed.rotate(NEW.encode())
 
@@ -135,22 +135,22 @@ class Elsewhere:
 
 def test_a_random_secret_for_another_storage_is_not_persistent() -> None:
     secret = RootSecret(Elsewhere(), {})
-    assert secret.live() == secret.live()
+    assert secret.load() == secret.load()
     assert not secret.is_durable
     with pytest.raises(StorageUnavailable, match=f"no root secret is stored; set {SECRET}"):
-        secret.rotate(secret.live()[0])
+        secret.rotate(secret.load()[0])
 
 
 def test_a_secret_that_cannot_be_written_is_not_persistent(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = SecretFile(store)
     with monkeypatch.context() as broken:
         broken.setattr(os, "link", fails)
-        (made,) = file.live()
+        (made,) = file.load()
     assert not file.is_durable
     with pytest.raises(StorageUnavailable, match="cannot be replaced"):
         file.rotate(made)
     assert SecretFile(store).is_durable
-    assert file.live() != (made,), "one that another could keep is taken"
+    assert file.load() != (made,), "one that another could keep is taken"
 
 
 def fails(*given: Any, **rest: Any) -> Any:
@@ -160,13 +160,13 @@ def fails(*given: Any, **rest: Any) -> Any:
 @pytest.mark.parametrize("step", ["open", "fsync", "replace"])
 def test_a_failed_write_keeps_the_secret(store: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     file = SecretFile(store)
-    before = file.live()
+    before = file.load()
     monkeypatch.setattr(os, step, fails)
     with pytest.raises(StorageUnavailable, match="No space left") as raised:
         file.rotate(before[0])
     monkeypatch.undo()
     assert before[0].decode() not in str(raised.value)
-    assert SecretFile(store).live() == before
+    assert SecretFile(store).load() == before
     assert [path.name for path in store.parent.iterdir()] == ["traces.db.secret"], "no part is left"
 
 
@@ -203,10 +203,10 @@ def test_a_crash_at_any_step_of_a_rotation_leaves_the_old_or_the_new(
     changed: list[bool] = []
     for step in count(1):
         store = tmp_path / f"{step}.db"
-        (base,) = SecretFile(store).live()
+        (base,) = SecretFile(store).load()
         file = SecretFile(store)
         died = killed_at(step, lambda file=file, base=base: file.rotate(base), monkeypatch)  # type: ignore[misc]
-        live = SecretFile(store).live()
+        live = SecretFile(store).load()
         assert base in live
         assert secret_path(store).stat().st_mode & 0o777 == 0o600
         assert all(path.stat().st_mode & 0o777 == 0o600 for path in tmp_path.iterdir()), "parts that are left, too"
@@ -225,8 +225,8 @@ def test_a_crash_at_any_step_of_creation_leaves_no_file_or_a_complete_one(
 ) -> None:
     for step in count(1):
         store = tmp_path / f"{step}.db"
-        died = killed_at(step, lambda store=store: SecretFile(store).live(), monkeypatch)  # type: ignore[misc]
-        assert len(SecretFile(store).live()[0]) == 64
+        died = killed_at(step, lambda store=store: SecretFile(store).load(), monkeypatch)  # type: ignore[misc]
+        assert len(SecretFile(store).load()[0]) == 64
         if not died:
             break
     assert step > 5
@@ -243,7 +243,7 @@ from tests.tables import table
 file = SecretFile(Path(sys.argv[1]))
 print("ready", flush=True)
 while sys.stdin.readline().strip():
-    base = file.live()[0]
+    base = file.load()[0]
     print("seen", flush=True)
     sys.stdin.readline()
     try:
@@ -267,13 +267,13 @@ while sys.stdin.readline().strip():
 
     try:
         assert all_say() == ["ready"] * 3
-        before = SecretFile(store).live()
+        before = SecretFile(store).load()
         for _ in range(200 if full else 4):
             tell_all()
             assert all_say() == ["seen"] * 3
             tell_all()
             assert all_say() == ["done", "late", "late"]
-            live = SecretFile(store).live()
+            live = SecretFile(store).load()
             assert live[1] == before[0]
             before = live
     finally:

@@ -321,9 +321,9 @@ async def test_the_root_secret_of_a_storage_without_endpoints_can_be_rotated() -
 
     clock = FakeClock()
     console = Console(Plain(clock=clock), clock=clock)
-    before = console._secret.live()
+    before = console._secret.load()
     await console.rotate_secret()
-    assert console._secret.live()[1:] == before
+    assert console._secret.load()[1:] == before
 
 
 def test_webhook_settings_are_checked() -> None:

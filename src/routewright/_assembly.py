@@ -44,7 +44,7 @@ from ._runtime.fork import Guard, importing
 from ._runtime.identity import Ids
 from ._runtime.loop import Signal, at_once, in_new_loop, in_thread, this_loop
 from ._runtime.worker import CLOSE_S, CLOSED, Worker
-from ._setup.arguments import check_caller, check_parts, checked_policies
+from ._setup.arguments import check_caller, check_parts, validate_policies
 from ._setup.coordination import Hear, coordination_of, listen
 from ._setup.replay import Replays
 from ._setup.root_secret import RootSecret
@@ -54,7 +54,7 @@ from .backends.storage.memory import MemoryStorage
 from .cache import Judge
 from .catalogue import Catalogue
 from .errors import RouterClosed, RouterError, ValidationFailed
-from .guardrail import checked_guardrails
+from .guardrail import validate_guardrails
 from .policies import PolicyFile, Reload, watch
 from .protocols import options_of
 from .settings import Settings
@@ -111,12 +111,12 @@ class Parts:
         if max_retries is not None:
             self._defaults = self._defaults._replace(max_retries=read_retries(max_retries))
         self._policy_file = policies if isinstance(policies, PolicyFile) else None
-        self._policies = () if isinstance(policies, PolicyFile) else checked_policies(policies)
+        self._policies = () if isinstance(policies, PolicyFile) else validate_policies(policies)
         self._published: list[wire.PolicySnapshot] = []
         self._discovery: Discovery | None = None
         self._in_force: Sequence[wire.Policy] = ()
         """The policies of ``_published``, as they were passed."""
-        self._guardrails = checked_guardrails(guardrails)
+        self._guardrails = validate_guardrails(guardrails)
         self.settings = settings
         self.environment: wire.Environment = environment
         """The environment of callers that name none."""
@@ -126,7 +126,7 @@ class Parts:
         retry = weakref.WeakMethod(self.name_policies)
         self._versions = PolicyNames(self.storage, self.worker, settings.clock, retry)
         self.ids = Ids(settings.clock, settings.rng)
-        self.resolve: Callable[[wire.Caller], wire.Caller] = lru_cache(CALLERS)(partial(_resolved, environment))
+        self.resolve: Callable[[wire.Caller], wire.Caller] = lru_cache(CALLERS)(partial(_resolve, environment))
         """Check a caller; a sandbox Router puts every caller in the sandbox."""
         self.tags = TagScopes()
         self.hooks = Hooks(self.worker, settings.clock)
@@ -136,7 +136,7 @@ class Parts:
             self._webhooks = Dispatcher(
                 self.storage,
                 settings.webhooks.open_transport,
-                partial(root.keys, PURPOSE),
+                partial(root.derive_keys, PURPOSE),
                 settings.clock,
                 start=weakref.WeakMethod(self.worker.start_daemon),
                 max_attempts=settings.webhooks.max_attempts,
@@ -249,7 +249,7 @@ class Parts:
             return self.fleet(environment)
         return self.fleet("hosted")
 
-    def shown(self, environment: wire.Environment) -> str:
+    def describe(self, environment: wire.Environment) -> str:
         """Providers and models for ``repr``: the first few, and only those known without loading anything."""
         fleet = self._fleets.get(environment)
         providers = self._provider_list if fleet is None else fleet.providers
@@ -258,11 +258,11 @@ class Parts:
         elif providers is None:
             summary = "with the providers of the environment"
         else:
-            summary = f"with {_first([provider.name for provider in providers])}" if providers else "without providers"
+            summary = f"with {_join([provider.name for provider in providers])}" if providers else "without providers"
         if fleet is None:
             return summary
         models = [model for model, server in zip(fleet.pool.ids, fleet.server, strict=True) if server is not None]
-        return f"{summary}, {len(models)} models: {_first(models)}" if models else f"{summary}, no models"
+        return f"{summary}, {len(models)} models: {_join(models)}" if models else f"{summary}, no models"
 
     def fleets(self) -> list[Fleet]:
         """The fleets in use so far."""
@@ -386,7 +386,7 @@ class Parts:
             if self._policy_file is not None:
                 problem = f"come from {self._policy_file.path}"
                 raise ValidationFailed.at("policies", problem, "change the file, then call reload_policies()")
-            policies = checked_policies(policies)
+            policies = validate_policies(policies)
         with self._reloading.lock:  # not `_guard`: closing and first uses never wait for a file
             before = self._published
             engine.publish(self._publish() if policies is None else self._draw_policies(policies))
@@ -398,18 +398,18 @@ class Parts:
         """``aclose`` for plain code. Raises ``RuntimeError`` where it would wait for itself."""
         self.worker.check_blocking()
         fleets = self._leave()
-        began = self.settings.clock.monotonic()
+        started_at = self.settings.clock.monotonic()
         if fleets is None:
             self._freed.block(CLOSE_S)
             return
-        free = partial(self._free, fleets, began)
+        free = partial(self._free, fleets, started_at)
         with ExitStack() as closing:
             closing.callback(self._freed.set)
             try:
                 self.worker.close(WORKER_S)
             finally:
                 try:
-                    in_new_loop(free, began + CLOSE_S - self.settings.clock.monotonic())
+                    in_new_loop(free, started_at + CLOSE_S - self.settings.clock.monotonic())
                 except TimeoutError:
                     _logger.warning("closing continues without waiting for what blocks its event loop")
 
@@ -417,15 +417,15 @@ class Parts:
         """Refuse calls, let the worker and running calls end, write pending traces, and close providers and, last, the
         storage. A second call waits for the first."""
         fleets = self._leave()
-        began = self.settings.clock.monotonic()
+        started_at = self.settings.clock.monotonic()
         if fleets is None:
-            with self.settings.clock.deadline(began + CLOSE_S):
+            with self.settings.clock.deadline(started_at + CLOSE_S):
                 await self._freed.wait()
             return
         async with AsyncExitStack() as closing:  # continues even if cancelled
             closing.callback(self._freed.set)
-            closing.push_async_callback(self._free, fleets, began)
-            await self._by(began + WORKER_BY_S, partial(self.worker.aclose, WORKER_S))
+            closing.push_async_callback(self._free, fleets, started_at)
+            await self._by(started_at + WORKER_BY_S, partial(self.worker.aclose, WORKER_S))
 
     def _leave(self) -> list[Fleet] | None:
         """Start to refuse calls. Returns the fleets to close, or None if it was closed before."""
@@ -446,7 +446,7 @@ class Parts:
         if self._closed:
             raise RouterClosed(CLOSED)
 
-    async def _free(self, fleets: list[Fleet], began: float) -> None:
+    async def _free(self, fleets: list[Fleet], started_at: float) -> None:
         """Close each part by its time, even if others fail. Failures are logged."""
         # Closing takes two seconds in all (contract 1), even if a provider hangs. With one deadline for everything the
         # first part that hangs would use it up, and the storage would never be closed. So each step has its own time,
@@ -459,22 +459,22 @@ class Parts:
         async def close_providers() -> None:
             async with anyio.create_task_group() as group:
                 for provider in providers:
-                    group.start_soon(self._by, began + PROVIDERS_BY_S, provider.aclose)
+                    group.start_soon(self._by, started_at + PROVIDERS_BY_S, provider.aclose)
 
         providers = [provider for fleet in fleets for provider in fleet.providers]
         providers += () if self._discovery is None else self._discovery.providers
         async with AsyncExitStack() as closing:
-            closing.push_async_callback(self._by, began + STORAGE_BY_S, self.storage.aclose)
+            closing.push_async_callback(self._by, started_at + STORAGE_BY_S, self.storage.aclose)
             if self.used_cache is not None:
-                closing.push_async_callback(self._by, began + STORAGE_BY_S, self.caching.cache.aclose)
-                closing.push_async_callback(self._by, began + PROVIDERS_BY_S, self.caching.calibrations.share)
+                closing.push_async_callback(self._by, started_at + STORAGE_BY_S, self.caching.cache.aclose)
+                closing.push_async_callback(self._by, started_at + PROVIDERS_BY_S, self.caching.calibrations.share)
             if self._coordination is not None or "coordination" in vars(self):
-                closing.push_async_callback(self._by, began + STORAGE_BY_S, self.coordination.aclose)
+                closing.push_async_callback(self._by, started_at + STORAGE_BY_S, self.coordination.aclose)
             closing.push_async_callback(close_providers)
             closing.callback(self.hooks.close)
             closing.callback(self._log.writer.close)
-            await self._by(began + CALLS_BY_S, self._log.all_ended)
-            await self._by(began + TRACES_BY_S, self._log.writer.write)
+            await self._by(started_at + CALLS_BY_S, self._log.all_ended)
+            await self._by(started_at + TRACES_BY_S, self._log.writer.write)
 
     async def _by(self, at: float, close: Callable[[], Awaitable[object]]) -> None:
         name = getattr(close, "__qualname__", "the background thread")
@@ -645,12 +645,12 @@ class Parts:
         return True
 
 
-def _first(names: Sequence[str]) -> str:
+def _join(names: Sequence[str]) -> str:
     more = ", ..." if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
-def _resolved(environment: wire.Environment, caller: wire.Caller) -> wire.Caller:
+def _resolve(environment: wire.Environment, caller: wire.Caller) -> wire.Caller:
     check_caller(caller)
     if environment == "sandbox" and caller.environment != "sandbox":
         return replace(caller, environment="sandbox")

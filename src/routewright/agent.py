@@ -287,8 +287,8 @@ class Agent:
         Raises ``NotFound`` for a run that has ended or is older than a day, and ``ValidationFailed`` if a pending call
         has neither a result nor an approval."""
         trace_id = normalise_trace_id(run if isinstance(run, str) else run.trace_id)
-        who = self.router.resolve_caller(caller or self.router.caller)
-        state = await checkpoint_of(self._storage, who, trace_id)
+        caller = self.router.resolve_caller(caller or self.router.caller)
+        state = await checkpoint_of(self._storage, caller, trace_id)
         plan = self._settings(state.request)
         answers = {**(results or {}), **(approved or {})}
         absent = [name for name in state.tools if name not in plan.names]
@@ -309,7 +309,7 @@ class Agent:
             raise ValidationFailed.at("results", str(error), "pass texts or JSON values") from None
         texts |= {id: DENIED for id, yes in (approved or {}).items() if not yes}
         resumed = Resumption(state=state, results=texts, approved=[id for id, yes in (approved or {}).items() if yes])
-        resumed_run = Run(self.router.engine, self._storage, plan, state.request, who, resumed=resumed)
+        resumed_run = Run(self.router.engine, self._storage, plan, state.request, caller, resumed=resumed)
         return AgentAnswer(await resumed_run.finish(), resumed_run.data)
 
     def as_tool(self, name: str, description: str) -> Tool:
@@ -357,13 +357,13 @@ class Agent:
             per_step_timeout_ms=request.per_step_timeout_ms or STEP_TIMEOUT_MS,
             model_strategy=request.model_strategy or self._limits.model_strategy,
         )
-        who = router.resolve_caller(caller or router.caller)
-        return Run(router.engine, self._storage, self._settings(run_request), run_request, who, within=within)
+        caller = router.resolve_caller(caller or router.caller)
+        return Run(router.engine, self._storage, self._settings(run_request), run_request, caller, within=within)
 
     def _settings(self, request: AgentRequest) -> AgentSettings:
         """The plan of a run, with all of the agent's tools or those that the request names."""
         tools = self._tools if request.tools is None else {}
-        client = self._client_tools if request.tools is None else {}
+        client_tools = self._client_tools if request.tools is None else {}
         for index, choice in enumerate(request.tools or ()):
             name = choice if isinstance(choice, str) else choice.function_spec.name
             if name in self._tools:
@@ -374,15 +374,15 @@ class Agent:
                     raise ValidationFailed.at(f"tools[{index}]", problem, "rename yours")
                 tools[name] = self._built_in(name)
             elif isinstance(choice, str) and name not in self._client_tools:
-                known = list(dict.fromkeys([*BUILT_IN, *self.tools]))
-                hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
+                tool_names = list(dict.fromkeys([*BUILT_IN, *self.tools]))
+                hint = did_you_mean(name, tool_names) or f"known: {', '.join(tool_names)}"
                 raise ValidationFailed.at(f"tools[{index}]", f"{quoted(name)} is not a tool here", hint)
             else:
-                client[name] = self._client_tools[name] if isinstance(choice, str) else choice
+                client_tools[name] = self._client_tools[name] if isinstance(choice, str) else choice
         is_alone = self._approve is None  # nobody here can approve
         return AgentSettings(
             tools=tools,
-            client_tools=client,
+            client_tools=client_tools,
             unapproved=[name for name, tool in tools.items() if is_alone and options_of(tool, BaseTool).needs_approval],
             system=self._system,
             approve=self._approve,
@@ -447,11 +447,11 @@ class _AgentTool:
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> object:
         agent = self._agent
-        left = context.left_nanos
+        left_nanos = context.left_nanos
         options = RunOptions(
             caller=context.caller,
             metadata={key: value for key, value in context.metadata.items() if key != "conversation"},
-            total_budget_usd=_least(agent._limits.total_budget_usd, None if left is None else usd(left)),
+            total_budget_usd=_least(agent._limits.total_budget_usd, None if left_nanos is None else usd(left_nanos)),
         )
         if not agent.router.engine.admissions.is_immediate:  # so that a resumed outer run does not pay twice
             options["idempotency_key"] = f"{context.run_id}.tool.{context.step}"

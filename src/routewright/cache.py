@@ -160,7 +160,7 @@ class ResponseCache:
             for match in matches:
                 entry = match.entry
                 question = entry.prompt or ""
-                judged = chosen if match is chosen.match else None
+                offered = chosen if match is chosen.match else None
                 verdict = guard(question_gist, gist(question))
                 near.append(
                     NearEntry(
@@ -170,9 +170,9 @@ class ResponseCache:
                         age_s=round(now - entry.created_at, 3),
                         refused_by=verdict.refused_by,
                         compared=[*verdict.compared],
-                        probability=None if judged is None else round(judged.probability, 4),
-                        risk=None if judged is None else round(judged.risk, 4),
-                        serve=0.0 if judged is None else round(judged.serve, 4),
+                        probability=None if offered is None else round(offered.probability, 4),
+                        risk=None if offered is None else round(offered.risk, 4),
+                        serve=0.0 if offered is None else round(offered.serve, 4),
                     )
                 )
             reason = _reason(near, lookup.bound, calibration.requests)
@@ -251,9 +251,9 @@ def _reason(near: list[NearEntry], bound: Bound, requests: int) -> str:
     judged = next((entry for entry in near if entry.risk is not None), None)
     if not near:
         return "a miss: no similar question is stored with the same settings and earlier turns (the same partition)"
-    shown_at = judged or near[0]
-    question = shown_at.question if len(shown_at.question) <= MOST_SHOWN else f"{shown_at.question[:MOST_SHOWN]}..."
-    nearest = f"{question!r} (similarity {shown_at.similarity:.3f})"
+    entry = judged or near[0]
+    question = entry.question if len(entry.question) <= MOST_SHOWN else f"{entry.question[:MOST_SHOWN]}..."
+    nearest = f"{question!r} (similarity {entry.similarity:.3f})"
     if judged is None:
         return f"a miss: {nearest} is nearest, but its {near[0].refused_by} differ"
     if judged.serve > 0:
@@ -261,10 +261,10 @@ def _reason(near: list[NearEntry], bound: Bound, requests: int) -> str:
     if bound.max_error is None:
         return f"a miss: {nearest} is nearest, below the threshold of {bound.threshold}"
     risk = f"its answer may be wrong with a chance of up to {judged.risk:.1%}"
-    why = f"too much for max_error={bound.max_error:g}"
+    reason = f"too much for max_error={bound.max_error:g}"
     if requests < START:
-        why += f" after only {requests} requests: with more, the estimate gets better"
-    return f"a miss: {nearest} is nearest, but {risk}, {why}"
+        reason += f" after only {requests} requests: with more, the estimate gets better"
+    return f"a miss: {nearest} is nearest, but {risk}, {reason}"
 
 
 class Judge:

@@ -20,7 +20,7 @@ from ._core.catalogue.models import model_called as model_called
 from ._core.catalogue.models import undated as undated
 from ._core.money import PICOS_PER_NANO, PICOS_PER_USD_1M
 from ._core.request.rules import check_names, is_day
-from .wire.conversion import rebuilt
+from .wire.conversion import rebuild
 from .wire.json_scan import quoted
 from .wire.money import NANOS_PER_USD
 from .wire.problems import did_you_mean, shown
@@ -43,9 +43,9 @@ class Catalogue:
         as_of: str | None = None,
     ) -> None:
         self._models = None if models is None else overlay((), map(fields_of, models_of(models)))
-        self.aliases: dict[str, str] = rebuilt(aliases or {}, dict[str, str], "aliases")
+        self.aliases: dict[str, str] = rebuild(aliases or {}, dict[str, str], "aliases")
         check_names({f"aliases[{quoted(alias)}]": alias for alias in self.aliases})
-        self._as_of = None if as_of is None else _checked_day(as_of)
+        self._as_of = None if as_of is None else _check_day(as_of)
 
     @classmethod
     def load(cls, path: str | Path) -> Catalogue:
@@ -90,7 +90,7 @@ class Catalogue:
     def age_days(self, today: str) -> int | None:
         """Days from the date of the facts to ``today`` (``YYYY-MM-DD``); None if that date is unknown."""
         as_of = self._date_of_facts
-        day = date.fromisoformat(_checked_day(today, "today"))
+        day = date.fromisoformat(_check_day(today, "today"))
         return None if as_of is None else (day - date.fromisoformat(as_of)).days
 
     def stale(self, today: str, after_days: int | None) -> str:
@@ -114,7 +114,7 @@ class Catalogue:
         if match is None:
             hint = did_you_mean(model, [*models, *self.aliases]) or "'models' of the catalogue lists the known ids"
             raise ValidationFailed.at("model", f"unknown model {quoted(model)}", hint)
-        usage = checked_usage(usage)
+        usage = validate_usage(usage)
         listed = price_rules.pricing_on(match, day)
         prices = price_rules.batch_prices_of(listed) if batch else price_rules.prices_of(listed)
         if listed is None:
@@ -138,7 +138,7 @@ class Catalogue:
         return self.as_of if self._models is None else self._as_of
 
 
-def _checked_day(text: object, path: str = "as_of") -> str:
+def _check_day(text: object, path: str = "as_of") -> str:
     if not isinstance(text, str) or not is_day(text):
         raise ValidationFailed.at(path, f"must be a date, got {shown(text)}", "write 'YYYY-MM-DD'")
     return text
@@ -147,12 +147,12 @@ def _checked_day(text: object, path: str = "as_of") -> str:
 def _day(value: object, path: str) -> str:
     if value is None:
         return datetime.now(UTC).date().isoformat()
-    return _checked_day(value.isoformat() if isinstance(value, date) else value, path)
+    return _check_day(value.isoformat() if isinstance(value, date) else value, path)
 
 
-def checked_usage(value: object) -> Usage:
+def validate_usage(value: object) -> Usage:
     """A usage whose parts do not exceed the whole. Raises ``ValidationFailed``."""
-    usage = rebuilt(value, Usage, "usage")
+    usage = rebuild(value, Usage, "usage")
     if not price_rules.adds_up(usage):
         hint = "'input' includes 'cached' and 'written', 'output' includes 'reasoning', and none is negative"
         raise ValidationFailed.at("usage", "does not add up", hint)

@@ -140,9 +140,9 @@ class Console(Closing):
         terms = account_terms(arguments)
 
         async def attempt() -> wire.Account:
-            there = await self.account(name)
-            account = checked_account(changed(there, terms))
-            await self._change(name, wire.PutAccount(account, expect=there))
+            current = await self.account(name)
+            account = checked_account(changed(current, terms))
+            await self._change(name, wire.PutAccount(account, expect=current))
             return account
 
         return await unhindered(attempt, f"account {told(name)}")
@@ -182,16 +182,16 @@ class Console(Closing):
     async def standing(self, account: str) -> wire.AccountStanding:
         """The balance of an account and its charges of this month, also for its keys with budgets. Raises
         ``NotFound``."""
-        stands = await self._read_standing(account)
-        if stands.account is None:
+        standing = await self._read_standing(account)
+        if standing.account is None:
             raise NotFound(f"no account {told(account)}")
-        month = next(purse for purse in stands.purses if purse.level == "month")
+        month = next(purse for purse in standing.purses if purse.level == "month")
         keys = []
         for key in await self.keys(account):
             if key.has_limited_money:
                 purses = (await self._read_standing(account, key.id)).purses
                 keys.append(wire.KeyStanding(key, *[purse for purse in purses if purse.level == "key"]))
-        return wire.AccountStanding(stands.account, _balance(stands), month, tuple(keys))
+        return wire.AccountStanding(standing.account, _balance(standing), month, tuple(keys))
 
     async def create_key(
         self,
@@ -219,7 +219,7 @@ class Console(Closing):
         key = wire.Key(
             id=self._ids("key_"),
             account=account,
-            digest=self._authenticator.peppers()[0].digest(text),
+            digest=self._authenticator.load_peppers()[0].digest(text),
             prefix=text[:SHOWN],
             created_at=self._now(),
             **terms,
@@ -259,9 +259,9 @@ class Console(Closing):
         terms = key_terms(arguments)
 
         async def attempt() -> wire.Key:
-            there = await self.key(account, key_id)
-            key = changed(there, terms)
-            await self._change(account, wire.PutKey(key, expect=there))
+            current = await self.key(account, key_id)
+            key = changed(current, terms)
+            await self._change(account, wire.PutKey(key, expect=current))
             return key
 
         return await unhindered(attempt, f"key {told(key_id)}")
@@ -279,7 +279,7 @@ class Console(Closing):
         Raises ``AuthenticationFailed`` for any invalid key, and ``StorageUnavailable``."""
         if environment is not None and environment not in ENVIRONMENTS:
             key_terms({"environment": environment})  # raises ValidationFailed
-        return await self._authenticator.caller(authorization, environment)
+        return await self._authenticator.find_caller(authorization, environment)
 
     async def open_incident(
         self, title: str, *, severity: wire.Severity, status_url: str | None = None
@@ -353,12 +353,12 @@ class Console(Closing):
 
     async def disable_endpoint(self, account: str, endpoint_id: str) -> wire.Endpoint:
         """Stop deliveries to an endpoint. Pending ones end as ``failed_delivery``. Raises ``NotFound``."""
-        return await self._change_endpoint(account, endpoint_id, lambda there: replace(there, disabled_at=self._now()))
+        return await self._change_endpoint(account, endpoint_id, lambda old: replace(old, disabled_at=self._now()))
 
     async def enable_endpoint(self, account: str, endpoint_id: str) -> wire.Endpoint:
         """Resume deliveries of new events; ``replay`` delivers those that failed in the last 24 hours. Raises
         ``NotFound``."""
-        return await self._change_endpoint(account, endpoint_id, lambda there: replace(there, disabled_at=None))
+        return await self._change_endpoint(account, endpoint_id, lambda old: replace(old, disabled_at=None))
 
     async def delete_endpoint(self, account: str, endpoint_id: str) -> None:
         """Remove an endpoint and its deliveries. Raises ``NotFound``."""
@@ -376,8 +376,8 @@ class Console(Closing):
             raise ValidationFailed.at("overlap_s", problem, "pass at most 30 days")
         secret = WebhookSigner.new_secret()
 
-        def change(there: wire.Endpoint) -> wire.Endpoint:
-            return rotated(there, self._seal(secret), self._clock.time(), overlap_s)
+        def change(current: wire.Endpoint) -> wire.Endpoint:
+            return rotated(current, self._seal(secret), self._clock.time(), overlap_s)
 
         return wire.NewEndpoint(secret, await self._change_endpoint(account, endpoint_id, change))
 
@@ -422,7 +422,7 @@ class Console(Closing):
         dispatcher = Dispatcher(
             self._storage,
             settings.open_transport,
-            partial(self._secret.keys, PURPOSE),
+            partial(self._secret.derive_keys, PURPOSE),
             self._clock,
             max_attempts=settings.max_attempts,
             poll_s=1.0,
@@ -442,13 +442,13 @@ class Console(Closing):
         outcome by type. Raises ``NotFound``."""
         endpoint = await self._endpoint(account, endpoint_id)
         now = self._clock.time()
-        live = opened(endpoint, self._secret.keys(PURPOSE), now, partial(secrets.token_bytes, 16)).secrets
+        keys = opened(endpoint, self._secret.derive_keys(PURPOSE), now, partial(secrets.token_bytes, 16)).secrets
         sender = transport or WebhookSettings(allow_loopback=allow_loopback).open_transport()
         try:
             outcomes: dict[wire.EventType, wire.DeliveryAttempt] = {}
             for name in endpoint.events:
                 event = event_of(SAMPLES[name], wire.Caller(account, endpoint.environment), self._ids("evt_"), now)
-                outcomes[name], _ = await post(sender, self._clock, endpoint, event.stored, live)
+                outcomes[name], _ = await post(sender, self._clock, endpoint, event.stored, keys)
             return outcomes
         finally:
             if transport is None:
@@ -467,8 +467,8 @@ class Console(Closing):
         # read first, and compared when it is replaced: of two rotations at the same time one fails.
         # Tests: test_an_unused_key_blocks_the_next_rotation_unless_forced,
         # test_a_key_in_use_survives_any_number_of_rotations.
-        in_use = self._secret.live()[0]
-        roots = self._secret.keys(PURPOSE)
+        present = self._secret.load()[0]
+        roots = self._secret.derive_keys(PURPOSE)
         endpoints: Sequence[wire.Endpoint] = ()
         with suppress(UnsupportedWrite):  # a custom storage may not keep endpoints
             endpoints = await self._checked.read(wire.SYSTEM_ACCOUNT, wire.Endpoints(of_all=True))
@@ -477,26 +477,26 @@ class Console(Closing):
             if resealed is not None:
                 with suppress(PreconditionFailed):  # a delivering process has sealed it meanwhile
                     await self._put_endpoint(resealed, endpoint)
-        left_behind: list[wire.Key] = []
-        peppers = self._authenticator.peppers()
+        unused_keys: list[wire.Key] = []
+        peppers = self._authenticator.load_peppers()
         if force is not True and len(peppers) > 1:  # live keys still digested with the previous secret
             for account in await self.accounts():
                 keys = await self.keys(account.name)
-                left_behind += [key for key in keys if is_live(key) and peppers[1].made(key.digest)]
-        if left_behind:
-            names = listed([f"{key.name} of {key.account}" for key in left_behind])
-            count = "1 live key was" if len(left_behind) == 1 else f"{len(left_behind)} live keys were"
+                unused_keys += [key for key in keys if is_live(key) and peppers[1].made(key.digest)]
+        if unused_keys:
+            names = listed([f"{key.name} of {key.account}" for key in unused_keys])
+            count = "1 live key was" if len(unused_keys) == 1 else f"{len(unused_keys)} live keys were"
             problem = f"{count} not used since the last rotation: {names}"
             hint = "use or revoke them, or pass force=True to invalidate them"
             raise ValidationFailed.at("force", problem, hint)
-        self._secret.rotate(in_use)
+        self._secret.rotate(present)
 
     def strangers(self, digests: Sequence[str]) -> int | None:
         """Number of keys that are refused because they were made with another root secret, by the digests that
         ``routewright store check`` reads. None: it is not known here."""
         if not isinstance(self._storage, LocalStorage) and not self._secret.is_durable:
             return None
-        return self._authenticator.strangers(digests)
+        return self._authenticator.count_strangers(digests)
 
     async def aclose(self) -> None:
         """Close the storage."""
@@ -514,7 +514,7 @@ class Console(Closing):
         persistent."""
         if not self._secret.is_durable:
             raise _without_secret("signing secrets")
-        return seal(self._secret.keys(PURPOSE)[0], secret.reveal(), secrets.token_bytes(16))
+        return seal(self._secret.derive_keys(PURPOSE)[0], secret.reveal(), secrets.token_bytes(16))
 
     async def _endpoint(self, account: str, endpoint_id: str) -> wire.Endpoint:
         endpoint = next((endpoint for endpoint in await self.endpoints(account) if endpoint.id == endpoint_id), None)
@@ -531,8 +531,8 @@ class Console(Closing):
         self, account: str, endpoint_id: str, change: Callable[[wire.Endpoint], wire.Endpoint]
     ) -> wire.Endpoint:
         async def attempt() -> wire.Endpoint:
-            there = await self._endpoint(account, endpoint_id)
-            return await self._put_endpoint(change(there), there)
+            current = await self._endpoint(account, endpoint_id)
+            return await self._put_endpoint(change(current), current)
 
         return await unhindered(attempt, f"endpoint {told(endpoint_id)}")
 
@@ -580,8 +580,8 @@ class BlockingConsole(Twin[Console]):
     rotate_secret = plain(Console.rotate_secret)
 
 
-def _without_secret(what: str) -> StorageUnavailable:
-    problem = f"no root secret is stored, so {what} would become invalid when this process ends"
+def _without_secret(kind: str) -> StorageUnavailable:
+    problem = f"no root secret is stored, so {kind} would become invalid when this process ends"
     return StorageUnavailable(f"{problem}; set ROUTEWRIGHT_SECRET, or pass secret= to Console")
 
 

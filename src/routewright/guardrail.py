@@ -40,13 +40,13 @@ class PatternGuardrail(RuleGuardrail):
         """Raises ``ValidationFailed`` for an unknown kind, action or stage, and for an expression that could be
         slow."""
         problems = _problems(name, action, stages)
-        known = get_args(PatternKind)
+        all_kinds = get_args(PatternKind)
         if kinds:
-            check_choice("kinds", kinds, known, problems)
+            check_choice("kinds", kinds, all_kinds, problems)
         if custom is not None:
             check_custom("custom", custom, problems)
         _refuse(problems)
-        built_in = [PATTERNS[kind] for kind in kinds or (() if custom else known)]
+        built_in = [PATTERNS[kind] for kind in kinds or (() if custom else all_kinds)]
         super().__init__(name, [*built_in, *starmap(custom_pattern, (custom or {}).items())], action, stages)
 
 
@@ -75,7 +75,7 @@ class DenyList(RuleGuardrail):
         super().__init__(name, [Phrases(phrase_list, name)], action, stages)
 
 
-def checked_guardrails(guardrails: object) -> tuple[Guardrail, ...]:
+def validate_guardrails(guardrails: object) -> tuple[Guardrail, ...]:
     """The argument ``guardrails``. Raises ``ValidationFailed`` for anything but a list of them."""
     if not isinstance(guardrails, Sequence) or isinstance(guardrails, str):
         hint = "pass a list: guardrails=[PatternGuardrail('email')]"

@@ -94,13 +94,13 @@ async def watch(file: PolicyFile, reload: weakref.WeakMethod[Reload], clock: Clo
     """Reload a file whenever it changes, as long as its Router lives."""
     while True:
         await clock.sleep(file.every_s)
-        take = reload()
-        if take is None:
+        reload_now = reload()
+        if reload_now is None:
             return
         try:
             if file.has_changed():
-                changes = await in_thread(clock, take, None)
+                changes = await in_thread(clock, reload_now, None)
                 _log.debug("policies of %s are in force: %s", file.path, changes)
         except RouterError as error:
             _log.warning("the policies stay unchanged: %s", error)
-        del take  # while it sleeps, nothing here may hold the Router
+        del reload_now  # while it sleeps, nothing here may hold the Router

@@ -41,8 +41,8 @@ from ._setup.arguments import (
     RequestsLike,
     SharedOptions,
     check_caller,
-    checked_feedback,
     is_runnable,
+    make_feedback,
 )
 from .backends.providers.sandbox import Answers, Faults
 from .cache import BlockingResponseCache, ResponseCache
@@ -160,7 +160,7 @@ class Router:
 
     def __repr__(self) -> str:
         # shows names only, no keys, and loads nothing
-        return f"<{type(self).__name__} {self._parts.shown(self._caller.environment)}>"
+        return f"<{type(self).__name__} {self._parts.describe(self._caller.environment)}>"
 
     async def __aenter__(self) -> Self:
         (await self._parts.begin()).fleet(self._caller.environment)
@@ -404,7 +404,7 @@ class Router:
     ) -> None:
         """Rate an answer from 0 to 1. Raises ``NotFound`` if the caller has no such trace."""
         caller = self._as(caller)
-        checked = checked_feedback(trace_id, score, comment, self.clock.time(), caller.environment)
+        checked = make_feedback(trace_id, score, comment, self.clock.time(), caller.environment)
         await self._parts.log.feedback(caller, checked)
         await self._parts.tell_cache(caller, checked.trace_id, score)
 

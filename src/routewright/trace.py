@@ -33,7 +33,7 @@ from ._engine.storage import read_trace
 from ._engine.trace_log import FreshStorage
 from ._runtime.blocking import Closing, Twin, plain, plain_loop
 from ._runtime.worker import Worker
-from ._setup.arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
+from ._setup.arguments import check_account, check_deletes, check_environment, check_storage, make_feedback
 from ._setup.root_secret import RootSecret
 from .backends.clock import SystemClock
 from .errors import NotFound, PreconditionFailed, UnsupportedWrite, ValidationFailed
@@ -155,12 +155,12 @@ class TraceStore(OfAccount):
         account = self._of(account)
         bound = [account, msgspec.to_builtins(query)]
         now = self._clock.time()
-        after = None if cursor is None else unseal(cursor, bound, self._secret.keys("cursors"), now)
+        after = None if cursor is None else unseal(cursor, bound, self._secret.derive_keys("cursors"), now)
         entries = await self._checked.scan(account, query, after=after, limit=int(limit) + 1)
         data = entries[: int(limit)]
         if len(entries) == len(data):
             return wire.Page(data)
-        return wire.Page(data, seal(data[-1].key, bound, self._secret.keys("cursors")[0], now), has_more=True)
+        return wire.Page(data, seal(data[-1].key, bound, self._secret.derive_keys("cursors")[0], now), has_more=True)
 
     async def export(
         self,
@@ -240,7 +240,7 @@ class TraceStore(OfAccount):
         environment: wire.Environment | None = None,
     ) -> None:
         """Rate an answer from 0 to 1. Raises ``NotFound`` if the account has no such trace."""
-        write = checked_feedback(trace_id, score, comment, self._clock.time(), check_environment(environment))
+        write = make_feedback(trace_id, score, comment, self._clock.time(), check_environment(environment))
         try:
             await self._checked.apply(self._of(account), [write])
         except PreconditionFailed as error:

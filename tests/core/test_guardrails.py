@@ -39,7 +39,7 @@ from routewright._core.guardrails.texts import (
     with_passages,
 )
 from routewright.errors import InternalError
-from routewright.guardrail import checked_guardrails
+from routewright.guardrail import validate_guardrails
 from routewright.protocols import Guardrail
 from routewright.wire import (
     Allow,
@@ -817,10 +817,10 @@ KINDS = "email, phone, card, iban, api_key"
         (DenyList, [["a"], "block", ["in"]], "stages[0]: must be one of input, output, got 'in'"),
         (DenyList, [["a"], "block", ["input"], ""], "name: must be 1 to 200 printable characters, got ''"),
         (DenyList, [["a"], "block", ["input"], 5], "name: must be a string, got 5"),
-        (checked_guardrails, ["pii"], "guardrails: 'pii' is not a list of guardrails"),
-        (checked_guardrails, [PatternGuardrail()], "guardrails: PatternGuardrail is not a list of guardrails"),
-        (checked_guardrails, [[PatternGuardrail]], "guardrails[0]: type is not a guardrail; pass an object with name"),
-        (checked_guardrails, [[Shouting(0)]], "guardrails[0].holds: must be a whole number of at least 1, or None"),
+        (validate_guardrails, ["pii"], "guardrails: 'pii' is not a list of guardrails"),
+        (validate_guardrails, [PatternGuardrail()], "guardrails: PatternGuardrail is not a list of guardrails"),
+        (validate_guardrails, [[PatternGuardrail]], "guardrails[0]: type is not a guardrail; pass an object with name"),
+        (validate_guardrails, [[Shouting(0)]], "guardrails[0].holds: must be a whole number of at least 1, or None"),
     ],
 )
 def test_invalid_phrases_and_patterns_are_refused(make: Any, given: list[Any], said: str) -> None:
@@ -831,7 +831,7 @@ def test_invalid_phrases_and_patterns_are_refused(make: Any, given: list[Any], s
 
 def test_any_object_with_the_protocol_is_a_guardrail() -> None:
     given: list[Guardrail] = [Shouting(5), Fixed(Allow()), PatternGuardrail(), DenyList(["a"])]
-    assert checked_guardrails(given) == tuple(given)
+    assert validate_guardrails(given) == tuple(given)
 
 
 def test_the_repr_of_a_guardrail_hides_its_phrases() -> None:

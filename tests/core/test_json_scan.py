@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from routewright._core.request import read as request_module
 from routewright.errors import InvalidJson, Problem, ValidationFailed
-from routewright.wire.json_scan import MAX_DEPTH, Flaw, decode, finite, flaw_in, joined, nests_deeper, object_in, scan
+from routewright.wire.json_scan import MAX_DEPTH, Flaw, decode, find_flaw, finite, joined, nests_deeper, object_in, scan
 from tests.tables import table
 
 
@@ -197,19 +197,19 @@ LOOP.append(LOOP)
     ],
 )
 def test_a_flaw_in_a_value_is_found_with_its_path(value: object, path: str, problem: str) -> None:
-    found = flaw_in(value)
+    found = find_flaw(value)
     assert found is not None
     assert (found[0], found[1].problem) == (path, problem)
 
 
 @given(VALUES)
 def test_plain_values_have_no_flaw(value: object) -> None:
-    assert flaw_in(value) is None
+    assert find_flaw(value) is None
 
 
 def test_a_flaw_inside_a_tree_is_found() -> None:
     flaw = Flaw("is wrong", "mend it", InvalidJson)
-    assert flaw_in({"a": [flaw]}) == ("a[0]", flaw)
+    assert find_flaw({"a": [flaw]}) == ("a[0]", flaw)
 
 
 @given(st.integers(0, 70), st.integers(0, 70))

@@ -58,7 +58,7 @@ def test_a_child_works_although_other_threads_held_every_lock() -> None:
         held, go_on = threading.Event(), threading.Event()
 
         def hold():
-            locks = [thing.lock for thing in fork._renewed if isinstance(thing, fork.Guard)]
+            locks = [thing.lock for thing in fork._renewables if isinstance(thing, fork.Guard)]
             for lock in locks:
                 if lock is not fork.importing.lock:
                     lock.acquire()
@@ -80,7 +80,7 @@ def test_a_child_works_although_other_threads_held_every_lock() -> None:
         go_on.set()
         thread.join()
         use(router)
-        print(len(fork._renewed) > 10)
+        print(len(fork._renewables) > 10)
     """
     assert run_script(code) == "True"
 

@@ -487,7 +487,7 @@ def test_the_collector_may_end_a_call_or_a_flush_inside_any_lock() -> None:
 
     def end_both() -> None:
         with ExitStack() as held:
-            for thing in list(fork._renewed):
+            for thing in list(fork._renewables):
                 if isinstance(thing, fork.Guard):
                     held.enter_context(thing.lock)
             collect(flush)

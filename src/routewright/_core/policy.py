@@ -10,7 +10,7 @@ from msgspec.structs import astuple, replace
 
 from routewright import wire
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire.conversion import rebuilt
+from routewright.wire.conversion import rebuild
 from routewright.wire.ids import ALPHABET
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import Problems, as_attribute, did_you_mean, listed, shown
@@ -36,7 +36,7 @@ def checked_policy(policy: object, place: int) -> wire.Policy:
         raise ValidationFailed.at(f"policies[{place}]", f"{shown(policy)} is not a Policy", "pass Policy(...)")
     name: object = policy.name
     path = f"policies[{quoted(name) if isinstance(name, str) else place}]"
-    policy = rebuilt(policy, wire.Policy, path)
+    policy = rebuild(policy, wire.Policy, path)
     found: Problems = []
     rules.check_text(f"{path}.name", policy.name, found)
     if "@" in policy.name:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import HealthSnapshot, ModelHealth, Trace
-from routewright.wire.json_scan import MAX_DEPTH, Flaw, beneath, flaw_in, joined
+from routewright.wire.json_scan import MAX_DEPTH, Flaw, beneath, find_flaw, joined
 from routewright.wire.problems import Problems, problem_of, shown
 from routewright.wire.timestamps import moment
 
@@ -50,7 +50,7 @@ def checked_trace(trace: object) -> Trace:
     """Check that a trace can be stored and counted, and normalize its time. Raises ``ValidationFailed``."""
     if not isinstance(trace, Trace):
         raise ValidationFailed.of(Problem("trace", f"{shown(trace)} is not a Trace", "pass a Trace, as answer.trace"))
-    _check_flaw("trace.metadata", flaw_in(trace.metadata))
+    _check_flaw("trace.metadata", find_flaw(trace.metadata))
     found: Problems = []
     try:
         plain = msgspec.to_builtins(trace)
@@ -58,7 +58,7 @@ def checked_trace(trace: object) -> Trace:
         _check_numbers("trace", {name: held for name, held in plain.items() if name != "metadata"}, "", found)
         if found:
             raise ValidationFailed.of(*found[:MAX_PROBLEMS])
-        _check_flaw("trace", flaw_in(plain, MAX_DEPTH + 1))
+        _check_flaw("trace", find_flaw(plain, MAX_DEPTH + 1))
         read = msgspec.json.decode(msgspec.json.encode(plain), type=Trace)
     except msgspec.ValidationError as error:
         raise ValidationFailed.of(problem_of(error, plain, "trace")) from error

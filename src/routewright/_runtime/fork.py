@@ -13,7 +13,7 @@ count = 0
 """Forks since the first process imported this module: the number of the present one."""
 
 
-class Renewed(Protocol):
+class Renewable(Protocol):
     """Holds state that a child must not inherit."""
 
     def renew(self) -> None:
@@ -30,10 +30,10 @@ class Quiet(Protocol):
         """Continue; called in parent and child after the fork."""
 
 
-def renew_in_children(part: Renewed) -> None:
+def renew_in_children(part: Renewable) -> None:
     """Call ``thing.renew()`` now, and in each child that is forked while the thing lives."""
     part.renew()
-    _renewed.add(part)
+    _renewables.add(part)
 
 
 def quiet_at_fork(part: Quiet) -> None:
@@ -45,10 +45,10 @@ class Renewals:
     """The parts of one owner that children renew, in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._parts: list[ref[Renewed]] = []
+        self._parts: list[ref[Renewable]] = []
         renew_in_children(self)
 
-    def add(self, part: Renewed) -> None:
+    def add(self, part: Renewable) -> None:
         """Call ``part.renew()`` now, and in each child that is forked while the part lives."""
         part.renew()
         self._parts = [*(reference for reference in self._parts if reference() is not None), ref(part)]
@@ -76,9 +76,9 @@ class Guard:
         self.lock = threading.RLock()
 
 
-_renewed: WeakSet[Renewed] = WeakSet()
+_renewables: WeakSet[Renewable] = WeakSet()
 _quiet: WeakSet[Quiet] = WeakSet()
-_quieted: list[Quiet] = []  # those of the fork that is under way
+_paused: list[Quiet] = []  # those of the fork that is under way
 
 importing = Guard()
 """Held around a late import: a fork waits for its end, since a child could never finish it. Late imports of other
@@ -95,7 +95,7 @@ def _before() -> None:
         with suppress(RuntimeError):  # another thread adds one just now
             parts = list(_quiet)
     for part in parts:
-        _quieted.append(part)
+        _paused.append(part)
         part.quiet()
 
 
@@ -114,14 +114,14 @@ def _after_in_child() -> None:
     # Tests: test_a_child_works_although_other_threads_held_every_lock, test_a_forked_child_draws_new_random_bits.
     global count
     count += 1
-    for part in list(_renewed):
+    for part in list(_renewables):
         part.renew()
     _resume()
 
 
 def _resume() -> None:
-    while _quieted:
-        _quieted.pop().resume()
+    while _paused:
+        _paused.pop().resume()
 
 
 if hasattr(os, "register_at_fork"):

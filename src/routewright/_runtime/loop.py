@@ -156,14 +156,14 @@ def give(replies: Iterable[Reply[Any]]) -> list[Reply[Any]]:
             by_loop.setdefault(reply.loop, []).append(reply)
         elif reply.here is not None:
             reply.here.set()
-    for loop, mine in by_loop.items():
+    for loop, replies_here in by_loop.items():
         try:
-            if mine[0].future is not None:
-                loop.call_soon_threadsafe(_wake, mine)
+            if replies_here[0].future is not None:
+                loop.call_soon_threadsafe(_wake, replies_here)
             else:
-                loop.run_sync_soon(_wake, mine)
+                loop.run_sync_soon(_wake, replies_here)
         except RuntimeError:
-            lost += mine
+            lost += replies_here
     return lost
 
 
@@ -189,17 +189,17 @@ class Mutex:
         # A lock of anyio belongs to one event loop, and nobody could free it if that loop is closed, or stayed behind
         # in the parent of a fork: no trace would be written any more. So a holder is recorded with its process and
         # loop, and whoever waits frees the lock of a holder that cannot return.
-        mine = fork.count, this_loop(), Signal()
-        while self._holder is not mine:
+        ticket = fork.count, this_loop(), Signal()
+        while self._holder is not ticket:
             with self._guard.lock:
                 self.free_lost()
-                holder = self._holder = self._holder or mine
-            if holder is not mine:
+                holder = self._holder = self._holder or ticket
+            if holder is not ticket:
                 await holder[2].wait()
         try:
             yield
         finally:
-            self._free(mine)
+            self._free(ticket)
 
     def free_lost(self) -> None:
         """Free it if its holder runs in the parent process, or the holder's loop is closed."""
@@ -215,26 +215,26 @@ class Mutex:
             holder[2].set()
 
 
-async def outcome_of(waiting: Awaitable[T]) -> T | Exception:
+async def outcome_of(awaitable: Awaitable[T]) -> T | Exception:
     """What it returns or raises: a task group would wrap an error."""
     try:
-        return await waiting
+        return await awaitable
     except Exception as error:  # whatever it raises is for the caller
         return error
 
 
-def at_once(waiting: Coroutine[object, object, T]) -> T:
+def at_once(coroutine: Coroutine[object, object, T]) -> T:
     """Run a coroutine in plain code, inside or outside of a loop. Raises ``RuntimeError`` if it has to wait."""
     before = _here.plain_in
     _here.plain_in = _get_running_loop() or ("trio" in sys.modules and this_loop()) or False
     try:
-        waiting.send(None)
+        coroutine.send(None)
     except StopIteration as done:
         result: T = done.value
         return result
     finally:
         _here.plain_in = before
-    waiting.close()
+    coroutine.close()
     raise RuntimeError("a coroutine waited in plain code, where nothing may wait")
 
 

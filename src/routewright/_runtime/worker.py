@@ -510,8 +510,8 @@ class _Tasks:
         with self._clock.deadline(self._clock.monotonic() + job.delay):
             await self._until(lambda: self._is_closing or job not in self._due)
 
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        while not holds():
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
             if self._changed is None:
                 self._changed = anyio.Event()
             await self._changed.wait()

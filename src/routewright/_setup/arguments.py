@@ -110,7 +110,7 @@ def check_parts(providers: object, storage: object, coordination: object, cache:
         raise ValidationFailed.at("cache", f"{shown(cache)} is not a cache", "pass MemoryCache() or SqliteCache(path)")
 
 
-def checked_policies(policies: object) -> tuple[wire.Policy, ...]:
+def validate_policies(policies: object) -> tuple[wire.Policy, ...]:
     """Validate a list of policies and every field of them. Raises ``ValidationFailed``."""
     if not isinstance(policies, Sequence) or isinstance(policies, str):
         hint = "pass PolicyFile(path), read_policies(path) or [Policy(...)]"
@@ -158,7 +158,7 @@ def check_environment(environment: object) -> wire.Environment | None:
     return cast("wire.Environment | None", environment)
 
 
-def checked_feedback(
+def make_feedback(
     trace_id: str, score: float, comment: str | None, at: float, environment: wire.Environment | None
 ) -> wire.PutFeedback:
     """A user's feedback on an answer, to be stored if its trace exists. Raises ``ValidationFailed``."""

@@ -52,15 +52,15 @@ class Authenticator:
         self._peppers: tuple[Pepper, ...] = ()
         self._cache: OrderedDict[str, _CacheEntry] = OrderedDict()
 
-    def peppers(self) -> tuple[Pepper, ...]:
+    def load_peppers(self) -> tuple[Pepper, ...]:
         """What keys are digested with: first that of the present secret, then that of the previous one."""
-        roots = self._secret.keys(PURPOSE)
+        roots = self._secret.derive_keys(PURPOSE)
         if roots is not self._roots:
             self._peppers = tuple(map(Pepper, roots))
             self._roots = roots
         return self._peppers
 
-    async def caller(self, authorization: object, environment: Environment | None) -> Caller:
+    async def find_caller(self, authorization: object, environment: Environment | None) -> Caller:
         """The caller of a key. Raises ``AuthenticationFailed``, which does not show the key, and
         ``StorageUnavailable``."""
         # A cached key is trusted for ``recheck_s`` from the moment *before* its read, so that a key revoked during a
@@ -77,7 +77,7 @@ class Authenticator:
             if cached is not None and self._clock.monotonic() < cached.until:
                 return cached.caller
         began = self._clock.monotonic()
-        digests = tuple(pepper.digest(sent_key.key) for pepper in self.peppers())
+        digests = tuple(pepper.digest(sent_key.key) for pepper in self.load_peppers())
         record = await self._storage.read(SYSTEM_ACCOUNT, KeyByDigest(digests))
         if record is None or not is_live(record):
             raise unknown_key()
@@ -104,9 +104,9 @@ class Authenticator:
                 self._cache.popitem(last=False)
         return caller
 
-    def strangers(self, digests: Sequence[str]) -> int:
+    def count_strangers(self, digests: Sequence[str]) -> int:
         """Number of keys that are refused because they were made with another secret. Makes no secret."""
-        peppers = [Pepper(derive(root, PURPOSE)) for root in self._secret.existing()] if digests else []
+        peppers = [Pepper(derive(root, PURPOSE)) for root in self._secret.load_existing()] if digests else []
         return sum(not any(pepper.made(digest) for pepper in peppers) for digest in digests)
 
     def forget(self, account: str) -> None:

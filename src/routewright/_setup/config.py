@@ -99,11 +99,11 @@ def _file_type(kind: Any, allowed: Range | None) -> Any:
         return tuple[item, ...]
     if origin not in (Union, UnionType):
         return kind
-    plain, *table = [_file_type(arg, allowed) for arg in args if arg is not NoneType]
+    base, *table = [_file_type(arg, allowed) for arg in args if arg is not NoneType]
     if table:
-        both: Any = Annotated[plain, Tag("<switch>")] | Annotated[table[0], Tag("<table>")]
-        plain = Annotated[both, Discriminator(lambda value: "<switch>" if isinstance(value, bool | str) else "<table>")]
-    return plain | None if NoneType in args else plain
+        union: Any = Annotated[base, Tag("<switch>")] | Annotated[table[0], Tag("<table>")]
+        base = Annotated[union, Discriminator(lambda value: "<switch>" if isinstance(value, bool | str) else "<table>")]
+    return base | None if NoneType in args else base
 
 
 def entry_of(kind: type[Struct], *, without: Collection[str] = (), **others: Any) -> Any:
@@ -151,8 +151,8 @@ def _hint(key: str, shape: type[Strict]) -> str:
         return "it is 'prices' in a file"
     schema = shape.model_json_schema()
     tables = (schema, *schema["$defs"].values())
-    known = {name for table in tables for name in table["properties"]}
-    return "it belongs in another table" if key in known else did_you_mean(key, known) or "remove it"
+    keys = {name for table in tables for name in table["properties"]}
+    return "it belongs in another table" if key in keys else did_you_mean(key, keys) or "remove it"
 
 
 PricesEntry = entry_of(wire.Pricing)
@@ -198,18 +198,18 @@ def read_catalogue(document: Document, known: Sequence[str]) -> Overlay:
     file = validate(document.content, CatalogueFile)
     # names of unknown models are refused, and aliases that are also ids
     entries: tuple[Any, ...] = file.models
-    own = [entry.id for entry in entries]
-    above = {*known}
+    own_ids = [entry.id for entry in entries]
+    ids_above = {*known}
     for entry in entries:
         if entry.like is not None:
-            _check_known(f"models[{entry.id!r}].like", entry.like, above, own)
-        above.add(entry.id)
+            _check_known(f"models[{entry.id!r}].like", entry.like, ids_above, own_ids)
+        ids_above.add(entry.id)
     for model in file.disabled:
-        _check_known("disabled", model, above)
+        _check_known("disabled", model, ids_above)
     for model in file.prices:
-        _check_known(joined("prices", model), model, above)
+        _check_known(joined("prices", model), model, ids_above)
     for alias in file.aliases:
-        if alias in above:
+        if alias in ids_above:
             raise ValidationFailed.at(joined("aliases", alias), "is the id of a model", "take another name")
     rows: dict[str, JsonObject] = {}
     for entry in entries:

@@ -57,11 +57,11 @@ async def listen(coordination: Coordination, hear: WeakMethod[Hear], clock: Cloc
         try:
             news = await coordination.hear(position)
             position = news.last
-            take = hear()
+            hear_one = hear()
             for notice in news.notices:
-                if take is not None and notice.topic == CIRCUIT_TOPIC:
-                    take(notice.message)
-            del take
+                if hear_one is not None and notice.topic == CIRCUIT_TOPIC:
+                    hear_one(notice.message)
+            del hear_one
         except Exception as error:  # its message may hold secrets
             _log.debug("notices of other processes cannot be read (%s)", type(error).__name__)
             await clock.sleep(RECHECK_S)

@@ -66,18 +66,18 @@ class RootSecret:
         self._derived: dict[str, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
         """Roots and their keys, by purpose."""
 
-    def live(self) -> tuple[bytes, ...]:
+    def load(self) -> tuple[bytes, ...]:
         """The secrets. Raises ``ValidationFailed`` for one that is too short, and ``StorageUnavailable`` for a file
         that others can read."""
-        return self._source.live()
+        return self._source.load()
 
-    def existing(self) -> tuple[bytes, ...]:
+    def load_existing(self) -> tuple[bytes, ...]:
         """The same, but without making one."""
-        return self._source.existing()
+        return self._source.load_existing()
 
-    def keys(self, purpose: str) -> tuple[bytes, ...]:
+    def derive_keys(self, purpose: str) -> tuple[bytes, ...]:
         """The key derived from each for a purpose."""
-        roots = self.live()
+        roots = self.load()
         derived = self._derived.get(purpose)
         if derived is None or derived[0] is not roots:
             derived = self._derived[purpose] = roots, tuple(derive(root, purpose) for root in roots)
@@ -122,10 +122,10 @@ class _Secrets:
         self._refusal = refusal
         """Makes the error of ``rotate``; None: they can be rotated."""
 
-    def live(self) -> tuple[bytes, ...]:
+    def load(self) -> tuple[bytes, ...]:
         return self._roots
 
-    existing = live
+    load_existing = load
 
     def rotate(self, base: bytes) -> None:
         if self._refusal is not None:
@@ -164,7 +164,7 @@ class SecretFile:
         self._path = secret_path(store)
         self._content: _FileContent | None = None
 
-    def live(self) -> tuple[bytes, ...]:
+    def load(self) -> tuple[bytes, ...]:
         """The secrets; creates a missing file. If it vanishes later, they are kept in memory. Raises
         ``StorageUnavailable`` for a file that others can read, or without a secret."""
         content = self._content
@@ -173,16 +173,16 @@ class SecretFile:
             content = self._content = self._read()
         return content.secrets
 
-    def existing(self) -> tuple[bytes, ...]:
+    def load_existing(self) -> tuple[bytes, ...]:
         """The same, but without creating the file: there may be none."""
         if self._content is None and _stamp(self._path) is None:
             return ()
-        return self.live()
+        return self.load()
 
     @property
     def is_durable(self) -> bool:
         """True if they outlive this process."""
-        self.live()
+        self.load()
         return self._content is not None and self._content.stamp is not None
 
     def rotate(self, base: bytes) -> None:
@@ -195,7 +195,7 @@ class SecretFile:
         # Tests: test_one_of_many_processes_rotates, test_a_crash_at_any_step_of_a_rotation_leaves_the_old_or_the_new.
         try:
             with _lock(self._path):
-                if not same(self.live()[0], base):
+                if not same(self.load()[0], base):
                     raise PreconditionFailed(_CHANGED)
                 with _part(self._path, [_new(), base]) as part:
                     part.replace(self._path)

@@ -15,7 +15,7 @@ from routewright import wire
 from routewright.errors import RouterError, ValidationFailed
 from routewright.router import Prepared
 from routewright.wire import JsonObject
-from routewright.wire.conversion import converted
+from routewright.wire.conversion import convert_value
 from routewright.wire.ids import milliseconds_of
 from routewright.wire.problems import did_you_mean, listed, shown
 
@@ -286,7 +286,7 @@ class ChatCall(OpenAICall):
             raise wrong("max_completion_tokens", problem, "send only 'max_completion_tokens'")
         return {
             "max_output_tokens": cap if older is None else older,
-            "stop": converted(fields.take("stop"), _STOPS, "stop"),
+            "stop": convert_value(fields.take("stop"), _STOPS, "stop"),
             "seed": fields.get("seed", float),
             "response_format": fields.get("response_format", dict),
             "reasoning": effort and EFFORTS[effort],

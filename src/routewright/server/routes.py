@@ -16,7 +16,7 @@ from msgspec.structs import fields
 from routewright import errors
 from routewright.errors import RouterError
 from routewright.wire import Caller, Scope
-from routewright.wire.conversion import converted
+from routewright.wire.conversion import convert_value
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import did_you_mean, shown
 
@@ -103,7 +103,7 @@ def parameters(raw: bytes, shape: type[Q], limit: int) -> Q:
             if not (len(text) <= 20 and text.isascii() and text.removeprefix("-").isdecimal()):
                 raise wrong(name, f"must be a whole number, got {shown(text)}", "for example 50")
             values[name] = int(text)
-    return converted(values, shape, "")
+    return convert_value(values, shape, "")
 
 
 ENDPOINTS: dict[str, dict[str, Serve]] = {

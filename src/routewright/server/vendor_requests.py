@@ -19,7 +19,7 @@ from routewright.catalogue import model_called, undated
 from routewright.errors import NotFound, Problem, RouterError, ValidationFailed
 from routewright.router import CALLER_EXTRA
 from routewright.wire import JsonObject
-from routewright.wire.conversion import converted
+from routewright.wire.conversion import convert_value
 from routewright.wire.json_scan import beneath, joined, scan
 from routewright.wire.problems import did_you_mean, hint_for, shown
 
@@ -121,7 +121,7 @@ def read_options(tree: object, words: Words) -> RoutingOptions:
             # known names are relative to the field
             raise wrong(joined(FIELD, name), "is not a field", hint if hint.startswith("known: ") else words.text(hint))
     try:
-        return converted(tree, RoutingOptions, "")
+        return convert_value(tree, RoutingOptions, "")
     except ValidationFailed as error:
         problems = [
             problem._replace(path=beneath(FIELD, problem.path), hint=words.text(problem.hint))

@@ -115,8 +115,8 @@ class FakeClock:
     def _move(self, at: float, mover: Schedule) -> None:
         with self._guard.lock:
             self._now = max(self._now, at)
-            others = [schedule for schedule in self._schedules.values() if schedule is not mover]
-        for schedule in others:
+            other_schedules = [schedule for schedule in self._schedules.values() if schedule is not mover]
+        for schedule in other_schedules:
             schedule.wake()
 
     def _schedule(self) -> Schedule:

@@ -18,7 +18,7 @@ from routewright._core.guardrails.screen import RequestGate, guardrails_of
 from routewright._core.request.read import as_request
 from routewright._engine.guardrails import pass_gate, rest
 from routewright._runtime.loop import this_loop
-from routewright._setup.arguments import RequestLike, checked_policies
+from routewright._setup.arguments import RequestLike, validate_policies
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
 from routewright.errors import (
@@ -144,21 +144,21 @@ def situations(
         path = str(policy_list)
         policy_list = read_policies(path)
     elif isinstance(policy_list, Sequence):
-        policy_list = checked_policies(policy_list)
+        policy_list = validate_policies(policy_list)
     else:
         hint = "pass the path of a file, or a list: [Policy(...)]"
         raise ValidationFailed.of(Problem(path, f"{shown(policy_list)} is not a list of policies", hint))
     if not policy_list:
         raise ValidationFailed.of(Problem(path, "there is no policy", "write the policy to test"))
-    chosen = [candidate for candidate in policy_list if policy is None or policy in (candidate.name, candidate.id)]
-    if policy is not None and not chosen:
+    selected = [candidate for candidate in policy_list if policy is None or policy in (candidate.name, candidate.id)]
+    if policy is not None and not selected:
         hint = did_you_mean(policy, [candidate.name for candidate in policy_list]) or "give the name or the id of one"
         raise ValidationFailed.of(Problem("policy", f"there is no policy {shown(policy)}", hint))
     models = Catalogue() if catalogue is None else catalogue
     route_request = as_request(request, {})
     return [
         SituationCase(candidate, situation, policies=policy_list, catalogue=models, request=route_request)
-        for candidate in chosen
+        for candidate in selected
         for situation in SITUATIONS
     ]
 
@@ -214,12 +214,12 @@ class _Stage:
             by = f"guardrail {gate.blocked.guardrail!r} blocks the request itself, by its rule {gate.blocked.rule!r}"
             raise NotSurvived(f"policy {name!r} cannot be tried: its {by}; pass another 'request='")
         try:
-            decided = self._router.decide(gate.request, policy_id=name)
+            decision = self._router.decide(gate.request, policy_id=name)
         except RouterError as error:
             raise NotSurvived(f"policy {name!r} cannot serve the request even without a fault: {error}") from None
-        self._model = decided.model
-        self._chain = decided.chain
-        self._broken = self._models[decided.model].provider
+        self._model = decision.model
+        self._chain = decision.chain
+        self._broken = self._models[decision.model].provider
         if self._situation.name == "flapping":
             for second in range(DOWN_S + BACK_WITHIN_S):
                 if second == DOWN_S:

@@ -14,7 +14,7 @@ import msgspec
 
 from routewright.errors import Problem, ValidationFailed
 
-from .json_scan import Flaw, beneath, flaw_in, no_json, quoted
+from .json_scan import Flaw, beneath, find_flaw, no_json, quoted
 from .problems import STEP, problem_of
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _NO_JSON = (Flaw, bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
 
 
-def converted(value: object, shape: type[T], path: str) -> T:
+def convert_value(value: object, shape: type[T], path: str) -> T:
     """Convert a value to ``shape``, accepting subclasses of plain types. Raises ``ValidationFailed`` with the path."""
     try:
         if type(value) is not list:
@@ -30,10 +30,10 @@ def converted(value: object, shape: type[T], path: str) -> T:
         return msgspec.convert(value, shape)
     except Exception:  # a misfit, or whatever an object of the caller raises when msgspec reads its items or attributes
         pass  # may still be valid: a subclass of a number, string or mapping
-    return rebuilt(value, shape, path)
+    return rebuild(value, shape, path)
 
 
-def rebuilt(value: object, shape: type[T], path: str) -> T:
+def rebuild(value: object, shape: type[T], path: str) -> T:
     """Convert a struct to plain values and back, which checks all types and copies everything. ``path`` is its place in
     errors. Raises ``ValidationFailed``."""
     try:
@@ -46,7 +46,7 @@ def rebuilt(value: object, shape: type[T], path: str) -> T:
     except Exception as error:  # raised by a class of the caller
         problem = f"holds a value that raised {type(error).__name__}"
         raise ValidationFailed.of(Problem(path, problem, "pass plain dicts, strings and numbers")) from error
-    flaw = flaw_in(tree)
+    flaw = find_flaw(tree)
     if flaw is not None:
         raise ValidationFailed.of(Problem(beneath(path, flaw[0]), flaw[1].problem, flaw[1].hint))
     try:

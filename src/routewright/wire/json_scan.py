@@ -97,7 +97,7 @@ def is_shallow(raw: str, tree: object) -> bool:
     return raw.count("[") + raw.count("{") <= MAX_DEPTH or not nests_deeper(tree, MAX_DEPTH)
 
 
-def flaw_in(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
+def find_flaw(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
     """The path and flaw of the first part of a value that JSON cannot express; None if all is valid."""
     if value is None:
         return None
@@ -121,7 +121,7 @@ def flaw_in(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
             return joined("", key), _SURROGATE
         if child.isascii() if type(child) is str else type(child) in _SOUND:  # the common case
             continue
-        flaw = flaw_in(child, depth - 1)
+        flaw = find_flaw(child, depth - 1)
         if flaw is not None:
             return beneath(joined("", key), flaw[0]), flaw[1]
     return None
@@ -198,7 +198,7 @@ def _judge(body: bytes) -> None:
         is_sound = not nests_deeper(tree, MAX_DEPTH)
     except (TypeError, UnicodeError, RecursionError):
         is_sound = False
-    finding = None if is_sound else flaw_in(tree)
+    finding = None if is_sound else find_flaw(tree)
     if finding is not None:
         path, flaw = finding
         raise flaw.error.of(Problem(path, flaw.problem, flaw.hint))

@@ -53,13 +53,13 @@ class Places(NamedTuple):
         """Add the fields and choices of a type at a place, recursively."""
         origin, args = get_origin(kind), get_args(kind)
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            known = self.fields.get(place, ())
+            field_names = self.fields.get(place, ())
             config = kind.__struct_config__
             if config.tag_field is not None:
-                known = known or (config.tag_field,)
+                field_names = field_names or (config.tag_field,)
                 tags = f"{place}.{config.tag_field}"
                 self.choices[tags] = (*self.choices.get(tags, ()), str(config.tag))
-            self.fields[place] = (*dict.fromkeys((*known, *kind.__struct_encode_fields__)),)
+            self.fields[place] = (*dict.fromkeys((*field_names, *kind.__struct_encode_fields__)),)
             for field in fields(kind):
                 self.note(joined(place, field.encode_name), field.type)
         elif origin is Literal:
@@ -168,16 +168,16 @@ _EXPECTED = re.compile(r"Expected `(.*?)`(?:, got `(.*)`)?")
 def problem_of(error: msgspec.ValidationError, source: object, prefix: str) -> Problem:
     """Translate a msgspec error. ``source`` is the decoded value, ``prefix`` its path."""
     match = _AT.fullmatch(str(error))
-    what = str(error) if match is None else match[1]
-    where = "`$`" if match is None else match[2]
-    inside = where[where.index("$") + 1 : -1]
+    message = str(error) if match is None else match[1]
+    location = "`$`" if match is None else match[2]
+    inside = location[location.index("$") + 1 : -1]
     path = beneath(prefix, inside.lstrip("."))
     place = _INDEX.sub("[]", path)
-    if unknown := _UNKNOWN.fullmatch(what):
+    if unknown := _UNKNOWN.fullmatch(message):
         return Problem(joined(path, unknown[1]), "is not a field", hint_for(unknown[1], place))
-    if missing := _MISSING.fullmatch(what):
+    if missing := _MISSING.fullmatch(message):
         return Problem(joined(path, missing[1]), "is missing", example(joined(place, missing[1])) or "add it")
-    if where.startswith("`key`"):
+    if location.startswith("`key`"):
         return Problem(path, "has a key that is not a string", "make every key a string")
     value: Any = source
     try:
@@ -187,9 +187,9 @@ def problem_of(error: msgspec.ValidationError, source: object, prefix: str) -> P
         value = _UNSEEN
     if place in known_places().choices and isinstance(value, str):
         return no_choice(path, value)
-    expected = _EXPECTED.fullmatch(what)
+    expected = _EXPECTED.fullmatch(message)
     if expected is None:
-        return Problem(path, what[:1].lower() + what[1:], example(place) or "use another value")
+        return Problem(path, message[:1].lower() + message[1:], example(place) or "use another value")
     words = [*dict.fromkeys(_WORDS.get(word, word) for word in expected[1].split(" | ") if word != "null")]
     # errors are logged: never show what stands in the place of a message or its text
     hidden = str | int | float if path.endswith(_TEXTS) else str
@@ -206,7 +206,7 @@ def as_attribute(problem: Problem, prefix: str = "") -> Problem:
     return problem._replace(path=prefix + ATTRIBUTES[inner]) if inner in ATTRIBUTES else problem
 
 
-def unshaped(body: bytes) -> object:
+def decode_plain(body: bytes) -> object:
     """Decode to plain values, which errors show."""
     try:
         return decode(body)
@@ -224,29 +224,29 @@ def no_choice(path: str, value: object, choices: Sequence[str] | None = None) ->
     return Problem(path, f"must be one of {', '.join(choices)}, got {shown(value)}", hint)
 
 
-def hint_for(name: str, place: str, known: Sequence[str] | None = None) -> str:
-    """A hint for an unknown field. ``known`` defaults to the fields of its place."""
-    if meant := MEANT.get(name if place in ("", "params") else f"{place}.{name}"):
-        return meant
-    known = known_places().fields.get(place, ()) if known is None else known
-    if spelled := _respelled(name, known):
+def hint_for(name: str, place: str, field_names: Sequence[str] | None = None) -> str:
+    """A hint for an unknown field. ``field_names`` defaults to the fields of its place."""
+    if hint := MEANT.get(name if place in ("", "params") else f"{place}.{name}"):
+        return hint
+    field_names = known_places().fields.get(place, ()) if field_names is None else field_names
+    if spelled := _respelled(name, field_names):
         return f"it is spelled {spelled!r}{' in a dict' if f'{place}.{spelled}' in ATTRIBUTES else ''}"
     others = {key: joined(group, key) for group in _GROUPS if group != place for key in known_places().fields[group]}
     if spelled := _respelled(name, others):
         return f"it is {others[spelled]!r} here"
     near = nearest(name, others)  # not quoted, or ``in_json`` would take it for a value
-    rest = f"known: {', '.join(known)}" if known else "leave it out"
-    return did_you_mean(name, known) or (f"did you mean {others[near]}?" if near else rest)
+    rest = f"known: {', '.join(field_names)}" if field_names else "leave it out"
+    return did_you_mean(name, field_names) or (f"did you mean {others[near]}?" if near else rest)
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest(word: str, choices: Iterable[str]) -> str | None:
     """The known name closest to a misspelt one; None if none is close. Model ids are compared without their provider,
     which would make different models look alike; ids of the same provider win."""
     low = word.lower()
     if len(word) > _LONGEST_WORD or not (tail := _tail(low)):
         return None
     tails: dict[str, list[str]] = {}
-    for name in known:
+    for name in choices:
         tails.setdefault(_tail(name.lower()), []).append(name)
     if len(tails) > _MOST_COMPARED:  # people rarely get the first letter wrong
         tails = dict(islice(((end, names) for end, names in tails.items() if end[:1] == tail[:1]), _MOST_COMPARED))
@@ -265,15 +265,15 @@ def _tail(name: str) -> str:
     return name if "*" in name else name.rpartition("/")[2]
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
+def did_you_mean(word: object, choices: Iterable[str]) -> str:
     """A hint with the closest known name; empty if none is close."""
-    near = nearest(word, known) if isinstance(word, str) else None
+    near = nearest(word, choices) if isinstance(word, str) else None
     return f"did you mean {near!r}?" if near else ""
 
 
-def one_of(word: object, known: Sequence[str]) -> str:
+def one_of(word: object, choices: Sequence[str]) -> str:
     """A hint with the closest word, then all known words."""
-    return f"{did_you_mean(word, known)} one of {', '.join(known)}".lstrip()
+    return f"{did_you_mean(word, choices)} one of {', '.join(choices)}".lstrip()
 
 
 def example(place: str, sample: str = "") -> str:
@@ -329,6 +329,6 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
-def _respelled(name: str, known: Iterable[str]) -> str | None:
+def _respelled(name: str, field_names: Iterable[str]) -> str | None:
     bare = name[:_LONGEST_WORD].replace("_", "").lower()
-    return next((field for field in known if field.replace("_", "").lower() == bare), None)
+    return next((field for field in field_names if field.replace("_", "").lower() == bare), None)

@@ -359,10 +359,10 @@ class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     @classmethod
     def _convert(cls, value: Any, source: Any) -> Any:
         """Convert as the Router does: null counts as absent. Raises ``ValueError`` with every problem and its hint."""
-        from .conversion import converted
+        from .conversion import convert_value
         from .problems import problem_in_json
 
         try:
-            return converted(value, cls, "")
+            return convert_value(value, cls, "")
         except ValidationFailed as error:
             raise ValueError("\n".join(str(problem_in_json(problem)) for problem in error.problems)) from None

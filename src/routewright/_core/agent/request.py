@@ -16,7 +16,7 @@ from routewright._core.request.rules import MAX_KEY_BYTES, MAX_PROBLEMS, check_m
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, estimate_text
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import AgentRequest, Message, Tool
-from routewright.wire.conversion import converted
+from routewright.wire.conversion import convert_value
 from routewright.wire.json_scan import decode, is_unicode, joined, quoted, scan
 from routewright.wire.problems import did_you_mean, example, shown
 
@@ -134,7 +134,7 @@ def run_of(document: object) -> AgentRequest:
             hints = [_MEANT.get(name) or did_you_mean(name, _FIELDS) or known for name in unknown]
             told = zip(unknown, hints, strict=True)
             raise ValidationFailed.of(*(Problem(joined("", name), "is not a field", hint) for name, hint in told))
-    return converted(document, AgentRequest, "")
+    return convert_value(document, AgentRequest, "")
 
 
 def checked_run(request: AgentRequest) -> AgentRequest:

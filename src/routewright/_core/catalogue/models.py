@@ -17,7 +17,7 @@ from routewright._core.request.rules import MODEL_ID, check_date, check_day, che
 from routewright._core.routing.quality import DEFAULT_QUALITY
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, CatalogueSnapshot, Model, PriceTier, Pricing, ServicePrice
-from routewright.wire.conversion import rebuilt
+from routewright.wire.conversion import rebuild
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import Problems, did_you_mean, listed, shown
 
@@ -190,7 +190,7 @@ def resolve_within(
 def _checked(model: Model) -> Model:
     """Check a model's types and rules. Raises ``ValidationFailed`` with the field's path."""
     path = f"models[{quoted(model.id)}]"
-    model = rebuilt(model, Model, path)
+    model = rebuild(model, Model, path)
     problems: Problems = []
     check_numbers(Model, f"{path}.", model, problems)
     if model.pricing_per_1m is not None:

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from routewright import wire
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire.conversion import converted, rebuilt, without_nulls
+from routewright.wire.conversion import convert_value, rebuild, without_nulls
 from routewright.wire.json_scan import finite, is_unicode, joined, scan
-from routewright.wire.problems import as_attribute, hint_for, shown, unshaped
+from routewright.wire.problems import as_attribute, decode_plain, hint_for, shown
 
 from .rules import MAX_METADATA_BYTES, NUMBERS, RETRIES, TIMEOUT_S, Range, check_numbers, complete_request
 
@@ -62,7 +62,7 @@ def decode_shape(body: bytes) -> wire.RouteRequest:
     try:
         return _DECODER.decode(body)
     except msgspec.ValidationError as error:
-        return without_nulls(unshaped(body), wire.RouteRequest, "", error)
+        return without_nulls(decode_plain(body), wire.RouteRequest, "", error)
 
 
 def as_request(
@@ -109,12 +109,12 @@ def check_same_key(header: str | None, own: str | None) -> None:
 def check_request(request: wire.RouteRequest) -> wire.RouteRequest:
     """Check types and rules, and fill in goal and strategy. Idempotent. Structs are not validated when constructed, so
     their types are checked here. Raises ``ValidationFailed`` with up to ``MAX_PROBLEMS`` problems."""
-    return complete_request(request if _has_plain_types(request) else rebuilt(request, wire.RouteRequest, ""))
+    return complete_request(request if _has_plain_types(request) else rebuild(request, wire.RouteRequest, ""))
 
 
 def as_budget(value: wire.Budget | Mapping[str, object]) -> wire.Budget:
     """Build a budget from a struct or a dict in wire spelling. Raises ``ValidationFailed``."""
-    budget = rebuilt(value, wire.Budget, "budget")
+    budget = rebuild(value, wire.Budget, "budget")
     problems: list[Problem] = []
     check_numbers(wire.Budget, "budget.", budget, problems)
     if problems:
@@ -204,15 +204,15 @@ def _marks(request: wire.RouteRequest) -> Iterator[wire.CacheControl | None]:
 
 def _request_of(value: object) -> wire.RouteRequest:
     if type(value) is list:
-        return wire.RouteRequest(converted(value, list[wire.Message], "messages"))
+        return wire.RouteRequest(convert_value(value, list[wire.Message], "messages"))
     if isinstance(value, str):
         return wire.RouteRequest([wire.Message("user", value)])
     if isinstance(value, wire.RouteRequest):
         return value
     if isinstance(value, Mapping):
-        return converted(value, wire.RouteRequest, "")
+        return convert_value(value, wire.RouteRequest, "")
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
-        return wire.RouteRequest(converted(list(value), list[wire.Message], "messages"))
+        return wire.RouteRequest(convert_value(list(value), list[wire.Message], "messages"))
     hint = "pass a string, a list of messages, a dict or a RouteRequest"
     raise ValidationFailed.of(Problem("", f"{shown(value)} is not a request", hint))
 
@@ -247,7 +247,7 @@ def _overridden(request: wire.RouteRequest, overrides: Mapping[str, object]) -> 
     fields = {
         name: value
         if name not in _SHAPES or value is None or isinstance(value, (str, bool, msgspec.Struct))
-        else converted(value, _SHAPES[name], name)
+        else convert_value(value, _SHAPES[name], name)
         for name, value in overrides.items()
     }
     seconds = fields.pop("timeout", None)
@@ -335,7 +335,7 @@ def _is_ascii(value: object) -> bool:
 
 def read_tags(tags: Tags) -> Tags:
     """A checked copy of tags. Raises ``ValidationFailed`` if they are not JSON or too large."""
-    mine: wire.JsonObject = rebuilt(tags, wire.JsonObject, "tags")
+    mine: wire.JsonObject = rebuild(tags, wire.JsonObject, "tags")
     _check_size("tags", mine, "")
     return mine
 

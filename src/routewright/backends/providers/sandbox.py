@@ -31,7 +31,7 @@ from routewright.wire import (
     UpstreamCall,
     Usage,
 )
-from routewright.wire.conversion import rebuilt
+from routewright.wire.conversion import rebuild
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import did_you_mean, shown
 
@@ -71,7 +71,7 @@ class SandboxProvider:
         self._answers: Answers = {} if answers is None else answers
         self._threads = Threads("the sandbox", THREADS)
         if not callable(self._answers):
-            rebuilt(self._answers, dict[str, str], "answers")
+            rebuild(self._answers, dict[str, str], "answers")
         faults = {} if faults is None else faults
         if not isinstance(faults, Mapping):
             hint = "map model ids, or '*', to kinds of fault"

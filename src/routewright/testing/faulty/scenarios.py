@@ -118,40 +118,40 @@ def good(answer: str) -> Scenario:
     return Scenario("good", "all is well", plain, Play((EVENTS, tokens(answer), ending()), None))
 
 
-def _alike(name: str, what: str, kind: FaultKind | None, *steps: Step, retry_after: float | None = None) -> Scenario:
+def _alike(name: str, summary: str, kind: FaultKind | None, *steps: Step, retry_after: float | None = None) -> Scenario:
     """The same for a plain and a streamed call."""
     play = Play(steps, kind)
-    return Scenario(name, what, play, play, retry_after)
+    return Scenario(name, summary, play, play, retry_after)
 
 
 def _status(
-    status: int, name: str, what: str, kind: FaultKind, body: bytes, delay_s: float | None = None, **headers: str
+    status: int, name: str, summary: str, kind: FaultKind, body: bytes, delay_s: float | None = None, **headers: str
 ) -> Scenario:
     """An answer with another status than 200."""
     header_fields = {key.replace("_", "-"): value for key, value in headers.items()}
     head = Head(status, {"content-type": "application/json"} | header_fields)
-    return _alike(name, f"{status}: {what}", kind, head, body, retry_after=delay_s)
+    return _alike(name, f"{status}: {summary}", kind, head, body, retry_after=delay_s)
 
 
 def _limited(name: str, delay_s: float | None, **headers: str) -> Scenario:
     body = error("Rate limit reached for requests", "rate_limit_exceeded", "requests")
-    what = f"`Retry-After: {headers['retry_after']}`" if headers else "too many requests"
-    return _status(429, name, what, FaultKind.RATE_LIMITED, body, delay_s, **headers)
+    summary = f"`Retry-After: {headers['retry_after']}`" if headers else "too many requests"
+    return _status(429, name, summary, FaultKind.RATE_LIMITED, body, delay_s, **headers)
 
 
-def _usage(name: str, what: str, usage: object) -> Scenario:
+def _usage(name: str, summary: str, usage: object) -> Scenario:
     plain = Play((JSON, document(usage=usage)), None)
     streamed = Play((EVENTS, tokens(), ending(usage=usage)), None)
-    return Scenario(f"usage_{name}", what, plain, streamed)
+    return Scenario(f"usage_{name}", summary, plain, streamed)
 
 
-def _ends(name: str, what: str, reason: str, common: str) -> Scenario:
+def _ends(name: str, summary: str, reason: str, common: str) -> Scenario:
     plain = Play((JSON, document(finish=reason)), None, common)
     streamed = Play((EVENTS, tokens(), ending(reason)), None, common)
-    return Scenario(name, what, plain, streamed)
+    return Scenario(name, summary, plain, streamed)
 
 
-def _calls(name: str, what: str, *calls: tuple[str, str]) -> Scenario:
+def _calls(name: str, summary: str, *calls: tuple[str, str]) -> Scenario:
     """Tool calls, each an id and arguments."""
     tool_calls = [
         {"index": at, "id": id, "type": "function", "function": {"name": "look", "arguments": arguments}}
@@ -159,7 +159,7 @@ def _calls(name: str, what: str, *calls: tuple[str, str]) -> Scenario:
     ]
     plain = Play((JSON, document(None, finish="tool_calls", tool_calls=tool_calls)), None, "tool_calls")
     pieces = tuple(delta(tool_calls=[call]) for call in tool_calls)
-    return Scenario(name, what, plain, Play((EVENTS, *pieces, ending("tool_calls")), None, "tool_calls"))
+    return Scenario(name, summary, plain, Play((EVENTS, *pieces, ending("tool_calls")), None, "tool_calls"))
 
 
 def _long(encoding: str = "") -> tuple[Play, Play]:
@@ -342,7 +342,7 @@ _ODD = (
 """Odd, but still an answer."""
 
 SCENARIOS: dict[str, Scenario] = {
-    cell.name: cell for cell in (*_UNREACHED, *_STATUSES, *_BROKEN, *_UNFINISHED, *_NONE, *_LONG, *_ODD)
+    scenario.name: scenario for scenario in (*_UNREACHED, *_STATUSES, *_BROKEN, *_UNFINISHED, *_NONE, *_LONG, *_ODD)
 }
 """All faults, by name."""
 
@@ -363,38 +363,38 @@ class Script:
 
     def __init__(self, faults: Faults = (), answer: str = ANSWER) -> None:
         self.requests: list[Request] = []
-        self.known = _known(faults)
+        self.faults = _check_faults(faults)
         """The given faults; empty for an iterator."""
         self._good = good(answer)
-        self._cells: Iterator[Scenario | None] = iter(self.known)
+        self._scenarios: Iterator[Scenario | None] = iter(self.faults)
         if isinstance(faults, str | Scenario):
-            self._cells = repeat(self.known[0])
+            self._scenarios = repeat(self.faults[0])
         elif not isinstance(faults, Sequence):
-            self._cells = map(_cell, faults)
+            self._scenarios = map(_find_scenario, faults)
 
     def play(self, request: Request) -> Play:
         """Take the next fault for a request."""
         self.requests.append(request)
-        cell = next(self._cells, None) or self._good
+        scenario = next(self._scenarios, None) or self._good
         try:
             content = json.loads(request.body)
         except ValueError:
             content = None
-        return cell.play(isinstance(content, dict) and content.get("stream") is True)
+        return scenario.play(isinstance(content, dict) and content.get("stream") is True)
 
 
-def _known(faults: object) -> list[Scenario | None]:
+def _check_faults(faults: object) -> list[Scenario | None]:
     if isinstance(faults, str | Scenario):
-        return [_cell(faults)]
+        return [_find_scenario(faults)]
     if isinstance(faults, Sequence):
-        return [_cell(fault, f"faults[{index}]") for index, fault in enumerate(faults)]
+        return [_find_scenario(fault, f"faults[{index}]") for index, fault in enumerate(faults)]
     if isinstance(faults, Iterable):
         return []
     hint = "name one of routewright.testing.SCENARIOS"
     raise ValidationFailed.of(Problem("faults", f"{shown(faults)} is neither a fault nor a list of them", hint))
 
 
-def _cell(fault: object, path: str = "faults") -> Scenario | None:
+def _find_scenario(fault: object, path: str = "faults") -> Scenario | None:
     if fault is None or isinstance(fault, Scenario):
         return fault
     if isinstance(fault, str) and fault in SCENARIOS:

@@ -142,9 +142,9 @@ class FaultyServer(LoopbackServer):
     def __init__(self, faults: Faults = (), *, answer: str = ANSWER, time_scale: float = 1.0) -> None:
         super().__init__()
         self.script = Script(faults, answer)
-        steps = [step for cell in self.script.known if cell is not None for step in cell.plain.steps]
+        steps = [step for scenario in self.script.faults if scenario is not None for step in scenario.plain.steps]
         self.connection = next((step for step in steps if isinstance(step, Connection)), None)
-        if self.connection is not None and len(self.script.known) > 1:
+        if self.connection is not None and len(self.script.faults) > 1:
             problem = "a fault of the connection applies to all requests"
             raise ValidationFailed.of(Problem("faults", problem, "start another server for it"))
         self.time_scale = time_scale
