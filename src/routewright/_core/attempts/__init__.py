@@ -1,1 +1,1 @@
-"""What happens between a plan and its answer: attempts, faults, circuits, health. Pure."""
+"""Attempts, faults, circuits and health: from a plan to its answer. Pure."""

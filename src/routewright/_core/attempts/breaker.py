@@ -160,7 +160,7 @@ class Circuits:
         return True
 
     def due(self, row: int) -> float:
-        """When a model may be called again."""
+        """The time from which a model may be called again."""
         return max((circuit.due for circuit in self._of(row)), default=-inf)
 
     def record_success(self, row: int, now: float, *, probe: bool, count: int = 1) -> bool:

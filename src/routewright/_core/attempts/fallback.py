@@ -1,4 +1,4 @@
-"""Which model of a plan comes next (contract 4): the chain, the models that are left alone, and probes."""
+"""Chooses the next model of a plan (contract 4): the chain, models with open circuits, and probes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Traffic(Protocol):
         """Only rows in ``circuits.tripped`` need ``admits``."""
 
     def admits(self, row: int, now: float) -> bool | None:
-        """Whether a model may be called now. None: yes, as the only probe."""
+        """True if a model may be called now; None if it may be, as the only probe."""
 
     @property
     def is_whole(self) -> Sequence[bool]:
         """Per row, True if the model sends whole answers even when streamed."""
 
     def due(self, row: int) -> float:
-        """When a model with an open circuit may be called again."""
+        """The time from which a model with an open circuit may be called again."""
 
     def spares(self, now: float) -> bool:
         """True if the retry budget allows one more retry or hedge, which is then taken out."""

@@ -56,7 +56,7 @@ class CheckedAnswer(Protocol):
 
     @property
     def hits(self) -> list[Hit]:
-        """What the guardrails hit."""
+        """The matches of the guardrails."""
 
 
 class _Rare(Rare):
@@ -83,7 +83,7 @@ class _Rare(Rare):
     fault_public = ""
     """``fault_text`` without addresses, if it contains any."""
     hint = ""
-    """What to do about the fault, if known."""
+    """A remedy for the fault, if known."""
     thoughts: list[Thought] | None = None
     """The model's visible reasoning, in order."""
     pieces: dict[int, ToolPieces] | None = None

@@ -1,4 +1,4 @@
-"""When the same model is tried again (contract 4): tries, pauses, and the retry budget that all requests share."""
+"""Retries of the same model (contract 4): tries, pauses, and the retry budget that all requests share."""
 
 from __future__ import annotations
 

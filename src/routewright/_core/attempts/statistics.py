@@ -1,4 +1,4 @@
-"""What attempts teach, in mergeable form: streaming quantiles, the sums shared through the store, and the effect of
+"""Observations of attempts in mergeable form: streaming quantiles, the sums shared through the store, and the effect of
 workloads on the length and time of answers."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long to wait for a model (contract 4): for its first token, between two chunks, and at which pace.
+"""Time limits for a model (contract 4): for its first token, between two chunks, and for its throughput.
 
 ``machine.py`` applies these rules to each attempt, ``_engine/execute.py`` enforces them."""
 
@@ -75,7 +75,7 @@ def is_too_late(at: float, deadline: float, timeout_s: float, limits: ExecutionL
 
 
 def idle_until(now: float, deadline: float, idle_s: float, *, may_move_on: bool) -> float:
-    """When a silence within an answer ends it. If time is short, the next model keeps its share of what is left."""
+    """The time at which a silence ends an answer. If time is short, the next model keeps its share of what is left."""
     wake_at = min(now + idle_s, deadline)
     if may_move_on:
         wake_at = min(wake_at, max(deadline - FALLBACK_SHARE * (deadline - now), now + LEAST_IDLE_S))

@@ -86,7 +86,7 @@ class PriceStep(NamedTuple):
 
 
 class ModelChange(NamedTuple):
-    """What an import changes in a model."""
+    """The changes of an import in one model."""
 
     model: str
     is_new: bool

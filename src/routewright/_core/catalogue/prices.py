@@ -222,7 +222,7 @@ def affordable_output(price: Price, input_tokens: int, room_nanos: int) -> int:
 
 
 class PromptCache(NamedTuple):
-    """How a vendor caches prompt prefixes for a model."""
+    """A vendor's rules for caching prompt prefixes of a model."""
 
     lifetime_s: float = 300.0
     """Since the last use."""

@@ -1,4 +1,4 @@
-"""Regular expressions of a host as patterns. Which are taken, and why not the others?
+"""Compiles a host's regular expressions to patterns, and refuses those that could be slow.
 
 Python's ``re`` tries every way to match, so one careless expression lets one text stop a server: ``(a+)+b`` takes
 seconds for 30 characters. Only expressions that match in one way are taken: no character can belong to a repeat or to
@@ -233,7 +233,7 @@ def _overlap(first: Iterable[str], second: Iterable[str]) -> bool:
 
 @lru_cache(256)
 def _members(class_: str) -> BoolArray:
-    """Which characters a class has: those of the first two planes of Unicode, and one for all others."""
+    """The characters of a class: those of the first two planes of Unicode, and one for all others."""
     chars = "".join(map(chr, range(PLANES + 1)))
     members = np.zeros(len(chars), dtype=np.bool_)
     members[[*map(ord, re.findall(f"[{class_}]", chars))]] = True

@@ -295,7 +295,7 @@ class GuardrailCall(NamedTuple):
 
 
 class Step(Enum):
-    """What a gate needs besides the verdict of a guardrail."""
+    """A step of a gate other than a call of a guardrail."""
 
     REST = auto()
     """Nothing, but a piece of a long text was searched: let others go on, then call ``next`` again."""

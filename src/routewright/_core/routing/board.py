@@ -193,7 +193,7 @@ class Board:
         return self.boards.keep(Board(self.boards, forecast, self.lineage, version, changes))
 
     def find_change(self, version: int) -> Moves | None:
-        """What moved since an earlier version; None if that is no longer known."""
+        """The change since an earlier version; None if it is no longer known."""
         gap = self.version - version
         if not 0 <= gap <= len(self.changes):
             return None

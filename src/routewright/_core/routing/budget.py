@@ -126,7 +126,7 @@ def room_of(budget: Budget) -> Room:
 
 
 def least_room(room: Room, other: Room) -> Room:
-    """What both rooms leave; nothing below 0."""
+    """The smaller of two rooms, for money and tokens each; nothing below 0."""
     nanos, tokens = room.nanos, room.tokens
     if nanos is None or (other.nanos is not None and other.nanos < nanos):
         nanos = other.nanos

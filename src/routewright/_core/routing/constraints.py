@@ -1,4 +1,4 @@
-"""Which models a request may use, and why not the others: one constraint per ``Reason``, in its order.
+"""The constraints that exclude models from a request: one per ``Reason``, in its order.
 
 Constraints of the catalogue are checked once per kind of request (``Eligible``), a policy's floor and ceiling once per
 order (``Bar``). ``FitCheck.fits`` checks the request's own numbers row by row while a decision walks its order, and

@@ -42,7 +42,7 @@ class Choice(Struct, frozen=True):
     own_input: DecisionInput | None
     """The decision's input. None: that of the plan's class, with the numbers of the call."""
     budget: Room | None
-    """What its attempts may cost together: the call's own budget, reduced to the money that is left."""
+    """The budget of all its attempts together: the call's own, reduced to the money that is left."""
 
 
 def choose(inputs: DecisionInput, board: Board, applied_policy: Laid | None) -> Choice:

@@ -64,7 +64,7 @@ class Decision(PlainData):
         return f"<Decision {self.model}, then {', '.join(self.chain) or 'nothing'}>"
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """Shown by notebooks."""
         return preformatted(self.reason)
 
     @property
@@ -173,7 +173,7 @@ class Decision(PlainData):
 
     @property
     def token_count(self) -> Literal["bounds", "estimated", "exact"]:
-        """How the input's tokens are known. ``exact``: counted in the chosen model's own vocabulary."""
+        """The origin of the token counts. ``exact``: counted in the chosen model's own vocabulary."""
         if not self.input.tokens.counted:
             return "bounds"
         length = self._plan.legs[0].length(self.input.tokens)

@@ -1,4 +1,4 @@
-"""What a checked request asks of a model, and the values for what it leaves out (``choice.input_of_call``)."""
+"""The requirements of a checked request, and defaults for fields it leaves out (``choice.input_of_call``)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Defaults(NamedTuple):
 
 
 def requirements_of(request: RouteRequest) -> Requirements:
-    """What a checked request requires beyond text."""
+    """The requirements of a checked request beyond text."""
     needs = needs_of(request)
     wishes = wishes_of(request)
     hour = bool(wishes) and keeps_an_hour(request)

@@ -49,7 +49,7 @@ class Leg(Struct, eq=False):
     declared_window: int | None = None
     """None if ``window`` is the default."""
     measure: Measure = Measure(None, ANY_MARGIN, ())
-    """How the model counts its input."""
+    """The model's way of counting its input."""
     reasoning: bool = False
     output: int = 0
     """Expected length of an answer in tokens."""
@@ -62,9 +62,9 @@ class Leg(Struct, eq=False):
     latency_p95_ms: int | None = None
     us_per_token: int = 0
     patience_s: float = 0.0
-    """How long to wait for the first token, from observed or expected times."""
+    """Time to wait for the first token, from observed or expected times."""
     whole_patience_s: float = 0.0
-    """How long to wait for a whole answer; at least the expected time, which may exceed the observed ones."""
+    """Time to wait for a whole answer; at least the expected time, which may exceed the observed ones."""
 
     @classmethod
     def of(cls, forecast: Forecast, row: int, cap: int | None) -> Self:
@@ -123,7 +123,7 @@ class OutputPlan(NamedTuple):
 
 
 class Ample(Struct, Generic[V], frozen=True):
-    """What holds for every call with a budget of at least this sum, in pico-dollars."""
+    """A result that is the same for every call with a budget of at least this sum, in pico-dollars."""
 
     per_token: int
     """For each input token."""
@@ -132,7 +132,7 @@ class Ample(Struct, Generic[V], frozen=True):
 
 
 class BudgetColumns(NamedTuple):
-    """What a budget must cover, for each model that no other constraint rejects."""
+    """The amounts a budget must cover, for each model that no other constraint rejects."""
 
     input_picos: IntArray
     """Per token."""

@@ -178,7 +178,7 @@ class Pool:
         """Rows sent a request not to reason, without the caller asking for it."""
         self.output: list[int] = self.usual_output
         self.delay_ms: list[int] = [0] * len(self)
-        """How much later the first token comes with this effort; may be negative."""
+        """Delay of the first token caused by this effort; may be negative."""
         if dials.effort is not None or dials.thinking_tokens is not None or self.quiet:
             self.output = self.output.copy()
             self.silent = self.silent.copy()

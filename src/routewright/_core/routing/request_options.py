@@ -67,7 +67,7 @@ PLAIN = RequestOptions()
 
 
 class Requirements(NamedTuple):
-    """What a request requires of a model beyond text. Part of the key of its class."""
+    """The requirements of a request beyond text. Part of the key of its class."""
 
     needs: int = 0
     """Bits of ``Need``."""

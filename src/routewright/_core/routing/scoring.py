@@ -66,7 +66,7 @@ _MICRO_BITS = 20
 
 
 class RequestClass(NamedTuple):
-    """What a row's key depends on besides the snapshots. Requests of one class share one order."""
+    """The numbers a row's key depends on besides the snapshots. Requests of one class share one order."""
 
     weights: Weights
     input_size: int

@@ -1,1 +1,1 @@
-"""How long a prompt is, its images included."""
+"""The length of a prompt in tokens, images included."""

@@ -24,7 +24,7 @@ VOCABULARIES: tuple[Vocabulary, ...] = ("o200k_base", "cl100k_base")  # those a 
 
 
 class Margin(NamedTuple):
-    """How many tokens another vocabulary may need, relative to the larger of the two counts."""
+    """Tokens another vocabulary may need, relative to the larger of the two counts."""
 
     percent: int
     """The most tokens, in per cent of the count."""
@@ -52,7 +52,7 @@ ANY_MARGIN = Margin(290, 4, 134)  # for unmeasured vocabularies: the worst of al
 
 
 class Measure(NamedTuple):
-    """How a model counts its input."""
+    """A model's way of counting its input."""
 
     tokenizer: Vocabulary | None
     margin: Margin
@@ -89,7 +89,7 @@ SAMPLE_CHARACTERS = 512
 """Length of each of the ``SLICES`` that are counted instead."""
 SCATTER = 2_654_435_761  # 2**32 by the golden ratio: its multiples spread evenly
 SURE = 2
-"""How many times the window a prompt must have by its sample, since it is only a sample, of one vocabulary."""
+"""Multiple of the window that a sample must indicate, since it is only a sample, counted in one vocabulary."""
 
 # The estimate is a sum of weights per byte. One pass removes the frequent lower-case ASCII letters and most UTF-8
 # continuation bytes, and replaces each other byte by its weight. The weights were fitted by least squares to some 2,600
