@@ -22,11 +22,14 @@ from routewright._core.limits import OUTPUT_TOKENS, headers_of
 from routewright._runtime.identity import Ids
 from routewright._runtime.worker import Worker
 from routewright.errors import (
+    InsufficientBalance,
     InternalError,
     PermissionDenied,
+    QuotaExhausted,
     RateLimited,
     RouterError,
     StorageUnavailable,
+    ValidationFailed,
 )
 from routewright.protocols import Accounts, Clock, ImmediateStorage, Storage
 from routewright.wire import (
@@ -48,6 +51,8 @@ from .shared_limits import SharedLimits
 from .storage import KNOWN_S, LONGEST_S, MOST_KNOWN, NoAccounts, in_time, no_accounts, unfit
 from .trace_log import TraceLog
 
+TRACELESS = InsufficientBalance, QuotaExhausted, RateLimited, ValidationFailed
+"""Refusals that leave no trace (contract 9)."""
 TRIES = 5
 """Decisions per call, each within the balance that the storage reported last."""
 OPEN_S = 0.25
@@ -87,15 +92,15 @@ class Admissions:
         """The admission of a call, which has taken nothing yet. None: nothing limits the call. ``patient``: it may wait
         for money that other calls hold. Raises ``PermissionDenied``, ``StorageUnavailable`` while too many calls wait
         to be written, and ``InternalError`` if the storage keeps no accounts."""
-        key_id, key, accounts = caller.key_id, read.request.idempotency_key, self.accounts
-        may_be_open = key is None and run is None
+        key_id = caller.key_id
+        may_be_open = read.request.idempotency_key is None and run is None
         if may_be_open and key_id is None and caller.scopes is None and caller.account == DEFAULT_ACCOUNT:
             return None
         if caller.scopes is not None and scope not in caller.scopes:
             raise self._named(PermissionDenied(f"the API key lacks the scope {scope!r}: use one that has it"))
         if not self._has_accounts and (not may_be_open or (key_id is not None and is_made(key_id))):
             raise self._named(no_accounts())
-        left = accounts.left(caller, run)
+        left = self.accounts.left(caller, run)
         if not may_be_open:
             pass
         elif left is None:
@@ -106,13 +111,15 @@ class Admissions:
         if self.queue.is_full:
             problem = "too many calls wait to be written to the storage: check the storage, and try again"
             raise self._named(StorageUnavailable(problem))
-        request, started_at = read.request, self.clock.monotonic()
+        started_at = self.clock.monotonic()
+        request = read.request
         cap = None if request.params is None else request.params.max_output_tokens
         tokens = read.tokens.high + (OUTPUT_TOKENS if cap is None else int(cap))
         deadline = started_at + (request.timeout_ms or self.default_timeout_ms) / 1000
-        trace_id, at = self.ids("tr_"), self.clock.time()
+        trace_id = self.ids("tr_")
+        at = self.clock.time()
         return Admission(
-            self, accounts, read, caller, run, left, patient, tokens, trace_id, at, started_at, deadline, self.event_id
+            self, read, caller, run, left, patient, tokens, trace_id, at, started_at, deadline, self.event_id
         )
 
     async def is_open(self, hold: Admission) -> bool:
@@ -155,7 +162,6 @@ class Admission(Struct, eq=False):
     """The admission of one call. ``release`` returns what it still holds."""
 
     _shared: Admissions
-    _accounts: Accounts
     _read: Read
     caller: Caller
     run: RunLimit | None
@@ -204,19 +210,30 @@ class Admission(Struct, eq=False):
     async def look(self, longest_s: float | None = None) -> Left:
         """Ask the storage for the caller's remaining money. Raises ``AuthenticationFailed`` for a key that is revoked
         or of another store, ``StorageUnavailable``, and ``RouterTimeoutError``."""
-        clock, self.is_refused = self._shared.clock, self.grant is None
+        clock = self._shared.clock
+        self.is_refused = self.grant is None
         deadline = self.deadline if longest_s is None else clock.monotonic() + longest_s
-        left: object = await in_time(self._accounts.look(self.caller, self.run), clock, deadline)
+        left: object = await in_time(self._shared.accounts.look(self.caller, self.run), clock, deadline)
         if not isinstance(left, Left):
-            raise unfit(self._accounts, "look", "a Left", left)
-        self.left, self.is_refused = left, False
+            raise unfit(self._shared.accounts, "look", "a Left", left)
+        self.left = left
+        self.is_refused = False
         return left
 
     async def take(self, nanos: int = 0) -> Grant | Replay | Short:
         """Take all that the call needs, or nothing; for an admitted call, change the reserved amount. Waits within the
         call's time for money that other calls hold. A call of an agent run waits for its rate limits, too. Raises as
         ``Accounts.admit``."""
-        shared, accounts, read = self._shared, self._accounts, self._read
+        # Taken one after the other, key, windows, slot and money would leak into each other: a call refused for money
+        # would have used up a request of its rate limit, and two calls with one key would both see it free. So the
+        # storage takes all in one step, or nothing (contract 7; P1: one key, one call at a time). It also holds the
+        # queue: a second call with a running key waits inside `admit` for the answer, which comes as a `Replay`, and
+        # takes over if the first leaves without one. Until the storage answers, nobody knows if the call was admitted:
+        # `is_refused` stays set, so that a call that times out here leaves no trace; what the storage took, it returns.
+        # test_calls_with_one_idempotency_key_are_one_call, test_a_waiting_call_takes_over_if_the_first_is_cancelled,
+        # test_an_unanswered_admission_is_released
+        shared = self._shared
+        read = self._read
         if self.claim is None and read.request.idempotency_key is not None:
             body = msgspec.to_builtins(read.request) if read.body is None else read.body
             self.claim = Claim(read.request.idempotency_key, fingerprint("POST", read.path, body))
@@ -235,13 +252,11 @@ class Admission(Struct, eq=False):
                 run=self.run,
                 slot=self.run is None,
             )
-            admission, self.is_refused = accounts.admit(ask), self.grant is None
+            admission = shared.accounts.admit(ask)
+            self.is_refused = self.grant is None
             reply: object
             try:
-                if shared.is_immediate:
-                    reply = await admission
-                else:
-                    reply = await in_time(admission, shared.clock, self.deadline)
+                reply = await (admission if shared.is_immediate else in_time(admission, shared.clock, self.deadline))
             except RateLimited as error:
                 wait_s = error.detail["retry_after_seconds"]
                 if self.run is None or wait_s > left_s:
@@ -257,7 +272,7 @@ class Admission(Struct, eq=False):
             if isinstance(reply, Replay | Short):
                 return reply
             self.is_refused = True
-            raise unfit(accounts, "admit", "a Grant, a Replay or a Short", reply)
+            raise unfit(shared.accounts, "admit", "a Grant, a Replay or a Short", reply)
 
     async def count(self) -> bytes | None:
         """Count an invalid or unservable request in the rate limits, and release the rest. Returns the answer kept
@@ -275,7 +290,7 @@ class Admission(Struct, eq=False):
         if grant is None or nanos <= grant.nanos:
             return
         try:
-            await in_time(self._accounts.widen(grant, nanos), self._shared.clock, self.deadline)
+            await in_time(self._shared.accounts.widen(grant, nanos), self._shared.clock, self.deadline)
         except RouterError:
             return  # the reserved amount has to suffice
 
@@ -283,4 +298,4 @@ class Admission(Struct, eq=False):
         """Release what it holds, without tokens. Safe to call twice. A forked child releases nothing of its parent."""
         grant, self.grant = self.grant, None
         if grant is not None and self.started_at >= self._shared.since:
-            self._accounts.release(grant)
+            self._shared.accounts.release(grant)

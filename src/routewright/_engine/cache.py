@@ -73,7 +73,7 @@ class Caching:
         self._rng = rng
         self._worker = worker
         self._own = options_of(cache, BaseCache)
-        self._waits, self._is_exact = self._own.waits, self._own.exact
+        self._waits = self._own.waits
         self._lead: Any = self._own.lead
         self._low_hits = LowHits(evicted_below)
         self.calibrations = Calibrations(self._own.learned, comparators, judge, clock, rng, worker)
@@ -87,7 +87,8 @@ class Caching:
         """Misses whose answers are being made, by request key."""
         self._overtaken: set[Lookup] = set()
         """Misses that took too long; no new call waits for them."""
-        self._cache_part, self._embedder_part = Part("response cache", CACHE_S), Part("embedder", EMBED_S)
+        self._cache_part = Part("response cache", CACHE_S)
+        self._embedder_part = Part("embedder", EMBED_S)
         self._search_part = Part("search of the response cache", CACHE_S, lambda: self._own.is_starting)
 
     async def look(
@@ -95,7 +96,8 @@ class Caching:
     ) -> Lookup:
         """Look up the answer to a decided call. If not ``patient``, only a finished answer to the same request is
         found."""
-        started_at, lookup = self.clock.monotonic(), self.make_lookup(call)
+        started_at = self.clock.monotonic()
+        lookup = self.make_lookup(call)
         try:
             await self._find(lookup, guardrails, form, patient=patient)
         except BaseException:
@@ -126,7 +128,9 @@ class Caching:
 
     def _line(self, lookup: Lookup, start_ms: float, spent_ms: float, *, patient: bool) -> LookLine:
         """The look-up as the trace keeps it."""
-        offer, entry, is_hit = lookup.offer, lookup.hit, lookup.hit is not None
+        offer = lookup.offer
+        entry = lookup.hit
+        is_hit = entry is not None
         mode: Literal["exact", "semantic"] = "semantic"
         if lookup.question is None or not patient or (is_hit and offer is None):
             mode = "exact"
@@ -134,14 +138,18 @@ class Caching:
         if entry is not None:
             line.saved_nanos = entry.cost_nanos
         if offer is not None:
-            line.compared, line.refused_by = offer.compared, offer.refused_by
+            line.compared = offer.compared
+            line.refused_by = offer.refused_by
             line.max_error = lookup.bound.max_error
             if offer.match is not None:
-                entry, line.features = offer.match.entry, offer.features
-                line.similarity, line.risk = round(offer.match.similarity, 4), round(offer.risk, 4)
+                entry = offer.match.entry
+                line.features = offer.features
+                line.similarity = round(offer.match.similarity, 4)
+                line.risk = round(offer.risk, 4)
                 line.explored = offer.serve > 0 and not is_hit
         if entry is not None:
-            line.entry_id, line.age_s = entry.id, round(max(0.0, self.clock.time() - entry.created_at), 3)
+            line.entry_id = entry.id
+            line.age_s = round(max(0.0, self.clock.time() - entry.created_at), 3)
         return line
 
     def make_lookup(self, call: Call) -> Lookup:
@@ -150,15 +158,26 @@ class Caching:
             call.request, call.caller, call.policy_version, call.fleet.candidates, self.embedder.name, options.namespace
         )
         partition, key, question = keys
-        if options.mode == "exact" or self._is_exact:
+        if options.mode == "exact" or self._own.exact:
             question = None
         return Lookup(self, call.caller, partition, key, question, options, call.deadline)
 
     async def _exact(self, lookup: Lookup, deadline: float, *, patient: bool) -> wire.CacheEntry | None:
+        """The entry of the same request, also one that a running call is about to make."""
+        # Of twenty equal requests at once, a cache that is only read has twenty misses. So the first look-up is the
+        # flight that the others wait for (contract 6). That must not make them worse off than without a cache:
+        # - the first is slow: a call waits for half of its own time, then makes its own call, for which the next wait;
+        # - it is a stream that nobody reads: it is forgotten at its deadline;
+        # - its caller has left: the next one takes its place;
+        # - it failed: all make their calls at once, since one after the other each would wait for the failures before.
+        # test_the_same_misses_at_once_make_one_call, test_no_call_waits_longer_than_half_of_its_time,
+        # test_an_unread_stream_delays_no_call_past_its_own_deadline,
+        # test_calls_that_waited_for_a_failed_one_all_call_at_once
         was_read = False
         while (flight := self._flights.setdefault(lookup.key, lookup)) is not lookup:
             if not flight.is_over and not was_read:  # another process may have kept an answer
-                entry, was_read = await self._get(lookup, deadline), True
+                entry = await self._get(lookup, deadline)
+                was_read = True
                 if entry is not None or not patient:
                     return entry
             now = self.clock.monotonic()
@@ -194,7 +213,8 @@ class Caching:
     async def _wait_for_leader(self, lookup: Lookup, deadline: float) -> wire.CacheEntry | None:
         """The entry that another process makes. None if none does, or if it takes too long: this process makes the
         call."""
-        now, entry = self.clock.monotonic(), None
+        entry = None
+        now = self.clock.monotonic()
         wake_at = now + WAIT_SHARE * (deadline - now)
         while entry is None and now < wake_at:
             leads = await self.await_cache(self._lead(lookup.key, deadline - now), deadline)
@@ -202,7 +222,8 @@ class Caching:
                 lookup.leads = leads is True  # the last leader may have kept an answer since the look-up
                 return await self._get(lookup, deadline) if leads else None
             await self.clock.sleep(LOOK_S)
-            entry, now = await self._get(lookup, deadline), self.clock.monotonic()
+            entry = await self._get(lookup, deadline)
+            now = self.clock.monotonic()
         return entry
 
     async def _get(self, lookup: Lookup, deadline: float) -> wire.CacheEntry | None:
@@ -282,9 +303,10 @@ class Caching:
             self._overtaken.discard(lookup)
             if self._flights.get(lookup.key) is lookup:
                 del self._flights[lookup.key]
-            lead, lookup.leads = self._lead if lookup.leads else None, False
-        if lead is not None:
-            self._worker.start_if_open(lambda: self.await_cache(lead(lookup.key, 0.0)))
+            was_leader = lookup.leads
+            lookup.leads = False
+        if was_leader:
+            self._worker.start_if_open(lambda: self.await_cache(self._lead(lookup.key, 0.0)))
 
     async def feedback(self, caller: wire.Caller, trace: wire.Trace, score: float) -> None:
         """Apply feedback on an answer: a poor answer is removed, and the calibration learns if it was a hit."""
@@ -358,7 +380,8 @@ class Lookup(Struct, eq=False):
         """Pass the result to waiting calls."""
         with self.caching.guard.lock:
             if not self.is_over:
-                self.entry, self.is_over = entry, True
+                self.entry = entry
+                self.is_over = True
             done = self.done
         if done is not None:
             done.set()
@@ -370,9 +393,10 @@ class Lookup(Struct, eq=False):
 
     def ended(self, call: Call, output: str, tool_calls: list[wire.ToolCall] | None) -> None:
         """Keep the answer of a call if it may be kept, and learn from it."""
-        served, options = call.served, self.options
+        served = call.served
         if tool_calls:
-            is_whole = options.mode == "exact" and served is not None and served.finish_reason in ("tool_calls", "stop")
+            is_exact = self.options.mode == "exact"
+            is_whole = is_exact and served is not None and served.finish_reason in ("tool_calls", "stop")
         else:
             is_whole = bool(output) and served is not None and served.finish_reason == "stop"
         if served is None and call.error_code is None:
@@ -390,10 +414,10 @@ class Lookup(Struct, eq=False):
                 wire.CachedAnswer(output, str(served.finish_reason), served.leg.id, served.provider, tool_calls),
                 served.cost_nanos,
                 now,
-                now + options.ttl_seconds,
+                now + self.options.ttl_seconds,
                 None if self.vector is None else self.question,
                 None if self.vector is None else self.vector.tobytes(),
-                options.namespace,
+                self.options.namespace,
                 call.metadata_json,
             )
             self.caching.keep(self, entry)

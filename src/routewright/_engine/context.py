@@ -60,6 +60,14 @@ class CancelWatch(Struct, eq=False):
 
     def passes(self, error: BaseException) -> bool:
         """True if the exception must propagate: it ends the program, this task or this coroutine."""
+        # Providers are the code of others: some turn a cancellation into an error of their own, some raise one that
+        # nobody asked for. To propagate every CancelledError would let a stray one end the caller's task, where the
+        # next model could answer; to catch it would leave a task that nobody can end. So the exception decides nothing,
+        # but whether this task is being cancelled. asyncio counts the calls of `Task.cancel`, and a task that cleans up
+        # after an earlier one keeps its count, hence `before`; a scope of anyio counts nothing before its next turn,
+        # hence the effective deadline in `is_on`. test_a_stray_cancellation_is_a_provider_fault,
+        # test_a_cancelled_task_ends_though_the_provider_converts_it,
+        # test_a_task_that_was_cancelled_before_still_has_its_fallbacks
         if isinstance(error, Exception):
             return False
         if isinstance(error, BaseExceptionGroup):  # a cancellation in it stays pending

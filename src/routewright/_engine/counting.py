@@ -68,6 +68,14 @@ class Counting:
         self, call: Call, decision_input: DecisionInput, encodings: Sequence[Vocabulary] = VOCABULARIES
     ) -> DecisionInput:
         """Count the tokens, a longer prompt in a thread. Raises ``RouterTimeoutError``."""
+        # An exact count keeps a processor busy, for seconds if a prompt has megabytes. In the event loop it would stop
+        # every other call (P5: a deadline holds for each); in anyio's threads a few such prompts would take all of
+        # them, and files and resolvers would wait. So counts have two threads of their own, one for long prompts, and
+        # one for the others, which pass them. Short prompts are counted here, since a change of threads takes longer;
+        # and a prompt that no model can take is refused by a sample, and never counted in full.
+        # test_long_prompts_are_counted_one_at_a_time_and_take_no_thread_of_anything_else,
+        # test_a_prompt_of_middle_length_passes_long_ones,
+        # test_megabytes_that_no_model_takes_are_refused_without_a_count
         characters = decision_input.tokens.high
         if characters <= COUNT_INLINE_CHARS and self.loaded.issuperset(encodings):
             return self._count_all(call, decision_input, encodings)

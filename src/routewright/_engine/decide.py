@@ -29,21 +29,25 @@ class Deciding:
         self._defaults = defaults
 
     async def afford(self, hold: Admission, call: Call) -> Choice | bytes:
-        """Decide within the money that the caller has left, and reserve the most that the plan can cost.
-
-        The balance in memory is only a first guess: it may have been spent in another process, or by a call that is
-        admitted at this moment. The storage's answer to ``take`` decides; if it is short, the decision is made again
-        within what the storage says is left, and a cheaper model may do. Refused is only what even then no model can
-        do (contract 7; ``tests/engine/test_reservation.py``)."""
+        """Decide within the money that the caller has left, and reserve the most that the plan can cost."""
+        # To read the balance, decide within it and call would spend one balance many times: the figure in memory is old
+        # once another process, or another call, is admitted. So it only guides the first decision. What counts is the
+        # storage's answer to `take`, which checks and reserves in one step (contract 7; P2: spent and reserved never
+        # exceed the limit). If that is short, the decision is made again within what the storage says is left, and a
+        # cheaper model may fit; a call is refused only if none does. A figure that is too low refuses nothing either:
+        # without a choice the call asks for one nano-dollar more than it knows of, and the storage corrects it.
+        # test_cached_balances_neither_admit_nor_refuse, test_a_cheaper_model_answers_if_the_balance_covers_no_other
         assert hold.left is not None, "`enter` has looked"
-        request, left_nanos, own_input = call.request, hold.left.nanos, None
+        left_nanos = hold.left.nanos
+        own_input = None
         if left_nanos is not None and call.asks is not None:
-            check_costs_nothing(request.params)
-        own_budget = None if request.budget is None else room_of(request.budget)
+            check_costs_nothing(call.request.params)
+        own_budget = None if call.request.budget is None else room_of(call.request.budget)
         fallback = None if call.policy is None else call.policy_fallback
         calls = 2 if fallback is not None and fallback.hedge else 1
         for _ in range(TRIES):
-            choice, nanos = None, 0
+            choice = None
+            nanos = 0
             if own_input is None:
                 budget = own_budget
                 if left_nanos is not None:

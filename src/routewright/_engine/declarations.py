@@ -19,11 +19,7 @@ from routewright.wire.problems import shown
 
 T = TypeVar("T")
 FEATURES = get_args(Feature)
-_UNSUPPORTED_URLS: dict[object, tuple[Feature, ...]] = {
-    False: URLS,
-    True: ("caller_url",),
-    "callers": (),
-}
+_UNSUPPORTED_URLS: dict[object, tuple[Feature, ...]] = {False: URLS, True: ("caller_url",), "callers": ()}
 """Features that a provider lacks, by its ``fetches_urls``."""
 
 

@@ -1,12 +1,10 @@
 """Performs a plan: calls the models that the machine names, and reports how each attempt ended. One path for plain and
 streamed calls, and for hosts that make the calls themselves (``steps.py``), who use what does not wait.
 
-    Execution ── machine: Attempts     decides which model comes next
+    Execution ── machine: Attempts             decides which model comes next
               ── exchange: ProviderExchange    the provider that is being called
-              ── hedge: Performer      calls a second model beside a silent one, if the policy asks for it
-
-A plain call enters one alarm per attempt and collects the answer inside it. A stream enters one per chunk, so that none
-runs while the reader works. No alarm outlives its attempt: one that has rung would cancel the next attempt."""
+              ── hedge: Performer              calls a second model beside a silent one, if the policy asks for it
+"""
 
 from __future__ import annotations
 
@@ -86,8 +84,6 @@ class Execution(Struct, eq=False):
     """Messages that ask the present model to repair its last answer."""
     is_interrupted: bool = False
 
-    # The plan's performance, step by step
-
     async def run(self) -> None:
         """Perform the plan to its end, for a caller that wants the whole answer."""
         machine, performer = self.machine, self.hedge or self
@@ -144,19 +140,20 @@ class Execution(Struct, eq=False):
 
     def open(self, attempt: Attempt, now: float) -> ProviderExchange:
         """The exchange of an attempt that begins now."""
-        leg, call, machine = attempt.leg, self.call, self.machine
-        row, request, pool = leg.row, call.request, call.board.pool
+        call = self.call
+        pool = call.board.pool
+        row = attempt.leg.row
         provider = self.fleet.server[row]
         assert provider is not None, "constraints admit served models only"
         name = provider.name
-        if name != leg.provider:
+        if name != attempt.leg.provider:
             attempt.server = name
         if self.guardrails:
-            form = None if request.params is None else request.params.response_format
+            form = None if call.request.params is None else call.request.params.response_format
             is_json = form is not None and form.get("type") != "text"
             attempt.screen = Screen(self.guardrails, as_json=is_json, resting=self._rest)
         call.attempts = (*call.attempts, attempt)
-        upstream = upstream_call(call, attempt, self.repair, self.deadline, is_streamed=not machine.whole)
+        upstream = upstream_call(call, attempt, self.repair, self.deadline, is_streamed=not self.machine.whole)
         if self.onward is not None:
             upstream = replace(upstream, traceparent=self.onward.header(name, attempt.number))
         if pool.dated:
@@ -165,11 +162,11 @@ class Execution(Struct, eq=False):
             attempt,
             provider,
             upstream,
-            machine,
+            self.machine,
             self.clock,
             self.deadline,
             self.fleet.needs_scope[row],
-            None if machine.whole else Pace(machine.rules.limits, leg.us_per_token),
+            None if self.machine.whole else Pace(self.machine.rules.limits, attempt.leg.us_per_token),
             attempt.wake_at,
             now,
         )
@@ -188,10 +185,14 @@ class Execution(Struct, eq=False):
         await payer.widen(machine.spent.nanos + worst_of_leg(machine.plan.decision_input, leg, self.call.bounds).nanos)
         machine.cover(payer.nanos)
 
-    # One attempt
-
     async def perform(self, exchange: ProviderExchange) -> OutputChunk | AttemptStarted | None:
         """Pull the attempt within its time-out."""
+        # The alarm rings by cancelling this task: one that rings late would end the next model's wait, or the caller's
+        # own code. So a plain call has one per attempt, which chunks only move, since a timer for each would cost more
+        # than the chunk; a stream has one per chunk, so that none runs while the reader works; and a silent attempt is
+        # booked and closed once it is gone. An answer that is complete when it rings counts (P5).
+        # test_a_provider_that_converts_its_time_limit_does_not_take_the_fallback_along,
+        # test_an_answer_that_comes_with_the_alarm_counts_if_it_is_whole
         with self.clock.deadline(exchange.wake_at, scoped=exchange.scoped) as limit:
             exchange.limit = limit
             try:
@@ -211,6 +212,9 @@ class Execution(Struct, eq=False):
 
     async def _pull(self, exchange: ProviderExchange) -> OutputChunk | None:
         """Take chunks until one is for a reader; None when the attempt has ended."""
+        # Plain calls and streams share this loop, so that a fault falls back alike in both (P6). Whatever ends it, the
+        # attempt is booked before it is closed, since a close may hang or fail. A cancellation of the caller passes,
+        # even if the provider swallows it (test_a_cancelled_reader_ends_though_the_provider_swallows_it).
         attempt, abandoned = exchange.attempt, False
         try:
             task = current_task(get_running_loop())
@@ -228,7 +232,9 @@ class Execution(Struct, eq=False):
                 exchange.chunks = chunks if hasattr(chunks, "__anext__") else aiter(chunks)
                 exchange.waits_since = self.clock.monotonic()
             following = exchange.chunks.__anext__
-            pace, whole, screen = exchange.pace, self.machine.whole, attempt.screen
+            pace = exchange.pace
+            whole = self.machine.whole
+            screen = attempt.screen
             while not (abandoned := pace is not None and pace.is_slow and self.machine.may_leave(attempt)):
                 exchange.count += 1
                 if exchange.count > YIELD_EVERY:
@@ -273,11 +279,11 @@ class Execution(Struct, eq=False):
     def end_attempt(self, exchange: ProviderExchange, fault: Fault, *, abandoned: bool = False) -> None:
         """End an attempt whose provider has nothing more, or was ``abandoned``: price the answer, book health, and
         report to the machine. After a complete answer ``fault`` is ignored."""
-        attempt, call, machine = exchange.attempt, self.call, self.machine
+        attempt = exchange.attempt
         if self.exchange is exchange:
             self.exchange = None
         reason = attempt.finish_reason
-        if machine.end is not None:  # a hedged attempt has just won
+        if self.machine.end is not None:  # a hedged attempt has just won
             return self.drop(exchange)
         if reason is None or exchange.is_screening:
             return self._book_fault(exchange, fault, abandoned=abandoned)
@@ -287,33 +293,37 @@ class Execution(Struct, eq=False):
             return self._book_fault(exchange, unfit, abandoned=abandoned)
         if attempt.usage is not None and attempt.usage.tier:
             self._apply_tier(attempt, attempt.usage.tier)
-        usage = attempt.settle(call.bounds)
-        call.served, self.cause = attempt, None
+        usage = attempt.settle(self.call.bounds)
+        self.call.served = attempt
+        self.cause = None
         if self.is_sandbox:
             attempt.unslept_ms = float(attempt.leg.expected_ms)
             if attempt.number == 1:
                 self.fleet.count_request(attempt.ended_at)
         else:
-            row, pool, first_at = attempt.leg.row, call.board.pool, attempt.first_at
+            call = self.call
+            row, pool = attempt.leg.row, call.board.pool
+            first_at = attempt.first_at
             assert first_at is not None, "it has a finish reason"
-            delay_s, is_usual = 0.0, reason == "stop" or reason == "tool_calls"  # other answers were cut off
+            began = attempt.started_at
+            delay_s = 0.0
+            is_usual = reason == "stop" or reason == "tool_calls"  # other answers were cut off
             if pool.usual_output is not pool.output:  # health is learned for calls without an effort setting
                 delay_s = pool.delay_ms[row] / 1000
                 usage = pool.dials.as_usual(usage)
                 is_usual = is_usual and pool.dials.effort != "none" and row not in pool.quiet
-            began, caller = attempt.started_at, call.caller
             entry = Entry(
                 row,
                 attempt.ended_at,
                 max(attempt.ended_at - began - delay_s, 0.0),
-                None if machine.whole else max(first_at - began - delay_s, 0.0),  # unknown unless streamed
+                None if self.machine.whole else max(first_at - began - delay_s, 0.0),  # unknown unless streamed
                 usage,
                 is_usual and not attempt.usage_estimated,
-                (caller.account, caller.environment, call.snapshot_ids[2], *call.workload_values),
+                (call.caller.account, call.caller.environment, call.snapshot_ids[2], *call.workload_values),
                 attempt.number == 1,
             )
             self.fleet.record_answer(entry, probe=attempt.probe)
-        return machine.record_success(attempt)
+        return self.machine.record_success(attempt)
 
     def _unfit(self, attempt: Attempt, form: Form) -> Fault | None:
         """Parse the answer as the requested type. Returns a fault if it does not fit. Tool calls are not parsed."""
@@ -328,7 +338,8 @@ class Execution(Struct, eq=False):
         return misfit(attempt.answer, result, attempt.finish_reason)
 
     def _book_fault(self, exchange: ProviderExchange, fault: Fault, *, abandoned: bool) -> None:
-        attempt, machine, now = exchange.attempt, self.machine, self.clock.monotonic()
+        attempt = exchange.attempt
+        now = self.clock.monotonic()
         attempt.ended_at = now
         attempt.fault_text, attempt.fault_public = fault.text, fault.public
         attempt.hint = fault.hint
@@ -340,7 +351,7 @@ class Execution(Struct, eq=False):
         is_touched = attempt.first_at is not None or fault.answered
         if attempt.number == 1:
             self.fleet.count_request(now)
-        machine.record_fault(attempt, fault, now, touched=is_touched, jitter=self.rng.random())
+        self.machine.record_fault(attempt, fault, now, touched=is_touched, jitter=self.rng.random())
         if not self.is_sandbox:
             if rule.blames and not is_hurried:
                 self.fleet.record_fault(
@@ -348,7 +359,7 @@ class Execution(Struct, eq=False):
                     probe=attempt.probe,
                     retry_after=fault.retry_after,
                     credential=rule.opens_credential,
-                    alone=not machine.pause_s,
+                    alone=not self.machine.pause_s,
                 )
             elif attempt.probe:
                 self.fleet.release_probe(attempt.leg.row)
@@ -389,8 +400,6 @@ class Execution(Struct, eq=False):
     def _apply_tier(self, attempt: Attempt, tier: str) -> None:
         """Price it as the tier that served it."""
         attempt.prices_of_day = self.call.board.pool.prices_served(attempt.leg.row, tier, self.fleet.today())
-
-    # Its end
 
     @property
     def used(self) -> Amount:

@@ -19,11 +19,7 @@ from routewright._core.attempts.machine import Rules
 from routewright._core.attempts.retry import RetryBudget
 from routewright._core.attempts.statistics import EPOCH_S, Entry, epoch_at
 from routewright._core.attempts.timeouts import ExecutionLimits
-from routewright._core.catalogue.models import (
-    check_aliases,
-    mark_unavailable,
-    snapshot,
-)
+from routewright._core.catalogue.models import check_aliases, mark_unavailable, snapshot
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.constraints import Kind
 from routewright._core.routing.pool import Pool

@@ -29,7 +29,8 @@ class _Race:
         if self.decided.is_set():
             return
         if not exchange.is_over:
-            self.winner, self.chunk = exchange, chunk
+            self.winner = exchange
+            self.chunk = chunk
         if not exchange.is_over or is_end or self.running == 0:
             self.decided.set()
 
@@ -48,11 +49,20 @@ class Hedge:
 
     async def perform(self, exchange: ProviderExchange) -> OutputChunk | AttemptStarted | None:
         """Pull the attempt within its time-out (``Execution.perform``)."""
-        execution, machine = self._execution, self._execution.machine
+        # A race must end with one winner and no open connection, in whatever order chunks, faults, a refusal, the
+        # deadline and a cancellation come, also if two come in one turn of the event loop. To cancel the loser when the
+        # first result arrives is not enough: in that turn it may have its own first chunk, or have ended the plan, and
+        # the cancellation comes too late. So `_Race.left` notes the winner without awaiting, whatever comes later is
+        # abandoned here, with its cost as a range, and a plan that has ended has no winner (contract 4: a refusal of
+        # either model ends both). test_if_both_end_at_once_one_serves_and_both_are_closed tries the pairs;
+        # test_a_refusal_of_either_ends_both, test_the_trace_has_both_costs_and_the_losers_as_a_range
+        execution = self._execution
+        machine = execution.machine
         hedge_s = machine.hedge_after_s(exchange.attempt)
         if hedge_s is None or exchange.context is not None:
             return await execution.perform(exchange)
-        execution.exchange, race = None, _Race()
+        race = _Race()
+        execution.exchange = None
         self._racing = (exchange,)
         try:
             second = await self._race(exchange, hedge_s, race)
@@ -79,7 +89,8 @@ class Hedge:
 
     async def _race(self, first: ProviderExchange, hedge_s: float, race: _Race) -> ProviderExchange | None:
         """Run the attempts until one wins, and leave the other. Returns the second, if there was one."""
-        execution, second = self._execution, None
+        execution = self._execution
+        second = None
         async with anyio.create_task_group() as group:
             race.running = 1
             group.start_soon(self._run, first, race)

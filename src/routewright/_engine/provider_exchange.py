@@ -74,7 +74,9 @@ def upstream_call(
     call: Call, attempt: Attempt, repair: Repair | None, deadline: float, *, is_streamed: bool
 ) -> UpstreamCall:
     """What a provider is asked in an attempt. ``repair``: messages that ask it to repair its last answer."""
-    request, pool, row = call.request, call.board.pool, attempt.leg.row
+    request = call.request
+    pool = call.board.pool
+    row = attempt.leg.row
     params = request.params or _NO_PARAMS
     repairs = () if repair is None or attempt.repair is None else repair.messages
     return UpstreamCall(
@@ -149,7 +151,8 @@ class ProviderExchange(Struct, eq=False):
 
     def is_hurried(self, now: float) -> bool:
         """True if a silent provider had less time than usual because the caller's ran out. It is not blamed."""
-        attempt, patient_until = self.attempt, self.waits_since + self.machine.rules.limits.idle_s
+        attempt = self.attempt
+        patient_until = self.waits_since + self.machine.rules.limits.idle_s
         if attempt.first_at is None:
             patient_until = attempt.started_at + attempt.patience_s
         return min(now, self.wake_at) < patient_until
@@ -185,7 +188,14 @@ class ProviderExchange(Struct, eq=False):
 
     def wait(self, now: float) -> None:
         """Start to wait for the next chunk. If time is short, leave the next model its share."""
-        attempt, deadline = self.attempt, self.deadline
+        # A stream that stalls after its first words could use up the call's time, and a fallback that starts then is
+        # no rescue. To cut each wait at a fixed share of the deadline would kill lively streams late in a call. So the
+        # limit is the usual one between two chunks, until what remains of the time is short: then a wait may take so
+        # much of it that the next model keeps its share (P5, P6), and a model cut off that way is not blamed.
+        # test_a_stalled_stream_leaves_a_quarter_of_a_short_time_to_the_next_model,
+        # test_a_lively_stream_is_not_cut_for_the_sake_of_the_next_model
+        attempt = self.attempt
+        deadline = self.deadline
         self.waits_since = now
         if attempt.first_at is None or attempt.finish_reason is not None:
             return
@@ -199,8 +209,11 @@ class ProviderExchange(Struct, eq=False):
 
     async def screen(self, chunk: OutputChunk) -> deque[OutputChunk]:
         """The chunks that the guardrails let pass. Raises ``Blocked`` and ``GuardrailFailed``."""
-        attempt, wake_at, began = self.attempt, self.wake_at, self.clock.monotonic()
-        screen, passed = attempt.screen, deque[OutputChunk]()
+        attempt = self.attempt
+        wake_at = self.wake_at
+        began = self.clock.monotonic()
+        screen = attempt.screen
+        passed = deque[OutputChunk]()
         assert isinstance(screen, Screen), "the answer is guarded"
         self.is_screening = True
         self.wake(self.deadline)  # the provider's time-out is suspended

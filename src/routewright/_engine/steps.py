@@ -79,10 +79,7 @@ class Steps:
     Use it from one thread at a time. Leaving the context early ends the call as cancelled."""
 
     def __init__(
-        self,
-        engine: Engine,
-        begun: Execution | Answer,
-        wait: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
+        self, engine: Engine, begun: Execution | Answer, wait: Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
     ) -> None:
         """``begun`` is an ``Answer`` if the idempotency key has one. ``wait`` awaits in plain code."""
         self._engine = engine
