@@ -32,11 +32,11 @@ REGIONS = [
 ]
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"name": "zai", "region": "mars"}, "region: zai has no region 'mars'; take one of 'intl', 'cn'"),
-    ({"name": "groq", "region": "eu"}, "region: groq has no region 'eu'; leave it out, or give base_url=..."),
+    ({"name": "groq", "region": "eu"}, "region: groq has no region 'eu'; leave it out, or pass base_url=..."),
     ({"region": 7}, "region: openai has no region 7; take one of 'us', 'eu', 'au', 'in', 'jp', 'ae'"),
     (
         {"region": "eu", "base_url": "https://x.example"},
-        "region: 'eu' has an address of its own; give region or base_url",
+        "region: 'eu' has its own address; pass region or base_url, not both",
     ),
     ({"name": "anthropic"}, "name: anthropic has its own protocol; use AnthropicProvider"),
     ({"name": "google"}, "name: google has its own protocol; use GeminiProvider"),
@@ -47,7 +47,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"name": "azure"},
-        "base_url: azure has an address of your own only; set AZURE_OPENAI_ENDPOINT, or give base_url=...",
+        "base_url: azure has no default address; set AZURE_OPENAI_ENDPOINT, or pass base_url=...",
     ),
     (
         {"host": "4921"},
@@ -61,7 +61,7 @@ def test_what_a_host_does_not_have_is_refused() -> None:
         with pytest.raises(ValidationFailed) as caught:
             OpenAIProvider(KEY, environ={}, **argument)
         assert str(caught.value) == why
-    with pytest.raises(ValidationFailed, match="there is no known host 'mistrall'; did you mean 'mistral'"):
+    with pytest.raises(ValidationFailed, match="no host is known as 'mistrall'; did you mean 'mistral'"):
         OpenAIProvider(KEY, name="mistrall")
     with pytest.raises(ValidationFailed, match=r"^base_url: '' is not an address"):
         OpenAIProvider(KEY, host=Host(name="x", base_url=""))
@@ -105,7 +105,7 @@ def test_azures_address_is_completed_from_any_form() -> None:
     elsewhere = OpenAIProvider(KEY, name="azure", base_url="https://gateway.example/open/azure")
     assert elsewhere.request(call()).url == "https://gateway.example/open/azure/chat/completions"
     for path in ("/?api-version=2024-10-21", "/openai/deployments/mine/chat/completions?api-version=1"):
-        with pytest.raises(ValidationFailed, match=r"base_url: .*; give https://RESOURCE\.openai\.azure\.com, with"):
+        with pytest.raises(ValidationFailed, match=r"base_url: .*; pass https://RESOURCE\.openai\.azure\.com, with"):
             OpenAIProvider(KEY, name="azure", base_url=f"{RESOURCE}{path}")
     for lone in ({"AZURE_OPENAI_API_KEY": KEY}, {AZURE: RESOURCE}):
         assert providers_from_environment(lone) == [], "it needs both"
@@ -155,7 +155,7 @@ async def test_azures_content_filter_is_a_refusal() -> None:
 def test_key_is_read_from_the_variable_of_the_host() -> None:
     (key,) = OpenAIProvider(name="mistral", environ={"MISTRAL_API_KEY": KEY})._keys.keys
     assert key.reveal() == KEY
-    with pytest.raises(ValidationFailed, match="mistral needs a key; set MISTRAL_API_KEY, or give api_key="):
+    with pytest.raises(ValidationFailed, match="mistral needs a key; set MISTRAL_API_KEY, or pass api_key="):
         OpenAIProvider(name="mistral", environ={"MISTRAL_API_KEY": " "})
     with pytest.raises(ValidationFailed, match="DEEPINFRA_API_KEY or DEEPINFRA_TOKEN"):
         OpenAIProvider(name="deepinfra", environ={})
@@ -170,7 +170,7 @@ def test_another_host_gets_no_key_of_anthropics() -> None:
     provider = AnthropicProvider(name="mine", base_url="https://llm.example.com", environ=environ)
     request = provider.request(call(model=Model(id="mine/glm-5")))
     assert (request.url, "x-api-key" in request.reveal()) == ("https://llm.example.com/v1/messages", False)
-    with pytest.raises(ValidationFailed, match=r"^name: there is no known host 'mine'; pass base_url="):
+    with pytest.raises(ValidationFailed, match=r"^name: no host is known as 'mine'; pass base_url="):
         AnthropicProvider(KEY, name="mine")
 
 

@@ -791,7 +791,7 @@ def test_environment_creates_the_provider_if_it_has_a_key(vendor: Vendor) -> Non
 
 
 def test_missing_key_names_the_variables(vendor: Vendor) -> None:
-    said = f"{vendor.name} needs a key; set {' or '.join(vendor.variables)}, or give api_key="
+    said = f"{vendor.name} needs a key; set {' or '.join(vendor.variables)}, or pass api_key="
     for environ in ({}, dict.fromkeys(vendor.variables, " ")):
         with pytest.raises(ValidationFailed, match=said):
             vendor.make(environ=environ)
@@ -810,7 +810,7 @@ def test_invalid_key_is_refused_without_being_shown(vendor: Vendor) -> None:
 
 def test_invalid_lists_of_keys_are_refused_without_being_shown(vendor: Vendor) -> None:
     lists: list[tuple[Any, str]] = [
-        ([], "api_key: {name} needs a key; set {variables}, or give api_key=..."),
+        ([], "api_key: {name} needs a key; set {variables}, or pass api_key=..."),
         ([KEY, None], "api_key[1]: must be a string, got NoneType; leave it out"),
         ([KEY, " "], "api_key[1]: is empty; leave it out"),
         ([KEY, "sk-Canary x"], "api_key: is not a key; a key is printable ASCII without spaces"),
@@ -837,7 +837,7 @@ def test_arguments_of_a_wrong_type_are_refused_without_being_shown(vendor: Vendo
             "name: must be 1 to 200 printable characters, got 'a\\x1b'; use a short name on one line",
         ),
         ({"headers": "4921"}, 'headers: must be a mapping, got str; write {"x-org": "..."}'),
-        ({"headers": {"x-org": 4921}}, "headers: 'x-org' must be a string, got int; leave out what has no value"),
+        ({"headers": {"x-org": 4921}}, "headers: 'x-org' must be a string, got int; leave out headers without a value"),
         ({"headers": {5: "4921"}}, "headers: 5 cannot be sent; use printable ASCII"),
         ({"models": None}, "models: None is not a list of Model; leave it out, or pass [Model(id=...)]"),
     ]
@@ -863,7 +863,7 @@ def test_an_invalid_address_is_refused_without_its_credentials(vendor: Vendor) -
     for url in ("llm.example.com", "ftp://x/", "https://"):
         with pytest.raises(ValidationFailed, match=f"^base_url: '{url}' is not an address; write https://host/path"):
             vendor.make(KEY, base_url=url)
-    with pytest.raises(ValidationFailed, match=r"https://x\.example/v1 has a user") as caught:
+    with pytest.raises(ValidationFailed, match=r"https://x\.example/v1 contains a user") as caught:
         vendor.make(KEY, base_url=f"https://user:{PASSWORD}@x.example/v1")
     assert PASSWORD not in written(caught.value)
 

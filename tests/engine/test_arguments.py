@@ -184,7 +184,7 @@ def test_an_invalid_part_of_a_router_gets_a_hint() -> None:
     )
     assert refusal(lambda: Router.sandbox(wrong({"hi": 5})).decide("hi")).startswith("answers[...]: must be a string")
     assert refusal(lambda: Router.sandbox(faults=wrong({"*": 5})).decide("hi")).startswith(
-        "faults['*']: 5 is no kind of fault; known kinds: connect, local, timeout"
+        "faults['*']: 5 is not a kind of fault; known kinds: connect, local, timeout"
     )
     assert refusal(lambda: Router.sandbox(faults=wrong(5)).decide("hi")) == (
         "faults: 5 is not a dict; map model ids, or '*', to kinds of fault"

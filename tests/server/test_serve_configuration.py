@@ -131,14 +131,14 @@ def test_providers_of_the_environment_may_be_allowed_more(refused: Refused, monk
     assert "web_search_options" in router.caller_extra("openai")
     router.blocking.close()
     monkeypatch.setenv("ROUTEWRIGHT_FETCHES_URLS", "llamacpp")
-    said = "ROUTEWRIGHT_FETCHES_URLS: 'llamacpp' is no provider of the environment; name one of openai, vllm"
+    said = "ROUTEWRIGHT_FETCHES_URLS: 'llamacpp' is not a provider of the environment; name one of openai, vllm"
     assert refused().startswith(said)
     monkeypatch.setenv("ROUTEWRIGHT_FETCHES_URLS", "vllm")
     monkeypatch.setenv("ROUTEWRIGHT_CALLER_EXTRA", "vllm")
-    assert refused().startswith("ROUTEWRIGHT_CALLER_EXTRA: 'vllm' names no field; write vllm.FIELD")
+    assert refused().startswith("ROUTEWRIGHT_CALLER_EXTRA: 'vllm' has no field; write vllm.FIELD")
     monkeypatch.setenv("ROUTEWRIGHT_CALLER_EXTRA", "choice")
     assert refused().endswith(
-        "'choice' is no provider of the environment; write the provider in front, as openai.choice"
+        "'choice' is not a provider of the environment; write the provider in front, as openai.choice"
     )
     monkeypatch.setenv("ROUTEWRIGHT_CALLER_EXTRA", "vllm.n_predict")
     assert "'n_predict' is set by the router" in refused()

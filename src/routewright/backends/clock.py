@@ -95,8 +95,16 @@ class Alarms:
             self.timer = weakref.ref(loop.call_soon(self._ring, context=Context()))
 
     def _ring(self) -> None:
-        now, entries = monotonic(), self.entries
-        self.armed = -inf  # the timer is set once, below
+        # One timer serves all deadlines, so it rings for whichever is first, and most of those are void: their call
+        # ended or moved its deadline. Arming it inside the loop, as `add` does, would set a timer for each of them;
+        # `armed` at minus infinity keeps `add` from it until the end. An alarm may ring without effect, because the
+        # body swallows cancellations: it says when to ring again, and goes back into the heap rather than to a timer of
+        # its own. The `finally` arms the next one even if an alarm raises, else no later deadline of this loop would
+        # ever hold (P5: the deadline bounds the whole call). See test_there_is_one_timer,
+        # test_exited_alarms_are_swept_and_set_no_timer and test_a_body_that_swallows_cancellations_is_cancelled_again.
+        now = monotonic()
+        entries = self.entries
+        self.armed = -inf
         try:
             while entries and (entries[0][0] <= now or entries[0][2].entry is not entries[0]):
                 entry = heappop(entries)
@@ -207,7 +215,8 @@ class Alarm:
             self._baseline = baseline - 1
         self._rings = 0
         self._order = order = next(alarms.order)
-        at, now = self.at, monotonic()
+        at = self.at
+        now = monotonic()
         if at > now:
             if at < inf:
                 at = min(at, now + FIRST_LOOK_S)

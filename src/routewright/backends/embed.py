@@ -14,7 +14,7 @@ from importlib.resources import files
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec import Meta, MsgspecError, Struct, json
@@ -90,10 +90,10 @@ class HashedEmbedder:
         return vector
 
     def _sum(self, hashed: list[int]) -> Floats:
-        first, second, first_sign, second_sign, gain_rows = split(np.array(hashed, np.uint32))
-        gains = self._gains[gain_rows]
-        total: Floats = (gains * _SIGNS[first_sign]) @ self._directions[first]
-        total += (gains * _SIGNS[second_sign]) @ self._directions[second]
+        parts = split(np.array(hashed, np.uint32))
+        gains = self._gains[parts.gain]
+        total: Floats = (gains * _SIGNS[parts.first_sign]) @ self._directions[parts.first]
+        total += (gains * _SIGNS[parts.second_sign]) @ self._directions[parts.second]
         return total
 
 
@@ -121,10 +121,20 @@ def shorten(text: str) -> str:
     return text if len(text) <= _LONGEST_TEXT else f"{text[:half]} {text[-half:]}"
 
 
-def split(hashed: NDArray[np.uint32]) -> tuple[NDArray[Any], ...]:
-    """The parts of hashes: two rows, two signs (0 or 1), and the place of the gain."""
+class HashParts(NamedTuple):
+    """What the bits of hashes choose: two rows, their signs (0 or 1), and the place of the gain."""
+
+    first: NDArray[Any]
+    second: NDArray[Any]
+    first_sign: NDArray[Any]
+    second_sign: NDArray[Any]
+    gain: NDArray[Any]
+
+
+def split(hashed: NDArray[np.uint32]) -> HashParts:
+    """The parts of hashes."""
     gain = (hashed * np.uint32(0x9E3779B1)) >> np.uint32(18)
-    return hashed & 4095, (hashed >> 12) & 4095, (hashed >> 24) & 1, (hashed >> 25) & 1, gain
+    return HashParts(hashed & 4095, (hashed >> 12) & 4095, (hashed >> 24) & 1, (hashed >> 25) & 1, gain)
 
 
 MOST_BYTES = 1 << 20
@@ -175,8 +185,8 @@ class OpenAIEmbedder:
 
     async def embed(self, text: str) -> NDArray[np.float32]:
         """The embedding, float32. Raises ``ProviderFault``."""
-        headers, key = {"content-type": "application/json", "accept": "application/json"}, self._key.reveal()
-        if key:
+        headers = {"content-type": "application/json", "accept": "application/json"}
+        if key := self._key.reveal():
             headers["authorization"] = f"Bearer {key}"
         body = json.encode({**self._fields, "input": text})
         async with self._transport.request("POST", self._url, headers=headers, body=body) as response:
@@ -234,11 +244,11 @@ class StaticEmbedder:
 
 
 def _load() -> Any:
-    root, stopper = logging.getLogger(), logging.NullHandler()
-    root.addHandler(stopper)  # wordllama calls logging.basicConfig, which does nothing where there is a handler
+    handler = logging.NullHandler()
+    logging.root.addHandler(handler)  # wordllama calls logging.basicConfig, which does nothing where there is a handler
     try:
         wordllama: Any = import_module("wordllama")
     finally:
-        root.removeHandler(stopper)
+        logging.root.removeHandler(handler)
     folder = Path(wordllama.__file__).parent  # without it, the tokenizer is looked for in the user's cache alone
     return wordllama.WordLlama.load(_MODEL, cache_dir=folder, dim=DIMENSIONS, disable_download=True)

@@ -44,17 +44,19 @@ class Server:
         try:
             self._url = parts = urlsplit(url)
             hosts = [urlsplit(f"//{address}") for address in parts.netloc.rpartition("@")[2].split(",")]
-            scheme, _, self._kind = parts.scheme.partition("+")
-            self._path, self._options = parts.path.strip("/"), parse_qs(parts.query, strict_parsing=bool(parts.query))
+            scheme = parts.scheme.partition("+")[0]
+            self._kind = parts.scheme[len(scheme) + 1 :]
+            self._path = parts.path.strip("/")
+            self._options = parse_qs(parts.query, strict_parsing=bool(parts.query))
             is_single = len(hosts) == 1 and (self._path or "0").isdecimal()
             is_valid = {"": is_single, "cluster": not self._path, "sentinel": bool(self._path)}[self._kind]
             port = 26379 if self._kind == "sentinel" else 6379
             self._hosts = [(address.hostname or "", address.port or port) for address in hosts]
         except (ValueError, AttributeError, KeyError):  # their messages may contain the password
-            is_valid, scheme = False, ""
-        is_known = scheme in ("redis", "rediss") and self._options.keys() <= {"password_file"}
+            is_valid = False
+        is_known = is_valid and scheme in ("redis", "rediss") and self._options.keys() <= {"password_file"}
         is_known = is_known and "@" not in parts.path + parts.fragment  # a password with / or # in it
-        if not is_valid or not is_known or not all(host for host, _ in self._hosts):
+        if not is_known or not all(host for host, _ in self._hosts):
             raise ValidationFailed.at("url", "is not an address of Redis", HINT)
         self._address = f"{parts.scheme}://{','.join(f'{host}:{port}' for host, port in self._hosts)}"
         self._inline = inline

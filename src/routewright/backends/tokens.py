@@ -112,7 +112,9 @@ def _build(encoding: str) -> tiktoken.Encoding:
     digest = hashlib.sha256(packed).hexdigest()
     if digest != vocabulary.sha256:
         raise InternalError(f"the token table {encoding} is damaged (SHA-256 {digest}); install routewright again")
-    table, start, ranks = lzma.decompress(packed), 0, dict[bytes, int]()
+    table = lzma.decompress(packed)
+    ranks: dict[bytes, int] = {}
+    start = 0
     while start < len(table):  # tokens in order, each after a byte with its length
         end = start + 1 + table[start]
         ranks[table[start + 1 : end]] = len(ranks)
@@ -122,7 +124,8 @@ def _build(encoding: str) -> tiktoken.Encoding:
 
 def _cut_runs(text: str) -> Iterator[str]:
     """The text, cut in the runs of spaces that are too long."""
-    start, quarter = 0, _LONGEST_RUN // 4
+    start = 0
+    quarter = _LONGEST_RUN // 4
     # excludes most texts: the search itself blocks all threads for 20 ms a megabyte
     may_have_run = any(text[at : at + quarter].isspace() for at in range(0, len(text), 2 * quarter))
     for run in _LONG_RUN.finditer(text) if may_have_run else ():

@@ -26,12 +26,12 @@ ROW_BYTES = 400
 """Size of an entry besides its texts and vector."""
 OBSERVATIONS = 5_000
 """Most observations of a space; the oldest are removed."""
-_encoder, _decoder = msgpack.Encoder(), msgpack.Decoder(CacheEntry)
+_decoder = msgpack.Decoder(CacheEntry)
 
 
 def body_of(entry: CacheEntry) -> bytes:
     """Encode an entry without its vector."""
-    return _encoder.encode(replace(entry, vector=None))
+    return msgpack.encode(replace(entry, vector=None))
 
 
 def row_of(entry: CacheEntry) -> tuple[int, tuple[bytes | str | float | None, ...]]:
@@ -115,7 +115,8 @@ class MemoryCache(BaseCache):
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
         """The most similar entries of a partition (``protocols.Cache``). Being the nearest counts as a use."""
-        query, entries = vector_of(vector), self._entries
+        query = vector_of(vector)
+        entries = self._entries
         for _ in range(ROUNDS):
             rows = None
             vectors = self._partitions.get(partition)
@@ -137,23 +138,30 @@ class MemoryCache(BaseCache):
 
     async def put(self, entry: CacheEntry) -> None:
         """Keep an answer (``protocols.Cache``)."""
-        key, size, row = entry.key, _size_of(entry), unpack(entry.vector)
+        # Room is made before the entry is stored, so neither bound is exceeded even for a moment, and the lock is held
+        # from the first eviction to the new size: two threads that both saw room would both fill it. An entry larger
+        # than the whole cache is refused first; the loop would empty the cache for it and then fail. What was stored
+        # under the key goes before that, because a request whose answer changed must not get the old one. The
+        # embedding is unpacked outside the lock, since every lookup of the process waits for it. See
+        # test_the_limit_of_bytes_holds_after_each_put and test_the_memory_cache_evicts_the_least_recently_used_entry.
+        key = entry.key
+        size = _size_of(entry)
+        row = unpack(entry.vector)
         max_bytes, max_entries = self._bounds
-        entries = self._entries
         with self._guard.lock:
-            if key in entries:
+            if key in self._entries:
                 self._drop(key)
             if size > max_bytes or entry.expires_at <= entry.created_at:
                 return
-            while self.size_bytes + size > max_bytes or len(entries) >= max_entries:
-                self._drop(next(iter(entries)))
+            while self.size_bytes + size > max_bytes or len(self._entries) >= max_entries:
+                self._drop(next(iter(self._entries)))
             if row is not None:
                 vectors = self._partitions.get(entry.partition)
                 if vectors is None:
                     vectors = self._partitions[entry.partition] = Vectors(len(row))
                 if vectors.dimension == len(row):
                     vectors.add(key, row)
-            entries[key] = replace(entry, vector=None), size
+            self._entries[key] = replace(entry, vector=None), size
             self.size_bytes += size
 
     async def remove(self, which: CacheSelection) -> int:
@@ -162,7 +170,8 @@ class MemoryCache(BaseCache):
 
     def _remove(self, entries: list[_SizedEntry], which: CacheSelection) -> int:
         keys = [entry.key for entry, _ in entries if selects(which, entry)]
-        now, removed = self._clock.time(), 0
+        now = self._clock.time()
+        removed = 0
         for start in range(0, len(keys), AT_ONCE):
             with self._guard.lock:
                 for key in keys[start : start + AT_ONCE]:

@@ -100,7 +100,8 @@ class PostgresCache(BaseCache):
         return await self._searches.run(partial(self._nearest, partition, vector, now, limit))
 
     def _nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> list[CacheMatch]:
-        ask, vector_bytes = self._searches.value_now, 4 * len(vector)
+        ask = self._searches.value_now
+        vector_bytes = 4 * len(vector)
         limit_rows = max(1, PAGE_BYTES // max(1, vector_bytes))
 
         def read(after: int) -> tuple[int, Iterable[tuple[int, bytes]]]:
@@ -127,14 +128,14 @@ class PostgresCache(BaseCache):
         """Remove entries, and return how many (``protocols.Cache``)."""
         filters = conditions_of(which)
         sql = _SELECTED.format(" AND ".join(f"{column} ${n}" for n, column in enumerate(filters, 3)))
-        removed, last, rows, now = 0, 0, [(0, b"")], self._clock.time()
-        while rows:
-            rows = [*_frames(await self._server.value(sql, last, AT_ONCE, *filters.values()))]
+        removed = last = 0
+        now = self._clock.time()
+        while rows := [*_frames(await self._server.value(sql, last, AT_ONCE, *filters.values()))]:
             chosen = [n for n, metadata in rows if which.metadata is None or is_tagged(metadata, which.metadata)]
             if chosen:
-                drop = "SELECT drop_answers($1, $2)"
-                removed += int.from_bytes(await self._server.value(drop, _array(chosen), now))
-            last = rows[-1][0] if rows else last
+                count = await self._server.value("SELECT drop_answers($1, $2)", _array(chosen), now)
+                removed += int.from_bytes(count)
+            last = rows[-1][0]
         return removed
 
     async def stats(self, account: str | None, now: float) -> CacheStats:

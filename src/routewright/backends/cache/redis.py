@@ -15,7 +15,9 @@ from routewright.wire import CacheEntry, CacheMatch, CacheSelection, CacheStats
 
 from .memory import body_of, entry_of, stats_of
 
-ENTRY, LEAD, PAGE = "rw:answer:", "rw:lead:", 500
+ENTRY = "rw:answer:"
+LEAD = "rw:lead:"
+PAGE = 500
 _END = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
 
 
@@ -50,7 +52,8 @@ class RedisCache(BaseCache):
 
     async def put(self, entry: CacheEntry) -> None:
         """Keep an answer (``protocols.Cache``)."""
-        body, name = body_of(entry), ENTRY + entry.key.hex()
+        body = body_of(entry)
+        name = ENTRY + entry.key.hex()
         left_ms = int(1000 * (entry.expires_at - self._clock.time()))
         await self._server.run(
             lambda client: client.set(name, body, px=left_ms) if left_ms > 0 else client.delete(name)
@@ -77,11 +80,11 @@ class RedisCache(BaseCache):
 
     async def lead(self, key: bytes, seconds: float) -> bool:
         """Begin to make the answer of a request, or end it (``protocols.Cache``)."""
-        name, token = LEAD + key.hex(), self._token
+        name = LEAD + key.hex()
         if seconds <= 0:
-            return bool(await self._server.run(lambda client: client.eval(_END, 1, name, token)))
+            return bool(await self._server.run(lambda client: client.eval(_END, 1, name, self._token)))
         ms = max(1, int(seconds * 1000))
-        return bool(await self._server.run(lambda client: client.set(name, token, nx=True, px=ms)))
+        return bool(await self._server.run(lambda client: client.set(name, self._token, nx=True, px=ms)))
 
     async def aclose(self) -> None:
         """Close the connections. The next use opens new ones."""

@@ -32,7 +32,8 @@ Ts = TypeVarTuple("Ts")
 
 BUSY_S = 1.0
 """How long to wait for another writing process. A failed write is only a later miss."""
-APPLICATION_ID, VERSION = 0x52774361, 3  # "RwCa"
+APPLICATION_ID = 0x52774361  # "RwCa"
+VERSION = 3
 TABLES = (
     """CREATE TABLE entries (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL UNIQUE, account TEXT NOT NULL, environment TEXT NOT NULL,
@@ -57,7 +58,8 @@ class _Connection:
     """A connection with its own thread. It is opened at first use, and closed around a fork."""
 
     def __init__(self, path: Path, clock: Clock, kind: str) -> None:
-        self._path, self._clock = path, clock
+        self._path = path
+        self._clock = clock
         self._threads = Threads(f"{kind} of a cache", 1)
         self._guard = Guard()
         self._sqlite: sqlite3.Connection | None = None
@@ -179,8 +181,7 @@ class SqliteCache(BaseCache):
 
     async def get(self, key: bytes, now: float) -> CacheEntry | None:
         """The entry of exactly this request (``protocols.Cache``)."""
-        sql = "SELECT body FROM entries WHERE key = ? AND expires_at > ?"
-        rows = await self._gets.rows(sql, key, now)
+        rows = await self._gets.rows("SELECT body FROM entries WHERE key = ? AND expires_at > ?", key, now)
         return entry_of(rows[0][0]) if rows else None
 
     async def nearest(self, partition: bytes, vector: Vector, now: float, limit: int) -> Sequence[CacheMatch]:
@@ -212,7 +213,8 @@ class SqliteCache(BaseCache):
         await self._writes.run(partial(self._put, entry))
 
     def _put(self, entry: CacheEntry, to: sqlite3.Connection) -> None:
-        (size, row), now = row_of(entry), entry.created_at
+        size, row = row_of(entry)
+        now = entry.created_at
         over = "SELECT seq FROM entries WHERE expires_at <= ? LIMIT ?"
         soonest = "SELECT seq FROM entries WHERE seq <> ? ORDER BY expires_at, seq LIMIT 1"
         to.execute("BEGIN IMMEDIATE")
@@ -229,7 +231,9 @@ class SqliteCache(BaseCache):
         conditions = conditions_of(which)
         filters = " AND ".join(f"{condition} ?" for condition in conditions)
         sql = f"SELECT seq, expires_at, metadata FROM entries WHERE {filters} AND seq > ? ORDER BY seq LIMIT ?"
-        now, removed, last, tag = self._clock.time(), 0, 0, which.metadata
+        now = self._clock.time()
+        removed = last = 0
+        tag = which.metadata
 
         def remove_some(to: sqlite3.Connection) -> int:
             nonlocal removed, last

@@ -35,12 +35,18 @@ from routewright.wire.problems import shown
 UNITS = 1 << 20
 """A second in the script's whole numbers: floats hold each of them exactly, and so do differences of them."""
 WINDOW = int(WINDOW_S * UNITS)
-IDLE_S, RETRY_S = 2.0, 0.5
-"""Idle time after which the thread ends, and pause between retries while the server is unavailable."""
-MOST_AT_ONCE, MOST_UNSENT = 256, 10_000
-BLOCK_S, LOOK_S = 1.0, 0.1
-"""How long a read of news blocks, and the poll interval in virtual time."""
-NEWS, MOST_NEWS = "rw:news", 1_000
+IDLE_S = 2.0
+"""Idle time after which the thread ends."""
+RETRY_S = 0.5
+"""Pause between retries while the server is unavailable."""
+MOST_AT_ONCE = 256
+MOST_UNSENT = 10_000
+BLOCK_S = 1.0
+"""How long a read of news blocks."""
+LOOK_S = 0.1
+"""The poll interval in virtual time."""
+NEWS = "rw:news"
+MOST_NEWS = 1_000
 SCRIPT = """
 -- KEYS: of each party its window, then its slots. A window has an entry for each script that admitted something, by
 -- number: time, requests, tokens. 'h' and 'n' are the first and last number, 'r' and 't' the sums, 'l' the last time.
@@ -52,9 +58,9 @@ local function opened(party)
   local w = windows[party]
   if w then return w end
   w = {key = KEYS[2 * party - 1], slots_key = KEYS[2 * party], new_requests = 0, new_tokens = 0}
-  local kept = call('HMGET', w.key, 'h', 'n', 'r', 't', 'l')
-  for place, start in ipairs({1, 0, 0, 0, 0}) do kept[place] = tonumber(kept[place] or start) end
-  w.first, w.last, w.requests, w.tokens, w.at = unpack(kept)
+  local state = call('HMGET', w.key, 'h', 'n', 'r', 't', 'l')
+  for place, start in ipairs({1, 0, 0, 0, 0}) do state[place] = tonumber(state[place] or start) end
+  w.first, w.last, w.requests, w.tokens, w.at = unpack(state)
   if w.at > now + length then w.first, w.requests, w.tokens, w.at = w.last + 1, 0, 0, 0 end  -- by a clock ahead of this
   w.now = math.max(now, w.at)
   while w.first <= w.last do
@@ -80,15 +86,15 @@ local function fits(used, amount, limit)  -- as in _core/limits.py
 end
 
 local function facts(w, tokens, most_requests, most_tokens)  -- with the entries that have to leave before one more fits
-  local found, requests, left, number = {w.now, w.slots, w.requests, w.tokens, w.at, 0}, 0, 0, w.first
+  local result, requests, left, number = {w.now, w.slots, w.requests, w.tokens, w.at, 0}, 0, 0, w.first
   if not fits(w.requests, 1, most_requests) then requests = w.requests + 1 - most_requests end
   if not fits(w.tokens, tokens, most_tokens) then left = w.tokens + math.min(tokens - most_tokens, 0) end
   while number <= w.last and (requests > 0 or left > 0) do
     local at, r, t = cmsgpack.unpack(call('HGET', w.key, number))
-    found[#found + 1] = {at, r, t}
+    result[#result + 1] = {at, r, t}
     number, requests, left = number + 1, requests - r, left - t
   end
-  return found
+  return result
 end
 
 local function take(id, tokens, slots, parties)
@@ -158,7 +164,8 @@ class _Step(NamedTuple):
 
     def encoded(self, names: dict[str, int]) -> Any:
         """Encode it for the script, with the places of its parties among the keys. None: nothing to do."""
-        takes, taken = self.takes, self.of.result if isinstance(self.of, Reply) else self.of
+        takes = self.takes
+        taken = self.of.result if isinstance(self.of, Reply) else self.of
         if not takes.parties or (self.reply is not None and self.reply.is_left) or (self.kind == "end" and not taken):
             return None
         rows: Any = [(0, -1)] * len(takes.parties) if taken is None else taken.places
@@ -172,6 +179,22 @@ class _Step(NamedTuple):
 
 
 _WAKE = _Step("end", Takes("", "", (), 0, 0, 0.0))
+
+
+class _Script(NamedTuple):
+    """The steps of one account."""
+
+    account: str
+    names: dict[str, int]
+    """The place of each party among the keys."""
+    steps: list[_Step]
+    arguments: list[Any]
+
+    def list_keys(self) -> list[str]:
+        """The windows and slots of all parties. The braces put an account into one hash slot."""
+        tag = quote(self.account, safe="")
+        parties = [quote(name, safe=":") for name in self.names]
+        return [f"rw:{{{tag}}}:{kind}:{party}" for party in parties for kind in ("window", "slots")]
 
 
 class RedisCoordination:
@@ -223,7 +246,8 @@ class RedisCoordination:
         if after is None:
             newest = await self._server.run(lambda client: client.xrevrange(NEWS, count=1))
             return Heard((), _parse_number(newest[0][0]) if newest else 0)
-        block, until = None if self._inline else int(BLOCK_S * 1000), self._clock.monotonic() + HEAR_S
+        block = None if self._inline else int(BLOCK_S * 1000)
+        until = self._clock.monotonic() + HEAR_S
         ask = partial(self._server.call, partial(_read_since, after, block), BLOCK_S)
         while not (heard := ask() if self._inline else await self._news.run(ask)).notices:
             if self._clock.monotonic() >= until:
@@ -292,15 +316,25 @@ class RedisCoordination:
             while len(steps) < MOST_AT_ONCE:
                 steps.append(self._waiting.get_nowait())
         with self._guard.lock:
-            is_idle = not steps and not self._unsent and self._waiting.empty()
-            if is_idle and (self._is_closing or not self._slots):
+            is_busy = steps or self._unsent or not self._waiting.empty()
+            if not is_busy and (self._is_closing or not self._slots):
                 self._thread, self._is_closing = None, False
                 return None
         return steps
 
     def _do(self, steps: list[_Step]) -> None:
         """Run steps in one round trip, with one script for each account, and answer them."""
-        now, scripts = self._clock.monotonic(), dict[str, tuple[dict[str, int], list[_Step], list[Any]]]()
+        # A round trip for each call would make Redis the slowest part of a route, and one script for all of them would
+        # touch keys of several hash slots, which a cluster refuses. So one thread sends what has gathered, as one
+        # script for each account. The script reads and takes in one step: two commands would let two machines take the
+        # same last place (P3: no window of 60 s admits more than its limit). A script may run without its answer
+        # arriving. Its calls are not sent again, because they would count twice: they fail, the engine admits them by
+        # this process's share of the limits, and their slots are released by later steps (P4: a slot is held only while
+        # a call is in flight). Those wait for RETRY_S between attempts, so an outage costs no processor time. See
+        # test_processes_together_never_exceed_a_limit_in_any_window, test_concurrent_calls_share_a_round_trip,
+        # test_an_unacknowledged_end_counts_once and test_ends_are_retried_until_their_lease_expires.
+        now = self._clock.monotonic()
+        scripts: dict[str, _Script] = {}
         replies = {step.reply: step.takes for step in steps if step.reply is not None}
         for step in steps:
             if step.kind == "end":
@@ -312,22 +346,23 @@ class RedisCoordination:
         unsent = [self._unsent.popleft() for _ in range(min(MOST_AT_ONCE, len(self._unsent)))]
         steps = [*(step for step in unsent if now < step.until), *steps]
         for step in steps:
-            names, account_steps, encoded = scripts.setdefault(step.takes.account, ({}, [], []))
-            if (arguments := step.encoded(names)) is not None:
-                account_steps.append(step)
-                encoded.append(arguments)
+            script = scripts.setdefault(step.takes.account, _Script(step.takes.account, {}, [], []))
+            if (arguments := step.encoded(script.names)) is not None:
+                script.steps.append(step)
+                script.arguments.append(arguments)
         at = round(self._clock.time() * UNITS) if self._inline else -1
-        header, accounts = (at, WINDOW, int(self._lease_s * UNITS)), [each for each in scripts if scripts[each][1]]
-        calls = [(_keys_of(each, scripts[each][0]), msgpack.encode((*header, scripts[each][2]))) for each in accounts]
+        header = (at, WINDOW, int(self._lease_s * UNITS))
+        sent = [script for script in scripts.values() if script.steps]
+        calls = [(script.list_keys(), msgpack.encode((*header, script.arguments))) for script in sent]
         try:
             answers = self._server.evaluate(SCRIPT, calls) if calls else []
         except StorageUnavailable as error:
             answers = [error] * len(calls)
-        for account, answer in zip(accounts, answers, strict=True):
-            self._answer(scripts[account][1], answer)
+        for script, answer in zip(sent, answers, strict=True):
+            self._answer(script.steps, answer)
         for lost in give(replies):  # nobody is there to give it back
             self._waiting.put(_undo(replies[lost], lost))
-        is_away = any(isinstance(each, StorageUnavailable) for each in answers)
+        is_away = any(isinstance(answer, StorageUnavailable) for answer in answers)
         self._retry_at = self._clock.monotonic() + RETRY_S if is_away else 0.0
         if is_away and self._is_closing:
             self._unsent.clear()
@@ -348,7 +383,9 @@ class RedisCoordination:
                     self._unsent.append(_Step("free", step.takes, until=min(until, step.until)))
             return
         for (takes, reply), (admitted, *facts) in zip(calls, msgpack.decode(answer), strict=True):
-            now, windows, states = max(fact[0] for fact in facts) / UNITS, list[Any](), list[WindowState]()
+            now = max(fact[0] for fact in facts) / UNITS
+            windows: list[Any] = []
+            states: list[WindowState] = []
             for (name, limits), (_, slots, requests, tokens, last, _, *rows) in zip(takes.parties, facts, strict=True):
                 window = Window()
                 window.fill(requests, tokens, slots, last / UNITS, [(at / UNITS, *rest) for at, *rest in rows])
@@ -366,11 +403,6 @@ def _undo(takes: Takes, taken: Reply[Taken]) -> _Step:
     return _Step("end", takes, None, taken, -takes.tokens, -1)
 
 
-def _keys_of(account: str, names: dict[str, int]) -> list[str]:
-    tag = quote(account, safe="")
-    return [f"rw:{{{tag}}}:{kind}:{quote(name, safe=':')}" for name in names for kind in ("window", "slots")]
-
-
 def _read_since(after: int, block_ms: int | None, client: Any) -> Heard:
     streams = client.xread({NEWS: f"{after // UNITS}-{after % UNITS}"}, block=block_ms)
     entries = streams[0][1] if streams else ()
@@ -380,5 +412,5 @@ def _read_since(after: int, block_ms: int | None, client: Any) -> Heard:
 
 def _parse_number(entry: bytes) -> int:
     """The id of a stream's entry, milliseconds and a counter, as one number."""
-    ms, _, counter = entry.partition(b"-")
+    ms, counter = entry.split(b"-")
     return int(ms) * UNITS + int(counter)

@@ -100,7 +100,16 @@ async def decode_document(reader: Reader, response: Response, redact: Redact) ->
 
 async def decode_stream(reader: Reader, response: Response, redact: Redact) -> AsyncGenerator[Chunk, None]:
     """The chunks of an answer in server-sent events, up to a fault."""
-    parser, body = SseParser(), response.chunks()
+    # The answer is over with `Finish`, but its body is not: the last chunk of HTTP follows. A reader that stops there
+    # leaves its connection inside a body, so it can only be closed, and the next call pays for a TLS handshake. So the
+    # rest is read, after the caller has its `Finish`; whatever breaks there, the answer is complete, so no fault of it
+    # counts. A stream that ends without `Finish` is the other case: many hosts lack an end mark after the finish
+    # reason, so `_end` decides by what was read whether it is whole or truncated (contract 4: never a truncated answer
+    # reported as complete). See test_a_stream_is_drained_so_that_its_connection_is_reused,
+    # test_a_stream_may_lack_its_end_mark_after_the_finish_reason and
+    # test_stream_that_ends_before_its_reason_is_truncated.
+    parser = SseParser()
+    body = response.chunks()
     try:
         async for data in body:
             for chunk in _read(data, parser, reader):
@@ -206,7 +215,8 @@ class ToolCalls:
         at = piece.index
         if at is None:  # without indices, an id or a name begins a call
             at = self._free if piece.id or function.name or not self._latest else self._last
-        call, id = self._latest.get(at), ""
+        call = self._latest.get(at)
+        id = ""
         # some hosts use index 0 for all calls; others repeat the id, but not the name
         if call is None or (function.name and piece.id and call.id and piece.id != call.id):
             index = self._free if at in self._indices else at

@@ -74,7 +74,7 @@ class AnthropicProvider(HttpProvider):
         if name != ANTHROPIC.name:
             if base_url is None:
                 hint = f"pass base_url=..., or leave out the name ({ANTHROPIC.name!r})"
-                raise ValidationFailed.at("name", f"there is no known host {name!r}", hint)
+                raise ValidationFailed.at("name", f"no host is known as {name!r}", hint)
             endpoint = Endpoint(name=name, base_url=base_url, needs_key=False, caller_extra=ANTHROPIC.caller_extra)
         super().__init__(endpoint, api_key, base_url, **options)
 
@@ -98,15 +98,13 @@ def message_body(call: wire.UpstreamCall, provider: str = ANTHROPIC.name) -> wir
     """The JSON body of a call. Raises ``ProviderFault("request")`` without text of the prompt if it is not
     expressible."""
     cap = call.max_output_tokens or call.model.max_output_tokens or DEFAULT_MAX_TOKENS
-    effort, version = effort_of(call), claude_of(call.model)[1]
+    effort = effort_of(call)
+    version = claude_of(call.model)[1]
     thinking = {} if effort is None else thinking_of(CLAUDE_THINKING, call.model, version).fields(effort, cap)
     if thinking.get("thinking", {}).get("type") == "enabled":
-        tool_turns = [
-            message
-            for message in takewhile(lambda message: message.role != "user", reversed(call.messages))
-            if message.tool_calls
-        ]
-        if not all(message.reasoning and message.reasoning.provider == provider for message in tool_turns):
+        loop = takewhile(lambda message: message.role != "user", reversed(call.messages))
+        thoughts = [message.reasoning for message in loop if message.tool_calls]
+        if not all(thought and thought.provider == provider for thought in thoughts):
             thinking = {}  # a tool loop continues as it began
     has_effort = bool(thinking) and effort != "none"
     is_thinking = has_effort or (not thinking and version >= THINKS)
@@ -128,7 +126,7 @@ def message_body(call: wire.UpstreamCall, provider: str = ANTHROPIC.name) -> wir
         body["tools"] = [_encode_tool(tool) for tool in call.tools]
         body |= _build_choice(call)
     if call.repeats and body["messages"][-1]["role"] == "user" and isinstance(body.get("system", ""), str):
-        blocks = [block for tool_turns in body["messages"] for block in tool_turns["content"]] + body.get("tools", [])
+        blocks = [block for turn in body["messages"] for block in turn["content"]] + body.get("tools", [])
         if not any("cache_control" in block for block in blocks):  # the caller's own marks count
             body["messages"][-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
     if call.params.service_tier in _TIERS:
@@ -144,7 +142,8 @@ def message_body(call: wire.UpstreamCall, provider: str = ANTHROPIC.name) -> wir
 
 def _build_choice(call: wire.UpstreamCall) -> wire.JsonObject:
     """The tool choice, and whether several tools may be called at once."""
-    choice, is_serial = call.tool_choice, call.params.parallel_tool_calls is False
+    choice = call.tool_choice
+    is_serial = call.params.parallel_tool_calls is False
     if choice is None or (isinstance(choice, str) and choice in _TOOL_CHOICES):
         field: wire.JsonObject = {"type": _TOOL_CHOICES[choice or "auto"]}
     else:
@@ -155,8 +154,16 @@ def _build_choice(call: wire.UpstreamCall) -> wire.JsonObject:
 
 
 def _build_turns(call: wire.UpstreamCall, thinker: str | None, *, may_prefill: bool) -> list[wire.JsonObject]:
-    """The turns. ``thinker``: the provider whose reasoning is sent; ``may_prefill``: a final assistant's turn is
+    """Build the turns. ``thinker``: the provider whose reasoning is sent; ``may_prefill``: a final assistant's turn is
     allowed."""
+    # The obvious translation, a turn for each message, is refused with a 400: Anthropic wants users and assistants in
+    # turn, the results of all parallel tool calls in the one user turn after them and before any text of it, no blank
+    # text, and no white space at the end of a prefill. Conversations of other vendors break all of these: two user
+    # messages in a row, one message per result, an empty text beside a tool call. So blocks are joined by role and
+    # results are sorted to the front; the sort is stable, so nothing else moves. The 400 would only move the call to
+    # another model, so a conversation that began elsewhere would never be served by Claude, and nobody would notice.
+    # test_turns_of_messages_alternate_with_results_first_and_blank_texts_left_out proves the order,
+    # test_a_prefill_is_sent_without_trailing_white_space_where_supported the last turn.
     turns: list[wire.JsonObject] = []
     for message in call.messages:
         blocks = [] if message.role in _SYSTEM else [*_build_blocks(message, thinker)]
@@ -192,20 +199,28 @@ def _build_blocks(message: wire.Message, thinker: str | None) -> Iterator[wire.J
         yield from _encode_content(message)
         yield from map(_encode_call, message.tool_calls or ())
         return
-    text, calls = message.content if isinstance(message.content, str) else "", [*(message.tool_calls or ())]
-    text_start = call_start = 0
+    # Claude signs its reasoning, and refuses a tool result unless the blocks of the turn come back unchanged and in
+    # their order. Our wire has one text and one list of calls, so each block of reasoning carries how many characters
+    # and calls were before it. The client sends that position back and may have changed it. It only moves forward, and
+    # what is left follows at the end, so a forged position neither loses a text or a call nor repeats one, which could
+    # make a prompt of a few kilobytes a hundred times as long as the one that was estimated and admitted. See
+    # test_claude_is_sent_its_reasoning_blocks_unchanged, test_an_invalid_position_loses_no_text_and_no_call and
+    # test_positions_out_of_order_repeat_nothing.
+    text = message.content if isinstance(message.content, str) else ""
+    calls = [*(message.tool_calls or ())]
+    chars = count = 0
     for item in (item for item in thought.items if item.get("type") in _THOUGHTS):
         match item.get(_AT):
-            case [int(text_end), int(call_end)]:  # not trusted: a client may have changed it
-                text_end, call_end = max(text_start, text_end), max(call_start, call_end)
-            case _:
-                text_end, call_end = text_start, call_start
-        yield from _text_block(text[text_start:text_end])
-        yield from map(_encode_call, calls[call_start:call_end])
-        text_start, call_start = text_end, call_end
+            case [int(text_end), int(call_end)]:
+                text_end = max(chars, text_end)
+                call_end = max(count, call_end)
+                yield from _text_block(text[chars:text_end])
+                yield from map(_encode_call, calls[count:call_end])
+                chars = text_end
+                count = call_end
         yield {name: item[name] for name in _THOUGHT_FIELDS if name in item}
-    yield from _text_block(text[text_start:]) if text else _encode_content(message)
-    yield from map(_encode_call, calls[call_start:])
+    yield from _text_block(text[chars:]) if text else _encode_content(message)
+    yield from map(_encode_call, calls[count:])
 
 
 def _encode_call(call: wire.ToolCall) -> wire.JsonObject:
@@ -329,7 +344,8 @@ def closed_form(schema: object) -> wire.JsonObject:
     into the description for the model. Raises ``OpenEnded`` for unrestricted values and objects."""
     if not isinstance(schema, Mapping):  # true and false
         raise OpenEnded
-    closed, notes = wire.JsonObject(), list[str]()
+    closed: wire.JsonObject = {}
+    notes: list[str] = []
     for keyword, value in schema.items():
         match keyword:
             case _ if keyword in _AS_THEY_ARE:
@@ -352,7 +368,8 @@ def closed_form(schema: object) -> wire.JsonObject:
         raise OpenEnded
     if notes:
         closed["description"] = "; ".join(filter(None, (closed.get("description"), *notes)))
-    kind, additional = schema.get("type"), schema.get("additionalProperties", True)
+    kind = schema.get("type")
+    additional = schema.get("additionalProperties", True)
     if kind == "object" or (isinstance(kind, list) and "object" in kind):
         if isinstance(additional, Mapping) or (additional and "properties" not in schema):
             raise OpenEnded
@@ -376,32 +393,36 @@ class Counts:
 
     def add(self, usage: object) -> wire.Usage | None:
         """Add reported counts. Returns the usage if it is complete and has changed."""
+        # Counts come in two events, and vendors with this protocol disagree on them: Anthropic reports the input at the
+        # start and repeats it at the end, other hosts report it once and send 0 or null for it in the other event.
+        # Taking the last report would bill such a prompt as zero tokens; taking the larger one would bill output that a
+        # refusal took back. So 0 replaces a count of output, but a count of input only if there is none yet. The usage
+        # is returned whenever it changed, because a call that breaks later is billed by the last one (contract 2:
+        # cost_usd is the sum over all attempts that produced tokens). Each of these cases is a line of
+        # test_usage_of_messages_is_merged_and_repeated_only_if_changed.
         if not isinstance(usage, dict):
             return None
-        counts, details = self._counts, usage.get("output_tokens_details")
+        counts = self._counts
+        details = usage.get("output_tokens_details")
         for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens"):
             count = count_of(usage.get(name))
             if count or (count == 0 and (name == "output_tokens" or name not in counts)):
-                counts[name] = count  # some hosts report the input only once, and 0 otherwise
+                counts[name] = count
         if isinstance(details, dict):
             self._thought = count_of(details.get("thinking_tokens")) or self._thought
         if isinstance(usage.get("cache_creation"), dict):
             self._hour = count_of(usage["cache_creation"].get("ephemeral_1h_input_tokens")) or self._hour
         self._tier = tier_of(usage.get("service_tier")) or self._tier
-        fresh, output = counts.get("input_tokens"), counts.get("output_tokens")
-        if fresh is None or output is None:
+        if "input_tokens" not in counts or "output_tokens" not in counts:
             return None
-        cached, written = (
-            counts.get("cache_read_input_tokens", 0),
-            counts.get("cache_creation_input_tokens", 0),
-        )
-        thinking, hour = min(self._thought, output), min(self._hour, written)
-        prompt = fresh + cached + written
-        previous, self._usage = (
-            self._usage,
-            wire.Usage(prompt, output, cached, thinking, written, hour, tier=self._tier),
-        )
-        return None if previous == self._usage else self._usage
+        output = counts["output_tokens"]
+        cached = counts.get("cache_read_input_tokens", 0)
+        written = counts.get("cache_creation_input_tokens", 0)
+        prompt = counts["input_tokens"] + cached + written
+        thought = min(self._thought, output)
+        before = self._usage
+        self._usage = wire.Usage(prompt, output, cached, thought, written, min(self._hour, written), tier=self._tier)
+        return None if self._usage == before else self._usage
 
 
 class Blocks(Reader):
@@ -464,21 +485,20 @@ class Blocks(Reader):
             case "content_block_start":
                 self._start(event.get("index"), self._object(event.get("content_block")))
             case "content_block_delta":
-                index, piece = event.get("index"), self._object(event.get("delta"))
+                piece = self._object(event.get("delta"))
                 match piece.get("type"):
                     case "text_delta":
                         self._say(piece.get("text"))
                     case "input_json_delta":
-                        block, text = (
-                            self._blocks.get(self._number(index), {}),
-                            self._string(piece.get("partial_json")),
-                        )
+                        block = self._blocks.get(self._number(event.get("index")), {})
+                        text = self._string(piece.get("partial_json"))
                         if text and block.get("type") == "tool_use":
                             block.pop("input", None)
                             self._add(block["number"], text)
                     case "thinking_delta" | "signature_delta" as kind:
                         name = kind.removesuffix("_delta")
-                        block, text = self._blocks.get(self._number(index), {}), self._string(piece.get(name))
+                        block = self._blocks.get(self._number(event.get("index")), {})
+                        text = self._string(piece.get(name))
                         if block.get("type") in _THOUGHTS:
                             block.setdefault(name, []).append(text)
                         if name == "thinking":
@@ -496,14 +516,10 @@ class Blocks(Reader):
             self._say(block.get("text"))
         elif block.get("type") == "tool_use":
             number = self._calls
-            self._blocks[self._number(index)] = {
-                "type": "tool_use",
-                "number": number,
-                "input": block.get("input"),
-            }
+            self._blocks[self._number(index)] = {"type": "tool_use", "number": number, "input": block.get("input")}
             self._calls += 1
-            name, id = self._string(block.get("name")), self._string(block.get("id"))
-            self.chunks.append(self._tools.add(Piece(number, id, Function(name))))
+            function = Function(self._string(block.get("name")))
+            self.chunks.append(self._tools.add(Piece(number, self._string(block.get("id")), function)))
         elif block.get("type") in _THOUGHTS:
             grows: wire.JsonObject = {
                 name: [self._string(block[name])] for name in ("thinking", "signature") if name in block

@@ -15,7 +15,7 @@ from collections.abc import (
     Set,
 )
 from types import CoroutineType, GeneratorType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from msgspec import Struct
 
@@ -72,8 +72,8 @@ class CallableProvider(BaseProvider):
         try:
             inspect.signature(function).bind(None)
         except TypeError as error:
-            hint = "it is called with one argument, the UpstreamCall"
-            raise ValidationFailed.at("function", f"does not fit: {error}", hint) from None
+            hint = "accept one argument, the UpstreamCall"
+            raise ValidationFailed.at("function", f"has the wrong parameters: {error}", hint) from None
         except ValueError:  # some built-in functions have no signature
             pass
         self.fetches_urls = False if fetches_urls is None else check_fetches(fetches_urls)
@@ -199,8 +199,7 @@ class RunningFunction(Struct, eq=False):
             return Delta(piece or "")
         self.finished = isinstance(piece, Finish)
         self.tools = self.tools or isinstance(piece, ToolDelta)
-        checked: Chunk = piece
-        return checked
+        return cast(Chunk, piece)
 
 
 async def _iterate(pieces: Iterable[str | Chunk | None]) -> AsyncIterator[str | Chunk | None]:

@@ -65,7 +65,8 @@ class _Props(Struct):
 
 async def _ollama(provider: str, ask: Ask, cache: dict[str, Model | None]) -> list[Model]:
     """Details of a model are cached by digest. A loaded model may have a smaller window than possible."""
-    tags, slots = convert((await ask("/api/tags"))["models"] or [], list[_Tag]), anyio.CapacityLimiter(_AT_A_TIME)
+    tags = convert((await ask("/api/tags"))["models"] or [], list[_Tag])
+    slots = anyio.CapacityLimiter(_AT_A_TIME)
 
     async def show(tag: _Tag) -> None:
         try:
@@ -73,7 +74,8 @@ async def _ollama(provider: str, ask: Ask, cache: dict[str, Model | None]) -> li
                 details = convert(await ask("/api/show", body={"model": tag.name}), _Details)
         except (ProviderFault, MsgspecError):  # tried again next time
             return
-        cache[tag.name + tag.digest], abilities = None, details.capabilities
+        cache[tag.name + tag.digest] = None
+        abilities = details.capabilities
         if "completion" in abilities:  # else it makes embeddings
             trained = next((size for key, size in details.model_info.items() if key.endswith(".context_length")), None)
             window = int(match[1]) if (match := _NUM_CTX.search(details.parameters)) else trained
@@ -110,17 +112,20 @@ async def _vllm(provider: str, ask: Ask, cache: dict[str, Model | None]) -> list
 
 async def _llamacpp(provider: str, ask: Ask, cache: dict[str, Model | None]) -> list[Model]:
     """Templates without tools silently drop them. With several models, their templates are not reported."""
-    entries, props = await _read_entries(ask("models")), _Props()
+    entries = await _read_entries(ask("models"))
+    props = _Props()
     if len(entries) == 1:
         try:
             props = convert(await ask("/props"), _Props)
         except ProviderFault as fault:
             if fault.status is None:
                 raise
-    image, tool = props.modalities.get("vision") is True, props.chat_template_caps.get("supports_tools") is True
+    image = props.modalities.get("vision") is True
+    tool = props.chat_template_caps.get("supports_tools") is True
     models: list[Model] = []
     for model in entries:
-        name, sizes = re.sub(r"^.*[/\\](.*)\.gguf$", r"\1", model.id), model.meta or {}
+        name = re.sub(r"^.*[/\\](.*)\.gguf$", r"\1", model.id)
+        sizes = model.meta or {}
         window = props.default_generation_settings.get("n_ctx") or sizes.get("n_ctx") or sizes.get("n_ctx_train")
         models.append(_model(provider, name, model.id, window, image=image, tool=tool))
     return models
@@ -130,7 +135,8 @@ async def _lmstudio(provider: str, ask: Ask, cache: dict[str, Model | None]) -> 
     """Models without reported capabilities support tools."""
     models: list[Model] = []
     for entry in await _read_entries(ask("/api/v0/models")):
-        window, tool = entry.loaded_context_length or entry.max_context_length, "tool_use" in entry.capabilities
+        window = entry.loaded_context_length or entry.max_context_length
+        tool = "tool_use" in entry.capabilities
         if entry.type != "embeddings":
             models.append(_model(provider, entry.id, entry.id, window, image=entry.type == "vlm", tool=tool))
     return models

@@ -78,7 +78,7 @@ def check_fetches(choice: object) -> Fetches:
         return choice
     if choice == "callers":
         return "callers"
-    hint = "True is for requests of your own, 'callers' also for those of callers with a key"
+    hint = "pass True for requests of this process, 'callers' also for those of callers with a key"
     raise ValidationFailed.at("fetches_urls", f"must be True, False or 'callers', got {shown(choice)}", hint)
 
 
@@ -105,26 +105,27 @@ def check_arguments(name: object, base_url: object = None, headers: object = Non
 def address_of(endpoint: Endpoint, base_url: str | None, environ: Mapping[str, str]) -> str:
     """The address of a vendor: the argument, else the environment variable, else the default. Raises
     ``ValidationFailed`` for invalid addresses and for addresses with credentials."""
-    variable, source, address = endpoint.url_variable, "base_url", base_url
-    if not address and variable:
-        source, address = variable, environ.get(variable, "").strip()
+    variable = endpoint.url_variable
+    source = variable if variable and not base_url else "base_url"
+    address = environ.get(variable, "").strip() if variable and not base_url else base_url
     if address and variable and not endpoint.needs_key:  # a self-hosted server
         address = complete_url(address, endpoint.base_url)
     url = address or endpoint.base_url
     if not url and variable:
-        hint = f"set {variable}, or give base_url=..."
-        raise ValidationFailed.at("base_url", f"{endpoint.name} has an address of your own only", hint)
-    quoted = "what was given" if set("@?#") & set(url) else repr(url[:_URL_CHARS])
+        hint = f"set {variable}, or pass base_url=..."
+        raise ValidationFailed.at("base_url", f"{endpoint.name} has no default address", hint)
+    quoted = "the value" if set("@?#") & set(url) else repr(url[:_URL_CHARS])
     try:
         parts = urlsplit(url)
         is_web = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # bad port or brackets; the text may contain a password
-        is_web, quoted = False, "what was given"
+        is_web, quoted = False, "the value"
     if not is_web:
         raise ValidationFailed.at(source, f"{quoted} is not an address", "write https://host/path")
-    own_path, hint = parts.path.rstrip("/"), ""
+    own_path = parts.path.rstrip("/")
+    hint = ""
     if _DEPLOYMENTS in own_path or parts.query.startswith(_AZURE_VERSION):
-        hint = "give https://RESOURCE.openai.azure.com, with the name 'azure'"
+        hint = "pass https://RESOURCE.openai.azure.com, with the name 'azure'"
     elif own_path.endswith(_CALL):
         hint = f"write {parts.scheme}://{parts.netloc}{own_path.removesuffix(_CALL)}"
     if hint and parts.username is None:
@@ -132,9 +133,10 @@ def address_of(endpoint: Endpoint, base_url: str | None, environ: Mapping[str, s
         raise ValidationFailed.at(source, f"{location} is the address of a single call", hint)
     if parts.username is not None or parts.query or parts.fragment:
         location = f"{parts.scheme}://{parts.hostname}{parts.path}"
-        hint = "give credentials as api_key=... or headers=..."
-        raise ValidationFailed.at(source, f"{location} has a user, query or fragment with it", hint)
-    url, path = url.rstrip("/"), endpoint.url_path
+        hint = "pass credentials as api_key=... or headers=..."
+        raise ValidationFailed.at(source, f"{location} contains a user, query or fragment", hint)
+    url = url.rstrip("/")
+    path = endpoint.url_path
     own_path = urlsplit(url).path
     return url + path.removeprefix(own_path) if f"{path}/".startswith(f"{own_path}/") else url
 
@@ -144,11 +146,10 @@ def address_in_region(endpoint: Endpoint, region: object, base_url: str | None) 
     if region is None:
         return base_url
     if base_url is not None:
-        problem = f"{shown(region)} has an address of its own"
-        raise ValidationFailed.at("region", problem, "give region or base_url")
+        raise ValidationFailed.at("region", f"{shown(region)} has its own address", "pass region or base_url, not both")
     if not isinstance(region, str) or region not in endpoint.regions:
         regions = ", ".join(map(repr, endpoint.regions))
-        hint = f"take one of {regions}" if regions else "leave it out, or give base_url=..."
+        hint = f"take one of {regions}" if regions else "leave it out, or pass base_url=..."
         raise ValidationFailed.at("region", f"{endpoint.name} has no region {shown(region)}", hint)
     return endpoint.regions[region]
 
@@ -179,7 +180,8 @@ def complete_url(address: str, default: str) -> str:
 def keys_of(keys: object, endpoint: Endpoint, environ: Mapping[str, str]) -> list[Secret]:
     """The given keys, else those of the environment, else an empty one if none is required. Raises
     ``ValidationFailed``."""
-    source, candidates = "api_key", [keys]
+    source = "api_key"
+    candidates = [keys]
     if keys is None:
         settings = ((environ.get(variable, "").strip(), variable) for variable in endpoint.key_variables)
         text, source = next((pair for pair in settings if pair[0]), ("", ""))
@@ -195,7 +197,7 @@ def keys_of(keys: object, endpoint: Endpoint, environ: Mapping[str, str]) -> lis
                 raise ValidationFailed.at(f"api_key[{index}]", problem, "leave it out")
     texts = dict.fromkeys(filter(None, (Secret(key).reveal().strip() for key in candidates if isinstance(key, str))))
     if not texts and endpoint.needs_key:
-        hint = f"set {' or '.join(endpoint.key_variables)}, or give api_key=..."
+        hint = f"set {' or '.join(endpoint.key_variables)}, or pass api_key=..."
         raise ValidationFailed.at("api_key", f"{endpoint.name} needs a key", hint)
     if not all(_is_header_value(text) and " " not in text for text in texts):
         raise ValidationFailed.at(source, "is not a key", "a key is printable ASCII without spaces")
@@ -206,7 +208,7 @@ def header_of(name: object, value: object) -> Secret:
     """Check a header, and return its value. Raises ``ValidationFailed``."""
     if not isinstance(value, str):
         problem = f"{name!r} must be a string, got {type(value).__name__}"
-        raise ValidationFailed.at("headers", problem, "leave out what has no value")
+        raise ValidationFailed.at("headers", problem, "leave out headers without a value")
     secret = Secret(value)
     if not isinstance(name, str) or not _is_header_value(name) or not _is_header_value(secret.reveal()):
         raise ValidationFailed.at("headers", f"{name!r} cannot be sent", "use printable ASCII")

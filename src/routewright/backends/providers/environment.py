@@ -27,15 +27,19 @@ def providers_from_environment(
     choice = f"name one of {', '.join(vendors)}" if vendors else "set the variables of the provider"
     for place, name in enumerate(fetches_urls):
         if name not in vendors:
-            raise ValidationFailed.at(f"fetches_urls[{place}]", f"{name!r} is no provider of the environment", choice)
+            raise ValidationFailed.at(
+                f"fetches_urls[{place}]", f"{name!r} is not a provider of the environment", choice
+            )
     fields: dict[str, list[str]] = {name: [] for name in vendors}
     for place, entry in enumerate(caller_extra):
-        name, dot, field = entry.partition(".")
+        name = entry.partition(".")[0]
         if name not in vendors:
-            hint = choice if dot or not vendors else f"write the provider in front, as {next(iter(vendors))}.{entry}"
-            raise ValidationFailed.at(f"caller_extra[{place}]", f"{name!r} is no provider of the environment", hint)
+            hint = f"write the provider in front, as {next(iter(vendors), '')}.{entry}"
+            hint = choice if "." in entry or not vendors else hint
+            raise ValidationFailed.at(f"caller_extra[{place}]", f"{name!r} is not a provider of the environment", hint)
+        field = entry[len(name) + 1 :]
         if not field:
-            raise ValidationFailed.at(f"caller_extra[{place}]", f"{entry!r} names no field", f"write {name}.FIELD")
+            raise ValidationFailed.at(f"caller_extra[{place}]", f"{entry!r} has no field", f"write {name}.FIELD")
         fields[name].append(field)
     options = {
         name: HttpOptions(

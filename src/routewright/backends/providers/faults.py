@@ -92,7 +92,8 @@ def start_of(body: str) -> str:
 
 def conceal(fault: ProviderFault, redact: Redact) -> None:
     """Hide credentials in all texts of a fault."""
-    fault.message, fault.body = redact(fault.message), redact(fault.body)[:BODY_CHARS]
+    fault.message = redact(fault.message)
+    fault.body = redact(fault.body)[:BODY_CHARS]
     fault.public = redact(fault.public)
     fault.args = (fault.kind, fault.message)
 
@@ -112,7 +113,8 @@ def seconds_until(headers: Mapping[str, str], name: str) -> float | None:
         return seconds
     if value and (match := _DURATION.fullmatch(value)):
         return sum(float(part or 0) * unit for part, unit in zip(match.groups(), _DURATION_S, strict=True))
-    until, now = _parse_date(value), _parse_date(headers.get("date", ""))  # by the server's clock, if reported
+    until = _parse_date(value)
+    now = _parse_date(headers.get("date", ""))  # by the server's clock, if reported
     return None if until is None else max(until - (time.time() if now is None else now), 0.0)
 
 
@@ -131,7 +133,9 @@ def _parse(body: str) -> _Error:
         error: object = msgspec.json.decode(body)
         error = error[0] if isinstance(error, list) and error else error
         if isinstance(error, dict):
-            groq, minimax, inner = error.get("x_groq"), error.get("base_resp"), error.get("error")
+            groq = error.get("x_groq")
+            minimax = error.get("base_resp")
+            inner = error.get("error")
             if isinstance(minimax, dict) and minimax.get("status_code"):
                 error = {"code": f"base_resp.{minimax['status_code']}", "message": minimax.get("status_msg")}
             elif isinstance(groq, dict) and groq.get("error"):

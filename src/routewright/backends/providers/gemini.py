@@ -31,8 +31,10 @@ INSTRUCTIONS = ("system", "developer")
 UNSIGNED = "skip_thought_signature_validator"
 """Google's placeholder for a call without a signature, which Gemini 3 and later require."""
 _SIGNATURE = "thoughtSignature"
-_CALL, _AT = "call", "at"
-"""In an item: the number of the signed call, or the number of characters before the signature."""
+_CALL = "call"
+"""In an item: the number of the signed call."""
+_AT = "at"
+"""In an item: the number of characters before the signature."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _VERSIONED = re.compile(r"/v\d\w*$")
 _KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".bmp": "image/bmp"}
@@ -90,20 +92,17 @@ class GeminiProvider(HttpProvider):
 def content_body(call: wire.UpstreamCall, provider: str = GOOGLE.name) -> wire.JsonObject:
     """The JSON body of a call. Raises ``ProviderFault("request")`` if it is not expressible."""
     body: wire.JsonObject = {"contents": _build_contents(call, provider)}
-    texts = [part for message in call.messages if message.role in INSTRUCTIONS for part in _parts(message.content)]
+    parts = [part for message in call.messages if message.role in INSTRUCTIONS for part in _parts(message.content)]
+    texts = [{"text": part.text} for part in parts if isinstance(part, wire.TextPart)]
+    if len(texts) < len(parts):
+        raise _fault_of("supports only text in system messages")
     if texts:
-        if not all(isinstance(part, wire.TextPart) for part in texts):
-            raise _fault_of("supports only text in system messages")
-        body["systemInstruction"] = {
-            "parts": [{"text": part.text} for part in texts if isinstance(part, wire.TextPart)]
-        }
+        body["systemInstruction"] = {"parts": texts}
     if call.tools:
         specs = [tool.function_spec for tool in call.tools]
-        declarations = [
-            {"name": s.name, "description": s.description, "parametersJsonSchema": s.parameters} for s in specs
-        ]
-        body["tools"] = [{"functionDeclarations": [_drop_none(row) for row in declarations]}]
-        choice, mode = call.tool_choice, wire.JsonObject()
+        body["tools"] = [{"functionDeclarations": [_declare(spec) for spec in specs]}]
+        choice = call.tool_choice
+        mode: wire.JsonObject = {}
         if choice in (None, "auto") and any(spec.strict for spec in specs):
             mode = {"mode": "VALIDATED"}  # of all functions, as there is no mode of a single one
         elif isinstance(choice, str) and choice in _MODES:
@@ -113,7 +112,8 @@ def content_body(call: wire.UpstreamCall, provider: str = GOOGLE.name) -> wire.J
             mode = {"mode": "ANY", "allowedFunctionNames": [name]}
         if mode:
             body["toolConfig"] = {"functionCallingConfig": mode}
-    params, unsupported = call.params, call.model.unsupported or ()  # else the model does it anyway
+    params = call.params
+    unsupported = call.model.unsupported or ()  # else the model does it anyway
     stops = [params.stop] if isinstance(params.stop, str) else params.stop
     if stops and len(stops) > MOST_STOPS:
         raise _fault_of(f"supports at most {MOST_STOPS} stop sequences, got {len(stops)}")
@@ -137,14 +137,19 @@ def content_body(call: wire.UpstreamCall, provider: str = GOOGLE.name) -> wire.J
     return with_extra(body, call, provider)
 
 
+def _declare(spec: wire.FunctionSpec) -> wire.JsonObject:
+    return _drop_none({"name": spec.name, "description": spec.description, "parametersJsonSchema": spec.parameters})
+
+
 def _drop_none(fields: wire.JsonObject) -> wire.JsonObject:
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _build_contents(call: wire.UpstreamCall, provider: str) -> list[wire.JsonObject]:
     """The turns. Consecutive messages of one role are joined."""
-    signing, contents = generation_of(call.model) >= SIGNING, list[wire.JsonObject]()
-    functions: dict[str, str] = {}  # functions by id of their last call
+    signing = generation_of(call.model) >= SIGNING
+    contents: list[wire.JsonObject] = []
+    functions: dict[str, str] = {}  # by id of their last call
     for message in call.messages:
         if message.role in INSTRUCTIONS:
             continue
@@ -158,9 +163,8 @@ def _build_contents(call: wire.UpstreamCall, provider: str) -> list[wire.JsonObj
         thought = message.reasoning
         own = thought.items if thought is not None and thought.provider == provider else ()
         items = [item for item in own if isinstance(item.get(_SIGNATURE), str)]
-        pieces = _split_at_signatures(message.content, items) or [
-            _encode_part(part, signing) for part in _parts(message.content)
-        ]
+        pieces = _split_at_signatures(message.content, items)
+        pieces = pieces or [_encode_part(part, signing) for part in _parts(message.content)]
         calls: list[wire.JsonObject] = []
         for tool_call in message.tool_calls or ():
             functions[tool_call.id] = tool_call.function.name
@@ -187,7 +191,9 @@ def _split_at_signatures(
     ends = [(item[_AT], item[_SIGNATURE]) for item in items if isinstance(item.get(_AT), int)]
     if not ends or isinstance(content, list):
         return []
-    text, pieces, start = content or "", list[wire.JsonObject](), 0
+    text = content or ""
+    pieces: list[wire.JsonObject] = []
+    start = 0
     for end, signature in ends:  # not trusted: a client may have changed them
         end = min(max(end, start), len(text))
         pieces.append({"text": text[start:end], _SIGNATURE: signature})
@@ -203,7 +209,8 @@ def _encode_part(part: wire.Part, signing: bool) -> wire.JsonObject:
             return {"inlineData": {"mimeType": f"audio/{part.input_audio.format}", "data": part.input_audio.data}}
         case wire.FilePart():
             return encode_media(part.file.file_data, _PDF)
-    image, detail = encode_media(part.image_url.url), part.image_url.detail
+    image = encode_media(part.image_url.url)
+    detail = part.image_url.detail
     if signing and detail in ("low", "high"):
         image["mediaResolution"] = {"level": f"MEDIA_RESOLUTION_{detail.upper()}"}
     return image
@@ -215,7 +222,8 @@ def _build_result(message: wire.Message, functions: Mapping[str, str], signing: 
     name = functions.get(id) or message.name
     if not name:
         raise _fault_of("does not support the result of a call that is not in the conversation")
-    texts, media = list[str](), list[wire.JsonObject]()
+    texts: list[str] = []
+    media: list[wire.JsonObject] = []
     for part in _parts(message.content):
         if isinstance(part, wire.TextPart):
             texts.append(part.text)
@@ -232,9 +240,10 @@ def _build_result(message: wire.Message, functions: Mapping[str, str], signing: 
 def encode_media(url: str, kind: str = "") -> wire.JsonObject:
     """An image or document as data or address. ``kind``: its type, if known."""
     if url[:5].lower() == "data:":
-        head, comma, data = url[5:].partition(",")
+        head = url[5:].partition(",")[0]
+        data = url[len(head) + 6 :]
         media_type, *options = head.split(";")
-        if not comma or not data:
+        if not data:
             raise _fault_of("does not support a data: URL without data")
         if "base64" not in (option.strip().lower() for option in options):
             data = base64.b64encode(unquote_to_bytes(data)).decode()
@@ -309,10 +318,19 @@ class GeneratedContent(Reader):
         usage = read_usage(content.usage_metadata)
         if usage is not None and self._tier:
             usage = msgspec.structs.replace(usage, tier=self._tier)
-        previous, self._usage = self._usage, usage or self._usage
-        self._take(None if usage == previous else usage, self._read, content, document)
+        is_known = usage == self._usage
+        self._usage = usage or self._usage
+        self._take(None if is_known else usage, self._read, content, document)
 
     def _read(self, content: _Document, document: bytes | str) -> None:
+        # A finish reason is not the last word here. Gemini may send one with several chunks, and nothing marks the
+        # end but the end of the connection; a reader that stops at the first one cuts the text off, and one that lets
+        # it stand reports STOP although the last chunk says MAX_TOKENS. So reading goes on, and the last reason counts
+        # in `end`. Reasons that are faults (OTHER) raise at once, after the chunks of their own document: what came
+        # before is delivered and billed (contract 2: all attempts that produced tokens). A prompt that was blocked has
+        # no candidates at all, which would look like an empty answer. The rows of test_generated_content_is_read ("the
+        # last reason counts", "a blocked prompt") and test_finish_reasons_without_an_answer_are_faults_after_the_usage
+        # prove it.
         if content.error:
             raise fault_in_answer(self._provider, text_of(document))
         blocked = content.prompt_feedback and content.prompt_feedback.block_reason
@@ -324,14 +342,14 @@ class GeneratedContent(Reader):
             if candidate.index:  # only one is requested
                 continue
             self._started = True
-            parts = candidate.content.parts if candidate.content else None
-            for part in parts or ():
-                signature, call, text = part.thought_signature, part.function_call, part.text or ""
+            for part in (candidate.content and candidate.content.parts) or ():
+                call = part.function_call
+                text = part.text or ""
                 if call is None and not part.thought:
                     self._chars += len(text)
-                if signature:
+                if part.thought_signature:
                     position = {_AT: self._chars} if call is None else {_CALL: self._called}
-                    self.chunks.append(wire.Thought(item={_SIGNATURE: signature, **position}))
+                    self.chunks.append(wire.Thought(item={_SIGNATURE: part.thought_signature, **position}))
                 if call is not None:
                     self._called += 1
                     if not call.name:
@@ -354,8 +372,10 @@ def read_usage(usage: object) -> wire.Usage | None:
     """The reported token counts, or None if the prompt's is missing or any is invalid."""
     if not isinstance(usage, dict) or usage.get("promptTokenCount") is None:
         return None
-    prompt, results = _count(usage, "promptTokenCount"), _count(usage, "toolUsePromptTokenCount")
-    text, thoughts = _count(usage, "candidatesTokenCount"), _count(usage, "thoughtsTokenCount")
+    prompt = _count(usage, "promptTokenCount")
+    results = _count(usage, "toolUsePromptTokenCount")
+    text = _count(usage, "candidatesTokenCount")
+    thoughts = _count(usage, "thoughtsTokenCount")
     if prompt is None or results is None or text is None or thoughts is None:
         return None
     cached = min(_count(usage, "cachedContentTokenCount") or 0, prompt)

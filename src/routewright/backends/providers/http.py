@@ -107,8 +107,8 @@ class HttpProvider(BaseProvider, ABC):
     ) -> None:
         check_arguments(endpoint.name, base_url, headers)
         if transport is not None and (proxy is not None or verify is not True):
-            argument, hint = "verify" if proxy is None else "proxy", "pass it to the transport"
-            raise ValidationFailed.at(argument, "cannot be combined with transport=...", hint)
+            argument = "verify" if proxy is None else "proxy"
+            raise ValidationFailed.at(argument, "cannot be combined with transport=...", "pass it to the transport")
         environ = os.environ if environ is None else environ  # not a default argument, which help() would print
         self.name = endpoint.name
         self._url = address_of(endpoint, base_url, environ)
@@ -129,7 +129,7 @@ class HttpProvider(BaseProvider, ABC):
         for field in (fields := checked_caller_extra(caller_extra)):
             if field.startswith(f"{self.name}."):
                 hint = f"write {field.removeprefix(f'{self.name}.')!r}"
-                raise ValidationFailed.at("caller_extra", f"{field!r} begins with the provider", hint)
+                raise ValidationFailed.at("caller_extra", f"{field!r} starts with the provider's name", hint)
         self.caller_extra: frozenset[str] = endpoint.caller_extra | fields
         """Vendor fields that callers with a key may send (``protocols.Provider``)."""
 
@@ -198,7 +198,8 @@ class HttpProvider(BaseProvider, ABC):
 
     def request(self, call: UpstreamCall) -> HttpRequest:
         """A call as an HTTP request without streaming, to be sent by the caller. ``read`` decodes the answer."""
-        call, key = msgspec.structs.replace(call, stream=False), next(self._keys.choose(call.model.id))
+        call = msgspec.structs.replace(call, stream=False)
+        key = next(self._keys.choose(call.model.id))
         hidden = {*self._credentials(key.reveal()), *self._headers}
         headers = self._headers_of(key, call).items()
         masked: dict[str, str | Secret] = {name: Secret(value) if name in hidden else value for name, value in headers}
@@ -310,10 +311,12 @@ class _Call:
         raise keys.fault_of(faults)
 
     async def _ask(self, key: Secret) -> AsyncGenerator[Chunk, None]:
-        provider, call = self._provider, self._call
+        provider = self._provider
+        call = self._call
         try:
-            url, headers, body = provider._address(call), provider._headers_of(key, call), provider._body(call)
-            self._exchange = provider._transport.request("POST", url, headers=headers, body=body)
+            body = provider._body(call)
+            headers = provider._headers_of(key, call)
+            self._exchange = provider._transport.request("POST", provider._address(call), headers=headers, body=body)
             enter = self._exchange.__aenter__
             response = await (enter() if provider._timeout_s is None else provider._wait(enter))
             try:
@@ -364,8 +367,9 @@ class KeyRing:
 
     def choose(self, model: str) -> Iterator[Secret]:
         """The keys for one call: available ones beginning with the current one, then the one that is due first."""
-        offered, start, count = set[Secret](), self._place, len(self.keys)
-        for index in (at % count for at in range(start, start + count)):
+        offered = set[Secret]()
+        start = self._place
+        for index in (*range(start, len(self.keys)), *range(start)):
             key = self.keys[index]
             if self.due_at(key, model) <= self._clock.monotonic() and len(offered) < MAX_KEYS:
                 self._place = index
@@ -393,8 +397,8 @@ class KeyRing:
         self._due[key, ""] = self._clock.monotonic() + seconds
         if fault.kind == FaultKind.AUTH and key not in self.refused and self.sole is None:
             self.refused.add(key)
-            position, status = f"key {self.keys.index(key) + 1} of {len(self.keys)}", fault.status
-            _log.warning("%s refused %s (status %s); using the others", self._provider, position, status)
+            position = f"key {self.keys.index(key) + 1} of {len(self.keys)}"
+            _log.warning("%s refused %s (status %s); using the others", self._provider, position, fault.status)
         return True
 
     def fault_of(self, faults: Mapping[Secret, ProviderFault]) -> ProviderFault:

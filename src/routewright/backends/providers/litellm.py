@@ -136,10 +136,9 @@ class LiteLLMProvider(BaseProvider):
             files=True,
         )  # fmt: skip
         environment = (os.environ if environ is None else environ).items()
-        own = [self._key, *(value for value in self._options.values() if isinstance(value, Secret))]
-        self._redact = Redactor(
-            [*own, *(Secret(value) for name, value in environment if _SECRETS.search(name.upper()))]
-        )
+        secrets = [self._key, *(value for value in self._options.values() if isinstance(value, Secret))]
+        secrets += [Secret(value) for name, value in environment if _SECRETS.search(name.upper())]
+        self._redact = Redactor(secrets)
 
     def __repr__(self) -> str:
         return f"LiteLLMProvider({self.name!r}, vendor={self._vendor!r})"
@@ -157,11 +156,9 @@ class LiteLLMProvider(BaseProvider):
             supported = litellm.get_supported_openai_params(model=wire_name(model), custom_llm_provider=self._vendor)
         except Exception:  # litellm raises a bare one for unknown vendors; the call itself will report it
             supported = None
-        reasoning = _THINKING[0].missing if model.reasoning else ()
-        unknown = (
-            [] if supported is None else [name for name, argument in _FEATURES.items() if argument not in supported]
-        )
-        return (*unknown, *reasoning)
+        supported = _FEATURES.values() if supported is None else supported
+        missing = [feature for feature, argument in _FEATURES.items() if argument not in supported]
+        return (*missing, *(_THINKING[0].missing if model.reasoning else ()))
 
     @asynccontextmanager
     async def open(self, call: UpstreamCall) -> AsyncIterator[AsyncIterator[Chunk]]:
@@ -236,7 +233,8 @@ class LiteLLMProvider(BaseProvider):
     def _fault_of(self, error: Exception, *, answered: bool) -> ProviderFault:
         """Classify an exception of litellm by its type and status."""
         kind = next((_KINDS[base.__name__] for base in type(error).__mro__ if base.__name__ in _KINDS), None)
-        status, message = getattr(error, "status_code", None), str(getattr(error, "message", ""))
+        status = getattr(error, "status_code", None)
+        message = str(getattr(error, "message", ""))
         if not isinstance(status, int) or not 100 <= status < 600 or kind is FaultKind.CONNECT:
             status = None  # litellm makes up one for connection errors
         if kind is FaultKind.CONNECT and answered:
@@ -258,5 +256,4 @@ class LiteLLMProvider(BaseProvider):
 
 def _document(piece: Any) -> bytes:
     """Encode an answer or chunk of litellm as JSON."""
-    text: str = piece.model_dump_json(warnings=False)
-    return text.encode()
+    return str(piece.model_dump_json(warnings=False)).encode()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from base64 import b32encode
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from routewright import wire
 from routewright._core.catalogue.models import models_of
@@ -84,7 +85,7 @@ class OpenAIProvider(HttpProvider):
         if not isinstance(host, Host | None):
             hint = "pass the name of a known one as name=..., or base_url=..."
             raise ValidationFailed.at("host", f"must be a Host, got {type(host).__name__}", hint)
-        self._host = replace(host or _host_of(name, base_url), name=name)
+        self._host = dataclasses.replace(host or _host_of(name, base_url), name=name)
         self._refuses_usage = False
         """True once the host has refused the option for the usage of streams."""
         super().__init__(self._host, api_key, address_in_region(self._host, region, base_url), **options)
@@ -168,7 +169,7 @@ def _host_of(name: str, base_url: str | None) -> Host:
     matches = difflib.get_close_matches(name, HOSTS, n=1)
     hint = f"did you mean {matches[0]!r}? " if matches else ""
     raise ValidationFailed.at(
-        "name", f"there is no known host {name!r}", f"{hint}pass base_url=..., or one of {', '.join(HOSTS)}"
+        "name", f"no host is known as {name!r}", f"{hint}pass base_url=..., or one of {', '.join(HOSTS)}"
     )
 
 
@@ -177,11 +178,7 @@ def _host_of(name: str, base_url: str | None) -> Host:
 
 def request_body(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
     """The JSON body of a call in the host's dialect. Raises ``ProviderFault("request")`` if it is not expressible."""
-    body: wire.JsonObject = {
-        "model": wire_name(call.model),
-        "messages": _messages_of(call, host),
-        **host.extra_body,
-    }
+    body: wire.JsonObject = {"model": wire_name(call.model), "messages": _messages_of(call, host), **host.extra_body}
     if call.max_output_tokens is not None:
         body[host.cap_field] = call.max_output_tokens
     if call.stream:
@@ -195,7 +192,8 @@ def request_body(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
         body |= _encode_tools(call, host)
     if call.params == _NO_PARAMS:  # as of most calls
         return body
-    params, unsupported = call.params, call.model.unsupported or ()  # else the model does it anyway
+    params = call.params
+    unsupported = call.model.unsupported or ()  # else the model does it anyway
     values = {
         "temperature": None if "temperature" in unsupported else _as_integer(params.temperature),
         "top_p": None if "top_p" in unsupported else _as_integer(params.top_p),
@@ -204,7 +202,8 @@ def request_body(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
         "response_format": params.response_format,
     }
     body |= {name: value for name, value in values.items() if value is not None}
-    effort, tier = effort_of(call), params.service_tier
+    effort = effort_of(call)
+    tier = params.service_tier
     options = {} if effort is None else thinking_of(host.thinking, call.model).fields(effort, call.max_output_tokens)
     if (params.parallel_tool_calls, params.verbosity, tier) != (None, None, None):
         missing = host.list_missing(call.model)
@@ -218,11 +217,13 @@ def request_body(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
 
 
 def _encode_tools(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
-    tools, choice = call.tools or [], call.tool_choice
+    tools = call.tools or []
+    choice = call.tool_choice
     if isinstance(choice, str) and choice not in _TOOL_CHOICES:
         choice = wire.NamedToolChoice(wire.FunctionName(choice))
     if isinstance(choice, wire.NamedToolChoice) and "no_tool_by_name" in host.oddities:
-        tools, choice = [tool for tool in tools if tool.function_spec.name == choice.function.name], "required"
+        tools = [tool for tool in tools if tool.function_spec.name == choice.function.name]
+        choice = "required"
     fields: list[wire.JsonObject] = [{"type": "function", "function": tool.function_spec} for tool in tools]
     for field, tool in zip(fields, tools, strict=True):
         if tool.cache_control and host.cache_ttl:
@@ -237,7 +238,7 @@ def _as_integer(value: float | None) -> float | None:
 
 def _messages_of(call: wire.UpstreamCall, host: Host) -> list[wire.Message] | list[wire.JsonObject]:
     """The messages in the host's form, changed by its ``oddities``."""
-    messages, replace = call.messages, msgspec.structs.replace
+    messages = call.messages
     if "strict_turns" not in host.oddities and are_plain(messages):
         return messages
     if "short_ids" in host.oddities:
@@ -252,25 +253,20 @@ def _messages_of(call: wire.UpstreamCall, host: Host) -> list[wire.Message] | li
         messages = _join_turns(messages)
     if "no_text_parts" in host.oddities:
         messages = [replace(message, content=_join_texts(message.content)) for message in messages]
-    needs_thought = (
-        "thought_needed" in host.oddities and call.model.reasoning and any(message.tool_calls for message in messages)
-    )
+    is_blank = "thought_needed" in host.oddities and call.model.reasoning and any(m.tool_calls for m in messages)
     parts = [part for message in messages if isinstance(message.content, list) for part in message.content]
-    has_marks = any(
-        part.cache_control is not None or isinstance(part, wire.AudioPart | wire.FilePart) for part in parts
-    )
-    if not needs_thought and not has_marks and all(message.reasoning is None for message in messages):
+    is_marked = any(part.cache_control is not None for part in parts)
+    has_files = any(isinstance(part, wire.AudioPart | wire.FilePart) for part in parts)
+    if not is_blank and not is_marked and not has_files and all(message.reasoning is None for message in messages):
         return messages
-    supports_marks = "cache_control" not in host.list_missing(call.model)
-    plain_messages = [_encode_message(message, host, supports_marks=supports_marks) for message in messages]
+    takes_marks = "cache_control" not in host.list_missing(call.model)
+    bodies = [_encode_message(message, host, takes_marks=takes_marks) for message in messages]
     blank = {"reasoning_content": " "}  # some hosts refuse an empty text
-    return [
-        blank | message if needs_thought and message["role"] == "assistant" else message for message in plain_messages
-    ]
+    return [blank | body if is_blank and body["role"] == "assistant" else body for body in bodies]
 
 
-def _encode_message(message: wire.Message, host: Host, *, supports_marks: bool) -> wire.JsonObject:
-    """A message in the host's form, with reasoning of its own models. ``supports_marks``: it supports cache marks."""
+def _encode_message(message: wire.Message, host: Host, *, takes_marks: bool) -> wire.JsonObject:
+    """A message in the host's form, with reasoning of its own models. ``takes_marks``: it supports cache marks."""
     fields: wire.JsonObject = msgspec.to_builtins(message)
     fields.pop("reasoning", None)
     parts = message.content if isinstance(message.content, list) else []
@@ -278,23 +274,20 @@ def _encode_message(message: wire.Message, host: Host, *, supports_marks: bool) 
         mark = field.pop("cache_control", None)
         if isinstance(part, wire.FilePart):
             if not host.files:
-                raise ProviderFault(
-                    wire.FaultKind.REQUEST, f"{host.name} does not support documents in chat completions"
-                )
+                raise ProviderFault("request", f"{host.name} does not support documents in chat completions")
             field["file"].setdefault("filename", _FILE_NAME)
         elif isinstance(part, wire.AudioPart) and "audio_as_url" in host.oddities:
             field["input_audio"]["data"] = f"data:audio/{part.input_audio.format};base64,{part.input_audio.data}"
-        if mark is not None and supports_marks and "cache_breakpoints" in host.oddities:
+        if mark is not None and takes_marks and "cache_breakpoints" in host.oddities:
             field["prompt_cache_breakpoint"] = {"mode": "explicit"}
-        elif mark is not None and supports_marks:
+        elif mark is not None and takes_marks:
             field["cache_control"] = mark if host.cache_ttl else {"type": mark["type"]}
     if message.reasoning is None or message.reasoning.provider != host.name or not host.thought:
         return fields
     thoughts = [item.get(host.thought) for item in message.reasoning.items]
     if host.thought == "reasoning_details":
-        pieces = [
-            piece for part in thoughts for piece in _dicts_of(part) if str(piece.get("type")).startswith("reasoning.")
-        ]
+        details = [detail for part in thoughts for detail in _dicts_of(part)]
+        pieces = [detail for detail in details if str(detail.get("type")).startswith("reasoning.")]
         return fields | ({host.thought: _join_details(pieces)} if pieces else {})
     text = "".join(part for part in thoughts if isinstance(part, str))
     if text and host.thought == "content":
@@ -318,7 +311,7 @@ def _move_attachments(messages: list[wire.Message]) -> list[wire.Message]:
             if moved:
                 attachments += [wire.TextPart(f"Attachments of the tool call {message.tool_call_id}:"), *moved]
                 content = texts[0].text if len(texts) == 1 else [*texts]
-                message = msgspec.structs.replace(message, content=content or _SHOWN_BELOW)
+                message = replace(message, content=content or _SHOWN_BELOW)
         results.append(message)
     return [*results, wire.Message("user", attachments)] if attachments else results
 
@@ -329,8 +322,7 @@ def _join_turns(messages: list[wire.Message]) -> list[wire.Message]:
     for message in sorted(messages, key=lambda message: message.role != "system"):
         last = turns[-1] if turns else None
         if last and last.role == message.role != "tool" and not (last.tool_calls or message.tool_calls):
-            content = [*_parts(turns.pop().content), *_parts(message.content)]
-            message = msgspec.structs.replace(message, content=_join_texts(content))
+            message = replace(message, content=_join_texts([*_parts(turns.pop().content), *_parts(message.content)]))
         turns.append(message)
     return turns
 
@@ -348,9 +340,9 @@ def _join_texts(content: str | list[wire.Part] | None) -> str | list[wire.Part] 
 def _shorten_ids(message: wire.Message) -> wire.Message:
     if not message.tool_calls and message.tool_call_id is None:
         return message
-    calls = [msgspec.structs.replace(call, id=_shorten_id(call.id)) for call in message.tool_calls or ()]
+    calls = [replace(call, id=_shorten_id(call.id)) for call in message.tool_calls or ()]
     answers = None if message.tool_call_id is None else _shorten_id(message.tool_call_id)
-    return msgspec.structs.replace(message, tool_calls=calls or None, tool_call_id=answers)
+    return replace(message, tool_calls=calls or None, tool_call_id=answers)
 
 
 def _shorten_id(id: str) -> str:
@@ -480,7 +472,7 @@ class Completion(Reader):
                 usage = read_usage(choice.usage) or usage
         self._tier = tier_of(completion.service_tier) or self._tier
         if usage is not None and self._tier:
-            usage = msgspec.structs.replace(usage, tier=self._tier)
+            usage = replace(usage, tier=self._tier)
         self._take(usage, self._read, completion, document)
 
     def end(self) -> None:
@@ -489,7 +481,8 @@ class Completion(Reader):
         super().end()
 
     def _read(self, completion: _Document, document: bytes | str) -> None:
-        groq, minimax, emit = completion.x_groq, completion.base_resp, self.chunks.append
+        groq = completion.x_groq
+        minimax = completion.base_resp
         if completion.error or (groq and groq.error) or (minimax and minimax.status_code):
             raise fault_in_answer(self._provider, text_of(document))
         for choice in completion.choices or ():
@@ -507,18 +500,19 @@ class Completion(Reader):
                 self._details += _dicts_of(part.reasoning_details)
                 if thought := part.thought:
                     self._thoughts.append(thought)
-                    emit(wire.Thought(thought))
+                    self.chunks.append(wire.Thought(thought))
             if self._thought and (text or part.tool_calls or choice.finish_reason):
                 item = _join_details(self._details) if self._field == "reasoning_details" else "".join(self._thoughts)
-                self._thoughts, self._details = [], []
+                self._thoughts.clear()
+                self._details.clear()
                 if item and self._field:
-                    emit(wire.Thought(item={self._field: item}))
+                    self.chunks.append(wire.Thought(item={self._field: item}))
             self._blank = self._blank or text == ""
             if text:
                 self._spoke = True
-                emit(wire.Delta(text))
+                self.chunks.append(wire.Delta(text))
             for call in part.tool_calls or ():
-                emit(self._tools.add(call))
+                self.chunks.append(self._tools.add(call))
             if choice.finish_reason:
                 self._reason = reason_of(self._provider, choice.finish_reason)
                 native = choice.native_finish_reason
@@ -542,18 +536,12 @@ def read_usage(usage: object) -> wire.Usage | None:
         output += reasoning  # xAI counts them in addition to the others
     if "num_search_queries" in usage:  # Perplexity bills citations and reasoning in addition
         reasoning = _count(usage, "reasoning_tokens")
-        prompt, output = prompt + _count(usage, "citation_tokens"), output + reasoning
+        prompt += _count(usage, "citation_tokens")
+        output += reasoning
     cached = min(cached, prompt)
     written = min(written, prompt - cached)
     audio = min(_count(details, "audio_tokens"), prompt - cached - written)
-    return wire.Usage(
-        prompt,
-        output,
-        cached,
-        min(reasoning, output),
-        written,
-        audio=audio,
-    )
+    return wire.Usage(prompt, output, cached, min(reasoning, output), written, audio=audio)
 
 
 def _count(counts: Any, *names: str) -> int:

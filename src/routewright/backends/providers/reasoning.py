@@ -113,8 +113,8 @@ def find_nearest(word: str, efforts: Iterable[str]) -> str:
 
 def at(path: str, value: object) -> JsonObject:
     """A document with a value at a path."""
-    first, _, rest = path.partition(".")
-    return {first: at(rest, value) if rest else value}
+    first = path.partition(".")[0]
+    return {first: value if first == path else at(path[len(first) + 1 :], value)}
 
 
 def merge(one: Mapping[str, object], other: Mapping[str, object]) -> JsonObject:

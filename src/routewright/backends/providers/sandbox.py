@@ -12,32 +12,17 @@ from itertools import islice
 from math import ceil, inf, isfinite
 from typing import Any, Literal
 
+from routewright import wire
 from routewright._core.tokens.estimate import bounds_of, estimate_text
 from routewright._runtime.loop import Threads
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.wire import (
-    Chunk,
-    Delta,
-    FaultKind,
-    Feature,
-    Finish,
-    JsonObject,
-    Message,
-    Model,
-    NamedToolChoice,
-    RouteRequest,
-    TextPart,
-    ToolDelta,
-    UpstreamCall,
-    Usage,
-)
 from routewright.wire.conversion import rebuild
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import did_you_mean, shown
 
 from .callable import THREADS, Reply, RunningFunction
 
-Answers = Mapping[str, str] | Callable[[UpstreamCall], Reply]
+Answers = Mapping[str, str] | Callable[[wire.UpstreamCall], Reply]
 Faults = Mapping[str, str | Sequence[str]]
 
 MOST_VALUES = 1_000
@@ -56,7 +41,7 @@ _FORMATS = {
 
 
 class SandboxProvider:
-    """Answers as asked. ``answers`` maps the last user message to its answer, or is a function of the call.
+    """Answers with canned text. ``answers`` maps the last user message to its answer, or is a function of the call.
 
     ``faults`` maps a model id, or ``"*"`` for all others, to a ``FaultKind`` for every call, or to a list of them for
     the first calls.
@@ -66,7 +51,9 @@ class SandboxProvider:
     fetches_urls: bool | Literal["callers"] = "callers"
     """It fetches nothing: ``unsupported`` lists the vendors that would not (``protocols.BaseProvider``)."""
 
-    def __init__(self, models: Sequence[Model], answers: Answers | None = None, faults: Faults | None = None) -> None:
+    def __init__(
+        self, models: Sequence[wire.Model], answers: Answers | None = None, faults: Faults | None = None
+    ) -> None:
         self._models = tuple(models)
         self._answers: Answers = {} if answers is None else answers
         self._threads = Threads("the sandbox", THREADS)
@@ -76,22 +63,25 @@ class SandboxProvider:
         if not isinstance(faults, Mapping):
             hint = "map model ids, or '*', to kinds of fault"
             raise ValidationFailed.at("faults", f"{shown(faults)} is not a dict", hint)
-        names, self._faults = {"*", *(model.id for model in self._models)}, dict[str, FaultKind | list[FaultKind]]()
+        names = {"*", *(model.id for model in self._models)}
+        self._faults: dict[str, wire.FaultKind | list[wire.FaultKind]] = {}
         for model, kinds in faults.items():
             if model not in names:
                 hint = did_you_mean(model, sorted(names)) or "name a model of the catalogue, or '*' for all"
-                raise ValidationFailed.at(f"faults[{shown(model)}]", "is no known model", hint)
+                raise ValidationFailed.at(f"faults[{shown(model)}]", "is not a model of the catalogue", hint)
             for kind in [kinds] if isinstance(kinds, str) or not isinstance(kinds, Sequence) else kinds:
-                if kind not in list(FaultKind):
-                    field, hint = f"faults[{quoted(model)}]", f"known kinds: {', '.join(FaultKind)}"
-                    raise ValidationFailed.at(field, f"{shown(kind)} is no kind of fault", hint)
-            self._faults[model] = FaultKind(kinds) if isinstance(kinds, str) else [FaultKind(kind) for kind in kinds]
+                if kind not in list(wire.FaultKind):
+                    hint = f"known kinds: {', '.join(wire.FaultKind)}"
+                    raise ValidationFailed.at(f"faults[{quoted(model)}]", f"{shown(kind)} is not a kind of fault", hint)
+            self._faults[model] = (
+                wire.FaultKind(kinds) if isinstance(kinds, str) else [wire.FaultKind(kind) for kind in kinds]
+            )
 
-    def models(self) -> Sequence[Model]:
+    def models(self) -> Sequence[wire.Model]:
         """All models of the catalogue."""
         return self._models
 
-    def unsupported(self, model: Model) -> Collection[Feature]:
+    def unsupported(self, model: wire.Model) -> Collection[wire.Feature]:
         """Features that the model's own vendor does not support (``protocols.BaseProvider``)."""
         from .features import unsupported_at  # loads the tables of all vendors, which only calls need
 
@@ -104,14 +94,14 @@ class SandboxProvider:
 
         return frozenset().union(*(vendor.caller_extra for vendor in ENDPOINTS.values()))
 
-    def open(self, call: UpstreamCall) -> RunningFunction:
+    def open(self, call: wire.UpstreamCall) -> RunningFunction:
         """Start one call (``protocols.Provider``)."""
         return RunningFunction(self._reply, call, True, self._threads)
 
     async def aclose(self) -> None:
         """Does nothing."""
 
-    def _reply(self, call: UpstreamCall) -> Reply:
+    def _reply(self, call: wire.UpstreamCall) -> Reply:
         kind = self._faults.get(call.model.id, self._faults.get("*"))
         if isinstance(kind, list):
             kind = kind.pop(0) if kind else None
@@ -122,40 +112,46 @@ class SandboxProvider:
         return list(_build_chunks(call, self._answers.get(last_user_text(call.messages))))
 
 
-def last_user_text(messages: Sequence[Message]) -> str:
+def last_user_text(messages: Sequence[wire.Message]) -> str:
     """The text of the last user message; empty if there is none."""
     content = next((message.content for message in reversed(messages) if message.role == "user"), None) or ""
-    return content if isinstance(content, str) else "".join(part.text for part in content if isinstance(part, TextPart))
+    parts = [wire.TextPart(content)] if isinstance(content, str) else content
+    return "".join(part.text for part in parts if isinstance(part, wire.TextPart))
 
 
-def _build_chunks(call: UpstreamCall, answer: str | None) -> Iterable[Chunk]:
+def _build_chunks(call: wire.UpstreamCall, answer: str | None) -> Iterable[wire.Chunk]:
     """A complete answer with its usage: a tool call if one is required, JSON if there is a schema."""
-    input_tokens = bounds_of(RouteRequest(call.messages, tools=call.tools)).estimate
+    input_tokens = bounds_of(wire.RouteRequest(call.messages, tools=call.tools)).estimate
     if answer is None and call.tools and call.tool_choice not in (None, "auto", "none"):
-        choice, specs = call.tool_choice, [tool.function_spec for tool in call.tools]
-        name = choice.function.name if isinstance(choice, NamedToolChoice) else choice
+        choice = call.tool_choice
+        specs = [tool.function_spec for tool in call.tools]
+        name = choice.function.name if isinstance(choice, wire.NamedToolChoice) else choice
         spec = specs[0] if choice == "required" else next(spec for spec in specs if spec.name == name)
         arguments = json.dumps(example_of({"type": "object"} | (spec.parameters or {})))
-        yield ToolDelta(0, arguments, "call_sandbox", spec.name)
-        yield Usage(input_tokens, estimate_text(arguments))
-        yield Finish("tool_calls")
+        yield wire.ToolDelta(0, arguments, "call_sandbox", spec.name)
+        yield wire.Usage(input_tokens, estimate_text(arguments))
+        yield wire.Finish("tool_calls")
         return
-    text, response_format = answer, call.params.response_format or {}
+    text = answer
+    response_format = call.params.response_format or {}
     if text is None and response_format.get("type") == "json_schema":
         text = json.dumps(example_of(response_format["json_schema"]["schema"]))
     elif text is None and response_format.get("type") == "json_object":
         text = json.dumps({"sandbox": True, "model": call.model.id})
     elif text is None:
         text = f"This is a canned answer in the name of {call.model.id}. The sandbox calls no model and bills nobody."
-    words, cap, reason = text.split(" "), call.max_output_tokens, "stop"
+    words = text.split(" ")
+    cap = call.max_output_tokens
+    reason = "stop"
     if cap is not None and estimate_text(text) > cap:
         fitting = bisect_right(range(len(words)), cap, key=lambda count: estimate_text(" ".join(words[:count])))
-        words, reason = words[: max(0, fitting - 1)] or [""], "length"
+        words = words[: max(0, fitting - 1)] or [""]
+        reason = "length"
     for word in words[:-1]:
-        yield Delta(word + " ")
-    yield Delta(words[-1])
-    yield Usage(input_tokens, estimate_text(" ".join(words)))
-    yield Finish(reason)
+        yield wire.Delta(word + " ")
+    yield wire.Delta(words[-1])
+    yield wire.Usage(input_tokens, estimate_text(" ".join(words)))
+    yield wire.Finish(reason)
 
 
 # --- examples
@@ -219,9 +215,9 @@ class _Example:
         size = min(max(len(_WORD), schema.get("minLength", 0)), schema.get("maxLength", inf), MOST_CHARACTERS)
         return _FORMATS.get(schema.get("format", "")) or (_WORD * -(-size // len(_WORD)))[:size]
 
-    def _merge(self, schemas: Iterable[object]) -> JsonObject:
+    def _merge(self, schemas: Iterable[object]) -> wire.JsonObject:
         """Merge schemas: union of properties and required names; for other keys, the last one wins."""
-        merged: JsonObject = {}
+        merged: wire.JsonObject = {}
         for schema in schemas:
             if isinstance(schema, Mapping):
                 schema = {**schema, **self._resolve(schema["$ref"])} if "$ref" in schema else schema
@@ -241,7 +237,7 @@ class _Example:
 
 
 def _build_number(schema: Mapping[str, Any], convert: Callable[[Any], Any]) -> Any:
-    """Zero if it is within the bounds, else a value near them. Zero if none is found."""
+    """Zero if it is within the bounds, else a value near them. Zero if there is none."""
     low, above = schema.get("minimum", -inf), schema.get("exclusiveMinimum", -inf)
     high, below = schema.get("maximum", inf), schema.get("exclusiveMaximum", inf)
     ends = [end for end in (low, above, high, below) if isfinite(end)]
@@ -249,7 +245,4 @@ def _build_number(schema: Mapping[str, Any], convert: Callable[[Any], Any]) -> A
     numbers += [sum(ends) / len(ends)] if ends else []
     if step := schema.get("multipleOf"):
         numbers = [ceil(number / step) * step for number in numbers]
-    return next(
-        (number for number in map(convert, numbers) if low <= number <= high and above < number < below),
-        0,
-    )
+    return next((number for number in map(convert, numbers) if low <= number <= high and above < number < below), 0)

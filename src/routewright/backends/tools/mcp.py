@@ -51,8 +51,10 @@ class McpTools:
         ``allow``: names of tools to offer; None: all. ``needs_approval``: of each tool (``protocols.Tool``)."""
         if isinstance(allow, str):
             raise ValidationFailed.at("allow", "must be a list of names, got a string", f"write [{shown(allow)}]")
-        self.name, self.needs_approval = name, needs_approval
-        self._connect, self._allow = connect, None if allow is None else tuple(allow)
+        self.name = name
+        self.needs_approval = needs_approval
+        self._connect = connect
+        self._allow = None if allow is None else tuple(allow)
         self._connection: Connection | None = None
 
     @classmethod
@@ -116,7 +118,8 @@ class McpTool(BaseTool):
     """One tool of an MCP server (``protocols.Tool``)."""
 
     def __init__(self, spec: FunctionSpec, connection: Connection, needs_approval: bool) -> None:
-        self.spec, self.needs_approval = spec, needs_approval
+        self.spec = spec
+        self.needs_approval = needs_approval
         self._connection = connection
 
     def __repr__(self) -> str:
@@ -129,7 +132,7 @@ class McpTool(BaseTool):
             return result.structured_content
         text = "\n".join(map(_text_of, result.content))
         if result.is_error:
-            raise ToolFailed(shorten(text) or "the tool failed and did not say why")
+            raise ToolFailed(shorten(text) or "the tool failed without a message")
         return text
 
 

@@ -51,7 +51,9 @@ class Connection:
         self._names = set[str]()
         self._connect = connect
         self._group = anyio.create_task_group()
-        self._is_open, self._closing, self._gone = anyio.Event(), anyio.Event(), anyio.Event()
+        self._is_open = anyio.Event()
+        self._closing = anyio.Event()
+        self._gone = anyio.Event()
         self._session: ClientSession | None = None
         self._error: Exception | None = None
 
@@ -73,13 +75,13 @@ class Connection:
             case ValidationFailed() | ToolFailed():
                 raise error
             case ValidationError():
-                problem = f"the MCP server {self.name} gives answers that the protocol does not allow"
+                problem = f"the MCP server {self.name} sends answers that the protocol does not allow"
                 raise ValidationFailed.at("tools", problem, "update the server")
             case FileNotFoundError() | PermissionError():
                 reason = f"cannot start {shown(error.filename)}: {error.strerror}"
             case _:
                 reason = shorten(error.message) if isinstance(error, MCPError) else type(error).__name__
-        raise ToolFailed(f"the MCP server {self.name} could not be opened: {reason}")
+        raise ToolFailed(f"the MCP server {self.name} cannot be opened: {reason}")
 
     async def close(self) -> None:
         """End the server, and kill it if it takes too long. Idempotent."""
@@ -104,7 +106,7 @@ class Connection:
                 raise ToolFailed("the MCP server of this tool ended the connection") from None
             raise ToolFailed(f"the MCP server refused the call: {shorten(error.message)}") from None
         except (ValidationError, RuntimeError):
-            raise ToolFailed("the MCP server gave a result that the protocol does not allow") from None
+            raise ToolFailed("the MCP server returned a result that the protocol does not allow") from None
 
     async def _serve(self) -> None:
         try:
@@ -132,14 +134,14 @@ class Connection:
                     raise self._refusal(tool.name, "is listed twice")
                 if len(self.specs) == MOST_TOOLS:
                     problem = f"the MCP server {self.name} lists more than {MOST_TOOLS} tools"
-                    raise ValidationFailed.at("tools", problem, "have it list fewer")
+                    raise ValidationFailed.at("tools", problem, "configure the server to list fewer")
                 self.specs[tool.name] = FunctionSpec(tool.name, tool.description, tool.input_schema)
             cursor = page.next_cursor
             if cursor is None:
                 break
         else:
-            problem = f"the MCP server {self.name} lists them on more than {MOST_PAGES} pages"
-            raise ValidationFailed.at("tools", problem, "have it list fewer")
+            problem = f"the MCP server {self.name} lists its tools on more than {MOST_PAGES} pages"
+            raise ValidationFailed.at("tools", problem, "configure the server to list fewer")
         for name in sorted((self._allow or set()) - self.specs.keys()):
             hint = did_you_mean(name, self._names) or "leave it out"
             raise ValidationFailed.at("allow", f"the MCP server {self.name} has no tool {shown(name)}", hint)
@@ -155,7 +157,9 @@ class Connection:
         ]
 
     def _check(self, tool: Mapping[str, object]) -> JsonObject:
-        name, description, schema = tool.get("name"), tool.get("description"), tool.get("inputSchema")
+        name = tool.get("name")
+        description = tool.get("description")
+        schema = tool.get("inputSchema")
         if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
             raise self._refusal(name, "has a name other than 1 to 64 letters, digits, '-' and '_'")
         if not isinstance(description, str | None) or len(description or "") > DESCRIPTION_CHARS:

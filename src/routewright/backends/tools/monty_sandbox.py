@@ -35,7 +35,8 @@ class MontySandbox:
 
     def __init__(self, *, memory_bytes: int = 256 * 2**20, output_bytes: int = 64 * 2**10) -> None:
         """``memory_bytes`` limits the values of a program, ``output_bytes`` its output."""
-        self._memory_bytes, self._output_bytes = memory_bytes, output_bytes
+        self._memory_bytes = memory_bytes
+        self._output_bytes = output_bytes
 
     async def execute(self, code: str, timeout_s: float) -> Executed:
         """As ``protocols.CodeSandbox`` says. A cancelled program still ends in time."""

@@ -95,7 +95,8 @@ class HttpSearch(ABC):
         if not query:
             raise ToolFailed("the query is empty")
         request = self._ask(query, limit)
-        url, headers = self._url + request.path, {"accept": "application/json", **request.headers}
+        url = self._url + request.path
+        headers = {"accept": "application/json", **request.headers}
         with self._clock.deadline(self._clock.monotonic() + self._timeout_s) as time_limit:
             try:
                 async with self._transport.request(request.method, url, headers=headers, body=request.body) as response:
@@ -130,7 +131,8 @@ class HttpSearch(ABC):
         for row in document:
             if not isinstance(row, dict):
                 continue
-            url, title = row.get("url"), _plain(row.get("title"), TITLE_CHARS)
+            url = row.get("url")
+            title = _plain(row.get("title"), TITLE_CHARS)
             if isinstance(url, str) and len(url) <= URL_CHARS and url.startswith(("https://", "http://")):
                 results.append(SearchResult(title or url, url, _plain(row.get(self.snippet_field), SNIPPET_CHARS)))
         return results
@@ -170,7 +172,8 @@ class _KeyedSearch(HttpSearch):
 class BraveSearch(_KeyedSearch):
     """Searches with Brave's Search API: ``Agent(router, tools=["web_search"], search=BraveSearch(key))``."""
 
-    name, host = "Brave", "https://api.search.brave.com"
+    name = "Brave"
+    host = "https://api.search.brave.com"
     rows_at = ("web", "results")
     snippet_field = "description"
 
@@ -182,7 +185,8 @@ class BraveSearch(_KeyedSearch):
 class TavilySearch(_KeyedSearch):
     """Searches with Tavily: ``Agent(router, tools=["web_search"], search=TavilySearch(key))``."""
 
-    name, host = "Tavily", "https://api.tavily.com"
+    name = "Tavily"
+    host = "https://api.tavily.com"
 
     def _ask(self, query: str, limit: int) -> HttpRequest:
         headers = {"content-type": "application/json", "authorization": f"Bearer {self._key.reveal()}"}

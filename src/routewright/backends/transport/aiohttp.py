@@ -39,12 +39,13 @@ class AiohttpTransport:
 
     def request(self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None) -> _Exchange:
         """Send one request. The answer is valid inside the context."""
-        proxy, options = None, dict[str, Any](allow_redirects=False)
+        proxy = None
+        options: dict[str, Any] = {"allow_redirects": False}
         if self._proxy_of is not None:
-            (scheme, netloc, *_) = urlsplit(url)
-            if proxy := self._proxy_of(scheme, netloc):
+            parts = urlsplit(url)
+            if proxy := self._proxy_of(parts.scheme, parts.netloc):
                 options["proxy"] = proxy.url
-                if scheme == "http":
+                if parts.scheme == "http":
                     headers = {**headers, **proxy.headers}
                 else:  # the proxy of a tunnel must not see the request's headers
                     options["proxy_headers"] = proxy.headers
@@ -160,7 +161,8 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _fault_of(exc: BaseException, url: str, proxy: Proxy | None) -> ProviderFault:
-    host, kind = urlsplit(url).netloc.rpartition("@")[2], type(exc).__name__
+    host = urlsplit(url).netloc.rpartition("@")[2]
+    kind = type(exc).__name__
     if proxy is not None and isinstance(exc, aiohttp.ClientHttpProxyError):
         return refusal_of(proxy, host, exc.status)
     if not isinstance(exc, _CONNECT_ERRORS):

@@ -76,14 +76,16 @@ def failure_of(host: str, message: str, error: BaseException, proxy: Proxy | Non
                 reason = "the host is unknown"
                 hint = "check the host name in the provider's base_url, and the name service"
             case ssl.SSLCertVerificationError():
-                reason, hint = "its certificate is not valid", "check the server's certificate and its issuer"
+                reason = "its certificate is not valid"
+                hint = "check the server's certificate and its issuer"
             case OSError(errno=errno.ECONNREFUSED):
-                reason, hint = "it was refused", "check that the server runs, and the port in the provider's base_url"
-    public, through = "no connection", ""
-    if proxy is not None:
-        public, through, hint = f"{public} through the proxy", f" through the proxy {proxy.place}", _PROXY_HINT
+                reason = "it was refused"
+                hint = "check that the server runs, and the port in the provider's base_url"
+    public = "no connection" if proxy is None else "no connection through the proxy"
     public = f"{public}: {reason}" if reason else public
-    return ProviderFault("connect", f"no connection to {host}{through}: {message}", public=public, hint=hint)
+    hint = hint if proxy is None else _PROXY_HINT
+    place = host if proxy is None else f"{host} through the proxy {proxy.place}"
+    return ProviderFault("connect", f"no connection to {place}: {message}", public=public, hint=hint)
 
 
 def refusal_of(proxy: Proxy, host: str, status: int) -> ProviderFault:
@@ -107,7 +109,8 @@ def _causes(error: BaseException | None, *, outermost: bool = True) -> Iterator[
         yield error
         for inner in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
             yield from _causes(inner, outermost=False)
-        error, outermost = error.__cause__ or (error.__context__ if outermost else None), False
+        error = error.__cause__ or (error.__context__ if outermost else None)
+        outermost = False
 
 
 # --- bodies
@@ -173,7 +176,8 @@ class _Inflater:
     async def read(self, receive: Receive) -> bytes:
         """Up to 64 KiB of decompressed bytes; empty at the end."""
         while True:
-            raw, self._rest = self._rest or await receive(), b""
+            raw = self._rest or await receive()
+            self._rest = b""
             if not raw and self._started and not self._stream.eof:
                 raise ProviderFault("malformed", "the compressed answer is incomplete")
             if not raw:
@@ -229,6 +233,14 @@ class LoopPool(ABC):
 
     def end(self) -> None:
         """Free the connections, from any thread: at once, or as soon as the loop runs."""
+        # A pool may end anywhere: in its loop, in another thread, after the loop was closed, in a forked child.
+        # Awaiting the driver's `close` works in the first case only. In another thread it would touch a loop that is
+        # running, so the end is handed to that loop; if it closed in between, the call raises and the pool is stale
+        # after all. A stale pool has no loop to close it, and asyncio would remove the descriptor from a selector that
+        # is gone, or that a parent process shares: closing there would cut the parent's calls. So the socket alone is
+        # released. `closed` is set last, because the scheduled call comes here again.
+        # test_an_unclosed_transport_leaks_nothing goes through the endings,
+        # test_closing_from_another_loop_closes_the_pool_of_a_running_one through the thread.
         self._untie()
         if self.closed:
             return

@@ -54,8 +54,8 @@ class Httpx2Transport:
     ) -> AsyncIterator[Answer]:
         """Send one request. The answer is valid inside the context."""
         request_headers = {name.lower(): value for name, value in headers.items()}
-        scheme, netloc, *_ = urlsplit(url)
-        request_headers.setdefault("host", netloc.rpartition("@")[2])
+        parts = urlsplit(url)
+        request_headers.setdefault("host", parts.netloc.rpartition("@")[2])
         request_headers.setdefault("user-agent", "routewright")
         request_headers.setdefault("accept-encoding", "gzip")
         if body is not None:
@@ -64,8 +64,9 @@ class Httpx2Transport:
         request = httpcore2.Request(
             method, httpcore2.URL(url), headers=list(request_headers.items()), content=body, extensions=timeouts
         )
-        proxy = None if self._proxy_of is None else self._proxy_of(scheme, netloc)
-        connections, fault = self._pools.get().connections(proxy), None
+        proxy = None if self._proxy_of is None else self._proxy_of(parts.scheme, parts.netloc)
+        connections = self._pools.get().connections(proxy)
+        fault = None
         try:
             response = await connections.handle_async_request(request)
         except _BROKEN_ERRORS as exc:
@@ -73,7 +74,7 @@ class Httpx2Transport:
         else:
             if proxy is not None and response.status == 407:  # of an http address
                 await response.aclose()
-                fault = refusal_of(proxy, netloc, 407)
+                fault = refusal_of(proxy, parts.netloc, 407)
         if fault is not None:
             raise fault  # outside the handler, without the server's data as context
         raw = cast("AsyncGenerator[bytes, None]", aiter(cast("AsyncIterable[bytes]", response.stream)))
@@ -100,7 +101,8 @@ class Httpx2Transport:
 
 
 def _fault_of(exc: Exception, request: httpcore2.Request, proxy: Proxy | None) -> ProviderFault:
-    host, kind = request.url.host.decode("ascii", "replace"), type(exc).__name__
+    host = request.url.host.decode("ascii", "replace")
+    kind = type(exc).__name__
     if proxy is not None and isinstance(exc, httpcore2.ProxyError):
         return refusal_of(proxy, host, int(str(exc)[:3]))
     if not isinstance(exc, _CONNECT_ERRORS):

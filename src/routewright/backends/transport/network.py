@@ -47,10 +47,12 @@ class Network:
         self, proxy: str | None = None, verify: Verify = True, environ: Mapping[str, str] | None = None
     ) -> None:
         environ = os.environ if environ is None else environ
-        self._verify, self._verify_from = _check_verify(verify), "verify"
+        self._verify = _check_verify(verify)
+        self._verify_from = "verify"
         for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
             if self._verify is True and environ.get(name):
-                self._verify, self._verify_from = environ[name], name
+                self._verify = environ[name]
+                self._verify_from = name
         self._proxies: dict[str, Proxy] = {}
         self._direct: list[str] = []
         """Entries of ``NO_PROXY``."""
@@ -83,14 +85,16 @@ class Network:
                     raise ProviderFault("local", problem, hint="name a PEM file, or a folder of them") from exc
             case False:
                 unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+                unverified.check_hostname = False
+                unverified.verify_mode = ssl.CERT_NONE
                 return unverified
             case _:
                 return None
 
     def _proxy_of(self, scheme: str, netloc: str) -> Proxy | None:
         parts = urlsplit(f"{scheme}://{netloc}")
-        host, port = (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(scheme)
+        host = (parts.hostname or "").rstrip(".")
+        port = parts.port or _PORTS.get(scheme)
         if any(_matches(entry, scheme, host, port) for entry in self._direct):
             return None
         return self._proxies.get(scheme)
@@ -100,8 +104,10 @@ def _check_verify(verify: object) -> str | bool | ssl.SSLContext:
     if isinstance(verify, bool | ssl.SSLContext):
         return verify
     if not isinstance(verify, str | os.PathLike):
-        hint = "give True, False, a path or an ssl.SSLContext"
-        raise ValidationFailed.at("verify", f"must say who is trusted, got {type(verify).__name__}", hint)
+        hint = "pass True, False, a path or an ssl.SSLContext"
+        raise ValidationFailed.at(
+            "verify", f"must be a bool, a path or an ssl.SSLContext, got {type(verify).__name__}", hint
+        )
     path = os.fspath(verify)
     if not isinstance(path, str) or not os.path.exists(path):
         raise ValidationFailed.at("verify", f"there is no {path!r}", "name a PEM file, or a folder of them")
@@ -129,11 +135,12 @@ def _parse_proxy(url: object, source: str) -> Proxy:
     except ValueError:
         raise ValidationFailed.at(source, "is not the address of a proxy", hint) from None
     if parts.scheme.startswith("socks"):
-        raise ValidationFailed.at(source, "names a SOCKS proxy, which is not supported", "name one that speaks HTTP")
+        raise ValidationFailed.at(source, "names a SOCKS proxy, which is not supported", "pass an HTTP proxy")
     if parts.scheme not in _PORTS or not parts.hostname:
         raise ValidationFailed.at(source, "is not the address of a proxy", hint)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    address, authorization = f"{host}:{port or _PORTS[parts.scheme]}", None
+    address = f"{host}:{port or _PORTS[parts.scheme]}"
+    authorization = None
     if parts.username is not None:
         user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         authorization = Secret("Basic " + b64encode(user.encode()).decode())
@@ -143,7 +150,8 @@ def _parse_proxy(url: object, source: str) -> Proxy:
 def _matches(entry: str, scheme: str, host: str, port: int | None) -> bool:
     """True if an entry of ``NO_PROXY`` matches a host. ``name`` matches the host and its subdomains, ``.name`` and
     ``*.name`` only subdomains. Addresses and networks match addresses. An entry can have a port or a scheme."""
-    entry_scheme, _, address = entry.rpartition("://")
+    address = entry.rpartition("://")[2]
+    entry_scheme = entry.removesuffix(address).removesuffix("://")
     if entry_scheme not in ("", "all", scheme):
         return False
     with suppress(ValueError):  # one of them is a name, or the entry has a port

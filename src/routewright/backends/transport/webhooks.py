@@ -23,8 +23,10 @@ from routewright.backends.providers.faults import retry_after
 from routewright.errors import ValidationFailed
 from routewright.wire import WebhookAnswer
 
-_BODY_BYTES, _BODY_S = 64 << 10, 1.0  # read of a body, to reuse the connection
-_BODIES, _CONNECTIONS = 32, 256  # slow bodies must not use up all connections
+_BODY_BYTES = 64 << 10  # read of a body, to reuse the connection
+_BODY_S = 1.0
+_BODIES = 32  # slow bodies must not use up all connections
+_CONNECTIONS = 256
 _HEADERS = {"User-Agent": "routewright", "Accept-Encoding": "identity"}
 _REASONS = {
     None: "the connection was closed before an answer",
@@ -36,7 +38,7 @@ _REASONS = {
 _clock = SystemClock()
 _lookups = Threads("host names of webhooks", 16)
 _first_lookups = Threads("new host names of webhooks", 64)
-"""For names that are new or were not found last time. They may hang and must not block known names."""
+"""For names that are new or had no address last time. They may hang and must not block known names."""
 _MOST_KNOWN = 10_000
 
 
@@ -95,10 +97,11 @@ class _Guard(AbstractResolver):
     def __init__(self, allow_loopback: bool) -> None:
         self._allow_loopback = allow_loopback
         self._known: set[str] = set()
-        """Names that were found last time."""
+        """Names that had an address last time."""
 
     async def resolve(self, host: str, port: int = 0, family: int = socket.AF_UNSPEC) -> list[ResolveResult]:
-        addresses, threads = None, _lookups if host in self._known else _first_lookups
+        addresses = None
+        threads = _lookups if host in self._known else _first_lookups
         self._known.discard(host)
         with suppress(OSError, UnicodeError):
             addresses = await threads.run(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
