@@ -523,7 +523,7 @@ async def test_delete_needs_either_a_selection_or_everything(
 async def test_delete_removes_exactly_the_selection(
     store: TraceStore, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("routewright.trace.DELETE_AT_ONCE", 4)
+    monkeypatch.setattr("routewright.trace.DELETE_SIZE", 4)
     traces = await fill(store)
     await fill(store, [replace(trace, account="acme") for trace in traces])
     asked = {name: value for name, value in given.items() if name != "everything"}

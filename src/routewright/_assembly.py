@@ -123,8 +123,7 @@ class Parts:
         self.catalogue = Catalogue() if catalogue is None else catalogue
         self.storage: protocols.Storage = MemoryStorage(clock=settings.clock) if storage is None else storage
         self.worker = Worker(settings.clock)
-        retry = weakref.WeakMethod(self.name_policies)
-        self._versions = PolicyNames(self.storage, self.worker, settings.clock, retry)
+        self._versions = PolicyNames(self.storage, self.worker, settings.clock, weakref.WeakMethod(self.name_policies))
         self.ids = Ids(settings.clock, settings.rng)
         self.resolve: Callable[[wire.Caller], wire.Caller] = lru_cache(CALLERS)(partial(_resolve, environment))
         """Check a caller; a sandbox Router puts every caller in the sandbox."""
@@ -245,9 +244,7 @@ class Parts:
 
     def hosted(self, environment: wire.Environment) -> Fleet:
         """The fleet of a host that makes its own calls: the whole catalogue, unless providers were passed."""
-        if self._has_providers or environment == "sandbox":
-            return self.fleet(environment)
-        return self.fleet("hosted")
+        return self.fleet(environment if self._has_providers or environment == "sandbox" else "hosted")
 
     def describe(self, environment: wire.Environment) -> str:
         """Providers and models for ``repr``: the first few, and only those known without loading anything."""
@@ -292,14 +289,13 @@ class Parts:
         with importing.lock:
             from .backends.cache.memory import MemoryCache
             from .backends.embed import HashedEmbedder
-        judge = None
-        if settings.judge_usd_a_day:
-            judge = Judge(lambda: self.engine, settings.judge_usd_a_day, clock).compare
-        comparators = settings.comparators
+        judge = (
+            Judge(lambda: self.engine, settings.judge_usd_a_day, clock).compare if settings.judge_usd_a_day else None
+        )
         return Caching(
             MemoryCache(clock=clock) if self._cache is None else self._cache,
             embedder=HashedEmbedder() if settings.embedder is None else settings.embedder,
-            comparators=(NormalisedEquality(),) if comparators is None else comparators,
+            comparators=(NormalisedEquality(),) if settings.comparators is None else settings.comparators,
             judge=judge,
             evicted_below=settings.low_hit_rate,
             clock=clock,
@@ -581,8 +577,7 @@ class Parts:
 
     def _draw_policies(self, policies: Sequence[wire.Policy], fleet: Fleet | None = None) -> list[wire.PolicySnapshot]:
         fleet = self._ensure_fleet(self.environment) if fleet is None else fleet
-        known_models = Known(fleet.pool.models, fleet.aliases)
-        drawn_policies = drawn(policies, known_models)
+        drawn_policies = drawn(policies, Known(fleet.pool.models, fleet.aliases))
         versions = self._versions.of([version_asked(policy, fleet.today()) for policy in drawn_policies])
         self._published = [*map(published, drawn_policies, versions)]
         self._in_force = policies

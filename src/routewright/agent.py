@@ -324,8 +324,7 @@ class Agent:
     def prepare(self, request: AgentRequest, caller: Caller | None = None) -> Run:
         """Prepare a run for a server. ``request.tools`` selects from the agent's tools. A request may lower the agent's
         limits, not raise them. Raises ``ValidationFailed`` for an unknown tool."""
-        ceilings = self._limits
-        limits = {name: _least(getattr(request, name), getattr(ceilings, name)) for name in _CEILINGS}
+        limits = {name: _least(getattr(request, name), getattr(self._limits, name)) for name in _CEILINGS}
         return self._run(msgspec.structs.replace(request, **limits), caller)
 
     @cached_property
@@ -370,8 +369,7 @@ class Agent:
                 tools[name] = self._tools[name]
             elif name in BUILT_IN:
                 if not isinstance(choice, str):
-                    problem = f"{quoted(name)} is the name of a built-in tool"
-                    raise ValidationFailed.at(f"tools[{index}]", problem, "rename yours")
+                    raise ValidationFailed.at(f"tools[{index}]", f"{quoted(name)} is a built-in tool", "rename yours")
                 tools[name] = self._built_in(name)
             elif isinstance(choice, str) and name not in self._client_tools:
                 tool_names = list(dict.fromkeys([*BUILT_IN, *self.tools]))

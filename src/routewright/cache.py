@@ -292,8 +292,7 @@ class Judge:
         spent_usd = left_usd
         try:
             options = {"budget": {"maxCostUsd": left_usd}, "metadata": {"routewright": "cache_judge"}}
-            request = RawRequest(judge_request(question, cached, live), options)
-            answer = await self._engine().route(request, caller)
+            answer = await self._engine().route(RawRequest(judge_request(question, cached, live), options), caller)
             spent_usd = answer.routing.cost_usd
             return read_judgement(answer.output)
         except (RouterTimeoutError, UpstreamFailed):  # the vendor may bill it all the same

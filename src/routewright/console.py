@@ -176,7 +176,7 @@ class Console(Closing):
             if rows and before != nanos:
                 problem = f"{shown(write.id)} was used for ${usd_text(before)}"
                 raise ValidationFailed.at("id", problem, "pass another id for another amount")
-        balance = _balance(await self._read_standing(account))
+        balance = _balance((await self._read_standing(account)).purses)
         return wire.Credit(write.id, nanos, written.created, None if balance is None else balance.left_nanos)
 
     async def standing(self, account: str) -> wire.AccountStanding:
@@ -191,7 +191,7 @@ class Console(Closing):
             if key.has_limited_money:
                 purses = (await self._read_standing(account, key.id)).purses
                 keys.append(wire.KeyStanding(key, *[purse for purse in purses if purse.level == "key"]))
-        return wire.AccountStanding(standing.account, _balance(standing), month, tuple(keys))
+        return wire.AccountStanding(standing.account, _balance(standing.purses), month, tuple(keys))
 
     async def create_key(
         self,
@@ -216,14 +216,9 @@ class Console(Closing):
         text = new_key(environment, secrets.token_bytes(RANDOM_BYTES))
         if not self._secret.is_durable:
             raise _without_secret("keys")
-        key = wire.Key(
-            id=self._ids("key_"),
-            account=account,
-            digest=self._authenticator.load_peppers()[0].digest(text),
-            prefix=text[:SHOWN],
-            created_at=self._now(),
-            **terms,
-        )
+        digest = self._authenticator.load_peppers()[0].digest(text)
+        terms |= {"digest": digest, "prefix": text[:SHOWN], "created_at": self._now()}
+        key = wire.Key(id=self._ids("key_"), account=account, **terms)
         await self._change(account, wire.PutKey(key, expect="absent"))
         return wire.NewKey(Secret(text), key)
 
@@ -419,13 +414,9 @@ class Console(Closing):
         with ``WebhookSettings(deliver=False)``. Once ``stop`` is set it starts no attempts, and returns when those in
         flight have ended."""
         settings = settings or WebhookSettings()
+        keys = partial(self._secret.derive_keys, PURPOSE)
         dispatcher = Dispatcher(
-            self._storage,
-            settings.open_transport,
-            partial(self._secret.derive_keys, PURPOSE),
-            self._clock,
-            max_attempts=settings.max_attempts,
-            poll_s=1.0,
+            self._storage, settings.open_transport, keys, self._clock, max_attempts=settings.max_attempts, poll_s=1.0
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(dispatcher.run)
@@ -487,8 +478,7 @@ class Console(Closing):
             names = listed([f"{key.name} of {key.account}" for key in unused_keys])
             count = "1 live key was" if len(unused_keys) == 1 else f"{len(unused_keys)} live keys were"
             problem = f"{count} not used since the last rotation: {names}"
-            hint = "use or revoke them, or pass force=True to invalidate them"
-            raise ValidationFailed.at("force", problem, hint)
+            raise ValidationFailed.at("force", problem, "use or revoke them, or pass force=True to invalidate them")
         self._secret.rotate(present)
 
     def strangers(self, digests: Sequence[str]) -> int | None:
@@ -585,5 +575,5 @@ def _without_secret(kind: str) -> StorageUnavailable:
     return StorageUnavailable(f"{problem}; set ROUTEWRIGHT_SECRET, or pass secret= to Console")
 
 
-def _balance(stands: wire.Standing) -> wire.Purse | None:
-    return next((purse for purse in stands.purses if purse.level == "account" and purse.limit_nanos is not None), None)
+def _balance(purses: Sequence[wire.Purse]) -> wire.Purse | None:
+    return next((purse for purse in purses if purse.level == "account" and purse.limit_nanos is not None), None)

@@ -67,8 +67,7 @@ class PolicyFile:
             with suppress(OSError, ValueError):  # reading it reports the problem
                 mode = self.path.stat().st_mode
                 if not S_ISREG(mode) and not S_ISDIR(mode):  # opening a pipe or a device may block for ever
-                    hint = "name a file that can be read again"
-                    raise ValidationFailed.at(str(self.path), "is not a regular file", hint)
+                    raise ValidationFailed.at(str(self.path), "is not a regular file", "name one that is")
             document = read(self.path)
             with document.naming():
                 yield policies_of(document)

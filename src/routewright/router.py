@@ -226,8 +226,7 @@ class Router:
         if isinstance(request_input, Read) or request_input.read().request.idempotency_key is None:
             raise ValidationFailed.at("idempotency_key", "is missing", "set one, so that a retry can get the answer")
         engine = await self._parts.begin()
-        call = Detached(partial(engine.route, request_input, caller), self._parts.worker)
-        return await call.result()
+        return await Detached(partial(engine.route, request_input, caller), self._parts.worker).result()
 
     async def route_many(
         self,
@@ -250,8 +249,7 @@ class Router:
             raise ValidationFailed.at("requests", f"{shown(requests)} is not a list of requests", "pass a list")
         maximum: object = limit
         if not isinstance(maximum, int) or isinstance(maximum, bool) or maximum < 1:
-            problem = f"must be a whole number of at least 1, got {shown(limit)}"
-            raise ValidationFailed.at("limit", problem, "for example 8")
+            raise ValidationFailed.at("limit", f"must be a whole number of at least 1, got {shown(limit)}", "such as 8")
         self._read("a request", own)  # raise an error in the options once, not per request
         shared = None if budget is None else SharedBudget(room_of(as_budget(budget)))
         run = Many(await self._parts.begin(), self._as(caller), input_of, limit=limit, budget=shared)

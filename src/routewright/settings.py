@@ -89,8 +89,7 @@ class Retention(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, write: SetRetention) -> Retention:
         """The retention that a storage reports."""
-        seconds = write.production_s, write.sandbox_s
-        production, sandbox = (None if period is None else period / DAY_S for period in seconds)
+        production, sandbox = (s if s is None else s / DAY_S for s in (write.production_s, write.sandbox_s))
         return cls(production_days=production, sandbox_days=sandbox)
 
 
@@ -109,8 +108,7 @@ class Capture(Struct, frozen=True, kw_only=True):
         redactor: object = self.redactor
         if redactor is not None and (not callable(redactor) or iscoroutinefunction(redactor)):
             kind = "an async function" if iscoroutinefunction(redactor) else shown(redactor)
-            hint = "pass a plain function that takes a text"
-            raise ValidationFailed.at("Capture.redactor", f"is {kind}", hint)
+            raise ValidationFailed.at("Capture.redactor", f"is {kind}", "pass a plain function that takes a text")
 
     @property
     def started(self) -> Capturing:

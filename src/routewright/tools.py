@@ -106,8 +106,7 @@ class FunctionTool(BaseTool):
         except ValidationError as error:
             flaws = [f"{'.'.join(map(str, flaw['loc'])) or 'arguments'}: {flaw['msg']}" for flaw in error.errors()[:5]]
             raise ToolFailed("bad arguments: " + "; ".join(flaws)) from None
-        names = model.model_fields_set
-        return _Validated({name: value for name, value in model.__dict__.items() if name in names})
+        return _Validated({name: value for name, value in model.__dict__.items() if name in model.model_fields_set})
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> object:
         """As ``protocols.Tool`` says."""
@@ -235,8 +234,7 @@ def _model_of(function: Callable[..., object], name: str) -> tuple[type[BaseMode
     try:
         signature = inspect.signature(function)
     except ValueError as error:
-        hint = "wrap it in a function with annotated arguments"
-        raise ValidationFailed.at("tools", f"{name} has no signature", hint) from error
+        raise ValidationFailed.at("tools", f"{name} has no signature", "wrap it in a function") from error
     for parameter in signature.parameters.values():
         hint = hints.get(parameter.name, Any)
         if hint is ToolContext:

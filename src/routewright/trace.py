@@ -50,7 +50,7 @@ When = str | datetime | date
 LIMIT = Range(1, 200, whole=True)
 PIECE = 200
 """Traces per read of an export."""
-DELETE_AT_ONCE = 100
+DELETE_SIZE = 100
 
 
 class OfAccount(Closing):
@@ -201,9 +201,7 @@ class TraceStore(OfAccount):
         the Router's cache. The ledger stays. Raises ``ValidationFailed``."""
         check_deletes(everything, has_selection=trace_id is not None or bool(filter or since or until))
         trace_id = None if trace_id is None else normalise_trace_id(trace_id)
-        write = wire.DeleteTraces(
-            id=trace_id, limit=DELETE_AT_ONCE, **self._selection(filter, since, until, environment)
-        )
+        write = wire.DeleteTraces(id=trace_id, limit=DELETE_SIZE, **self._selection(filter, since, until, environment))
         account = self._of(account)
         if everything:
             with suppress(UnsupportedWrite):  # such a storage has no answers under idempotency keys
@@ -214,15 +212,14 @@ class TraceStore(OfAccount):
         while True:
             (written,) = await self._checked.apply(account, [write])
             removed += written.count
-            if written.count < DELETE_AT_ONCE:
+            if written.count < DELETE_SIZE:
                 return removed
 
     async def retain(self, retention: Retention) -> int:
         """Set how long all processes keep traces, and remove older ones now, with snapshots that no trace names.
         Returns the number of removed items. Reports still count removed traces."""
         if not isinstance(retention, Retention):
-            hint = "pass Retention(production_days=..., ...)"
-            raise ValidationFailed.at("retention", f"is {shown(retention)}", hint)
+            raise ValidationFailed.at("retention", f"is {shown(retention)}", "pass Retention(production_days=..., ...)")
         await self._checked.apply(wire.SYSTEM_ACCOUNT, [retention.write])
         return await self._checked.sweep(self._clock.time())
 

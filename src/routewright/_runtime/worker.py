@@ -122,14 +122,12 @@ class Worker:
 
     def close(self, timeout: float = CLOSE_S) -> None:
         """Block until all started and due work is done; cancel it after ``timeout`` seconds. Safe to call twice."""
-        home = self._leave()
-        if home is not None:
+        if (home := self._leave()) is not None:
             home.close(timeout)
 
     async def aclose(self, timeout: float = CLOSE_S) -> None:
         """As ``close``, without blocking the event loop."""
-        home = self._leave()
-        if home is not None:
+        if (home := self._leave()) is not None:
             await home.aclose(timeout)
 
     def _leave(self) -> _Thread | _CallersLoop | None:

@@ -111,9 +111,7 @@ class SituationCase:
         """
         __tracebackhide__ = True
         if this_loop() is not None:
-            raise RuntimeError(
-                "check() runs an event loop of its own: call it from a plain test, not from an async one"
-            )
+            raise RuntimeError("check() runs an event loop of its own; call it from a plain test")
         for streamed in (False, True):
             try:
                 anyio.run(_Stage(self, streamed=streamed).play)
@@ -246,17 +244,16 @@ class _Stage:
     async def _call(self) -> Trace:
         """Make a call. Returns its trace; raises ``NotSurvived`` if it did not end as it should."""
         request = self._request
-        policy_id = self._policy.name
         name = self._situation.name
         error: RouterError | None = None
         try:
             if self._streamed:
-                async with self._router.stream(request, policy_id=policy_id) as stream:
+                async with self._router.stream(request, policy_id=self._policy.name) as stream:
                     async for _ in stream:
                         pass
                 trace_id = stream.result.trace_id
             else:
-                trace_id = (await self._router.route(request, policy_id=policy_id)).trace_id
+                trace_id = (await self._router.route(request, policy_id=self._policy.name)).trace_id
         except RouterError as failed:
             error = failed
             trace_id = failed.trace_id or ""

@@ -39,8 +39,7 @@ def rebuild(value: object, shape: type[T], path: str) -> T:
     try:
         tree: object = msgspec.to_builtins(value, builtin_types=_NO_JSON, enc_hook=_stand_in)
     except RecursionError:
-        problem = "is nested too deeply, or contains itself"
-        raise ValidationFailed.of(Problem(path, problem, "flatten it")) from None
+        raise ValidationFailed.at(path, "is nested too deeply, or contains itself", "flatten it") from None
     except TypeError as error:  # a struct as a key
         raise ValidationFailed.at(path, f"is not JSON: {error}", "make every key a string") from None
     except Exception as error:  # raised by a class of the caller

@@ -61,8 +61,7 @@ def tokens(text: str = ANSWER) -> bytes:
 
 def ending(finish: str | None = "stop", usage: object = USAGE) -> bytes:
     """How a stream ends. ``usage=None`` leaves it out."""
-    usage_event = b"" if usage is None else event({"choices": [], "usage": usage})
-    return delta(finish=finish) + usage_event + DONE
+    return delta(finish=finish) + (b"" if usage is None else event({"choices": [], "usage": usage})) + DONE
 
 
 def error(message: str, code: str | int, type: str = "invalid_request_error") -> bytes:
@@ -141,14 +140,12 @@ def _limited(name: str, delay_s: float | None, **headers: str) -> Scenario:
 
 def _usage(name: str, summary: str, usage: object) -> Scenario:
     plain = Play((JSON, document(usage=usage)), None)
-    streamed = Play((EVENTS, tokens(), ending(usage=usage)), None)
-    return Scenario(f"usage_{name}", summary, plain, streamed)
+    return Scenario(f"usage_{name}", summary, plain, Play((EVENTS, tokens(), ending(usage=usage)), None))
 
 
 def _ends(name: str, summary: str, reason: str, common: str) -> Scenario:
     plain = Play((JSON, document(finish=reason)), None, common)
-    streamed = Play((EVENTS, tokens(), ending(reason)), None, common)
-    return Scenario(name, summary, plain, streamed)
+    return Scenario(name, summary, plain, Play((EVENTS, tokens(), ending(reason)), None, common))
 
 
 def _calls(name: str, summary: str, *calls: tuple[str, str]) -> Scenario:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import ValidationFailed
 from routewright.testing.provider import Pause
 
 from .scenarios import ANSWER, Faults, Request, Script
@@ -146,7 +146,7 @@ class FaultyServer(LoopbackServer):
         self.connection = next((step for step in steps if isinstance(step, Connection)), None)
         if self.connection is not None and len(self.script.faults) > 1:
             problem = "a fault of the connection applies to all requests"
-            raise ValidationFailed.of(Problem("faults", problem, "start another server for it"))
+            raise ValidationFailed.at("faults", problem, "start another server for it")
         self.time_scale = time_scale
 
     @property
