@@ -289,9 +289,8 @@ class Parts:
         with importing.lock:
             from .backends.cache.memory import MemoryCache
             from .backends.embed import HashedEmbedder
-        judge = (
-            Judge(lambda: self.engine, settings.judge_usd_a_day, clock).compare if settings.judge_usd_a_day else None
-        )
+        judge_usd = settings.judge_usd_a_day
+        judge = Judge(lambda: self.engine, judge_usd, clock).compare if judge_usd else None
         return Caching(
             MemoryCache(clock=clock) if self._cache is None else self._cache,
             embedder=HashedEmbedder() if settings.embedder is None else settings.embedder,
