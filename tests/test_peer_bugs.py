@@ -60,7 +60,7 @@ BUGS = [
     Bug(
         "a cancelled call keeps its reservation, and the account is refused for money that it has",
         DESK,
-        "        if takes or asking.takes:\n",
+        "        if takes or pending.takes:\n",
         "        if takes:\n",
         "tests/backends/test_accounts_faults.py",
         "call_cancelled_during_its_tick",
@@ -92,8 +92,8 @@ BUGS = [
     Bug(
         "each process has limits of its own, so that they are multiplied",
         "backends/storage/sqlite/log.py",
-        "        for row in rows[1:]:",
-        "        for row in rows[1:1]:",
+        "        for tick in ticks[1:]:",
+        "        for tick in ticks[1:1]:",
         ACCOUNTS,
         "Sqlite and processes_share_limits_money_and_answers",
     ),

@@ -25,7 +25,7 @@ MADE = {statement for script in (TABLES, *MIGRATIONS) for statement in script.sp
 NAMED = {
     *MADE,
     *("SELECT count(*) FROM trace", upkeep._BODIES, *CHECKED, *SWEPT),
-    *(_LAST, _GROUPED, "DELETE FROM uncounted WHERE n < ?", traces._LAST, ledger._LAST_KEPT),
+    *(_LAST, _GROUPED, "DELETE FROM uncounted WHERE n < ?", traces._LAST, ledger._LAST_RESULT),
     *(
         read.ACCOUNTS,
         read.BY_DIGEST,

@@ -800,7 +800,7 @@ async def test_cancelling_a_query_interrupts_no_other(path: Path) -> None:
     async with aclosing(SqliteStorage(path, connect=slow)) as storage:
         await storage.apply("default", [PutTrace(make_trace(1))])
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(storage._asked, ask)
+            tasks.start_soon(storage._run, ask)
             await anyio.to_thread.run_sync(begun.wait)
             tasks.cancel_scope.cancel()
         while not stopped:  # it ends soon
@@ -1103,7 +1103,7 @@ async def test_few_connections_stay_open_after_many_concurrent_reads(path: Path)
         await storage.apply("default", [PutTrace(make_trace(1))])
         async with anyio.create_task_group() as tasks:
             for _ in range(10):
-                tasks.start_soon(storage._asked, lambda connection: together.wait(30))
+                tasks.start_soon(storage._run, lambda connection: together.wait(30))
         assert len(opened) == 11
         assert sum(not each.is_closed for each in opened) <= 1 + 4
 

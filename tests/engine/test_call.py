@@ -25,7 +25,7 @@ from routewright import (
 )
 from routewright._core.call import Call
 from routewright._engine.request_input import RawRequest
-from routewright.backends.storage.tables.read import whole
+from routewright.backends.storage.tables.read import decode_trace
 from routewright.backends.storage.tables.traces import rows_of_draft
 from routewright.errors import ContentRefused
 from routewright.testing import FakeClock, Pause, ScriptedProvider
@@ -252,4 +252,4 @@ async def test_a_number_beyond_64_bits_is_stored_with_the_whole_trace() -> None:
     (body, _, _), trace = rows_of_draft("acme", call).body, call.wordless
     assert trace.decision_input is not None
     assert trace.decision_input.budget_nanos == 10**20
-    assert whole(call.id, body) == trace
+    assert decode_trace(call.id, body) == trace

@@ -28,8 +28,8 @@ from routewright import (
 )
 from routewright._core.analytics.rollup import counted_of
 from routewright._core.call import Call
-from routewright.backends.storage.memory.accounts import KeptAccount
-from routewright.backends.storage.tables.read import whole as stored_trace
+from routewright.backends.storage.memory.accounts import AccountRecord
+from routewright.backends.storage.tables.read import decode_trace as stored_trace
 from routewright.backends.storage.tables.traces import rows_of_draft, rows_of_trace
 from routewright.backends.transport import TransportLimits
 from routewright.protocols import TraceDraft
@@ -187,7 +187,7 @@ def guardrail_of(given: Data, clock: FakeClock) -> Any:
 class CountingStorage(MemoryStorage):
     """One that sees to it that a call and its trace count alike, and that its line in SQLite is that trace."""
 
-    def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[Snapshot] = ()) -> bool:
+    def keep_trace(self, kept: AccountRecord, draft: TraceDraft, snapshots: Sequence[Snapshot] = ()) -> bool:
         trace, counted = draft.wordless, draft.counted
         assert counted == counted_of(trace)
         if isinstance(draft, Call) and not draft.text_bytes:

@@ -16,7 +16,7 @@ from routewright._core.cache.request_key import is_tagged
 from routewright._runtime.fork import Guard, quiet_at_fork
 from routewright._runtime.loop import Threads
 from routewright.backends.clock import SystemClock
-from routewright.backends.storage.sqlite.connections import again
+from routewright.backends.storage.sqlite.connections import retry_transient
 from routewright.backends.storage.sqlite.file import connect, file_of, identity_of, make_file, pragma
 from routewright.backends.storage.sqlite.sync import fault_of
 from routewright.errors import StorageCorrupt, ValidationFailed
@@ -125,7 +125,9 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     has_tables = connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # first, since others may create them now
     if has_tables and pragma(connection, "application_id") != APPLICATION_ID:
         raise StorageCorrupt(f"{path} belongs to another program: name another file for the cache")
-    again(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchall(), BUSY_S)  # SQLite does not wait here
+    retry_transient(
+        lambda: connection.execute("PRAGMA journal_mode = WAL").fetchall(), BUSY_S
+    )  # SQLite does not wait here
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA secure_delete = ON").fetchall()
     if pragma(connection, "user_version") == VERSION:

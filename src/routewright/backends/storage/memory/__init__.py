@@ -27,7 +27,7 @@ from routewright.wire.problems import check_bounds
 from routewright.wire.timestamps import timestamp
 from routewright.wire.trace import copied
 
-from .accounts import KeptAccount, MemoryAccounts, Whole, selected
+from .accounts import AccountRecord, CompleteTrace, MemoryAccounts, select_drafts
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -39,8 +39,8 @@ for them."""
 _by_key = attrgetter("key")
 
 
-_OfTraces = wire.PutFeedback | wire.PutSnapshot | wire.DeleteTraces | wire.SetRetention
-_Ready = Whole | _OfTraces | wire.PutPolicyVersion | wire.AddLearned | MONEY | BOOKED | OF_WEBHOOKS
+_TraceWrite = wire.PutFeedback | wire.PutSnapshot | wire.DeleteTraces | wire.SetRetention
+_ReadyWrite = CompleteTrace | _TraceWrite | wire.PutPolicyVersion | wire.AddLearned | MONEY | BOOKED | OF_WEBHOOKS
 
 
 class MemoryStorage(BaseStorage):
@@ -67,17 +67,17 @@ class MemoryStorage(BaseStorage):
         self.clock = clock or SystemClock()
         self.guard = Guard()
         self._newest = newest
-        self._most_accounts = accounts
+        self._max_accounts = accounts
         self._text_bytes = text_bytes
-        self._accounts: OrderedDict[str, KeptAccount] = OrderedDict()  # least recently used first
+        self._accounts: OrderedDict[str, AccountRecord] = OrderedDict()  # least recently used first
         self._digests: dict[str, tuple[str, str]] = {}
         """Account and id of each key."""
         self._outbox = Outbox(newest)
-        self._system = self._empty()
+        self._system = self._new_record()
         self._retention = wire.SetRetention()
         self._versions = Versions()
         self._learned: OrderedDict[tuple[str, str], wire.LearnedModel] = OrderedDict()
-        self._named: dict[str, int] = {}
+        self._snapshot_uses: dict[str, int] = {}
         """Number of traces that name a health snapshot."""
         self.accounts: MemoryAccounts = MemoryAccounts(self, newest)
         """Limits, budgets and idempotency keys (``protocols.Accounts``)."""
@@ -85,78 +85,78 @@ class MemoryStorage(BaseStorage):
     def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
         """Keep a trace, which is built when it is read (``protocols.ImmediateStorage``)."""
         with self.guard.lock:
-            kept = self._accounts.get(account)
-            if kept is None or account == SYSTEM_ACCOUNT:
-                kept = self.account_of(account)
+            record = self._accounts.get(account)
+            if record is None or account == SYSTEM_ACCOUNT:
+                record = self.account_of(account)
             else:
                 self._accounts.move_to_end(account)
-            self.keep_trace(kept, draft, snapshots)
-            if kept.books.account is not None:
-                self._settle(account, kept, draft)
+            self.keep_trace(record, draft, snapshots)
+            if record.books.account is not None:
+                self._settle(account, record, draft)
 
-    def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[Snapshot] = ()) -> bool:
+    def keep_trace(self, record: AccountRecord, draft: TraceDraft, snapshots: Sequence[Snapshot] = ()) -> bool:
         """``keep`` under the lock for an existing account. The trace replaces one with its id, which is removed from
         the roll-ups. Returns True if there was none."""
-        before = kept.traces.get(draft.id)
-        if before is not None:
-            check_place(draft.id, draft.environment, before.environment)
+        previous = record.traces.get(draft.id)
+        if previous is not None:
+            check_place(draft.id, draft.environment, previous.environment)
         system = self._system.snapshots
         for snapshot in snapshots:
             if snapshot.id in system:
                 system.move_to_end(snapshot.id)
             else:
                 self._put(system, snapshot.id, (snapshot, 0.0))
-        kept.traces[draft.id] = draft
-        kept.text_bytes += draft.text_bytes
-        named = draft.snapshot_ids
-        if named is not None:
-            self._named[named[1]] = self._named.get(named[1], 0) + 1
-        if before is not None:
-            kept.text_bytes -= before.text_bytes
-            self._unname(before)  # last, since both may name the same snapshot
-            self._count_out(kept, before)
-        kept.uncounted[draft.id] = draft
-        while len(kept.traces) > self._newest or (kept.text_bytes > self._text_bytes and len(kept.traces) > 1):
-            self._drop(kept, next(iter(kept.traces)))
-        return before is None
+        record.traces[draft.id] = draft
+        record.text_bytes += draft.text_bytes
+        snapshot_ids = draft.snapshot_ids
+        if snapshot_ids is not None:
+            self._snapshot_uses[snapshot_ids[1]] = self._snapshot_uses.get(snapshot_ids[1], 0) + 1
+        if previous is not None:
+            record.text_bytes -= previous.text_bytes
+            self._release_snapshot(previous)  # last, since both may name the same snapshot
+            self._count_out(record, previous)
+        record.uncounted[draft.id] = draft
+        while len(record.traces) > self._newest or (record.text_bytes > self._text_bytes and len(record.traces) > 1):
+            self._drop(record, next(iter(record.traces)))
+        return previous is None
 
     @property
     def has_endpoints(self) -> bool:
         """False while no webhook endpoint is registered."""
         return self._outbox.has_endpoints
 
-    def account_of(self, account: str) -> KeptAccount:
+    def account_of(self, account: str) -> AccountRecord:
         """The account to write to, now the most recently used one. Called under the lock.
 
         If there are too many, it drops the least recently written one; if that was created explicitly, only its traces.
         """
         if account == SYSTEM_ACCOUNT:
             return self._system
-        kept = self._accounts.get(account)
-        if kept is not None:
+        record = self._accounts.get(account)
+        if record is not None:
             self._accounts.move_to_end(account)
-            return kept
-        new = self._accounts[account] = self._empty()
-        if len(self._accounts) <= self._most_accounts:
-            return new
-        for name, kept in self._accounts.items():  # the new one at last
-            if kept.traces or not kept.books.is_set_up:
-                for each in kept.traces.values():
-                    self._unname(each)
-                if kept.books.is_set_up:
-                    kept.forget_traces()
+            return record
+        new_record = self._accounts[account] = self._new_record()
+        if len(self._accounts) <= self._max_accounts:
+            return new_record
+        for name, record in self._accounts.items():  # the new one at last
+            if record.traces or not record.books.is_set_up:
+                for draft in record.traces.values():
+                    self._release_snapshot(draft)
+                if record.books.is_set_up:
+                    record.forget_traces()
                 else:
                     del self._accounts[name]
                 break
-        return new
+        return new_record
 
-    def look_up(self, account: str) -> KeptAccount:
+    def look_up(self, account: str) -> AccountRecord:
         """The account to read from; an unknown one is empty. Called under the lock."""
-        return self._system if account == SYSTEM_ACCOUNT else self._accounts.get(account) or self._empty()
+        return self._system if account == SYSTEM_ACCOUNT else self._accounts.get(account) or self._new_record()
 
     async def apply(self, account: str, writes: Sequence[wire.Write]) -> list[Written]:
         """Apply all or none (``protocols.Storage``)."""
-        whole = [Whole(write) if isinstance(write, wire.PutTrace) else write for write in writes]
+        batch = [CompleteTrace(write) if isinstance(write, wire.PutTrace) else write for write in writes]
         with self.guard.lock:
             present = self.look_up(account)
             traces, snapshots = ids_of(writes)
@@ -169,132 +169,132 @@ class MemoryStorage(BaseStorage):
                 partial(self._before, account, present),
             )
             check_digests(account, writes, self._digests.get)
-            kept = self.account_of(account)
-            return [self._write(account, kept, write) for write in whole]
+            record = self.account_of(account)
+            return [self._write(account, record, write) for write in batch]
 
     async def read(self, account: str, query: wire.Query) -> Any:
         """Answer a query for one thing (``protocols.Storage``)."""
         with self.guard.lock:
-            kept = self.look_up(account)
+            record = self.look_up(account)
             match query:
                 case wire.TraceById(id, environment):
-                    found = kept.traces.get(id)
+                    draft = record.traces.get(id)
                 case wire.FeedbackByTrace(trace_id, environment):
-                    found = kept.traces.get(trace_id)
-                    of = None if found is None else found.environment
-                    return kept.feedback.get(trace_id) if environment in (None, of) else None
+                    draft = record.traces.get(trace_id)
+                    stored_environment = None if draft is None else draft.environment
+                    return record.feedback.get(trace_id) if environment in (None, stored_environment) else None
                 case wire.SnapshotById(id):
-                    return kept.snapshots.get(id, (None,))[0]
+                    return record.snapshots.get(id, (None,))[0]
                 case wire.PolicyVersions(contents):
                     return self._versions.of(contents) if account == SYSTEM_ACCOUNT else []
                 case wire.LearnedSince():
                     rows = sorted(self._learned.items()) if account == SYSTEM_ACCOUNT else ()
-                    return [row for (of, _), row in rows if of == query.fleet and row.epoch >= query.epoch]
+                    return [row for (fleet, _), row in rows if fleet == query.fleet and row.epoch >= query.epoch]
                 case wire.CurrentRetention():
                     return self._retention
                 case wire.RollupKeys():
-                    return self._counted(kept).rollup_keys()
+                    return self._count_all(record).rollup_keys()
                 case wire.UsageCounts():
-                    return self._counted(kept).usage_counts(query)
+                    return self._count_all(record).usage_counts(query)
                 case wire.CacheCounts():
-                    return self._counted(kept).cache_counts(query)
+                    return self._count_all(record).cache_counts(query)
                 case wire.FallbackCounts():
-                    return self._counted(kept).fallback_counts(query)
+                    return self._count_all(record).fallback_counts(query)
                 case wire.LatencyCounts():
-                    return self._counted(kept).latency_counts(query)
+                    return self._count_all(record).latency_counts(query)
                 case wire.KeyByDigest(digests):
-                    known = [self._digests[each] for each in digests if each in self._digests]
-                    keys = [self.look_up(name).books.key(key_id) for name, key_id in known]
+                    owners = [self._digests[digest] for digest in digests if digest in self._digests]
+                    keys = [self.look_up(name).books.key(key_id) for name, key_id in owners]
                     return next(iter(keys), None) if account == SYSTEM_ACCOUNT else None
                 case wire.AllAccounts():
-                    terms = [each.books.account for each in self._accounts.values() if account == SYSTEM_ACCOUNT]
-                    return sorted((each for each in terms if each is not None), key=attrgetter("name"))
+                    terms = [entry.books.account for entry in self._accounts.values() if account == SYSTEM_ACCOUNT]
+                    return sorted((terms for terms in terms if terms is not None), key=attrgetter("name"))
                 case wire.LedgerSums():
-                    self._counted(kept)
-                    return kept.books.answer(query)
+                    self._count_all(record)
+                    return record.books.answer(query)
                 case wire.Stands():
                     return self.accounts.state.standing(account, query)
                 case wire.Endpoints():
                     return self._outbox.endpoints(account, query)
                 case wire.Keys() | wire.Incidents() | wire.AgentState():
-                    return kept.books.answer(query)
+                    return record.books.answer(query)
                 case _:
                     raise UnsupportedWrite(f"MemoryStorage knows no query {type(query).__name__}")
-        return None if found is None or environment not in (None, found.environment) else kept.seen(found.trace)
+        return None if draft is None or environment not in (None, draft.environment) else record.mark(draft.trace)
 
     async def scan(self, account: str, query: wire.Scan, *, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` traces after the key ``after`` (``protocols.Storage``)."""
         with self.guard.lock:
-            kept = self.look_up(account)
+            record = self.look_up(account)
             match query:
                 case wire.LedgerRows() | wire.Events():
-                    self._counted(kept)
-                    return kept.books.scan(query, after, limit)
+                    self._count_all(record)
+                    return record.books.scan(query, after, limit)
                 case wire.Deliveries():
                     return self._outbox.deliveries(account, query, after, limit)
                 case wire.TraceItems() | wire.Traces():
                     check_terms("MemoryStorage", query.terms)
-                    drafts = list(kept.traces.values())
+                    drafts = list(record.traces.values())
                 case _:
                     raise UnsupportedWrite(f"MemoryStorage knows no scan {type(query).__name__}")
-        behind = (each for each in drafts if after is None or each.key < after)
-        found = islice(selected(sorted(behind, key=_by_key, reverse=True), query, kept.seen), max(0, limit))
+        older = (draft for draft in drafts if after is None or draft.key < after)
+        matches = islice(select_drafts(sorted(older, key=_by_key, reverse=True), query, record.mark), max(0, limit))
         if isinstance(query, wire.Traces):
-            return [kept.seen(each.trace) for each in found]
-        return [copied(kept.seen(each.wordless).item) for each in found]
+            return [record.mark(draft.trace) for draft in matches]
+        return [copied(record.mark(draft.wordless).item) for draft in matches]
 
     async def sweep(self, now: float) -> int:
         """Remove expired rows (``protocols.Storage``)."""
         ages = {"production": self._retention.production_s, "sandbox": self._retention.sandbox_s}
-        before = {of: timestamp(max(0.0, now - age)) for of, age in ages.items() if age is not None}
+        limits = {of: timestamp(max(0.0, now - age)) for of, age in ages.items() if age is not None}
         with self.guard.lock:
             self.accounts.tidy()
-            old = [
-                (kept, trace_id)
-                for kept in self._everything()
-                for trace_id, each in kept.traces.items()
-                if each.key < before.get(each.environment, "")
+            expired = [
+                (record, trace_id)
+                for record in self._all_records()
+                for trace_id, draft in record.traces.items()
+                if draft.key < limits.get(draft.environment, "")
             ]
-            for kept, trace_id in old:
-                self._drop(kept, trace_id)
-            ids = [each.snapshot_ids for kept in self._everything() for each in kept.traces.values()]
-            named = {name for each in ids if each is not None for name in each}
-            put = self._system.snapshots.items()
-            free = [name for name, (_, at) in put if at < now - UNNAMED_S and name not in named]
+            for record, trace_id in expired:
+                self._drop(record, trace_id)
+            ids = [draft.snapshot_ids for record in self._all_records() for draft in record.traces.values()]
+            names = {name for snapshot_ids in ids if snapshot_ids is not None for name in snapshot_ids}
+            snapshots = self._system.snapshots.items()
+            free = [name for name, (_, at) in snapshots if at < now - UNNAMED_S and name not in names]
             for snapshot_id in free:
                 del self._system.snapshots[snapshot_id]
-            others = self._outbox.sweep(now) + sum(kept.books.sweep(now) for kept in self._everything())
-        return len(old) + len(free) + others
+            others = self._outbox.sweep(now) + sum(record.books.sweep(now) for record in self._all_records())
+        return len(expired) + len(free) + others
 
     async def aclose(self) -> None:
         """Nothing to release."""
 
-    def _everything(self) -> list[KeptAccount]:
+    def _all_records(self) -> list[AccountRecord]:
         return [self._system, *self._accounts.values()]
 
-    def _empty(self) -> KeptAccount:
-        return KeptAccount(self._newest, self._outbox)
+    def _new_record(self) -> AccountRecord:
+        return AccountRecord(self._newest, self._outbox)
 
-    def _before(self, account: str, kept: KeptAccount, write: wire.Write) -> object:
+    def _before(self, account: str, record: AccountRecord, write: wire.Write) -> object:
         """The present state of a write's subject (``write_batch.Booked``)."""
         if isinstance(write, wire.PutIncident):
-            return kept.books.incident(write.incident.id)
+            return record.books.incident(write.incident.id)
         if isinstance(write, wire.PutEndpoint):
             return self._outbox.taken(write.endpoint.id)
         return before(self.accounts, account, write)
 
-    def _write(self, account: str, kept: KeptAccount, write: _Ready) -> Written:
+    def _write(self, account: str, record: AccountRecord, write: _ReadyWrite) -> Written:
         match write:
-            case Whole():
-                created = self.keep_trace(kept, write)
-                if write.rows and kept.books.account is not None:
-                    self._settle(account, kept, write)
+            case CompleteTrace():
+                created = self.keep_trace(record, write)
+                if write.rows and record.books.account is not None:
+                    self._settle(account, record, write)
                 return Written(created)
             case wire.PutFeedback(trace_id):
-                return Written(self._put(kept.feedback, trace_id, write))
+                return Written(self._put(record.feedback, trace_id, write))
             case wire.PutSnapshot(snapshot, at=at):
-                _, before = kept.snapshots.get(snapshot.id, (None, at))
-                return Written(self._put(kept.snapshots, snapshot.id, (snapshot, max(at, before))))
+                _, old_at = record.snapshots.get(snapshot.id, (None, at))
+                return Written(self._put(record.snapshots, snapshot.id, (snapshot, max(at, old_at))))
             case wire.PutPolicyVersion():
                 return Written(self._versions.put(write)[1])
             case wire.AddLearned(fleet, models):
@@ -303,97 +303,99 @@ class MemoryStorage(BaseStorage):
                     self._put(self._learned, key, added(model, self._learned.get(key), more))
                 return Written(created=False, count=len(models))
             case wire.DeleteTraces():
-                return Written(created=False, count=self._delete(kept, write))
+                return Written(created=False, count=self._delete(record, write))
             case wire.SetRetention():
                 self._retention = write
                 return Written(created=False)
             case wire.PutKey(key):
-                last = kept.books.key(key.id)
-                if last is not None:
-                    del self._digests[last.digest]
+                old_key = record.books.key(key.id)
+                if old_key is not None:
+                    del self._digests[old_key.digest]
                 self._digests[key.digest] = key.account, key.id
                 return self.accounts.change(account, write)
             case wire.PutAccount() | wire.RevokeKey() | wire.AddCredit():
                 return self.accounts.change(account, write)
             case wire.DeleteResults(environment):
                 self._outbox.delete(account, environment)
-                return kept.books.put(write)
+                return record.books.put(write)
             case wire.PutIncident() | wire.PutEvent() | wire.PutAgentState():
-                return kept.books.put(write)
+                return record.books.put(write)
             case _:
                 return self._outbox.write(account, write)
 
-    def _put(self, kept: OrderedDict[K, T], key: K, value: T) -> bool:
-        created = key not in kept
-        kept[key] = value
-        kept.move_to_end(key)
-        if len(kept) > self._newest:
-            kept.popitem(last=False)
+    def _put(self, rows: OrderedDict[K, T], key: K, value: T) -> bool:
+        created = key not in rows
+        rows[key] = value
+        rows.move_to_end(key)
+        if len(rows) > self._newest:
+            rows.popitem(last=False)
         return created
 
-    def _delete(self, kept: KeptAccount, which: wire.DeleteTraces) -> int:
-        check_terms("MemoryStorage", which.terms)
-        only = None if which.id is None else kept.traces.get(which.id)
-        asked = list(kept.traces.values()) if which.id is None else [] if only is None else [only]
-        found = [*islice(selected(sorted(asked, key=_by_key), which, kept.seen), max(0, which.limit))]
-        for each in found:
-            self._count_out(kept, each)
-            self._drop(kept, each.id)
-        return len(found)
+    def _delete(self, record: AccountRecord, selection: wire.DeleteTraces) -> int:
+        check_terms("MemoryStorage", selection.terms)
+        match = None if selection.id is None else record.traces.get(selection.id)
+        candidates = list(record.traces.values()) if selection.id is None else [] if match is None else [match]
+        drafts = [
+            *islice(select_drafts(sorted(candidates, key=_by_key), selection, record.mark), max(0, selection.limit))
+        ]
+        for draft in drafts:
+            self._count_out(record, draft)
+            self._drop(record, draft.id)
+        return len(drafts)
 
-    def _drop(self, kept: KeptAccount, trace_id: str) -> None:
+    def _drop(self, record: AccountRecord, trace_id: str) -> None:
         """Remove a trace. It stays counted."""
-        dropped = kept.traces.pop(trace_id)
-        kept.text_bytes -= dropped.text_bytes
-        kept.feedback.pop(trace_id, None)
-        self._unname(dropped)
-        if kept.uncounted.pop(trace_id, None) is not None:
-            kept.due.append(dropped)
-            if dropped.text_bytes or len(kept.due) >= BATCH:  # texts would exceed their limit
-                self._count(kept)
+        draft = record.traces.pop(trace_id)
+        record.text_bytes -= draft.text_bytes
+        record.feedback.pop(trace_id, None)
+        self._release_snapshot(draft)
+        if record.uncounted.pop(trace_id, None) is not None:
+            record.due.append(draft)
+            if draft.text_bytes or len(record.due) >= BATCH:  # texts would exceed their limit
+                self._count(record)
 
-    def _counted(self, kept: KeptAccount) -> Rollups:
+    def _count_all(self, record: AccountRecord) -> Rollups:
         """The roll-ups, including all traces."""
-        kept.due += kept.uncounted.values()
-        kept.uncounted.clear()
-        self._count(kept)
-        return kept.rollups
+        record.due += record.uncounted.values()
+        record.uncounted.clear()
+        self._count(record)
+        return record.rollups
 
-    def _count(self, kept: KeptAccount) -> None:
+    def _count(self, record: AccountRecord) -> None:
         """Count and book the traces that are due."""
-        for put in kept.due:
-            self._book(kept, put)
-        kept.rollups.count_all((put.counted, put.rollup_keys) for put in kept.due)
-        kept.rollups.keep_newest(self._newest)
-        kept.due.clear()
+        for draft in record.due:
+            self._book(record, draft)
+        record.rollups.count_all((draft.counted, draft.rollup_keys) for draft in record.due)
+        record.rollups.keep_newest(self._newest)
+        record.due.clear()
 
-    def _book(self, kept: KeptAccount, put: TraceDraft) -> None:
-        for row in put.rows:
-            kept.books.book(row)
+    def _book(self, record: AccountRecord, draft: TraceDraft) -> None:
+        for row in draft.rows:
+            record.books.book(row)
 
-    def _settle(self, account: str, kept: KeptAccount, put: TraceDraft) -> None:
+    def _settle(self, account: str, record: AccountRecord, draft: TraceDraft) -> None:
         """Bill an account that was created after the call began."""
-        rows = tuple(put.rows)
+        rows = tuple(draft.rows)
         if rows:
-            caller = wire.Caller(account, put.environment, rows[0].key_id)
-            at_once(self.accounts.settle(None, Facts(put.id, caller, rows[0].at, rows=rows)))
-            kept.due.append(kept.uncounted.pop(put.id))
-            self._count(kept)
+            caller = wire.Caller(account, draft.environment, rows[0].key_id)
+            at_once(self.accounts.settle(None, Facts(draft.id, caller, rows[0].at, rows=rows)))
+            record.due.append(record.uncounted.pop(draft.id))
+            self._count(record)
 
-    def _count_out(self, kept: KeptAccount, put: TraceDraft) -> None:
-        if kept.uncounted.pop(put.id, None) is None:
-            kept.rollups.count(put.counted, put.rollup_keys, sign=-1)
+    def _count_out(self, record: AccountRecord, draft: TraceDraft) -> None:
+        if record.uncounted.pop(draft.id, None) is None:
+            record.rollups.count(draft.counted, draft.rollup_keys, sign=-1)
         else:
-            self._book(kept, put)
+            self._book(record, draft)
 
-    def _unname(self, gone: TraceDraft) -> None:
+    def _release_snapshot(self, draft: TraceDraft) -> None:
         """Remove a health snapshot with the last trace that names it."""
-        if gone.snapshot_ids is None:
+        if draft.snapshot_ids is None:
             return
-        _, health, _ = gone.snapshot_ids
-        self._named[health] -= 1
-        if not self._named[health]:
-            del self._named[health]
+        _, health, _ = draft.snapshot_ids
+        self._snapshot_uses[health] -= 1
+        if not self._snapshot_uses[health]:
+            del self._snapshot_uses[health]
             _, at = self._system.snapshots.get(health, (None, 0.0))
             if not at:
                 self._system.snapshots.pop(health, None)

@@ -33,7 +33,7 @@ VALUES = 1_000
 from slowing down writes. Reports name a hundred."""
 
 
-class KeptAccount:
+class AccountRecord:
     """One account: its books, traces, feedback and snapshots."""
 
     def __init__(self, newest: int, outbox: Outbox) -> None:
@@ -49,7 +49,7 @@ class KeptAccount:
         self.snapshots: OrderedDict[str, tuple[wire.Snapshot, float]] = OrderedDict()
         """Each with the time of its last put; 0 for those of a trace."""
 
-    def seen(self, trace: wire.Trace) -> wire.Trace:
+    def mark(self, trace: wire.Trace) -> wire.Trace:
         """The trace for readers: compromised if its key was revoked within a day after it or before."""
         revoked_at = self.books.revoked_since(trace.key_id)
         if revoked_at is None or trace.compromised or not is_compromised(trace.created_at, revoked_at):
@@ -64,7 +64,7 @@ class KeptAccount:
         self.text_bytes = 0
 
 
-class Whole:
+class CompleteTrace:
     """A complete trace with the interface of a draft. Raises for one that cannot be copied or counted."""
 
     def __init__(self, write: wire.PutTrace) -> None:
@@ -93,8 +93,10 @@ class Whole:
     @property
     def snapshot_ids(self) -> tuple[str, str, str | None] | None:
         """Snapshots of its decision input."""
-        given = self.wordless.decision_input
-        return None if given is None else (given.catalogue, given.health, given.policy)
+        decision_input = self.wordless.decision_input
+        return (
+            None if decision_input is None else (decision_input.catalogue, decision_input.health, decision_input.policy)
+        )
 
     @property
     def trace(self) -> wire.Trace:
@@ -102,19 +104,19 @@ class Whole:
         return self.wordless.copy()
 
 
-def selected(
-    kept: Iterable[TraceDraft], asked: wire.Selection, seen: Callable[[wire.Trace], wire.Trace]
+def select_drafts(
+    drafts: Iterable[TraceDraft], selection: wire.Selection, mark: Callable[[wire.Trace], wire.Trace]
 ) -> Iterator[TraceDraft]:
-    """The selected drafts. Only filters build a trace, without content and as ``seen``."""
-    for each in kept:
-        created_at = each.key.removesuffix(each.id)
+    """The selected drafts. Only filters build a trace, without content and as ``mark``."""
+    for draft in drafts:
+        created_at = draft.key.removesuffix(draft.id)
         if (
-            asked.environment in (None, each.environment)
-            and (asked.since is None or created_at >= asked.since)
-            and (asked.until is None or created_at < asked.until)
-            and (not asked.terms or matches(seen(each.wordless), asked.terms))
+            selection.environment in (None, draft.environment)
+            and (selection.since is None or created_at >= selection.since)
+            and (selection.until is None or created_at < selection.until)
+            and (not selection.terms or matches(mark(draft.wordless), selection.terms))
         ):
-            yield each
+            yield draft
 
 
 LEASE_S = 30.0
@@ -142,13 +144,13 @@ class Store(Protocol):
     clock: Clock
     guard: Guard
 
-    def account_of(self, account: str) -> KeptAccount:
+    def account_of(self, account: str) -> AccountRecord:
         """Return an account to write to."""
 
-    def look_up(self, account: str) -> KeptAccount:
+    def look_up(self, account: str) -> AccountRecord:
         """Return an account to read from, an empty one if it is unknown."""
 
-    def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[wire.Snapshot]) -> object:
+    def keep_trace(self, record: AccountRecord, draft: TraceDraft, snapshots: Sequence[wire.Snapshot]) -> object:
         """Keep a trace with the snapshots it names."""
 
 
@@ -182,56 +184,56 @@ class MemoryAccounts:
         """As ``protocols.Accounts`` says."""
         with self._lock.lock:
             self._begin()
-            found = self.state.admit(ask, self.owner, self._clock.time())
-            if isinstance(found, Hold):
-                return self.state.grant(ask, found)
-            if not isinstance(found, Wait):
-                return found
-            asking = _PendingAsk(ask, Signal())
-            self._waiting.wait(asking, found)
+            answer = self.state.admit(ask, self.owner, self._clock.time())
+            if isinstance(answer, Hold):
+                return self.state.grant(ask, answer)
+            if not isinstance(answer, Wait):
+                return answer
+            pending = _PendingAsk(ask, Signal())
+            self._waiting.wait(pending, answer)
             self._end()
-        if not asking.answered.is_set:
+        if not pending.answered.is_set:
             try:
                 with self._clock.deadline(self._clock.monotonic() + ask.waits_s):
-                    await asking.answered.wait()
+                    await pending.answered.wait()
             except BaseException:
                 with self._lock.lock:
                     self._begin()
-                    self._waiting.leave(asking)
-                    if asking.takes:
+                    self._waiting.leave(pending)
+                    if pending.takes:
                         end_hold(self.state, End(ask.id, 0))
                     self._end()
                 raise
             with self._lock.lock:
-                if not asking.answered.is_set:
+                if not pending.answered.is_set:
                     self._begin()
-                    self._waiting.give_up(asking, self._clock.time())
+                    self._waiting.give_up(pending, self._clock.time())
                     self._end()
-        if asking.error is not None:
-            raise asking.error
-        assert asking.result is not None, "it was answered"
-        return asking.result
+        if pending.error is not None:
+            raise pending.error
+        assert pending.result is not None, "it was answered"
+        return pending.result
 
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         """As ``protocols.Accounts`` says."""
         with self._lock.lock:
             at = max(self.state.at, self._clock.monotonic())
             self.state.begin(self.owner, at, at + LEASE_S)
-            kept = self._storage.account_of(facts.caller.account)
+            record = self._storage.account_of(facts.caller.account)
             if facts.trace is not None:  # it may be refused: then nothing else is done
-                self._storage.keep_trace(kept, facts.trace, facts.snapshots)
+                self._storage.keep_trace(record, facts.trace, facts.snapshots)
             booked = settle(self.state, self, facts, self._clock.time())
             for row in booked.rows:
-                kept.books.book(row, booked.purses)
+                record.books.book(row, booked.purses)
             if booked.keeps is not None:
-                kept.books.keep(*booked.keeps)
+                record.books.keep(*booked.keeps)
             if facts.trace is not None and facts.trace.is_void != booked.is_void:
                 facts.trace.void(booked.is_void)
             for event in booked.events:
-                kept.books.emit(event)
+                record.books.emit(event)
             events = booked.events
-            for put in facts.events:
-                events += kept.books.put(put).events
+            for write in facts.events:
+                events += record.books.put(write).events
             self._end()
         return events
 
@@ -343,18 +345,18 @@ class MemoryAccounts:
     def _end(self) -> None:
         """Keep what was charged, and give others what was freed."""
         if self.state.charged:
-            for each in self.state.charged:
-                spent, name = self._runs if each.is_of_run else self._spent, (each.account, each.name)
-                spent[name] = spent.get(name, 0) + (each.charged or 0)
-                each.charged = None
-                if each.is_of_run:
-                    self._runs.move_to_end(name)
+            for purse in self.state.charged:
+                spent, key = self._runs if purse.is_of_run else self._spent, (purse.account, purse.name)
+                spent[key] = spent.get(key, 0) + (purse.charged or 0)
+                purse.charged = None
+                if purse.is_of_run:
+                    self._runs.move_to_end(key)
                     if len(self._runs) > self._newest:
                         self._runs.popitem(last=False)
             self.state.charged.clear()
         while self.state.freed:
             self._waiting.retry(self._clock.time())
         if self._waiting.answered:
-            for asking in self._waiting.answered:
-                asking.answered.set()
+            for pending in self._waiting.answered:
+                pending.answered.set()
             self._waiting.answered.clear()

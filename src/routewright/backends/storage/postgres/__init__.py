@@ -60,19 +60,19 @@ class PostgresStorage(BaseStorage):
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none (``protocols.Storage``)."""
         batch = list(writes)
-        made_at = [each.trace.key for each in batch if isinstance(each, wire.PutTrace)]
-        deletes = any(isinstance(each, wire.DeleteTraces) for each in batch)
+        trace_times = [write.trace.key for write in batch if isinstance(write, wire.PutTrace)]
+        deletes = any(isinstance(write, wire.DeleteTraces) for write in batch)
         locked = [] if deletes else [account]  # calls continue during a deletion
-        if any(isinstance(each, wire.PutKey) for each in batch):
+        if any(isinstance(write, wire.PutKey) for write in batch):
             locked.append(wire.SYSTEM_ACCOUNT)  # digests are unique over all accounts
         transact = self._at_length if deletes else self._server.transact
         work = partial(self._server.apply, account, batch)
-        done: list[Written] = await self._database.run(partial(transact, work, locked, made_at=made_at))
-        if any(isinstance(each, MONEY) for each in batch):
+        results: list[Written] = await self._database.run(partial(transact, work, locked, trace_times=trace_times))
+        if any(isinstance(write, MONEY) for write in batch):
             self._writer.forget(account)
-        if made_at:
+        if trace_times:
             self._keeper.wrote()
-        return done
+        return results
 
     async def read(self, account: str, query: wire.Query) -> Any:
         """Answer a query for one thing (``protocols.Storage``)."""
@@ -84,9 +84,9 @@ class PostgresStorage(BaseStorage):
 
     async def scan(self, account: str, query: wire.Scan, *, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` rows after the key ``after`` (``protocols.Storage``)."""
-        ask = partial(page, account, query, after, limit)
-        found: list[Any] = await self._database.run(partial(self._at_length, lambda tables, _: ask(tables)))
-        return found
+        work = partial(page, account, query, after, limit)
+        rows: list[Any] = await self._database.run(partial(self._at_length, lambda tables, _: work(tables)))
+        return rows
 
     async def sweep(self, now: float) -> int:
         """Remove expired rows (``protocols.Storage``).
@@ -116,18 +116,18 @@ class PostgresAccounts:
 
     async def admit(self, ask: Ask) -> Grant | Replay | Short:
         """As ``protocols.Accounts`` says."""
-        asking = PendingAsk(ask, inline=self._inline)
+        pending = PendingAsk(ask, inline=self._inline)
         try:
-            found: Grant | Replay | Short = await self._asked(asking)
-            return await self._writer.replay(ask) if isinstance(found, Replay) else found
+            answer: Grant | Replay | Short = await self._send(pending)
+            return await self._writer.replay(ask) if isinstance(answer, Replay) else answer
         except BaseException as error:
             if not isinstance(error, RouterError):  # cancelled: return what it was or will be granted
-                self._writer.leave(asking)
+                self._writer.leave(pending)
             raise
 
-    async def _asked(self, asking: PendingAsk) -> Any:
-        self._writer.put(asking)
-        return await (asking.polled(self._clock, self._writer.look_again) if self._inline else asking.wait())
+    async def _send(self, pending: PendingAsk) -> Any:
+        self._writer.put(pending)
+        return await (pending.polled(self._clock, self._writer.look_again) if self._inline else pending.wait())
 
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         """As ``protocols.Accounts`` says."""
@@ -142,8 +142,8 @@ class PostgresAccounts:
 
     async def widen(self, grant: Grant, nanos: int) -> bool:
         """As ``protocols.Accounts`` says."""
-        asking = self._writer.widening(grant, nanos)
-        widened = asking is not None and await self._asked(asking) is not None
+        pending = self._writer.widening(grant, nanos)
+        widened = pending is not None and await self._send(pending) is not None
         if widened:
             grant.nanos = nanos
         return widened
@@ -155,22 +155,22 @@ class PostgresAccounts:
 
     def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
         """As ``protocols.Accounts`` says."""
-        found = self._writer.known.get((caller, run))
-        if found is None or self._clock.monotonic() - found[1] > KNOWN_S:
+        entry = self._writer.known.get((caller, run))
+        if entry is None or self._clock.monotonic() - entry[1] > KNOWN_S:
             return None
-        return found[0]
+        return entry[0]
 
     async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
         """As ``protocols.Accounts`` says."""
         ask = Ask(id="", caller=caller, at=self._clock.time(), lasts_s=0.0, run=run)
-        left: Left = await self._asked(PendingAsk(ask, "looks", inline=self._inline))
+        left: Left = await self._send(PendingAsk(ask, "looks", inline=self._inline))
         return left
 
 
 def _answer(account: str, query: wire.Query, tables: Tables, transaction: AccountTransaction) -> Any:
     """Answer a query. A trace is searched around the time in its id first, then in all partitions."""
-    if isinstance(query, wire.TraceById) and (made_ms := milliseconds_of(query.id)):
-        days = timestamp(max(0.0, made_ms / 1000 - DAY_S)), timestamp(made_ms / 1000 + DAY_S)
-        if (found := trace_by_id(tables, account=account, asked=query, between=days)) is not None:
-            return found
+    if isinstance(query, wire.TraceById) and (created_ms := milliseconds_of(query.id)):
+        days = timestamp(max(0.0, created_ms / 1000 - DAY_S)), timestamp(created_ms / 1000 + DAY_S)
+        if (trace := trace_by_id(tables, account=account, query=query, between=days)) is not None:
+            return trace
     return transaction.standing(account, query) if isinstance(query, wire.Stands) else answer(account, query, tables)

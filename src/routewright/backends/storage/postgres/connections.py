@@ -83,16 +83,16 @@ class Address:
     """The address of a database. Its password is never shown."""
 
     def __init__(self, url: str) -> None:
-        given: dict[str, Any] = {"port": "none"}
+        info: dict[str, Any] = {"port": "none"}
         with suppress(psycopg.Error):  # its message contains the password
-            given = {**conninfo_to_dict(url)}
-        shown: dict[str, Any] = {name: given[name] for name in ("host", "hostaddr", "port", "dbname") if name in given}
-        if "@" in "".join(shown.values()) or re.search("[^0-9,]", given.get("port", "")):
+            info = {**conninfo_to_dict(url)}
+        public: dict[str, Any] = {name: info[name] for name in ("host", "hostaddr", "port", "dbname") if name in info}
+        if "@" in "".join(public.values()) or re.search("[^0-9,]", info.get("port", "")):
             hint = "write postgresql://user@host:5432/database, with %40 for @ and %2F for / in a password"
             raise errors.ValidationFailed.at("url", "is not the address of a PostgreSQL database", hint)
         defaults: dict[str, Any] = {"connect_timeout": CONNECT_S, "tcp_user_timeout": 10_000}
-        self._conninfo = make_conninfo("", **defaults | {"application_name": "routewright"} | given)
-        self._shown = make_conninfo(**shown) or "the default database"
+        self._conninfo = make_conninfo("", **defaults | {"application_name": "routewright"} | info)
+        self._shown = make_conninfo(**public) or "the default database"
         self._refused_until, self._refusal = 0.0, ""
 
     def __str__(self) -> str:
@@ -105,8 +105,8 @@ class Address:
         try:
             connection = Connection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
-            why = str(error).rpartition(" failed: ")[2].partition("\n")[0].removeprefix("FATAL:").strip()
-            self._refusal = f"{self}: cannot connect: {why}"
+            reason = str(error).rpartition(" failed: ")[2].partition("\n")[0].removeprefix("FATAL:").strip()
+            self._refusal = f"{self}: cannot connect: {reason}"
             self._refused_until = time.monotonic() + AGAIN_S
             raise StorageUnavailable(self._refusal) from None
         connection.adapters.register_dumper(str, _Text)
@@ -123,9 +123,9 @@ class Address:
             raise StorageUnavailable(f"{self}: the server did not answer in time") from error
         except psycopg.Error as error:
             code, message = error.sqlstate or f"{LOST}000", error.diag.message_primary
-            for known, kind, what in _KINDS:
-                if code.startswith(known):
-                    raise kind(f"{self}: {what}{'' if message is None else f' ({message})'}") from error
+            for prefix, kind, meaning in _KINDS:
+                if code.startswith(prefix):
+                    raise kind(f"{self}: {meaning}{'' if message is None else f' ({message})'}") from error
             raise errors.InternalError(f"{self}: PostgreSQL refused a statement ({code}: {message})") from error
 
 
@@ -156,19 +156,19 @@ class Connection(psycopg.Connection[Any]):
 
     def wait(self, gen: PQGen[T], interval: float = 0.0, timeout: float | None = None) -> T:
         """psycopg's ``wait`` with the deadline ``until``. Raises ``TooLate``."""
-        poller, wanted = poll(), 0
+        poller, mask = poll(), 0
         try:
             state = next(gen)
             while True:
-                if state != wanted:
-                    wanted = state
+                if state != mask:
+                    mask = state
                     poller.register(self.pgconn.socket, POLLIN * bool(state & 1) | POLLOUT * bool(state & 2))
                 left_s = self.until - time.monotonic()
-                found = poller.poll(None if left_s == inf else max(0.0, left_s * 1000))
-                if not found:
+                events = poller.poll(None if left_s == inf else max(0.0, left_s * 1000))
+                if not events:
                     self.close()
                     raise TooLate
-                ((_, event),) = found
+                ((_, event),) = events
                 ready = state if event & ~(POLLIN | POLLOUT) else bool(event & POLLIN) | bool(event & POLLOUT) << 1
                 state = gen.send(Ready(ready))
         except StopIteration as end:
@@ -180,9 +180,9 @@ class Database:
     """Queries a database in at most ``most`` threads for each event loop; ``inline``: in the caller's thread. A forked
     child starts without connections."""
 
-    def __init__(self, address: Address, kind: str, most: int, *, inline: bool) -> None:
+    def __init__(self, address: Address, kind: str, max_threads: int, *, inline: bool) -> None:
         self.address = address
-        self._threads = Threads(kind, most)
+        self._threads = Threads(kind, max_threads)
         self._inline = inline
         self.renewals = Renewals()
         self.renewals.add(self)
@@ -224,17 +224,17 @@ class Database:
         """Run work in a thread."""
         return work() if self._inline else await self._threads.run(work)
 
-    async def value(self, sql: str, *given: bytes | str | float | None) -> bytes:
+    async def value(self, sql: str, *values: bytes | str | float | None) -> bytes:
         """``value_now`` in a thread."""
-        return await self.run(partial(self.value_now, sql, *given))
+        return await self.run(partial(self.value_now, sql, *values))
 
-    def value_now(self, sql: str, *given: bytes | str | float | None, patience_s: float = PATIENCE_S) -> bytes:
+    def value_now(self, sql: str, *values: bytes | str | float | None, patience_s: float = PATIENCE_S) -> bytes:
         """The single value of a statement in PostgreSQL's binary format; null is empty. Raises kinds of
         ``StorageUnavailable``."""
-        sent = [each if each is None or isinstance(each, bytes) else safe(str(each)).encode() for each in given]
-        formats = [int(isinstance(each, bytes)) for each in given]
+        texts = [value if value is None or isinstance(value, bytes) else safe(str(value)).encode() for value in values]
+        formats = [int(isinstance(value, bytes)) for value in values]
         with self.address.translated(), self.connection(patience_s) as connection:
-            return call(connection, sql.encode(), sent, formats, result_format=1)
+            return call(connection, sql.encode(), texts, formats, result_format=1)
 
 
 class Tables:
@@ -256,8 +256,8 @@ class Tables:
 
 @lru_cache(maxsize=1_000)
 def _translated(sql: str) -> str:
-    for pattern, by in _DIALECT:
-        sql = pattern.sub(by, sql)
+    for pattern, replacement in _DIALECT:
+        sql = pattern.sub(replacement, sql)
     return sql
 
 
@@ -269,19 +269,19 @@ def call(
     result_format: int = 0,
 ) -> bytes:
     """The single value of a statement in its own transaction. Faster than a cursor. Raises ``psycopg.Error``."""
-    wire = connection.pgconn
-    wire.send_query_params(sql, parameters, param_formats=formats, result_format=result_format)
-    found = connection.wait(execute(wire))[-1]
-    if found.status != pq.ExecStatus.TUPLES_OK:
-        raise psycopg.errors.error_from_result(found)
-    return found.get_value(0, 0) or b""
+    pgconn = connection.pgconn
+    pgconn.send_query_params(sql, parameters, param_formats=formats, result_format=result_format)
+    result = connection.wait(execute(pgconn))[-1]
+    if result.status != pq.ExecStatus.TUPLES_OK:
+        raise psycopg.errors.error_from_result(result)
+    return result.get_value(0, 0) or b""
 
 
-def array_of(items: Sequence[bytes | None]) -> bytes:
+def array_of(blobs: Sequence[bytes | None]) -> bytes:
     """A ``bytea[]`` in PostgreSQL's binary format."""
-    parts = [_ARRAY_HEAD, len(items).to_bytes(4), b"\0\0\0\1"] if items else [b"\0\0\0\0\0\0\0\0\0\0\0\x11"]
-    for each in items:
-        parts.append(b"\xff\xff\xff\xff" if each is None else len(each).to_bytes(4) + each)
+    parts = [_ARRAY_HEAD, len(blobs).to_bytes(4), b"\0\0\0\1"] if blobs else [b"\0\0\0\0\0\0\0\0\0\0\0\x11"]
+    for blob in blobs:
+        parts.append(b"\xff\xff\xff\xff" if blob is None else len(blob).to_bytes(4) + blob)
     return b"".join(parts)
 
 

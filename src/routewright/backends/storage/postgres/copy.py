@@ -46,7 +46,7 @@ trace account, created_at, id; body account, created_at, id; tag account, key, v
 feedback account, trace_id; agent_state account, environment, id; incident id; told account, once;
 event account, id; delivery endpoint, event; endpoint id; subscription type, endpoint
 """  # subscriptions last, so that nothing is delivered anew
-_KEYS: dict[str, str] = dict(each.split(maxsplit=1) for each in _TABLES.split(";"))
+_KEYS: dict[str, str] = dict(line.split(maxsplit=1) for line in _TABLES.split(";"))
 """The tables in order of copying, and the key columns of their pieces."""
 _SUMS = {
     "purse": "SELECT account, sum(spent), sum(granted) FROM purse GROUP BY account",
@@ -57,7 +57,7 @@ SELECT setval('trace_n', (SELECT coalesce(max(n & ((1::bigint << 40) - 1)), 0) +
     setval(pg_get_serial_sequence('event', 'n'), (SELECT coalesce(max(n), 0) + 1 FROM event), false),
     setval(pg_get_serial_sequence('uncounted', 'n'), (SELECT coalesce(max(n), 0) + 1 FROM uncounted), false)
 """
-_BEGUN = "SELECT to_regclass('copying') IS NOT NULL"
+_IS_STARTED = "SELECT to_regclass('copying') IS NOT NULL"
 _BEGIN = """
 CREATE TABLE copying (name text PRIMARY KEY, after bytea, rows bigint NOT NULL, done boolean NOT NULL);
 DELETE FROM store
@@ -78,22 +78,22 @@ class _Source(NamedTuple):
     file: Statements
 
 
-def copy(source: Path, target: Address, tell: Callable[[str], object]) -> tuple[dict[str, int], list[str]]:
-    """Copy a store that is not in use. ``tell`` is called with progress. Returns the number of rows by table, and the
+def copy(source: Path, target: Address, report: Callable[[str], object]) -> tuple[dict[str, int], list[str]]:
+    """Copy a store that is not in use. ``report`` is called with progress. Returns the number of rows by table, and the
     differences between copy and source: without any, the copy may be used. Raises ``ValidationFailed`` for a target
     that is not empty, and kinds of ``StorageUnavailable``, after which the same call continues."""
-    with _opened(source) as found, target.translated(), target.connect() as connection:
-        if found.holds:
+    with _opened(source) as store, target.translated(), target.connect() as connection:
+        if store.holds:
             hint = f"stop what uses it, wait {LEASE_S:g} s, and copy it again"
-            raise StorageUnavailable(f"{source} is in use: {found.holds} calls hold money or limits; {hint}")
+            raise StorageUnavailable(f"{source} is in use: {store.holds} calls hold money or limits; {hint}")
         with alone(target) as transaction:
-            _begin(target, transaction, found.id)
+            _begin(target, transaction, store.id)
         connection.execute("SET synchronous_commit = off")  # a lost piece is lost with its position
         rows = {}
         for name in _KEYS:
-            rows[name] = _copy_table(name, found, connection)
-            tell(f"{name}: {rows[name]:,} rows")
-        problems = [*_differences(found, Tables(connection))]
+            rows[name] = _copy_table(name, store, connection)
+            report(f"{name}: {rows[name]:,} rows")
+        problems = [*_differences(store, Tables(connection))]
         if not problems:
             with alone(target) as transaction:
                 _end(transaction)
@@ -116,14 +116,14 @@ def _opened(source: Path) -> Iterator[_Source]:
 
 def _begin(target: Address, connection: Connection, source: bytes) -> None:
     """Prepare the target, or check that it is an unfinished copy of the same source."""
-    made = make_tables(target, connection)
-    if connection.execute(_BEGUN).fetchone() == (True,):
+    is_new = make_tables(target, connection)
+    if connection.execute(_IS_STARTED).fetchone() == (True,):
         if connection.execute(_PLACE, ("",)).fetchone() != (source, 0, False):
             raise ValidationFailed.at("target", f"{target} is an unfinished copy of another store", "name an empty one")
         return
-    filled = [] if made else [name for name in _KEYS if connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]
-    if filled:
-        raise ValidationFailed.at("target", f"{target} is not empty: it has rows in {filled[0]}", "name an empty one")
+    names = [] if is_new else [name for name in _KEYS if connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]
+    if names:
+        raise ValidationFailed.at("target", f"{target} is not empty: it has rows in {names[0]}", "name an empty one")
     connection.execute(_BEGIN)
     connection.execute(_GO_ON, ("", source, 0, False))
 
@@ -131,28 +131,28 @@ def _begin(target: Address, connection: Connection, source: bytes) -> None:
 def _copy_table(name: str, source: _Source, target: Connection) -> int:
     """Copy the missing rows of a table, and return how many it has."""
     after, rows, done = target.execute(_PLACE, (name,)).fetchone() or (None, 0, False)
-    wanted = target.execute(f"SELECT * FROM {name} LIMIT 0").description or ()
-    known: Any = source.file.execute(f"SELECT * FROM {name} LIMIT 0")
-    there = {each[0] for each in known.description}
-    columns = [each for each in wanted if each.name in there]
+    target_columns = target.execute(f"SELECT * FROM {name} LIMIT 0").description or ()
+    probe: Any = source.file.execute(f"SELECT * FROM {name} LIMIT 0")
+    source_names = {column[0] for column in probe.description}
+    columns = [column for column in target_columns if column.name in source_names]
     keys = _KEYS[name].split(", ")
-    names = ", ".join(each.name for each in columns)
+    names = ", ".join(column.name for column in columns)
     select = f"SELECT {_KEYS[name]}, {names} FROM {_FROM.get(name, name)} "
     pages = f"ORDER BY {_KEYS[name]} LIMIT {PIECE}"
-    behind = f"WHERE ({_KEYS[name]}) > ({', '.join('?' * len(keys))}) "
+    condition = f"WHERE ({_KEYS[name]}) > ({', '.join('?' * len(keys))}) "
     while not done:
-        last = () if after is None else msgspec.msgpack.decode(after)
-        found = source.file.execute(select + (behind if last else "") + pages, last).fetchall()
-        piece = [_row(name, each[: len(keys)], each[len(keys) :], columns) for each in found]
-        done = len(found) < PIECE
-        after = msgspec.msgpack.encode(found[-1][: len(keys)]) if found else after
+        last_key = () if after is None else msgspec.msgpack.decode(after)
+        source_rows = source.file.execute(select + (condition if last_key else "") + pages, last_key).fetchall()
+        piece = [_row(name, row[: len(keys)], row[len(keys) :], columns) for row in source_rows]
+        done = len(source_rows) < PIECE
+        after = msgspec.msgpack.encode(source_rows[-1][: len(keys)]) if source_rows else after
         with target.transaction():
             if name in ("trace", "tag"):
-                place = keys.index("created_at")
-                target.execute("SELECT make_days(%s)", (sorted({each[place][:10] for each in found}),))
-            with target.cursor() as cursor, cursor.copy(f"COPY {name} ({names}) FROM STDIN") as taken:
+                index = keys.index("created_at")
+                target.execute("SELECT make_days(%s)", (sorted({row[index][:10] for row in source_rows}),))
+            with target.cursor() as cursor, cursor.copy(f"COPY {name} ({names}) FROM STDIN") as stream:
                 for row in piece:
-                    taken.write_row(row)
+                    stream.write_row(row)
             rows += len(piece)
             target.execute(_GO_ON, (name, after, rows, done))
     return rows
@@ -171,13 +171,13 @@ def _row(name: str, key: Sequence[Any], row: Sequence[Any], columns: Sequence[ps
 
 def _differences(source: _Source, target: Statements) -> Iterator[str]:
     for name in _KEYS:
-        due = source.file.execute(f"SELECT count(*) FROM {_FROM.get(name, name)}").fetchone()[0]
-        there = target.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
-        if due != there:
-            yield f"{name} has {due:,} rows, but {there:,} in the copy: the source was changed meanwhile"
+        expected = source.file.execute(f"SELECT count(*) FROM {_FROM.get(name, name)}").fetchone()[0]
+        actual = target.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
+        if expected != actual:
+            yield f"{name} has {expected:,} rows, but {actual:,} in the copy: the source was changed meanwhile"
     for name, sql in _SUMS.items():
         mine, theirs = (
-            {account: sums for account, *sums in each.execute(sql).fetchall()} for each in (source.file, target)
+            {account: sums for account, *sums in store.execute(sql).fetchall()} for store in (source.file, target)
         )
         for account in sorted({*mine, *theirs}):
             if mine.get(account) != theirs.get(account):
@@ -188,8 +188,8 @@ def _end(connection: Connection) -> None:
     """Turn the copy into a store."""
     now = time.time()
     transaction = AccountTransaction(Tables(connection), now, now)
-    whose = "SELECT account, NULL FROM account UNION ALL SELECT account, id FROM key"
-    for account, key_id in connection.execute(whose).fetchall():
+    sql = "SELECT account, NULL FROM account UNION ALL SELECT account, id FROM key"
+    for account, key_id in connection.execute(sql).fetchall():
         transaction.changed(account, key_id)  # sets the columns of limits
     connection.execute(_NUMBERS)
     connection.execute("DROP TABLE copying")

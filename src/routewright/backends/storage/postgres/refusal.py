@@ -31,7 +31,7 @@ class _Facts:
 
     def __init__(self, terms: Terms, facts: dict[str, Any]) -> None:
         self._terms = terms
-        self._kept = facts["kept"]
+        self._result = facts["kept"]
         self.purses = {unsafe(name): sums for name, *sums in facts["purses"] or ()}
 
     def account(self, name: str) -> Account | None:
@@ -45,8 +45,8 @@ class _Facts:
         return spent, granted
 
     def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
-        kept = self._kept
-        return None if kept is None else KeptResult(kept["fingerprint"], unsafe(kept["call"]), b"")  # read separately
+        row = self._result
+        return None if row is None else KeptResult(row["fingerprint"], unsafe(row["call"]), b"")  # read separately
 
 
 def verdict(
@@ -57,17 +57,17 @@ def verdict(
     state = State(books)
     state.begin(0, at, at)
     payer = state.payer(caller, ask.at)
-    known = [each for each in facts["windows"] if each is not None]
-    for (_, window, _), each in zip(payer.windows if ask.windows else (), known, strict=True):
-        leaving = (each["requests_at"], each["requests_need"], 0), (each["tokens_at"], 0, each["tokens_need"])
-        first = sorted(entry for entry in leaving if entry[0] is not None and entry[0] < each["last"])
-        window.fill(each["requests"], each["tokens"], each["slots"], each["last"], first)
+    usages = [usage for usage in facts["windows"] if usage is not None]
+    for (_, window, _), usage in zip(payer.windows if ask.windows else (), usages, strict=True):
+        leaving = (usage["requests_at"], usage["requests_need"], 0), (usage["tokens_at"], 0, usage["tokens_need"])
+        entries = sorted(entry for entry in leaving if entry[0] is not None and entry[0] < usage["last"])
+        window.fill(usage["requests"], usage["tokens"], usage["slots"], usage["last"], entries)
     for name, (_, _, reserved) in books.purses.items():
         state.purse(caller.account, name).reserved = reserved
     claim = None if ask.claim is None else scope_of(caller, ask.claim.key)
     if facts["held"] is not None:
-        held = facts["held"]
-        state.holds[ask.id] = _hold(ask, tuple(map(unsafe, held["purses"])), held["nanos"])
+        hold = facts["held"]
+        state.holds[ask.id] = _hold(ask, tuple(map(unsafe, hold["purses"])), hold["nanos"])
     elif claim is not None and facts["running"] is not None:
         state.claims.running[claim] = _hold(ask, (), 0, facts["running"])
     for name in facts["queued"]:
@@ -76,10 +76,10 @@ def verdict(
         return state.look(caller, ask.at, ask.run)
     if kind == "widens":
         return None
-    found = state.admit(ask, 0, now)
-    if isinstance(found, Hold):
+    answer = state.admit(ask, 0, now)
+    if isinstance(answer, Hold):
         raise InternalError("PostgreSQL refused an ask that the rules admit: run 'routewright store check'")
-    return found
+    return answer
 
 
 def _hold(ask: Ask, purses: tuple[str, ...], nanos: int, fingerprint: str = "") -> Hold:
@@ -89,14 +89,14 @@ def _hold(ask: Ask, purses: tuple[str, ...], nanos: int, fingerprint: str = "") 
     )
 
 
-def windows_of(terms: Terms, used: Sequence[Any], at: float) -> tuple[WindowState, ...]:
+def windows_of(terms: Terms, usages: Sequence[Any], at: float) -> tuple[WindowState, ...]:
     """The states of a grant's rate limits, of the account and of the key."""
     limits = limits_of(terms.account), None if terms.key is None else terms.key.limits
     states: list[WindowState] = []
-    for mine, known in zip(limits, used, strict=True):
-        if mine is not None and known is not None:
+    for limit, usage in zip(limits, usages, strict=True):
+        if limit is not None and usage is not None:
             window = Window()
-            requests, tokens, last = known
+            requests, tokens, last = usage
             window.fill(requests, tokens, 0, last)
-            states += window.states(mine, at)
+            states += window.states(limit, at)
     return tuple(states)

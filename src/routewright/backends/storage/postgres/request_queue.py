@@ -32,22 +32,22 @@ _encode = msgspec.json.Encoder().encode
 
 def packed(value: Any) -> bytes:
     """JSON for PostgreSQL, with ``safe`` texts."""
-    said = _encode(value)
-    return _encode(_safe(value)) if _UNSAFE.search(said) else said
+    text = _encode(value)
+    return _encode(_safe(value)) if _UNSAFE.search(text) else text
 
 
 def _safe(value: Any) -> Any:
     if isinstance(value, str):
         return safe(value)
     if isinstance(value, dict):
-        return {_safe(name): _safe(each) for name, each in value.items()}
+        return {_safe(name): _safe(member) for name, member in value.items()}
     return [*map(_safe, value)] if isinstance(value, list | tuple) else value
 
 
 def put_traces(tables: Tables, traces: Sequence[TraceRows]) -> None:
     """Insert new traces."""
     blobs: list[bytes | None] = []
-    rows = [trace_of(each, blobs) for each in traces]
+    rows = [trace_of(trace, blobs) for trace in traces]
     tables.raw.execute("SELECT put_traces(%s::jsonb, %s::bytea[])", (packed(rows).decode(), blobs))
 
 
@@ -64,7 +64,7 @@ def trace_of(rows: TraceRows, blobs: list[bytes | None]) -> dict[str, Any]:
     return row
 
 
-def end_of(place: int, grant: Grant, facts: Facts, blobs: list[bytes | None]) -> dict[str, Any]:
+def end_of(index: int, grant: Grant, facts: Facts, blobs: list[bytes | None]) -> dict[str, Any]:
     """Encode the settlement of a granted call."""
     caller = facts.caller
     is_paid = caller.environment == "production"
@@ -75,7 +75,7 @@ def end_of(place: int, grant: Grant, facts: Facts, blobs: list[bytes | None]) ->
         blobs.append(facts.result)
         result = len(blobs)
     return {
-        "i": place, "account": caller.account, "id": facts.id, "is_release": False, "nanos": grant.nanos,
+        "i": index, "account": caller.account, "id": facts.id, "is_release": False, "nanos": grant.nanos,
         "used": facts.tokens, "charge": charge, "run": run_nanos, "month": facts.created_at[:MONTH],
         "created_at": facts.created_at, "tells": facts.event_id is not None, "is_open": not is_paid or not rows,
         "environment": caller.environment, "result": result,
@@ -83,15 +83,15 @@ def end_of(place: int, grant: Grant, facts: Facts, blobs: list[bytes | None]) ->
     }  # fmt: skip
 
 
-def release_of(place: int, account: str, call: str, tokens: int | None) -> dict[str, Any]:
+def release_of(index: int, account: str, call: str, tokens: int | None) -> dict[str, Any]:
     """Encode the release of a call."""
-    return {"i": place, "account": account, "id": call, "is_release": True, "used": tokens, "rows": []}
+    return {"i": index, "account": account, "id": call, "is_release": True, "used": tokens, "rows": []}
 
 
-def caller_of(place: int, caller: Caller, month: str, windows: bool) -> dict[str, Any]:  # of a key
+def caller_of(index: int, caller: Caller, month: str, windows: bool) -> dict[str, Any]:  # of a key
     """Encode a caller: its limits and purses."""
     return {
-        "i": place, "account": caller.account, "key": caller.key_id, "month": month,
+        "i": index, "account": caller.account, "key": caller.key_id, "month": month,
         "pays": caller.environment == "production", "is_made": caller.key_id is not None and is_made(caller.key_id),
         "window_": f"account:{caller.environment}:{caller.account}" if windows else None,
         "key_window": None if caller.key_id is None or not windows else f"key:{caller.account}\0{caller.key_id}",
@@ -99,18 +99,18 @@ def caller_of(place: int, caller: Caller, month: str, windows: bool) -> dict[str
 
 
 def ask_of(
-    place: int, asking: PendingAsk, caller: int, *, again: bool, waits: bool, behind: Sequence[str]
+    index: int, pending: PendingAsk, caller: int, *, again: bool, waits: bool, behind: Sequence[str]
 ) -> dict[str, Any]:
     """Encode an ask."""
-    ask = asking.ask
+    ask = pending.ask
     claim, run = ask.claim, ask.run
     return {
-        "i": place, "caller": caller, "id": ask.id, "came_at": ask.at, "lasts": ask.lasts_s, "tokens": ask.tokens,
+        "i": index, "caller": caller, "id": ask.id, "came_at": ask.at, "lasts": ask.lasts_s, "tokens": ask.tokens,
         "nanos": ask.nanos, "claim": None if claim is None else scope_of(ask.caller, claim.key).hex(),
         "fingerprint": None if claim is None else claim.fingerprint, "run": None if run is None else run.id,
         "run_limit": None if run is None else run.limit_nanos, "slot": int(ask.slot and ask.windows), "again": again,
         "waits": waits,
-        "behind": behind, "kind": asking.kind,
+        "behind": behind, "kind": pending.kind,
     }  # fmt: skip
 
 
@@ -142,13 +142,13 @@ class PendingAsk(shelf.PendingAsk):
         """The account whose limits and money it needs."""
         return self.ask.caller.account
 
-    def answer(self, found: Any) -> None:
+    def answer(self, answer: Any) -> None:
         """Set the answer, or the error to raise."""
         self.is_done = True
-        if isinstance(found, Exception):
-            self.error = found
+        if isinstance(answer, Exception):
+            self.error = answer
         else:
-            self.result = found
+            self.result = answer
 
 
 class Ending(Reply[Sequence[StoredEvent]]):
@@ -233,56 +233,56 @@ class Queues:
     def tried(self, now: float) -> list[PendingAsk]:
         """Asks to try now: those of accounts in which something was freed, sometimes the first of each queue, and those
         after their deadline."""
-        looks, late = now >= self._looked_at + LOOK_S, dict[int, PendingAsk]()
-        while self.gives_up_at <= now and len(late) < MOST_AT_ONCE:
-            _, number, late[number] = heappop(self._ends)
-        if looks:
+        is_look_due, overdue = now >= self._looked_at + LOOK_S, dict[int, PendingAsk]()
+        while self.gives_up_at <= now and len(overdue) < MOST_AT_ONCE:
+            _, number, overdue[number] = heappop(self._ends)
+        if is_look_due:
             self._looked_at = now
         freed, self._freed = self._freed, set()
-        ready = late
-        for account in [account for account in self._queues if looks or account in freed]:
+        ready = overdue
+        for account in [account for account in self._queues if is_look_due or account in freed]:
             for name in [*self._queues[account]]:
-                most = MOST_AT_ONCE - len(ready)
-                if most <= 0:
+                room = MOST_AT_ONCE - len(ready)
+                if room <= 0:
                     self._freed |= freed & {account}
                     break
                 queues = self._queues[account] = self._queues.pop(account)  # tried ones come last next time
                 queue = queues[name] = queues.pop(name)
-                ready |= islice(queue.items(), most if account in freed else 1)
+                ready |= islice(queue.items(), room if account in freed else 1)
         return [ready[number] for number in sorted(ready)]
 
-    def wait(self, asking: PendingAsk, waits: Wait, now: float) -> None:
+    def wait(self, pending: PendingAsk, wait: Wait, now: float) -> None:
         """Append an ask to a queue, unless it waits there already."""
-        if asking.waits is None or asking.waits.on != waits.on:
-            self.leave(asking)
-            if asking.number == 0:
+        if pending.waits is None or pending.waits.on != wait.on:
+            self.leave(pending)
+            if pending.number == 0:
                 self._number += 1
-                asking.number, asking.until = self._number, now + asking.ask.waits_s
-            self._queues.setdefault(asking.account, {}).setdefault(waits.on, {})[asking.number] = asking
+                pending.number, pending.until = self._number, now + pending.ask.waits_s
+            self._queues.setdefault(pending.account, {}).setdefault(wait.on, {})[pending.number] = pending
             self._count += 1
-            heappush(self._ends, (asking.until, asking.number, asking))
-        asking.waits = waits
+            heappush(self._ends, (pending.until, pending.number, pending))
+        pending.waits = wait
 
-    def leave(self, asking: PendingAsk) -> None:
+    def leave(self, pending: PendingAsk) -> None:
         """Remove an ask from its queue, if it is in one."""
-        waits, asking.waits = asking.waits, None
-        if waits is None:
+        wait, pending.waits = pending.waits, None
+        if wait is None:
             return
-        queues = self._queues[asking.account]
-        del queues[waits.on][asking.number]
+        queues = self._queues[pending.account]
+        del queues[wait.on][pending.number]
         self._count -= 1
-        if not queues[waits.on]:
-            del queues[waits.on]
+        if not queues[wait.on]:
+            del queues[wait.on]
         if queues:
-            self._freed.add(asking.account)  # the next one may have waited only for this ask
+            self._freed.add(pending.account)  # the next one may have waited only for this ask
         else:
-            del self._queues[asking.account]
-            self._freed.discard(asking.account)
+            del self._queues[pending.account]
+            self._freed.discard(pending.account)
 
-    def behind(self, account: str, tried: Container[int]) -> list[str]:
+    def behind(self, account: str, numbers: Container[int]) -> list[str]:
         """Purses for which other asks than those of these numbers wait. New asks queue behind them."""
         return [
             name[1]
             for name, queue in self._queues.get(account, {}).items()
-            if isinstance(name, tuple) and any(number not in tried for number in queue)
+            if isinstance(name, tuple) and any(number not in numbers for number in queue)
         ]

@@ -24,8 +24,8 @@ from routewright.errors import StorageCorrupt, StorageVersion
 
 from .connections import CONNECT_S, Address, Connection
 
-_MADE = re.compile(rb"(?m)^CREATE (?:OR REPLACE |UNIQUE |UNLOGGED )?(TABLE|INDEX|SEQUENCE|FUNCTION|TRIGGER) (\w+)")
-_THERE = """
+_CREATE = re.compile(rb"(?m)^CREATE (?:OR REPLACE |UNIQUE |UNLOGGED )?(TABLE|INDEX|SEQUENCE|FUNCTION|TRIGGER) (\w+)")
+_OBJECTS = """
 SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace
 UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = current_schema()::regnamespace
 UNION ALL SELECT tgname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
@@ -65,16 +65,16 @@ def check(address: Address) -> tuple[Check, list[str]]:
 
             digests = [digest for (digest,) in rows(LIVE_DIGESTS)]
             ((traces, size),) = rows("SELECT (SELECT count(*) FROM trace), pg_database_size(current_database())")
-            holds = [said for (said,) in rows(_HOLDS)]
+            holds = [problem for (problem,) in rows(_HOLDS)]
             return Check(version, traces, size, [*islice(chain(holds, problems_of(rows, _BODIES, {})), SHOWN)]), digests
 
 
 def _missing(connection: Connection, version: int) -> Iterator[str]:
     """What a store lacks. One of another version has other functions."""
-    there = {name for (name,) in connection.execute(_THERE).fetchall()}
+    names = {name for (name,) in connection.execute(_OBJECTS).fetchall()}
     for script in ("tables.sql", *(_FUNCTIONS if version == VERSION else ())):
-        for kind, name in _MADE.findall(files(__package__).joinpath(script).read_bytes()):
-            if name.decode() not in there:
+        for kind, name in _CREATE.findall(files(__package__).joinpath(script).read_bytes()):
+            if name.decode() not in names:
                 yield f"the {kind.decode().lower()} {name.decode()} is missing"
 
 

@@ -52,8 +52,8 @@ FORGET_OWNERS = "DELETE FROM owner WHERE id = ANY (?) AND NOT EXISTS (SELECT FRO
 """An owner may have a hold of a call that never received its grant."""
 EXPIRES = 100
 """Most holds that are ended in one transaction, since calls wait for it."""
-_KEPT = "SELECT claim, fingerprint, call, result, until FROM kept WHERE account = ? AND claim = ANY (?)"
-_PUT_KEPT = upsert("kept", "account claim", "environment fingerprint call until result")
+_READ_RESULTS = "SELECT claim, fingerprint, call, result, until FROM kept WHERE account = ? AND claim = ANY (?)"
+_PUT_RESULTS = upsert("kept", "account claim", "environment fingerprint call until result")
 _ACCOUNT = "UPDATE account SET requests = ?, tokens = ?, slots = ?, prepaid = ?, monthly = ? WHERE account = ?"
 _KEY = "UPDATE key SET requests = ?, tokens = ?, slots = ?, budget = ?, monthly = ? WHERE account = ? AND id = ?"
 _END = "SELECT end_calls(%s::jsonb, '{}', %s, %s)"
@@ -65,19 +65,19 @@ class Shelf(TableShelf):
 
     def look_up(self, account: str, claims: Sequence[bytes]) -> None:
         """As ``TableShelf`` says."""
-        self._flush_kept()
-        self._found.update(dict.fromkeys(claims))
-        for claim, *row in self.connection.execute(_KEPT, (account, list(claims))).fetchall():
-            self._found[claim] = row
+        self._flush_results()
+        self._results.update(dict.fromkeys(claims))
+        for claim, *row in self.connection.execute(_READ_RESULTS, (account, list(claims))).fetchall():
+            self._results[claim] = row
 
     def delete_results(self, account: str, environments: Sequence[wire.Environment]) -> int:
         """As ``TableShelf`` says."""
         sql = "DELETE FROM kept WHERE account = ? AND environment = ANY (?) RETURNING 1"
         return len(self.connection.execute(sql, (account, list(environments))).fetchall())
 
-    def _flush_kept(self) -> None:
-        self.connection.executemany(_PUT_KEPT, self._kept)
-        self._kept = []
+    def _flush_results(self) -> None:
+        self.connection.executemany(_PUT_RESULTS, self._new_results)
+        self._new_results = []
 
 
 class AccountTransaction:
@@ -113,8 +113,8 @@ class AccountTransaction:
         """End some holds of processes that are gone or were silent for a lease, except for process ``but``. New
         processes are safe: ``tick`` writes them with their holds. ``spare_s``: the lease of processes that may have
         been disconnected. Returns the account of each hold."""
-        found = self._tables.execute(_ABANDONED, (self._at, but, EXPIRES)).fetchall()
-        accounts = sorted({name for (name,) in found})
+        rows = self._tables.execute(_ABANDONED, (self._at, but, EXPIRES)).fetchall()
+        accounts = sorted({name for (name,) in rows})
         self.lock(*accounts)
         if spare_s is not None:
             self._tables.execute("SELECT spare(?, ?, ?)", (but, self._at, spare_s))
@@ -128,25 +128,25 @@ class AccountTransaction:
     def expire_overdue(self, owner: int, lease_s: float) -> list[str]:
         """End a process's holds of calls that should have ended a lease ago. Returns their ids."""
         overdue, before = "owner = ? AND ends_at < ?", self._at - lease_s
-        found = self._tables.execute(f"SELECT account FROM hold WHERE {overdue}", (owner, before)).fetchall()
-        self.lock(*(name for (name,) in found))
+        rows = self._tables.execute(f"SELECT account FROM hold WHERE {overdue}", (owner, before)).fetchall()
+        self.lock(*(name for (name,) in rows))
         self._load(overdue, owner, before)
-        lost = [*self._state.holds.values()]
-        self._expire(lost)
-        return [hold.id for hold in lost]
+        holds = [*self._state.holds.values()]
+        self._expire(holds)
+        return [hold.id for hold in holds]
 
     def _expire(self, holds: Sequence[Hold]) -> list[str]:
         for hold in holds:
             self.shelf.expire(hold)
-        self._end([release_of(place, hold.account, hold.id, None) for place, hold in enumerate(holds)])
+        self._end([release_of(index, hold.account, hold.id, None) for index, hold in enumerate(holds)])
         self._flush()
         return [hold.account for hold in holds]
 
-    def standing(self, account: str, asked: wire.Stands) -> wire.Standing:
+    def standing(self, account: str, query: wire.Stands) -> wire.Standing:
         """The standing of an account, with the purses that would pay for a call."""
         terms = self.shelf.account(account)
-        key = None if asked.key_id is None else self.shelf.key(account, asked.key_id)
-        limits = purses_of(terms, key, asked.at[:MONTH], asked.run)
+        key = None if query.key_id is None else self.shelf.key(account, query.key_id)
+        limits = purses_of(terms, key, query.at[:MONTH], query.run)
         rows = self._tables.execute(_PURSES, (account, [*limits])).fetchall()
         sums = {name: (spent, granted, reserved) for name, spent, granted, reserved in rows}
         purses = []
@@ -168,15 +168,15 @@ class AccountTransaction:
             limits = astuple(key.limits or wire.RateLimits())
             self._tables.execute(_KEY, (*limits, key.budget_nanos, key.monthly_nanos, account, key_id))
 
-    def credit(self, account: str, given: wire.AddCredit) -> bool:
+    def credit(self, account: str, credit: wire.AddCredit) -> bool:
         """Add to a balance. False: already done."""
-        credited = self.shelf.credit(account, given)
+        credited = self.shelf.credit(account, credit)
         self._flush()
         return credited
 
-    def _load(self, where: str, *given: Any) -> bool:
+    def _load(self, where: str, *parameters: Any) -> bool:
         """Load holds. True if there are any."""
-        rows = self._tables.execute(_HOLD + where, given).fetchall()
+        rows = self._tables.execute(_HOLD + where, parameters).fetchall()
         for *columns, run, run_limit, late in rows:
             hold = Hold(*columns)
             hold.parties, hold.purses = tuple(hold.parties), tuple(hold.purses)
@@ -230,10 +230,10 @@ class Server:
         work: Callable[[Tables, AccountTransaction], T],
         locked: Sequence[str] = (),
         *,
-        made_at: Iterable[str] = (),
+        trace_times: Iterable[str] = (),
         patience_s: float = PATIENCE_S,
     ) -> T:
-        """Run work in a transaction with locked accounts. ``made_at``: times of the traces that it puts. Raises what
+        """Run work in a transaction with locked accounts. ``trace_times``: of the traces that it puts. Raises what
         the work raises, and kinds of ``StorageUnavailable``."""
 
         def once() -> T:
@@ -250,7 +250,7 @@ class Server:
                     transaction.lock(*locked)
                 return work(tables, transaction)
 
-        return self._with_days(once, made_at)
+        return self._with_days(once, trace_times)
 
     def apply(
         self, account: str, batch: Sequence[Write], tables: Tables, transaction: AccountTransaction
@@ -262,13 +262,13 @@ class Server:
 
     def tick(self, values: Sequence[Any], blobs: Sequence[bytes | None]) -> dict[str, Any]:
         """Call ``tick``."""
-        given = [*map(packed, values), array_of(blobs)]
+        parameters = [*map(packed, values), array_of(blobs)]
 
         def once() -> bytes:
             with self.database.address.translated(), self.database.connection() as connection:
-                return call(connection, _TICK, given, _FORMATS)
+                return call(connection, _TICK, parameters, _FORMATS)
 
-        answer = self._with_days(once, (each["created_at"] for each in values[-1]))
+        answer = self._with_days(once, (trace["created_at"] for trace in values[-1]))
         decoded: dict[str, Any] = msgspec.json.decode(answer)
         return decoded
 
@@ -292,12 +292,12 @@ class Server:
             if rows is not None:
                 put_traces(tables, [rows])
             events = booked.events
-            for put in facts.events:
-                events += put_event(tables, account, put).events
+            for write in facts.events:
+                events += put_event(tables, account, write).events
             return events
 
-        made_at = [facts.created_at if ending.trace is None else ending.trace.columns[1]]
-        return self.transact(book, [ending.account], made_at=made_at)
+        trace_times = [facts.created_at if ending.trace is None else ending.trace.columns[1]]
+        return self.transact(book, [ending.account], trace_times=trace_times)
 
     def put_snapshots(self, ends: Iterable[Ending]) -> None:
         """Put the snapshots of calls, unless that was done recently."""
@@ -328,12 +328,12 @@ class Server:
         fault.__cause__ = error
         return fault
 
-    def _with_days(self, work: Callable[[], T], made_at: Iterable[str]) -> T:
+    def _with_days(self, work: Callable[[], T], trace_times: Iterable[str]) -> T:
         """Run work. If partitions of days are missing, create them and run it again."""
         try:
             return work()
         except RouterError as error:
-            days = sorted({each[:10] for each in made_at})
+            days = sorted({time[:10] for time in trace_times})
             if not days or state_of(error) != NO_PARTITION:
                 raise
         self.transact(lambda tables, _: tables.raw.execute("SELECT make_days(%s)", (days,)))

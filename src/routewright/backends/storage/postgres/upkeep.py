@@ -154,15 +154,15 @@ def sweep(transact: Transact, now: float) -> int:
     count(transact)
     transact(partial(_forget, now))
     removed: int = 0
-    while found := transact(lambda tables, _: tables.execute(_RESULTS, (now, ROWS_AT_ONCE)).rowcount):
-        removed += found
-    while found := transact(lambda tables, _: remove_events(now, tables)):
-        removed += found
+    while rows := transact(lambda tables, _: tables.execute(_RESULTS, (now, ROWS_AT_ONCE)).rowcount):
+        removed += rows
+    while rows := transact(lambda tables, _: remove_events(now, tables)):
+        removed += rows
     for day, kind in transact(partial(_old_days, now)):
         removed += transact(partial(_drop_day, kind, day), [ROLLING])
-    while old := transact(lambda tables, _: old_traces(now, tables, WEEK_S)):
-        for each in old:
-            removed += transact(partial(_remove_old, each))
+    while pieces := transact(lambda tables, _: old_traces(now, tables, WEEK_S)):
+        for piece in pieces:
+            removed += transact(partial(_remove_old, piece))
     count(transact)
     while freed := transact(lambda tables, _: remove_snapshots(now, tables)):
         removed += sum(freed)
@@ -184,10 +184,10 @@ def _remove_old(old: Old, tables: Tables, _: AccountTransaction) -> int:
 
 def _old_days(now: float, tables: Tables, _: AccountTransaction) -> list[tuple[str, str]]:
     """Partitions of expired days, those of traces first."""
-    kept = retention_of(tables)
-    if kept.production_s is None or kept.sandbox_s is None or max(kept.production_s, kept.sandbox_s) < WEEK_S:
+    limits = retention_of(tables)
+    if limits.production_s is None or limits.sandbox_s is None or max(limits.production_s, limits.sandbox_s) < WEEK_S:
         return []
-    first = now - max(kept.production_s, kept.sandbox_s)
+    first = now - max(limits.production_s, limits.sandbox_s)
     until = timestamp(max(0.0, first))[:10].replace("-", "_")
     days = [day.replace("_", "-") for (day,) in tables.execute(_DAYS).fetchall() if day < until]
     if days:  # snapshots are put within the six hours before their call

@@ -133,13 +133,13 @@ class Writer:
         """Try waiting asks again, in virtual time."""
         self.put(Work(self._queues.look, awaited=False))
 
-    def leave(self, asking: PendingAsk) -> None:
+    def leave(self, pending: PendingAsk) -> None:
         """Cancel an ask, and return what it was or will be granted."""
-        asking.is_left = True
+        pending.is_left = True
 
         def leave() -> None:
-            self._queues.leave(asking)
-            self._give_back(asking)
+            self._queues.leave(pending)
+            self._give_back(pending)
 
         with suppress(StorageUnavailable):
             self.put(Work(leave, awaited=False))
@@ -174,7 +174,7 @@ class Writer:
         if self._queues:
             wait_s = 0.0 if self._queues.is_ready else min(wait_s, LOOK_S, self._queues.gives_up_at - now)
         try:
-            taken = [self._waiting.get(timeout=wait_s) if wait_s > 0 else self._waiting.get_nowait()]
+            requests = [self._waiting.get(timeout=wait_s) if wait_s > 0 else self._waiting.get_nowait()]
         except Empty:
             with self._guard.lock:
                 goes_on = not self._is_closed and (self._held or self._queues or self._lost)
@@ -184,27 +184,27 @@ class Writer:
             return None
         self._is_closed = False
         with suppress(Empty):
-            while len(taken) < MOST_AT_ONCE:
-                taken.append(self._waiting.get_nowait())
-        return taken
+            while len(requests) < MOST_AT_ONCE:
+                requests.append(self._waiting.get_nowait())
+        return requests
 
     def _run(self, requests: Sequence[Request]) -> None:
         """Process requests, and try waiting asks again."""
-        works = [each for each in requests if isinstance(each, Work)]
+        works = [request for request in requests if isinstance(request, Work)]
         for work in works:
             if not work.comes_last:
                 self._do(work)
-        ends = [*self._lost[:MOST_AT_ONCE], *(each for each in requests if isinstance(each, Ending))]
+        ends = [*self._lost[:MOST_AT_ONCE], *(request for request in requests if isinstance(request, Ending))]
         self._lost = self._lost[MOST_AT_ONCE:]
         asks = self._queues.tried(self._now()) if self._queues else []
-        asks += [each for each in requests if isinstance(each, PendingAsk) and not each.is_left]
-        now: list[Ending | PendingAsk] = [*(each for each in ends if each.is_plain), *asks]
+        asks += [request for request in requests if isinstance(request, PendingAsk) and not request.is_left]
+        ready: list[Ending | PendingAsk] = [*(ending for ending in ends if ending.is_plain), *asks]
         self._faults = {}
         if self._locked:
-            slow = [each for each in now if each.account in self._locked]
-            self._try_apart(slow, attrgetter("account"), hurries=True)
-            now = [each for each in now if each not in slow]
-        self._try(now)
+            locked = [request for request in ready if request.account in self._locked]
+            self._try_apart(locked, attrgetter("account"), hurries=True)
+            ready = [request for request in ready if request not in locked]
+        self._try(ready)
         for ending in ends:
             if not ending.is_plain:
                 self._settle(ending)
@@ -218,43 +218,43 @@ class Writer:
         fault = self._fault_in(partial(self._tick, requests, hurries=hurries))
         if fault is None:
             if hurries:
-                self._locked -= {each.account for each in requests}
+                self._locked -= {request.account for request in requests}
             return
-        done = [each for each in requests if isinstance(each, PendingAsk) and each.is_done]
-        self._answer([each for each in done if not each.is_delivered])
-        left = [each for each in requests if each not in done and not each.is_delivered]
-        accounts = {each.account for each in left}
+        answered = [request for request in requests if isinstance(request, PendingAsk) and request.is_done]
+        self._answer([request for request in answered if not request.is_delivered])
+        failed = [request for request in requests if request not in answered and not request.is_delivered]
+        accounts = {request.account for request in failed}
         if state_of(fault) == LOCKED:
             if len(accounts) > 1:
-                self._try_apart(left, attrgetter("account"), hurries=True)
+                self._try_apart(failed, attrgetter("account"), hurries=True)
                 return
             self._locked |= accounts
-        elif not isinstance(fault, StorageUnavailable) and len(left) > 1:
-            self._try_apart(left, id, hurries=hurries)
+        elif not isinstance(fault, StorageUnavailable) and len(failed) > 1:
+            self._try_apart(failed, id, hurries=hurries)
             return
         self._failed_at = time.monotonic()
         _log.debug("a tick of %s failed: %s", self._server, fault)
-        for each in left:
-            if isinstance(each, PendingAsk):
-                self._queues.leave(each)
-                self._give_back(each)  # may have been granted
-                each.answer(fault)
-            elif each.facts is not None:
-                each.error = fault
+        for request in failed:
+            if isinstance(request, PendingAsk):
+                self._queues.leave(request)
+                self._give_back(request)  # may have been granted
+                request.answer(fault)
+            elif request.facts is not None:
+                request.error = fault
             elif len(self._lost) < MOST_RELEASES:
-                self._lost.append(each)
-        self._answer([each for each in left if isinstance(each, PendingAsk) or each.facts is not None])
+                self._lost.append(request)
+        self._answer([request for request in failed if isinstance(request, PendingAsk) or request.facts is not None])
 
     def _try_apart(
         self,
         requests: Sequence[Ending | PendingAsk],
-        by: Callable[[Ending | PendingAsk], object],
+        key: Callable[[Ending | PendingAsk], object],
         *,
         hurries: bool,
     ) -> None:
         parts: dict[object, list[Ending | PendingAsk]] = {}
-        for each in requests:
-            parts.setdefault(by(each), []).append(each)
+        for request in requests:
+            parts.setdefault(key(request), []).append(request)
         for part in parts.values():
             self._try(part, hurries=hurries)
 
@@ -263,28 +263,28 @@ class Writer:
         ``hurries``: does not wait for locked accounts."""
         if not requests and not (self._held and time.monotonic() - self._spoke_at >= self._lease_s / 4):
             return
-        ends = [each for each in requests if isinstance(each, Ending)]
-        asks = [each for each in requests if isinstance(each, PendingAsk)]
+        ends = [request for request in requests if isinstance(request, Ending)]
+        asks = [request for request in requests if isinstance(request, PendingAsk)]
         blobs: list[bytes | None] = []
         traces: list[dict[str, Any]] = []
         ended: list[dict[str, Any]] = []
-        for place, ending in enumerate(ends):
+        for index, ending in enumerate(ends):
             if ending.facts is None or ending.grant is None:
-                ended.append(request_queue.release_of(place, ending.account, ending.call, ending.tokens))
+                ended.append(request_queue.release_of(index, ending.account, ending.call, ending.tokens))
                 continue
-            ended.append(request_queue.end_of(place, ending.grant, ending.facts, blobs))
+            ended.append(request_queue.end_of(index, ending.grant, ending.facts, blobs))
             if ending.trace is not None:
-                traces.append(request_queue.trace_of(ending.trace, blobs) | {"end": place})
+                traces.append(request_queue.trace_of(ending.trace, blobs) | {"end": index})
         callers: dict[tuple[Caller, str, bool], int] = {}
-        asked: list[dict[str, Any]] = []
-        numbers, now = {each.number for each in asks if each.waits is not None}, self._now()
-        for place, asking in enumerate(asks):
-            ask, is_new = asking.ask, asking.waits is None
+        entries: list[dict[str, Any]] = []
+        numbers, now = {pending.number for pending in asks if pending.waits is not None}, self._now()
+        for index, pending in enumerate(asks):
+            ask, is_new = pending.ask, pending.waits is None
             caller = callers.setdefault((ask.caller, timestamp(ask.at)[:MONTH], ask.windows), len(callers))
-            waits = ask.waits_s > 0 and (is_new or asking.until > now)
-            behind = self._queues.behind(asking.account, numbers) if is_new and self._queues else []
+            may_wait = ask.waits_s > 0 and (is_new or pending.until > now)
+            behind = self._queues.behind(pending.account, numbers) if is_new and self._queues else []
             again = ask.id in self._held or not is_new  # what waited may have had a hold, which expired
-            asked.append(request_queue.ask_of(place, asking, caller, again=again, waits=waits, behind=behind))
+            entries.append(request_queue.ask_of(index, pending, caller, again=again, waits=may_wait, behind=behind))
         self._ticks += 1
         settings = {
             "owner": self.owner, "lease": self._lease_s, "at": self._server.now, "now": self._server.now,
@@ -292,25 +292,25 @@ class Writer:
             "today": timestamp(self._clock.time()), "tick": self._ticks, "hurries": hurries,
         }  # fmt: skip
         self._server.put_snapshots(ends)
-        said = [request_queue.caller_of(place, *who) for who, place in callers.items()]
-        answer = self._server.tick((settings, ended, said, asked, traces), blobs)
+        caller_entries = [request_queue.caller_of(index, *who) for who, index in callers.items()]
+        answer = self._server.tick((settings, ended, caller_entries, entries, traces), blobs)
         self._spoke_at = time.monotonic()
         terms = [*map(Terms, answer["terms"])]
-        lefts = [Left(mine.account, mine.key, least) for mine, least in zip(terms, answer["left"] or (), strict=True)]
+        lefts = [Left(term.account, term.key, least) for term, least in zip(terms, answer["left"] or (), strict=True)]
         for (who, *_), left in zip(callers, lefts, strict=True):
             self._note((who, None), left)
         self._take_ends(ends, {*answer["ended"]})
         has_expired = bool(answer["silent"] and expires) and self._expire()
         refused: list[PendingAsk] = []
-        for asking, facts, each in zip(asks, answer["answers"], asked, strict=True):
+        for pending, facts, entry in zip(asks, answer["answers"], entries, strict=True):
             if "nanos" in facts:
-                self._grant(asking, facts, terms[each["caller"]], lefts[each["caller"]], answer["at"])
+                self._grant(pending, facts, terms[entry["caller"]], lefts[entry["caller"]], answer["at"])
             elif has_expired:
-                refused.append(asking)
+                refused.append(pending)
             else:
-                facts["queued"] = [*(facts["queued"] or ()), *each["behind"]]
-                self._refuse(asking, facts, terms[each["caller"]], answer["at"], answer["now"])
-        self._answer([each for each in asks if each.is_done])
+                facts["queued"] = [*(facts["queued"] or ()), *entry["behind"]]
+                self._refuse(pending, facts, terms[entry["caller"]], answer["at"], answer["now"])
+        self._answer([pending for pending in asks if pending.is_done])
         if refused:
             self._tick(refused, expires=False, hurries=hurries)
 
@@ -361,9 +361,9 @@ class Writer:
         return None
 
     def _tidy(self) -> None:
-        for lost in self._server.transact(lambda _, transaction: transaction.expire_overdue(self.owner, self._lease_s)):
-            _log.error("call %s still held money or limits long after its end: released (please report)", lost)
-            self._held.pop(lost, None)
+        for call in self._server.transact(lambda _, transaction: transaction.expire_overdue(self.owner, self._lease_s)):
+            _log.error("call %s still held money or limits long after its end: released (please report)", call)
+            self._held.pop(call, None)
         while self._expire():
             pass
 
@@ -386,7 +386,7 @@ class Writer:
         return bool(freed)
 
     def _hang_up(self) -> None:
-        if self._queues or self._held.keys() - {each.call for each in self._lost}:
+        if self._queues or self._held.keys() - {ending.call for ending in self._lost}:
             return
         self._is_closed = True
         if not self._lost and self._spoke_at > -inf:
@@ -395,43 +395,43 @@ class Writer:
             # the server forgets the tick number with the owner
             self.owner = random.SystemRandom().getrandbits(62)
 
-    def _grant(self, asking: PendingAsk, facts: dict[str, Any], terms: Terms, left: Left, at: float) -> None:
-        ask = asking.ask
+    def _grant(self, pending: PendingAsk, facts: dict[str, Any], terms: Terms, left: Left, at: float) -> None:
+        ask = pending.ask
         self._held[ask.id] = ask
-        self._queues.leave(asking)
+        self._queues.leave(pending)
         if facts["run_left"] is not None:
-            least = facts["run_left"] if left.nanos is None else min(facts["run_left"], left.nanos)
-            self._note((ask.caller, ask.run), Left(left.account, left.key, least))
+            nanos = facts["run_left"] if left.nanos is None else min(facts["run_left"], left.nanos)
+            self._note((ask.caller, ask.run), Left(left.account, left.key, nanos))
         windows = windows_of(terms, facts["windows"], at)
         limited = facts["is_limited"]
-        asking.answer(Grant(id=ask.id, caller=ask.caller, nanos=facts["nanos"], is_limited=limited, windows=windows))
-        if asking.is_left:
-            self._give_back(asking)
+        pending.answer(Grant(id=ask.id, caller=ask.caller, nanos=facts["nanos"], is_limited=limited, windows=windows))
+        if pending.is_left:
+            self._give_back(pending)
 
-    def _refuse(self, asking: PendingAsk, facts: dict[str, Any], terms: Terms, at: float, now: float) -> None:
+    def _refuse(self, pending: PendingAsk, facts: dict[str, Any], terms: Terms, at: float, now: float) -> None:
         """Answer an ask that was not granted, or let it wait."""
-        found: Any
+        answer: Any
         try:
-            found = verdict(asking.ask, asking.kind, terms, facts, at, now)
+            answer = verdict(pending.ask, pending.kind, terms, facts, at, now)
         except RouterError as error:
-            found = error
-        if isinstance(found, Left):
-            self._note((asking.ask.caller, asking.ask.run), found)
-        if isinstance(found, Wait):
-            waits, monotonic = found, self._now()
-            if asking.number == 0 and len(self._queues) >= MOST_WAITING:
-                found = waits.turn_away()
-            elif asking.ask.waits_s <= 0 or asking.until <= monotonic:
-                found = waits.give_up()
+            answer = error
+        if isinstance(answer, Left):
+            self._note((pending.ask.caller, pending.ask.run), answer)
+        if isinstance(answer, Wait):
+            wait, monotonic = answer, self._now()
+            if pending.number == 0 and len(self._queues) >= MOST_WAITING:
+                answer = wait.turn_away()
+            elif pending.ask.waits_s <= 0 or pending.until <= monotonic:
+                answer = wait.give_up()
             else:
-                self._queues.wait(asking, waits, monotonic)
+                self._queues.wait(pending, wait, monotonic)
                 return
-        self._queues.leave(asking)
-        asking.answer(found)
+        self._queues.leave(pending)
+        pending.answer(answer)
 
-    def _give_back(self, asking: PendingAsk) -> None:
-        if asking.kind == "admits":  # a running call keeps its hold
-            self._lost.append(Ending(asking.account, asking.ask.id, None))
+    def _give_back(self, pending: PendingAsk) -> None:
+        if pending.kind == "admits":  # a running call keeps its hold
+            self._lost.append(Ending(pending.account, pending.ask.id, None))
 
     def _note(self, who: tuple[Caller, RunLimit | None], left: Left) -> None:
         if len(self.known) >= MOST_KNOWN:
@@ -442,6 +442,6 @@ class Writer:
         return self._clock.monotonic() if self._inline else time.monotonic()
 
     def _answer(self, replies: Sequence[Reply[Any]]) -> None:
-        for lost in give(replies):
-            if isinstance(lost, PendingAsk) and isinstance(lost.result, Grant):  # its task is gone
-                self._give_back(lost)
+        for reply in give(replies):
+            if isinstance(reply, PendingAsk) and isinstance(reply.result, Grant):  # its task is gone
+                self._give_back(reply)

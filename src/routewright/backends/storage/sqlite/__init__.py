@@ -85,7 +85,7 @@ class SqliteStorage(BaseStorage):
         """Apply all or none (``protocols.Storage``)."""
         durability: wire.Durability = "committed" if is_durable(writes) else "buffered"
         work = partial(self._writes.batch, account, list(writes), self._writer.transaction)
-        deletes = any(isinstance(each, wire.DeleteTraces) for each in writes)
+        deletes = any(isinstance(write, wire.DeleteTraces) for write in writes)
         return await self._writer.do(work, durability, _scrub_of(writes), gentle=deletes)
 
     async def read(self, account: str, query: wire.Query) -> Any:
@@ -96,43 +96,43 @@ class SqliteStorage(BaseStorage):
         if isinstance(query, REPORTS):
             while await self._writer.do(roll):
                 pass
-        ask = partial(answer, account, query)
-        informs = isinstance(query, wire.LearnedSince) or (isinstance(query, wire.AgentState) and query.informs)
-        if (informs or isinstance(query, _QUICK)) and not self._inline:
-            is_shown = not informs  # decisions cannot wait
+        work = partial(answer, account, query)
+        is_for_decision = isinstance(query, wire.LearnedSince) or (isinstance(query, wire.AgentState) and query.informs)
+        if (is_for_decision or isinstance(query, _QUICK)) and not self._inline:
+            is_shown = not is_for_decision  # decisions cannot wait
             try:
-                found = self._connections.read(ask, patient=False)
+                result = self._connections.read(work, patient=False)
             except sqlite3.Error as error:
                 if not is_shown or not is_transient(error):
                     raise fault_of(error, self.path) from error
             else:
-                if found is not None and is_shown and self._writer.sync.is_needed:
+                if result is not None and is_shown and self._writer.sync.is_needed:
                     await self._in_thread(self._writer.sync.for_readers)
-                return found
-        return await self._asked(ask)
+                return result
+        return await self._run(work)
 
     async def scan(self, account: str, query: wire.Scan, *, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` rows after the key ``after`` (``protocols.Storage``)."""
-        return await self._asked(partial(page, account, query, after, limit))
+        return await self._run(partial(page, account, query, after, limit))
 
     async def sweep(self, now: float) -> int:
         """Remove expired rows, a few hundred traces a transaction (``protocols.Storage``)."""
         await self._writer.do(self._writer.transaction.open)  # ends abandoned holds
         await self._writer.do(partial(cleanup.forget_unseen, now))
-        removed, before = 0, None
-        if await self._asked(partial(cleanup.is_due, now)):
+        removed, previous = 0, None
+        if await self._run(partial(cleanup.is_due, now)):
             for remove in (cleanup.remove_results, cleanup.remove_events):
-                while done := await self._writer.do(partial(remove, now), gentle=True):
-                    removed += done
+                while count := await self._writer.do(partial(remove, now), gentle=True):
+                    removed += count
             await self._writer.do(partial(cleanup.remove_marks, now), scrub=lambda _: removed > 0)
-        while found := await self._asked(partial(cleanup.old_traces, now)):
-            if found == before:
+        while batch := await self._run(partial(cleanup.old_traces, now)):
+            if batch == previous:
                 damage = "expired traces cannot be removed"
                 raise StorageCorrupt(f"{self.path} is damaged: {damage}; run 'routewright store check'")
-            before = found
-            for place, old in enumerate(found, start=1):
-                scrub = bool if place == len(found) else None
-                removed += await self._writer.do(partial(cleanup.remove_old, old), scrub=scrub, gentle=True)
+            previous = batch
+            for number, piece in enumerate(batch, start=1):
+                scrub = bool if number == len(batch) else None
+                removed += await self._writer.do(partial(cleanup.remove_old, piece), scrub=scrub, gentle=True)
         while freed := await self._writer.do(partial(cleanup.remove_snapshots, now)):
             removed += sum(freed)
         return removed
@@ -148,20 +148,20 @@ class SqliteStorage(BaseStorage):
         self._connections.close()
         self._writer.sync.renew()
 
-    async def _asked(self, ask: Callable[[Connection], T]) -> T:
+    async def _run(self, work: Callable[[Connection], T]) -> T:
         """Run a query. Cancelling interrupts it."""
         reading = Reading()
         try:
-            return await self._in_thread(partial(self._ask, ask, reading))
+            return await self._in_thread(partial(self._read_synced, work, reading))
         except anyio.get_cancelled_exc_class():
             reading.leave()
             raise
 
-    def _ask(self, ask: Callable[[Connection], T], reading: Reading) -> T:
+    def _read_synced(self, work: Callable[[Connection], T], reading: Reading) -> T:
         with translated(self.path):
-            found = self._connections.read(ask, reading=reading)
+            result = self._connections.read(work, reading=reading)
         self._writer.sync.for_readers()  # return nothing that a power cut could undo
-        return found
+        return result
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return work() if self._inline else await self._threads.run(work)
@@ -178,19 +178,19 @@ class SqliteAccounts:
 
     async def admit(self, ask: Ask) -> Grant | Replay | Short:
         """As ``protocols.Accounts`` says."""
-        writer, asking = self._writer, PendingAsk(ask, inline=self._inline)
+        writer, pending = self._writer, PendingAsk(ask, inline=self._inline)
         try:
-            writer.put(asking)
-            found: Grant | Replay | Short
+            writer.put(pending)
+            answer: Grant | Replay | Short
             if self._inline:
-                found = await asking.polled(self._clock, lambda: writer.put(Request(writer.transaction.open, SETTLE)))
+                answer = await pending.polled(self._clock, lambda: writer.put(Request(writer.transaction.open, SETTLE)))
             else:
-                found = await asking.wait()
-            return found
+                answer = await pending.wait()
+            return answer
         except BaseException as error:
             if not isinstance(error, RouterError):  # cancelled: return what it was or will be granted
-                asking.is_left = True
-                writer.put(Request(partial(writer.transaction.leave, asking), SETTLE))
+                pending.is_left = True
+                writer.put(Request(partial(writer.transaction.leave, pending), SETTLE))
             raise
 
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
@@ -221,8 +221,8 @@ class SqliteAccounts:
         if rows is not None:
             transaction.traces.append(rows)
         events = booked.events
-        for put in facts.events:
-            events += put_event(connection, account, put).events
+        for write in facts.events:
+            events += put_event(connection, account, write).events
         return events
 
     async def widen(self, grant: Grant, nanos: int) -> bool:

@@ -132,8 +132,8 @@ class BackgroundWork:
     def _keep(self) -> None:
         """Do the pending work, unless another process does."""
         try:
-            with self._connections.writing("keeper") as connection, self._alone() as alone:
-                if not alone:
+            with self._connections.writing("keeper") as connection, self._alone() as is_locked:
+                if not is_locked:
                     return
                 if not self._stale and time.monotonic() >= self._again_at and self._written_bytes() > LOG_BYTES:
                     self._move(connection)  # before roll-ups, which may fail while others write
@@ -152,13 +152,13 @@ class BackgroundWork:
         """Checkpoint, and vacuum a file that may contain removed rows."""
         connection.execute(f"PRAGMA busy_timeout = {READERS_MS}")
         # syncing a log of constant size costs a quarter of syncing a growing one
-        kept = not self._stale and self._log_bytes() <= MOST_LOG_BYTES
-        move = f"PRAGMA wal_checkpoint({'RESTART' if kept else 'TRUNCATE'})"
-        busy, written, moved = connection.execute(move).fetchone()
+        is_small = not self._stale and self._log_bytes() <= MOST_LOG_BYTES
+        checkpoint = f"PRAGMA wal_checkpoint({'RESTART' if is_small else 'TRUNCATE'})"
+        busy, written, moved = connection.execute(checkpoint).fetchone()
         if self._stale and not self._log_bytes():  # else the log would grow by the whole file
             if os.stat(self._connections.path).st_size <= VACUUM_BYTES:
                 connection.execute("VACUUM")
-                connection.execute(move).fetchall()
+                connection.execute(checkpoint).fetchall()
             self._stale = self._log_bytes() > 0
         self._long = max(2 * LOG_BYTES, self._log_bytes())
         by_readers = busy and moved < written  # not by writers, which end soon
@@ -171,11 +171,11 @@ class BackgroundWork:
             yield True
             return
         descriptor = os.open(f"{self._connections.path}-keep", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        ends = time.monotonic() + (LONGEST_WAIT_S if self._stale else 0.0)
+        deadline = time.monotonic() + (LONGEST_WAIT_S if self._stale else 0.0)
         try:
-            while not (alone := _locked(descriptor)) and time.monotonic() < ends:
+            while not (is_locked := _locked(descriptor)) and time.monotonic() < deadline:
                 time.sleep(0.005)
-            yield alone
+            yield is_locked
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked meanwhile would keep it
             os.close(descriptor)
@@ -215,10 +215,10 @@ def transact(connection: Connection, work: Callable[[Connection], T]) -> T:
     """Run work in a transaction."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        done = work(connection)
+        result = work(connection)
         connection.execute("COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise
-    return done
+    return result

@@ -63,8 +63,8 @@ class _Opening:
 
 
 def _replaced(path: Path) -> StorageUnavailable:
-    what = f"stop all processes that use it, remove {path.name}-wal and {path.name}-shm, and restart them"
-    return StorageUnavailable(f"{path} was replaced while it was in use: {what}")
+    hint = f"stop all processes that use it, remove {path.name}-wal and {path.name}-shm, and restart them"
+    return StorageUnavailable(f"{path} was replaced while it was in use: {hint}")
 
 
 class Connections:
@@ -76,7 +76,7 @@ class Connections:
         self._connect = connect
         self.busy_s = busy_s
         self._guard = Guard()
-        self._torn: list[Connection | _Opening] = []
+        self._abandoned: list[Connection | _Opening] = []
         """Connections in use at a fork. The child must not even close them."""
         self._file: tuple[int, int] | None = None
         """Identity of the open file, also after a fork. None: none was opened."""
@@ -88,7 +88,7 @@ class Connections:
 
     def renew(self) -> None:
         """Start without connections, as a forked child does."""
-        self._torn += getattr(self, "_in_use", ())
+        self._abandoned += getattr(self, "_in_use", ())
         self._in_use: set[Connection | _Opening] = set()
         self._idle: deque[Connection] = deque()
         self._writers: dict[str, Connection] = {}
@@ -103,8 +103,8 @@ class Connections:
         with self._guard.lock:
             self._is_quiet = True
             self._open.clear()
-        ends = time.monotonic() + LONGEST_QUIET_S
-        while self._in_use and time.monotonic() < ends:
+        deadline = time.monotonic() + LONGEST_QUIET_S
+        while self._in_use and time.monotonic() < deadline:
             for connection in list(self._in_use):  # other threads remove some meanwhile
                 if connection not in self._writers.values():
                     with suppress(sqlite3.Error):  # just closed
@@ -143,7 +143,7 @@ class Connections:
     def read(self, ask: Callable[[Connection], T], *, patient: bool = True, reading: Reading | None = None) -> T:
         """Run a query on a separate connection. If ``patient``, transient errors are retried for ``busy_s``."""
         wait_s = self.busy_s if patient else 0.0
-        return again(partial(self._read, ask, wait_s, reading or Reading()), wait_s)
+        return retry_transient(partial(self._read, ask, wait_s, reading or Reading()), wait_s)
 
     def _read(self, ask: Callable[[Connection], T], wait_s: float, reading: Reading) -> T:
         connection = self.take(wait_s)
@@ -159,11 +159,11 @@ class Connections:
         finally:
             reading.connection = None
         with self._guard.lock:
-            keep = len(self._idle) < MOST_IDLE
-            if keep:
+            has_room = len(self._idle) < MOST_IDLE
+            if has_room:
                 self._idle.append(connection)
             self._in_use.discard(connection)
-        if not keep:
+        if not has_room:
             connection.close()
         return result
 
@@ -177,48 +177,48 @@ class Connections:
                 if self._is_quiet:
                     continue
                 self._check_file()
-                found = self._writers.get(role) if role else self._idle.pop() if self._idle else None
-                if found is not None:
-                    self._in_use.add(found)
-                    return found
+                connection = self._writers.get(role) if role else self._idle.pop() if self._idle else None
+                if connection is not None:
+                    self._in_use.add(connection)
+                    return connection
                 opening = _Opening()
                 self._in_use.add(opening)
             try:
-                made = self._make(wait_s, busy_s=wait_s if role else 0.0)
+                connection = self._make(wait_s, busy_s=wait_s if role else 0.0)
             except BaseException:
                 self._in_use.discard(opening)
                 raise
             with self._guard.lock:
-                self._in_use.add(made)
+                self._in_use.add(connection)
                 self._in_use.discard(opening)
                 if role:
-                    self._writers[role] = made
-            return made
+                    self._writers[role] = connection
+            return connection
 
     def _check_file(self) -> None:
         """Raises ``StorageUnavailable`` if the file was replaced or removed since it was opened."""
-        present = identity_of(self._name)
-        if self._file is not None and present != self._file:
-            if present is not None:
+        identity = identity_of(self._name)
+        if self._file is not None and identity != self._file:
+            if identity is not None:
                 raise _replaced(self.path)
             # a new file would have no account, key or balance, so nobody would be limited
             name = self.path.name
-            what = (
+            hint = (
                 f"stop all processes that use it, remove {name}-wal and {name}-shm, restore a backup, and restart them"
             )
-            raise StorageUnavailable(f"{self.path} was removed while it was in use: {what}")
+            raise StorageUnavailable(f"{self.path} was removed while it was in use: {hint}")
 
     def _make(self, wait_s: float, *, busy_s: float) -> Connection:
         """Open one. ``wait_s``: how long to wait for others that open it; ``busy_s``: SQLite's own timeout after
         that."""
-        if self._torn:
+        if self._abandoned:
             raise StorageUnavailable(f"{self.path}: this process was forked during a transaction; restart it")
         connection = self._connected()
         try:
             with self._guard.lock:
                 self._check_file()  # it may have been replaced
             connection.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
-            again(partial(self._prepare, connection), wait_s)  # SQLite does not wait in all cases
+            retry_transient(partial(self._prepare, connection), wait_s)  # SQLite does not wait in all cases
             connection.execute(f"PRAGMA busy_timeout = {int(busy_s * 1000)}")
         except BaseException:
             connection.close()
@@ -263,35 +263,35 @@ class Writing(Struct, eq=False):
     connection: Connection = None  # type: ignore[assignment]  # taken on entry
 
     def __enter__(self) -> Connection:
-        of, role = self.of, self.role
-        of.roles[role].lock.acquire()
+        connections, role = self.of, self.role
+        connections.roles[role].lock.acquire()
         try:
-            self.connection = of.take(of.busy_s, role)
+            self.connection = connections.take(connections.busy_s, role)
         except BaseException:
-            of.roles[role].lock.release()
+            connections.roles[role].lock.release()
             raise
         return self.connection
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        of, connection = self.of, self.connection
+        connections, connection = self.of, self.connection
         if error is not None:
-            with of._guard.lock:
-                of._writers.pop(self.role, None)
+            with connections._guard.lock:
+                connections._writers.pop(self.role, None)
             with suppress(sqlite3.Error):
                 connection.close()
-        of._in_use.discard(connection)  # last: a fork waits for it
-        of.roles[self.role].lock.release()
+        connections._in_use.discard(connection)  # last: a fork waits for it
+        connections.roles[self.role].lock.release()
 
 
-def again(work: Callable[[], T], for_s: float) -> T:
+def retry_transient(work: Callable[[], T], for_s: float) -> T:
     """Run work, and retry transient errors for so long."""
-    ends = time.monotonic() + for_s
+    deadline = time.monotonic() + for_s
     pause = 0.001
     while True:
         try:
             return work()
         except sqlite3.Error as error:
-            if not is_transient(error) or time.monotonic() + pause > ends:
+            if not is_transient(error) or time.monotonic() + pause > deadline:
                 raise
         time.sleep(pause)
         pause = min(pause * 2, 0.05)

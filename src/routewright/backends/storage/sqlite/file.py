@@ -82,7 +82,7 @@ def file_of(path: object, example: str = "traces.db") -> Path:
 def identity_of(path: Path | str) -> tuple[int, int] | None:
     """Device and inode of a file, or None if there is none."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

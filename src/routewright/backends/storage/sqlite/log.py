@@ -85,11 +85,11 @@ class Log:
         """Fold new ticks. False: the last seen tick is missing."""
         if self._seen is None:
             return False
-        rows = connection.execute(_SINCE, (self._seen[0],)).fetchall()
-        if not rows or rows[0][:3] != self._seen:
+        ticks = connection.execute(_SINCE, (self._seen[0],)).fetchall()
+        if not ticks or ticks[0][:3] != self._seen:
             return False
-        for row in rows[1:]:
-            self._fold(*row)
+        for tick in ticks[1:]:
+            self._fold(*tick)
         return True
 
     def _begin(self, connection: Connection) -> list[Hold]:
@@ -98,17 +98,17 @@ class Log:
         lost = dict.fromkeys(state.owners.get(self.owner, ()), state.at) | state.expired
         state.clear()
         state.expired = lost  # holds of this owner may have expired in ticks that were pruned
-        self._seen, first = None, 0
+        self._seen, first_n = None, 0
         self._copy, self._copied_n = None, 0  # the file may be an older copy
         copy = connection.execute("SELECT n, body FROM fold").fetchone()
         if copy is not None:
-            first = copy[0]
+            first_n = copy[0]
             try:
                 load(state, *_dump(copy[1]))
             except msgspec.MsgspecError as error:
                 raise StorageCorrupt(f"{self._path}: the accounts' state is damaged: restore a backup") from error
-        for row in connection.execute(_SINCE, (first,)).fetchall():
-            if copy is not None and row[0] == first:
+        for row in connection.execute(_SINCE, (first_n,)).fetchall():
+            if copy is not None and row[0] == first_n:
                 self._seen = tuple(row[:3])
             else:
                 self._fold(*row)
@@ -136,10 +136,10 @@ class Log:
         """Write this owner's changes, and sometimes a copy of the state before them."""
         self._write(connection, tick)
         if self._copy is not None:
-            there = connection.execute("SELECT n FROM fold").fetchone()
-            if there is None or there[0] < self._copy[0]:
+            row = connection.execute("SELECT n FROM fold").fetchone()
+            if row is None or row[0] < self._copy[0]:
                 connection.execute(_PUT_FOLD, self._copy)
-                connection.execute(_PRUNE, (0 if there is None else there[0],))
+                connection.execute(_PRUNE, (0 if row is None else row[0],))
             self._copy = None
 
     def clear(self, connection: Connection) -> None:

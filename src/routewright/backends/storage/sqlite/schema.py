@@ -432,8 +432,8 @@ def migrate(connection: Connection, first: int) -> None:
 
 
 def _is_new(connection: Connection) -> bool:
-    kept = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    return not kept and pragma(connection, "application_id") == 0 and pragma(connection, "user_version") == 0
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return not tables and pragma(connection, "application_id") == 0 and pragma(connection, "user_version") == 0
 
 
 def _use_log(connection: Connection, path: Path) -> None:

@@ -48,8 +48,8 @@ def fault_of(error: Exception, path: Path) -> RouterError:
     if isinstance(error, RouterError):
         return error
     if isinstance(error, sqlite3.Error):
-        kind, what = _KINDS.get(_code(error), (errors.InternalError, "SQLite refused a statement"))
-        fault = kind(f"{path}: {what} ({error})")
+        kind, meaning = _KINDS.get(_code(error), (errors.InternalError, "SQLite refused a statement"))
+        fault = kind(f"{path}: {meaning} ({error})")
     else:
         fault = errors.InternalError(f"SqliteStorage failed with {type(error).__name__}: {error}")
     fault.__cause__ = error
@@ -146,8 +146,8 @@ class Sync:
                 raise self._failed(error) from error
 
     def _failed(self, error: OSError) -> StorageUnavailable:
-        what = f"the disk failed to sync ({error})"
-        self._failure = f"{self._log}: {what}: stop all processes that use it, check it, and restart them"
+        reason = f"the disk failed to sync ({error})"
+        self._failure = f"{self._log}: {reason}: stop all processes that use it, check it, and restart them"
         return StorageUnavailable(self._failure)
 
     @property

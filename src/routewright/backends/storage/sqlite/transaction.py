@@ -75,10 +75,10 @@ class AccountTransaction:
         if self._is_open:
             return
         self.shelf.begin(connection)
-        lost = self.log.catch_up(connection)
+        holds = self.log.catch_up(connection)
         self._is_open = True
         for owner in self.state.silent(self.log.owner, self.state.at):
-            lost += self.state.owners.get(owner, {}).values()
+            holds += self.state.owners.get(owner, {}).values()
         now = self._clock.monotonic()
         self.known_at = now
         self._eviction.step(self.state.at)
@@ -88,7 +88,7 @@ class AccountTransaction:
             self.snapshots = ()
         for hold in overdue:
             _log.error("call %s still held money or limits long after its end: released (please report)", hold.id)
-        for hold in lost + overdue:
+        for hold in holds + overdue:
             self._tick.expired.append(hold.id)
             self.shelf.expire(hold)
 
@@ -104,8 +104,8 @@ class AccountTransaction:
     @property
     def is_due(self) -> bool:
         """True if a sign of life is due."""
-        holds = self.log.owner in self.state.owners
-        return holds and self._clock.monotonic() - self._ticked_at >= self.beat_s
+        has_holds = self.log.owner in self.state.owners
+        return has_holds and self._clock.monotonic() - self._ticked_at >= self.beat_s
 
     @property
     def is_ready(self) -> bool:
@@ -130,29 +130,29 @@ class AccountTransaction:
         now = self._clock.time()
         if asks:
             claims: dict[str, list[bytes]] = {}
-            for asking in asks:
-                if asking.ask.claim is not None:
-                    caller = asking.ask.caller
-                    claims.setdefault(caller.account, []).append(scope_of(caller, asking.ask.claim.key))
-            for account, those in claims.items():  # at once, to save statements
-                self.shelf.look_up(account, those)
-            for asking in asks:
-                if not asking.is_left:
-                    self.waiting.admit(asking, now)
-                    if asking.waits is not None:
-                        asking.until = self._clock.monotonic() + asking.ask.waits_s
-                        self._joined.append(asking)
-                        heappush(self._deadlines, (asking.until, next(self._order), asking))
+            for pending in asks:
+                if pending.ask.claim is not None:
+                    caller = pending.ask.caller
+                    claims.setdefault(caller.account, []).append(scope_of(caller, pending.ask.claim.key))
+            for account, keys in claims.items():  # at once, to save statements
+                self.shelf.look_up(account, keys)
+            for pending in asks:
+                if not pending.is_left:
+                    self.waiting.admit(pending, now)
+                    if pending.waits is not None:
+                        pending.until = self._clock.monotonic() + pending.ask.waits_s
+                        self._joined.append(pending)
+                        heappush(self._deadlines, (pending.until, next(self._order), pending))
         if self.state.freed:
             self.waiting.retry(now)
         if self._deadlines:
-            for asking in self._late():
-                self.waiting.give_up(asking, now)
-        for asking in self.waiting.answered:
-            if asking.takes:
-                self._tick.admits.append(self.state.holds[asking.ask.id])
-            elif isinstance(asking.result, Grant):
-                self._tick.widened.append(Widened(asking.ask.id, asking.result.nanos))
+            for pending in self._late():
+                self.waiting.give_up(pending, now)
+        for pending in self.waiting.answered:
+            if pending.takes:
+                self._tick.admits.append(self.state.holds[pending.ask.id])
+            elif isinstance(pending.result, Grant):
+                self._tick.widened.append(Widened(pending.ask.id, pending.result.nanos))
         if self.traces:
             add_traces(connection, self.traces)
             self.traces = []
@@ -178,37 +178,37 @@ class AccountTransaction:
         self._tick, self._is_open, self.deletes = Tick(), False, False
         self.traces, self.snapshots = [], ()
         self.put_at.clear()
-        for asking in self._joined:
-            self.waiting.leave(asking)
-            asking.waits = None
-        for asking in reversed(self.done()):  # the answers were not committed
-            asking.result = asking.error = None
-            asking.takes = False
-            if asking.waits is not None:
-                self.waiting.join(asking, asking.waits.on, first=True)
-                heappush(self._deadlines, (asking.until, next(self._order), asking))
+        for pending in self._joined:
+            self.waiting.leave(pending)
+            pending.waits = None
+        for pending in reversed(self.done()):  # the answers were not committed
+            pending.result = pending.error = None
+            pending.takes = False
+            if pending.waits is not None:
+                self.waiting.join(pending, pending.waits.on, first=True)
+                heappush(self._deadlines, (pending.until, next(self._order), pending))
 
     def refuse(self, fault: Callable[[], RouterError]) -> None:
         """Fail asks whose deadline has passed, while the file cannot be used."""
-        for asking in self._late():
-            self.waiting.leave(asking)
-            asking.error = fault()
-            self.waiting.answered.append(asking)
+        for pending in self._late():
+            self.waiting.leave(pending)
+            pending.error = fault()
+            self.waiting.answered.append(pending)
 
     def _late(self) -> Iterator[PendingAsk]:
         """Asks whose deadline has passed."""
         while self._gives_up:
-            _, _, asking = heappop(self._deadlines)
-            if asking.waits is not None and not asking.is_left and asking.result is None and asking.error is None:
-                yield asking
+            _, _, pending = heappop(self._deadlines)
+            if pending.waits is not None and not pending.is_left and pending.result is None and pending.error is None:
+                yield pending
 
     # Work inside a transaction, after ``open``
 
-    def leave(self, asking: PendingAsk, _: Connection, *, takes: bool = False) -> None:
+    def leave(self, pending: PendingAsk, _: Connection, *, takes: bool = False) -> None:
         """Remove an ask from its queue and release its hold. ``takes``: it may have had one that was undone."""
-        self.waiting.leave(asking)
-        if takes or asking.takes:
-            self.release(asking.ask.id, 0)
+        self.waiting.leave(pending)
+        if takes or pending.takes:
+            self.release(pending.ask.id, 0)
 
     def settle(self, facts: Facts) -> Booked:
         """Book a call (``ledger.settle``). The caller writes its trace."""
@@ -235,9 +235,9 @@ class AccountTransaction:
         self.state.forget(account)
         self._tick.changed.append(account)
 
-    def credit(self, account: str, given: AddCredit) -> bool:
+    def credit(self, account: str, credit: AddCredit) -> bool:
         """Add to a balance. False: already done."""
-        if not self.shelf.credit(account, given):
+        if not self.shelf.credit(account, credit):
             return False
         self.changed(account)
         return True

@@ -31,8 +31,8 @@ _NULLS = "SELECT 1 FROM {} WHERE typeof({}) = 'null' LIMIT 1"
 _BODIES = "SELECT trace.n, trace.id, body.trace, body.content FROM trace LEFT JOIN body USING (n)"
 MISTAKEN = {
     table: f"SELECT account, name FROM {table} WHERE typeof(account) <> 'text' OR typeof(name) <> 'text'"
-    + "".join(f" OR typeof({each}) <> 'integer'" for each in numbers.split())
-    for table, numbers in (("purse", "spent granted told"), ("ledger", "cost charge credit"))
+    + "".join(f" OR typeof({column}) <> 'integer'" for column in columns.split())
+    for table, columns in (("purse", "spent granted told"), ("ledger", "cost charge credit"))
 }
 """Queries for rows with values of a wrong type, of all accounts, by table."""
 
@@ -72,9 +72,9 @@ def backup(path: Path, target: Path) -> None:
     except OSError as error:
         raise StorageUnavailable(f"{target} cannot be written: {error.strerror}") from error
     finally:
-        for left in (part, *(part.with_name(part.name + end) for end in ("-wal", "-shm", "-journal"))):
+        for leftover in (part, *(part.with_name(part.name + suffix) for suffix in ("-wal", "-shm", "-journal"))):
             with suppress(OSError):
-                left.unlink()
+                leftover.unlink()
 
 
 @contextmanager
@@ -105,8 +105,8 @@ def _faults_of(connection: Statements) -> Iterator[str]:
     Some versions (3.40, for example) misread the columns of a table without rowids whose last column belongs to its
     key, as ``subscription``, and report that each of its rows has a NULL.
     """
-    said = connection.execute(f"PRAGMA integrity_check({_MOST_FAULTS})").fetchall()
-    for (problem,) in dict.fromkeys(said):
+    rows = connection.execute(f"PRAGMA integrity_check({_MOST_FAULTS})").fetchall()
+    for (problem,) in dict.fromkeys(rows):
         null = _NULL.fullmatch(problem)
         if problem != "ok" and (null is None or connection.execute(_NULLS.format(*null.groups())).fetchone()):
             yield problem
@@ -149,10 +149,10 @@ def upgrade(path: Path) -> Path | None:
         version = known_version(connection, path)
         if version == latest():
             return None
-        ends = ("", *(f".{number}" for number in range(2, 1_000)))  # failed upgrades leave their backups
-        names = (path.with_name(f"{path.name}.version-{version}{end}") for end in ends)
-        kept = next(name for name in names if not name.exists())
-        backup(path, kept)
+        suffixes = ("", *(f".{number}" for number in range(2, 1_000)))  # failed upgrades leave their backups
+        names = (path.with_name(f"{path.name}.version-{version}{suffix}") for suffix in suffixes)
+        target = next(name for name in names if not name.exists())
+        backup(path, target)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # its checkpoints would skip the lock of background.py
         connection.execute("PRAGMA secure_delete = ON")  # else dropped tables leave prompts in free pages
@@ -160,4 +160,4 @@ def upgrade(path: Path) -> Path | None:
         if version_of(connection, path) == version:
             migrate(connection, version)
         connection.execute("COMMIT")
-        return kept
+        return target

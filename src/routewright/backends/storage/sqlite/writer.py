@@ -204,30 +204,30 @@ class Writer:
     def _take(self) -> list[Request | PendingAsk] | None:
         """The next batch of requests; empty when only upkeep is due. None ends the thread."""
         waiting, transaction = self._waiting, self.transaction
-        taken: list[Request | PendingAsk] = []
+        requests: list[Request | PendingAsk] = []
         timeout_s = min(IDLE_S, transaction.beat_s)
         if len(transaction.waiting):  # waiting asks have deadlines
             timeout_s = max(0.0, min(LOOK_S, transaction.gives_up_in_s))
         try:
-            taken.append(waiting.get(timeout=timeout_s))
+            requests.append(waiting.get(timeout=timeout_s))
             if self._is_busy:  # calls that were just answered are about to send their next request
-                came = -1
-                while came < waiting.qsize() < MOST_AT_ONCE:
-                    came = waiting.qsize()
+                queued = -1
+                while queued < waiting.qsize() < MOST_AT_ONCE:
+                    queued = waiting.qsize()
                     time.sleep(GATHER_S)
-            while len(taken) < MOST_AT_ONCE:
-                taken.append(waiting.get_nowait())
+            while len(requests) < MOST_AT_ONCE:
+                requests.append(waiting.get_nowait())
         except Empty:
-            while not taken and waiting.empty() and transaction.evict():
+            while not requests and waiting.empty() and transaction.evict():
                 pass
-        if not taken and not (len(transaction.waiting) or self._releases) and transaction.is_idle:
+        if not requests and not (len(transaction.waiting) or self._releases) and transaction.is_idle:
             with self._guard.lock:
-                mine, self._thread = self._thread, None
+                thread, self._thread = self._thread, None
                 if waiting.empty():  # checked last: put() queues first and checks the thread second
                     return None
-                self._thread = mine
-        self._is_busy = len(taken) > 1
-        return taken
+                self._thread = thread
+        self._is_busy = len(requests) > 1
+        return requests
 
     def _do(self, requests: Sequence[Request | PendingAsk]) -> None:
         """Run requests. Unexpected errors fail the requests, but never the thread: all calls depend on it."""
@@ -235,13 +235,13 @@ class Writer:
             self._run(requests)
         except Exception as error:  # a defect, since `_run` answers what fails
             _log.exception("the writer of %s failed", self._connections.path)
-            left = [request for request in requests if not request.is_delivered]
-            for request in left:
+            unanswered = [request for request in requests if not request.is_delivered]
+            for request in unanswered:
                 request.error, request.result = self._fault_of(error), None
                 if isinstance(request, PendingAsk):  # its admission may be committed: release the hold
                     self._waiting.put(Request(partial(self.transaction.leave, request, takes=request.takes), SETTLE))
             self.transaction.fail()
-            self._answer(left)
+            self._answer(unanswered)
 
     def _run(self, requests: Sequence[Request | PendingAsk]) -> None:
         """Run requests in one transaction and answer them. If one breaks the transaction, run each in its own."""
@@ -260,46 +260,46 @@ class Writer:
                     raise
         except Exception as error:  # of SQLite, the disk, or what the requests do: it fails them, one by one
             self.transaction.fail()
-            left = by_order[SETTLE] + by_order[WRITE] + by_order[ASK]  # without refused asks, which are answered
+            unanswered = by_order[SETTLE] + by_order[WRITE] + by_order[ASK]  # without refused asks, which are answered
             if not self.transaction.is_careful and not is_of_the_file(error):
                 self.transaction.is_careful = True  # only the faulty one fails then
                 try:
-                    for request in left:
+                    for request in unanswered:
                         request.error = None
                         self._run([request])
                 finally:
                     self.transaction.is_careful = False
                 return
-            for request in left:
+            for request in unanswered:
                 request.error, request.result = self._fault_of(error), None
             if not self._inline:
-                released = [each for each in by_order[SETTLE] if not each.is_awaited and isinstance(each, Request)]
+                released = [reply for reply in by_order[SETTLE] if not reply.is_awaited and isinstance(reply, Request)]
                 released = released if is_of_the_file(error) else []
                 self._releases = [*self._releases, *released][:MOST_RELEASES]
             self.transaction.refuse(partial(self._fault_of, error))
-            self._answer([*left, *self.transaction.done()])
+            self._answer([*unanswered, *self.transaction.done()])
             return
         self._finish(by_order[SETTLE] + by_order[WRITE] + by_order[ASK])
 
     def _begin(self, connection: Connection, by_order: Sequence[list[Request | PendingAsk]]) -> None:
         """Take the write lock, waiting for ``busy_s``. If its holder stops committing, the asks of this transaction and
         of the queue are refused, and the rest of the queue joins the transaction."""
-        ends, seen = time.monotonic() + self._connections.busy_s, -1
+        deadline, version = time.monotonic() + self._connections.busy_s, -1
         while True:
             try:
                 connection.execute("BEGIN IMMEDIATE")
                 return
             except sqlite3.Error as error:
-                if not is_transient(error) or time.monotonic() >= ends:
+                if not is_transient(error) or time.monotonic() >= deadline:
                     raise
-                before, seen = seen, connection.execute("PRAGMA data_version").fetchone()[0]
-                if seen != before:
+                last_version, version = version, connection.execute("PRAGMA data_version").fetchone()[0]
+                if version != last_version:
                     continue
                 refused = by_order[ASK].copy()
                 by_order[ASK].clear()
                 for _ in range(self._waiting.qsize()):
-                    each = self._waiting.get()
-                    (refused if each.order == ASK else by_order[each.order]).append(each)
+                    request = self._waiting.get()
+                    (refused if request.order == ASK else by_order[request.order]).append(request)
                 for request in refused:
                     request.error = self._fault_of(error)
                 self._answer(refused)
@@ -315,17 +315,17 @@ class Writer:
         if connection.execute("PRAGMA user_version").fetchone()[0] != self._version:  # upgraded in the meantime
             check_version(connection, self._connections.path)
         transaction.open(connection)
-        asking: list[PendingAsk] = []
+        asks: list[PendingAsk] = []
         for requests in by_order:
             for request in requests:
                 if isinstance(request, PendingAsk):
-                    asking.append(request)
+                    asks.append(request)
                     continue
                 try:
                     request.result = request.work(connection)
                 except RouterError as error:  # raised before any change
                     request.error = error
-        transaction.finish(connection, asking)
+        transaction.finish(connection, asks)
         connection.execute("COMMIT")
 
     def _finish(self, requests: Sequence[Request | PendingAsk]) -> None:
@@ -333,18 +333,18 @@ class Writer:
         self._keeper.wrote()  # first: after its answer, a caller may close the file
         now: list[Reply[Any]] = []
         synced: list[Reply[Any]] = []
-        scrubs = self._is_gentle = False
+        is_scrub_due = self._is_gentle = False
         for request in requests:
             if isinstance(request, PendingAsk):
                 continue  # answered below
             self._is_gentle = self._is_gentle or request.gentle
             failed = request.error is not None
             (synced if request.durability == "committed" and not failed else now).append(request)
-            scrubs = scrubs or (request.scrub is not None and not failed and request.scrub(request.result))
-        for asking in self.transaction.done():  # a replayed answer is a row, which must be synced first
-            (synced if isinstance(asking.result, Replay) else now).append(asking)
+            is_scrub_due = is_scrub_due or (request.scrub is not None and not failed and request.scrub(request.result))
+        for pending in self.transaction.done():  # a replayed answer is a row, which must be synced first
+            (synced if isinstance(pending.result, Replay) else now).append(pending)
         self._answer(now)
-        if scrubs:
+        if is_scrub_due:
             self._keeper.scrub()
         if synced and self._unsynced is None:
             self._answer_synced(synced)
@@ -366,9 +366,9 @@ class Writer:
         self._answer(replies)
 
     def _answer(self, replies: Sequence[Reply[Any]]) -> None:
-        for lost in give(replies):
-            if isinstance(lost, PendingAsk) and lost.takes:  # its loop is gone, so release its hold here
-                self._waiting.put(Request(partial(self.transaction.leave, lost), SETTLE))
+        for reply in give(replies):
+            if isinstance(reply, PendingAsk) and reply.takes:  # its loop is gone, so release its hold here
+                self._waiting.put(Request(partial(self.transaction.leave, reply), SETTLE))
 
     def _fault_of(self, error: Exception) -> RouterError:
         return fault_of(error, self._connections.path)

@@ -14,7 +14,7 @@ from routewright.errors import RouterError
 from routewright.wire.problems import shown
 
 from .ledger import account_of, event_of, incident_of, key_of, names_of
-from .read import whole
+from .read import decode_trace
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def problems_of(rows: Rows, bodies: str, mistaken: Mapping[str, str]) -> Iterato
     """Problems of a store, one sentence each. ``bodies`` selects number, id, body and content of traces; ``mistaken``,
     by table, the rows whose amounts are not numbers."""
     for n, trace_id, body, content in rows(bodies):
-        trace = _read(whole, trace_id, body, None, content)
+        trace = _read(decode_trace, trace_id, body, None, content)
         if trace is None or trace.id != trace_id:
             yield f"trace {trace_id!r} (row {n}) cannot be read"
     columns: tuple[tuple[str, str, Callable[[bytes], list[str | None]]], ...] = (
@@ -60,10 +60,10 @@ def problems_of(rows: Rows, bodies: str, mistaken: Mapping[str, str]) -> Iterato
         ("incident", _INCIDENTS, lambda body: [incident_of(body).id]),
         ("key", KEYS, _columns_of_key),
     )
-    for what, sql, columns_of in columns:
-        for account, *found, body in rows(sql):
-            if _read(columns_of, body) != found:
-                yield f"{what} {shown(found[0])} of {shown(account)} cannot be read"
+    for kind, sql, columns_of in columns:
+        for account, *values, body in rows(sql):
+            if _read(columns_of, body) != values:
+                yield f"{kind} {shown(values[0])} of {shown(account)} cannot be read"
     odd = False
     for table, sql in mistaken.items():  # cannot be summed
         for account, name in rows(sql):
@@ -75,7 +75,7 @@ def problems_of(rows: Rows, bodies: str, mistaken: Mapping[str, str]) -> Iterato
 
 def _purses(rows: Rows) -> Iterator[str]:
     """Purses that differ from the sums of the ledger. The exact spending of runs is unknown, so it is not checked."""
-    found = {(account, name): amounts for account, name, *amounts in rows(PURSES)}
+    stored = {(account, name): amounts for account, name, *amounts in rows(PURSES)}
     spent, granted = Purses(), Purses()
     for account, _, charge, purses in rows(CHARGES):
         with suppress(RouterError):  # an unreadable row is missing from its purses, which differ then
@@ -83,16 +83,16 @@ def _purses(rows: Rows) -> Iterator[str]:
                 spent[account, name] += charge
     for account, credit in rows(CREDITS):
         granted[account, "account"] += credit
-    for whose in sorted({*found, *spent, *granted}):
-        account, name = whose
-        was = dict(zip(("spent", "granted"), found.get(whose, (0, 0)), strict=True))
-        due = {"spent": spent[whose], "granted": granted[whose]}
+    for key in sorted({*stored, *spent, *granted}):
+        account, name = key
+        booked = dict(zip(("spent", "granted"), stored.get(key, (0, 0)), strict=True))
+        due = {"spent": spent[key], "granted": granted[key]}
         if name.startswith("run:"):
-            due["spent"] = was["spent"]
-        for what in was:
-            if was[what] != due[what]:
+            due["spent"] = booked["spent"]
+        for kind in booked:
+            if booked[kind] != due[kind]:
                 purse = f"purse {shown(name)} of {shown(account)}"
-                yield f"{purse} has {what} {was[what]}, but the ledger sums to {due[what]}"
+                yield f"{purse} has {kind} {booked[kind]}, but the ledger sums to {due[kind]}"
 
 
 def _columns_of_key(body: bytes) -> list[str | None]:
@@ -100,8 +100,8 @@ def _columns_of_key(body: bytes) -> list[str | None]:
     return [key.id, key.digest, None if key.revoked_at is None else compromised_from(key.revoked_at)]
 
 
-def _read(decode: Callable[..., T], *given: Any) -> T | None:
+def _read(decode: Callable[..., T], *arguments: Any) -> T | None:
     try:
-        return decode(*given)
+        return decode(*arguments)
     except (RouterError, msgspec.MsgspecError, ValueError, TypeError):
         return None

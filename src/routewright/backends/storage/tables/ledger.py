@@ -101,16 +101,16 @@ def columns_of(row: LedgerRow) -> Row:
     return name_of(row.request_id, row.attempt), *_plain(row), least, most, row.overrun_nanos, row.note
 
 
-def _read(decode: Callable[[Any], T], what: str, body: bytes | str, terms: Sequence[str] = ()) -> T:
+def _read(decode: Callable[[Any], T], kind: str, body: bytes | str, terms: Sequence[str] = ()) -> T:
     """Decode a body. Raises ``StorageCorrupt``, also if one of the terms is missing."""
     try:
-        found = decode(body)
+        record = decode(body)
         if not terms or _fields(body).keys() >= {*terms}:
-            return found
+            return record
         raise ValueError("a term is missing")
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         hint = "restore a backup; 'routewright store check' lists all damage"
-        raise StorageCorrupt(f"{what} is damaged: {hint}") from error
+        raise StorageCorrupt(f"{kind} is damaged: {hint}") from error
 
 
 _ACCOUNT = "SELECT body FROM account WHERE account = ?"
@@ -121,19 +121,19 @@ INSERT INTO purse (account, name, spent, granted, told, at) VALUES {}
 ON CONFLICT (account, name) DO UPDATE
 SET spent = purse.spent + excluded.spent, granted = purse.granted + excluded.granted, at = excluded.at
 """
-_TOLD = "SELECT told FROM purse WHERE account = ? AND name = ?"
-_PUT_TOLD = """
+_THRESHOLD = "SELECT told FROM purse WHERE account = ? AND name = ?"
+_PUT_THRESHOLD = """
 INSERT INTO purse (account, name, spent, granted, told, at) VALUES (?, ?, 0, 0, ?, NULL)
 ON CONFLICT (account, name) DO UPDATE SET told = excluded.told
 """
-_KEPT = """
+_READ_RESULTS = """
 SELECT claim.claim, fingerprint, call, result, until FROM claim JOIN kept USING (n)
 WHERE claim.account = ? AND claim.claim IN ({})
 """
-_PUT_KEPT = "INSERT INTO kept (n, account, claim, environment, fingerprint, call, until, result) VALUES {}"
+_PUT_RESULTS = "INSERT INTO kept (n, account, claim, environment, fingerprint, call, until, result) VALUES {}"
 _PUT_CLAIM = "INSERT INTO claim (account, claim, n) VALUES {} ON CONFLICT (account, claim) DO UPDATE SET n = excluded.n"
-_RESULTS = "SELECT n FROM claim WHERE account = ?"
-_LAST_KEPT = "SELECT coalesce(max(n), 0) FROM kept"
+_CLAIM_NUMBERS = "SELECT n FROM claim WHERE account = ?"
+_LAST_RESULT = "SELECT coalesce(max(n), 0) FROM kept"
 _NAMES = "SELECT name FROM ledger INDEXED BY ledger_by_name WHERE account = ? AND name > ? AND name < ?"
 _EXPIRED = (
     "SELECT most, purses FROM ledger INDEXED BY ledger_by_name WHERE account = ? AND name = ? AND kind = 'expired'"
@@ -194,8 +194,8 @@ class TableShelf:
     def __init__(self) -> None:
         self.state = State(self)
         self._rows: list[Row] = []
-        self._kept: list[Row] = []
-        self._found: dict[bytes, list[Any] | None] = {}
+        self._new_results: list[Row] = []
+        self._results: dict[bytes, list[Any] | None] = {}
         """Answers that were read in this transaction."""
 
     def account(self, name: str) -> Account | None:
@@ -215,18 +215,18 @@ class TableShelf:
 
     def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         """As ``StoredAccounts`` says."""
-        if claim not in self._found:
+        if claim not in self._results:
             self.look_up(account, [claim])
-        row = self._found[claim]
+        row = self._results[claim]
         return None if row is None or row[-1] <= now else KeptResult(*row[:-1])
 
     def look_up(self, account: str, claims: Sequence[bytes]) -> None:
         """Read answers under idempotency keys."""
-        if self._kept:
-            self._flush_kept()
-        self._found.update(dict.fromkeys(claims))
-        for claim, *row in rows_where(self.connection, _KEPT, claims, account):
-            self._found[claim] = row
+        if self._new_results:
+            self._flush_results()
+        self._results.update(dict.fromkeys(claims))
+        for claim, *row in rows_where(self.connection, _READ_RESULTS, claims, account):
+            self._results[claim] = row
 
     def attempts(self, account: str, call: str) -> set[int]:
         """As ``Shelf`` says."""
@@ -239,27 +239,27 @@ class TableShelf:
     def unbook(self, account: str, call: str) -> Expired | None:
         """As ``Shelf`` says."""
         self.flush_rows()
-        named = account, name_of(call, 0)
-        row = self.connection.execute(_EXPIRED, named).fetchone()
+        key = account, name_of(call, 0)
+        row = self.connection.execute(_EXPIRED, key).fetchone()
         if row is None:
             return None
         expired = Expired(row[0], tuple(names_of(row[1] or "[]")))  # may raise
-        self.connection.execute(_DROP_ROW, named)
+        self.connection.execute(_DROP_ROW, key)
         return expired
 
     def told(self, account: str, name: str) -> int:
         """As ``Shelf`` says."""
-        row = self.connection.execute(_TOLD, (account, name)).fetchone()
+        row = self.connection.execute(_THRESHOLD, (account, name)).fetchone()
         return 0 if row is None else row[0]
 
     def put_told(self, account: str, name: str, threshold: int) -> None:
         """As ``Shelf`` says."""
-        self.connection.execute(_PUT_TOLD, (account, name, threshold))
+        self.connection.execute(_PUT_THRESHOLD, (account, name, threshold))
 
     def begin(self, connection: Statements) -> None:
         """Begin a transaction."""
         self.connection = connection
-        self._found.clear()
+        self._results.clear()
 
     # Writes
 
@@ -274,15 +274,15 @@ class TableShelf:
             self.keep(account, *booked.keeps)
         return booked
 
-    def credit(self, account: str, given: wire.AddCredit) -> bool:
+    def credit(self, account: str, credit: wire.AddCredit) -> bool:
         """Add to a balance. False: already done."""
-        if 0 in self.attempts(account, given.id):
+        if 0 in self.attempts(account, credit.id):
             return False
         row = LedgerRow(
-            request_id=given.id, attempt=0, kind="credit", at=given.at, credit_nanos=given.nanos, note=given.note
+            request_id=credit.id, attempt=0, kind="credit", at=credit.at, credit_nanos=credit.nanos, note=credit.note
         )
         self.book(account, [row], ("account",))
-        insert(self.connection, _CHARGE, [(account, "account", 0, given.nanos, 0, None)])
+        insert(self.connection, _CHARGE, [(account, "account", 0, credit.nanos, 0, None)])
         return True
 
     def book(self, account: str, rows: Sequence[LedgerRow], purses: tuple[str, ...]) -> None:
@@ -291,21 +291,21 @@ class TableShelf:
         for row in rows:
             self._rows.append((account, *columns_of(row), names))
 
-    def keep(self, account: str, claim: bytes, environment: Environment, until: float, kept: KeptResult) -> None:
+    def keep(self, account: str, claim: bytes, environment: Environment, until: float, answer: KeptResult) -> None:
         """Add an answer."""
-        self._found.pop(claim, None)
-        self._kept.append((account, claim, environment, kept.fingerprint, kept.call, until, kept.result))
+        self._results.pop(claim, None)
+        self._new_results.append((account, claim, environment, answer.fingerprint, answer.call, until, answer.result))
 
     def delete_results(self, account: str, environments: Sequence[Environment]) -> int:
         """Remove all answers under idempotency keys of an account, and return how many."""
-        numbers = [n for (n,) in self.connection.execute(_RESULTS, (account,)).fetchall()]
+        numbers = [n for (n,) in self.connection.execute(_CLAIM_NUMBERS, (account,)).fetchall()]
         sql = f"SELECT n, claim FROM kept WHERE environment IN ({', '.join('?' * len(environments))}) AND n IN ({{}})"
-        found = rows_where(self.connection, sql, numbers, *environments)
+        rows = rows_where(self.connection, sql, numbers, *environments)
         sql = "DELETE FROM kept WHERE account = ? AND n = ?"
-        self.connection.executemany(sql, [(account, n) for n, _ in found])
+        self.connection.executemany(sql, [(account, n) for n, _ in rows])
         sql = "DELETE FROM claim WHERE account = ? AND claim = ?"
-        self.connection.executemany(sql, [(account, claim) for _, claim in found])
-        return len(found)
+        self.connection.executemany(sql, [(account, claim) for _, claim in rows])
+        return len(rows)
 
     def emit(self, events: Sequence[StoredEvent]) -> None:
         """Insert events."""
@@ -321,18 +321,20 @@ class TableShelf:
 
     def flush(self, at: str) -> None:
         """Write all pending rows. ``at``: the time as a timestamp."""
-        if self._kept:
-            self._flush_kept()
+        if self._new_results:
+            self._flush_results()
         self.flush_rows()
         charged = self.state.charged
         if charged:
-            rows = [(each.account, each.name, each.charged, 0, 0, at if each.is_of_run else None) for each in charged]
+            rows = [
+                (purse.account, purse.name, purse.charged, 0, 0, at if purse.is_of_run else None) for purse in charged
+            ]
             insert(self.connection, _CHARGE, rows)
             self.state.booked()
 
     def drop(self) -> None:
         """Drop all pending rows after a failed transaction."""
-        self._rows, self._kept = [], []
+        self._rows, self._new_results = [], []
         self.state.booked()
 
     def flush_rows(self) -> None:
@@ -341,12 +343,12 @@ class TableShelf:
             insert(self.connection, f"INSERT {PUT_ROWS}", self._rows)
             self._rows = []
 
-    def _flush_kept(self) -> None:
-        n = self.connection.execute(_LAST_KEPT).fetchone()[0] + 1
+    def _flush_results(self) -> None:
+        n = self.connection.execute(_LAST_RESULT).fetchone()[0] + 1
         results, claims = list[Row](), list[Row]()
-        for number, row in enumerate(self._kept, n):
+        for number, row in enumerate(self._new_results, n):
             results.append((number, *row))
             claims.append((row[0], row[1], number))
-        insert(self.connection, _PUT_KEPT, results)
+        insert(self.connection, _PUT_RESULTS, results)
         insert(self.connection, _PUT_CLAIM, claims)
-        self._kept = []
+        self._new_results = []

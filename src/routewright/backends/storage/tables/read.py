@@ -40,7 +40,7 @@ _present_snapshot = msgspec.json.Decoder(wire.Snapshot).decode
 _change = msgspec.json.Decoder(HealthChange).decode
 _feedback = msgspec.json.Decoder(wire.PutFeedback).decode
 _retention = msgspec.json.Decoder(wire.SetRetention).decode
-learned = msgspec.json.Decoder(wire.LearnedModel).decode
+decode_learned = msgspec.json.Decoder(wire.LearnedModel).decode
 
 _SINCE = "(SELECT compromised_from FROM key WHERE key.account = trace.account AND key.id = trace.key_id)"
 """Time from which on traces of a trace's key are compromised, or NULL."""
@@ -91,7 +91,7 @@ _KEYS_OF = "SELECT body FROM key WHERE account = ? ORDER BY created_at, id"
 _INCIDENTS = "SELECT body FROM incident ORDER BY started_at DESC, id DESC LIMIT ?"
 _AMOUNTS = "input output cached cost charge credit coalesce(least,cost) coalesce(most,cost)".split()
 _LOW_BITS = 31
-_HALVES = ", ".join(f"sum({each} >> {_LOW_BITS}), sum({each} & {2**_LOW_BITS - 1})" for each in _AMOUNTS)
+_HALVES = ", ".join(f"sum({amount} >> {_LOW_BITS}), sum({amount} & {2**_LOW_BITS - 1})" for amount in _AMOUNTS)
 """Separate sums of high and low bits, since SQLite fails on sums over 63 bits."""
 _LEDGER_SUMS = f"""
 SELECT substr(at, 1, 10) AS day, provider, model, kind, count(*), {_HALVES} FROM ledger
@@ -104,22 +104,22 @@ _AFTER_ANY = "U"
 def answer(account: str, query: wire.Query, connection: Statements) -> Any:
     """Answer a query. Raises ``UnsupportedWrite`` for an unknown kind."""
 
-    def rows(sql: str, *given: Any) -> list[Any]:
-        return connection.execute(sql, given).fetchall()
+    def rows(sql: str, *parameters: Any) -> list[Any]:
+        return connection.execute(sql, parameters).fetchall()
 
     is_system = account == SYSTEM_ACCOUNT
     match query:
         case wire.TraceById():
             return trace_by_id(connection, account, query)
         case wire.FeedbackByTrace(trace_id, environment):
-            found = rows(_FEEDBACK, account, trace_id)
-            return _feedback(found[0][0]) if found and environment in (None, found[0][1]) else None
+            matches = rows(_FEEDBACK, account, trace_id)
+            return _feedback(matches[0][0]) if matches and environment in (None, matches[0][1]) else None
         case wire.SnapshotById(id):
             return _snapshot_of(connection, id) if is_system else None
         case wire.PolicyVersions(contents):
-            return versions(connection, contents) if is_system else []
+            return read_versions(connection, contents) if is_system else []
         case wire.LearnedSince():
-            return [learned(body) for (body,) in rows(_LEARNED, query.fleet, query.epoch)] if is_system else []
+            return [decode_learned(body) for (body,) in rows(_LEARNED, query.fleet, query.epoch)] if is_system else []
         case wire.CurrentRetention():
             return retention_of(connection)
         case wire.RollupKeys():
@@ -143,8 +143,8 @@ def answer(account: str, query: wire.Query, connection: Statements) -> Any:
         case wire.LedgerSums(first, last):
             return [_sum_of(row) for row in rows(_LEDGER_SUMS, account, first, last + _AFTER_ANY)]
         case wire.KeyByDigest(digests):
-            held = (rows(BY_DIGEST, digest) for digest in digests) if is_system else ()
-            return next((key_of(each[0][0]) for each in held if each), None)
+            holders = (rows(BY_DIGEST, digest) for digest in digests) if is_system else ()
+            return next((key_of(match[0][0]) for match in holders if match), None)
         case wire.AgentState():
             return _agent_state(connection, account, query)
         case wire.Endpoints():
@@ -159,17 +159,17 @@ def answer(account: str, query: wire.Query, connection: Statements) -> Any:
 
 
 def trace_by_id(
-    connection: Statements, account: str, asked: wire.TraceById, between: tuple[str, str] | None = None
+    connection: Statements, account: str, query: wire.TraceById, between: tuple[str, str] | None = None
 ) -> Trace | None:
     """A trace by id. ``between``: times of its creation, for a faster search."""
     sql = _TRACE if between is None else f"{_TRACE} AND trace.created_at >= ? AND trace.created_at < ?"
-    row = connection.execute(sql, (account, asked.id, *(between or ()))).fetchone()
-    return None if row is None or asked.environment not in (None, row[4]) else whole(*row[:4])
+    row = connection.execute(sql, (account, query.id, *(between or ()))).fetchone()
+    return None if row is None or query.environment not in (None, row[4]) else decode_trace(*row[:4])
 
 
-def whole(trace_id: str, body: bytes, since: str | None = None, content: bytes | None = None) -> Trace:
+def decode_trace(trace_id: str, body: bytes, since: str | None = None, content: bytes | None = None) -> Trace:
     """Decode a trace. Compromised if it was created at ``since`` or later. Raises ``StorageCorrupt``."""
-    trace = _seen(_read(_trace, trace_id, body), since)
+    trace = _mark_compromised(_read(_trace, trace_id, body), since)
     return trace if content is None else replace(trace, content=_read(_content, trace_id, content))
 
 
@@ -178,10 +178,10 @@ def page(account: str, query: wire.Scan, after: str | None, limit: int, connecti
     match query:
         case wire.TraceItems():
             rows = rows_of(connection, f"trace.id, {BODY}, {_SINCE}", account, query, limit, after=after)
-            return [_seen(_read(_item, trace_id, body), since) for trace_id, body, since in rows]
+            return [_mark_compromised(_read(_item, trace_id, body), since) for trace_id, body, since in rows]
         case wire.Traces():
             columns = f"trace.id, {BODY}, {_SINCE}, {CONTENT}"
-            return [whole(*row) for row in rows_of(connection, columns, account, query, limit, after=after)]
+            return [decode_trace(*row) for row in rows_of(connection, columns, account, query, limit, after=after)]
         case wire.LedgerRows():
             return _ledger_page(connection, account, query, after, limit)
         case wire.Events():
@@ -193,7 +193,7 @@ def page(account: str, query: wire.Scan, after: str | None, limit: int, connecti
     raise UnsupportedWrite(f"SqliteStorage knows no scan {type(query).__name__}")
 
 
-def versions(connection: Statements, contents: Sequence[str]) -> list[wire.PolicyVersion]:
+def read_versions(connection: Statements, contents: Sequence[str]) -> list[wire.PolicyVersion]:
     """The versions of these contents."""
     return [wire.PolicyVersion(*row) for row in rows_where(connection, _VERSIONS, contents)]
 
@@ -201,31 +201,31 @@ def versions(connection: Statements, contents: Sequence[str]) -> list[wire.Polic
 def _snapshot_of(connection: Statements, snapshot_id: str) -> wire.Snapshot | None:
     """A snapshot, built from the last complete one and later changes."""
     changes: list[tuple[str, bytes]] = []
-    wanted: str | None = snapshot_id
-    while wanted is not None:
-        row = connection.execute("SELECT body, base FROM snapshot WHERE id = ?", (wanted,)).fetchone()
+    next_id: str | None = snapshot_id
+    while next_id is not None:
+        row = connection.execute("SELECT body, base FROM snapshot WHERE id = ?", (next_id,)).fetchone()
         if row is None or row[0] is None:
             return None
-        changes.append((wanted, row[0]))
-        wanted = row[1]
+        changes.append((next_id, row[0]))
+        next_id = row[1]
     _, body = changes.pop()
-    found = _snapshot(body)
+    snapshot = _snapshot(body)
     for changed_id, body in reversed(changes):
-        assert isinstance(found, wire.HealthSnapshot), "only these are stored as changes"
-        found = changed(found, _change(body), changed_id)
-    return found
+        assert isinstance(snapshot, wire.HealthSnapshot), "only these are stored as changes"
+        snapshot = changed(snapshot, _change(body), changed_id)
+    return snapshot
 
 
 def _snapshot(body: bytes) -> wire.Snapshot:
     """A stored snapshot, also one from before policies lost some fields."""
-    found: wire.Snapshot
+    snapshot: wire.Snapshot
     try:
-        found = _present_snapshot(body)
+        snapshot = _present_snapshot(body)
     except msgspec.ValidationError:
         document = msgspec.json.decode(body)
         _drop_lost_fields(document)
-        found = msgspec.convert(document, wire.Snapshot)
-    return found
+        snapshot = msgspec.convert(document, wire.Snapshot)
+    return snapshot
 
 
 def _drop_lost_fields(snapshot: dict[str, Any]) -> None:
@@ -235,8 +235,8 @@ def _drop_lost_fields(snapshot: dict[str, Any]) -> None:
         rules.pop("explore_models", None)
         if "match" in rules:
             rules["match"] = {"metadata": rules["match"].get("metadata", {})}
-    for each in snapshot.get("classes", ()):
-        _drop_lost_fields(each)
+    for child in snapshot.get("classes", ()):
+        _drop_lost_fields(child)
 
 
 def retention_of(connection: Statements) -> wire.SetRetention:
@@ -245,7 +245,7 @@ def retention_of(connection: Statements) -> wire.SetRetention:
     return RETENTION if row is None else _retention(row[0])
 
 
-def _seen(trace: Item, since: str | None) -> Item:
+def _mark_compromised(trace: Item, since: str | None) -> Item:
     return trace if since is None or trace.created_at < since else replace(trace, compromised=True)
 
 
@@ -271,9 +271,9 @@ def _usage(connection: Statements, account: str, query: wire.UsageCounts) -> wir
     of, when = (account, "hour" if query.hourly else "day"), (*environments, query.first, last)
     used = (*of, query.group_by, *when)
     days = (account, *environments, query.first, query.last)
-    given = (*used, query.groups, *used, *of, "model", *when, *days)
+    parameters = (*used, query.groups, *used, *of, "model", *when, *days)
     parts: tuple[list[wire.UsageCount], ...] = ([], [], [])  # of the groups, of all, of runs
-    for part, *row in connection.execute(_USAGE.replace("{}", marks), given).fetchall():
+    for part, *row in connection.execute(_USAGE.replace("{}", marks), parameters).fetchall():
         parts[part].append(wire.UsageCount(*row))
     groups, of_all, runs = parts
     return wire.GroupedUsage(groups, of_all, {str(run.group): run.requests for run in runs})
@@ -294,9 +294,9 @@ def _days(
     return connection.execute(sql, (account, *environments, query.first, query.last)).fetchall()
 
 
-def _environments(asked: str | None) -> tuple[tuple[str, ...], str]:
+def _environments(environment: str | None) -> tuple[tuple[str, ...], str]:
     """The selected environments and their placeholders."""
-    return (("production", "sandbox"), "?, ?") if asked is None else ((asked,), "?")
+    return (("production", "sandbox"), "?, ?") if environment is None else ((environment,), "?")
 
 
 def _ledger_page(
@@ -312,7 +312,7 @@ def _ledger_page(
     if after is not None:
         clauses.append(("(at, name) < (?, ?)", [after[:CREATED_AT_CHARS], after[CREATED_AT_CHARS:]]))
     where = " AND ".join(sql for sql, _ in clauses)
-    values = [value for _, each in clauses for value in each]
+    values = [value for _, parameters in clauses for value in parameters]
     sql = f"SELECT {ROW} FROM {table} WHERE {where} ORDER BY at DESC, name DESC LIMIT ?"
     return [row_of(row) for row in connection.execute(sql, (*values, max(0, limit))).fetchall()]
 
@@ -324,10 +324,10 @@ def _sum_of(row: Row) -> wire.LedgerSum:
     return wire.LedgerSum(day, provider, model, kind, rows, wire.Tokens(read, written, cached), *money)
 
 
-def _agent_state(connection: Statements, account: str, asked: wire.AgentState) -> bytes | None:
+def _agent_state(connection: Statements, account: str, query: wire.AgentState) -> bytes | None:
     """The newest matching state."""
-    name, value = ("claim", asked.claim) if asked.id is None else ("id", asked.id)
-    environments, marks = _environments(asked.environment)
+    name, value = ("claim", query.claim) if query.id is None else ("id", query.id)
+    environments, marks = _environments(query.environment)
     of = f"account = ? AND environment IN ({marks}) AND {name} = ?"
     sql = f"SELECT body FROM agent_state WHERE {of} ORDER BY until DESC LIMIT 1"
     row = connection.execute(sql, (account, *environments, value)).fetchone()

@@ -23,7 +23,7 @@ def _sums(table: str, keys: str, amounts: str, *, merge: bool = False) -> tuple[
     """SQL of a roll-up: one statement adds to a row or creates it, the other removes an empty one."""
     names, columns = keys.split(), amounts.split()
     added = (
-        f"merged({table}.{each}, excluded.{each})" if merge else f"{table}.{each} + excluded.{each}" for each in columns
+        f"merged({table}.{name}, excluded.{name})" if merge else f"{table}.{name} + excluded.{name}" for name in columns
     )
     sets = ", ".join(f"{column} = {value}" for column, value in zip(columns, added, strict=True))
     where = " AND ".join(f"{name} = ?" for name in names)
@@ -45,17 +45,17 @@ _FALLBACK = _sums("fallback_use", "account environment day kind name", "total co
 _LATENCY = _sums("latency", "account environment day model strategy", "buckets", merge=True)
 
 
-def roll(connection: Statements, taken: str | None = None) -> bool:
-    """Count uncounted rows, oldest first. True: there are more. ``taken`` replaces ``_GROUPED`` if others write
+def roll(connection: Statements, grouped_sql: str | None = None) -> bool:
+    """Count uncounted rows, oldest first. True: there are more. ``grouped_sql`` replaces ``_GROUPED`` if others write
     meanwhile: it removes the rows that it returns."""
     row = connection.execute(_LAST, (AT_ONCE,)).fetchone()
     before = 2**62 if row is None else row[0]
     by_account: dict[str, Rollups] = {}
-    less = False
-    for account, shape, traces, *amounts in connection.execute(taken or _GROUPED, (before,)).fetchall():
+    has_removals = False
+    for account, shape, traces, *amounts in connection.execute(grouped_sql or _GROUPED, (before,)).fetchall():
         counted, keys = _shape(shape)
         rollups = by_account.setdefault(account, Rollups())
-        less = less or traces < 1
+        has_removals = has_removals or traces < 1
         rollups.count(counted, keys, traces, amounts)
     for account, rollups in by_account.items():
         usage = [
@@ -68,8 +68,8 @@ def roll(connection: Statements, taken: str | None = None) -> bool:
         latency = [((account, *key), [packed(buckets)]) for key, buckets in rollups.latency.items()]
         for (add, drop), rows in ((_USAGE, usage), (_CACHE, cache), (_FALLBACK, fallback), (_LATENCY, latency)):
             insert(connection, add, [(*key, *sums) for key, sums in rows])
-            if less:  # some rows may be empty now
+            if has_removals:  # some rows may be empty now
                 connection.executemany(drop, [key for key, _ in rows])
-    if taken is None:
+    if grouped_sql is None:
         connection.execute("DELETE FROM uncounted WHERE n < ?", (before,))
     return row is not None

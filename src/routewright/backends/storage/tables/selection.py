@@ -53,7 +53,7 @@ def rows_of(
     connection: Statements,
     columns: str,
     account: str,
-    asked: Selection,
+    selection: Selection,
     limit: int,
     *,
     after: str | None = None,
@@ -61,19 +61,19 @@ def rows_of(
     order: Literal["ASC", "DESC"] = "DESC",
 ) -> list[Any]:
     """Columns of the selected rows of ``trace`` in the order of time, after the key ``after``."""
-    check_terms("SqliteStorage", asked.terms)
-    leading = None if trace_id is not None else _leading(connection, account, asked.terms)
+    check_terms("SqliteStorage", selection.terms)
+    leading = None if trace_id is not None else _leading(connection, account, selection.terms)
     at = "tag" if leading is not None and leading.key != "status" else "trace"
     clauses = [_source(account, trace_id, leading)]
     if after is not None:
-        than = "<" if order == "DESC" else ">"
-        behind = after[:CREATED_AT_CHARS], after[CREATED_AT_CHARS:]
-        clauses.append(Clause(f"({at}.created_at, {at}.id) {than} (?, ?)", behind))
-    bounds = (f"{at}.created_at >= ?", asked.since), (f"{at}.created_at < ?", asked.until)
-    for compared, value in (*bounds, ("trace.environment = ?", asked.environment)):
+        operator = "<" if order == "DESC" else ">"
+        key = after[:CREATED_AT_CHARS], after[CREATED_AT_CHARS:]
+        clauses.append(Clause(f"({at}.created_at, {at}.id) {operator} (?, ?)", key))
+    bounds = (f"{at}.created_at >= ?", selection.since), (f"{at}.created_at < ?", selection.until)
+    for compared, value in (*bounds, ("trace.environment = ?", selection.environment)):
         if value is not None:
             clauses.append(Clause(compared, (value,)))
-    clauses += [_clause(connection, account, term) for term in asked.terms if term is not leading]
+    clauses += [_clause(connection, account, term) for term in selection.terms if term is not leading]
     where = " AND ".join(clause.sql for clause in clauses)
     parameters = [value for clause in clauses for value in clause.parameters]
     sql = f"SELECT {columns} FROM {where} ORDER BY {at}.created_at {order}, {at}.id {order} LIMIT ?"

@@ -44,25 +44,25 @@ class Statements(Protocol):
 
 def insert(connection: Statements, sql: str, rows: Sequence[Row]) -> None:
     """Insert rows; their values go where ``sql`` has braces."""
-    place, left = 0, len(rows)
-    while left:
-        size = min(1 << left.bit_length() - 1, _ROWS_AT_ONCE)
-        part = rows[place : place + size]
+    start, remaining = 0, len(rows)
+    while remaining:
+        size = min(1 << remaining.bit_length() - 1, _ROWS_AT_ONCE)
+        part = rows[start : start + size]
         connection.execute(_for_rows(sql, len(part[0]), size), [*chain.from_iterable(part)])
-        place, left = place + size, left - size
+        start, remaining = start + size, remaining - size
 
 
-def rows_where(connection: Statements, sql: str, ids: Sequence[Any], *first: str) -> list[Any]:
+def rows_where(connection: Statements, sql: str, ids: Sequence[Any], *constants: str) -> list[Any]:
     """The rows of these ids, whose placeholders go where ``sql`` has braces; each column of tuples has its own. Not by
     ``json_each``, which cuts a text at a NUL."""
-    found: list[Any] = []
-    for place in range(0, len(ids), _IDS_AT_ONCE[-1]):
-        piece = ids[place : place + _IDS_AT_ONCE[-1]]
+    rows: list[Any] = []
+    for start in range(0, len(ids), _IDS_AT_ONCE[-1]):
+        piece = ids[start : start + _IDS_AT_ONCE[-1]]
         size = _IDS_AT_ONCE[bisect_left(_IDS_AT_ONCE, len(piece))]
         padded = [*piece, *[piece[-1]] * (size - len(piece))]
         values = chain.from_iterable(zip(*padded, strict=True)) if isinstance(padded[0], tuple) else padded
-        found += connection.execute(_for_ids(sql, size), (*first, *values)).fetchall()
-    return found
+        rows += connection.execute(_for_ids(sql, size), (*constants, *values)).fetchall()
+    return rows
 
 
 def upsert(table: str, keys: str, columns: str) -> str:
@@ -71,7 +71,7 @@ def upsert(table: str, keys: str, columns: str) -> str:
     return (
         f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) "
         f"ON CONFLICT ({', '.join(keys.split())}) DO UPDATE SET "
-        + ", ".join(f"{each} = excluded.{each}" for each in columns.split())
+        + ", ".join(f"{column} = excluded.{column}" for column in columns.split())
     )
 
 

@@ -24,7 +24,7 @@ from routewright.errors import StorageCorrupt
 from routewright.protocols import TraceDraft
 from routewright.wire import Counted, DecisionInput, Environment, Trace, TraceItem, Written
 
-from .read import BODY, whole
+from .read import BODY, decode_trace
 from .selection import rows_of
 from .statements import Row, Statements, insert, rows_where
 
@@ -90,7 +90,7 @@ class Stored(NamedTuple):
         """Read ``STORED`` columns."""
         n, created_at, trace_id, model, body, keys = row
         try:
-            trace = whole(trace_id, body)
+            trace = decode_trace(trace_id, body)
         except StorageCorrupt:
             return cls(n, created_at, trace_id, model, None, ())
         return cls(n, created_at, trace_id, model, trace, () if keys is None else tuple(_decode(keys)))
@@ -101,8 +101,8 @@ def forget(connection: Statements, account: str, keys: Sequence[tuple[str, str, 
     removed ones, without those that have been replaced meanwhile."""
     numbers = {n for _, _, n in keys}
     sql = f"SELECT {STORED} {BY_IDS} AND created_at IN ({{}}) {_IN_ORDER}"
-    found = rows_where(connection, sql, [(name, at) for at, name, _ in keys], account)
-    rows = [Stored.of(row) for row in found if row[0] in numbers]
+    candidates = rows_where(connection, sql, [(name, at) for at, name, _ in keys], account)
+    rows = [Stored.of(row) for row in candidates if row[0] in numbers]
     owned = [(account, row.id) for row in rows]
     connection.executemany("DELETE FROM feedback WHERE account = ? AND trace_id = ?", owned)
     _remove(connection, account, rows)
@@ -122,8 +122,8 @@ def _remove(connection: Statements, account: str, rows: Sequence[Stored]) -> Non
 
 
 def _count_out(connection: Statements, account: str, rows: Sequence[Stored]) -> None:
-    found = [(row, row.trace) for row in rows if row.trace is not None]
-    counted = [_counted(account, counted_of(trace, row.model), row.rollup_keys, -1) for row, trace in found]
+    traces = [(row, row.trace) for row in rows if row.trace is not None]
+    counted = [_counted(account, counted_of(trace, row.model), row.rollup_keys, -1) for row, trace in traces]
     insert(connection, _COUNT, counted)
 
 
@@ -140,10 +140,10 @@ def put_traces(
     if replaced:
         remove_traces(connection, account, replaced)
     known.update((write.trace.id, write.trace.environment) for write in writes)
-    given: list[tuple[Any, tuple[str, ...]]] = [(write.trace, write.rollup_keys) for write in writes]
+    inputs: list[tuple[Any, tuple[str, ...]]] = [(write.trace, write.rollup_keys) for write in writes]
     rows = [  # or drafts (``SqliteStorage.takes_drafts``)
         rows_of_trace(account, trace, keys) if isinstance(trace, Trace) else rows_of_draft(account, trace)
-        for trace, keys in given
+        for trace, keys in inputs
     ]
     add(connection, rows)
     return results
@@ -151,10 +151,10 @@ def put_traces(
 
 def remove_traces(connection: Statements, account: str, ids: Sequence[str]) -> None:
     """Remove traces that are being replaced, and subtract them."""
-    found = rows_where(connection, f"SELECT {STORED} {BY_IDS} {_IN_ORDER}", ids, account)
-    before = [Stored.of(row) for row in found]
-    _remove(connection, account, before)
-    _count_out(connection, account, before)
+    candidates = rows_where(connection, f"SELECT {STORED} {BY_IDS} {_IN_ORDER}", ids, account)
+    stored = [Stored.of(row) for row in candidates]
+    _remove(connection, account, stored)
+    _count_out(connection, account, stored)
 
 
 def add_traces(connection: Statements, traces: Sequence[TraceRows]) -> None:
@@ -204,10 +204,10 @@ def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
         body = _pack(line)
     except OverflowError:  # a number over 64 bits, such as a caller's budget
         return rows_of_trace(account, draft.trace, rollup_keys, draft.counted)
-    given, model = line.given, line.model or ""
+    decision_input, model = line.given, line.model or ""
     columns = (
         account, line.created_at, line.id, line.environment, line.status, "route", model,
-        model.partition("/")[0], line.policy_id or "", given.goal, given.strategy, line.error or "",
+        model.partition("/")[0], line.policy_id or "", decision_input.goal, decision_input.strategy, line.error or "",
         line.looked is not None and line.looked.hit, line.fallback_used, False, usd(line.cost_nanos),
         line.duration_ms, line.key_id,
     )  # fmt: skip
@@ -217,7 +217,7 @@ def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
         columns,
         (body, None, _encode(rollup_keys) if rollup_keys else None),
         [] if line.metadata is None else [*_tags(account, item_of(line))],
-        _names(given),
+        _names(decision_input),
         _counted(account, draft.counted, rollup_keys, 1),
     )
 
@@ -240,30 +240,30 @@ def _tags(account: str, trace: TraceItem) -> Iterator[Row]:
             yield account, key, text, trace.created_at, trace.id, number_of(value)
 
 
-def delete(connection: Statements, account: str, which: wire.DeleteTraces) -> Written:
+def delete(connection: Statements, account: str, selection: wire.DeleteTraces) -> Written:
     """Remove traces, oldest first, and subtract them."""
     count = 0
     while True:
-        left = which.limit - count
-        keys = rows_of(connection, KEYS, account, which, left, trace_id=which.id, order="ASC")
-        found = forget(connection, account, keys)
-        _count_out(connection, account, found)
-        count += len(found)
-        if len(keys) < left or count >= which.limit:  # else others removed some, and there are more
+        room = selection.limit - count
+        keys = rows_of(connection, KEYS, account, selection, room, trace_id=selection.id, order="ASC")
+        removed = forget(connection, account, keys)
+        _count_out(connection, account, removed)
+        count += len(removed)
+        if len(keys) < room or count >= selection.limit:  # else others removed some, and there are more
             return Written(created=False, count=count)
 
 
-def _names(given: DecisionInput | None) -> tuple[str, ...]:
+def _names(decision_input: DecisionInput | None) -> tuple[str, ...]:
     """Ids of the snapshots of a decision."""
-    if given is None:
+    if decision_input is None:
         return ()
-    named = given.catalogue, given.health
-    return named if given.policy is None else (*named, given.policy)
+    names = decision_input.catalogue, decision_input.health
+    return names if decision_input.policy is None else (*names, decision_input.policy)
 
 
-def _name(connection: Statements, named: Iterable[tuple[str, ...]], by: int) -> None:
+def _name(connection: Statements, snapshots: Iterable[tuple[str, ...]], sign: int) -> None:
     """Count the traces that name each snapshot."""
     counts: dict[str, int] = {}
-    for snapshot_id in chain.from_iterable(named):
-        counts[snapshot_id] = counts.get(snapshot_id, 0) + by
+    for snapshot_id in chain.from_iterable(snapshots):
+        counts[snapshot_id] = counts.get(snapshot_id, 0) + sign
     insert(connection, _NAME, [(snapshot_id, 0, count, 0.0) for snapshot_id, count in sorted(counts.items())])

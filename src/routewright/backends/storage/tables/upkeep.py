@@ -22,14 +22,14 @@ ROWS_AT_ONCE = 500
 
 _OLD_EVENT = "FROM event WHERE created_at < ?"
 _OLD_DELIVERY = "FROM delivery WHERE ended_at <= ?"
-_OLD_TOLD = "FROM told WHERE until <= ?"
+_OLD_NOTICE = "FROM told WHERE until <= ?"
 _OLD_RUN = "FROM purse WHERE at < ?"
 _OLD_STATE = "FROM agent_state WHERE until <= ?"
-_OLDEST_KEPT = "SELECT n, account, claim, until FROM kept ORDER BY n LIMIT ?"
+_OLDEST_RESULTS = "SELECT n, account, claim, until FROM kept ORDER BY n LIMIT ?"
 """In the order of expiry, unless the wall clock was set back."""
 
 IS_DUE = f"""
-SELECT EXISTS (SELECT 1 {_OLD_EVENT}) OR EXISTS (SELECT 1 {_OLD_TOLD}) OR EXISTS (SELECT 1 {_OLD_RUN})
+SELECT EXISTS (SELECT 1 {_OLD_EVENT}) OR EXISTS (SELECT 1 {_OLD_NOTICE}) OR EXISTS (SELECT 1 {_OLD_RUN})
 OR EXISTS (SELECT 1 {_OLD_STATE}) OR EXISTS (SELECT 1 {_OLD_DELIVERY})
 OR EXISTS (SELECT 1 FROM (SELECT until FROM kept ORDER BY n LIMIT {ROWS_AT_ONCE}) WHERE until <= ?)
 """
@@ -37,7 +37,7 @@ OLD_EVENTS = f"DELETE FROM event WHERE n IN (SELECT n {_OLD_EVENT} LIMIT ?) RETU
 OLD_DELIVERIES = (
     f"DELETE FROM delivery WHERE (endpoint, event) IN (SELECT endpoint, event {_OLD_DELIVERY} LIMIT ?) RETURNING 1"
 )
-OLD_TOLD, OLD_RUNS, OLD_STATES = f"DELETE {_OLD_TOLD}", f"DELETE {_OLD_RUN}", f"DELETE {_OLD_STATE}"
+OLD_NOTICES, OLD_RUNS, OLD_STATES = f"DELETE {_OLD_NOTICE}", f"DELETE {_OLD_RUN}", f"DELETE {_OLD_STATE}"
 """All of these look at all accounts."""
 
 UNSEEN_S = 30 * 24 * 3600.0
@@ -73,18 +73,21 @@ class Old(NamedTuple):
 def old_traces(now: float, connection: Statements, longest_s: float = inf) -> list[Old]:
     """Find expired traces in pieces of at most ``PIECE``, and at most ``SEARCHED`` of an account. Repeat until none are
     left."""
-    kept = retention_of(connection)
-    ages: list[tuple[Environment, float | None]] = [("production", kept.production_s), ("sandbox", kept.sandbox_s)]
-    found: list[Old] = []
+    limits = retention_of(connection)
+    ages: list[tuple[Environment, float | None]] = [
+        ("production", limits.production_s),
+        ("sandbox", limits.sandbox_s),
+    ]
+    pieces: list[Old] = []
     for (account,) in connection.execute(ACCOUNTS).fetchall():
         for environment, age in ages:
             if age is None or age >= longest_s:
                 continue
             until = timestamp(max(0.0, now - age))
-            asked = TraceItems(environment=environment, until=until)
-            keys = rows_of(connection, KEYS, account, asked, SEARCHED, order="ASC")
-            found += [Old(account, keys[place : place + PIECE]) for place in range(0, len(keys), PIECE)]
-    return found
+            selection = TraceItems(environment=environment, until=until)
+            keys = rows_of(connection, KEYS, account, selection, SEARCHED, order="ASC")
+            pieces += [Old(account, keys[start : start + PIECE]) for start in range(0, len(keys), PIECE)]
+    return pieces
 
 
 def remove_old(old: Old, connection: Statements) -> int:
@@ -106,7 +109,7 @@ def is_due(now: float, connection: Statements) -> bool:
 
 def remove_results(now: float, connection: Statements) -> int:
     """Remove expired answers under idempotency keys, and return how many. Repeat until there are none."""
-    rows = connection.execute(_OLDEST_KEPT, (ROWS_AT_ONCE,)).fetchall()
+    rows = connection.execute(_OLDEST_RESULTS, (ROWS_AT_ONCE,)).fetchall()
     old = [(n, account, claim) for n, account, claim, until in rows if until <= now]
     connection.executemany("DELETE FROM kept WHERE account = ? AND n = ?", [(account, n) for n, account, _ in old])
     sql = "DELETE FROM claim WHERE account = ? AND claim = ? AND n = ?"
@@ -122,7 +125,7 @@ def remove_events(now: float, connection: Statements) -> int:
 
 def remove_marks(now: float, connection: Statements) -> None:
     """Remove expired marks of notifications, and spending and states of agent runs."""
-    connection.execute(OLD_TOLD, (now,))
+    connection.execute(OLD_NOTICES, (now,))
     connection.execute(OLD_RUNS, (_week_before(now),))
     connection.execute(OLD_STATES, (now,))
 

@@ -69,50 +69,50 @@ def endpoints(connection: Statements, account: str, query: wire.Endpoints) -> li
         rows = connection.execute(ENDPOINTS).fetchall()
     else:
         rows = connection.execute("SELECT body FROM endpoint WHERE account = ?", (account,)).fetchall()
-    return sorted((_endpoint(body) for (body,) in rows), key=lambda each: (each.created_at, each.id))
+    return sorted((_endpoint(body) for (body,) in rows), key=lambda endpoint: (endpoint.created_at, endpoint.id))
 
 
-def taken(connection: Statements, id: str) -> wire.Endpoint | None:
+def endpoint_by_id(connection: Statements, id: str) -> wire.Endpoint | None:
     """The endpoint with an id, of any account."""
     row = connection.execute(ENDPOINT, (id,)).fetchone()
     return None if row is None else _endpoint(row[0])
 
 
-def write(connection: Statements, account: str, asked: OF_WEBHOOKS) -> Written:
+def write(connection: Statements, account: str, write: OF_WEBHOOKS) -> Written:
     """Apply a checked write."""
-    match asked:
+    match write:
         case wire.PutEndpoint(new):
-            created = taken(connection, new.id) is None
+            created = endpoint_by_id(connection, new.id) is None
             connection.execute(_PUT, (new.id, account, encode(new)))
             connection.execute("DELETE FROM subscription WHERE endpoint = ?", (new.id,))
             if new.disabled_at is None:
                 rows = [(type, account, new.environment, new.id) for type in new.events]
                 connection.executemany("INSERT INTO subscription VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", rows)
             else:
-                connection.execute(_STOP, (asked.at, new.id))
+                connection.execute(_STOP, (write.at, new.id))
             return Written(created)
         case wire.DeleteEndpoint(id):
-            gone = "DELETE FROM endpoint WHERE id = ? AND account = ? RETURNING 1"
-            there = connection.execute(gone, (id, account)).fetchall()
-            for table in ("subscription", "delivery") if there else ():
+            sql = "DELETE FROM endpoint WHERE id = ? AND account = ? RETURNING 1"
+            deleted = connection.execute(sql, (id, account)).fetchall()
+            for table in ("subscription", "delivery") if deleted else ():
                 connection.execute(f"DELETE FROM {table} WHERE endpoint = ?", (id,))
-            return Written(created=False, count=len(there))
+            return Written(created=False, count=len(deleted))
         case wire.ClaimDeliveries():
             if connection.execute(ANY).fetchone() is None:
                 return Written(created=False, count=0)
-            claimed = _claim(connection, asked)
+            claimed = _claim(connection, write)
             return Written(created=False, count=len(claimed.deliveries), claimed=claimed)
         case wire.EndAttempt():
-            attempt = b"" if asked.attempt is None else b",%b]" % encode(asked.attempt)
-            ended_at = asked.at if asked.next_at is None else None
-            found = (asked.endpoint_id, asked.event_id, asked.lease)
-            tried = int(asked.attempt is not None)
-            row = (asked.state, asked.next_at, tried, ended_at, tried, attempt, *found)
+            attempt = b"" if write.attempt is None else b",%b]" % encode(write.attempt)
+            ended_at = write.at if write.next_at is None else None
+            key = (write.endpoint_id, write.event_id, write.lease)
+            tried = int(write.attempt is not None)
+            row = (write.state, write.next_at, tried, ended_at, tried, attempt, *key)
             return Written(created=False, count=len(connection.execute(_END, row).fetchall()))
         case wire.ReplayDeliveries(endpoint_id, event_id, at):
-            which = "state <> 'delivered'" if event_id is None else "event = ?"
-            given = (at, endpoint_id, account, at - KEPT_S, *(() if event_id is None else (event_id,)))
-            return Written(created=False, count=len(connection.execute(_REPLAY.format(which), given).fetchall()))
+            condition = "state <> 'delivered'" if event_id is None else "event = ?"
+            values = (at, endpoint_id, account, at - KEPT_S, *(() if event_id is None else (event_id,)))
+            return Written(created=False, count=len(connection.execute(_REPLAY.format(condition), values).fetchall()))
 
 
 def deliveries_page(
@@ -120,38 +120,38 @@ def deliveries_page(
 ) -> list[wire.Delivery]:
     """Deliveries after the key ``after``, newest event first."""
     event, _, endpoint_id = ("~", "", "") if after is None else after.partition("/")
-    named = query.endpoint_id, query.endpoint_id, query.state, query.state
-    given = (account, *named, event, endpoint_id, max(0, limit))
+    filters = query.endpoint_id, query.endpoint_id, query.state, query.state
+    values = (account, *filters, event, endpoint_id, max(0, limit))
     return [
         wire.Delivery(
-            event_id=event, event_type=type, endpoint_id=to, state=state, attempts=_attempts(attempts),
+            event_id=event, event_type=type, endpoint_id=endpoint, state=state, attempts=_attempts(attempts),
             next_attempt_at=timestamp(due) if state == "waiting" and due else None,
             ended_at=None if ended_at is None else timestamp(ended_at),
         )
-        for event, type, to, state, attempts, due, ended_at in connection.execute(_PAGE, given).fetchall()
+        for event, type, endpoint, state, attempts, due, ended_at in connection.execute(_PAGE, values).fetchall()
     ]  # fmt: skip
 
 
-def _claim(connection: Statements, asked: wire.ClaimDeliveries) -> wire.Claimed:
-    taken: list[wire.ClaimedDelivery] = []
-    left, blocked, turn = asked.failing_limit, set[str](), connection.execute(TURN).fetchone()[0]
-    for (id,) in connection.execute(DUE, (asked.at,)).fetchall():
-        room = min(asked.room.get(id, asked.per_endpoint), asked.limit - len(taken))
-        if id in asked.failing:
-            room = min(room, left)
+def _claim(connection: Statements, request: wire.ClaimDeliveries) -> wire.Claimed:
+    deliveries: list[wire.ClaimedDelivery] = []
+    failing_left, blocked, turn = request.failing_limit, set[str](), connection.execute(TURN).fetchone()[0]
+    for (id,) in connection.execute(DUE, (request.at,)).fetchall():
+        room = min(request.room.get(id, request.per_endpoint), request.limit - len(deliveries))
+        if id in request.failing:
+            room = min(room, failing_left)
         if room <= 0:
             blocked.add(id)
             continue
-        to = _endpoint(connection.execute(ENDPOINT, (id,)).fetchone()[0])
-        rows = connection.execute(_CLAIM, (asked.until, asked.lease, id, id, asked.at, room)).fetchall()
-        left -= len(rows) if id in asked.failing else 0
+        endpoint = _endpoint(connection.execute(ENDPOINT, (id,)).fetchone()[0])
+        rows = connection.execute(_CLAIM, (request.until, request.lease, id, id, request.at, room)).fetchall()
+        failing_left -= len(rows) if id in request.failing else 0
         turn += 1
         connection.execute(SERVED, (turn, id))
         for event, tries in sorted(rows):
-            found = connection.execute(EVENT, (event, to.account)).fetchone()
-            if found is None:  # older than a week, and removed
-                connection.execute(_FAIL, (asked.at, id, event))
+            body = connection.execute(EVENT, (event, endpoint.account)).fetchone()
+            if body is None:  # older than a week, and removed
+                connection.execute(_FAIL, (request.at, id, event))
             else:
-                taken.append(wire.ClaimedDelivery(event_of(found[0]), to, tries))
+                deliveries.append(wire.ClaimedDelivery(event_of(body[0]), endpoint, tries))
     others = connection.execute(NEXT, (len(blocked) + 1,)).fetchall()
-    return wire.Claimed(tuple(taken), next((due for id, due in others if id not in blocked), None))
+    return wire.Claimed(tuple(deliveries), next((due for id, due in others if id not in blocked), None))

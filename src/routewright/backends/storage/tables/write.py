@@ -22,7 +22,7 @@ from routewright.wire import Environment, Trace, Write, Written
 
 from . import webhooks
 from .ledger import PUT_EVENT, PUT_ROWS, TableShelf, columns_of
-from .read import SETTING, learned, versions
+from .read import SETTING, decode_learned, read_versions
 from .statements import Statements, insert, rows_where, upsert
 from .traces import BY_IDS, TraceRows, add_traces, delete, put_traces
 
@@ -46,8 +46,8 @@ _PUT_LEARNED = upsert("learned", "fleet model", "epoch body")
 _PUT_ACCOUNT = upsert("account", "account", "body")
 _PUT_KEY = upsert("key", "account id", "digest created_at compromised_from body")
 HOLDER = "SELECT account, id FROM key WHERE digest = ?"
-_TOLD = "SELECT at FROM told WHERE account = ? AND once = ?"
-_PUT_TOLD = upsert("told", "account once", "at until")
+_LAST_NOTICE = "SELECT at FROM told WHERE account = ? AND once = ?"
+_PUT_NOTICE = upsert("told", "account once", "at until")
 _ADD_EVENT = f"{PUT_EVENT} RETURNING n"
 _INCIDENT = "SELECT 1 FROM incident WHERE id = ?"
 _PUT_INCIDENT = upsert("incident", "id", "started_at body")
@@ -60,7 +60,7 @@ DELETE FROM incident WHERE id NOT IN (SELECT id FROM incident ORDER BY started_a
 
 def is_durable(writes: Sequence[Write]) -> bool:
     """True if a batch must survive a power cut."""
-    return any(getattr(each, "durability", None) == "committed" for each in writes)  # invalid ones are refused later
+    return any(getattr(write, "durability", None) == "committed" for write in writes)  # invalid ones are refused later
 
 
 class AccountTransaction(Protocol):
@@ -98,7 +98,7 @@ class Writes:
         """Apply a batch. Raises ``PreconditionFailed`` and ``UnsupportedWrite`` before anything is written."""
         traces, snapshots = ids_of(writes)
         environments = _environments(connection, account, traces)
-        present = {found for (found,) in rows_where(connection, _PRESENT, snapshots)}
+        present = {snapshot_id for (snapshot_id,) in rows_where(connection, _PRESENT, snapshots)}
         check_batch(
             "SqliteStorage", account, writes, environments, present, partial(_before, connection, account, transaction)
         )
@@ -110,22 +110,22 @@ class Writes:
                     results += put_traces(connection, account, run, environments, self._add)
                     _book(connection, account, run, transaction)
                 case wire.PutFeedback() as feedback:
-                    there = connection.execute(_DELETE_FEEDBACK, (account, feedback.trace_id)).fetchall()
+                    rows = connection.execute(_DELETE_FEEDBACK, (account, feedback.trace_id)).fetchall()
                     connection.execute(_PUT_FEEDBACK, (account, feedback.trace_id, _encode(feedback)))
-                    results.append(Written(not there))
+                    results.append(Written(not rows))
                 case wire.PutSnapshot(snapshot, at=at):
                     results.append(self.put_snapshot(connection, snapshot, at))
-                case wire.PutPolicyVersion() as asked:
-                    results.append(_put_version(connection, asked))
+                case wire.PutPolicyVersion() as version:
+                    results.append(_put_version(connection, version))
                 case wire.AddLearned(fleet, models):
                     for model, more in models.items():
                         row = connection.execute(_OF_MODEL, (fleet, model)).fetchone()
-                        new = added(model, None if row is None else learned(row[0]), more)
+                        new = added(model, None if row is None else decode_learned(row[0]), more)
                         connection.execute(_PUT_LEARNED, (fleet, model, new.epoch, _encode(new)))
                     results.append(Written(created=False, count=len(models)))
-                case wire.DeleteTraces() as which:
-                    results.append(delete(connection, account, which))
-                    transaction.deletes = transaction.deletes or results[-1].count < which.limit  # the last of many
+                case wire.DeleteTraces() as selection:
+                    results.append(delete(connection, account, selection))
+                    transaction.deletes = transaction.deletes or results[-1].count < selection.limit  # the last of many
                 case wire.SetRetention() as retention:
                     connection.execute(_PUT_SETTING, (SETTING, _encode(retention)))
                     results.append(Written(created=False))
@@ -136,10 +136,10 @@ class Writes:
     def replaced(self, connection: Statements, account: str, rows: TraceRows) -> list[str]:
         """The id of an existing trace that a new one replaces. Raises ``PreconditionFailed`` if the environments
         differ."""
-        there = _environments(connection, account, [rows.id])
-        for environment in there.values():
+        environments = _environments(connection, account, [rows.id])
+        for environment in environments.values():
             check_place(rows.id, rows.environment, environment)
-        return [*there]
+        return [*environments]
 
     def put_snapshot(self, connection: Statements, snapshot: wire.Snapshot, at: float) -> Written:
         """Store a snapshot, if possible as changes to the last one of health."""
@@ -157,13 +157,13 @@ class Writes:
         return Written(created=True)
 
 
-def _put_version(connection: Statements, asked: wire.PutPolicyVersion) -> Written:
+def _put_version(connection: Statements, version: wire.PutPolicyVersion) -> Written:
     """Give a content a version, unless it has one."""
-    if versions(connection, [asked.content]):
+    if read_versions(connection, [version.content]):
         return Written(created=False)
-    taken = (label for (label,) in connection.execute(_LABELS, (asked.name,)).fetchall())
-    label = next_label(asked.name, asked.created_at, taken)
-    connection.execute(_PUT_VERSION, (asked.content, asked.name, label, asked.created_at))
+    labels = (label for (label,) in connection.execute(_LABELS, (version.name,)).fetchall())
+    label = next_label(version.name, version.created_at, labels)
+    connection.execute(_PUT_VERSION, (version.content, version.name, label, version.created_at))
     return Written(created=True)
 
 
@@ -172,7 +172,7 @@ def _before(connection: Statements, account: str, transaction: AccountTransactio
     if isinstance(write, wire.PutIncident):
         return connection.execute(_INCIDENT, (write.incident.id,)).fetchone()
     if isinstance(write, wire.PutEndpoint):
-        return webhooks.taken(connection, write.endpoint.id)
+        return webhooks.endpoint_by_id(connection, write.endpoint.id)
     return before(transaction.shelf, account, write)
 
 
@@ -194,27 +194,27 @@ def _write(
             transaction.changed(account)
             return Written(created)
         case wire.PutKey(key):
-            there = shelf.key(account, key.id)
-            if there is not None and there.revoked_at is not None:
-                key = replace(key, revoked_at=there.revoked_at)
+            stored = shelf.key(account, key.id)
+            if stored is not None and stored.revoked_at is not None:
+                key = replace(key, revoked_at=stored.revoked_at)
             put_key(key)
-            return Written(there is None)
+            return Written(stored is None)
         case wire.RevokeKey(key_id, at):
-            there = shelf.key(account, key_id)
-            if there is None or there.revoked_at is not None:
-                return Written(created=False, count=int(there is not None))
-            put_key(replace(there, revoked_at=at))
+            stored = shelf.key(account, key_id)
+            if stored is None or stored.revoked_at is not None:
+                return Written(created=False, count=int(stored is not None))
+            put_key(replace(stored, revoked_at=at))
             return Written(created=True)
         case wire.AddCredit():
             return Written(transaction.credit(account, write))
         case wire.DeleteResults(environment):
-            asked: Sequence[Environment] = ("production", "sandbox") if environment is None else (environment,)
-            count = shelf.delete_results(account, asked)
+            environments: Sequence[Environment] = ("production", "sandbox") if environment is None else (environment,)
+            count = shelf.delete_results(account, environments)
             transaction.deletes = transaction.deletes or bool(count)
-            for each in asked:
-                count += len(connection.execute(_DELETE_STATES, (account, each)).fetchall())
+            for name in environments:
+                count += len(connection.execute(_DELETE_STATES, (account, name)).fetchall())
                 for sql in webhooks.FORGET:
-                    connection.execute(sql, (account, each))
+                    connection.execute(sql, (account, name))
             return Written(created=False, count=count)
         case wire.PutIncident(incident):
             created = connection.execute(_INCIDENT, (incident.id,)).fetchone() is None
@@ -224,11 +224,11 @@ def _write(
         case wire.PutEvent():
             return put_event(connection, account, write)
         case wire.PutAgentState(id, environment):
-            gone = connection.execute(_DELETE_STATE, (account, environment, id)).fetchall()
+            removed = connection.execute(_DELETE_STATE, (account, environment, id)).fetchall()
             if write.body is not None:
                 row = account, environment, id, write.claim, write.until, write.body
                 connection.execute("INSERT INTO agent_state VALUES (?, ?, ?, ?, ?, ?)", row)
-            return Written(created=not gone and write.body is not None)
+            return Written(created=not removed and write.body is not None)
         case _:
             return webhooks.write(connection, account, write)
 
@@ -237,14 +237,14 @@ def put_event(connection: Statements, account: str, write: wire.PutEvent) -> Wri
     """Keep an event, unless it is kept already or comes too soon."""
     event = write.event
     if write.once is not None:
-        last = connection.execute(_TOLD, (account, write.once)).fetchone()
+        last = connection.execute(_LAST_NOTICE, (account, write.once)).fetchone()
         if last is not None and is_quiet(last[0], write):
             return Written(created=False)
     row = account, event.id, event.created_at, _encode(event)
     if not connection.execute(_ADD_EVENT, row).fetchall():
         return Written(created=False)
     if write.once is not None:
-        connection.execute(_PUT_TOLD, (account, write.once, write.at, forgotten_at(write)))
+        connection.execute(_PUT_NOTICE, (account, write.once, write.at, forgotten_at(write)))
     return Written(created=True, events=(event,))
 
 
@@ -275,8 +275,8 @@ def _book(
         return
     for write in writes:
         if write.rows:
-            given: Any = write.trace
-            trace = given if isinstance(given, Trace) else given.line
+            source: Any = write.trace
+            trace = source if isinstance(source, Trace) else source.line
             caller = wire.Caller(account, trace.environment, trace.key_id)
             transaction.settle(Facts(trace.id, caller, trace.created_at, rows=write.rows))
 
