@@ -44,7 +44,7 @@ def assert_sound(path: Path) -> None:
         while roll(connection):  # what is not counted yet; it is rolled back
             pass
         found = connection.execute(f"SELECT account, {STORED} FROM trace").fetchall()
-        rows = [(account, Stored.of(row)) for account, *row in found]
+        rows = [(account, Stored.of(*row)) for account, *row in found]
         assert len({(account, row.id) for account, row in rows}) == len(rows), "a trace is there twice"
         due = _due(rows)
         for table, there in _there(connection).items():

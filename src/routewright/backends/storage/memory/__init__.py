@@ -160,14 +160,9 @@ class MemoryStorage(BaseStorage):
         with self.guard.lock:
             present = self.look_up(account)
             traces, snapshots = ids_of(writes)
-            check_batch(
-                "MemoryStorage",
-                account,
-                writes,
-                {trace_id: present.traces[trace_id].environment for trace_id in traces if trace_id in present.traces},
-                {snapshot_id for snapshot_id in snapshots if snapshot_id in present.snapshots},
-                partial(self._before, account, present),
-            )
+            places = {id: present.traces[id].environment for id in traces if id in present.traces}
+            ids = {id for id in snapshots if id in present.snapshots}
+            check_batch("MemoryStorage", account, writes, places, ids, partial(self._before, account, present))
             check_digests(account, writes, self._digests.get)
             record = self.account_of(account)
             return [self._write(account, record, write) for write in batch]
@@ -181,8 +176,8 @@ class MemoryStorage(BaseStorage):
                     draft = record.traces.get(id)
                 case wire.FeedbackByTrace(trace_id, environment):
                     draft = record.traces.get(trace_id)
-                    stored_environment = None if draft is None else draft.environment
-                    return record.feedback.get(trace_id) if environment in (None, stored_environment) else None
+                    is_selected = environment in (None, draft and draft.environment)
+                    return record.feedback.get(trace_id) if is_selected else None
                 case wire.SnapshotById(id):
                     return record.snapshots.get(id, (None,))[0]
                 case wire.PolicyVersions(contents):
@@ -259,10 +254,10 @@ class MemoryStorage(BaseStorage):
                 self._drop(record, trace_id)
             ids = [draft.snapshot_ids for record in self._all_records() for draft in record.traces.values()]
             names = {name for snapshot_ids in ids if snapshot_ids is not None for name in snapshot_ids}
-            snapshots = self._system.snapshots.items()
-            free = [name for name, (_, at) in snapshots if at < now - UNNAMED_S and name not in names]
+            snapshots = self._system.snapshots
+            free = [name for name, (_, at) in snapshots.items() if at < now - UNNAMED_S and name not in names]
             for snapshot_id in free:
-                del self._system.snapshots[snapshot_id]
+                del snapshots[snapshot_id]
             others = self._outbox.sweep(now) + sum(record.books.sweep(now) for record in self._all_records())
         return len(expired) + len(free) + others
 
@@ -392,10 +387,9 @@ class MemoryStorage(BaseStorage):
         """Remove a health snapshot with the last trace that names it."""
         if draft.snapshot_ids is None:
             return
-        _, health, _ = draft.snapshot_ids
+        health = draft.snapshot_ids[1]
         self._snapshot_uses[health] -= 1
         if not self._snapshot_uses[health]:
             del self._snapshot_uses[health]
-            _, at = self._system.snapshots.get(health, (None, 0.0))
-            if not at:
+            if not self._system.snapshots.get(health, (None, 0.0))[1]:  # it was only put with traces
                 self._system.snapshots.pop(health, None)

@@ -93,10 +93,8 @@ class CompleteTrace:
     @property
     def snapshot_ids(self) -> tuple[str, str, str | None] | None:
         """Snapshots of its decision input."""
-        decision_input = self.wordless.decision_input
-        return (
-            None if decision_input is None else (decision_input.catalogue, decision_input.health, decision_input.policy)
-        )
+        source = self.wordless.decision_input
+        return None if source is None else (source.catalogue, source.health, source.policy)
 
     @property
     def trace(self) -> wire.Trace:
@@ -346,7 +344,8 @@ class MemoryAccounts:
         """Keep what was charged, and give others what was freed."""
         if self.state.charged:
             for purse in self.state.charged:
-                spent, key = self._runs if purse.is_of_run else self._spent, (purse.account, purse.name)
+                spent = self._runs if purse.is_of_run else self._spent
+                key = purse.account, purse.name
                 spent[key] = spent.get(key, 0) + (purse.charged or 0)
                 purse.charged = None
                 if purse.is_of_run:

@@ -75,7 +75,10 @@ _KINDS: tuple[tuple[str, type[RouterError], str], ...] = (
     ("58", StorageUnavailable, "the server's disk failed"),
 )
 """Meanings of errors by SQLSTATE or its class."""
-NO_PARTITION, LOCKED, LOST, COLLIDED = "23514", "55P03", "08", "40"
+NO_PARTITION = "23514"
+LOCKED = "55P03"
+LOST = "08"
+COLLIDED = "40"
 IDLE = pq.TransactionStatus.IDLE
 
 
@@ -93,7 +96,8 @@ class Address:
         defaults: dict[str, Any] = {"connect_timeout": CONNECT_S, "tcp_user_timeout": 10_000}
         self._conninfo = make_conninfo("", **defaults | {"application_name": "routewright"} | info)
         self._shown = make_conninfo(**public) or "the default database"
-        self._refused_until, self._refusal = 0.0, ""
+        self._refused_until = 0.0
+        self._refusal = ""
 
     def __str__(self) -> str:
         return self._shown
@@ -122,7 +126,8 @@ class Address:
         except TooLate as error:
             raise StorageUnavailable(f"{self}: the server did not answer in time") from error
         except psycopg.Error as error:
-            code, message = error.sqlstate or f"{LOST}000", error.diag.message_primary
+            code = error.sqlstate or f"{LOST}000"
+            message = error.diag.message_primary
             for prefix, kind, meaning in _KINDS:
                 if code.startswith(prefix):
                     raise kind(f"{self}: {meaning}{'' if message is None else f' ({message})'}") from error
@@ -156,7 +161,8 @@ class Connection(psycopg.Connection[Any]):
 
     def wait(self, gen: PQGen[T], interval: float = 0.0, timeout: float | None = None) -> T:
         """psycopg's ``wait`` with the deadline ``until``. Raises ``TooLate``."""
-        poller, mask = poll(), 0
+        poller = poll()
+        mask = 0
         try:
             state = next(gen)
             while True:
@@ -262,15 +268,11 @@ def _translated(sql: str) -> str:
 
 
 def call(
-    connection: Connection,
-    sql: bytes,
-    parameters: Sequence[bytes | None],
-    formats: Sequence[int],
-    result_format: int = 0,
+    connection: Connection, sql: bytes, values: Sequence[bytes | None], formats: Sequence[int], result_format: int = 0
 ) -> bytes:
     """The single value of a statement in its own transaction. Faster than a cursor. Raises ``psycopg.Error``."""
     pgconn = connection.pgconn
-    pgconn.send_query_params(sql, parameters, param_formats=formats, result_format=result_format)
+    pgconn.send_query_params(sql, values, param_formats=formats, result_format=result_format)
     result = connection.wait(execute(pgconn))[-1]
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)

@@ -71,6 +71,15 @@ _BYTEA = 17
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
+class _Progress(NamedTuple):
+    """Of one table."""
+
+    after: bytes | None
+    """Key of the last row."""
+    rows: int
+    is_done: bool
+
+
 class _Source(NamedTuple):
     id: bytes
     holds: int
@@ -130,7 +139,7 @@ def _begin(target: Address, connection: Connection, source: bytes) -> None:
 
 def _copy_table(name: str, source: _Source, target: Connection) -> int:
     """Copy the missing rows of a table, and return how many it has."""
-    after, rows, done = target.execute(_PLACE, (name,)).fetchone() or (None, 0, False)
+    progress = _Progress(*(target.execute(_PLACE, (name,)).fetchone() or (None, 0, False)))
     target_columns = target.execute(f"SELECT * FROM {name} LIMIT 0").description or ()
     probe: Any = source.file.execute(f"SELECT * FROM {name} LIMIT 0")
     source_names = {column[0] for column in probe.description}
@@ -140,12 +149,12 @@ def _copy_table(name: str, source: _Source, target: Connection) -> int:
     select = f"SELECT {_KEYS[name]}, {names} FROM {_FROM.get(name, name)} "
     pages = f"ORDER BY {_KEYS[name]} LIMIT {PIECE}"
     condition = f"WHERE ({_KEYS[name]}) > ({', '.join('?' * len(keys))}) "
-    while not done:
-        last_key = () if after is None else msgspec.msgpack.decode(after)
+    while not progress.is_done:
+        last_key = () if progress.after is None else msgspec.msgpack.decode(progress.after)
         source_rows = source.file.execute(select + (condition if last_key else "") + pages, last_key).fetchall()
         piece = [_row(name, row[: len(keys)], row[len(keys) :], columns) for row in source_rows]
-        done = len(source_rows) < PIECE
-        after = msgspec.msgpack.encode(source_rows[-1][: len(keys)]) if source_rows else after
+        after = msgspec.msgpack.encode(source_rows[-1][: len(keys)]) if source_rows else progress.after
+        progress = _Progress(after, progress.rows + len(piece), len(source_rows) < PIECE)
         with target.transaction():
             if name in ("trace", "tag"):
                 index = keys.index("created_at")
@@ -153,9 +162,8 @@ def _copy_table(name: str, source: _Source, target: Connection) -> int:
             with target.cursor() as cursor, cursor.copy(f"COPY {name} ({names}) FROM STDIN") as stream:
                 for row in piece:
                     stream.write_row(row)
-            rows += len(piece)
-            target.execute(_GO_ON, (name, after, rows, done))
-    return rows
+            target.execute(_GO_ON, (name, *progress))
+    return progress.rows
 
 
 def _row(name: str, key: Sequence[Any], row: Sequence[Any], columns: Sequence[psycopg.Column]) -> list[Any]:

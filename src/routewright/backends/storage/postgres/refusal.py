@@ -41,8 +41,8 @@ class _Facts:
         return self._terms.key
 
     def sums(self, account: str, purse: str) -> tuple[int, int]:
-        spent, granted, _ = self.purses.get(purse, (0, 0, 0))
-        return spent, granted
+        amounts = self.purses.get(purse, (0, 0, 0))
+        return amounts[0], amounts[1]
 
     def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         row = self._result
@@ -53,27 +53,27 @@ def verdict(
     ask: Ask, kind: str, terms: Terms, facts: dict[str, Any], at: float, now: float
 ) -> Replay | Wait | Short | Left | None:
     """The answer to an ask that was not granted. Raises what ``State.admit`` raises."""
-    books, caller = _Facts(terms, facts), ask.caller
+    books = _Facts(terms, facts)
     state = State(books)
     state.begin(0, at, at)
-    payer = state.payer(caller, ask.at)
+    payer = state.payer(ask.caller, ask.at)
     usages = [usage for usage in facts["windows"] if usage is not None]
     for (_, window, _), usage in zip(payer.windows if ask.windows else (), usages, strict=True):
         leaving = (usage["requests_at"], usage["requests_need"], 0), (usage["tokens_at"], 0, usage["tokens_need"])
         entries = sorted(entry for entry in leaving if entry[0] is not None and entry[0] < usage["last"])
         window.fill(usage["requests"], usage["tokens"], usage["slots"], usage["last"], entries)
     for name, (_, _, reserved) in books.purses.items():
-        state.purse(caller.account, name).reserved = reserved
-    claim = None if ask.claim is None else scope_of(caller, ask.claim.key)
+        state.purse(ask.caller.account, name).reserved = reserved
+    claim = None if ask.claim is None else scope_of(ask.caller, ask.claim.key)
     if facts["held"] is not None:
         hold = facts["held"]
         state.holds[ask.id] = _hold(ask, tuple(map(unsafe, hold["purses"])), hold["nanos"])
     elif claim is not None and facts["running"] is not None:
         state.claims.running[claim] = _hold(ask, (), 0, facts["running"])
     for name in facts["queued"]:
-        state.queued[caller.account, unsafe(name)] = 1
+        state.queued[ask.caller.account, unsafe(name)] = 1
     if kind == "looks":
-        return state.look(caller, ask.at, ask.run)
+        return state.look(ask.caller, ask.at, ask.run)
     if kind == "widens":
         return None
     answer = state.admit(ask, 0, now)
@@ -96,7 +96,6 @@ def windows_of(terms: Terms, usages: Sequence[Any], at: float) -> tuple[WindowSt
     for limit, usage in zip(limits, usages, strict=True):
         if limit is not None and usage is not None:
             window = Window()
-            requests, tokens, last = usage
-            window.fill(requests, tokens, 0, last)
+            window.fill(usage[0], usage[1], 0, usage[2])  # requests, tokens, and the time of the last
             states += window.states(limit, at)
     return tuple(states)

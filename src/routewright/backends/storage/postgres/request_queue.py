@@ -56,9 +56,8 @@ def trace_of(rows: TraceRows, blobs: list[bytes | None]) -> dict[str, Any]:
     shape, *sums = rows.counted[1:]
     first = len(blobs) + 1
     blobs += (*rows.body, shape)
-    row = dict(zip(COLUMNS, rows.columns, strict=True))
+    row = dict(zip(COLUMNS, rows.columns, strict=True)) | {"named": rows.named}
     row |= {"blob": first, "content": first + 1, "keys": first + 2, "shape": first + 3, "sums": sums}
-    row["named"] = rows.named
     if rows.tags:
         row["tags"] = [{"key": key, "value": value, "number": number} for _, key, value, *_, number in rows.tags]
     return row
@@ -103,14 +102,13 @@ def ask_of(
 ) -> dict[str, Any]:
     """Encode an ask."""
     ask = pending.ask
-    claim, run = ask.claim, ask.run
+    claim = ask.claim
     return {
         "i": index, "caller": caller, "id": ask.id, "came_at": ask.at, "lasts": ask.lasts_s, "tokens": ask.tokens,
         "nanos": ask.nanos, "claim": None if claim is None else scope_of(ask.caller, claim.key).hex(),
-        "fingerprint": None if claim is None else claim.fingerprint, "run": None if run is None else run.id,
-        "run_limit": None if run is None else run.limit_nanos, "slot": int(ask.slot and ask.windows), "again": again,
-        "waits": waits,
-        "behind": behind, "kind": pending.kind,
+        "fingerprint": None if claim is None else claim.fingerprint, "run": None if ask.run is None else ask.run.id,
+        "run_limit": None if ask.run is None else ask.run.limit_nanos, "slot": int(ask.slot and ask.windows),
+        "again": again, "waits": waits, "behind": behind, "kind": pending.kind,
     }  # fmt: skip
 
 
@@ -233,13 +231,15 @@ class Queues:
     def tried(self, now: float) -> list[PendingAsk]:
         """Asks to try now: those of accounts in which something was freed, sometimes the first of each queue, and those
         after their deadline."""
-        is_look_due, overdue = now >= self._looked_at + LOOK_S, dict[int, PendingAsk]()
-        while self.gives_up_at <= now and len(overdue) < MOST_AT_ONCE:
-            _, number, overdue[number] = heappop(self._ends)
+        is_look_due = now >= self._looked_at + LOOK_S
+        ready: dict[int, PendingAsk] = {}
+        while self.gives_up_at <= now and len(ready) < MOST_AT_ONCE:
+            end = heappop(self._ends)
+            ready[end[1]] = end[2]
         if is_look_due:
             self._looked_at = now
-        freed, self._freed = self._freed, set()
-        ready = overdue
+        freed = self._freed
+        self._freed = set()
         for account in [account for account in self._queues if is_look_due or account in freed]:
             for name in [*self._queues[account]]:
                 room = MOST_AT_ONCE - len(ready)
@@ -257,7 +257,8 @@ class Queues:
             self.leave(pending)
             if pending.number == 0:
                 self._number += 1
-                pending.number, pending.until = self._number, now + pending.ask.waits_s
+                pending.number = self._number
+                pending.until = now + pending.ask.waits_s
             self._queues.setdefault(pending.account, {}).setdefault(wait.on, {})[pending.number] = pending
             self._count += 1
             heappush(self._ends, (pending.until, pending.number, pending))
@@ -265,9 +266,10 @@ class Queues:
 
     def leave(self, pending: PendingAsk) -> None:
         """Remove an ask from its queue, if it is in one."""
-        wait, pending.waits = pending.waits, None
+        wait = pending.waits
         if wait is None:
             return
+        pending.waits = None
         queues = self._queues[pending.account]
         del queues[wait.on][pending.number]
         self._count -= 1

@@ -127,7 +127,8 @@ class AccountTransaction:
 
     def expire_overdue(self, owner: int, lease_s: float) -> list[str]:
         """End a process's holds of calls that should have ended a lease ago. Returns their ids."""
-        overdue, before = "owner = ? AND ends_at < ?", self._at - lease_s
+        overdue = "owner = ? AND ends_at < ?"
+        before = self._at - lease_s
         rows = self._tables.execute(f"SELECT account FROM hold WHERE {overdue}", (owner, before)).fetchall()
         self.lock(*(name for (name,) in rows))
         self._load(overdue, owner, before)
@@ -148,11 +149,12 @@ class AccountTransaction:
         key = None if query.key_id is None else self.shelf.key(account, query.key_id)
         limits = purses_of(terms, key, query.at[:MONTH], query.run)
         rows = self._tables.execute(_PURSES, (account, [*limits])).fetchall()
-        sums = {name: (spent, granted, reserved) for name, spent, granted, reserved in rows}
+        totals = {name: (spent, granted, reserved) for name, spent, granted, reserved in rows}
         purses = []
         for name, limit in limits.items():
-            spent, granted, reserved = sums.get(name, (0, 0, 0))
-            purses.append(wire.Purse(level_of(name), name, granted if limit == BALANCE else limit, spent, reserved))
+            total = totals.get(name, (0, 0, 0))
+            most = total[1] if limit == BALANCE else limit
+            purses.append(wire.Purse(level_of(name), name, most, spent=total[0], reserved=total[2]))
         return wire.Standing(terms, key, tuple(purses))
 
     # ``tables/write.AccountTransaction``
@@ -179,7 +181,8 @@ class AccountTransaction:
         rows = self._tables.execute(_HOLD + where, parameters).fetchall()
         for *columns, run, run_limit, late in rows:
             hold = Hold(*columns)
-            hold.parties, hold.purses = tuple(hold.parties), tuple(hold.purses)
+            hold.parties = tuple(hold.parties)
+            hold.purses = tuple(hold.purses)
             if run is not None:
                 hold.run = RunLimit(run, run_limit)
             if late:
@@ -198,7 +201,7 @@ class AccountTransaction:
 T = TypeVar("T")
 READERS = 16
 """Concurrent queries in each event loop, besides the accounts; more wait."""
-_TICK, _FORMATS = b"SELECT tick($1, $2, $3, $4, $5, $6)", (0, 0, 0, 0, 0, 1)
+_TICK = b"SELECT tick($1, $2, $3, $4, $5, $6)"
 _BEGIN = """
 SELECT extract(epoch FROM clock_timestamp())::float8, set_config('statement_timeout', %s, true),
     set_config('idle_in_transaction_session_timeout', '10s', true)
@@ -238,13 +241,10 @@ class Server:
 
         def once() -> T:
             database = self.database
-            with (
-                database.address.translated(),
-                database.connection(patience_s) as connection,
-                connection.transaction(),
-            ):
+            with database.address.translated(), database.connection(patience_s) as connection, connection.transaction():
                 ((moment, *_),) = connection.execute(_BEGIN, (f"{patience_s:g}s",)).fetchall()
-                tables, at = Tables(connection), self.now or moment
+                tables = Tables(connection)
+                at = self.now or moment
                 transaction = AccountTransaction(tables, at, at)
                 if locked:
                     transaction.lock(*locked)
@@ -266,11 +266,10 @@ class Server:
 
         def once() -> bytes:
             with self.database.address.translated(), self.database.connection() as connection:
-                return call(connection, _TICK, parameters, _FORMATS)
+                return call(connection, _TICK, parameters, (0, 0, 0, 0, 0, 1))
 
-        answer = self._with_days(once, (trace["created_at"] for trace in values[-1]))
-        decoded: dict[str, Any] = msgspec.json.decode(answer)
-        return decoded
+        answer: dict[str, Any] = msgspec.json.decode(self._with_days(once, (row["created_at"] for row in values[-1])))
+        return answer
 
     def settle(self, ending: Ending) -> Sequence[StoredEvent]:
         """Book a call that ``tick`` has skipped, in a transaction, by the rules in Python. Its trace may replace an
@@ -280,7 +279,8 @@ class Server:
         self.put_snapshots([ending])
 
         def book(tables: Tables, transaction: AccountTransaction) -> Sequence[StoredEvent]:
-            account, trace = ending.account, facts.trace
+            account = ending.account
+            trace = facts.trace
             rows = None if trace is None else rows_of_draft(account, trace)
             replaced = [] if rows is None else self._writes.replaced(tables, account, rows)
             booked = transaction.settle(facts)

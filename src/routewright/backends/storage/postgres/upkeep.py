@@ -14,18 +14,9 @@ from routewright._runtime.fork import Guard, Renewals
 from routewright._runtime.worker import Job, Worker
 from routewright.backends.clock import SystemClock
 from routewright.backends.coordination.memory import HEAR_S
+from routewright.backends.storage.tables import upkeep as cleanup
 from routewright.backends.storage.tables.read import DAY_S, retention_of
 from routewright.backends.storage.tables.rollup import roll
-from routewright.backends.storage.tables.upkeep import (
-    ROWS_AT_ONCE,
-    Old,
-    forget_unseen,
-    old_traces,
-    remove_events,
-    remove_marks,
-    remove_old,
-    remove_snapshots,
-)
 from routewright.errors import RouterError
 from routewright.protocols import Clock
 from routewright.wire import Heard, Notice
@@ -132,14 +123,10 @@ class BackgroundWork:
                 while not self._is_closed and self._transact(_count_alone):
                     pass
                 if not self._is_closed and tomorrow != self._day:
-                    self._transact(partial(_make_day, tomorrow))
+                    self._transact(lambda tables, _: tables.execute("SELECT make_days(?)", ([tomorrow],)))
                     self._day = tomorrow
             except RouterError as error:
                 _log.debug("traces were not counted: %s", error)
-
-
-def _make_day(day: str, tables: Tables, _: AccountTransaction) -> None:
-    tables.execute("SELECT make_days(?)", ([day],))
 
 
 def _count_alone(tables: Tables, transaction: AccountTransaction) -> bool:
@@ -154,32 +141,28 @@ def sweep(transact: Transact, now: float) -> int:
     count(transact)
     transact(partial(_forget, now))
     removed: int = 0
-    while rows := transact(lambda tables, _: tables.execute(_RESULTS, (now, ROWS_AT_ONCE)).rowcount):
+    while rows := transact(lambda tables, _: tables.execute(_RESULTS, (now, cleanup.ROWS_AT_ONCE)).rowcount):
         removed += rows
-    while rows := transact(lambda tables, _: remove_events(now, tables)):
+    while rows := transact(lambda tables, _: cleanup.remove_events(now, tables)):
         removed += rows
     for day, kind in transact(partial(_old_days, now)):
         removed += transact(partial(_drop_day, kind, day), [ROLLING])
-    while pieces := transact(lambda tables, _: old_traces(now, tables, WEEK_S)):
+    while pieces := transact(lambda tables, _: cleanup.old_traces(now, tables, WEEK_S)):
         for piece in pieces:
-            removed += transact(partial(_remove_old, piece))
+            removed += transact(lambda tables, _, piece=piece: cleanup.remove_old(piece, tables))
     count(transact)
-    while freed := transact(lambda tables, _: remove_snapshots(now, tables)):
+    while freed := transact(lambda tables, _: cleanup.remove_snapshots(now, tables)):
         removed += sum(freed)
     return removed
 
 
 def _forget(now: float, tables: Tables, _: AccountTransaction) -> None:
-    forget_unseen(now, tables)
-    remove_marks(now, tables)
+    cleanup.forget_unseen(now, tables)
+    cleanup.remove_marks(now, tables)
     before = now - 3_600.0
     tables.execute(_FORGET_IDLE, (before, before))
     tables.execute("DELETE FROM notice WHERE at < now() - interval '1 minute'")
     tables.execute("DELETE FROM cache_lead WHERE until < now()")
-
-
-def _remove_old(old: Old, tables: Tables, _: AccountTransaction) -> int:
-    return remove_old(old, tables)
 
 
 def _old_days(now: float, tables: Tables, _: AccountTransaction) -> list[tuple[str, str]]:
@@ -200,7 +183,8 @@ def _drop_day(kind: str, day: str, tables: Tables, _: AccountTransaction) -> int
     return int(rows) if kind == "trace" else 0
 
 
-FIRST_S, LONGEST_S = 0.25, 1.0
+FIRST_S = 0.25
+LONGEST_S = 1.0
 """First and longest pause between two polls; it doubles each time."""
 _ANNOUNCE = """
 WITH turn AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended('news', 25)))
@@ -222,9 +206,9 @@ class PostgresCoordination:
 
     def __init__(self, url: str | Database, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        inline = self._clock.virtual
-        own = url if isinstance(url, Database) else Database(Store(url), "news in PostgreSQL", 4, inline=inline)
-        self._database = own
+        if isinstance(url, str):
+            url = Database(Store(url), "news in PostgreSQL", 4, inline=self._clock.virtual)
+        self._database = url
 
     def __repr__(self) -> str:
         return f"PostgresCoordination({self._database!r})"
@@ -237,7 +221,8 @@ class PostgresCoordination:
         """News since ``after``, of about the last minute (``protocols.Coordination``)."""
         if after is None:
             return Heard((), int.from_bytes(await self._database.value(_LAST)))
-        until, pause_s = self._clock.monotonic() + HEAR_S, FIRST_S
+        until = self._clock.monotonic() + HEAR_S
+        pause_s = FIRST_S
         while True:
             rows = json.decode(await self._database.value(_SINCE, after), type=list[tuple[int, str, str]])
             left_s = until - self._clock.monotonic()

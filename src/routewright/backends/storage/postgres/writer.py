@@ -116,8 +116,8 @@ class Writer:
     async def replay(self, ask: Ask) -> Replay:
         """Read the answer under an idempotency key, separately since it may be large."""
         assert ask.claim is not None, "what has no key has no answer"
-        account, claim = ask.caller.account, scope_of(ask.caller, ask.claim.key)
-        result = await self._server.database.value(_RESULT, account, claim)
+        claim = scope_of(ask.caller, ask.claim.key)
+        result = await self._server.database.value(_RESULT, ask.caller.account, claim)
         if not result:
             raise StorageUnavailable(f"{self._server}: the answer under this idempotency key has just been removed")
         return Replay(result)
@@ -166,7 +166,8 @@ class Writer:
 
     def _take(self) -> list[Request] | None:
         """The next requests; empty if there is other work. None ends the thread."""
-        wait_s, now = 0.0 if self._is_closed else IDLE_S, time.monotonic()
+        wait_s = 0.0 if self._is_closed else IDLE_S
+        now = time.monotonic()
         if self._held:
             wait_s = min(wait_s, max(self._spoke_at + self._lease_s / 4, self._failed_at + AGAIN_S) - now)
         if self._lost:
@@ -246,11 +247,7 @@ class Writer:
         self._answer([request for request in failed if isinstance(request, PendingAsk) or request.facts is not None])
 
     def _try_apart(
-        self,
-        requests: Sequence[Ending | PendingAsk],
-        key: Callable[[Ending | PendingAsk], object],
-        *,
-        hurries: bool,
+        self, requests: Sequence[Ending | PendingAsk], key: Callable[[Ending | PendingAsk], object], *, hurries: bool
     ) -> None:
         parts: dict[object, list[Ending | PendingAsk]] = {}
         for request in requests:
@@ -279,7 +276,8 @@ class Writer:
         entries: list[dict[str, Any]] = []
         numbers, now = {pending.number for pending in asks if pending.waits is not None}, self._now()
         for index, pending in enumerate(asks):
-            ask, is_new = pending.ask, pending.waits is None
+            ask = pending.ask
+            is_new = pending.waits is None
             caller = callers.setdefault((ask.caller, timestamp(ask.at)[:MONTH], ask.windows), len(callers))
             may_wait = ask.waits_s > 0 and (is_new or pending.until > now)
             behind = self._queues.behind(pending.account, numbers) if is_new and self._queues else []
@@ -372,7 +370,8 @@ class Writer:
         again later."""
         if time.monotonic() < self._expires_at:
             return False
-        spare_s, freed = None if self._inline else self._lease_s, list[str]()
+        spare_s = None if self._inline else self._lease_s
+        freed: list[str] = []
 
         def expire() -> None:
             freed.extend(self._server.transact(lambda _, transaction: transaction.expire(self.owner, spare_s)))
@@ -403,8 +402,8 @@ class Writer:
             nanos = facts["run_left"] if left.nanos is None else min(facts["run_left"], left.nanos)
             self._note((ask.caller, ask.run), Left(left.account, left.key, nanos))
         windows = windows_of(terms, facts["windows"], at)
-        limited = facts["is_limited"]
-        pending.answer(Grant(id=ask.id, caller=ask.caller, nanos=facts["nanos"], is_limited=limited, windows=windows))
+        nanos = facts["nanos"]
+        pending.answer(Grant(ask.id, ask.caller, nanos=nanos, is_limited=facts["is_limited"], windows=windows))
         if pending.is_left:
             self._give_back(pending)
 

@@ -99,14 +99,13 @@ class SqliteStorage(BaseStorage):
         work = partial(answer, account, query)
         is_for_decision = isinstance(query, wire.LearnedSince) or (isinstance(query, wire.AgentState) and query.informs)
         if (is_for_decision or isinstance(query, _QUICK)) and not self._inline:
-            is_shown = not is_for_decision  # decisions cannot wait
             try:
                 result = self._connections.read(work, patient=False)
             except sqlite3.Error as error:
-                if not is_shown or not is_transient(error):
+                if is_for_decision or not is_transient(error):
                     raise fault_of(error, self.path) from error
             else:
-                if result is not None and is_shown and self._writer.sync.is_needed:
+                if result is not None and not is_for_decision and self._writer.sync.is_needed:
                     await self._in_thread(self._writer.sync.for_readers)
                 return result
         return await self._run(work)
@@ -119,7 +118,8 @@ class SqliteStorage(BaseStorage):
         """Remove expired rows, a few hundred traces a transaction (``protocols.Storage``)."""
         await self._writer.do(self._writer.transaction.open)  # ends abandoned holds
         await self._writer.do(partial(cleanup.forget_unseen, now))
-        removed, previous = 0, None
+        removed = 0
+        previous: object = None
         if await self._run(partial(cleanup.is_due, now)):
             for remove in (cleanup.remove_results, cleanup.remove_events):
                 while count := await self._writer.do(partial(remove, now), gentle=True):
@@ -127,8 +127,7 @@ class SqliteStorage(BaseStorage):
             await self._writer.do(partial(cleanup.remove_marks, now), scrub=lambda _: removed > 0)
         while batch := await self._run(partial(cleanup.old_traces, now)):
             if batch == previous:
-                damage = "expired traces cannot be removed"
-                raise StorageCorrupt(f"{self.path} is damaged: {damage}; run 'routewright store check'")
+                raise StorageCorrupt(f"{self.path}: expired traces cannot be removed; run 'routewright store check'")
             previous = batch
             for number, piece in enumerate(batch, start=1):
                 scrub = bool if number == len(batch) else None
@@ -178,7 +177,8 @@ class SqliteAccounts:
 
     async def admit(self, ask: Ask) -> Grant | Replay | Short:
         """As ``protocols.Accounts`` says."""
-        writer, pending = self._writer, PendingAsk(ask, inline=self._inline)
+        writer = self._writer
+        pending = PendingAsk(ask, inline=self._inline)
         try:
             writer.put(pending)
             answer: Grant | Replay | Short
@@ -195,12 +195,13 @@ class SqliteAccounts:
 
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         """As ``protocols.Accounts`` says."""
-        trace, account = facts.trace, facts.caller.account
-        rows = None if trace is None else rows_of_draft(account, trace)  # outside the lock
+        rows = None if facts.trace is None else rows_of_draft(facts.caller.account, facts.trace)  # outside the lock
         return await self._writer.do(partial(self._settle, facts, rows), facts.durability, order=SETTLE)
 
     def _settle(self, facts: Facts, rows: TraceRows | None, connection: Connection) -> list[StoredEvent]:
-        transaction, account, replaced = self._writer.transaction, facts.caller.account, list[str]()
+        transaction = self._writer.transaction
+        account = facts.caller.account
+        replaced: list[str] = []
         if rows is not None and (transaction.is_careful or facts.id not in transaction.state.holds):
             replaced = self._writes.replaced(connection, account, rows)
         booked = transaction.settle(facts)  # raises before anything is written

@@ -40,7 +40,8 @@ LOG_BYTES = 8 * 1024 * 1024
 """Size of the log at which it is checkpointed, which blocks writers for some 20 ms."""
 MOST_LOG_BYTES = 4 * LOG_BYTES
 """A larger log, which readers kept from being checkpointed, is truncated."""
-_HEADER, _FRAME_HEADER, _SALT = 32, 24, slice(16, 24)
+_HEADER = 32
+_FRAME_HEADER = 24
 """Of SQLite's log (https://www.sqlite.org/fileformat2.html#walformat)."""
 READERS_MS = 20
 """How long a checkpoint waits for readers."""
@@ -154,14 +155,14 @@ class BackgroundWork:
         # syncing a log of constant size costs a quarter of syncing a growing one
         is_small = not self._stale and self._log_bytes() <= MOST_LOG_BYTES
         checkpoint = f"PRAGMA wal_checkpoint({'RESTART' if is_small else 'TRUNCATE'})"
-        busy, written, moved = connection.execute(checkpoint).fetchone()
+        result = connection.execute(checkpoint).fetchone()  # whether it was blocked; frames of the log; frames moved
         if self._stale and not self._log_bytes():  # else the log would grow by the whole file
             if os.stat(self._connections.path).st_size <= VACUUM_BYTES:
                 connection.execute("VACUUM")
                 connection.execute(checkpoint).fetchall()
             self._stale = self._log_bytes() > 0
         self._long = max(2 * LOG_BYTES, self._log_bytes())
-        by_readers = busy and moved < written  # not by writers, which end soon
+        by_readers = result[0] and result[2] < result[1]  # not by writers, which end soon
         self._again_at = time.monotonic() + (AGAIN_S if by_readers else 0.0)
 
     @contextmanager
@@ -193,11 +194,11 @@ class BackgroundWork:
             return size
         with open(f"{self._connections.path}-wal", "rb", buffering=0) as log:
             header = log.read(_HEADER)
-            frame, salt = int.from_bytes(header[8:12], "big") + _FRAME_HEADER, header[_SALT]
+            frame = int.from_bytes(header[8:12], "big") + _FRAME_HEADER
 
             def is_older(place: int) -> bool:
                 log.seek(_HEADER + place * frame)
-                return log.read(_FRAME_HEADER)[8:16] != salt
+                return log.read(_FRAME_HEADER)[8:16] != header[16:24]
 
             return _HEADER + frame * bisect_left(range((size - _HEADER) // frame), True, key=is_older)
 

@@ -29,7 +29,8 @@ from .sync import IS_POSSIBLE, is_transient
 
 T = TypeVar("T")
 
-WRITER, KEEPER = WRITERS = "writer", "keeper"
+WRITER = "writer"
+WRITERS = WRITER, "keeper"
 """Roles of writers: accounts and traces; roll-ups and checkpoints in the background."""
 MOST_IDLE = 4
 LONGEST_QUIET_S = 10.0
@@ -64,7 +65,7 @@ class _Opening:
 
 def _replaced(path: Path) -> StorageUnavailable:
     hint = f"stop all processes that use it, remove {path.name}-wal and {path.name}-shm, and restart them"
-    return StorageUnavailable(f"{path} was replaced while it was in use: {hint}")
+    return StorageUnavailable(f"{path} was replaced while it was in use; {hint}")
 
 
 class Connections:
@@ -128,7 +129,8 @@ class Connections:
 
     def _close(self) -> None:
         with self._guard.lock:
-            idle, self._idle = [*self._idle], deque()
+            idle = [*self._idle]
+            self._idle = deque()
             for role, writer in list(self._writers.items()):
                 if writer not in self._in_use:
                     idle.append(self._writers.pop(role))
@@ -202,11 +204,9 @@ class Connections:
             if identity is not None:
                 raise _replaced(self.path)
             # a new file would have no account, key or balance, so nobody would be limited
-            name = self.path.name
-            hint = (
-                f"stop all processes that use it, remove {name}-wal and {name}-shm, restore a backup, and restart them"
-            )
-            raise StorageUnavailable(f"{self.path} was removed while it was in use: {hint}")
+            files = f"{self.path.name}-wal and {self.path.name}-shm"
+            hint = f"stop all processes that use it, remove {files}, restore a backup, and restart them"
+            raise StorageUnavailable(f"{self.path} was removed while it was in use; {hint}")
 
     def _make(self, wait_s: float, *, busy_s: float) -> Connection:
         """Open one. ``wait_s``: how long to wait for others that open it; ``busy_s``: SQLite's own timeout after
@@ -263,23 +263,23 @@ class Writing(Struct, eq=False):
     connection: Connection = None  # type: ignore[assignment]  # taken on entry
 
     def __enter__(self) -> Connection:
-        connections, role = self.of, self.role
-        connections.roles[role].lock.acquire()
+        connections = self.of
+        connections.roles[self.role].lock.acquire()
         try:
-            self.connection = connections.take(connections.busy_s, role)
+            self.connection = connections.take(connections.busy_s, self.role)
         except BaseException:
-            connections.roles[role].lock.release()
+            connections.roles[self.role].lock.release()
             raise
         return self.connection
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        connections, connection = self.of, self.connection
+        connections = self.of
         if error is not None:
             with connections._guard.lock:
                 connections._writers.pop(self.role, None)
             with suppress(sqlite3.Error):
-                connection.close()
-        connections._in_use.discard(connection)  # last: a fork waits for it
+                self.connection.close()
+        connections._in_use.discard(self.connection)  # last: a fork waits for it
         connections.roles[self.role].lock.release()
 
 

@@ -98,8 +98,9 @@ class Log:
         lost = dict.fromkeys(state.owners.get(self.owner, ()), state.at) | state.expired
         state.clear()
         state.expired = lost  # holds of this owner may have expired in ticks that were pruned
-        self._seen, first_n = None, 0
-        self._copy, self._copied_n = None, 0  # the file may be an older copy
+        self._seen = self._copy = None
+        first_n = 0
+        self._copied_n = 0  # the file may be an older copy
         copy = connection.execute("SELECT n, body FROM fold").fetchone()
         if copy is not None:
             first_n = copy[0]

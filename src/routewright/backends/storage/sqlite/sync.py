@@ -113,7 +113,8 @@ class Sync:
     def close(self) -> None:
         """Close the descriptor, with the connection that the log belongs to."""
         with self._guard.lock:
-            descriptor, self._descriptor = self._descriptor, None
+            descriptor = self._descriptor
+            self._descriptor = None
         if descriptor is not None:
             with suppress(OSError):
                 os.close(descriptor)

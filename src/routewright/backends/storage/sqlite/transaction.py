@@ -79,12 +79,12 @@ class AccountTransaction:
         self._is_open = True
         for owner in self.state.silent(self.log.owner, self.state.at):
             holds += self.state.owners.get(owner, {}).values()
-        now = self._clock.monotonic()
-        self.known_at = now
+        now = self.known_at = self._clock.monotonic()
         self._eviction.step(self.state.at)
         overdue: list[Hold] = []
         if now >= self._looked_at + self.beat_s:
-            self._looked_at, overdue = now, self.state.overdue(self.log.owner, self._lease_s)
+            self._looked_at = now
+            overdue = self.state.overdue(self.log.owner, self._lease_s)
             self.snapshots = ()
         for hold in overdue:
             _log.error("call %s still held money or limits long after its end: released (please report)", hold.id)
@@ -104,15 +104,13 @@ class AccountTransaction:
     @property
     def is_due(self) -> bool:
         """True if a sign of life is due."""
-        has_holds = self.log.owner in self.state.owners
-        return has_holds and self._clock.monotonic() - self._ticked_at >= self.beat_s
+        return self.log.owner in self.state.owners and self._clock.monotonic() - self._ticked_at >= self.beat_s
 
     @property
     def is_ready(self) -> bool:
         """True if waiting asks may be answered: something was freed, a deadline has passed, or a process with holds is
         gone."""
-        state = self.state
-        return bool(state.freed) or self._gives_up or bool(state.silent(self.log.owner, self.log.now))
+        return bool(self.state.freed) or self._gives_up or bool(self.state.silent(self.log.owner, self.log.now))
 
     @property
     def gives_up_in_s(self) -> float:
@@ -167,7 +165,9 @@ class AccountTransaction:
 
     def done(self) -> list[PendingAsk]:
         """Called after the commit. Returns the answered asks."""
-        answered, self.waiting.answered, self._joined = self.waiting.answered, [], []
+        answered = self.waiting.answered
+        self.waiting.answered = []
+        self._joined = []
         return answered
 
     def fail(self) -> None:
@@ -175,8 +175,10 @@ class AccountTransaction:
         self.log.forget()
         self.state.freed.clear()  # all are tried once the state is folded again
         self.shelf.drop()
-        self._tick, self._is_open, self.deletes = Tick(), False, False
-        self.traces, self.snapshots = [], ()
+        self._tick = Tick()
+        self._is_open = self.deletes = False
+        self.traces = []
+        self.snapshots = ()
         self.put_at.clear()
         for pending in self._joined:
             self.waiting.leave(pending)
@@ -198,7 +200,7 @@ class AccountTransaction:
     def _late(self) -> Iterator[PendingAsk]:
         """Asks whose deadline has passed."""
         while self._gives_up:
-            _, _, pending = heappop(self._deadlines)
+            pending = heappop(self._deadlines)[2]
             if pending.waits is not None and not pending.is_left and pending.result is None and pending.error is None:
                 yield pending
 

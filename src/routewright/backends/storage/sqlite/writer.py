@@ -81,15 +81,10 @@ class Writer:
     """Runs requests in transactions, settlements first. ``inline``: in the caller's thread."""
 
     def __init__(
-        self,
-        connections: Connections,
-        transaction: Callable[[], AccountTransaction],
-        keeper: BackgroundWork,
-        *,
-        inline: bool,
+        self, connections: Connections, make: Callable[[], AccountTransaction], keeper: BackgroundWork, *, inline: bool
     ) -> None:
         self._connections = connections
-        self._make_transaction = transaction
+        self._make_transaction = make
         self._keeper = keeper
         self._inline = inline
         self._guard = Guard()
@@ -179,7 +174,8 @@ class Writer:
                     with suppress(Exception), self._connections.writing() as connection:
                         is_due = transaction.log.has_news(connection)
             if is_due:
-                releases, self._releases = self._releases, []
+                releases = self._releases
+                self._releases = []
                 self._do([*releases, *requests])
                 if self._is_gentle:
                     time.sleep(min(time.monotonic() - began, LONGEST_PAUSE_S))
@@ -189,7 +185,8 @@ class Writer:
 
     def _sync_all(self, unsynced: Unsynced) -> None:
         while (batch := unsynced.get()) is not None:
-            replies, waiting = [*batch[0]], [batch[1]]
+            replies = [*batch[0]]
+            waiting = [batch[1]]
             while not unsynced.empty() and (batch := unsynced.get()) is not None:
                 replies += batch[0]
                 waiting.append(batch[1])
@@ -203,7 +200,8 @@ class Writer:
 
     def _take(self) -> list[Request | PendingAsk] | None:
         """The next batch of requests; empty when only upkeep is due. None ends the thread."""
-        waiting, transaction = self._waiting, self.transaction
+        waiting = self._waiting
+        transaction = self.transaction
         requests: list[Request | PendingAsk] = []
         timeout_s = min(IDLE_S, transaction.beat_s)
         if len(transaction.waiting):  # waiting asks have deadlines
@@ -222,7 +220,8 @@ class Writer:
                 pass
         if not requests and not (len(transaction.waiting) or self._releases) and transaction.is_idle:
             with self._guard.lock:
-                thread, self._thread = self._thread, None
+                thread = self._thread
+                self._thread = None
                 if waiting.empty():  # checked last: put() queues first and checks the thread second
                     return None
                 self._thread = thread
@@ -237,7 +236,8 @@ class Writer:
             _log.exception("the writer of %s failed", self._connections.path)
             unanswered = [request for request in requests if not request.is_delivered]
             for request in unanswered:
-                request.error, request.result = self._fault_of(error), None
+                request.error = self._fault_of(error)
+                request.result = None
                 if isinstance(request, PendingAsk):  # its admission may be committed: release the hold
                     self._waiting.put(Request(partial(self.transaction.leave, request, takes=request.takes), SETTLE))
             self.transaction.fail()
@@ -271,11 +271,11 @@ class Writer:
                     self.transaction.is_careful = False
                 return
             for request in unanswered:
-                request.error, request.result = self._fault_of(error), None
-            if not self._inline:
-                released = [reply for reply in by_order[SETTLE] if not reply.is_awaited and isinstance(reply, Request)]
-                released = released if is_of_the_file(error) else []
-                self._releases = [*self._releases, *released][:MOST_RELEASES]
+                request.error = self._fault_of(error)
+                request.result = None
+            if not self._inline and is_of_the_file(error):
+                releases = [reply for reply in by_order[SETTLE] if not reply.is_awaited and isinstance(reply, Request)]
+                self._releases = [*self._releases, *releases][:MOST_RELEASES]
             self.transaction.refuse(partial(self._fault_of, error))
             self._answer([*unanswered, *self.transaction.done()])
             return
@@ -284,7 +284,8 @@ class Writer:
     def _begin(self, connection: Connection, by_order: Sequence[list[Request | PendingAsk]]) -> None:
         """Take the write lock, waiting for ``busy_s``. If its holder stops committing, the asks of this transaction and
         of the queue are refused, and the rest of the queue joins the transaction."""
-        deadline, version = time.monotonic() + self._connections.busy_s, -1
+        deadline = time.monotonic() + self._connections.busy_s
+        version = -1
         while True:
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -292,7 +293,8 @@ class Writer:
             except sqlite3.Error as error:
                 if not is_transient(error) or time.monotonic() >= deadline:
                     raise
-                last_version, version = version, connection.execute("PRAGMA data_version").fetchone()[0]
+                last_version = version
+                version = connection.execute("PRAGMA data_version").fetchone()[0]
                 if version != last_version:
                     continue
                 refused = by_order[ASK].copy()

@@ -76,17 +76,17 @@ def problems_of(rows: Rows, bodies: str, mistaken: Mapping[str, str]) -> Iterato
 def _purses(rows: Rows) -> Iterator[str]:
     """Purses that differ from the sums of the ledger. The exact spending of runs is unknown, so it is not checked."""
     stored = {(account, name): amounts for account, name, *amounts in rows(PURSES)}
-    spent, granted = Purses(), Purses()
+    totals = {"spent": Purses(), "granted": Purses()}
     for account, _, charge, purses in rows(CHARGES):
         with suppress(RouterError):  # an unreadable row is missing from its purses, which differ then
             for name in names_of(purses):
-                spent[account, name] += charge
+                totals["spent"][account, name] += charge
     for account, credit in rows(CREDITS):
-        granted[account, "account"] += credit
-    for key in sorted({*stored, *spent, *granted}):
+        totals["granted"][account, "account"] += credit
+    for key in sorted({*stored, *totals["spent"], *totals["granted"]}):
         account, name = key
         booked = dict(zip(("spent", "granted"), stored.get(key, (0, 0)), strict=True))
-        due = {"spent": spent[key], "granted": granted[key]}
+        due = {kind: purses[key] for kind, purses in totals.items()}
         if name.startswith("run:"):
             due["spent"] = booked["spent"]
         for kind in booked:

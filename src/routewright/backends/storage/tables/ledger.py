@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import inf
@@ -24,7 +25,10 @@ from .statements import Row, Statements, insert, rows_where
 
 T = TypeVar("T")
 
-ROW = "name, at, kind, key_id, provider, model, input, output, cached, cost, charge, credit, least, most, overrun, note"
+_Columns = namedtuple(
+    "_Columns", "name at kind key_id provider model input output cached cost charge credit least most overrun note"
+)
+ROW = ", ".join(_Columns._fields)
 """Columns of the ledger."""
 
 ACCOUNT_TERMS = "plan", "limits", "prepaid", "monthly_nanos"
@@ -84,14 +88,13 @@ def name_of(request_id: str, attempt: int | str) -> str:
 
 def row_of(columns: Sequence[Any]) -> LedgerRow:
     """The ledger row of ``ROW`` columns."""
-    name, at, kind, key_id, provider, model, read, written, cached, cost, charge, credit, least, most, over, note = (
-        columns
-    )
-    request_id, _, attempt = name.rpartition("/")
+    row = _Columns(*columns)
+    request_id, attempt = row.name.rsplit("/", 1)
     return LedgerRow(
-        request_id=request_id, attempt=int(attempt), kind=kind, at=at, key_id=key_id, model=model, provider=provider,
-        tokens=wire.Tokens(read, written, cached), cost_nanos=cost, charge_nanos=charge, credit_nanos=credit,
-        cost_range_nanos=None if least is None else (least, most), overrun_nanos=over, note=note,
+        request_id=request_id, attempt=int(attempt), kind=row.kind, at=row.at, key_id=row.key_id, model=row.model,
+        provider=row.provider, tokens=wire.Tokens(row.input, row.output, row.cached), cost_nanos=row.cost,
+        charge_nanos=row.charge, credit_nanos=row.credit, overrun_nanos=row.overrun, note=row.note,
+        cost_range_nanos=None if row.least is None else (row.least, row.most),
     )  # fmt: skip
 
 
@@ -109,8 +112,7 @@ def _read(decode: Callable[[Any], T], kind: str, body: bytes | str, terms: Seque
             return record
         raise ValueError("a term is missing")
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        hint = "restore a backup; 'routewright store check' lists all damage"
-        raise StorageCorrupt(f"{kind} is damaged: {hint}") from error
+        raise StorageCorrupt(f"{kind} is damaged; run 'routewright store check' and restore a backup") from error
 
 
 _ACCOUNT = "SELECT body FROM account WHERE account = ?"
@@ -153,7 +155,9 @@ SNAPSHOT_S = 6 * 3600.0
 MOST_SNAPSHOTS = 1_000
 
 
-SETTLE, WRITE, ASK = 0, 1, 2
+SETTLE = 0
+WRITE = 1
+ASK = 2
 """Order within a transaction: settlements free what admissions need."""
 
 
@@ -265,13 +269,13 @@ class TableShelf:
 
     def settle(self, facts: Facts, now: float) -> Booked:
         """Book a call. The caller writes its trace."""
-        booked, account = settle(self.state, self, facts, now), facts.caller.account
+        booked = settle(self.state, self, facts, now)
         if booked.rows:
-            self.book(account, booked.rows, booked.purses)
+            self.book(facts.caller.account, booked.rows, booked.purses)
         if booked.events:
             self.emit(booked.events)
         if booked.keeps is not None:
-            self.keep(account, *booked.keeps)
+            self.keep(facts.caller.account, *booked.keeps)
         return booked
 
     def credit(self, account: str, credit: wire.AddCredit) -> bool:
@@ -334,7 +338,8 @@ class TableShelf:
 
     def drop(self) -> None:
         """Drop all pending rows after a failed transaction."""
-        self._rows, self._new_results = [], []
+        self._rows = []
+        self._new_results = []
         self.state.booked()
 
     def flush_rows(self) -> None:
@@ -344,9 +349,9 @@ class TableShelf:
             self._rows = []
 
     def _flush_results(self) -> None:
-        n = self.connection.execute(_LAST_RESULT).fetchone()[0] + 1
-        results, claims = list[Row](), list[Row]()
-        for number, row in enumerate(self._new_results, n):
+        results: list[Row] = []
+        claims: list[Row] = []
+        for number, row in enumerate(self._new_results, self.connection.execute(_LAST_RESULT).fetchone()[0] + 1):
             results.append((number, *row))
             claims.append((row[0], row[1], number))
         insert(self.connection, _PUT_RESULTS, results)

@@ -268,15 +268,15 @@ def _read(decode: Callable[[bytes], T], trace_id: str, body: bytes) -> T:
 def _usage(connection: Statements, account: str, query: wire.UsageCounts) -> wire.GroupedUsage:
     environments, marks = _environments(query.environment)
     last = query.last + "T24" if query.hourly else query.last
-    of, when = (account, "hour" if query.hourly else "day"), (*environments, query.first, last)
+    of = account, "hour" if query.hourly else "day"
+    when = (*environments, query.first, last)
     used = (*of, query.group_by, *when)
     days = (account, *environments, query.first, query.last)
     parameters = (*used, query.groups, *used, *of, "model", *when, *days)
     parts: tuple[list[wire.UsageCount], ...] = ([], [], [])  # of the groups, of all, of runs
     for part, *row in connection.execute(_USAGE.replace("{}", marks), parameters).fetchall():
         parts[part].append(wire.UsageCount(*row))
-    groups, of_all, runs = parts
-    return wire.GroupedUsage(groups, of_all, {str(run.group): run.requests for run in runs})
+    return wire.GroupedUsage(parts[0], parts[1], {str(run.group): run.requests for run in parts[2]})
 
 
 def _days(
@@ -302,9 +302,11 @@ def _environments(environment: str | None) -> tuple[tuple[str, ...], str]:
 def _ledger_page(
     connection: Statements, account: str, query: wire.LedgerRows, after: str | None, limit: int
 ) -> list[wire.LedgerRow]:
-    table, clauses = "ledger", [("account = ?", [account])]
+    table = "ledger"
+    clauses = [("account = ?", [account])]
     if query.request_id is not None:
-        table, name = "ledger INDEXED BY ledger_by_name", f"{query.request_id}/"
+        table = "ledger INDEXED BY ledger_by_name"
+        name = f"{query.request_id}/"
         clauses.append(("name > ? AND name < ? AND rtrim(name, '-0123456789') = ?", [name, name + _AFTER_ANY, name]))
     for compared, value in (("at >= ?", query.since), ("at < ?", query.until)):
         if value is not None:
@@ -318,10 +320,9 @@ def _ledger_page(
 
 
 def _sum_of(row: Row) -> wire.LedgerSum:
-    day, provider, model, kind, rows, *halves = row
+    halves = row[5:]  # after day, provider, model, kind and count
     amounts = [(high << _LOW_BITS) + low for high, low in zip(halves[::2], halves[1::2], strict=True)]
-    read, written, cached, *money = amounts
-    return wire.LedgerSum(day, provider, model, kind, rows, wire.Tokens(read, written, cached), *money)
+    return wire.LedgerSum(*row[:5], wire.Tokens(*amounts[:3]), *amounts[3:])
 
 
 def _agent_state(connection: Statements, account: str, query: wire.AgentState) -> bytes | None:

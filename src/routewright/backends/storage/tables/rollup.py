@@ -21,7 +21,8 @@ _shape = msgspec.json.Decoder(tuple[Counted, tuple[str, ...]]).decode
 
 def _sums(table: str, keys: str, amounts: str, *, merge: bool = False) -> tuple[str, str]:
     """SQL of a roll-up: one statement adds to a row or creates it, the other removes an empty one."""
-    names, columns = keys.split(), amounts.split()
+    names = keys.split()
+    columns = amounts.split()
     added = (
         f"merged({table}.{name}, excluded.{name})" if merge else f"{table}.{name} + excluded.{name}" for name in columns
     )

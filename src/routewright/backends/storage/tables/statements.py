@@ -44,12 +44,12 @@ class Statements(Protocol):
 
 def insert(connection: Statements, sql: str, rows: Sequence[Row]) -> None:
     """Insert rows; their values go where ``sql`` has braces."""
-    start, remaining = 0, len(rows)
-    while remaining:
-        size = min(1 << remaining.bit_length() - 1, _ROWS_AT_ONCE)
+    start = 0
+    while start < len(rows):
+        size = min(1 << (len(rows) - start).bit_length() - 1, _ROWS_AT_ONCE)
         part = rows[start : start + size]
         connection.execute(_for_rows(sql, len(part[0]), size), [*chain.from_iterable(part)])
-        start, remaining = start + size, remaining - size
+        start += size
 
 
 def rows_where(connection: Statements, sql: str, ids: Sequence[Any], *constants: str) -> list[Any]:
@@ -77,8 +77,7 @@ def upsert(table: str, keys: str, columns: str) -> str:
 
 @lru_cache(maxsize=256)
 def _for_rows(sql: str, columns: int, rows: int) -> str:
-    group = f"({', '.join('?' * columns)})"
-    return sql.format(", ".join([group] * rows))
+    return sql.format(", ".join([f"({', '.join('?' * columns)})"] * rows))
 
 
 @lru_cache(maxsize=256)

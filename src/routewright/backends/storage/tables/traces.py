@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from routewright import wire
-from routewright._core.analytics.rollup import (
-    amounts_of,
-    counted_of,
-    group_of,
-    shape_of,
-)
+from routewright._core.analytics.rollup import amounts_of, counted_of, group_of, shape_of
 from routewright._core.money import usd
 from routewright._core.routing.board import LruCache
 from routewright._core.trace.filter import number_of, text_of
@@ -86,9 +82,8 @@ class Stored(NamedTuple):
     rollup_keys: tuple[str, ...]
 
     @classmethod
-    def of(cls, row: Sequence[Any]) -> Stored:
+    def of(cls, n: int, created_at: str, trace_id: str, model: str, body: bytes, keys: bytes | None) -> Stored:
         """Read ``STORED`` columns."""
-        n, created_at, trace_id, model, body, keys = row
         try:
             trace = decode_trace(trace_id, body)
         except StorageCorrupt:
@@ -102,9 +97,9 @@ def forget(connection: Statements, account: str, keys: Sequence[tuple[str, str, 
     numbers = {n for _, _, n in keys}
     sql = f"SELECT {STORED} {BY_IDS} AND created_at IN ({{}}) {_IN_ORDER}"
     candidates = rows_where(connection, sql, [(name, at) for at, name, _ in keys], account)
-    rows = [Stored.of(row) for row in candidates if row[0] in numbers]
-    owned = [(account, row.id) for row in rows]
-    connection.executemany("DELETE FROM feedback WHERE account = ? AND trace_id = ?", owned)
+    rows = [Stored.of(*row) for row in candidates if row[0] in numbers]
+    sql = "DELETE FROM feedback WHERE account = ? AND trace_id = ?"
+    connection.executemany(sql, [(account, row.id) for row in rows])
     _remove(connection, account, rows)
     return rows
 
@@ -152,26 +147,26 @@ def put_traces(
 def remove_traces(connection: Statements, account: str, ids: Sequence[str]) -> None:
     """Remove traces that are being replaced, and subtract them."""
     candidates = rows_where(connection, f"SELECT {STORED} {BY_IDS} {_IN_ORDER}", ids, account)
-    stored = [Stored.of(row) for row in candidates]
+    stored = [Stored.of(*row) for row in candidates]
     _remove(connection, account, stored)
     _count_out(connection, account, stored)
 
 
 def add_traces(connection: Statements, traces: Sequence[TraceRows]) -> None:
     """Insert new traces."""
-    columns, bodies, tags, counts, named = list[Row](), list[Row](), list[Row](), list[Row](), list[tuple[str, ...]]()
+    columns: list[Row] = []
+    bodies: list[Row] = []
+    tags: list[Row] = []
     for number, rows in enumerate(traces, connection.execute(_LAST).fetchone()[0] + 1):
         columns.append((number, *rows.columns))
         bodies.append((number, *rows.body))
         tags += rows.tags
-        counts.append(rows.counted)
-        named.append(rows.named)
     insert(connection, _PUT_TRACE, columns)
     insert(connection, _PUT_BODY, bodies)
     if tags:
         insert(connection, _PUT_TAG, tags)
-    insert(connection, _COUNT, counts)
-    _name(connection, named, 1)
+    insert(connection, _COUNT, [*map(attrgetter("counted"), traces)])
+    _name(connection, map(attrgetter("named"), traces), 1)
 
 
 def rows_of_trace(account: str, trace: Trace, rollup_keys: Sequence[str], counted: Counted | None = None) -> TraceRows:
@@ -184,42 +179,35 @@ def rows_of_trace(account: str, trace: Trace, rollup_keys: Sequence[str], counte
         trace.provider or "", trace.policy_id or "", trace.goal, trace.strategy, trace.error or "", trace.cache_hit,
         trace.fallback_used, trace.compromised, trace.cost_usd, trace.duration_ms, trace.key_id,
     )  # fmt: skip
-    return TraceRows(
-        trace.id,
-        trace.environment,
-        columns,
-        (_encode(trace), None if content is None else _encode(content), _encode(rollup_keys) if rollup_keys else None),
-        [*_tags(account, trace)] if trace.metadata else [],
-        _names(trace.decision_input),
-        _counted(account, counted_of(trace) if counted is None else counted, rollup_keys, 1),
-    )
+    keys = _encode(rollup_keys) if rollup_keys else None
+    body = _encode(trace), None if content is None else _encode(content), keys
+    tags = [*_tags(account, trace)] if trace.metadata else []
+    counts = _counted(account, counted_of(trace) if counted is None else counted, rollup_keys, 1)
+    return TraceRows(trace.id, trace.environment, columns, body, tags, _names(trace.decision_input), counts)
 
 
 def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
     """The rows of a call that has just ended, without building its trace."""
-    line, rollup_keys = draft.line, draft.rollup_keys
+    line = draft.line
+    rollup_keys = draft.rollup_keys
     if not isinstance(line, CallLine) or draft.text_bytes:
         return rows_of_trace(account, draft.trace, rollup_keys, draft.counted)
     try:
-        body = _pack(line)
+        packed_line = _pack(line)
     except OverflowError:  # a number over 64 bits, such as a caller's budget
         return rows_of_trace(account, draft.trace, rollup_keys, draft.counted)
-    decision_input, model = line.given, line.model or ""
+    decision_input = line.given
+    model = line.model or ""
     columns = (
         account, line.created_at, line.id, line.environment, line.status, "route", model,
         model.partition("/")[0], line.policy_id or "", decision_input.goal, decision_input.strategy, line.error or "",
         line.looked is not None and line.looked.hit, line.fallback_used, False, usd(line.cost_nanos),
         line.duration_ms, line.key_id,
     )  # fmt: skip
-    return TraceRows(
-        line.id,
-        line.environment,
-        columns,
-        (body, None, _encode(rollup_keys) if rollup_keys else None),
-        [] if line.metadata is None else [*_tags(account, item_of(line))],
-        _names(decision_input),
-        _counted(account, draft.counted, rollup_keys, 1),
-    )
+    body = packed_line, None, _encode(rollup_keys) if rollup_keys else None
+    tags = [] if line.metadata is None else [*_tags(account, item_of(line))]
+    counts = _counted(account, draft.counted, rollup_keys, 1)
+    return TraceRows(line.id, line.environment, columns, body, tags, _names(decision_input), counts)
 
 
 def _counted(account: str, counted: Counted, rollup_keys: Sequence[str], sign: int) -> Row:

@@ -37,7 +37,9 @@ OLD_EVENTS = f"DELETE FROM event WHERE n IN (SELECT n {_OLD_EVENT} LIMIT ?) RETU
 OLD_DELIVERIES = (
     f"DELETE FROM delivery WHERE (endpoint, event) IN (SELECT endpoint, event {_OLD_DELIVERY} LIMIT ?) RETURNING 1"
 )
-OLD_NOTICES, OLD_RUNS, OLD_STATES = f"DELETE {_OLD_NOTICE}", f"DELETE {_OLD_RUN}", f"DELETE {_OLD_STATE}"
+OLD_NOTICES = f"DELETE {_OLD_NOTICE}"
+OLD_RUNS = f"DELETE {_OLD_RUN}"
+OLD_STATES = f"DELETE {_OLD_STATE}"
 """All of these look at all accounts."""
 
 UNSEEN_S = 30 * 24 * 3600.0
@@ -74,17 +76,13 @@ def old_traces(now: float, connection: Statements, longest_s: float = inf) -> li
     """Find expired traces in pieces of at most ``PIECE``, and at most ``SEARCHED`` of an account. Repeat until none are
     left."""
     limits = retention_of(connection)
-    ages: list[tuple[Environment, float | None]] = [
-        ("production", limits.production_s),
-        ("sandbox", limits.sandbox_s),
-    ]
+    ages: list[tuple[Environment, float | None]] = [("production", limits.production_s), ("sandbox", limits.sandbox_s)]
     pieces: list[Old] = []
     for (account,) in connection.execute(ACCOUNTS).fetchall():
         for environment, age in ages:
             if age is None or age >= longest_s:
                 continue
-            until = timestamp(max(0.0, now - age))
-            selection = TraceItems(environment=environment, until=until)
+            selection = TraceItems(environment=environment, until=timestamp(max(0.0, now - age)))
             keys = rows_of(connection, KEYS, account, selection, SEARCHED, order="ASC")
             pieces += [Old(account, keys[start : start + PIECE]) for start in range(0, len(keys), PIECE)]
     return pieces

@@ -119,9 +119,9 @@ def deliveries_page(
     connection: Statements, account: str, query: wire.Deliveries, after: str | None, limit: int
 ) -> list[wire.Delivery]:
     """Deliveries after the key ``after``, newest event first."""
-    event, _, endpoint_id = ("~", "", "") if after is None else after.partition("/")
+    key = ("~", "") if after is None else after.partition("/")[::2]  # event and endpoint
     filters = query.endpoint_id, query.endpoint_id, query.state, query.state
-    values = (account, *filters, event, endpoint_id, max(0, limit))
+    values = (account, *filters, *key, max(0, limit))
     return [
         wire.Delivery(
             event_id=event, event_type=type, endpoint_id=endpoint, state=state, attempts=_attempts(attempts),
@@ -134,7 +134,9 @@ def deliveries_page(
 
 def _claim(connection: Statements, request: wire.ClaimDeliveries) -> wire.Claimed:
     deliveries: list[wire.ClaimedDelivery] = []
-    failing_left, blocked, turn = request.failing_limit, set[str](), connection.execute(TURN).fetchone()[0]
+    blocked: set[str] = set()
+    failing_left = request.failing_limit
+    turn = connection.execute(TURN).fetchone()[0]
     for (id,) in connection.execute(DUE, (request.at,)).fetchall():
         room = min(request.room.get(id, request.per_endpoint), request.limit - len(deliveries))
         if id in request.failing:

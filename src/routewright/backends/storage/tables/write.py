@@ -145,15 +145,17 @@ class Writes:
         """Store a snapshot, if possible as changes to the last one of health."""
         if connection.execute(_TOUCH_SNAPSHOT, (at, at, snapshot.id)).fetchall():
             return Written(created=False)
-        base, depth, body = None, 0, _encode(snapshot)
+        body = _encode(snapshot)
+        row = snapshot.id, body, None, 0, at
         if isinstance(snapshot, wire.HealthSnapshot):
-            last, self._health = self._health, snapshot
+            last = self._health
+            self._health = snapshot
             if last is not None and last.id != snapshot.id:
-                row = connection.execute(_DEPTH, (last.id,)).fetchone()
+                depth = connection.execute(_DEPTH, (last.id,)).fetchone()
                 changes = _encode(change(last, snapshot))
-                if row is not None and row[0] < LONGEST_CHAIN and len(changes) * 2 <= len(body):
-                    base, depth, body = last.id, row[0] + 1, changes
-        connection.execute(_PUT_SNAPSHOT, (snapshot.id, body, base, depth, at))
+                if depth is not None and depth[0] < LONGEST_CHAIN and len(changes) * 2 <= len(body):
+                    row = snapshot.id, changes, last.id, depth[0] + 1, at
+        connection.execute(_PUT_SNAPSHOT, row)
         return Written(created=True)
 
 
