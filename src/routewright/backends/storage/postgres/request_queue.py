@@ -231,6 +231,11 @@ class Queues:
     def tried(self, now: float) -> list[PendingAsk]:
         """Asks to try now: those of accounts in which something was freed, sometimes the first of each queue, and those
         after their deadline."""
+        # Trying all waiting asks whenever anything is freed would cost a tick of thousands, and in the order of arrival
+        # the queue of one busy account would fill every tick. So a tick takes at most `MOST_AT_ONCE`, and accounts and
+        # queues take turns: what was tried moves to the end of its dict
+        # (`test_many_waiting_calls_of_one_account_do_not_delay_another`). Other processes free things without telling
+        # this one, so every `LOOK_S` the first of each queue is tried anyway.
         is_look_due = now >= self._looked_at + LOOK_S
         ready: dict[int, PendingAsk] = {}
         while self.gives_up_at <= now and len(ready) < MOST_AT_ONCE:

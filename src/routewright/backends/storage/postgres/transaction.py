@@ -99,6 +99,13 @@ class AccountTransaction:
 
     def settle(self, facts: Facts) -> Booked:
         """Book a call, with or without its hold."""
+        # A settlement may come twice, because its reply was lost, or after the hold had expired and was booked as
+        # such. The hold is the proof that a call is not booked: `tick` deletes it in the statement that writes the
+        # ledger, and skips a call without one. Those come here, under the lock of their account, and `settle` leaves
+        # out the attempts that the ledger has and replaces the row of the expired hold. If another call has taken the
+        # idempotency key meanwhile, that one is billed instead (P1). See `test_a_repeated_settlement_changes_nothing`,
+        # `test_concurrent_settlements_of_a_call_count_once` and
+        # `test_an_expired_call_that_settles_late_is_booked_once`.
         account = facts.caller.account
         hold = self._load("account = ? AND id = ?", account, facts.id)
         if facts.claim is not None:
@@ -113,6 +120,11 @@ class AccountTransaction:
         """End some holds of processes that are gone or were silent for a lease, except for process ``but``. New
         processes are safe: ``tick`` writes them with their holds. ``spare_s``: the lease of processes that may have
         been disconnected. Returns the account of each hold."""
+        # Ending all holds of a dead process in one transaction would lock all its accounts as long as the longest lock
+        # lasts, while their calls wait. So only a few are ended at a time, of random accounts
+        # (`test_holds_of_a_dead_process_are_freed_in_batches_without_delaying_other_accounts`). A process that could
+        # not reach the server looks dead to whoever reconnects first. Hence `spare`: if nobody was heard for half a
+        # lease, each silent process gets one more (`test_the_first_process_to_reconnect_ends_no_calls_of_others`).
         rows = self._tables.execute(_ABANDONED, (self._at, but, EXPIRES)).fetchall()
         accounts = sorted({name for (name,) in rows})
         self.lock(*accounts)
@@ -154,7 +166,7 @@ class AccountTransaction:
         for name, limit in limits.items():
             total = totals.get(name, (0, 0, 0))
             most = total[1] if limit == BALANCE else limit
-            purses.append(wire.Purse(level_of(name), name, most, spent=total[0], reserved=total[2]))
+            purses.append(wire.Purse(level_of(name), name, most, total[0], total[2]))
         return wire.Standing(terms, key, tuple(purses))
 
     # ``tables/write.AccountTransaction``

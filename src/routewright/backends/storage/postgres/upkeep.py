@@ -149,7 +149,7 @@ def sweep(transact: Transact, now: float) -> int:
         removed += transact(partial(_drop_day, kind, day), [ROLLING])
     while pieces := transact(lambda tables, _: cleanup.old_traces(now, tables, WEEK_S)):
         for piece in pieces:
-            removed += transact(lambda tables, _, piece=piece: cleanup.remove_old(piece, tables))
+            removed += transact(partial(_remove_old, piece))
     count(transact)
     while freed := transact(lambda tables, _: cleanup.remove_snapshots(now, tables)):
         removed += sum(freed)
@@ -163,6 +163,10 @@ def _forget(now: float, tables: Tables, _: AccountTransaction) -> None:
     tables.execute(_FORGET_IDLE, (before, before))
     tables.execute("DELETE FROM notice WHERE at < now() - interval '1 minute'")
     tables.execute("DELETE FROM cache_lead WHERE until < now()")
+
+
+def _remove_old(old: cleanup.Old, tables: Tables, _: AccountTransaction) -> int:
+    return cleanup.remove_old(old, tables)
 
 
 def _old_days(now: float, tables: Tables, _: AccountTransaction) -> list[tuple[str, str]]:

@@ -214,8 +214,12 @@ class Writer:
                 self._do(work)
 
     def _try(self, requests: Sequence[Ending | PendingAsk], *, hurries: bool = False) -> None:
-        """Run a tick. Errors do not end the thread. If one request may be the cause, each is tried separately; if an
-        account is locked, each account."""
+        """Run a tick. After an error each request is tried alone, or each account if one of them is locked."""
+        # A connection lost at the commit leaves open whether the tick took effect; sent again, it could admit a call
+        # twice. So an ask fails, and the next tick releases what it may hold
+        # (`test_a_grant_whose_reply_was_lost_is_released`). A settlement fails, and is booked once when it is repeated
+        # (`test_a_repeated_settlement_changes_nothing`). The lost tick may still arrive after that release: hence the
+        # server refuses a tick after a later one (`test_a_tick_that_arrives_after_later_ones_is_refused`).
         fault = self._fault_in(partial(self._tick, requests, hurries=hurries))
         if fault is None:
             if hurries:
@@ -366,8 +370,7 @@ class Writer:
             pass
 
     def _expire(self) -> bool:
-        """End some holds of processes that were silent for a lease. False: there were none, or it failed and is tried
-        again later."""
+        """End some holds of silent processes. False: there were none, or it failed and is tried again later."""
         if time.monotonic() < self._expires_at:
             return False
         spare_s = None if self._inline else self._lease_s
@@ -403,15 +406,16 @@ class Writer:
             self._note((ask.caller, ask.run), Left(left.account, left.key, nanos))
         windows = windows_of(terms, facts["windows"], at)
         nanos = facts["nanos"]
-        pending.answer(Grant(ask.id, ask.caller, nanos=nanos, is_limited=facts["is_limited"], windows=windows))
+        pending.answer(
+            Grant(id=ask.id, caller=ask.caller, nanos=nanos, is_limited=facts["is_limited"], windows=windows)
+        )
         if pending.is_left:
             self._give_back(pending)
 
     def _refuse(self, pending: PendingAsk, facts: dict[str, Any], terms: Terms, at: float, now: float) -> None:
         """Answer an ask that was not granted, or let it wait."""
-        answer: Any
         try:
-            answer = verdict(pending.ask, pending.kind, terms, facts, at, now)
+            answer: Any = verdict(pending.ask, pending.kind, terms, facts, at, now)
         except RouterError as error:
             answer = error
         if isinstance(answer, Left):

@@ -83,6 +83,13 @@ class Log:
 
     def _follow(self, connection: Connection) -> bool:
         """Fold new ticks. False: the last seen tick is missing."""
+        # To fold the ticks with a greater number than the last seen one is not enough. A process that was idle may have
+        # missed ticks that others have pruned since, and a restored backup has ticks of the same numbers with other
+        # contents. Either way the state would look current and admit what is already spent. So the query includes the
+        # last seen tick: if it is there with its owner and time, nothing between it and the next rows is missing. Else
+        # `_begin` folds everything. `test_a_planted_bug_is_found` removes this proof and sees a refusal missing;
+        # `test_an_idle_process_recovers_from_pruned_ticks` and `test_a_restored_backup_is_folded_from_scratch` rely
+        # on it.
         if self._seen is None:
             return False
         ticks = connection.execute(_SINCE, (self._seen[0],)).fetchall()
@@ -117,6 +124,11 @@ class Log:
 
     def _take_clock(self, connection: Connection) -> list[Hold]:
         """Set the log's clock, which continues over reboots. After a reboot all holds are lost: returns them."""
+        # Wall clocks are stepped, and monotonic ones begin anew with each boot, so neither can date leases and windows
+        # in a file that outlives both. The log's time is the monotonic one plus `ahead`, which is set such that time
+        # continues where the last tick was. The boot's id tells a reboot from a restarted process; where it is unknown,
+        # a clock behind the log's does. Both are proved by `test_a_reboot_ends_all_holds_whatever_the_clock_says` and
+        # `test_without_boot_ids_a_younger_clock_reveals_a_reboot`.
         row = connection.execute("SELECT name, ahead FROM boot").fetchone()
         monotonic = self._clock.monotonic()
         if row is not None and row[0] == self._boot and monotonic + row[1] >= self.state.at - 1.0:

@@ -161,6 +161,12 @@ class Sync:
 
     def for_readers(self) -> None:
         """Sync rows that were read, by whichever process wrote them. Thread-safe."""
+        # Contract 7: an answer, trace or report is shown only once its rows are on the disk, whoever wrote them. A row
+        # of another process may be committed and not yet synced, and a power cut would undo what was shown. Syncing at
+        # every read would be slow, so the log's inode, size and modification time are compared with those of the last
+        # sync. File times have a coarse resolution: a log that was written within `_RECENT_S` is synced again
+        # (`test_reads_sync_writes_of_others_even_if_the_clock_was_set_back`,
+        # `test_a_recently_written_log_is_synced_for_every_read`).
         self.check()
         if not self.is_needed:
             return

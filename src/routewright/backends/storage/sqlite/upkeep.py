@@ -52,6 +52,11 @@ def backup(path: Path, target: Path) -> None:
 
     Raises ``NotFound``, ``ValidationFailed`` if the target exists, and kinds of ``StorageUnavailable``.
     """
+    # Copying the file would miss the commits that are still in its log, and a copy that was stopped halfway looks like
+    # a store. So SQLite copies a snapshot into a file beside the target, which is checked and then linked under its
+    # name. A link fails if the name was taken meanwhile; a rename would replace that file
+    # (`test_a_backup_overwrites_no_file_created_meanwhile`, `test_a_backup_during_writes_is_consistent`,
+    # `test_a_backup_that_fails_leaves_nothing`).
     part = target.with_name(f"{target.name}.part-{os.getpid()}-{threading.get_ident()}")
     try:
         if target.exists():
@@ -145,6 +150,12 @@ def upgrade(path: Path) -> Path | None:
 
     No other process may use it meanwhile. Raises ``StorageVersion`` if a newer routewright made it.
     """
+    # A process may be killed between any two statements, and a store with half of a migration fits no program. So all
+    # statements run in one exclusive transaction, together with `user_version`, which SQLite keeps in the file and
+    # rolls back like a row. The version is read again inside it: another upgrade may have come first. The commit is
+    # synced in the log, because a checkpoint would skip the keeper's lock. Proved by
+    # `test_an_upgrade_killed_at_any_statement_leaves_the_old_or_the_new_store` and
+    # `test_only_one_of_two_concurrent_upgrades_runs`.
     with _opened(path) as connection:
         version = known_version(connection, path)
         if version == latest():

@@ -245,6 +245,12 @@ class Writer:
 
     def _run(self, requests: Sequence[Request | PendingAsk]) -> None:
         """Run requests in one transaction and answer them. If one breaks the transaction, run each in its own."""
+        # Up to 64 calls share a transaction, and a row that SQLite rejects would fail all of them. So after such an
+        # error each request is repeated in a transaction of its own, and only the faulty one fails
+        # (`test_only_the_faulty_settlement_of_a_tick_fails`). Whatever the failed transaction answered is taken back
+        # first by `transaction.fail` (`test_a_refused_call_is_not_admitted_when_the_transaction_then_fails`). If the
+        # file is at fault, every repetition would wait for it again, so all fail at once. Releases have no caller who
+        # could repeat them: they are retried here (`test_releases_on_a_full_disk_take_effect_once_it_has_space`).
         self.transaction.log.copy()
         by_order: tuple[list[Request | PendingAsk], ...] = [], [], []
         for request in requests:
@@ -284,6 +290,11 @@ class Writer:
     def _begin(self, connection: Connection, by_order: Sequence[list[Request | PendingAsk]]) -> None:
         """Take the write lock, waiting for ``busy_s``. If its holder stops committing, the asks of this transaction and
         of the queue are refused, and the rest of the queue joins the transaction."""
+        # A busy store and a stopped process look the same to SQLite: the lock is taken. `PRAGMA data_version` tells
+        # them apart, because it changes with each commit of another process. While it changes, waiting is worth it
+        # (`test_calls_wait_for_processes_that_write_all_the_time`); once it stands still, asks are refused early, since
+        # their callers can go elsewhere, and settlements keep waiting for `busy_s`
+        # (`test_calls_wait_a_quarter_of_a_second_for_a_stopped_process_and_settlements_longer`).
         deadline = time.monotonic() + self._connections.busy_s
         version = -1
         while True:
@@ -332,6 +343,13 @@ class Writer:
 
     def _finish(self, requests: Sequence[Request | PendingAsk]) -> None:
         """Answer after the commit. Requests with ``committed`` durability and replays are answered after the sync."""
+        # Contract 7: a settlement is synced before its answer. A sync for each would limit the process to one call per
+        # turn of the disk, and a sync inside the transaction would keep the write lock from other processes meanwhile.
+        # So one sync covers all commits before it, in a thread of its own, while new requests gather for the next
+        # transaction. The writer waits for it, since a fuller transaction is cheaper, but no longer than `STALL_S`: a
+        # stalled disk must not stop admissions and signs of life (`test_a_stalled_disk_does_not_stop_admissions`).
+        # Replays wait as well, because the row of their answer may be an unsynced commit of another process
+        # (`test_no_answer_precedes_its_sync`).
         self._keeper.wrote()  # first: after its answer, a caller may close the file
         now: list[Reply[Any]] = []
         synced: list[Reply[Any]] = []

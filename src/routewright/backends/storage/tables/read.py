@@ -322,7 +322,7 @@ def _ledger_page(
 def _sum_of(row: Row) -> wire.LedgerSum:
     halves = row[5:]  # after day, provider, model, kind and count
     amounts = [(high << _LOW_BITS) + low for high, low in zip(halves[::2], halves[1::2], strict=True)]
-    return wire.LedgerSum(*row[:5], wire.Tokens(*amounts[:3]), *amounts[3:])
+    return wire.LedgerSum(row[0], row[1], row[2], row[3], row[4], wire.Tokens(*amounts[:3]), *amounts[3:])
 
 
 def _agent_state(connection: Statements, account: str, query: wire.AgentState) -> bytes | None:

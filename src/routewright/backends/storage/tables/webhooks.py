@@ -133,6 +133,14 @@ def deliveries_page(
 
 
 def _claim(connection: Statements, request: wire.ClaimDeliveries) -> wire.Claimed:
+    """Lease due deliveries to a dispatcher."""
+    # A dispatcher that is killed gives nothing back, and every event must still arrive (P9). So a claim is a lease: the
+    # statement that marks a delivery also moves its `due` to the end of the lease, when anybody may claim it again. The
+    # end of an attempt names its lease (`_END`), so one that comes too late changes nothing
+    # (`test_a_delivery_is_leased_to_one_process_at_a_time`). The oldest deliveries of all endpoints together would all
+    # belong to an endpoint with a long backlog. So endpoints take turns by `turn`, each within its room, and those that
+    # fail share `failing_limit` (`test_a_claim_takes_the_earliest_due_within_its_limits`).
+    # `test_every_event_arrives_even_if_dispatchers_are_killed` plays it with processes.
     deliveries: list[wire.ClaimedDelivery] = []
     blocked: set[str] = set()
     failing_left = request.failing_limit

@@ -23,7 +23,7 @@ from routewright.wire import Environment, Trace, Write, Written
 from . import webhooks
 from .ledger import PUT_EVENT, PUT_ROWS, TableShelf, columns_of
 from .read import SETTING, decode_learned, read_versions
-from .statements import Statements, insert, rows_where, upsert
+from .statements import Row, Statements, insert, rows_where, upsert
 from .traces import BY_IDS, TraceRows, add_traces, delete, put_traces
 
 LONGEST_CHAIN = 32
@@ -146,7 +146,7 @@ class Writes:
         if connection.execute(_TOUCH_SNAPSHOT, (at, at, snapshot.id)).fetchall():
             return Written(created=False)
         body = _encode(snapshot)
-        row = snapshot.id, body, None, 0, at
+        row: Row = (snapshot.id, body, None, 0, at)
         if isinstance(snapshot, wire.HealthSnapshot):
             last = self._health
             self._health = snapshot
