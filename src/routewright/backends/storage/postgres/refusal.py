@@ -21,9 +21,8 @@ class Terms:
     """The terms of a caller, from the bodies of their rows."""
 
     def __init__(self, bodies: dict[str, str | None]) -> None:
-        account, key = bodies["account"], bodies["key"]
-        self.account: Account | None = None if account is None else account_of(account.encode())
-        self.key: Key | None = None if key is None else key_of(key.encode())
+        self.account: Account | None = None if bodies["account"] is None else account_of(bodies["account"].encode())
+        self.key: Key | None = None if bodies["key"] is None else key_of(bodies["key"].encode())
 
 
 class _Facts:

@@ -52,7 +52,8 @@ def check(address: Address) -> tuple[Check, list[str]]:
     """Check a store in a consistent view, while others use it. Only the newest 1,000 traces are read. Also returns the
     digests of its live keys. Raises kinds of ``StorageUnavailable``."""
     with address.translated(), address.connect() as connection:
-        connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
+        connection.isolation_level = IsolationLevel.REPEATABLE_READ
+        connection.read_only = True
         with connection.transaction():
             version = version_of(address, connection)
             if missing := [*_missing(connection, version)]:

@@ -76,10 +76,8 @@ class Writer:
         """Accounts with long locks. They are tried separately, so that the others need not wait."""
         self._faults: dict[str | None, RouterError] = {}
         """Errors for the remaining work of an account; None: of all."""
-        self._spoke_at = self._failed_at = -inf
-        """Monotonic times of the last answered and the last failed tick."""
-        self._expires_at = -inf
-        """Monotonic time of the next try to expire holds."""
+        self._spoke_at = self._failed_at = self._expires_at = -inf
+        """Monotonic times of the last answered and the last failed tick, and of the next try to expire holds."""
         self._is_closed = False
         """True after ``close`` without holds: the thread ends, even if some releases were not sent."""
         self.known: dict[tuple[Caller, RunLimit | None], tuple[Left, float]] = {}
@@ -278,7 +276,8 @@ class Writer:
                 traces.append(request_queue.trace_of(ending.trace, blobs) | {"end": index})
         callers: dict[tuple[Caller, str, bool], int] = {}
         entries: list[dict[str, Any]] = []
-        numbers, now = {pending.number for pending in asks if pending.waits is not None}, self._now()
+        numbers = {pending.number for pending in asks if pending.waits is not None}
+        now = self._now()
         for index, pending in enumerate(asks):
             ask = pending.ask
             is_new = pending.waits is None
@@ -421,7 +420,8 @@ class Writer:
         if isinstance(answer, Left):
             self._note((pending.ask.caller, pending.ask.run), answer)
         if isinstance(answer, Wait):
-            wait, monotonic = answer, self._now()
+            wait = answer
+            monotonic = self._now()
             if pending.number == 0 and len(self._queues) >= MOST_WAITING:
                 answer = wait.turn_away()
             elif pending.ask.waits_s <= 0 or pending.until <= monotonic:

@@ -23,10 +23,8 @@ def _sums(table: str, keys: str, amounts: str, *, merge: bool = False) -> tuple[
     """SQL of a roll-up: one statement adds to a row or creates it, the other removes an empty one."""
     names = keys.split()
     columns = amounts.split()
-    added = (
-        f"merged({table}.{name}, excluded.{name})" if merge else f"{table}.{name} + excluded.{name}" for name in columns
-    )
-    sets = ", ".join(f"{column} = {value}" for column, value in zip(columns, added, strict=True))
+    total = "merged({0}.{1}, excluded.{1})" if merge else "{0}.{1} + excluded.{1}"
+    sets = ", ".join(f"{column} = {total.format(table, column)}" for column in columns)
     where = " AND ".join(f"{name} = ?" for name in names)
     nothing = f"length({columns[0]}) = 0" if merge else f"{columns[0]} = 0"
     return (

@@ -117,8 +117,7 @@ def _remove(connection: Statements, account: str, rows: Sequence[Stored]) -> Non
 
 
 def _count_out(connection: Statements, account: str, rows: Sequence[Stored]) -> None:
-    traces = [(row, row.trace) for row in rows if row.trace is not None]
-    counted = [_counted(account, counted_of(trace, row.model), row.rollup_keys, -1) for row, trace in traces]
+    counted = [_counted(account, counted_of(row.trace, row.model), row.rollup_keys, -1) for row in rows if row.trace]
     insert(connection, _COUNT, counted)
 
 

@@ -99,9 +99,8 @@ class Writes:
         traces, snapshots = ids_of(writes)
         environments = _environments(connection, account, traces)
         present = {snapshot_id for (snapshot_id,) in rows_where(connection, _PRESENT, snapshots)}
-        check_batch(
-            "SqliteStorage", account, writes, environments, present, partial(_before, connection, account, transaction)
-        )
+        read = partial(_before, connection, account, transaction)
+        check_batch("SqliteStorage", account, writes, environments, present, read)
         check_digests(account, writes, lambda digest: connection.execute(HOLDER, (digest,)).fetchone())
         results: list[Written] = []
         for run in _runs(writes):
@@ -271,9 +270,8 @@ def _book(
     """Book the cost of traces whose calls had no hold. Accounts that were created since are charged."""
     rows = [row for write in writes for row in write.rows]
     if rows and connection.execute("SELECT 1 FROM account WHERE account = ?", (account,)).fetchone() is None:
-        insert(
-            connection, f"INSERT {PUT_ROWS} ON CONFLICT DO NOTHING", [(account, *columns_of(row), None) for row in rows]
-        )
+        sql = f"INSERT {PUT_ROWS} ON CONFLICT DO NOTHING"
+        insert(connection, sql, [(account, *columns_of(row), None) for row in rows])
         return
     for write in writes:
         if write.rows:
