@@ -210,7 +210,7 @@ async def _emit(storage: Storage, number: int, account: str = "acme", **given: A
 
 
 async def _claim(storage: Storage, *, lease: str = "a", at: float = NOW, **given: Any) -> Claimed:
-    asked = {"until": at + 30.0, "limit": 100, "each": 8} | given
+    asked = {"until": at + 30.0, "limit": 100, "per_endpoint": 8} | given
     claimed = (await _apply(storage, SYSTEM_ACCOUNT, ClaimDeliveries(lease=lease, at=at, **asked))).claimed
     assert claimed is not None
     return claimed
