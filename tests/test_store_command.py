@@ -186,7 +186,7 @@ def test_a_store_of_a_newer_version_is_neither_sound_nor_damaged(path: Path, cap
         connection.execute("PRAGMA user_version = 99")
         connection.execute("ALTER TABLE trace RENAME TO traces")
     known = schema.latest()
-    said = f"{path} is of version 99, and this routewright knows versions up to {known}: install a newer one"
+    said = f"{path} is of version 99, and this routewright knows versions up to {known}; install a newer one"
     assert main(["traces", "ls"]) == store("check") == 1
     assert capsys.readouterr() == ("", f"routewright: {said}\n" * 2)
     assert store("check", "--json") == 1

@@ -361,7 +361,7 @@ def test_of_many_traces_only_so_many_are_counted(monkeypatch: Patch, capsys: Cap
 def test_a_damaged_trace_is_deleted_by_its_id(store: Path, capsys: Capture) -> None:
     damage(store)
     assert main(["traces", "show", "tr_oldest"]) == 1
-    assert "trace 'tr_oldest' is damaged: delete it by its id" in capsys.readouterr().err
+    assert "trace 'tr_oldest' is damaged; delete it by its id" in capsys.readouterr().err
     assert delete("tr_oldest", "--yes") == 0
     assert capsys.readouterr() == ("", "1 trace deleted\n")
     assert len(listed(capsys)) == 4

@@ -150,10 +150,10 @@ async def stands(url: str) -> None:
     ("change", "said"),
     [
         ("UPDATE store SET version = 9, oldest = 9", "of version 9, which needs a newer routewright"),
-        ("UPDATE store SET version = 0", "of version 0: run 'routewright store upgrade'"),
+        ("UPDATE store SET version = 0", "of version 0; run 'routewright store upgrade'"),
         ("DELETE FROM store", "run the same 'routewright store copy' again"),
         ("ALTER TABLE store DROP COLUMN oldest", "the database belongs to another program"),
-        ("DROP TABLE store", "there is no store yet: run 'routewright store create'"),
+        ("DROP TABLE store", "there is no store yet; run 'routewright store create'"),
     ],
 )
 async def test_an_unknown_store_version_is_refused(change: str, said: str, url: str) -> None:

@@ -578,7 +578,7 @@ async def test_only_the_owner_can_read_a_new_store_and_a_backup_keeps_its_permis
         assert stat.S_IMODE(os.stat(copy).st_mode) == mode
 
 
-REMOVED = "was removed while it was in use: stop all .* restore a backup, and restart"
+REMOVED = "was removed while it was in use; stop all .* restore a backup, and restart"
 
 
 @pytest.mark.parametrize("forked", [False, True])
@@ -739,7 +739,7 @@ async def test_a_store_replaced_while_in_use_is_left_alone(path: Path, tmp_path:
         os.replace(tmp_path / "copy.db", path)
         before = await anyio.Path(path).read_bytes()
         for asked in (storage.apply("default", [PutTrace(make_trace(2))]), numbers(storage)):
-            with pytest.raises(StorageUnavailable, match="was replaced while it was in use: stop all"):
+            with pytest.raises(StorageUnavailable, match="was replaced while it was in use; stop all"):
                 await asked
         assert await anyio.Path(path).read_bytes() == before
 
@@ -858,7 +858,7 @@ async def test_a_child_forked_during_a_transaction_does_not_touch_the_file(
     thread = asking_for_ever(storage)
     in_use = [*storage._connections._in_use]
     storage._connections.quiet()
-    assert "was in use at a fork: the child process cannot use it" in caplog.text
+    assert "was in use at a fork; the child process cannot use it" in caplog.text
     storage._connections.renew()  # what a child does
     with pytest.raises(StorageUnavailable, match="was forked during a transaction"):
         await numbers(storage)

@@ -340,7 +340,7 @@ async def test_a_file_that_is_not_a_database_is_refused_unchanged(tmp_path: Path
     path.write_bytes(b"a diary, and no database " * 1_000)
     before = path.read_bytes()
     async with aclosing(SqliteStorage(path)) as storage:
-        await refusal_of(storage, StorageCorrupt, "it is another kind of file, not a store of routewright")
+        await refusal_of(storage, StorageCorrupt, "it is no store of routewright; name another file")
     assert path.read_bytes() == before
 
 
@@ -350,7 +350,7 @@ async def test_another_programs_file_is_refused_unchanged(tmp_path: Path) -> Non
         connection.execute("CREATE TABLE diary (day TEXT)")
     before = path.read_bytes()
     async with aclosing(SqliteStorage(path)) as storage:
-        await refusal_of(storage, StorageCorrupt, "no store of routewright's: take another file")
+        await refusal_of(storage, StorageCorrupt, "no store of routewright; name another file")
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["traces.db"]
 
@@ -358,7 +358,7 @@ async def test_another_programs_file_is_refused_unchanged(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["none/traces.db", "."])
 async def test_a_path_where_no_file_can_be_is_refused(tmp_path: Path, name: str) -> None:
     async with aclosing(SqliteStorage(tmp_path / name)) as storage:
-        await refusal_of(storage, StorageUnavailable, "it cannot be opened: check the file's")
+        await refusal_of(storage, StorageUnavailable, "it cannot be opened; check the file's")
 
 
 async def test_a_damaged_page_is_a_typed_error(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ async def test_a_damaged_page_is_a_typed_error(tmp_path: Path) -> None:
         file.seek(8192)
         file.write(b"\xff" * (path.stat().st_size - 8192))
     async with aclosing(SqliteStorage(path)) as storage:
-        with pytest.raises(StorageCorrupt, match="it is damaged: run 'routewright store check'"):
+        with pytest.raises(StorageCorrupt, match="it is damaged; run 'routewright store check'"):
             await storage.apply("default", BATCH)
         with pytest.raises(StorageCorrupt, match="it is damaged"):
             await storage.scan("default", TraceItems(), after=None, limit=5)

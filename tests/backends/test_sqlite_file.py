@@ -100,7 +100,7 @@ async def test_a_file_has_an_application_id(path: Path) -> None:
 async def test_a_newer_version_is_refused_unchanged(path: Path) -> None:
     execute(path, f"PRAGMA user_version = {VERSION + 1}")
     before = read(path)
-    said = f"is of version {VERSION + 1}, and this routewright knows versions up to {VERSION}: install a newer one"
+    said = f"is of version {VERSION + 1}, and this routewright knows versions up to {VERSION}; install a newer one"
     await refused(path, said)
     for does in (upkeep.upgrade, upkeep.check):
         with pytest.raises(StorageVersion, match=said):
@@ -112,7 +112,7 @@ async def test_a_newer_version_is_refused_unchanged(path: Path) -> None:
 async def test_an_older_version_is_refused_with_a_hint(path: Path, later: pytest.MonkeyPatch) -> None:
     before = read(path)
     await refused(
-        path, f"version {VERSION}, this routewright needs {VERSION + 1}: .*'routewright store upgrade {path}'"
+        path, f"version {VERSION}, this routewright needs {VERSION + 1}; .*'routewright store upgrade {path}'"
     )
     assert read(path) == before
     assert names(path.parent) == {"traces.db"}
@@ -397,7 +397,7 @@ async def test_reading_a_damaged_trace_names_it_and_it_can_be_deleted(path: Path
     execute(path, f"UPDATE body SET trace = {body} WHERE n = (SELECT n FROM trace WHERE id = '{one.id}')")
     async with aclosing(SqliteStorage(path)) as storage:
         for asked in (TraceItems(), Traces()):
-            with pytest.raises(StorageCorrupt, match=f"trace '{one.id}' is damaged: delete it by its id"):
+            with pytest.raises(StorageCorrupt, match=f"trace '{one.id}' is damaged; delete it by its id"):
                 await storage.scan("default", asked, after=None, limit=200)
         with pytest.raises(StorageCorrupt, match=one.id):
             await storage.read("default", TraceById(one.id))

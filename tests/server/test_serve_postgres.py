@@ -85,7 +85,7 @@ async def test_a_database_without_a_store_is_refused_at_the_start(
 ) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_SECRET", ROOT)
     plan = plan_of(Sources({"store": database.database()}, FLAGS, {}, None))
-    with pytest.raises(StorageUnavailable, match="there is no store yet: run 'routewright store create'"):
+    with pytest.raises(StorageUnavailable, match="there is no store yet; run 'routewright store create'"):
         await set_up_store(plan)
 
 

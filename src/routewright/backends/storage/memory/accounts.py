@@ -50,7 +50,7 @@ class AccountRecord:
         """Each with the time of its last put; 0 for those of a trace."""
 
     def mark(self, trace: wire.Trace) -> wire.Trace:
-        """The trace for readers: compromised if its key was revoked within a day after it or before."""
+        """Mark a trace as compromised if its key was revoked before it or within a day after it."""
         revoked_at = self.books.revoked_since(trace.key_id)
         if revoked_at is None or trace.compromised or not is_compromised(trace.created_at, revoked_at):
             return trace
@@ -137,7 +137,7 @@ class _PendingAsk(Struct, eq=False):
 
 
 class Store(Protocol):
-    """What ``MemoryAccounts`` needs of its storage. The methods are called under the lock of ``guard``."""
+    """The part of a storage that ``MemoryAccounts`` uses. The methods are called under the lock of ``guard``."""
 
     clock: Clock
     guard: Guard
@@ -317,7 +317,7 @@ class MemoryAccounts:
         self._storage.account_of(account).books.thresholds[name] = threshold
 
     def _begin(self) -> None:
-        """A step: its time, and now and then what is to be forgotten."""
+        """Begin a step at the present time; every ``EVICT_EVERY`` steps, evict unused state."""
         at = max(self.state.at, self._clock.monotonic())
         self.state.begin(self.owner, at, at + LEASE_S)
         self._asks += 1
@@ -327,7 +327,7 @@ class MemoryAccounts:
                 self._tidy()
 
     def tidy(self) -> None:
-        """Forget what nobody uses, and end holds that were lost. Called under the lock."""
+        """Evict unused state and end lost holds. Called under the lock."""
         self._begin()
         self._tidy()
         self._end()
@@ -341,7 +341,7 @@ class MemoryAccounts:
                 books.book(row, hold.purses)
 
     def _end(self) -> None:
-        """Keep what was charged, and give others what was freed."""
+        """Store charges, and retry waiting asks for what was freed."""
         if self.state.charged:
             for purse in self.state.charged:
                 spent = self._runs if purse.is_of_run else self._spent

@@ -61,12 +61,12 @@ _DIALECT = (
     (re.compile(r"\?"), "%s"),
 )
 _KINDS: tuple[tuple[str, type[RouterError], str], ...] = (
-    ("53100", errors.StorageFull, "the server's disk is full: free some space there"),
-    ("25006", errors.StorageReadOnly, "the server is a read-only replica: name the primary"),
-    ("42501", errors.StorageReadOnly, "the role lacks a privilege: see 'routewright store create'"),
-    ("42P01", errors.StorageVersion, "there is no store yet: run 'routewright store create'"),
-    ("42883", errors.StorageVersion, "the store is of an older version: run 'routewright store upgrade'"),
-    ("42703", errors.StorageCorrupt, "the database belongs to another program: name another one"),
+    ("53100", errors.StorageFull, "the server's disk is full; free some space there"),
+    ("25006", errors.StorageReadOnly, "the server is a read-only replica; name the primary"),
+    ("42501", errors.StorageReadOnly, "the role lacks a privilege; see 'routewright store create'"),
+    ("42P01", errors.StorageVersion, "there is no store yet; run 'routewright store create'"),
+    ("42883", errors.StorageVersion, "the store is of an older version; run 'routewright store upgrade'"),
+    ("42703", errors.StorageCorrupt, "the database belongs to another program; name another one"),
     ("08", StorageUnavailable, "the connection was lost"),
     ("40", StorageUnavailable, "it conflicted with another transaction"),
     ("53", StorageUnavailable, "the server has no more connections or memory"),
@@ -183,8 +183,8 @@ class Connection(psycopg.Connection[Any]):
 
 
 class Database:
-    """Queries a database in at most ``most`` threads for each event loop; ``inline``: in the caller's thread. A forked
-    child starts without connections."""
+    """Queries a database in at most ``max_threads`` threads of each event loop; ``inline``: in the caller's thread. A
+    forked child starts without connections."""
 
     def __init__(self, address: Address, kind: str, max_threads: int, *, inline: bool) -> None:
         self.address = address

@@ -77,7 +77,7 @@ def verdict(
         return None
     answer = state.admit(ask, 0, now)
     if isinstance(answer, Hold):
-        raise InternalError("PostgreSQL refused an ask that the rules admit: run 'routewright store check'")
+        raise InternalError("PostgreSQL refused a call that the limits admit; run 'routewright store check'")
     return answer
 
 

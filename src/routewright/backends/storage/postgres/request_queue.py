@@ -131,7 +131,7 @@ class PendingAsk(shelf.PendingAsk):
         super().__init__(ask, inline=inline)
         self.kind = kind
         self.is_done = False
-        """True if it has an answer, which may not be given yet."""
+        """True if it has an answer, even if its caller has not received it."""
         self.number = 0
         """Its number among waiting asks."""
 

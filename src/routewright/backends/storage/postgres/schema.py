@@ -71,7 +71,7 @@ def check(address: Address) -> tuple[Check, list[str]]:
 
 
 def _missing(connection: Connection, version: int) -> Iterator[str]:
-    """What a store lacks. One of another version has other functions."""
+    """Yield the missing objects of a store. Functions are compared only in a store of this version."""
     names = {name for (name,) in connection.execute(_OBJECTS).fetchall()}
     for script in ("tables.sql", *(_FUNCTIONS if version == VERSION else ())):
         for kind, name in _CREATE.findall(files(__package__).joinpath(script).read_bytes()):
@@ -114,7 +114,7 @@ class Store(Address):
             with self.translated():
                 version = version_of(self, connection)
             if version < OLDEST:
-                raise StorageVersion(f"{self}: the store is of version {version}: run 'routewright store upgrade'")
+                raise StorageVersion(f"{self}: the store is of version {version}; run 'routewright store upgrade'")
         except BaseException:
             connection.close()
             raise
@@ -128,7 +128,7 @@ def version_of(address: Address, connection: Connection) -> int:
         if oldest > VERSION:
             raise StorageVersion(f"{address}: the store is of version {version}, which needs a newer routewright")
         return int(version)
-    raise StorageVersion(f"{address}: an unfinished copy: run the same 'routewright store copy' again")
+    raise StorageVersion(f"{address}: the copy is unfinished; run the same 'routewright store copy' again")
 
 
 def create(address: Address, grant_to: str | None = None) -> bool:
@@ -150,7 +150,7 @@ def make_tables(address: Address, connection: Connection) -> bool:
     if connection.execute(_KNOWN).fetchone() == (True,):
         return False
     for (other,) in connection.execute(_OTHERS).fetchall():
-        raise StorageCorrupt(f"{address}: there are other tables, such as {other!r}: name an empty database")
+        raise StorageCorrupt(f"{address}: there are other tables, such as {other!r}; name an empty database")
     _run(connection, "tables.sql", *_FUNCTIONS)
     return True
 

@@ -126,7 +126,7 @@ class BackgroundWork:
                     self._transact(lambda tables, _: tables.execute("SELECT make_days(?)", ([tomorrow],)))
                     self._day = tomorrow
             except RouterError as error:
-                _log.debug("traces were not counted: %s", error)
+                _log.debug("cannot count traces: %s", error)
 
 
 def _count_alone(tables: Tables, transaction: AccountTransaction) -> bool:

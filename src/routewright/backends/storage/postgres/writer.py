@@ -117,7 +117,9 @@ class Writer:
         claim = scope_of(ask.caller, ask.claim.key)
         result = await self._server.database.value(_RESULT, ask.caller.account, claim)
         if not result:
-            raise StorageUnavailable(f"{self._server}: the answer under this idempotency key has just been removed")
+            raise StorageUnavailable(
+                f"{self._server}: the answer under this idempotency key was just removed; send the request again"
+            )
         return Replay(result)
 
     def forget(self, account: str) -> None:
@@ -132,7 +134,7 @@ class Writer:
         self.put(Work(self._queues.look, awaited=False))
 
     def leave(self, pending: PendingAsk) -> None:
-        """Cancel an ask, and return what it was or will be granted."""
+        """Cancel an ask and release what it has been or will be granted."""
         pending.is_left = True
 
         def leave() -> None:
@@ -354,7 +356,7 @@ class Writer:
         self._answer([work])
 
     def _fault_in(self, work: Callable[[], object]) -> RouterError | None:
-        """Do something; returns what failed, as a fault of the storage."""
+        """Run work and return its error as one of the library; None if it succeeds."""
         try:
             work()
         except Exception as error:  # of the driver, or a defect: it fails these requests, but not the thread
@@ -363,7 +365,7 @@ class Writer:
 
     def _tidy(self) -> None:
         for call in self._server.transact(lambda _, transaction: transaction.expire_overdue(self.owner, self._lease_s)):
-            _log.error("call %s still held money or limits long after its end: released (please report)", call)
+            _log.error("call %s held money or limits long after its end; they are released, please report this", call)
             self._held.pop(call, None)
         while self._expire():
             pass
@@ -381,7 +383,7 @@ class Writer:
         fault = self._fault_in(expire)
         if fault is not None:
             self._expires_at = time.monotonic() + AGAIN_S
-            _log.debug("holds of dead processes were not ended: %s", fault)
+            _log.debug("cannot end holds of dead processes: %s", fault)
         for account in freed:
             self._queues.free(account)
         return bool(freed)

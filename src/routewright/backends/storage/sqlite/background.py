@@ -143,10 +143,10 @@ class BackgroundWork:
                 if self._stale:  # after roll-ups, whose pending rows have data of removed ones
                     self._move(connection)
         except (sqlite3.Error, OSError, RouterError) as error:  # committed rows are safe
-            _log.debug("the log of %s was not checkpointed: %s", self._connections.path, error)
+            _log.debug("cannot checkpoint the log of %s: %s", self._connections.path, error)
         except Exception:  # such as a damaged row; logged once, since it is tried again
             if not self._has_failed:
-                _log.exception("the log of %s was not checkpointed, or its traces not counted", self._connections.path)
+                _log.exception("cannot checkpoint the log of %s or count its traces", self._connections.path)
             self._has_failed = True
 
     def _move(self, connection: Connection) -> None:

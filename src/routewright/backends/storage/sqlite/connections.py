@@ -112,7 +112,7 @@ class Connections:
                         connection.interrupt()  # the reader repeats its query
             time.sleep(0.001)
         if self._in_use:
-            _log.warning("%s was in use at a fork: the child process cannot use it", self.path)
+            _log.warning("%s was in use at a fork; the child process cannot use it", self.path)
         self._close()
 
     def resume(self) -> None:
@@ -248,7 +248,7 @@ class Connections:
             connection.execute(f"PRAGMA {setting}").fetchall()
         if pragma(connection, "synchronous") == 0:
             raise StorageUnavailable(
-                f"{self.path}: the connection stays at synchronous=OFF, which risks corruption by a power cut: "
+                f"{self.path}: the connection stays at synchronous=OFF, which risks corruption by a power cut; "
                 "use another build of SQLite, or another 'connect'"
             )
         connection.create_function("merged", 2, merged)

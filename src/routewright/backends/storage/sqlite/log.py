@@ -114,7 +114,7 @@ class Log:
             try:
                 load(state, *_dump(copy[1]))
             except msgspec.MsgspecError as error:
-                raise StorageCorrupt(f"{self._path}: the accounts' state is damaged: restore a backup") from error
+                raise StorageCorrupt(f"{self._path}: the accounts' state is damaged; restore a backup") from error
         for row in connection.execute(_SINCE, (first_n,)).fetchall():
             if copy is not None and row[0] == first_n:
                 self._seen = tuple(row[:3])
@@ -141,7 +141,7 @@ class Log:
     def _fold(self, n: int, owner: int, at: float, until: float, version: int, ops: bytes) -> None:
         if version > FORMAT:
             self._seen = None
-            raise StorageVersion(f"{self._path} was written by a newer routewright: install that version")
+            raise StorageVersion(f"{self._path} was written by a newer routewright; install that version")
         fold(self.state, owner, at, until, _tick(ops))
         self._seen = n, owner, at
 

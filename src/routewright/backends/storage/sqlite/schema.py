@@ -387,7 +387,7 @@ def check_version(connection: Connection, path: Path) -> None:
     version = known_version(connection, path)
     if version < latest():
         raise StorageVersion(
-            f"{path} is of version {version}, this routewright needs {latest()}: stop what uses it, "
+            f"{path} is of version {version}, this routewright needs {latest()}; stop what uses it, "
             f"then run 'routewright store upgrade {path}', which makes a backup first"
         )
 
@@ -395,7 +395,7 @@ def check_version(connection: Connection, path: Path) -> None:
 def version_of(connection: Connection, path: Path) -> int:
     """The version of a store. Raises ``StorageCorrupt`` if it is not a store."""
     if pragma(connection, "application_id") != APPLICATION_ID:
-        raise StorageCorrupt(f"{path} is a database, but no store of routewright's: take another file")
+        raise StorageCorrupt(f"{path} is a database, but no store of routewright; name another file")
     return pragma(connection, "user_version")
 
 
@@ -404,11 +404,11 @@ def known_version(connection: Connection, path: Path) -> int:
     version = version_of(connection, path)
     if version > latest():
         raise StorageVersion(
-            f"{path} is of version {version}, and this routewright knows versions up to {latest()}: install a newer one"
+            f"{path} is of version {version}, and this routewright knows versions up to {latest()}; install a newer one"
         )
     if version < OLDEST:
         raise StorageVersion(
-            f"{path} is of version {version}, and the oldest version that can be upgraded is {OLDEST}: start a new one"
+            f"{path} is of version {version}, and the oldest version that can be upgraded is {OLDEST}; start a new one"
         )
     return version
 
@@ -439,4 +439,4 @@ def _is_new(connection: Connection) -> bool:
 def _use_log(connection: Connection, path: Path) -> None:
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
-        raise StorageUnavailable(f"{path}: its file system cannot share memory between processes: take a local disk")
+        raise StorageUnavailable(f"{path}: its file system cannot share memory between processes; use a local disk")

@@ -14,22 +14,25 @@ from routewright import errors
 from routewright._runtime.fork import Guard
 from routewright.errors import RouterError, StorageUnavailable
 
-_READ_ONLY = errors.StorageReadOnly, "it is read-only: check the permissions of the file and its folder"
+_READ_ONLY = errors.StorageReadOnly, "it is read-only; check the permissions of the file and its folder"
 _BUSY = StorageUnavailable, "another process has been writing for too long"
-_FULL = "the disk is full: free other space, since deleting traces needs some, too"
+_FULL = "the disk is full; free other space, since deleting traces needs some, too"
 _KINDS: dict[int, tuple[type[RouterError], str]] = {
     sqlite3.SQLITE_FULL: (errors.StorageFull, _FULL),
     sqlite3.SQLITE_READONLY: _READ_ONLY,
     sqlite3.SQLITE_PERM: _READ_ONLY,
-    sqlite3.SQLITE_CANTOPEN: (StorageUnavailable, "it cannot be opened: check the file's and the folder's permissions"),
+    sqlite3.SQLITE_CANTOPEN: (StorageUnavailable, "it cannot be opened; check the file's and the folder's permissions"),
     sqlite3.SQLITE_BUSY: _BUSY,
     sqlite3.SQLITE_LOCKED: _BUSY,
     sqlite3.SQLITE_INTERRUPT: (StorageUnavailable, "the query was interrupted"),
     sqlite3.SQLITE_PROTOCOL: (StorageUnavailable, "too many processes lock it at once"),
     sqlite3.SQLITE_IOERR: (StorageUnavailable, "the disk failed"),
     sqlite3.SQLITE_NOMEM: (StorageUnavailable, "there is not enough memory"),
-    sqlite3.SQLITE_CORRUPT: (errors.StorageCorrupt, "it is damaged: run 'routewright store check', restore a backup"),
-    sqlite3.SQLITE_NOTADB: (errors.StorageCorrupt, "it is another kind of file, not a store of routewright"),
+    sqlite3.SQLITE_CORRUPT: (
+        errors.StorageCorrupt,
+        "it is damaged; run 'routewright store check' and restore a backup",
+    ),
+    sqlite3.SQLITE_NOTADB: (errors.StorageCorrupt, "it is no store of routewright; name another file"),
 }
 _TRANSIENT = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_PROTOCOL}
 
@@ -140,7 +143,9 @@ class Sync:
                     self._descriptor = os.open(self._log, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
             try:
                 if self._descriptor is None or not self._is_current():
-                    raise StorageUnavailable(f"{self._log} was removed while it was in use; restart")
+                    raise StorageUnavailable(
+                        f"{self._log} was removed while it was in use; restart all processes that use it"
+                    )
                 self._synced = _sync_and_look(self._descriptor)
             except OSError as error:
                 self.close()
@@ -148,7 +153,7 @@ class Sync:
 
     def _failed(self, error: OSError) -> StorageUnavailable:
         reason = f"the disk failed to sync ({error})"
-        self._failure = f"{self._log}: {reason}: stop all processes that use it, check it, and restart them"
+        self._failure = f"{self._log}: {reason}; stop all processes that use it, check it, and restart them"
         return StorageUnavailable(self._failure)
 
     @property

@@ -87,7 +87,9 @@ class AccountTransaction:
             overdue = self.state.overdue(self.log.owner, self._lease_s)
             self.snapshots = ()
         for hold in overdue:
-            _log.error("call %s still held money or limits long after its end: released (please report)", hold.id)
+            _log.error(
+                "call %s held money or limits long after its end; they are released, please report this", hold.id
+            )
         for hold in holds + overdue:
             self._tick.expired.append(hold.id)
             self.shelf.expire(hold)

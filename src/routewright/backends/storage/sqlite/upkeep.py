@@ -105,7 +105,7 @@ def _place(part: Path, target: Path) -> None:
 
 
 def _faults_of(connection: Statements) -> Iterator[str]:
-    """What SQLite finds wrong with a file.
+    """Yield the problems that SQLite reports for a file.
 
     Some versions (3.40, for example) misread the columns of a table without rowids whose last column belongs to its
     key, as ``subscription``, and report that each of its rows has a NULL.

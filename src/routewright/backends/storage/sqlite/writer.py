@@ -34,7 +34,7 @@ IDLE_S = 2.0
 MOST_AT_ONCE = 64
 """Maximum requests in a transaction. Keeps the write lock short for other processes."""
 LOOK_S = 0.05
-"""Interval of checks whether another process has freed what a waiting ask needs."""
+"""Interval of checks whether another process has freed something that a waiting ask needs."""
 GATHER_S = 0.0003
 """Under load, a transaction begins once no request has arrived for this long."""
 LONGEST_PAUSE_S = 0.1

@@ -1,1 +1,1 @@
-"""What is kept, as tables: the statements that every storage over SQL shares."""
+"""The tables of a store: statements that all storages over SQL share."""

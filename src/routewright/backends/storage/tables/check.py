@@ -48,8 +48,8 @@ class Check(NamedTuple):
 
 
 def problems_of(rows: Rows, bodies: str, mistaken: Mapping[str, str]) -> Iterator[str]:
-    """Problems of a store, one sentence each. ``bodies`` selects number, id, body and content of traces; ``mistaken``,
-    by table, the rows whose amounts are not numbers."""
+    """Yield the problems of a store, one sentence each. ``bodies`` selects number, id, body and content of traces;
+    ``mistaken`` selects, by table, the rows whose amounts are not numbers."""
     for n, trace_id, body, content in rows(bodies):
         trace = _read(decode_trace, trace_id, body, None, content)
         if trace is None or trace.id != trace_id:

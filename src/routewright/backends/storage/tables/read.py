@@ -229,7 +229,7 @@ def _snapshot(body: bytes) -> wire.Snapshot:
 
 
 def _drop_lost_fields(snapshot: dict[str, Any]) -> None:
-    """Drop what policies no longer say. Classes that matched by the prompt alone are left without conditions."""
+    """Drop fields that policies no longer have. Classes that matched only by the prompt lose their conditions."""
     policy = snapshot.get("policy", {})
     for rules in (policy, *(policy.get("classes") or ())):
         rules.pop("explore_models", None)
@@ -240,7 +240,7 @@ def _drop_lost_fields(snapshot: dict[str, Any]) -> None:
 
 
 def retention_of(connection: Statements) -> wire.SetRetention:
-    """How long traces are kept."""
+    """Read how long traces are kept."""
     row = connection.execute("SELECT body FROM setting WHERE name = ?", (SETTING,)).fetchone()
     return RETENTION if row is None else _retention(row[0])
 
@@ -261,8 +261,8 @@ def _read(decode: Callable[[bytes], T], trace_id: str, body: bytes) -> T:
     try:
         return decode(body)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        hint = "delete it by its id, or restore a backup; 'routewright store check' lists all damage"
-        raise StorageCorrupt(f"trace {trace_id!r} is damaged: {hint}") from error
+        hint = "delete it by its id, or restore a backup ('routewright store check' lists all damage)"
+        raise StorageCorrupt(f"trace {trace_id!r} is damaged; {hint}") from error
 
 
 def _usage(connection: Statements, account: str, query: wire.UsageCounts) -> wire.GroupedUsage:

@@ -1,4 +1,4 @@
-"""What the tables need of a connection, and statements with many rows.
+"""The interface of a connection that the tables need, and statements with many rows.
 
 Python releases its lock at each statement and has to wait for it behind a busy event loop, so with one row a statement
 the writer would starve.
@@ -53,8 +53,8 @@ def insert(connection: Statements, sql: str, rows: Sequence[Row]) -> None:
 
 
 def rows_where(connection: Statements, sql: str, ids: Sequence[Any], *constants: str) -> list[Any]:
-    """The rows of these ids, whose placeholders go where ``sql`` has braces; each column of tuples has its own. Not by
-    ``json_each``, which cuts a text at a NUL."""
+    """Select the rows of these ids. Their placeholders go where ``sql`` has braces; each column of tuples has its own.
+    Not by ``json_each``, which cuts a text at a NUL."""
     rows: list[Any] = []
     for start in range(0, len(ids), _IDS_AT_ONCE[-1]):
         piece = ids[start : start + _IDS_AT_ONCE[-1]]

@@ -235,7 +235,7 @@ def _write(
 
 
 def put_event(connection: Statements, account: str, write: wire.PutEvent) -> Written:
-    """Keep an event, unless it is kept already or comes too soon."""
+    """Store an event, unless it exists or follows the last one of its kind too soon."""
     event = write.event
     if write.once is not None:
         last = connection.execute(_LAST_NOTICE, (account, write.once)).fetchone()
