@@ -13,7 +13,7 @@ BEGIN  -- in order, so that no two transactions wait for each other
     IF hurries THEN
         PERFORM set_config('lock_timeout', '50ms', true);
     END IF;
-    FOR lock IN SELECT DISTINCT hashtextextended(each, 25) FROM unnest(names) AS each ORDER BY 1 LOOP
+    FOR lock IN SELECT DISTINCT hashtextextended(name, 25) FROM unnest(names) AS name ORDER BY 1 LOOP
         PERFORM pg_advisory_xact_lock(lock);
     END LOOP;
 END $$;
@@ -116,7 +116,7 @@ FOR EACH ROW EXECUTE FUNCTION plan_endpoint();
 CREATE OR REPLACE FUNCTION put_traces(traces jsonb, blobs bytea[]) RETURNS void
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off AS $$
 BEGIN
-    WITH given AS (
+    WITH numbered AS (
         SELECT day_of(created_at) << 40 | nextval('trace_n') AS n, t.* FROM jsonb_to_recordset(traces) AS t(
             account text, created_at text, id text, environment text, status text, kind text, model text, provider text,
             policy_id text, goal text, strategy text, error text, cache_hit boolean, fallback_used boolean,
@@ -125,15 +125,15 @@ BEGIN
         )
     ), traced AS (
         INSERT INTO trace SELECT n, account, created_at, id, environment, status, kind, model, provider, policy_id, goal,
-            strategy, error, cache_hit, fallback_used, compromised, cost_usd, duration_ms, key_id FROM given
+            strategy, error, cache_hit, fallback_used, compromised, cost_usd, duration_ms, key_id FROM numbered
     ), bodied AS (
-        INSERT INTO body SELECT n, blobs[blob], blobs[content], blobs[keys] FROM given
+        INSERT INTO body SELECT n, blobs[blob], blobs[content], blobs[keys] FROM numbered
     ), tagged AS (
         INSERT INTO tag SELECT account, t.key, t.value, created_at, id, t.number
-        FROM given, jsonb_to_recordset(tags) AS t(key text, value text, number float8) WHERE tags IS NOT NULL
+        FROM numbered, jsonb_to_recordset(tags) AS t(key text, value text, number float8) WHERE tags IS NOT NULL
     )
     INSERT INTO uncounted (account, shape, traces, cost, charged, input, output, cached)
-    SELECT account, blobs[shape], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6] FROM given;
+    SELECT account, blobs[shape], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6] FROM numbered;
 
     INSERT INTO naming SELECT name, count(*) FROM jsonb_array_elements(traces) AS t,
         jsonb_array_elements_text(t -> 'named') AS name GROUP BY name;
@@ -150,14 +150,19 @@ BEGIN
             WHERE charge > 0 GROUP BY 1, 2 HAVING bool_or(tells)
         ) AS due JOIN account AS a ON a.account = due.account
         LEFT JOIN purse ON purse.account = due.account AND purse.name = 'month:' || month
-        LEFT JOIN purse AS told ON told.account = due.account AND told.name = 'told:month:' || month || ':' || a.monthly
+        LEFT JOIN purse AS last ON last.account = due.account AND last.name = 'told:month:' || month || ':' || a.monthly
         WHERE a.monthly > 0 AND (coalesce(purse.spent, 0) + charge)::numeric * 100 >= a.monthly::numeric
-            * CASE WHEN coalesce(told.told, 0) < 50 THEN 50 WHEN told.told < 80 THEN 80
-                   WHEN told.told < 100 THEN 100 ELSE NULL END);
+            * CASE WHEN coalesce(last.told, 0) < 50 THEN 50 WHEN last.told < 80 THEN 80
+                   WHEN last.told < 100 THEN 100 ELSE NULL END);
 END $$;
 
 -- settlement.end_hold: ends calls and releases their holds, except their entries in windows. Returns the ended ones. Less
 -- frequent cases are skipped (see transaction.py).
+--
+-- A lost reply makes a process send a settlement again. To look first whether it is booked and then book it would charge
+-- it twice when both come at once. So the hold is the proof: whoever deletes its row books the call, in the same
+-- statement, and whoever finds none is skipped (test_a_repeated_settlement_changes_nothing,
+-- test_concurrent_settlements_of_a_call_count_once).
 CREATE OR REPLACE FUNCTION end_calls(ends jsonb, blobs bytea[], now float8, today text) RETURNS int[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -453,59 +458,61 @@ CREATE OR REPLACE FUNCTION admit_calls(asks jsonb, payers payer[], keys text[], 
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    a ask; c payer; h held; k int; run int; places int[]; limits int; short int; queued int[] := '{}';
+    this ask; payer payer; own held; k int; run int; places int[]; limits int; short int; queued int[] := '{}';
     fits boolean; amount bigint; more bigint;
 BEGIN
     SELECT '{}', false INTO answers, reserves;
-    FOR a IN SELECT * FROM jsonb_populate_recordset(NULL::ask, asks) ORDER BY i LOOP
-        c := payers[a.caller + 1];
-        run := CASE WHEN c.pays THEN array_position(keys, c.account || E'\x01\x03run:' || a.run) END;
+    FOR this IN SELECT * FROM jsonb_populate_recordset(NULL::ask, asks) ORDER BY i LOOP
+        payer := payers[this.caller + 1];
+        run := CASE WHEN payer.pays THEN array_position(keys, payer.account || E'\x01\x03run:' || this.run) END;
         IF run IS NOT NULL THEN
-            purses[run].most := a.run_limit;
+            purses[run].most := this.run_limit;
         END IF;
-        places := CASE WHEN run IS NULL THEN c.purses ELSE run || c.purses END;
-        h := held_by(a.id, c, decode(a.claim, 'hex'), now);
-        IF h.nanos IS NULL THEN
-            amount := CASE WHEN c.is_limited OR run IS NOT NULL THEN a.nanos ELSE 0 END;
-            fits := a.kind = 'admits' AND NOT c.is_revoked AND h.running IS NULL AND h.answer IS NULL
-                AND window_admits(windows[c.windows[1]], a.tokens, a.slot)
-                AND window_admits(windows[c.windows[2]], a.tokens, a.slot);
+        places := CASE WHEN run IS NULL THEN payer.purses ELSE run || payer.purses END;
+        own := held_by(this.id, payer, decode(this.claim, 'hex'), now);
+        IF own.nanos IS NULL THEN
+            amount := CASE WHEN payer.is_limited OR run IS NOT NULL THEN this.nanos ELSE 0 END;
+            fits := this.kind = 'admits' AND NOT payer.is_revoked AND own.running IS NULL AND own.answer IS NULL
+                AND window_admits(windows[payer.windows[1]], this.tokens, this.slot)
+                AND window_admits(windows[payer.windows[2]], this.tokens, this.slot);
         ELSE  -- State.widen
             SELECT array_agg(k), count(purses[k].most) INTO places, limits
-            FROM unnest(places) AS k WHERE purses[k].name = ANY (h.purses);
-            amount := CASE WHEN limits > 0 THEN a.nanos ELSE h.nanos END;
-            fits := a.kind <> 'looks';
+            FROM unnest(places) AS k WHERE purses[k].name = ANY (own.purses);
+            amount := CASE WHEN limits > 0 THEN this.nanos ELSE own.nanos END;
+            fits := this.kind <> 'looks';
         END IF;
-        IF fits AND (h.nanos IS NULL OR amount > h.nanos) THEN
-            short := short_of(purses, places, amount, h.nanos, queued, a.behind);
+        IF fits AND (own.nanos IS NULL OR amount > own.nanos) THEN
+            short := short_of(purses, places, amount, own.nanos, queued, this.behind);
             fits := short IS NULL;
-            IF a.waits AND purses[short].most - purses[short].spent >= amount THEN
+            IF this.waits AND purses[short].most - purses[short].spent >= amount THEN
                 queued := queued || short;
             END IF;
         END IF;
         IF NOT fits THEN
-            answers := answers || refusal_facts(a, c, h, windows, purses, queued, moment);
+            answers := answers || refusal_facts(this, payer, own, windows, purses, queued, moment);
             CONTINUE;
         END IF;
-        more := amount - coalesce(h.nanos, 0);
+        more := amount - coalesce(own.nanos, 0);
         reserves := reserves OR more > 0;
-        IF h.nanos IS NULL THEN
-            windows := take_windows(windows, c.windows, a.tokens, a.slot, moment);
-            INSERT INTO hold VALUES (c.account, a.id, c.key_id, a.came_at, moment + a.lasts,
-                array_remove(ARRAY[windows[c.windows[1]].name, windows[c.windows[2]].name], NULL), a.tokens, a.slot, amount,
-                CASE WHEN run > 0 THEN 'run:' || a.run || c.names ELSE c.names END, decode(a.claim, 'hex'),
-                coalesce(a.fingerprint, ''), owner, moment, CASE WHEN run > 0 THEN a.run END,
-                CASE WHEN run > 0 THEN a.run_limit END,
-                a.again AND EXISTS (SELECT FROM ledger WHERE (account, name, kind) = (c.account, a.id || '/0', 'expired')));
+        IF own.nanos IS NULL THEN
+            windows := take_windows(windows, payer.windows, this.tokens, this.slot, moment);
+            INSERT INTO hold VALUES (payer.account, this.id, payer.key_id, this.came_at, moment + this.lasts,
+                array_remove(ARRAY[windows[payer.windows[1]].name, windows[payer.windows[2]].name], NULL),
+                this.tokens, this.slot, amount,
+                CASE WHEN run > 0 THEN 'run:' || this.run || payer.names ELSE payer.names END, decode(this.claim, 'hex'),
+                coalesce(this.fingerprint, ''), owner, moment, CASE WHEN run > 0 THEN this.run END,
+                CASE WHEN run > 0 THEN this.run_limit END,
+                this.again AND EXISTS (
+                    SELECT FROM ledger WHERE (account, name, kind) = (payer.account, this.id || '/0', 'expired')));
         ELSIF more <> 0 THEN
-            UPDATE hold SET nanos = amount WHERE account = c.account AND id = a.id;
+            UPDATE hold SET nanos = amount WHERE account = payer.account AND id = this.id;
         END IF;
         IF more <> 0 THEN
             FOREACH k IN ARRAY places LOOP
                 purses[k].reserved := purses[k].reserved + more;
             END LOOP;
         END IF;
-        answers := answers || grant_facts(amount, c, purses[run], windows);
+        answers := answers || grant_facts(amount, payer, purses[run], windows);
     END LOOP;
 END $$;
 

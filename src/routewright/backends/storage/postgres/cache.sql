@@ -55,7 +55,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('cache lessons', 25));
     SELECT string_agg(framed(n, body), '' ORDER BY n) FROM cache_lesson WHERE space = of_space
     AND n > CASE WHEN heard <= (SELECT max(n) FROM cache_lesson) THEN heard ELSE 0 END INTO others;  -- else it is a new database
-    INSERT INTO cache_lesson (space, body) SELECT of_space, each FROM unnest(told) AS each;
+    INSERT INTO cache_lesson (space, body) SELECT of_space, lesson FROM unnest(told) AS lesson;
     DELETE FROM cache_lesson WHERE space = of_space
     AND n <= (SELECT n FROM cache_lesson WHERE space = of_space ORDER BY n DESC OFFSET most LIMIT 1);
     RETURN framed((SELECT coalesce(max(n), 0) FROM cache_lesson), '') || coalesce(others, '');
