@@ -183,7 +183,7 @@ BUGS = [
     Bug(
         "a revoked key works on for as long as a cache keeps it",
         "backends/storage/tables/write.py",
-        "since, _encode(key)))\n        transaction.changed(account, key.id)",
+        "since, _encode(key)))\n        transaction.refresh_terms(account, key.id)",
         "since, _encode(key)))",
         ACCOUNTS,
         "Sqlite and changed_terms_apply_at_once",

@@ -112,7 +112,7 @@ class Scene:
 
     async def queued(self, count: int) -> None:
         """Wait until so many requests are behind it."""
-        while self.storage._writer._waiting.qsize() < count:
+        while self.storage._writer._requests.qsize() < count:
             await checkpoint()
 
 
@@ -197,7 +197,7 @@ async def test_a_cancelled_call_holds_nothing(scene: Scene, leaver: Leaver) -> N
     assert await reserved(till) == 10
     till.release("taken")
     assert await reserved(till) == 0
-    assert len(scene.storage._writer.transaction.waiting) == 0
+    assert len(scene.storage._writer.transaction.queue) == 0
     for number in range(3):
         await till.admit(f"slot{number}", 10)
     for number in range(3):
@@ -247,7 +247,7 @@ async def test_a_call_cancelled_while_widening_keeps_its_hold(scene: Scene) -> N
     await till.admit("other", 850)
     async with anyio.create_task_group() as group:
         group.start_soon(partial(till.ask, "c", 500, key="k", waits_s=60.0))
-        while not len(scene.storage._writer.transaction.waiting):
+        while not len(scene.storage._writer.transaction.queue):
             await checkpoint()
         group.cancel_scope.cancel()
     till.release("other")
@@ -342,7 +342,7 @@ async def test_waiting_calls_survive_a_settlement_that_breaks_their_tick(scene: 
 
     async with anyio.create_task_group() as waiting:
         waiting.start_soon(wait, "waiter", 400)
-        while not len(scene.storage._writer.transaction.waiting):
+        while not len(scene.storage._writer.transaction.queue):
             await checkpoint()
         async with scene.stopped("BEGIN IMMEDIATE") as group:
 
@@ -359,7 +359,7 @@ async def test_waiting_calls_survive_a_settlement_that_breaks_their_tick(scene: 
     for call in ("bad", "late", "waiter"):
         till.release(call)
     assert await reserved(till) == 0
-    assert len(scene.storage._writer.transaction.waiting) == 0
+    assert len(scene.storage._writer.transaction.queue) == 0
 
 
 # A disk that fails
@@ -613,7 +613,7 @@ async def test_waiting_calls_keep_their_place_when_a_transaction_fails(
 
 
 async def test_an_idle_process_evicts_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "MOST_UNUSED", 10)
+    monkeypatch.setattr(transaction, "MAX_UNUSED", 10)
     monkeypatch.setattr(writer, "IDLE_S", 0.05)
     storage = SqliteStorage(tmp_path / "traces.db")
     for number in range(100):
@@ -747,7 +747,7 @@ def test_a_waiter_whose_loop_is_closed_is_granted_nothing(tmp_path: Path) -> Non
         await till.open_full()
         await till.admit("c", 1_000)
         waiting = asyncio.ensure_future(till.ask("waiter", 1_000, waits_s=60.0))
-        while not len(storage._writer.transaction.waiting):  # noqa: ASYNC110  # another thread queues it
+        while not len(storage._writer.transaction.queue):  # noqa: ASYNC110  # another thread queues it
             await asyncio.sleep(0.001)
         return waiting
 
@@ -758,7 +758,7 @@ def test_a_waiter_whose_loop_is_closed_is_granted_nothing(tmp_path: Path) -> Non
     async def go_on() -> None:
         till.release("c")
         with anyio.fail_after(PATIENCE_S):
-            while len(storage._writer.transaction.waiting) or await reserved(till):  # noqa: ASYNC110  # another thread ends it
+            while len(storage._writer.transaction.queue) or await reserved(till):  # noqa: ASYNC110  # another thread ends it
                 await anyio.sleep(0.01)
         await till.admit("next", 1_000)
         till.release("next")
@@ -806,9 +806,9 @@ async def test_a_stalled_disk_does_not_stop_admissions(scene: Scene, monkeypatch
         await anyio.to_thread.run_sync(stalls.wait, 30)
         for call in "abc":
             await till.admit(call, 100)
-        transaction, before = scene.storage._writer.transaction, scene.storage._writer.transaction.log._seen
+        transaction, before = scene.storage._writer.transaction, scene.storage._writer.transaction.log._last
         transaction.beat_s = 0.01
-        while transaction.log._seen == before:  # noqa: ASYNC110  # the writer says that this process lives
+        while transaction.log._last == before:  # noqa: ASYNC110  # the writer says that this process lives
             await anyio.sleep(0.001)
         assert settled == []
         goes_on.set()

@@ -207,13 +207,13 @@ async def test_every_process_has_the_state_of_the_log(site: Site, scene: Scene) 
 
 def trusts_stale_state(patch: pytest.MonkeyPatch) -> None:
     def follow(self: Log, connection: Any) -> bool:
-        if self._seen is None:
+        if self._last is None:
             return False
-        for row in connection.execute(log._SINCE, (self._seen[0] + 1,)).fetchall():
+        for row in connection.execute(log._SINCE, (self._last[0] + 1,)).fetchall():
             self._fold(*row)
         return True
 
-    patch.setattr(Log, "_follow", follow)
+    patch.setattr(Log, "_fold_new", follow)
 
 
 def removes_all_rows(patch: pytest.MonkeyPatch) -> None:
@@ -238,16 +238,16 @@ def keeps_an_old_descriptor(patch: pytest.MonkeyPatch) -> None:
 
 
 def refuses_from_stale_state(patch: pytest.MonkeyPatch) -> None:
-    follow = Log._follow
+    follow = Log._fold_new
 
     def lazy(self: Log, connection: Any) -> bool:
-        return (self._seen is not None and bool(self.state.holds)) or follow(self, connection)
+        return (self._last is not None and bool(self.state.holds)) or follow(self, connection)
 
-    patch.setattr(Log, "_follow", lazy)
+    patch.setattr(Log, "_fold_new", lazy)
 
 
 def adds_credit_outside_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(AccountTransaction, "changed", lambda self, account: None)
+    patch.setattr(AccountTransaction, "refresh_terms", lambda self, account: None)
 
 
 def ends_holds_only_in_memory(patch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from routewright.backends.storage.postgres import PostgresStorage
 from routewright.backends.storage.postgres.connections import Address, Connection, Database, Tables
 from routewright.backends.storage.tables.read import DAY_S
 from routewright.backends.storage.tables.traces import COLUMNS
-from routewright.backends.storage.tables.upkeep import old_traces, remove_old
+from routewright.backends.storage.tables.upkeep import find_old_traces, remove_old
 from routewright.testing import FakeClock
 from routewright.wire import SYSTEM_ACCOUNT, PutAccount, PutKey, PutTrace, SetRetention
 from tests.contracts.storage.admission import AccountsSuite, Budgets, Queues, Windows
@@ -131,7 +131,7 @@ async def test_a_sweep_of_the_sandbox_reads_no_traces_of_production(
         connection.execute("ANALYZE trace")
         explaining = Explaining(Tables(connection))
         now = datetime.fromisoformat(traces[0].created_at).timestamp() + 2 * DAY_S
-        assert [remove_old(each, explaining) for each in old_traces(now, explaining)] == [100, 50]
+        assert [remove_old(each, explaining) for each in find_old_traces(now, explaining)] == [100, 50]
         assert connection.execute("SELECT count(*) FROM trace WHERE environment = 'sandbox'").fetchone() == (0,)
     plans = [plan for plan in explaining.plans if "Recursive Union" not in plan]  # of ACCOUNTS
     assert len(plans) >= 5

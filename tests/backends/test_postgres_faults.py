@@ -277,7 +277,7 @@ async def test_a_closing_process_leaves_a_lease_for_what_it_could_not_release(ur
     async with aclosing(PostgresStorage(url, clock=clock)) as other:
         storage = PostgresStorage(url, clock=clock, lease_s=LEASE_S)
         await (await Till(storage).open_full()).admit("lost", 1_000)
-        storage._writer._held.clear()
+        storage._writer._holds.clear()
         await storage.aclose()
         await clock.advance(2 * LEASE_S)
         await Till(other).admit("next", 1_000)
@@ -481,7 +481,7 @@ async def test_holds_of_a_dead_process_are_freed_in_batches_without_delaying_oth
         await other.admit("keeps it heard")
         for number in range(250):
             await till.admit(f"c{number}", 1)
-        dead._writer._held.clear()  # it says nothing any more
+        dead._writer._holds.clear()  # it says nothing any more
         await anyio.sleep(0.2)
         with Address(url).connect() as locker, locker.transaction():
             locker.execute("SELECT lock_accounts(ARRAY['acme'])")
@@ -497,7 +497,7 @@ async def test_holds_of_a_dead_process_are_freed_in_batches_without_delaying_oth
 
 
 async def test_cached_limits_may_be_evicted_while_calls_are_granted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "MOST_KNOWN", 1)
+    monkeypatch.setattr(writer, "MAX_BALANCES", 1)
     async with aclosing(PostgresStorage(url)) as storage:
         till = await Till(storage).open_full()
         with anyio.fail_after(10):

@@ -952,7 +952,7 @@ async def test_a_fast_growing_log_is_checkpointed_at_once(path: Path, monkeypatc
 async def test_a_log_blocked_by_a_reader_is_checkpointed_afterwards(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"LOG_BYTES": 100_000, "MOST_LOG_BYTES": 400_000, "EVERY_S": 0.001, "IDLE_S": 90.0}.items():
+    for name, value in {"LOG_BYTES": 100_000, "MAX_LOG_BYTES": 400_000, "EVERY_S": 0.001, "IDLE_S": 90.0}.items():
         monkeypatch.setattr(keeper, name, value)
     monkeypatch.setattr(keeper, "READERS_MS", 1)
     monkeypatch.setattr(keeper, "AGAIN_S", 0.01)
@@ -1181,10 +1181,10 @@ async def test_requests_beyond_one_transaction_run_in_the_next_at_once(
         told.statements.clear()
         with anyio.fail_after(60):  # who waits for the writer to look again waits longer
             async with anyio.create_task_group() as tasks:
-                for number in range(1, 4 * writer.MOST_AT_ONCE):
+                for number in range(1, 4 * writer.MAX_BATCH):
                     tasks.start_soon(storage.apply, "default", [PutTrace(make_trace(number))])
         assert told.statements.count("COMMIT") >= 4
-        assert len(await storage.scan("default", TraceItems(), after=None, limit=999)) == 4 * writer.MOST_AT_ONCE
+        assert len(await storage.scan("default", TraceItems(), after=None, limit=999)) == 4 * writer.MAX_BATCH
 
 
 async def test_a_sweep_keeps_a_trace_that_replaced_an_expired_one_meanwhile(path: Path) -> None:
@@ -1193,7 +1193,7 @@ async def test_a_sweep_keeps_a_trace_that_replaced_an_expired_one_meanwhile(path
         await storage.apply(SYSTEM_ACCOUNT, [SetRetention(production_s=7 * DAY_S)])
         await storage.apply("default", [PutTrace(old)])
         with closing(connect(str(path))) as connection:
-            found = swept.old_traces(NOW, connection)
+            found = swept.find_old_traces(NOW, connection)
             await storage.apply("default", [DeleteTraces()])
             await storage.apply("default", [PutTrace(new)])  # SQLite gives it the number that is free
             assert [swept.remove_old(each, connection) for each in found] == [0]

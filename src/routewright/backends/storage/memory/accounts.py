@@ -173,7 +173,7 @@ class MemoryAccounts:
         """Start without holds: the parent's calls continue there."""
         self.state = State(self)
         self._eviction = Eviction(self.state)
-        self._waiting: WaitQueue[_PendingAsk] = WaitQueue(self.state, self.owner)
+        self._queue: WaitQueue[_PendingAsk] = WaitQueue(self.state, self.owner)
         self._asks = 0
 
     # Accounts
@@ -188,7 +188,7 @@ class MemoryAccounts:
             if not isinstance(answer, Wait):
                 return answer
             pending = _PendingAsk(ask, Signal())
-            self._waiting.wait(pending, answer)
+            self._queue.wait(pending, answer)
             self._end()
         if not pending.answered.is_set:
             try:
@@ -197,7 +197,7 @@ class MemoryAccounts:
             except BaseException:
                 with self._lock.lock:
                     self._begin()
-                    self._waiting.leave(pending)
+                    self._queue.leave(pending)
                     if pending.takes:
                         end_hold(self.state, End(ask.id, 0))
                     self._end()
@@ -205,7 +205,7 @@ class MemoryAccounts:
             with self._lock.lock:
                 if not pending.answered.is_set:
                     self._begin()
-                    self._waiting.give_up(pending, self._clock.time())
+                    self._queue.give_up(pending, self._clock.time())
                     self._end()
         if pending.error is not None:
             raise pending.error
@@ -220,16 +220,16 @@ class MemoryAccounts:
             record = self._storage.account_of(facts.caller.account)
             if facts.trace is not None:  # it may be refused: then nothing else is done
                 self._storage.keep_trace(record, facts.trace, facts.snapshots)
-            booked = settle(self.state, self, facts, self._clock.time())
-            for row in booked.rows:
-                record.books.book(row, booked.purses)
-            if booked.keeps is not None:
-                record.books.keep(*booked.keeps)
-            if facts.trace is not None and facts.trace.is_void != booked.is_void:
-                facts.trace.void(booked.is_void)
-            for event in booked.events:
+            booking = settle(self.state, self, facts, self._clock.time())
+            for row in booking.rows:
+                record.books.book(row, booking.purses)
+            if booking.keeps is not None:
+                record.books.keep(*booking.keeps)
+            if facts.trace is not None and facts.trace.is_void != booking.is_void:
+                facts.trace.void(booking.is_void)
+            for event in booking.events:
                 record.books.emit(event)
-            events = booked.events
+            events = booking.events
             for write in facts.events:
                 events += record.books.put(write).events
             self._end()
@@ -354,8 +354,8 @@ class MemoryAccounts:
                         self._runs.popitem(last=False)
             self.state.charged.clear()
         while self.state.freed:
-            self._waiting.retry(self._clock.time())
-        if self._waiting.answered:
-            for pending in self._waiting.answered:
+            self._queue.retry(self._clock.time())
+        if self._queue.answered:
+            for pending in self._queue.answered:
                 pending.answered.set()
-            self._waiting.answered.clear()
+            self._queue.answered.clear()

@@ -10,8 +10,8 @@ from typing import Any
 from routewright import wire
 from routewright._core.accounts.ledger import MONEY
 from routewright.backends.clock import SystemClock
-from routewright.backends.storage.tables.ledger import KNOWN_S
-from routewright.backends.storage.tables.read import DAY_S, REPORTS, answer, page, trace_by_id
+from routewright.backends.storage.tables.ledger import MAX_AGE_S
+from routewright.backends.storage.tables.read import DAY_S, REPORTS, answer, read_page, trace_by_id
 from routewright.backends.storage.tables.traces import rows_of_draft
 from routewright.errors import RouterError, StorageUnavailable
 from routewright.protocols import BaseStorage, Clock, Facts
@@ -84,7 +84,7 @@ class PostgresStorage(BaseStorage):
 
     async def scan(self, account: str, query: wire.Scan, *, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` rows after the key ``after`` (``protocols.Storage``)."""
-        work = partial(page, account, query, after, limit)
+        work = partial(read_page, account, query, after, limit)
         rows: list[Any] = await self._database.run(partial(self._at_length, lambda tables, _: work(tables)))
         return rows
 
@@ -155,8 +155,8 @@ class PostgresAccounts:
 
     def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
         """As ``protocols.Accounts`` says."""
-        entry = self._writer.known.get((caller, run))
-        if entry is None or self._clock.monotonic() - entry[1] > KNOWN_S:
+        entry = self._writer.balances.get((caller, run))
+        if entry is None or self._clock.monotonic() - entry[1] > MAX_AGE_S:
             return None
         return entry[0]
 

@@ -42,7 +42,7 @@ PATIENCE_S = 2.5
 """Timeout of statements that calls wait for."""
 LONG_S = 60.0
 """Timeout of reports, pages, deletions and upkeep, also on the server."""
-MOST_IDLE = 16
+MAX_IDLE = 16
 """Idle connections of a process. More are opened on demand and closed again."""
 AGAIN_S = 0.25
 """After a failed connection, others fail at once for this time."""
@@ -215,7 +215,7 @@ class Database:
         try:
             yield connection
         finally:
-            if connection.closed or connection.info.transaction_status != IDLE or len(self._idle) >= MOST_IDLE:
+            if connection.closed or connection.info.transaction_status != IDLE or len(self._idle) >= MAX_IDLE:
                 connection.close()
             else:
                 self._idle.append(connection)

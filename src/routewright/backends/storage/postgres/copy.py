@@ -48,7 +48,7 @@ event account, id; delivery endpoint, event; endpoint id; subscription type, end
 """  # subscriptions last, so that nothing is delivered anew
 _KEYS: dict[str, str] = dict(line.split(maxsplit=1) for line in _TABLES.split(";"))
 """The tables in order of copying, and the key columns of their pieces."""
-_SUMS = {
+_TOTALS = {
     "purse": "SELECT account, sum(spent), sum(granted) FROM purse GROUP BY account",
     "ledger": "SELECT account, sum(cost), sum(charge), sum(credit) FROM ledger GROUP BY account",
 }
@@ -62,8 +62,8 @@ _BEGIN = """
 CREATE TABLE copying (name text PRIMARY KEY, after bytea, rows bigint NOT NULL, done boolean NOT NULL);
 DELETE FROM store
 """
-_PLACE = "SELECT after, rows, done FROM copying WHERE name = %s"
-_GO_ON = """
+_READ_PROGRESS = "SELECT after, rows, done FROM copying WHERE name = %s"
+_WRITE_PROGRESS = """
 INSERT INTO copying VALUES (%s, %s, %s, %s)
 ON CONFLICT (name) DO UPDATE SET after = excluded.after, rows = excluded.rows, done = excluded.done
 """
@@ -127,14 +127,14 @@ def _begin(target: Address, connection: Connection, source: bytes) -> None:
     """Prepare the target, or check that it is an unfinished copy of the same source."""
     is_new = make_tables(target, connection)
     if connection.execute(_IS_STARTED).fetchone() == (True,):
-        if connection.execute(_PLACE, ("",)).fetchone() != (source, 0, False):
+        if connection.execute(_READ_PROGRESS, ("",)).fetchone() != (source, 0, False):
             raise ValidationFailed.at("target", f"{target} is an unfinished copy of another store", "name an empty one")
         return
     names = [] if is_new else [name for name in _KEYS if connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]
     if names:
         raise ValidationFailed.at("target", f"{target} is not empty: it has rows in {names[0]}", "name an empty one")
     connection.execute(_BEGIN)
-    connection.execute(_GO_ON, ("", source, 0, False))
+    connection.execute(_WRITE_PROGRESS, ("", source, 0, False))
 
 
 def _copy_table(name: str, source: _Source, target: Connection) -> int:
@@ -143,7 +143,7 @@ def _copy_table(name: str, source: _Source, target: Connection) -> int:
     # a transaction that also writes the key of its last row: after a crash both are there or neither, and the same call
     # continues behind that key. Pages by OFFSET would read all rows before them again. Proved by
     # `test_a_copy_stopped_anywhere_continues`.
-    progress = _Progress(*(target.execute(_PLACE, (name,)).fetchone() or (None, 0, False)))
+    progress = _Progress(*(target.execute(_READ_PROGRESS, (name,)).fetchone() or (None, 0, False)))
     target_columns = target.execute(f"SELECT * FROM {name} LIMIT 0").description or ()
     probe: Any = source.file.execute(f"SELECT * FROM {name} LIMIT 0")
     source_names = {column[0] for column in probe.description}
@@ -166,7 +166,7 @@ def _copy_table(name: str, source: _Source, target: Connection) -> int:
             with target.cursor() as cursor, cursor.copy(f"COPY {name} ({names}) FROM STDIN") as stream:
                 for row in piece:
                     stream.write_row(row)
-            target.execute(_GO_ON, (name, *progress))
+            target.execute(_WRITE_PROGRESS, (name, *progress))
     return progress.rows
 
 
@@ -187,7 +187,7 @@ def _differences(source: _Source, target: Statements) -> Iterator[str]:
         actual = target.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
         if expected != actual:
             yield f"{name} has {expected:,} rows, but {actual:,} in the copy: the source was changed meanwhile"
-    for name, sql in _SUMS.items():
+    for name, sql in _TOTALS.items():
         mine, theirs = (
             {account: sums for account, *sums in store.execute(sql).fetchall()} for store in (source.file, target)
         )
@@ -202,7 +202,7 @@ def _end(connection: Connection) -> None:
     transaction = AccountTransaction(Tables(connection), now, now)
     sql = "SELECT account, NULL FROM account UNION ALL SELECT account, id FROM key"
     for account, key_id in connection.execute(sql).fetchall():
-        transaction.changed(account, key_id)  # sets the columns of limits
+        transaction.refresh_terms(account, key_id)  # sets the columns of limits
     connection.execute(_NUMBERS)
     connection.execute("DROP TABLE copying")
     connection.execute("ANALYZE")

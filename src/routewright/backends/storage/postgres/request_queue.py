@@ -54,10 +54,10 @@ def put_traces(tables: Tables, traces: Sequence[TraceRows]) -> None:
 def trace_of(rows: TraceRows, blobs: list[bytes | None]) -> dict[str, Any]:
     """Encode a trace. Its bytes are appended to ``blobs``, which PostgreSQL indexes from 1."""
     shape, *sums = rows.counted[1:]
-    first = len(blobs) + 1
+    start = len(blobs) + 1
     blobs += (*rows.body, shape)
     row = dict(zip(COLUMNS, rows.columns, strict=True)) | {"named": rows.named}
-    row |= {"blob": first, "content": first + 1, "keys": first + 2, "shape": first + 3, "sums": sums}
+    row |= {"blob": start, "content": start + 1, "keys": start + 2, "shape": start + 3, "sums": sums}
     if rows.tags:
         row["tags"] = [{"key": key, "value": value, "number": number} for _, key, value, *_, number in rows.tags]
     return row
@@ -112,7 +112,7 @@ def ask_of(
     }  # fmt: skip
 
 
-MOST_AT_ONCE = 64
+MAX_BATCH = 64
 """Calls in one tick, so that other processes need not wait long."""
 LOOK_S = 0.05
 """How often waiting asks are tried again, in case another process has freed something."""
@@ -232,13 +232,13 @@ class Queues:
         """Asks to try now: those of accounts in which something was freed, sometimes the first of each queue, and those
         after their deadline."""
         # Trying all waiting asks whenever anything is freed would cost a tick of thousands, and in the order of arrival
-        # the queue of one busy account would fill every tick. So a tick takes at most `MOST_AT_ONCE`, and accounts and
+        # the queue of one busy account would fill every tick. So a tick takes at most `MAX_BATCH`, and accounts and
         # queues take turns: what was tried moves to the end of its dict
         # (`test_many_waiting_calls_of_one_account_do_not_delay_another`). Other processes free things without telling
         # this one, so every `LOOK_S` the first of each queue is tried anyway.
         is_look_due = now >= self._looked_at + LOOK_S
         ready: dict[int, PendingAsk] = {}
-        while self.gives_up_at <= now and len(ready) < MOST_AT_ONCE:
+        while self.gives_up_at <= now and len(ready) < MAX_BATCH:
             end = heappop(self._ends)
             ready[end[1]] = end[2]
         if is_look_due:
@@ -247,7 +247,7 @@ class Queues:
         self._freed = set()
         for account in [account for account in self._queues if is_look_due or account in freed]:
             for name in [*self._queues[account]]:
-                room = MOST_AT_ONCE - len(ready)
+                room = MAX_BATCH - len(ready)
                 if room <= 0:
                     self._freed |= freed & {account}
                     break

@@ -90,7 +90,7 @@ OLDEST = 1
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(n, 25)) FROM unnest('{routewright store,days}'::text[]) AS n"
 """The second lock prevents new partitions, which also change privileges in the catalogue."""
 _FUNCTIONS = "accounts.sql", "cache.sql"
-_KNOWN = "SELECT to_regclass('store') IS NOT NULL"
+_EXISTS = "SELECT to_regclass('store') IS NOT NULL"
 _OTHERS = """
 SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'f')
 AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = pg_class.oid AND deptype = 'e') ORDER BY relname LIMIT 1
@@ -147,7 +147,7 @@ def create(address: Address, grant_to: str | None = None) -> bool:
 
 def make_tables(address: Address, connection: Connection) -> bool:
     """Create empty tables, unless they exist."""
-    if connection.execute(_KNOWN).fetchone() == (True,):
+    if connection.execute(_EXISTS).fetchone() == (True,):
         return False
     for (other,) in connection.execute(_OTHERS).fetchall():
         raise StorageCorrupt(f"{address}: there are other tables, such as {other!r}; name an empty database")

@@ -23,7 +23,7 @@ from routewright._core.accounts.settlement import Booked
 from routewright._core.accounts.state import State
 from routewright._core.accounts.terms import limits_of
 from routewright._core.idempotency import scope_of
-from routewright.backends.storage.tables.ledger import MOST_SNAPSHOTS, SNAPSHOT_S, TableShelf
+from routewright.backends.storage.tables.ledger import MAX_SNAPSHOTS, SNAPSHOT_S, TableShelf
 from routewright.backends.storage.tables.statements import upsert
 from routewright.backends.storage.tables.traces import remove_traces, rows_of_draft
 from routewright.backends.storage.tables.write import Writes, is_durable, put_event
@@ -110,11 +110,11 @@ class AccountTransaction:
         hold = self._load("account = ? AND id = ?", account, facts.id)
         if facts.claim is not None:
             self._load("account = ? AND claim = ?", account, scope_of(facts.caller, facts.claim.key))
-        booked = self.shelf.settle(facts, self._now)
+        booking = self.shelf.settle(facts, self._now)
         if hold:
             self._end([release_of(0, account, facts.id, facts.tokens)])
         self._flush()
-        return booked
+        return booking
 
     def expire(self, but: int, spare_s: float | None) -> list[str]:
         """End some holds of processes that are gone or were silent for a lease, except for process ``but``. New
@@ -171,7 +171,7 @@ class AccountTransaction:
 
     # ``tables/write.AccountTransaction``
 
-    def changed(self, account: str, key_id: str | None = None) -> None:
+    def refresh_terms(self, account: str, key_id: str | None = None) -> None:
         """Store the limits of changed terms in their columns."""
         if key_id is None:
             terms = self.shelf.account(account)
@@ -295,15 +295,15 @@ class Server:
             trace = facts.trace
             rows = None if trace is None else rows_of_draft(account, trace)
             replaced = [] if rows is None else self._writes.replaced(tables, account, rows)
-            booked = transaction.settle(facts)
+            booking = transaction.settle(facts)
             if replaced:
                 remove_traces(tables, account, replaced)
-            if trace is not None and (booked.is_void or trace.is_void):
-                trace.void(booked.is_void)
+            if trace is not None and (booking.is_void or trace.is_void):
+                trace.void(booking.is_void)
                 rows = rows_of_draft(account, trace)
             if rows is not None:
                 put_traces(tables, [rows])
-            events = booked.events
+            events = booking.events
             for write in facts.events:
                 events += put_event(tables, account, write).events
             return events
@@ -314,7 +314,7 @@ class Server:
     def put_snapshots(self, ends: Iterable[Ending]) -> None:
         """Put the snapshots of calls, unless that was done recently."""
         now = time.monotonic()
-        new = {
+        snapshots = {
             snapshot.id: snapshot
             for ending in ends
             for snapshot in (() if ending.facts is None else ending.facts.snapshots)
@@ -322,14 +322,14 @@ class Server:
         }
 
         def put(tables: Tables, _: AccountTransaction) -> None:
-            for snapshot in sorted(new.values(), key=attrgetter("id")):  # lock in one order
+            for snapshot in sorted(snapshots.values(), key=attrgetter("id")):  # lock in one order
                 self._writes.put_snapshot(tables, snapshot, self._clock.time())
 
-        if new:
+        if snapshots:
             self.transact(put)
-            if len(self._put_at) >= MOST_SNAPSHOTS:
+            if len(self._put_at) >= MAX_SNAPSHOTS:
                 self._put_at.clear()
-            self._put_at |= dict.fromkeys(new, now)
+            self._put_at |= dict.fromkeys(snapshots, now)
 
     @staticmethod
     def fault_of(error: Exception) -> RouterError:

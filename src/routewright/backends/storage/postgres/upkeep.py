@@ -33,7 +33,7 @@ CLOSE_S = 0.25
 ROLLING = "_rolling"
 """Lock for roll-ups, and for dropping days."""
 _log = logging.getLogger(__name__)
-_TAKEN = """
+_GROUPED = """
 WITH taken AS (DELETE FROM uncounted WHERE n < ? RETURNING *)
 SELECT account, shape, sum(traces), sum(cost), sum(charged), sum(input), sum(output), sum(cached)
 FROM taken GROUP BY account, shape ORDER BY account
@@ -77,7 +77,7 @@ def count(transact: Transact) -> None:
 
 def _count(tables: Tables, _: AccountTransaction) -> bool:
     tables.execute(_NAME)
-    return roll(tables, _TAKEN)
+    return roll(tables, _GROUPED)
 
 
 _worker = Worker(SystemClock(), "routewright-postgres-keeper", may_be_dropped=True)
@@ -145,9 +145,9 @@ def sweep(transact: Transact, now: float) -> int:
         removed += rows
     while rows := transact(lambda tables, _: cleanup.remove_events(now, tables)):
         removed += rows
-    for day, kind in transact(partial(_old_days, now)):
+    for day, kind in transact(partial(_find_old_days, now)):
         removed += transact(partial(_drop_day, kind, day), [ROLLING])
-    while pieces := transact(lambda tables, _: cleanup.old_traces(now, tables, WEEK_S)):
+    while pieces := transact(lambda tables, _: cleanup.find_old_traces(now, tables, WEEK_S)):
         for piece in pieces:
             removed += transact(partial(_remove_old, piece))
     count(transact)
@@ -165,11 +165,11 @@ def _forget(now: float, tables: Tables, _: AccountTransaction) -> None:
     tables.execute("DELETE FROM cache_lead WHERE until < now()")
 
 
-def _remove_old(old: cleanup.Old, tables: Tables, _: AccountTransaction) -> int:
+def _remove_old(old: cleanup.OldTraces, tables: Tables, _: AccountTransaction) -> int:
     return cleanup.remove_old(old, tables)
 
 
-def _old_days(now: float, tables: Tables, _: AccountTransaction) -> list[tuple[str, str]]:
+def _find_old_days(now: float, tables: Tables, _: AccountTransaction) -> list[tuple[str, str]]:
     """Partitions of expired days, those of traces first."""
     limits = retention_of(tables)
     if limits.production_s is None or limits.sandbox_s is None or max(limits.production_s, limits.sandbox_s) < WEEK_S:

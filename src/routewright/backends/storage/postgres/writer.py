@@ -33,15 +33,15 @@ from routewright.wire.timestamps import timestamp
 from . import request_queue
 from .connections import COLLIDED, LOCKED, state_of
 from .refusal import Terms, verdict, windows_of
-from .request_queue import LOOK_S, MOST_AT_ONCE, Ending, PendingAsk, Queues, Work
+from .request_queue import LOOK_S, MAX_BATCH, Ending, PendingAsk, Queues, Work
 from .transaction import FORGET_OWNERS, Server
 
 IDLE_S = 2.0
 """The thread ends after this time without a request."""
-MOST_WAITING = 10_000
-MOST_RELEASES = 10_000
+MAX_WAITING = 10_000
+MAX_RELEASES = 10_000
 """Most releases that wait for the server. A dropped hold expires a lease after its call should have ended."""
-MOST_KNOWN = 10_000
+MAX_BALANCES = 10_000
 AGAIN_S = 0.5
 """Pause after a failed tick before work that can wait is tried again."""
 _RESULT = "SELECT result FROM kept WHERE account = $1 AND claim = $2"
@@ -63,12 +63,12 @@ class Writer:
     def renew(self) -> None:
         """Start without holds: the parent's calls continue there."""
         self.owner = random.SystemRandom().getrandbits(62)
-        self._waiting: SimpleQueue[Request] = SimpleQueue()
+        self._requests: SimpleQueue[Request] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._held: dict[str, Ask] = {}
+        self._holds: dict[str, Ask] = {}
         """Asks of calls with holds."""
         self._queues = Queues()
-        self._lost: list[Ending] = []
+        self._releases: list[Ending] = []
         """Releases that the server has not received."""
         self._ticks = 0
         """Number of ticks. The server refuses a tick after a later one, since its calls were abandoned."""
@@ -80,7 +80,7 @@ class Writer:
         """Monotonic times of the last answered and the last failed tick, and of the next try to expire holds."""
         self._is_closed = False
         """True after ``close`` without holds: the thread ends, even if some releases were not sent."""
-        self.known: dict[tuple[Caller, RunLimit | None], tuple[Left, float]] = {}
+        self.balances: dict[tuple[Caller, RunLimit | None], tuple[Left, float]] = {}
         """What callers have left, with the monotonic time."""
 
     # In any thread
@@ -94,7 +94,7 @@ class Writer:
                     self._run([])
             return
         with self._guard.lock:  # the thread takes it before it ends
-            self._waiting.put(request)
+            self._requests.put(request)
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="routewright-postgres", daemon=True)
                 try:
@@ -106,7 +106,7 @@ class Writer:
 
     def widening(self, grant: Grant, nanos: int) -> PendingAsk | None:
         """An ask for another amount. None: the call has ended."""
-        ask = self._held.get(grant.id)
+        ask = self._holds.get(grant.id)
         return (
             None if ask is None else PendingAsk(replace(ask, nanos=nanos, waits_s=0.0), "widens", inline=self._inline)
         )
@@ -124,9 +124,9 @@ class Writer:
 
     def forget(self, account: str) -> None:
         """Called after an account's terms or sums have changed: drops cached state and tries waiting asks again."""
-        for who in [*self.known]:
+        for who in [*self.balances]:
             if who[0].account == account:
-                self.known.pop(who, None)
+                self.balances.pop(who, None)
         self.put(Work(lambda: self._queues.free(account), awaited=False))
 
     def look_again(self) -> None:
@@ -168,25 +168,25 @@ class Writer:
         """The next requests; empty if there is other work. None ends the thread."""
         wait_s = 0.0 if self._is_closed else IDLE_S
         now = time.monotonic()
-        if self._held:
+        if self._holds:
             wait_s = min(wait_s, max(self._spoke_at + self._lease_s / 4, self._failed_at + AGAIN_S) - now)
-        if self._lost:
+        if self._releases:
             wait_s = min(wait_s, self._failed_at + AGAIN_S - now)
         if self._queues:
             wait_s = 0.0 if self._queues.is_ready else min(wait_s, LOOK_S, self._queues.gives_up_at - now)
         try:
-            requests = [self._waiting.get(timeout=wait_s) if wait_s > 0 else self._waiting.get_nowait()]
+            requests = [self._requests.get(timeout=wait_s) if wait_s > 0 else self._requests.get_nowait()]
         except Empty:
             with self._guard.lock:
-                goes_on = not self._is_closed and (self._held or self._queues or self._lost)
-                if goes_on or not self._waiting.empty():
+                goes_on = not self._is_closed and (self._holds or self._queues or self._releases)
+                if goes_on or not self._requests.empty():
                     return []
                 self._thread = None
             return None
         self._is_closed = False
         with suppress(Empty):
-            while len(requests) < MOST_AT_ONCE:
-                requests.append(self._waiting.get_nowait())
+            while len(requests) < MAX_BATCH:
+                requests.append(self._requests.get_nowait())
         return requests
 
     def _run(self, requests: Sequence[Request]) -> None:
@@ -195,8 +195,8 @@ class Writer:
         for work in works:
             if not work.comes_last:
                 self._do(work)
-        ends = [*self._lost[:MOST_AT_ONCE], *(request for request in requests if isinstance(request, Ending))]
-        self._lost = self._lost[MOST_AT_ONCE:]
+        ends = [*self._releases[:MAX_BATCH], *(request for request in requests if isinstance(request, Ending))]
+        self._releases = self._releases[MAX_BATCH:]
         asks = self._queues.tried(self._now()) if self._queues else []
         asks += [request for request in requests if isinstance(request, PendingAsk) and not request.is_left]
         ready: list[Ending | PendingAsk] = [*(ending for ending in ends if ending.is_plain), *asks]
@@ -246,8 +246,8 @@ class Writer:
                 request.answer(fault)
             elif request.facts is not None:
                 request.error = fault
-            elif len(self._lost) < MOST_RELEASES:
-                self._lost.append(request)
+            elif len(self._releases) < MAX_RELEASES:
+                self._releases.append(request)
         self._answer([request for request in failed if isinstance(request, PendingAsk) or request.facts is not None])
 
     def _try_apart(
@@ -262,7 +262,7 @@ class Writer:
     def _tick(self, requests: Sequence[Ending | PendingAsk], *, expires: bool = True, hurries: bool = False) -> None:
         """End calls, then admit others, first those that waited. ``expires``: ends holds of dead processes.
         ``hurries``: does not wait for locked accounts."""
-        if not requests and not (self._held and time.monotonic() - self._spoke_at >= self._lease_s / 4):
+        if not requests and not (self._holds and time.monotonic() - self._spoke_at >= self._lease_s / 4):
             return
         ends = [request for request in requests if isinstance(request, Ending)]
         asks = [request for request in requests if isinstance(request, PendingAsk)]
@@ -286,7 +286,7 @@ class Writer:
             caller = callers.setdefault((ask.caller, timestamp(ask.at)[:MONTH], ask.windows), len(callers))
             may_wait = ask.waits_s > 0 and (is_new or pending.until > now)
             behind = self._queues.behind(pending.account, numbers) if is_new and self._queues else []
-            again = ask.id in self._held or not is_new  # what waited may have had a hold, which expired
+            again = ask.id in self._holds or not is_new  # what waited may have had a hold, which expired
             entries.append(request_queue.ask_of(index, pending, caller, again=again, waits=may_wait, behind=behind))
         self._ticks += 1
         settings = {
@@ -319,8 +319,8 @@ class Writer:
 
     def _take_ends(self, ends: Sequence[Ending], ended: set[int]) -> None:
         done: list[Ending] = []
-        for place, ending in enumerate(ends):
-            if place in ended or ending.facts is None:  # releases always succeed
+        for index, ending in enumerate(ends):
+            if index in ended or ending.facts is None:  # releases always succeed
                 ending.result = ()
                 self._ended(ending)
                 done.append(ending)
@@ -345,7 +345,7 @@ class Writer:
         self._ended(ending)
 
     def _ended(self, ending: Ending) -> None:
-        self._held.pop(ending.call, None)
+        self._holds.pop(ending.call, None)
         self._queues.free(ending.account)
 
     def _do(self, work: Work) -> None:
@@ -366,7 +366,7 @@ class Writer:
     def _tidy(self) -> None:
         for call in self._server.transact(lambda _, transaction: transaction.expire_overdue(self.owner, self._lease_s)):
             _log.error("call %s held money or limits long after its end; they are released, please report this", call)
-            self._held.pop(call, None)
+            self._holds.pop(call, None)
         while self._expire():
             pass
 
@@ -389,10 +389,10 @@ class Writer:
         return bool(freed)
 
     def _hang_up(self) -> None:
-        if self._queues or self._held.keys() - {ending.call for ending in self._lost}:
+        if self._queues or self._holds.keys() - {ending.call for ending in self._releases}:
             return
         self._is_closed = True
-        if not self._lost and self._spoke_at > -inf:
+        if not self._releases and self._spoke_at > -inf:
             with suppress(Exception):  # its lease ends
                 self._server.transact(lambda tables, _: tables.execute(FORGET_OWNERS, ([self.owner],)))
             # the server forgets the tick number with the owner
@@ -400,7 +400,7 @@ class Writer:
 
     def _grant(self, pending: PendingAsk, facts: dict[str, Any], terms: Terms, left: Left, at: float) -> None:
         ask = pending.ask
-        self._held[ask.id] = ask
+        self._holds[ask.id] = ask
         self._queues.leave(pending)
         if facts["run_left"] is not None:
             nanos = facts["run_left"] if left.nanos is None else min(facts["run_left"], left.nanos)
@@ -424,7 +424,7 @@ class Writer:
         if isinstance(answer, Wait):
             wait = answer
             monotonic = self._now()
-            if pending.number == 0 and len(self._queues) >= MOST_WAITING:
+            if pending.number == 0 and len(self._queues) >= MAX_WAITING:
                 answer = wait.turn_away()
             elif pending.ask.waits_s <= 0 or pending.until <= monotonic:
                 answer = wait.give_up()
@@ -436,12 +436,12 @@ class Writer:
 
     def _give_back(self, pending: PendingAsk) -> None:
         if pending.kind == "admits":  # a running call keeps its hold
-            self._lost.append(Ending(pending.account, pending.ask.id, None))
+            self._releases.append(Ending(pending.account, pending.ask.id, None))
 
     def _note(self, who: tuple[Caller, RunLimit | None], left: Left) -> None:
-        if len(self.known) >= MOST_KNOWN:
-            self.known.clear()
-        self.known[who] = left, self._now()
+        if len(self.balances) >= MAX_BALANCES:
+            self.balances.clear()
+        self.balances[who] = left, self._now()
 
     def _now(self) -> float:
         return self._clock.monotonic() if self._inline else time.monotonic()

@@ -15,8 +15,8 @@ from routewright import wire
 from routewright._runtime.loop import Threads
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.tables import upkeep as cleanup
-from routewright.backends.storage.tables.ledger import ASK, KNOWN_S, MOST_SNAPSHOTS, SETTLE, SNAPSHOT_S, PendingAsk
-from routewright.backends.storage.tables.read import REPORTS, answer, page
+from routewright.backends.storage.tables.ledger import ASK, MAX_AGE_S, MAX_SNAPSHOTS, SETTLE, SNAPSHOT_S, PendingAsk
+from routewright.backends.storage.tables.read import REPORTS, answer, read_page
 from routewright.backends.storage.tables.rollup import roll
 from routewright.backends.storage.tables.traces import TraceRows, remove_traces, rows_of_draft
 from routewright.backends.storage.tables.write import Writes, is_durable, put_event
@@ -112,7 +112,7 @@ class SqliteStorage(BaseStorage):
 
     async def scan(self, account: str, query: wire.Scan, *, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` rows after the key ``after`` (``protocols.Storage``)."""
-        return await self._run(partial(page, account, query, after, limit))
+        return await self._run(partial(read_page, account, query, after, limit))
 
     async def sweep(self, now: float) -> int:
         """Remove expired rows, a few hundred traces a transaction (``protocols.Storage``)."""
@@ -125,7 +125,7 @@ class SqliteStorage(BaseStorage):
                 while count := await self._writer.do(partial(remove, now), gentle=True):
                     removed += count
             await self._writer.do(partial(cleanup.remove_marks, now), scrub=lambda _: removed > 0)
-        while batch := await self._run(partial(cleanup.old_traces, now)):
+        while batch := await self._run(partial(cleanup.find_old_traces, now)):
             if batch == previous:
                 raise StorageCorrupt(f"{self.path}: expired traces cannot be removed; run 'routewright store check'")
             previous = batch
@@ -204,24 +204,24 @@ class SqliteAccounts:
         replaced: list[str] = []
         if rows is not None and (transaction.is_careful or facts.id not in transaction.state.holds):
             replaced = self._writes.replaced(connection, account, rows)
-        booked = transaction.settle(facts)  # raises before anything is written
+        booking = transaction.settle(facts)  # raises before anything is written
         if replaced:
             remove_traces(connection, account, replaced)
-        if facts.trace is not None and (booked.is_void or facts.trace.is_void):  # maybe by a failed transaction
-            facts.trace.void(booked.is_void)
+        if facts.trace is not None and (booking.is_void or facts.trace.is_void):  # maybe by a failed transaction
+            facts.trace.void(booking.is_void)
             rows = rows_of_draft(account, facts.trace)
         if facts.snapshots and (facts.snapshots is not transaction.snapshots or transaction.is_careful):
             now = self._clock.time()
             for snapshot in facts.snapshots:
                 if transaction.is_careful or now - transaction.put_at.get(snapshot.id, -SNAPSHOT_S) >= SNAPSHOT_S:
-                    if len(transaction.put_at) >= MOST_SNAPSHOTS:
+                    if len(transaction.put_at) >= MAX_SNAPSHOTS:
                         transaction.put_at.clear()
                     self._writes.put_snapshot(connection, snapshot, now)
                     transaction.put_at[snapshot.id] = now
             transaction.snapshots = facts.snapshots
         if rows is not None:
             transaction.traces.append(rows)
-        events = booked.events
+        events = booking.events
         for write in facts.events:
             events += put_event(connection, account, write).events
         return events
@@ -242,7 +242,7 @@ class SqliteAccounts:
     def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
         """As ``protocols.Accounts`` says."""
         transaction = self._writer.transaction
-        if self._clock.monotonic() - transaction.known_at > KNOWN_S:
+        if self._clock.monotonic() - transaction.current_at > MAX_AGE_S:
             return None
         return transaction.state.left(caller, self._clock.time(), run)
 

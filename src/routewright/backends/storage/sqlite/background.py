@@ -38,7 +38,7 @@ LOOK_S = 0.01
 """How often a writer checks the size of the log. Beyond twice ``LOG_BYTES`` it is checkpointed at once."""
 LOG_BYTES = 8 * 1024 * 1024
 """Size of the log at which it is checkpointed, which blocks writers for some 20 ms."""
-MOST_LOG_BYTES = 4 * LOG_BYTES
+MAX_LOG_BYTES = 4 * LOG_BYTES
 """A larger log, which readers kept from being checkpointed, is truncated."""
 _HEADER = 32
 _FRAME_HEADER = 24
@@ -76,10 +76,10 @@ class BackgroundWork:
     def renew(self) -> None:
         """Start without work."""
         self._is_closed = False
-        self._wrote_at = self._again_at = self._look_at = 0.0
-        self._long = 2 * LOG_BYTES
+        self._wrote_at = self._retry_at = self._look_at = 0.0
+        self._max_bytes = 2 * LOG_BYTES
         """The log is checkpointed at once beyond this size."""
-        self._stale = False
+        self._is_stale = False
         """The log or the file may still contain removed rows."""
         self._has_failed = False
         """A defect has been logged."""
@@ -89,23 +89,23 @@ class BackgroundWork:
         now = self._wrote_at = time.monotonic()
         if self._inline:
             if self._log_bytes() > LOG_BYTES:
-                self._keep()
+                self._do_pending()
             return
         self._is_closed = False
         if self._job.due_since != fork.count:  # as ``poke`` asks, for every transaction
             self._job.delay = EVERY_S
             self._job.poke()
-        if now >= self._look_at and now >= self._again_at:
+        if now >= self._look_at and now >= self._retry_at:
             self._look_at = now + LOOK_S
             size = self._log_bytes()
-            if size > self._long:
-                self._long = size
+            if size > self._max_bytes:
+                self._max_bytes = size
                 self._urgent.poke()
 
     def scrub(self) -> None:
         """Erase deleted rows from the log and the file; later, if readers block it."""
-        self._stale = True
-        self._keep()
+        self._is_stale = True
+        self._do_pending()
 
     def close(self) -> None:
         """End the work, which would open the file again, until the next write. Only deletions are waited for."""
@@ -113,10 +113,10 @@ class BackgroundWork:
         if not self._inline:
             self._urgent.drop()
             self._job.drop()
-        if self._guard.lock.acquire(timeout=-1 if self._stale else EVERY_S):
+        if self._guard.lock.acquire(timeout=-1 if self._is_stale else EVERY_S):
             try:
-                if self._stale:
-                    self._keep()
+                if self._is_stale:
+                    self._do_pending()
             finally:
                 self._guard.lock.release()
 
@@ -124,24 +124,24 @@ class BackgroundWork:
         with self._guard.lock:
             if self._is_closed:
                 return
-            self._keep()
+            self._do_pending()
         if self._is_closed:  # meanwhile, without waiting for this
             self._connections.close()
-        elif self._stale or time.monotonic() - self._wrote_at < IDLE_S:
+        elif self._is_stale or time.monotonic() - self._wrote_at < IDLE_S:
             self._job.poke()
 
-    def _keep(self) -> None:
+    def _do_pending(self) -> None:
         """Do the pending work, unless another process does."""
         try:
-            with self._connections.writing("keeper") as connection, self._alone() as is_locked:
+            with self._connections.writing("keeper") as connection, self._lock() as is_locked:
                 if not is_locked:
                     return
-                if not self._stale and time.monotonic() >= self._again_at and self._written_bytes() > LOG_BYTES:
-                    self._move(connection)  # before roll-ups, which may fail while others write
+                if not self._is_stale and time.monotonic() >= self._retry_at and self._written_bytes() > LOG_BYTES:
+                    self._checkpoint(connection)  # before roll-ups, which may fail while others write
                 while not (self._inline or self._is_closed) and transact(connection, roll):
                     time.sleep(0.001)  # let others write
-                if self._stale:  # after roll-ups, whose pending rows have data of removed ones
-                    self._move(connection)
+                if self._is_stale:  # after roll-ups, whose pending rows have data of removed ones
+                    self._checkpoint(connection)
         except (sqlite3.Error, OSError, RouterError) as error:  # committed rows are safe
             _log.debug("cannot checkpoint the log of %s: %s", self._connections.path, error)
         except Exception:  # such as a damaged row; logged once, since it is tried again
@@ -149,30 +149,30 @@ class BackgroundWork:
                 _log.exception("cannot checkpoint the log of %s or count its traces", self._connections.path)
             self._has_failed = True
 
-    def _move(self, connection: Connection) -> None:
+    def _checkpoint(self, connection: Connection) -> None:
         """Checkpoint, and vacuum a file that may contain removed rows."""
         connection.execute(f"PRAGMA busy_timeout = {READERS_MS}")
         # syncing a log of constant size costs a quarter of syncing a growing one
-        is_small = not self._stale and self._log_bytes() <= MOST_LOG_BYTES
+        is_small = not self._is_stale and self._log_bytes() <= MAX_LOG_BYTES
         checkpoint = f"PRAGMA wal_checkpoint({'RESTART' if is_small else 'TRUNCATE'})"
         result = connection.execute(checkpoint).fetchone()  # whether it was blocked; frames of the log; frames moved
-        if self._stale and not self._log_bytes():  # else the log would grow by the whole file
+        if self._is_stale and not self._log_bytes():  # else the log would grow by the whole file
             if os.stat(self._connections.path).st_size <= VACUUM_BYTES:
                 connection.execute("VACUUM")
                 connection.execute(checkpoint).fetchall()
-            self._stale = self._log_bytes() > 0
-        self._long = max(2 * LOG_BYTES, self._log_bytes())
+            self._is_stale = self._log_bytes() > 0
+        self._max_bytes = max(2 * LOG_BYTES, self._log_bytes())
         by_readers = result[0] and result[2] < result[1]  # not by writers, which end soon
-        self._again_at = time.monotonic() + (AGAIN_S if by_readers else 0.0)
+        self._retry_at = time.monotonic() + (AGAIN_S if by_readers else 0.0)
 
     @contextmanager
-    def _alone(self) -> Iterator[bool]:
+    def _lock(self) -> Iterator[bool]:
         """Hold the keeper's lock. False: another process has it."""
         if fcntl is None:
             yield True
             return
         descriptor = os.open(f"{self._connections.path}-keep", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        deadline = time.monotonic() + (LONGEST_WAIT_S if self._stale else 0.0)
+        deadline = time.monotonic() + (LONGEST_WAIT_S if self._is_stale else 0.0)
         try:
             while not (is_locked := _locked(descriptor)) and time.monotonic() < deadline:
                 time.sleep(0.005)
@@ -196,8 +196,8 @@ class BackgroundWork:
             header = log.read(_HEADER)
             frame = int.from_bytes(header[8:12], "big") + _FRAME_HEADER
 
-            def is_older(place: int) -> bool:
-                log.seek(_HEADER + place * frame)
+            def is_older(index: int) -> bool:
+                log.seek(_HEADER + index * frame)
                 return log.read(_FRAME_HEADER)[8:16] != header[16:24]
 
             return _HEADER + frame * bisect_left(range((size - _HEADER) // frame), True, key=is_older)

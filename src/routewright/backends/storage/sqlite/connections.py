@@ -32,7 +32,7 @@ T = TypeVar("T")
 WRITER = "writer"
 WRITERS = WRITER, "keeper"
 """Roles of writers: accounts and traces; roll-ups and checkpoints in the background."""
-MOST_IDLE = 4
+MAX_IDLE = 4
 LONGEST_QUIET_S = 10.0
 """How long a fork waits for a transaction to end."""
 CACHE_KB = 4_000
@@ -161,7 +161,7 @@ class Connections:
         finally:
             reading.connection = None
         with self._guard.lock:
-            has_room = len(self._idle) < MOST_IDLE
+            has_room = len(self._idle) < MAX_IDLE
             if has_room:
                 self._idle.append(connection)
             self._in_use.discard(connection)

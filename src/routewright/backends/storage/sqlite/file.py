@@ -39,7 +39,7 @@ def connect(path: str) -> sqlite3.Connection:
     """Connect to an existing file with Python's ``sqlite3``. Threads may use the connection in turn."""
     return sqlite3.connect(
         f"{Path(path).absolute().as_uri()}?mode=rw", uri=True, timeout=0, isolation_level=None, check_same_thread=False,
-        cached_statements=256, factory=_Dropped,
+        cached_statements=256, factory=_SelfClosing,
     )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def make_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
-class _Dropped(sqlite3.Connection):
+class _SelfClosing(sqlite3.Connection):
     """Closes itself when it is dropped, of which Python 3.13 would warn."""
 
     def __del__(self) -> None:

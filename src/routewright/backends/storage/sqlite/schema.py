@@ -384,7 +384,7 @@ def prepare(connection: Connection, path: Path) -> None:
 
 def check_version(connection: Connection, path: Path) -> None:
     """Raises ``StorageVersion`` for a file of another version, and ``StorageCorrupt`` if it is not a store."""
-    version = known_version(connection, path)
+    version = supported_version(connection, path)
     if version < latest():
         raise StorageVersion(
             f"{path} is of version {version}, this routewright needs {latest()}; stop what uses it, "
@@ -399,7 +399,7 @@ def version_of(connection: Connection, path: Path) -> int:
     return pragma(connection, "user_version")
 
 
-def known_version(connection: Connection, path: Path) -> int:
+def supported_version(connection: Connection, path: Path) -> int:
     """As ``version_of``. Raises ``StorageVersion`` if the store is too old, or a newer routewright made it."""
     version = version_of(connection, path)
     if version > latest():
@@ -421,9 +421,9 @@ def id_of(connection: Connection) -> bytes | None:
     return None if row is None else bytes(row[0])
 
 
-def migrate(connection: Connection, first: int) -> None:
-    """Upgrade a store from version ``first`` (0: a new file) to the present one, in the caller's transaction."""
-    for script in (TABLES, *MIGRATIONS)[first and first - OLDEST + 1 :]:
+def migrate(connection: Connection, old_version: int) -> None:
+    """Upgrade a store from version ``old_version`` (0: a new file) to the present one, in the caller's transaction."""
+    for script in (TABLES, *MIGRATIONS)[old_version and old_version - OLDEST + 1 :]:
         for statement in script.split(";\n"):
             connection.execute(statement)
     connection.execute(_GIVE_ID, (os.urandom(16),)).fetchall()

@@ -191,12 +191,12 @@ class Sync:
     def _is_current(self) -> bool:
         """True if the descriptor is that of the present log."""
         assert self._descriptor is not None
-        mine = os.fstat(self._descriptor)
+        own = os.fstat(self._descriptor)
         try:
-            there = os.stat(self._log)
+            current = os.stat(self._log)
         except OSError:
             return False
-        return mine.st_nlink > 0 and (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+        return own.st_nlink > 0 and (own.st_dev, own.st_ino) == (current.st_dev, current.st_ino)
 
 
 def _look(file: os.stat_result) -> Look:

@@ -28,7 +28,7 @@ from routewright.wire.timestamps import timestamp
 from .file import Connection
 from .log import Log
 
-MOST_UNUSED = 1_000
+MAX_UNUSED = 1_000
 """Unused accounts, keys and purses that stay in memory, some 3 MB."""
 
 _log = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ class AccountTransaction:
         self.log = Log(path, self.shelf, clock, lease_s)
         self.state = self.shelf.state = self.log.state
         self._eviction = Eviction(self.state)
-        self.waiting: WaitQueue[PendingAsk] = WaitQueue(self.state, self.log.owner)
-        self._joined: list[PendingAsk] = []
+        self.queue: WaitQueue[PendingAsk] = WaitQueue(self.state, self.log.owner)
+        self._new_asks: list[PendingAsk] = []
         """Asks that began to wait in this transaction."""
         self._order = count()
         self._tick = Tick()
@@ -57,7 +57,7 @@ class AccountTransaction:
         """Stored snapshots of the last call."""
         self.put_at: dict[str, float] = {}
         """Time of each snapshot's last put."""
-        self.known_at = -inf
+        self.current_at = -inf
         """Monotonic time at which the state was last current."""
         self._deadlines: list[tuple[float, int, PendingAsk]] = []
         """Waiting asks by their deadline."""
@@ -79,7 +79,7 @@ class AccountTransaction:
         self._is_open = True
         for owner in self.state.silent(self.log.owner, self.state.at):
             holds += self.state.owners.get(owner, {}).values()
-        now = self.known_at = self._clock.monotonic()
+        now = self.current_at = self._clock.monotonic()
         self._eviction.step(self.state.at)
         overdue: list[Hold] = []
         if now >= self._looked_at + self.beat_s:
@@ -101,7 +101,7 @@ class AccountTransaction:
     @property
     def is_idle(self) -> bool:
         """True if it has no holds, and little state in memory."""
-        return self.log.owner not in self.state.owners and self.state.size <= MOST_UNUSED
+        return self.log.owner not in self.state.owners and self.state.size <= MAX_UNUSED
 
     @property
     def is_due(self) -> bool:
@@ -138,17 +138,17 @@ class AccountTransaction:
                 self.shelf.look_up(account, keys)
             for pending in asks:
                 if not pending.is_left:
-                    self.waiting.admit(pending, now)
+                    self.queue.admit(pending, now)
                     if pending.waits is not None:
                         pending.until = self._clock.monotonic() + pending.ask.waits_s
-                        self._joined.append(pending)
+                        self._new_asks.append(pending)
                         heappush(self._deadlines, (pending.until, next(self._order), pending))
         if self.state.freed:
-            self.waiting.retry(now)
+            self.queue.retry(now)
         if self._deadlines:
             for pending in self._late():
-                self.waiting.give_up(pending, now)
-        for pending in self.waiting.answered:
+                self.queue.give_up(pending, now)
+        for pending in self.queue.answered:
             if pending.takes:
                 self._tick.admits.append(self.state.holds[pending.ask.id])
             elif isinstance(pending.result, Grant):
@@ -167,9 +167,9 @@ class AccountTransaction:
 
     def done(self) -> list[PendingAsk]:
         """Called after the commit. Returns the answered asks."""
-        answered = self.waiting.answered
-        self.waiting.answered = []
-        self._joined = []
+        answered = self.queue.answered
+        self.queue.answered = []
+        self._new_asks = []
         return answered
 
     def fail(self) -> None:
@@ -182,22 +182,22 @@ class AccountTransaction:
         self.traces = []
         self.snapshots = ()
         self.put_at.clear()
-        for pending in self._joined:
-            self.waiting.leave(pending)
+        for pending in self._new_asks:
+            self.queue.leave(pending)
             pending.waits = None
         for pending in reversed(self.done()):  # the answers were not committed
             pending.result = pending.error = None
             pending.takes = False
             if pending.waits is not None:
-                self.waiting.join(pending, pending.waits.on, first=True)
+                self.queue.join(pending, pending.waits.on, first=True)
                 heappush(self._deadlines, (pending.until, next(self._order), pending))
 
     def refuse(self, fault: Callable[[], RouterError]) -> None:
         """Fail asks whose deadline has passed, while the file cannot be used."""
         for pending in self._late():
-            self.waiting.leave(pending)
+            self.queue.leave(pending)
             pending.error = fault()
-            self.waiting.answered.append(pending)
+            self.queue.answered.append(pending)
 
     def _late(self) -> Iterator[PendingAsk]:
         """Asks whose deadline has passed."""
@@ -210,15 +210,15 @@ class AccountTransaction:
 
     def leave(self, pending: PendingAsk, _: Connection, *, takes: bool = False) -> None:
         """Remove an ask from its queue and release its hold. ``takes``: it may have had one that was undone."""
-        self.waiting.leave(pending)
+        self.queue.leave(pending)
         if takes or pending.takes:
             self.release(pending.ask.id, 0)
 
     def settle(self, facts: Facts) -> Booked:
         """Book a call (``ledger.settle``). The caller writes its trace."""
-        booked = self.shelf.settle(facts, self._clock.time())
-        self._tick.ends.append(booked.end)
-        return booked
+        booking = self.shelf.settle(facts, self._clock.time())
+        self._tick.ends.append(booking.end)
+        return booking
 
     def release(self, call: str, tokens: int | None) -> None:
         """Release a call without a settlement."""
@@ -234,7 +234,7 @@ class AccountTransaction:
         self._tick.widened.append(Widened(hold.id, hold.nanos))
         return True
 
-    def changed(self, account: str, _: str | None = None) -> None:
+    def refresh_terms(self, account: str, _: str | None = None) -> None:
         """Make all processes read the terms of an account again."""
         self.state.forget(account)
         self._tick.changed.append(account)
@@ -243,5 +243,5 @@ class AccountTransaction:
         """Add to a balance. False: already done."""
         if not self.shelf.credit(account, credit):
             return False
-        self.changed(account)
+        self.refresh_terms(account)
         return True

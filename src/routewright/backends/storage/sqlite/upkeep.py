@@ -17,13 +17,13 @@ from routewright.backends.storage.tables.statements import Statements
 from routewright.errors import NotFound, StorageCorrupt, StorageUnavailable, ValidationFailed
 
 from .file import connect, make_file
-from .schema import known_version, latest, migrate, version_of
+from .schema import latest, migrate, supported_version, version_of
 from .sync import fault_of, is_damage, is_transient, translated
 
 BUSY_MS = 5_000
 """How long to wait for the locks of other processes."""
 
-_MOST_FAULTS = 1_000_000
+_MAX_FAULTS = 1_000_000
 """False reports must not hide others."""
 _NULL = re.compile(r"NULL value in (\w+)\.(\w+)")
 _NULLS = "SELECT 1 FROM {} WHERE typeof({}) = 'null' LIMIT 1"
@@ -71,7 +71,7 @@ def backup(path: Path, target: Path) -> None:
                 raise StorageCorrupt(f"{path} is damaged, so the backup is: {problem}")
             copy.execute("PRAGMA journal_mode = DELETE")  # one file without a log, synced
         part.chmod(stat.S_IMODE(path.stat().st_mode))
-        _place(part, target)
+        _link(part, target)
     except FileExistsError:
         raise ValidationFailed.at("target", f"{target} exists", "name a new file") from None
     except OSError as error:
@@ -93,7 +93,7 @@ def _of_target(target: Path) -> Iterator[None]:
         raise fault_of(error, target) from error
 
 
-def _place(part: Path, target: Path) -> None:
+def _link(part: Path, target: Path) -> None:
     """Rename the copy to its target. Raises ``FileExistsError`` if that exists by now."""
     try:
         os.link(part, target)
@@ -110,7 +110,7 @@ def _faults_of(connection: Statements) -> Iterator[str]:
     Some versions (3.40, for example) misread the columns of a table without rowids whose last column belongs to its
     key, as ``subscription``, and report that each of its rows has a NULL.
     """
-    rows = connection.execute(f"PRAGMA integrity_check({_MOST_FAULTS})").fetchall()
+    rows = connection.execute(f"PRAGMA integrity_check({_MAX_FAULTS})").fetchall()
     for (problem,) in dict.fromkeys(rows):
         null = _NULL.fullmatch(problem)
         if problem != "ok" and (null is None or connection.execute(_NULLS.format(*null.groups())).fetchone()):
@@ -126,7 +126,7 @@ def check(path: Path) -> Check:
         version = traces = 0
         problems: list[str] = []
         try:
-            version = known_version(connection, path)
+            version = supported_version(connection, path)
             connection.execute("BEGIN")  # all reads see one snapshot
             problems += islice(_faults_of(connection), SHOWN)
             if version == latest() and not problems:
@@ -157,7 +157,7 @@ def upgrade(path: Path) -> Path | None:
     # `test_an_upgrade_killed_at_any_statement_leaves_the_old_or_the_new_store` and
     # `test_only_one_of_two_concurrent_upgrades_runs`.
     with _opened(path) as connection:
-        version = known_version(connection, path)
+        version = supported_version(connection, path)
         if version == latest():
             return None
         suffixes = ("", *(f".{number}" for number in range(2, 1_000)))  # failed upgrades leave their backups

@@ -31,7 +31,7 @@ from .transaction import AccountTransaction
 
 IDLE_S = 2.0
 """The thread ends after this long without a request."""
-MOST_AT_ONCE = 64
+MAX_BATCH = 64
 """Maximum requests in a transaction. Keeps the write lock short for other processes."""
 LOOK_S = 0.05
 """Interval of checks whether another process has freed something that a waiting ask needs."""
@@ -42,7 +42,7 @@ STALL_S = 0.02
 """Longest wait for a sync. After that, the writer continues without waiting."""
 LOOK_AT_LOCK_S = 0.125
 """Interval of checks whether the process with the write lock still commits. If it does not, asks are refused."""
-MOST_RELEASES = 10_000
+MAX_RELEASES = 10_000
 """Maximum releases kept for a retry. A dropped one is freed a lease after its call should have ended."""
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class Writer:
     def renew(self) -> None:
         """Reset all state. After a fork, the queued requests belong to the parent."""
         self.transaction = self._make_transaction()
-        self._waiting: SimpleQueue[Request | PendingAsk] = SimpleQueue()
+        self._requests: SimpleQueue[Request | PendingAsk] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self.sync = Sync(self._connections.path)
         self._unsynced: Unsynced | None = None
@@ -134,10 +134,10 @@ class Writer:
         if self._inline:
             with self._guard.lock:
                 self._run([request])
-                while self.transaction.state.freed and len(self.transaction.waiting):
+                while self.transaction.state.freed and len(self.transaction.queue):
                     self._run([])
             return
-        self._waiting.put(request)
+        self._requests.put(request)
         if self._thread is not None:
             return
         with self._guard.lock:
@@ -168,7 +168,7 @@ class Writer:
             began = time.monotonic()
             transaction = self.transaction
             is_due = bool(requests or self._releases) or transaction.is_due
-            if not is_due and len(transaction.waiting):
+            if not is_due and len(transaction.queue):
                 is_due = transaction.is_ready
                 if not is_due:  # another process may have written; looking takes no lock
                     with suppress(Exception), self._connections.writing() as connection:
@@ -200,25 +200,25 @@ class Writer:
 
     def _take(self) -> list[Request | PendingAsk] | None:
         """The next batch of requests; empty when only upkeep is due. None ends the thread."""
-        waiting = self._waiting
+        waiting = self._requests
         transaction = self.transaction
         requests: list[Request | PendingAsk] = []
         timeout_s = min(IDLE_S, transaction.beat_s)
-        if len(transaction.waiting):  # waiting asks have deadlines
+        if len(transaction.queue):  # waiting asks have deadlines
             timeout_s = max(0.0, min(LOOK_S, transaction.gives_up_in_s))
         try:
             requests.append(waiting.get(timeout=timeout_s))
             if self._is_busy:  # calls that were just answered are about to send their next request
                 queued = -1
-                while queued < waiting.qsize() < MOST_AT_ONCE:
+                while queued < waiting.qsize() < MAX_BATCH:
                     queued = waiting.qsize()
                     time.sleep(GATHER_S)
-            while len(requests) < MOST_AT_ONCE:
+            while len(requests) < MAX_BATCH:
                 requests.append(waiting.get_nowait())
         except Empty:
             while not requests and waiting.empty() and transaction.evict():
                 pass
-        if not requests and not (len(transaction.waiting) or self._releases) and transaction.is_idle:
+        if not requests and not (len(transaction.queue) or self._releases) and transaction.is_idle:
             with self._guard.lock:
                 thread = self._thread
                 self._thread = None
@@ -239,7 +239,7 @@ class Writer:
                 request.error = self._fault_of(error)
                 request.result = None
                 if isinstance(request, PendingAsk):  # its admission may be committed: release the hold
-                    self._waiting.put(Request(partial(self.transaction.leave, request, takes=request.takes), SETTLE))
+                    self._requests.put(Request(partial(self.transaction.leave, request, takes=request.takes), SETTLE))
             self.transaction.fail()
             self._answer(unanswered)
 
@@ -281,7 +281,7 @@ class Writer:
                 request.result = None
             if not self._inline and is_of_the_file(error):
                 releases = [reply for reply in by_order[SETTLE] if not reply.is_awaited and isinstance(reply, Request)]
-                self._releases = [*self._releases, *releases][:MOST_RELEASES]
+                self._releases = [*self._releases, *releases][:MAX_RELEASES]
             self.transaction.refuse(partial(self._fault_of, error))
             self._answer([*unanswered, *self.transaction.done()])
             return
@@ -310,8 +310,8 @@ class Writer:
                     continue
                 refused = by_order[ASK].copy()
                 by_order[ASK].clear()
-                for _ in range(self._waiting.qsize()):
-                    request = self._waiting.get()
+                for _ in range(self._requests.qsize()):
+                    request = self._requests.get()
                     (refused if request.order == ASK else by_order[request.order]).append(request)
                 for request in refused:
                     request.error = self._fault_of(error)
@@ -388,7 +388,7 @@ class Writer:
     def _answer(self, replies: Sequence[Reply[Any]]) -> None:
         for reply in give(replies):
             if isinstance(reply, PendingAsk) and reply.takes:  # its loop is gone, so release its hold here
-                self._waiting.put(Request(partial(self.transaction.leave, reply), SETTLE))
+                self._requests.put(Request(partial(self.transaction.leave, reply), SETTLE))
 
     def _fault_of(self, error: Exception) -> RouterError:
         return fault_of(error, self._connections.path)

@@ -146,13 +146,13 @@ PUT_EVENT = "INSERT INTO event (account, id, created_at, body) VALUES (?, ?, ?, 
 _AFTER_ANY = "U"
 """Sorts after every digit."""
 
-KNOWN_S = 2.0
+MAX_AGE_S = 2.0
 """Maximum age of cached state, so that a revoked key is refused within five seconds."""
 LOOK_S = 0.1
 """With a virtual clock: how often waiting asks are tried again."""
 SNAPSHOT_S = 6 * 3600.0
 """A snapshot is put again after this time, since one without a new trace for a day is removed."""
-MOST_SNAPSHOTS = 1_000
+MAX_SNAPSHOTS = 1_000
 
 
 SETTLE = 0
@@ -269,14 +269,14 @@ class TableShelf:
 
     def settle(self, facts: Facts, now: float) -> Booked:
         """Book a call. The caller writes its trace."""
-        booked = settle(self.state, self, facts, now)
-        if booked.rows:
-            self.book(facts.caller.account, booked.rows, booked.purses)
-        if booked.events:
-            self.emit(booked.events)
-        if booked.keeps is not None:
-            self.keep(facts.caller.account, *booked.keeps)
-        return booked
+        booking = settle(self.state, self, facts, now)
+        if booking.rows:
+            self.book(facts.caller.account, booking.rows, booking.purses)
+        if booking.events:
+            self.emit(booking.events)
+        if booking.keeps is not None:
+            self.keep(facts.caller.account, *booking.keeps)
+        return booking
 
     def credit(self, account: str, credit: wire.AddCredit) -> bool:
         """Add to a balance. False: already done."""

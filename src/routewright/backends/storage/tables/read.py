@@ -173,7 +173,7 @@ def decode_trace(trace_id: str, body: bytes, since: str | None = None, content: 
     return trace if content is None else replace(trace, content=_read(_content, trace_id, content))
 
 
-def page(account: str, query: wire.Scan, after: str | None, limit: int, connection: Statements) -> list[Any]:
+def read_page(account: str, query: wire.Scan, after: str | None, limit: int, connection: Statements) -> list[Any]:
     """A page of rows after a key, newest first. Raises ``UnsupportedWrite`` for an unknown kind."""
     match query:
         case wire.TraceItems():
@@ -270,9 +270,9 @@ def _usage(connection: Statements, account: str, query: wire.UsageCounts) -> wir
     last = query.last + "T24" if query.hourly else query.last
     of = account, "hour" if query.hourly else "day"
     when = (*environments, query.first, last)
-    used = (*of, query.group_by, *when)
+    keys = (*of, query.group_by, *when)
     days = (account, *environments, query.first, query.last)
-    parameters = (*used, query.groups, *used, *of, "model", *when, *days)
+    parameters = (*keys, query.groups, *keys, *of, "model", *when, *days)
     parts: tuple[list[wire.UsageCount], ...] = ([], [], [])  # of the groups, of all, of runs
     for part, *row in connection.execute(_USAGE.replace("{}", marks), parameters).fetchall():
         parts[part].append(wire.UsageCount(*row))

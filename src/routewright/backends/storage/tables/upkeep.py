@@ -65,30 +65,30 @@ RETURNING length(body)
 """Not ``body IS NOT NULL``, which is always true after ``RETURNING`` in SQLite 3.40."""
 
 
-class Old(NamedTuple):
+class OldTraces(NamedTuple):
     """Expired traces of an account by their ``KEYS``."""
 
     account: str
     keys: list[tuple[str, str, int]]
 
 
-def old_traces(now: float, connection: Statements, longest_s: float = inf) -> list[Old]:
+def find_old_traces(now: float, connection: Statements, longest_s: float = inf) -> list[OldTraces]:
     """Find expired traces in pieces of at most ``PIECE``, and at most ``SEARCHED`` of an account. Repeat until none are
     left."""
     limits = retention_of(connection)
     ages: list[tuple[Environment, float | None]] = [("production", limits.production_s), ("sandbox", limits.sandbox_s)]
-    pieces: list[Old] = []
+    pieces: list[OldTraces] = []
     for (account,) in connection.execute(ACCOUNTS).fetchall():
         for environment, age in ages:
             if age is None or age >= longest_s:
                 continue
             selection = TraceItems(environment=environment, until=timestamp(max(0.0, now - age)))
             keys = rows_of(connection, KEYS, account, selection, SEARCHED, order="ASC")
-            pieces += [Old(account, keys[start : start + PIECE]) for start in range(0, len(keys), PIECE)]
+            pieces += [OldTraces(account, keys[start : start + PIECE]) for start in range(0, len(keys), PIECE)]
     return pieces
 
 
-def remove_old(old: Old, connection: Statements) -> int:
+def remove_old(old: OldTraces, connection: Statements) -> int:
     """Remove those that still exist, and return how many. They stay counted."""
     return len(forget(connection, old.account, old.keys))
 

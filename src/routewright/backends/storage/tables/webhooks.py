@@ -81,15 +81,15 @@ def endpoint_by_id(connection: Statements, id: str) -> wire.Endpoint | None:
 def write(connection: Statements, account: str, write: OF_WEBHOOKS) -> Written:
     """Apply a checked write."""
     match write:
-        case wire.PutEndpoint(new):
-            created = endpoint_by_id(connection, new.id) is None
-            connection.execute(_PUT, (new.id, account, encode(new)))
-            connection.execute("DELETE FROM subscription WHERE endpoint = ?", (new.id,))
-            if new.disabled_at is None:
-                rows = [(type, account, new.environment, new.id) for type in new.events]
+        case wire.PutEndpoint(endpoint):
+            created = endpoint_by_id(connection, endpoint.id) is None
+            connection.execute(_PUT, (endpoint.id, account, encode(endpoint)))
+            connection.execute("DELETE FROM subscription WHERE endpoint = ?", (endpoint.id,))
+            if endpoint.disabled_at is None:
+                rows = [(type, account, endpoint.environment, endpoint.id) for type in endpoint.events]
                 connection.executemany("INSERT INTO subscription VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", rows)
             else:
-                connection.execute(_STOP, (write.at, new.id))
+                connection.execute(_STOP, (write.at, endpoint.id))
             return Written(created)
         case wire.DeleteEndpoint(id):
             sql = "DELETE FROM endpoint WHERE id = ? AND account = ? RETURNING 1"

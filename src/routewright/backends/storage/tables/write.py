@@ -73,7 +73,7 @@ class AccountTransaction(Protocol):
     def shelf(self) -> TableShelf:
         """The ledger."""
 
-    def changed(self, account: str, key_id: str | None = None) -> None:
+    def refresh_terms(self, account: str, key_id: str | None = None) -> None:
         """Called after the terms of an account or key have changed."""
 
     def credit(self, account: str, given: wire.AddCredit) -> bool:
@@ -186,13 +186,13 @@ def _write(
     def put_key(key: wire.Key) -> None:
         since = None if key.revoked_at is None else compromised_from(key.revoked_at)
         connection.execute(_PUT_KEY, (account, key.id, key.digest, key.created_at, since, _encode(key)))
-        transaction.changed(account, key.id)
+        transaction.refresh_terms(account, key.id)
 
     match write:
         case wire.PutAccount(terms):
             created = shelf.account(account) is None
             connection.execute(_PUT_ACCOUNT, (account, _encode(terms)))
-            transaction.changed(account)
+            transaction.refresh_terms(account)
             return Written(created)
         case wire.PutKey(key):
             stored = shelf.key(account, key.id)
