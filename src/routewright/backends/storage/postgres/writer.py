@@ -117,9 +117,7 @@ class Writer:
         claim = scope_of(ask.caller, ask.claim.key)
         result = await self._server.database.value(_RESULT, ask.caller.account, claim)
         if not result:
-            raise StorageUnavailable(
-                f"{self._server}: the answer under this idempotency key was just removed; send the request again"
-            )
+            raise StorageUnavailable(f"{self._server}: the answer of this key was just removed; send the request again")
         return Replay(result)
 
     def forget(self, account: str) -> None:
@@ -365,7 +363,7 @@ class Writer:
 
     def _tidy(self) -> None:
         for call in self._server.transact(lambda _, transaction: transaction.expire_overdue(self.owner, self._lease_s)):
-            _log.error("call %s held money or limits long after its end; they are released, please report this", call)
+            _log.error("call %s held money or limits long after its end; it is released, please report it", call)
             self._holds.pop(call, None)
         while self._expire():
             pass

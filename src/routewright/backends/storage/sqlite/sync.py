@@ -28,10 +28,7 @@ _KINDS: dict[int, tuple[type[RouterError], str]] = {
     sqlite3.SQLITE_PROTOCOL: (StorageUnavailable, "too many processes lock it at once"),
     sqlite3.SQLITE_IOERR: (StorageUnavailable, "the disk failed"),
     sqlite3.SQLITE_NOMEM: (StorageUnavailable, "there is not enough memory"),
-    sqlite3.SQLITE_CORRUPT: (
-        errors.StorageCorrupt,
-        "it is damaged; run 'routewright store check' and restore a backup",
-    ),
+    sqlite3.SQLITE_CORRUPT: (errors.StorageCorrupt, "it is damaged; run 'routewright store check', restore a backup"),
     sqlite3.SQLITE_NOTADB: (errors.StorageCorrupt, "it is no store of routewright; name another file"),
 }
 _TRANSIENT = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_PROTOCOL}
@@ -143,9 +140,7 @@ class Sync:
                     self._descriptor = os.open(self._log, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
             try:
                 if self._descriptor is None or not self._is_current():
-                    raise StorageUnavailable(
-                        f"{self._log} was removed while it was in use; restart all processes that use it"
-                    )
+                    raise StorageUnavailable(f"{self._log} was removed while it was in use; restart its processes")
                 self._synced = _sync_and_look(self._descriptor)
             except OSError as error:
                 self.close()

@@ -87,9 +87,7 @@ class AccountTransaction:
             overdue = self.state.overdue(self.log.owner, self._lease_s)
             self.snapshots = ()
         for hold in overdue:
-            _log.error(
-                "call %s held money or limits long after its end; they are released, please report this", hold.id
-            )
+            _log.error("call %s held money or limits long after its end; it is released, please report it", hold.id)
         for hold in holds + overdue:
             self._tick.expired.append(hold.id)
             self.shelf.expire(hold)
