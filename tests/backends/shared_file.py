@@ -54,7 +54,7 @@ class Site:
             storage._close()
         self._storages.clear()
         self.machine = machine
-        self.patch.setattr(log, "boot_name", lambda: machine.name)
+        self.patch.setattr(log, "read_boot_name", lambda: machine.name)
 
     def process(self) -> Till:
         """One more process."""

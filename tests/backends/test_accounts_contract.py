@@ -88,7 +88,7 @@ class TestSqliteAccountsInThreads(InFile, Windows, Budgets, Settling, Idempotenc
         with anyio.fail_after(30):
             async with anyio.create_task_group() as group:
                 group.start_soon(partial(second.admit, "a", 500, waits_s=50.0))
-                while not len(desk_of(second).waiting):
+                while not len(desk_of(second).queue):
                     await anyio.lowlevel.checkpoint()
                 full.release("c")
 
@@ -102,7 +102,7 @@ class TestSqliteAccountsInThreads(InFile, Windows, Budgets, Settling, Idempotenc
         with anyio.fail_after(30):
             async with anyio.create_task_group() as group:
                 group.start_soon(given)
-                while not len(desk_of(second).waiting):
+                while not len(desk_of(second).queue):
                     await anyio.lowlevel.checkpoint()
                 await clock.advance(self.lease_s + 1.0)
         assert (await second.purses())["account"] == (0, 500)

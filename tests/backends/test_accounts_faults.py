@@ -732,7 +732,7 @@ async def test_failing_to_open_the_log_for_a_sync_is_temporary(tmp_path: Path, m
         patch.setattr(sync.Sync, "is_needed", True)
         patch.setattr("os.open", refuse)
         with pytest.raises(StorageUnavailable, match="cannot be synced now"):
-            storage._writer.sync.for_readers()
+            storage._writer.sync.sync_for_readers()
     await till.admit("c", 100)
     till.release("c")
     await storage.aclose()

@@ -150,7 +150,7 @@ def cut_power(folder: Path, patch: Patch, seed: int, cuts: int, change: Callable
     anyio.run(life.live, chance)
     disk.close()
     patch.undo()
-    patch.setattr(log, "boot_name", lambda: f"behind {seed}")
+    patch.setattr(log, "read_boot_name", lambda: f"behind {seed}")
     told = [each.told for each in life.ended if each.told < sys.maxsize] + [told for _, told in life.shown]
     kinds = (range(len(disk.events) + 1), told, told, range(life.opened + 20))
     places = [chance.choice(kinds[number % len(kinds)]) for number in range(cuts)]

@@ -610,11 +610,11 @@ def test_many_waiting_calls_of_one_account_do_not_delay_another(is_freed: bool) 
     waiting.append(PendingAsk(make_ask("other", caller=Caller("other"), waits_s=60.0), inline=False))
     for n, asking in enumerate(waiting):
         queues.wait(asking, Wait(str(n).encode(), None), now)
-    tried = {each.ask.id for each in queues.tried(now)}
+    tried = {each.ask.id for each in queues.take_ready(now)}
     if is_freed:
         queues.free("busy")
         queues.free("other")
     for _ in range(4):
         now += 0 if is_freed else LOOK_S
-        tried |= {each.ask.id for each in queues.tried(now)}
+        tried |= {each.ask.id for each in queues.take_ready(now)}
     assert tried == {each.ask.id for each in waiting}

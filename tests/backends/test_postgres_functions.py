@@ -208,7 +208,7 @@ class Process:
         self.waiting: list[PendingAsk] = []
 
     def tick(self, ends: Sequence[Ending], asks: Sequence[PendingAsk]) -> None:
-        self.writer.known.clear()
+        self.writer.balances.clear()
         self.server.ended.clear()
         self.writer._tick([*ends, *asks])
         waiting = {asking for asking in (*self.waiting, *asks) if asking.waits is not None}
@@ -274,7 +274,7 @@ class History:
             answer = asking.waits or asking.error or asking.result
             assert plain(answer) == plain(expected[asking]), asking.ask
             self.outcomes[type(answer).__name__] += 1
-        assert {who: left for who, (left, _) in process.writer.known.items()} == rule.known
+        assert {who: left for who, (left, _) in process.writer.balances.items()} == rule.known
         assert self.database.kept(rule.now) == rule.kept()
 
     def book(self, outcome: str, ends: Sequence[Ending]) -> None:
@@ -314,7 +314,7 @@ class History:
             ask = replace(ask, waits_s=rng.choice((0.0, 40.0, 200.0)), windows=rng.random() < 0.95)
             yield PendingAsk(ask, rng.choice(("looks", *("admits",) * 9)), inline=True)
         for call in rng.sample([*process.calls], min(len(process.calls), rng.choice((0, 0, 1)))):
-            asking = process.writer.widening(process.calls[call][1], rng.randrange(100))
+            asking = process.writer.make_widening(process.calls[call][1], rng.randrange(100))
             if asking is not None:
                 yield asking
 

@@ -370,7 +370,7 @@ def test_a_recently_written_log_is_synced_for_every_read(
     for mtime, is_needed in ((NOW - ago_s, True), (NOW - 60.0, False)):
         os.utime(log, (mtime, mtime))
         assert of_it.is_needed
-        of_it.for_readers()
+        of_it.sync_for_readers()
         assert of_it.is_needed is is_needed
     os.utime(log, (mtime, mtime + 1e-3))
     assert of_it.is_needed, "a page may be written over another"
@@ -629,13 +629,13 @@ async def test_a_store_removed_while_it_is_opened_is_not_recreated(path: Path) -
 async def test_a_store_removed_just_before_it_is_opened_is_not_recreated(path: Path) -> None:
     async with aclosing(SqliteStorage(path)) as storage:
         await storage.apply("default", [PutTrace(make_trace(1))])
-        opens = storage._connections._connected
+        opens = storage._connections._connect_file
 
         def late() -> Connection:
             os.unlink(path)
             return opens()
 
-        storage._connections._connected = late  # type: ignore[method-assign]
+        storage._connections._connect_file = late  # type: ignore[method-assign]
         with pytest.raises(StorageUnavailable, match=REMOVED):
             await numbers(storage)
         assert path.name not in {file.name for file in os.scandir(path.parent)}

@@ -127,7 +127,7 @@ class PostgresAccounts:
 
     async def _send(self, pending: PendingAsk) -> Any:
         self._writer.put(pending)
-        return await (pending.polled(self._clock, self._writer.look_again) if self._inline else pending.wait())
+        return await (pending.poll(self._clock, self._writer.look_again) if self._inline else pending.wait())
 
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         """As ``protocols.Accounts`` says."""
@@ -142,7 +142,7 @@ class PostgresAccounts:
 
     async def widen(self, grant: Grant, nanos: int) -> bool:
         """As ``protocols.Accounts`` says."""
-        pending = self._writer.widening(grant, nanos)
+        pending = self._writer.make_widening(grant, nanos)
         widened = pending is not None and await self._send(pending) is not None
         if widened:
             grant.nanos = nanos

@@ -157,12 +157,8 @@ BEGIN
 END $$;
 
 -- settlement.end_hold: ends calls and releases their holds, except their entries in windows. Returns the ended ones. Less
--- frequent cases are skipped (see transaction.py).
---
--- A lost reply makes a process send a settlement again. To look first whether it is booked and then book it would charge
--- it twice when both come at once. So the hold is the proof: whoever deletes its row books the call, in the same
--- statement, and whoever finds none is skipped (test_a_repeated_settlement_changes_nothing,
--- test_concurrent_settlements_of_a_call_count_once).
+-- frequent cases are skipped (see transaction.py). Who deletes the hold books the call, in the same statement: to look
+-- first would charge one twice that is settled twice at once (test_concurrent_settlements_of_a_call_count_once).
 CREATE OR REPLACE FUNCTION end_calls(ends jsonb, blobs bytea[], now float8, today text) RETURNS int[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -497,12 +493,10 @@ BEGIN
         IF own.nanos IS NULL THEN
             windows := take_windows(windows, payer.windows, this.tokens, this.slot, moment);
             INSERT INTO hold VALUES (payer.account, this.id, payer.key_id, this.came_at, moment + this.lasts,
-                array_remove(ARRAY[windows[payer.windows[1]].name, windows[payer.windows[2]].name], NULL),
-                this.tokens, this.slot, amount,
-                CASE WHEN run > 0 THEN 'run:' || this.run || payer.names ELSE payer.names END, decode(this.claim, 'hex'),
-                coalesce(this.fingerprint, ''), owner, moment, CASE WHEN run > 0 THEN this.run END,
-                CASE WHEN run > 0 THEN this.run_limit END,
-                this.again AND EXISTS (
+                array_remove(ARRAY[windows[payer.windows[1]].name, windows[payer.windows[2]].name], NULL), this.tokens,
+                this.slot, amount, CASE WHEN run > 0 THEN 'run:' || this.run || payer.names ELSE payer.names END,
+                decode(this.claim, 'hex'), coalesce(this.fingerprint, ''), owner, moment,
+                CASE WHEN run > 0 THEN this.run END, CASE WHEN run > 0 THEN this.run_limit END, this.again AND EXISTS (
                     SELECT FROM ledger WHERE (account, name, kind) = (payer.account, this.id || '/0', 'expired')));
         ELSIF more <> 0 THEN
             UPDATE hold SET nanos = amount WHERE account = payer.account AND id = this.id;

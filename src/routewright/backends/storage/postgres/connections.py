@@ -119,7 +119,7 @@ class Address:
         return connection
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def translate(self) -> Iterator[None]:
         """Translate the driver's errors."""
         try:
             yield
@@ -237,10 +237,10 @@ class Database:
     def value_now(self, sql: str, *values: bytes | str | float | None, patience_s: float = PATIENCE_S) -> bytes:
         """The single value of a statement in PostgreSQL's binary format; null is empty. Raises kinds of
         ``StorageUnavailable``."""
-        texts = [value if value is None or isinstance(value, bytes) else safe(str(value)).encode() for value in values]
+        args = [value if value is None or isinstance(value, bytes) else escape(str(value)).encode() for value in values]
         formats = [int(isinstance(value, bytes)) for value in values]
-        with self.address.translated(), self.connection(patience_s) as connection:
-            return call(connection, sql.encode(), texts, formats, result_format=1)
+        with self.address.translate(), self.connection(patience_s) as connection:
+            return call(connection, sql.encode(), args, formats, result_format=1)
 
 
 class Tables:
@@ -251,17 +251,17 @@ class Tables:
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[Any]:
         """Run one."""
-        return self.raw.execute(_translated(sql), parameters)
+        return self.raw.execute(_translate(sql), parameters)
 
     def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> None:
         """Run one for each row of parameters, in one round trip."""
         if parameters:
             with self.raw.cursor() as cursor:
-                cursor.executemany(_translated(sql), parameters)
+                cursor.executemany(_translate(sql), parameters)
 
 
 @lru_cache(maxsize=1_000)
-def _translated(sql: str) -> str:
+def _translate(sql: str) -> str:
     for pattern, replacement in _DIALECT:
         sql = pattern.sub(replacement, sql)
     return sql
@@ -291,26 +291,26 @@ _ARRAY_HEAD = b"\0\0\0\1\0\0\0\1\0\0\0\x11"
 """One dimension, with nulls, of type ``bytea``."""
 
 
-def safe(text: str) -> str:
+def escape(text: str) -> str:
     """Escape NUL, which PostgreSQL cannot store, without changing the sort order."""
     if "\0" in text or "\1" in text:
         return text.replace("\1", "\1\2").replace("\0", "\1\1")
     return text
 
 
-def unsafe(text: str) -> str:
-    """Undo ``safe``."""
+def unescape(text: str) -> str:
+    """Undo ``escape``."""
     return text.replace("\1\1", "\0").replace("\1\2", "\1") if "\1" in text else text
 
 
 class _Text(StrDumper):
     def dump(self, obj: str) -> Buffer | None:
-        return safe(obj).encode()
+        return escape(obj).encode()
 
 
 class _Texts(Loader):
     def load(self, data: Buffer) -> str:
-        return unsafe(bytes(data).decode())
+        return unescape(bytes(data).decode())
 
 
 class _Numbers(Loader):

@@ -20,7 +20,7 @@ from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite import transaction as sqlite
 from routewright.backends.storage.sqlite.file import connect
 from routewright.backends.storage.sqlite.schema import check_version, id_of
-from routewright.backends.storage.sqlite.sync import translated
+from routewright.backends.storage.sqlite.sync import translate
 from routewright.backends.storage.tables.statements import Statements
 from routewright.errors import StorageUnavailable, ValidationFailed
 
@@ -91,7 +91,7 @@ def copy(source: Path, target: Address, report: Callable[[str], object]) -> tupl
     """Copy a store that is not in use. ``report`` is called with progress. Returns the number of rows by table, and the
     differences between copy and source: without any, the copy may be used. Raises ``ValidationFailed`` for a target
     that is not empty, and kinds of ``StorageUnavailable``, after which the same call continues."""
-    with _opened(source) as store, target.translated(), target.connect() as connection:
+    with _open_store(source) as store, target.translate(), target.connect() as connection:
         if store.holds:
             hint = f"stop what uses it, wait {LEASE_S:g} s, and copy it again"
             raise StorageUnavailable(f"{source} is in use: {store.holds} calls hold money or limits; {hint}")
@@ -102,7 +102,7 @@ def copy(source: Path, target: Address, report: Callable[[str], object]) -> tupl
         for name in _KEYS:
             rows[name] = _copy_table(name, store, connection)
             report(f"{name}: {rows[name]:,} rows")
-        problems = [*_differences(store, Tables(connection))]
+        problems = [*_compare(store, Tables(connection))]
         if not problems:
             with alone(target) as transaction:
                 _end(transaction)
@@ -110,9 +110,9 @@ def copy(source: Path, target: Address, report: Callable[[str], object]) -> tupl
 
 
 @contextmanager
-def _opened(source: Path) -> Iterator[_Source]:
+def _open_store(source: Path) -> Iterator[_Source]:
     """Open a consistent view of a store."""
-    with translated(source), closing(connect(str(source))) as file:
+    with translate(source), closing(connect(str(source))) as file:
         check_version(file, source)
         file.execute("BEGIN IMMEDIATE")
         accounts = sqlite.AccountTransaction(source, SystemClock(), LEASE_S)
@@ -181,7 +181,7 @@ def _row(name: str, key: Sequence[Any], row: Sequence[Any], columns: Sequence[ps
     return values
 
 
-def _differences(source: _Source, target: Statements) -> Iterator[str]:
+def _compare(source: _Source, target: Statements) -> Iterator[str]:
     for name in _KEYS:
         expected = source.file.execute(f"SELECT count(*) FROM {_FROM.get(name, name)}").fetchone()[0]
         actual = target.execute(f"SELECT count(*) FROM {name}").fetchone()[0]

@@ -14,7 +14,7 @@ from routewright.backends.storage.tables.ledger import account_of, key_of
 from routewright.errors import InternalError
 from routewright.wire import Account, Ask, Key, Left, Replay, Short, WindowState
 
-from .connections import unsafe
+from .connections import unescape
 
 
 class Terms:
@@ -31,7 +31,7 @@ class _Facts:
     def __init__(self, terms: Terms, facts: dict[str, Any]) -> None:
         self._terms = terms
         self._result = facts["kept"]
-        self.purses = {unsafe(name): sums for name, *sums in facts["purses"] or ()}
+        self.purses = {unescape(name): sums for name, *sums in facts["purses"] or ()}
 
     def account(self, name: str) -> Account | None:
         return self._terms.account
@@ -45,10 +45,10 @@ class _Facts:
 
     def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         row = self._result
-        return None if row is None else KeptResult(row["fingerprint"], unsafe(row["call"]), b"")  # read separately
+        return None if row is None else KeptResult(row["fingerprint"], unescape(row["call"]), b"")  # read separately
 
 
-def verdict(
+def explain_refusal(
     ask: Ask, kind: str, terms: Terms, facts: dict[str, Any], at: float, now: float
 ) -> Replay | Wait | Short | Left | None:
     """The answer to an ask that was not granted. Raises what ``State.admit`` raises."""
@@ -66,11 +66,11 @@ def verdict(
     claim = None if ask.claim is None else scope_of(ask.caller, ask.claim.key)
     if facts["held"] is not None:
         hold = facts["held"]
-        state.holds[ask.id] = _hold(ask, tuple(map(unsafe, hold["purses"])), hold["nanos"])
+        state.holds[ask.id] = _hold(ask, tuple(map(unescape, hold["purses"])), hold["nanos"])
     elif claim is not None and facts["running"] is not None:
         state.claims.running[claim] = _hold(ask, (), 0, facts["running"])
     for name in facts["queued"]:
-        state.queued[ask.caller.account, unsafe(name)] = 1
+        state.queued[ask.caller.account, unescape(name)] = 1
     if kind == "looks":
         return state.look(ask.caller, ask.at, ask.run)
     if kind == "widens":

@@ -23,32 +23,32 @@ from routewright.backends.storage.tables.traces import COLUMNS, TraceRows
 from routewright.protocols import Facts
 from routewright.wire import Ask, Caller, Grant, StoredEvent
 
-from .connections import Tables, safe
+from .connections import Tables, escape
 
 _NAMES = ROW.split(", ")
 _UNSAFE = re.compile(rb"\\u000[01]")
 _encode = msgspec.json.Encoder().encode
 
 
-def packed(value: Any) -> bytes:
-    """JSON for PostgreSQL, with ``safe`` texts."""
+def pack(value: Any) -> bytes:
+    """JSON for PostgreSQL, with escaped texts."""
     text = _encode(value)
-    return _encode(_safe(value)) if _UNSAFE.search(text) else text
+    return _encode(_escape_all(value)) if _UNSAFE.search(text) else text
 
 
-def _safe(value: Any) -> Any:
+def _escape_all(value: Any) -> Any:
     if isinstance(value, str):
-        return safe(value)
+        return escape(value)
     if isinstance(value, dict):
-        return {_safe(name): _safe(member) for name, member in value.items()}
-    return [*map(_safe, value)] if isinstance(value, list | tuple) else value
+        return {_escape_all(name): _escape_all(member) for name, member in value.items()}
+    return [*map(_escape_all, value)] if isinstance(value, list | tuple) else value
 
 
 def put_traces(tables: Tables, traces: Sequence[TraceRows]) -> None:
     """Insert new traces."""
     blobs: list[bytes | None] = []
     rows = [trace_of(trace, blobs) for trace in traces]
-    tables.raw.execute("SELECT put_traces(%s::jsonb, %s::bytea[])", (packed(rows).decode(), blobs))
+    tables.raw.execute("SELECT put_traces(%s::jsonb, %s::bytea[])", (pack(rows).decode(), blobs))
 
 
 def trace_of(rows: TraceRows, blobs: list[bytes | None]) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class Queues:
         """Try the first of each queue at once, since others may have freed something."""
         self._looked_at = -inf
 
-    def tried(self, now: float) -> list[PendingAsk]:
+    def take_ready(self, now: float) -> list[PendingAsk]:
         """Asks to try now: those of accounts in which something was freed, sometimes the first of each queue, and those
         after their deadline."""
         # Trying all waiting asks whenever anything is freed would cost a tick of thousands, and in the order of arrival
@@ -286,7 +286,7 @@ class Queues:
             del self._queues[pending.account]
             self._freed.discard(pending.account)
 
-    def behind(self, account: str, numbers: Container[int]) -> list[str]:
+    def find_waiting(self, account: str, numbers: Container[int]) -> list[str]:
         """Purses for which other asks than those of these numbers wait. New asks queue behind them."""
         return [
             name[1]

@@ -51,12 +51,12 @@ UNION ALL SELECT format('party %L has %s slots in use, and its calls hold %s', n
 def check(address: Address) -> tuple[Check, list[str]]:
     """Check a store in a consistent view, while others use it. Only the newest 1,000 traces are read. Also returns the
     digests of its live keys. Raises kinds of ``StorageUnavailable``."""
-    with address.translated(), address.connect() as connection:
+    with address.translate(), address.connect() as connection:
         connection.isolation_level = IsolationLevel.REPEATABLE_READ
         connection.read_only = True
         with connection.transaction():
             version = version_of(address, connection)
-            if missing := [*_missing(connection, version)]:
+            if missing := [*_find_missing(connection, version)]:
                 return Check(version, 0, 0, missing), []
 
             def rows(sql: str) -> Iterator[Any]:
@@ -70,7 +70,7 @@ def check(address: Address) -> tuple[Check, list[str]]:
             return Check(version, traces, size, [*islice(chain(holds, problems_of(rows, _BODIES, {})), SHOWN)]), digests
 
 
-def _missing(connection: Connection, version: int) -> Iterator[str]:
+def _find_missing(connection: Connection, version: int) -> Iterator[str]:
     """Yield the missing objects of a store. Functions are compared only in a store of this version."""
     names = {name for (name,) in connection.execute(_OBJECTS).fetchall()}
     for script in ("tables.sql", *(_FUNCTIONS if version == VERSION else ())):
@@ -111,7 +111,7 @@ class Store(Address):
         connection = super().connect()
         connection.until = time.monotonic() + CONNECT_S  # a pooler connects without its server
         try:
-            with self.translated():
+            with self.translate():
                 version = version_of(self, connection)
             if version < OLDEST:
                 raise StorageVersion(f"{self}: the store is of version {version}; run 'routewright store upgrade'")
@@ -180,7 +180,7 @@ def upgrade(address: Address) -> bool:
 @contextmanager
 def alone(address: Address) -> Iterator[Connection]:
     """Begin a transaction that excludes other creations and upgrades."""
-    with address.translated(), address.connect() as connection, connection.transaction():
+    with address.translate(), address.connect() as connection, connection.transaction():
         connection.execute(_LOCK)
         yield connection
 

@@ -33,7 +33,7 @@ from routewright.wire import RunLimit, StoredEvent, Write, Written
 from routewright.wire.timestamps import timestamp
 
 from .connections import LOCK, NO_PARTITION, PATIENCE_S, Database, Tables, array_of, call, state_of
-from .request_queue import Ending, packed, put_traces, release_of
+from .request_queue import Ending, pack, put_traces, release_of
 from .schema import Store
 
 _HOLD = """
@@ -204,7 +204,7 @@ class AccountTransaction:
         return bool(rows)
 
     def _end(self, ends: Sequence[dict[str, Any]]) -> None:
-        self._tables.raw.execute(_END, (packed(ends).decode(), self._now, timestamp(self._now)))
+        self._tables.raw.execute(_END, (pack(ends).decode(), self._now, timestamp(self._now)))
 
     def _flush(self) -> None:
         self.shelf.flush(timestamp(self._now))
@@ -253,7 +253,7 @@ class Server:
 
         def once() -> T:
             database = self.database
-            with database.address.translated(), database.connection(patience_s) as connection, connection.transaction():
+            with database.address.translate(), database.connection(patience_s) as connection, connection.transaction():
                 ((moment, *_),) = connection.execute(_BEGIN, (f"{patience_s:g}s",)).fetchall()
                 tables = Tables(connection)
                 at = self.now or moment
@@ -274,10 +274,10 @@ class Server:
 
     def tick(self, values: Sequence[Any], blobs: Sequence[bytes | None]) -> dict[str, Any]:
         """Call ``tick``."""
-        parameters = [*map(packed, values), array_of(blobs)]
+        parameters = [*map(pack, values), array_of(blobs)]
 
         def once() -> bytes:
-            with self.database.address.translated(), self.database.connection() as connection:
+            with self.database.address.translate(), self.database.connection() as connection:
                 return call(connection, _TICK, parameters, (0, 0, 0, 0, 0, 1))
 
         answer: dict[str, Any] = msgspec.json.decode(self._with_days(once, (row["created_at"] for row in values[-1])))

@@ -22,7 +22,7 @@ from routewright.protocols import Clock
 from routewright.wire import Heard, Notice
 from routewright.wire.timestamps import timestamp
 
-from .connections import Database, Tables, unsafe
+from .connections import Database, Tables, unescape
 from .schema import Store
 from .transaction import AccountTransaction
 
@@ -232,7 +232,7 @@ class PostgresCoordination:
             left_s = until - self._clock.monotonic()
             if rows or left_s <= 0:
                 return Heard(
-                    tuple(Notice(topic, unsafe(said)) for _, topic, said in rows), rows[-1][0] if rows else after
+                    tuple(Notice(topic, unescape(text)) for _, topic, text in rows), rows[-1][0] if rows else after
                 )
             await self._clock.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, LONGEST_S)

@@ -32,7 +32,7 @@ from routewright.wire.timestamps import timestamp
 
 from . import request_queue
 from .connections import COLLIDED, LOCKED, state_of
-from .refusal import Terms, verdict, windows_of
+from .refusal import Terms, explain_refusal, windows_of
 from .request_queue import LOOK_S, MAX_BATCH, Ending, PendingAsk, Queues, Work
 from .transaction import FORGET_OWNERS, Server
 
@@ -104,7 +104,7 @@ class Writer:
                     raise StorageUnavailable(f"{self._server} cannot be used now: {error}") from error
                 self._thread = thread
 
-    def widening(self, grant: Grant, nanos: int) -> PendingAsk | None:
+    def make_widening(self, grant: Grant, nanos: int) -> PendingAsk | None:
         """An ask for another amount. None: the call has ended."""
         ask = self._holds.get(grant.id)
         return (
@@ -195,7 +195,7 @@ class Writer:
                 self._do(work)
         ends = [*self._releases[:MAX_BATCH], *(request for request in requests if isinstance(request, Ending))]
         self._releases = self._releases[MAX_BATCH:]
-        asks = self._queues.tried(self._now()) if self._queues else []
+        asks = self._queues.take_ready(self._now()) if self._queues else []
         asks += [request for request in requests if isinstance(request, PendingAsk) and not request.is_left]
         ready: list[Ending | PendingAsk] = [*(ending for ending in ends if ending.is_plain), *asks]
         self._faults = {}
@@ -283,7 +283,7 @@ class Writer:
             is_new = pending.waits is None
             caller = callers.setdefault((ask.caller, timestamp(ask.at)[:MONTH], ask.windows), len(callers))
             may_wait = ask.waits_s > 0 and (is_new or pending.until > now)
-            behind = self._queues.behind(pending.account, numbers) if is_new and self._queues else []
+            behind = self._queues.find_waiting(pending.account, numbers) if is_new and self._queues else []
             again = ask.id in self._holds or not is_new  # what waited may have had a hold, which expired
             entries.append(request_queue.ask_of(index, pending, caller, again=again, waits=may_wait, behind=behind))
         self._ticks += 1
@@ -414,7 +414,7 @@ class Writer:
     def _refuse(self, pending: PendingAsk, facts: dict[str, Any], terms: Terms, at: float, now: float) -> None:
         """Answer an ask that was not granted, or let it wait."""
         try:
-            answer: Any = verdict(pending.ask, pending.kind, terms, facts, at, now)
+            answer: Any = explain_refusal(pending.ask, pending.kind, terms, facts, at, now)
         except RouterError as error:
             answer = error
         if isinstance(answer, Left):

@@ -28,7 +28,7 @@ from routewright.wire.problems import check_lease
 from .background import BackgroundWork
 from .connections import Connections, Reading
 from .file import Connect, Connection, connect, file_of
-from .sync import fault_of, is_transient, translated
+from .sync import fault_of, is_transient, translate
 from .transaction import AccountTransaction
 from .writer import Request, Writer
 
@@ -106,7 +106,7 @@ class SqliteStorage(BaseStorage):
                     raise fault_of(error, self.path) from error
             else:
                 if result is not None and not is_for_decision and self._writer.sync.is_needed:
-                    await self._in_thread(self._writer.sync.for_readers)
+                    await self._in_thread(self._writer.sync.sync_for_readers)
                 return result
         return await self._run(work)
 
@@ -157,9 +157,9 @@ class SqliteStorage(BaseStorage):
             raise
 
     def _read_synced(self, work: Callable[[Connection], T], reading: Reading) -> T:
-        with translated(self.path):
+        with translate(self.path):
             result = self._connections.read(work, reading=reading)
-        self._writer.sync.for_readers()  # return nothing that a power cut could undo
+        self._writer.sync.sync_for_readers()  # return nothing that a power cut could undo
         return result
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -183,7 +183,7 @@ class SqliteAccounts:
             writer.put(pending)
             answer: Grant | Replay | Short
             if self._inline:
-                answer = await pending.polled(self._clock, lambda: writer.put(Request(writer.transaction.open, SETTLE)))
+                answer = await pending.poll(self._clock, lambda: writer.put(Request(writer.transaction.open, SETTLE)))
             else:
                 answer = await pending.wait()
             return answer

@@ -133,7 +133,7 @@ class BackgroundWork:
     def _do_pending(self) -> None:
         """Do the pending work, unless another process does."""
         try:
-            with self._connections.writing("keeper") as connection, self._lock() as is_locked:
+            with self._connections.lock_writer("keeper") as connection, self._lock() as is_locked:
                 if not is_locked:
                     return
                 if not self._is_stale and time.monotonic() >= self._retry_at and self._written_bytes() > LOG_BYTES:

@@ -63,7 +63,7 @@ class _Opening:
         """Does nothing: opening cannot be interrupted."""
 
 
-def _replaced(path: Path) -> StorageUnavailable:
+def _make_fault(path: Path) -> StorageUnavailable:
     hint = f"stop all processes that use it, remove {path.name}-wal and {path.name}-shm, and restart them"
     return StorageUnavailable(f"{path} was replaced while it was in use; {hint}")
 
@@ -138,9 +138,9 @@ class Connections:
             with suppress(sqlite3.Error):
                 connection.close()
 
-    def writing(self, role: str = WRITER) -> Writing:
+    def lock_writer(self, role: str = WRITER) -> WriterScope:
         """The writing connection of a role, for one user at a time. It is closed after an error."""
-        return Writing(self, role)
+        return WriterScope(self, role)
 
     def read(self, ask: Callable[[Connection], T], *, patient: bool = True, reading: Reading | None = None) -> T:
         """Run a query on a separate connection. If ``patient``, transient errors are retried for ``busy_s``."""
@@ -202,7 +202,7 @@ class Connections:
         identity = identity_of(self._name)
         if self._file is not None and identity != self._file:
             if identity is not None:
-                raise _replaced(self.path)
+                raise _make_fault(self.path)
             # a new file would have no account, key or balance, so nobody would be limited
             files = f"{self.path.name}-wal and {self.path.name}-shm"
             hint = f"stop all processes that use it, remove {files}, restore a backup, and restart them"
@@ -213,7 +213,7 @@ class Connections:
         that."""
         if self._abandoned:
             raise StorageUnavailable(f"{self.path}: this process was forked during a transaction; restart it")
-        connection = self._connected()
+        connection = self._connect_file()
         try:
             with self._guard.lock:
                 self._check_file()  # it may have been replaced
@@ -226,7 +226,7 @@ class Connections:
         self._file = identity_of(self.path)
         return connection
 
-    def _connected(self) -> Connection:
+    def _connect_file(self) -> Connection:
         """Connect. Creates the file if none was open."""
         if self._file is None:
             make_file(self.path)
@@ -240,7 +240,7 @@ class Connections:
     def _prepare(self, connection: Connection) -> None:
         """Set up a connection. Raises if the file is another one than before."""
         if self._id is not None and id_of(connection) != self._id:
-            raise _replaced(self.path)
+            raise _make_fault(self.path)
         prepare(connection, self.path)
         synchronous = "NORMAL" if IS_POSSIBLE else "FULL"  # never OFF: checkpoints rely on it
         cache = f"cache_size = -{CACHE_KB}"
@@ -255,8 +255,8 @@ class Connections:
         self._id = id_of(connection)
 
 
-class Writing(Struct, eq=False):
-    """``with Connections.writing()``. Faster than a generator, since every transaction enters one."""
+class WriterScope(Struct, eq=False):
+    """``with Connections.lock_writer()``. Faster than a generator, since every transaction enters one."""
 
     of: Connections
     role: str

@@ -54,7 +54,7 @@ class Log:
         self._last: tuple[int, int, float] | None = None
         """Number, owner and time of the last folded tick. None: fold everything."""
         self._ahead = 0.0
-        self._boot = boot_name()
+        self._boot = read_boot_name()
         self._copy: tuple[int, bytes] | None = None
         """Last tick of a copy of the state, and the copy, to be written with the next tick."""
         self._copied_n = 0
@@ -180,7 +180,7 @@ class Log:
             self._copy_at = now + max(FOLD_S, SHARE * (time.perf_counter() - began))
 
 
-def boot_name() -> str:
+def read_boot_name() -> str:
     """Id of the present boot; empty if unknown."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()

@@ -35,7 +35,7 @@ _TRANSIENT = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRU
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translate(path: Path) -> Iterator[None]:
     """Raise SQLite's errors about the file as kinds of ``StorageUnavailable``, others as ``InternalError``."""
     try:
         yield
@@ -48,7 +48,7 @@ def fault_of(error: Exception, path: Path) -> RouterError:
     if isinstance(error, RouterError):
         return error
     if isinstance(error, sqlite3.Error):
-        kind, meaning = _KINDS.get(_code(error), (errors.InternalError, "SQLite refused a statement"))
+        kind, meaning = _KINDS.get(_read_code(error), (errors.InternalError, "SQLite refused a statement"))
         fault = kind(f"{path}: {meaning} ({error})")
     else:
         fault = errors.InternalError(f"SqliteStorage failed with {type(error).__name__}: {error}")
@@ -58,20 +58,20 @@ def fault_of(error: Exception, path: Path) -> RouterError:
 
 def is_of_the_file(error: Exception) -> bool:
     """True if the error is about the file, so that every statement would fail."""
-    return isinstance(error, RouterError) or (isinstance(error, sqlite3.Error) and _code(error) in _KINDS)
+    return isinstance(error, RouterError) or (isinstance(error, sqlite3.Error) and _read_code(error) in _KINDS)
 
 
 def is_transient(error: sqlite3.Error) -> bool:
     """True if a retry may succeed."""
-    return _code(error) in _TRANSIENT
+    return _read_code(error) in _TRANSIENT
 
 
 def is_damage(error: sqlite3.Error) -> bool:
     """True if the file is damaged."""
-    return _code(error) == sqlite3.SQLITE_CORRUPT
+    return _read_code(error) == sqlite3.SQLITE_CORRUPT
 
 
-def _code(error: sqlite3.Error) -> int:
+def _read_code(error: sqlite3.Error) -> int:
     """The primary error code. Errors of Python's own module have none."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
@@ -155,11 +155,11 @@ class Sync:
     def is_needed(self) -> bool:
         """False if no process has written since this one's last sync."""
         try:
-            return IS_POSSIBLE and _look(os.stat(self._log)) != self._synced
+            return IS_POSSIBLE and _describe(os.stat(self._log)) != self._synced
         except OSError:
             return False
 
-    def for_readers(self) -> None:
+    def sync_for_readers(self) -> None:
         """Sync rows that were read, by whichever process wrote them. Thread-safe."""
         # Contract 7: an answer, trace or report is shown only once its rows are on the disk, whoever wrote them. A row
         # of another process may be committed and not yet synced, and a power cut would undo what was shown. Syncing at
@@ -194,7 +194,7 @@ class Sync:
         return own.st_nlink > 0 and (own.st_dev, own.st_ino) == (current.st_dev, current.st_ino)
 
 
-def _look(file: os.stat_result) -> Look:
+def _describe(file: os.stat_result) -> Look:
     return file.st_ino, file.st_size, file.st_mtime_ns
 
 
@@ -204,4 +204,4 @@ def _sync_and_look(descriptor: int) -> Look | None:
     before = os.fstat(descriptor)
     is_recent = time.time() - before.st_mtime < _RECENT_S
     true_sync(descriptor)
-    return None if is_recent else _look(before)
+    return None if is_recent else _describe(before)

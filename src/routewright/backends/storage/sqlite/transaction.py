@@ -144,7 +144,7 @@ class AccountTransaction:
         if self.state.freed:
             self.queue.retry(now)
         if self._deadlines:
-            for pending in self._late():
+            for pending in self._pop_late():
                 self.queue.give_up(pending, now)
         for pending in self.queue.answered:
             if pending.takes:
@@ -163,7 +163,7 @@ class AccountTransaction:
             self.log.clear(connection)
         self._is_open = self.deletes = False
 
-    def done(self) -> list[PendingAsk]:
+    def take_answered(self) -> list[PendingAsk]:
         """Called after the commit. Returns the answered asks."""
         answered = self.queue.answered
         self.queue.answered = []
@@ -183,7 +183,7 @@ class AccountTransaction:
         for pending in self._new_asks:
             self.queue.leave(pending)
             pending.waits = None
-        for pending in reversed(self.done()):  # the answers were not committed
+        for pending in reversed(self.take_answered()):  # the answers were not committed
             pending.result = pending.error = None
             pending.takes = False
             if pending.waits is not None:
@@ -192,12 +192,12 @@ class AccountTransaction:
 
     def refuse(self, fault: Callable[[], RouterError]) -> None:
         """Fail asks whose deadline has passed, while the file cannot be used."""
-        for pending in self._late():
+        for pending in self._pop_late():
             self.queue.leave(pending)
             pending.error = fault()
             self.queue.answered.append(pending)
 
-    def _late(self) -> Iterator[PendingAsk]:
+    def _pop_late(self) -> Iterator[PendingAsk]:
         """Asks whose deadline has passed."""
         while self._gives_up:
             pending = heappop(self._deadlines)[2]

@@ -18,7 +18,7 @@ from routewright.errors import NotFound, StorageCorrupt, StorageUnavailable, Val
 
 from .file import connect, make_file
 from .schema import latest, migrate, supported_version, version_of
-from .sync import fault_of, is_damage, is_transient, translated
+from .sync import fault_of, is_damage, is_transient, translate
 
 BUSY_MS = 5_000
 """How long to wait for the locks of other processes."""
@@ -38,11 +38,11 @@ MISTAKEN = {
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+def _open_store(path: Path) -> Iterator[sqlite3.Connection]:
     """Connect to a store, and wait for the locks of other processes. Raises ``NotFound``."""
     if not path.is_file():
         raise NotFound(f"there is no store {path}")
-    with translated(path), closing(connect(str(path))) as connection:
+    with translate(path), closing(connect(str(path))) as connection:
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         yield connection
 
@@ -61,12 +61,12 @@ def backup(path: Path, target: Path) -> None:
     try:
         if target.exists():
             raise FileExistsError
-        with _opened(path) as source:
+        with _open_store(path) as source:
             version_of(source, path)
             make_file(part)
-            with _of_target(target), closing(connect(str(part))) as copy:
+            with _blame_target(target), closing(connect(str(part))) as copy:
                 source.backup(copy)
-        with translated(part), closing(connect(str(part))) as copy:
+        with translate(part), closing(connect(str(part))) as copy:
             for problem in _faults_of(copy):
                 raise StorageCorrupt(f"{path} is damaged, so the backup is: {problem}")
             copy.execute("PRAGMA journal_mode = DELETE")  # one file without a log, synced
@@ -83,7 +83,7 @@ def backup(path: Path, target: Path) -> None:
 
 
 @contextmanager
-def _of_target(target: Path) -> Iterator[None]:
+def _blame_target(target: Path) -> Iterator[None]:
     """Attribute errors to the copy, except damage and locks: only the source can have those."""
     try:
         yield
@@ -122,7 +122,7 @@ def check(path: Path) -> Check:
 
     Raises ``StorageVersion`` if a newer routewright made it, and ``StorageCorrupt`` if it is not a store.
     """
-    with _opened(path) as connection:
+    with _open_store(path) as connection:
         version = traces = 0
         problems: list[str] = []
         try:
@@ -141,7 +141,7 @@ def check(path: Path) -> Check:
 
 def live_digests(path: Path) -> list[str]:
     """The digests of all keys that are not revoked. Raises ``NotFound``, and kinds of ``StorageUnavailable``."""
-    with _opened(path) as connection:
+    with _open_store(path) as connection:
         return [digest for (digest,) in connection.execute(LIVE_DIGESTS).fetchall()]
 
 
@@ -156,7 +156,7 @@ def upgrade(path: Path) -> Path | None:
     # synced in the log, because a checkpoint would skip the keeper's lock. Proved by
     # `test_an_upgrade_killed_at_any_statement_leaves_the_old_or_the_new_store` and
     # `test_only_one_of_two_concurrent_upgrades_runs`.
-    with _opened(path) as connection:
+    with _open_store(path) as connection:
         version = supported_version(connection, path)
         if version == latest():
             return None

@@ -171,7 +171,7 @@ class Writer:
             if not is_due and len(transaction.queue):
                 is_due = transaction.is_ready
                 if not is_due:  # another process may have written; looking takes no lock
-                    with suppress(Exception), self._connections.writing() as connection:
+                    with suppress(Exception), self._connections.lock_writer() as connection:
                         is_due = transaction.log.has_news(connection)
             if is_due:
                 releases = self._releases
@@ -245,8 +245,8 @@ class Writer:
 
     def _run(self, requests: Sequence[Request | PendingAsk]) -> None:
         """Run requests in one transaction and answer them. If one breaks the transaction, run each in its own."""
-        # Up to 64 calls share a transaction, and a row that SQLite rejects would fail all of them. So after such an
-        # error each request is repeated in a transaction of its own, and only the faulty one fails
+        # Up to `MAX_BATCH` calls share a transaction, and a row that SQLite rejects would fail them all. So after such
+        # an error each request is repeated in a transaction of its own, and only the faulty one fails
         # (`test_only_the_faulty_settlement_of_a_tick_fails`). Whatever the failed transaction answered is taken back
         # first by `transaction.fail` (`test_a_refused_call_is_not_admitted_when_the_transaction_then_fails`). If the
         # file is at fault, every repetition would wait for it again, so all fail at once. Releases have no caller who
@@ -257,7 +257,7 @@ class Writer:
             by_order[request.order].append(request)
         try:
             self.sync.check()
-            with self._connections.writing() as connection:
+            with self._connections.lock_writer() as connection:
                 try:
                     self._transact(connection, *by_order)
                 except BaseException:
@@ -283,7 +283,7 @@ class Writer:
                 releases = [reply for reply in by_order[SETTLE] if not reply.is_awaited and isinstance(reply, Request)]
                 self._releases = [*self._releases, *releases][:MAX_RELEASES]
             self.transaction.refuse(partial(self._fault_of, error))
-            self._answer([*unanswered, *self.transaction.done()])
+            self._answer([*unanswered, *self.transaction.take_answered()])
             return
         self._finish(by_order[SETTLE] + by_order[WRITE] + by_order[ASK])
 
@@ -292,8 +292,8 @@ class Writer:
         of the queue are refused, and the rest of the queue joins the transaction."""
         # A busy store and a stopped process look the same to SQLite: the lock is taken. `PRAGMA data_version` tells
         # them apart, because it changes with each commit of another process. While it changes, waiting is worth it
-        # (`test_calls_wait_for_processes_that_write_all_the_time`); once it stands still, asks are refused early, since
-        # their callers can go elsewhere, and settlements keep waiting for `busy_s`
+        # (`test_calls_wait_for_processes_that_write_all_the_time`); once it stands still, asks are refused soon so that
+        # calls fail fast, and settlements keep waiting for `busy_s`
         # (`test_calls_wait_a_quarter_of_a_second_for_a_stopped_process_and_settlements_longer`).
         deadline = time.monotonic() + self._connections.busy_s
         version = -1
@@ -361,7 +361,7 @@ class Writer:
             failed = request.error is not None
             (synced if request.durability == "committed" and not failed else now).append(request)
             is_scrub_due = is_scrub_due or (request.scrub is not None and not failed and request.scrub(request.result))
-        for pending in self.transaction.done():  # a replayed answer is a row, which must be synced first
+        for pending in self.transaction.take_answered():  # a replayed answer is a row, which must be synced first
             (synced if isinstance(pending.result, Replay) else now).append(pending)
         self._answer(now)
         if is_scrub_due:

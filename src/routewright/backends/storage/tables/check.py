@@ -70,10 +70,10 @@ def problems_of(rows: Rows, bodies: str, mistaken: Mapping[str, str]) -> Iterato
             odd = True
             yield f"{table} {shown(name)} of {shown(account)} has an amount that is no whole number of nano-dollars"
     if not odd:
-        yield from _purses(rows)
+        yield from _check_purses(rows)
 
 
-def _purses(rows: Rows) -> Iterator[str]:
+def _check_purses(rows: Rows) -> Iterator[str]:
     """Purses that differ from the sums of the ledger. The exact spending of runs is unknown, so it is not checked."""
     stored = {(account, name): amounts for account, name, *amounts in rows(PURSES)}
     totals = {"spent": Purses(), "granted": Purses()}

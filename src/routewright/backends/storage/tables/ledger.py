@@ -21,7 +21,7 @@ from routewright.errors import StorageCorrupt
 from routewright.protocols import Clock, Facts
 from routewright.wire import Account, Ask, Environment, Key, LedgerRow, StoredEvent
 
-from .statements import Row, Statements, insert, rows_where
+from .statements import Row, Statements, insert, select_rows
 
 T = TypeVar("T")
 
@@ -178,7 +178,7 @@ class PendingAsk(Reply[Any]):
         self.takes = False
         """True once it was granted."""
 
-    async def polled(self, clock: Clock, look: Callable[[], object]) -> Any:
+    async def poll(self, clock: Clock, look: Callable[[], object]) -> Any:
         """Wait in virtual time, without a thread. ``look`` tries waiting asks again."""
         until = clock.monotonic() + self.ask.waits_s
         while not self.is_delivered:
@@ -229,7 +229,7 @@ class TableShelf:
         if self._new_results:
             self._flush_results()
         self._results.update(dict.fromkeys(claims))
-        for claim, *row in rows_where(self.connection, _READ_RESULTS, claims, account):
+        for claim, *row in select_rows(self.connection, _READ_RESULTS, claims, account):
             self._results[claim] = row
 
     def attempts(self, account: str, call: str) -> set[int]:
@@ -304,7 +304,7 @@ class TableShelf:
         """Remove all answers under idempotency keys of an account, and return how many."""
         numbers = [n for (n,) in self.connection.execute(_CLAIM_NUMBERS, (account,)).fetchall()]
         sql = f"SELECT n, claim FROM kept WHERE environment IN ({', '.join('?' * len(environments))}) AND n IN ({{}})"
-        rows = rows_where(self.connection, sql, numbers, *environments)
+        rows = select_rows(self.connection, sql, numbers, *environments)
         sql = "DELETE FROM kept WHERE account = ? AND n = ?"
         self.connection.executemany(sql, [(account, n) for n, _ in rows])
         sql = "DELETE FROM claim WHERE account = ? AND claim = ?"

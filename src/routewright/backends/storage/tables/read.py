@@ -19,7 +19,7 @@ from routewright.wire import SYSTEM_ACCOUNT, Trace, TraceItem
 from . import webhooks
 from .ledger import ROW, account_of, event_of, incident_of, key_of, row_of
 from .selection import CREATED_AT_CHARS, rows_of
-from .statements import Row, Statements, rows_where
+from .statements import Row, Statements, select_rows
 
 T = TypeVar("T")
 Item = TypeVar("Item", bound=TraceItem)
@@ -73,13 +73,13 @@ SELECT * FROM counted ORDER BY of_all, start, grouped IS NULL, grouped
 """
 """One statement for a consistent answer."""
 _KEYS = """
-WITH RECURSIVE found(name) AS (
+WITH RECURSIVE names(name) AS (
     SELECT min(group_by) FROM usage WHERE account = ? AND per = 'day'
     UNION ALL
     SELECT (SELECT min(group_by) FROM usage WHERE account = ? AND per = 'day' AND group_by > name)
-    FROM found WHERE name IS NOT NULL
+    FROM names WHERE name IS NOT NULL
 )
-SELECT name FROM found WHERE name IS NOT NULL
+SELECT name FROM names WHERE name IS NOT NULL
 """
 _VERSIONS = "SELECT content, label, created_at FROM policy_version WHERE content IN ({})"
 _LEARNED = "SELECT body FROM learned WHERE fleet = ? AND epoch >= ? ORDER BY model"
@@ -126,17 +126,17 @@ def answer(account: str, query: wire.Query, connection: Statements) -> Any:
             names = [name for (name,) in rows(_KEYS, account, account)]
             return [name.removeprefix(METADATA) for name in names if name.startswith(METADATA)]
         case wire.UsageCounts():
-            return _usage(connection, account, query)
+            return _read_usage(connection, account, query)
         case wire.CacheCounts():
             sums = "age, sum(lookups), sum(saved_nanos)"
-            return [wire.CacheCount(*row) for row in _days(connection, account, query, "cache_use", sums, "age")]
+            return [wire.CacheCount(*row) for row in _add_up(connection, account, query, "cache_use", sums, "age")]
         case wire.FallbackCounts():
             keys = "kind, name"
             sums = f"{keys}, sum(total), sum(counted)"
-            return [wire.FallbackCount(*row) for row in _days(connection, account, query, "fallback_use", sums, keys)]
+            return [wire.FallbackCount(*row) for row in _add_up(connection, account, query, "fallback_use", sums, keys)]
         case wire.LatencyCounts():
             parts: dict[tuple[str, str], list[bytes]] = {}
-            days = _days(connection, account, query, "latency", "model, strategy, buckets", "")
+            days = _add_up(connection, account, query, "latency", "model, strategy, buckets", "")
             for model, strategy, buckets in days:
                 parts.setdefault((model, strategy), []).append(buckets)
             return [wire.LatencyCount(*key, summed(parts[key])) for key in sorted(parts)]
@@ -146,9 +146,9 @@ def answer(account: str, query: wire.Query, connection: Statements) -> Any:
             holders = (rows(BY_DIGEST, digest) for digest in digests) if is_system else ()
             return next((key_of(match[0][0]) for match in holders if match), None)
         case wire.AgentState():
-            return _agent_state(connection, account, query)
+            return _read_agent_state(connection, account, query)
         case wire.Endpoints():
-            return webhooks.endpoints(connection, account, query)
+            return webhooks.read_endpoints(connection, account, query)
         case wire.Keys():
             return [key_of(body) for (body,) in rows(_KEYS_OF, account)]
         case wire.AllAccounts():
@@ -169,7 +169,7 @@ def trace_by_id(
 
 def decode_trace(trace_id: str, body: bytes, since: str | None = None, content: bytes | None = None) -> Trace:
     """Decode a trace. Compromised if it was created at ``since`` or later. Raises ``StorageCorrupt``."""
-    trace = _mark_compromised(_read(_trace, trace_id, body), since)
+    trace = _mark_compromised(_read(_decode_body, trace_id, body), since)
     return trace if content is None else replace(trace, content=_read(_content, trace_id, content))
 
 
@@ -178,24 +178,24 @@ def read_page(account: str, query: wire.Scan, after: str | None, limit: int, con
     match query:
         case wire.TraceItems():
             rows = rows_of(connection, f"trace.id, {BODY}, {_SINCE}", account, query, limit, after=after)
-            return [_mark_compromised(_read(_item, trace_id, body), since) for trace_id, body, since in rows]
+            return [_mark_compromised(_read(_decode_item, trace_id, body), since) for trace_id, body, since in rows]
         case wire.Traces():
             columns = f"trace.id, {BODY}, {_SINCE}, {CONTENT}"
             return [decode_trace(*row) for row in rows_of(connection, columns, account, query, limit, after=after)]
         case wire.LedgerRows():
-            return _ledger_page(connection, account, query, after, limit)
+            return _read_ledger(connection, account, query, after, limit)
         case wire.Events():
             behind, key = ("", ()) if after is None else (" AND id < ?", (after,))
             sql = f"SELECT body FROM event WHERE account = ?{behind} ORDER BY id DESC LIMIT ?"
             return [event_of(body) for (body,) in connection.execute(sql, (account, *key, max(0, limit))).fetchall()]
         case wire.Deliveries():
-            return webhooks.deliveries_page(connection, account, query, after, limit)
+            return webhooks.read_deliveries(connection, account, query, after, limit)
     raise UnsupportedWrite(f"SqliteStorage knows no scan {type(query).__name__}")
 
 
 def read_versions(connection: Statements, contents: Sequence[str]) -> list[wire.PolicyVersion]:
     """The versions of these contents."""
-    return [wire.PolicyVersion(*row) for row in rows_where(connection, _VERSIONS, contents)]
+    return [wire.PolicyVersion(*row) for row in select_rows(connection, _VERSIONS, contents)]
 
 
 def _snapshot_of(connection: Statements, snapshot_id: str) -> wire.Snapshot | None:
@@ -209,14 +209,14 @@ def _snapshot_of(connection: Statements, snapshot_id: str) -> wire.Snapshot | No
         changes.append((next_id, row[0]))
         next_id = row[1]
     _, body = changes.pop()
-    snapshot = _snapshot(body)
+    snapshot = _decode_snapshot(body)
     for changed_id, body in reversed(changes):
         assert isinstance(snapshot, wire.HealthSnapshot), "only these are stored as changes"
         snapshot = changed(snapshot, _change(body), changed_id)
     return snapshot
 
 
-def _snapshot(body: bytes) -> wire.Snapshot:
+def _decode_snapshot(body: bytes) -> wire.Snapshot:
     """A stored snapshot, also one from before policies lost some fields."""
     snapshot: wire.Snapshot
     try:
@@ -249,11 +249,11 @@ def _mark_compromised(trace: Item, since: str | None) -> Item:
     return trace if since is None or trace.created_at < since else replace(trace, compromised=True)
 
 
-def _trace(body: bytes) -> Trace:
+def _decode_body(body: bytes) -> Trace:
     return _json_trace(body) if body[:1] == b"{" else trace_of(_line(body))
 
 
-def _item(body: bytes) -> TraceItem:
+def _decode_item(body: bytes) -> TraceItem:
     return _json_item(body) if body[:1] == b"{" else item_of(_line(body))
 
 
@@ -265,8 +265,8 @@ def _read(decode: Callable[[bytes], T], trace_id: str, body: bytes) -> T:
         raise StorageCorrupt(f"trace {trace_id!r} is damaged; {hint}") from error
 
 
-def _usage(connection: Statements, account: str, query: wire.UsageCounts) -> wire.GroupedUsage:
-    environments, marks = _environments(query.environment)
+def _read_usage(connection: Statements, account: str, query: wire.UsageCounts) -> wire.GroupedUsage:
+    environments, marks = _select_environments(query.environment)
     last = query.last + "T24" if query.hourly else query.last
     of = account, "hour" if query.hourly else "day"
     when = (*environments, query.first, last)
@@ -279,7 +279,7 @@ def _usage(connection: Statements, account: str, query: wire.UsageCounts) -> wir
     return wire.GroupedUsage(parts[0], parts[1], {str(run.group): run.requests for run in parts[2]})
 
 
-def _days(
+def _add_up(
     connection: Statements,
     account: str,
     query: wire.CacheCounts | wire.FallbackCounts | wire.LatencyCounts,
@@ -288,18 +288,18 @@ def _days(
     names: str,
 ) -> list[Any]:
     """Sums of a roll-up over days by name; without names its rows."""
-    environments, marks = _environments(query.environment)
+    environments, marks = _select_environments(query.environment)
     grouped = f"GROUP BY {names} ORDER BY {names}" if names else ""
     sql = f"SELECT {columns} FROM {table} WHERE {_OF_DAYS.replace('{}', marks)} {grouped}"
     return connection.execute(sql, (account, *environments, query.first, query.last)).fetchall()
 
 
-def _environments(environment: str | None) -> tuple[tuple[str, ...], str]:
+def _select_environments(environment: str | None) -> tuple[tuple[str, ...], str]:
     """The selected environments and their placeholders."""
     return (("production", "sandbox"), "?, ?") if environment is None else ((environment,), "?")
 
 
-def _ledger_page(
+def _read_ledger(
     connection: Statements, account: str, query: wire.LedgerRows, after: str | None, limit: int
 ) -> list[wire.LedgerRow]:
     table = "ledger"
@@ -325,10 +325,10 @@ def _sum_of(row: Row) -> wire.LedgerSum:
     return wire.LedgerSum(row[0], row[1], row[2], row[3], row[4], wire.Tokens(*amounts[:3]), *amounts[3:])
 
 
-def _agent_state(connection: Statements, account: str, query: wire.AgentState) -> bytes | None:
+def _read_agent_state(connection: Statements, account: str, query: wire.AgentState) -> bytes | None:
     """The newest matching state."""
     name, value = ("claim", query.claim) if query.id is None else ("id", query.id)
-    environments, marks = _environments(query.environment)
+    environments, marks = _select_environments(query.environment)
     of = f"account = ? AND environment IN ({marks}) AND {name} = ?"
     sql = f"SELECT body FROM agent_state WHERE {of} ORDER BY until DESC LIMIT 1"
     row = connection.execute(sql, (account, *environments, value)).fetchone()

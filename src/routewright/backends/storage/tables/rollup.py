@@ -19,7 +19,7 @@ FROM uncounted WHERE n < ? GROUP BY account, shape ORDER BY account
 _shape = msgspec.json.Decoder(tuple[Counted, tuple[str, ...]]).decode
 
 
-def _sums(table: str, keys: str, amounts: str, *, merge: bool = False) -> tuple[str, str]:
+def _make_sql(table: str, keys: str, amounts: str, *, merge: bool = False) -> tuple[str, str]:
     """SQL of a roll-up: one statement adds to a row or creates it, the other removes an empty one."""
     names = keys.split()
     columns = amounts.split()
@@ -34,14 +34,14 @@ def _sums(table: str, keys: str, amounts: str, *, merge: bool = False) -> tuple[
     )
 
 
-_USAGE = _sums(
+_USAGE = _make_sql(
     "usage",
     "account per group_by environment start value",
     "requests errors cost_nanos charged_nanos input_tokens output_tokens cached_tokens",
 )
-_CACHE = _sums("cache_use", "account environment day age", "lookups saved_nanos")
-_FALLBACK = _sums("fallback_use", "account environment day kind name", "total counted")
-_LATENCY = _sums("latency", "account environment day model strategy", "buckets", merge=True)
+_CACHE = _make_sql("cache_use", "account environment day age", "lookups saved_nanos")
+_FALLBACK = _make_sql("fallback_use", "account environment day kind name", "total counted")
+_LATENCY = _make_sql("latency", "account environment day model strategy", "buckets", merge=True)
 
 
 def roll(connection: Statements, grouped_sql: str | None = None) -> bool:

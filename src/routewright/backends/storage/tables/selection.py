@@ -62,9 +62,9 @@ def rows_of(
 ) -> list[Any]:
     """Columns of the selected rows of ``trace`` in the order of time, after the key ``after``."""
     check_terms("SqliteStorage", selection.terms)
-    leading = None if trace_id is not None else _leading(connection, account, selection.terms)
+    leading = None if trace_id is not None else _find_leading(connection, account, selection.terms)
     at = "tag" if leading is not None and leading.key != "status" else "trace"
-    clauses = [_source(account, trace_id, leading)]
+    clauses = [_make_source(account, trace_id, leading)]
     if after is not None:
         operator = "<" if order == "DESC" else ">"
         key = after[:CREATED_AT_CHARS], after[CREATED_AT_CHARS:]
@@ -73,14 +73,14 @@ def rows_of(
     for compared, value in (*bounds, ("trace.environment = ?", selection.environment)):
         if value is not None:
             clauses.append(Clause(compared, (value,)))
-    clauses += [_clause(connection, account, term) for term in selection.terms if term is not leading]
+    clauses += [_make_clause(connection, account, term) for term in selection.terms if term is not leading]
     where = " AND ".join(clause.sql for clause in clauses)
     parameters = [value for clause in clauses for value in clause.parameters]
     sql = f"SELECT {columns} FROM {where} ORDER BY {at}.created_at {order}, {at}.id {order} LIMIT ?"
     return connection.execute(sql, (*parameters, max(0, limit))).fetchall()
 
 
-def _source(account: str, trace_id: str | None, leading: Term | None) -> Clause:
+def _make_source(account: str, trace_id: str | None, leading: Term | None) -> Clause:
     if trace_id is not None:
         return Clause(_OF_ONE, (account, trace_id))
     if leading is None:
@@ -90,11 +90,11 @@ def _source(account: str, trace_id: str | None, leading: Term | None) -> Clause:
     return Clause(_TAGGED, (account, leading.key.removeprefix(METADATA), leading.value))
 
 
-def _leading(connection: Statements, account: str, terms: tuple[Term, ...]) -> Term | None:
+def _find_leading(connection: Statements, account: str, terms: tuple[Term, ...]) -> Term | None:
     """The term whose index is used: metadata, or a status other than ``completed``. The rarest of several."""
 
     def frequency(term: Term) -> int:
-        source, parameters = _source(account, None, term)
+        source, parameters = _make_source(account, None, term)
         if term.key != "status":
             source = "tag WHERE account = ? AND key = ? AND value = ?"
         counted = f"SELECT 1 FROM {source} LIMIT {_PROBED}"
@@ -109,7 +109,7 @@ def _leading(connection: Statements, account: str, terms: tuple[Term, ...]) -> T
     return min(indexed, key=frequency) if len(indexed) > 1 else next(iter(indexed), None)
 
 
-def _clause(connection: Statements, account: str, term: Term) -> Clause:
+def _make_clause(connection: Statements, account: str, term: Term) -> Clause:
     if term.key == "compromised" and connection.execute(_REVOKED, (account,)).fetchone() is not None:
         return Clause(_COMPROMISED.format(term.op), (term.value,))
     if not term.key.startswith(METADATA):

@@ -52,7 +52,7 @@ def insert(connection: Statements, sql: str, rows: Sequence[Row]) -> None:
         start += size
 
 
-def rows_where(connection: Statements, sql: str, ids: Sequence[Any], *constants: str) -> list[Any]:
+def select_rows(connection: Statements, sql: str, ids: Sequence[Any], *constants: str) -> list[Any]:
     """Select the rows of these ids. Their placeholders go where ``sql`` has braces; each column of tuples has its own.
     Not by ``json_each``, which cuts a text at a NUL."""
     rows: list[Any] = []

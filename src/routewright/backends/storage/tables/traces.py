@@ -22,7 +22,7 @@ from routewright.wire import Counted, DecisionInput, Environment, Trace, TraceIt
 
 from .read import BODY, decode_trace
 from .selection import rows_of
-from .statements import Row, Statements, insert, rows_where
+from .statements import Row, Statements, insert, select_rows
 
 KEYS = "trace.created_at, trace.id, trace.n"
 STORED = (
@@ -96,7 +96,7 @@ def forget(connection: Statements, account: str, keys: Sequence[tuple[str, str, 
     removed ones, without those that have been replaced meanwhile."""
     numbers = {n for _, _, n in keys}
     sql = f"SELECT {STORED} {BY_IDS} AND created_at IN ({{}}) {_IN_ORDER}"
-    candidates = rows_where(connection, sql, [(name, at) for at, name, _ in keys], account)
+    candidates = select_rows(connection, sql, [(name, at) for at, name, _ in keys], account)
     rows = [Stored.of(*row) for row in candidates if row[0] in numbers]
     sql = "DELETE FROM feedback WHERE account = ? AND trace_id = ?"
     connection.executemany(sql, [(account, row.id) for row in rows])
@@ -107,17 +107,17 @@ def forget(connection: Statements, account: str, keys: Sequence[tuple[str, str, 
 def _remove(connection: Statements, account: str, rows: Sequence[Stored]) -> None:
     """Remove traces, but not their feedback."""
     traces = [row.trace for row in rows if row.trace is not None]
-    connection.executemany(_DELETE_TAG, [tag[:5] for trace in traces for tag in _tags(account, trace)])
+    connection.executemany(_DELETE_TAG, [tag[:5] for trace in traces for tag in _make_tags(account, trace)])
     damaged = [(account, row.id) for row in rows if row.trace is None]
     connection.executemany("DELETE FROM tag WHERE account = ? AND id = ?", damaged)
     sql = "DELETE FROM trace WHERE account = ? AND created_at = ? AND id = ?"
     connection.executemany(sql, [(account, row.created_at, row.id) for row in rows])
     connection.executemany("DELETE FROM body WHERE n = ?", [(row.n,) for row in rows])
-    _name(connection, [_names(trace.decision_input) for trace in traces], -1)
+    _count_uses(connection, [_find_snapshots(trace.decision_input) for trace in traces], -1)
 
 
 def _count_out(connection: Statements, account: str, rows: Sequence[Stored]) -> None:
-    counted = [_counted(account, counted_of(row.trace, row.model), row.rollup_keys, -1) for row in rows if row.trace]
+    counted = [_count_row(account, counted_of(row.trace, row.model), row.rollup_keys, -1) for row in rows if row.trace]
     insert(connection, _COUNT, counted)
 
 
@@ -145,7 +145,7 @@ def put_traces(
 
 def remove_traces(connection: Statements, account: str, ids: Sequence[str]) -> None:
     """Remove traces that are being replaced, and subtract them."""
-    candidates = rows_where(connection, f"SELECT {STORED} {BY_IDS} {_IN_ORDER}", ids, account)
+    candidates = select_rows(connection, f"SELECT {STORED} {BY_IDS} {_IN_ORDER}", ids, account)
     stored = [Stored.of(*row) for row in candidates]
     _remove(connection, account, stored)
     _count_out(connection, account, stored)
@@ -165,7 +165,7 @@ def add_traces(connection: Statements, traces: Sequence[TraceRows]) -> None:
     if tags:
         insert(connection, _PUT_TAG, tags)
     insert(connection, _COUNT, [*map(attrgetter("counted"), traces)])
-    _name(connection, map(attrgetter("named"), traces), 1)
+    _count_uses(connection, map(attrgetter("named"), traces), 1)
 
 
 def rows_of_trace(account: str, trace: Trace, rollup_keys: Sequence[str], counted: Counted | None = None) -> TraceRows:
@@ -180,9 +180,9 @@ def rows_of_trace(account: str, trace: Trace, rollup_keys: Sequence[str], counte
     )  # fmt: skip
     keys = _encode(rollup_keys) if rollup_keys else None
     body = _encode(trace), None if content is None else _encode(content), keys
-    tags = [*_tags(account, trace)] if trace.metadata else []
-    counts = _counted(account, counted_of(trace) if counted is None else counted, rollup_keys, 1)
-    return TraceRows(trace.id, trace.environment, columns, body, tags, _names(trace.decision_input), counts)
+    tags = [*_make_tags(account, trace)] if trace.metadata else []
+    counts = _count_row(account, counted_of(trace) if counted is None else counted, rollup_keys, 1)
+    return TraceRows(trace.id, trace.environment, columns, body, tags, _find_snapshots(trace.decision_input), counts)
 
 
 def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
@@ -204,12 +204,12 @@ def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
         line.duration_ms, line.key_id,
     )  # fmt: skip
     body = packed_line, None, _encode(rollup_keys) if rollup_keys else None
-    tags = [] if line.metadata is None else [*_tags(account, item_of(line))]
-    counts = _counted(account, draft.counted, rollup_keys, 1)
-    return TraceRows(line.id, line.environment, columns, body, tags, _names(decision_input), counts)
+    tags = [] if line.metadata is None else [*_make_tags(account, item_of(line))]
+    counts = _count_row(account, draft.counted, rollup_keys, 1)
+    return TraceRows(line.id, line.environment, columns, body, tags, _find_snapshots(decision_input), counts)
 
 
-def _counted(account: str, counted: Counted, rollup_keys: Sequence[str], sign: int) -> Row:
+def _count_row(account: str, counted: Counted, rollup_keys: Sequence[str], sign: int) -> Row:
     """A row of ``uncounted``: the shape of a trace and its amounts."""
     group = group_of(counted, rollup_keys)
     shape = _shapes[group]
@@ -220,7 +220,7 @@ def _counted(account: str, counted: Counted, rollup_keys: Sequence[str], sign: i
     return account, shape, sign, *(amounts if sign == 1 else [sign * amount for amount in amounts])
 
 
-def _tags(account: str, trace: TraceItem) -> Iterator[Row]:
+def _make_tags(account: str, trace: TraceItem) -> Iterator[Row]:
     for key, value in trace.metadata.items():
         text = text_of(value)
         if text is not None:
@@ -240,7 +240,7 @@ def delete(connection: Statements, account: str, selection: wire.DeleteTraces) -
             return Written(created=False, count=count)
 
 
-def _names(decision_input: DecisionInput | None) -> tuple[str, ...]:
+def _find_snapshots(decision_input: DecisionInput | None) -> tuple[str, ...]:
     """Ids of the snapshots of a decision."""
     if decision_input is None:
         return ()
@@ -248,7 +248,7 @@ def _names(decision_input: DecisionInput | None) -> tuple[str, ...]:
     return names if decision_input.policy is None else (*names, decision_input.policy)
 
 
-def _name(connection: Statements, snapshots: Iterable[tuple[str, ...]], sign: int) -> None:
+def _count_uses(connection: Statements, snapshots: Iterable[tuple[str, ...]], sign: int) -> None:
     """Count the traces that name each snapshot."""
     counts: dict[str, int] = {}
     for snapshot_id in chain.from_iterable(snapshots):

@@ -50,12 +50,12 @@ SEARCHED = 20_000
 """Traces of an account and environment in one search."""
 
 ACCOUNTS = """
-WITH RECURSIVE found(name) AS (
+WITH RECURSIVE names(name) AS (
     SELECT min(account) FROM trace
     UNION ALL
-    SELECT (SELECT min(account) FROM trace WHERE account > name) FROM found WHERE name IS NOT NULL
+    SELECT (SELECT min(account) FROM trace WHERE account > name) FROM names WHERE name IS NOT NULL
 )
-SELECT name FROM found WHERE name IS NOT NULL
+SELECT name FROM names WHERE name IS NOT NULL
 """
 _FREE_SNAPSHOTS = """
 DELETE FROM snapshot WHERE named <= 0 AND at < ?

@@ -63,7 +63,7 @@ FORGET = (
 """Deletes the data of an account and environment."""
 
 
-def endpoints(connection: Statements, account: str, query: wire.Endpoints) -> list[wire.Endpoint]:
+def read_endpoints(connection: Statements, account: str, query: wire.Endpoints) -> list[wire.Endpoint]:
     """The account's endpoints, oldest first; with ``of_all`` under ``SYSTEM_ACCOUNT`` those of all accounts."""
     if query.of_all and account == wire.SYSTEM_ACCOUNT:
         rows = connection.execute(ENDPOINTS).fetchall()
@@ -115,7 +115,7 @@ def write(connection: Statements, account: str, write: OF_WEBHOOKS) -> Written:
             return Written(created=False, count=len(connection.execute(_REPLAY.format(condition), values).fetchall()))
 
 
-def deliveries_page(
+def read_deliveries(
     connection: Statements, account: str, query: wire.Deliveries, after: str | None, limit: int
 ) -> list[wire.Delivery]:
     """Deliveries after the key ``after``, newest event first."""

@@ -23,7 +23,7 @@ from routewright.wire import Environment, Trace, Write, Written
 from . import webhooks
 from .ledger import PUT_EVENT, PUT_ROWS, TableShelf, columns_of
 from .read import SETTING, decode_learned, read_versions
-from .statements import Row, Statements, insert, rows_where, upsert
+from .statements import Row, Statements, insert, select_rows, upsert
 from .traces import BY_IDS, TraceRows, add_traces, delete, put_traces
 
 LONGEST_CHAIN = 32
@@ -76,7 +76,7 @@ class AccountTransaction(Protocol):
     def refresh_terms(self, account: str, key_id: str | None = None) -> None:
         """Called after the terms of an account or key have changed."""
 
-    def credit(self, account: str, given: wire.AddCredit) -> bool:
+    def credit(self, account: str, credit: wire.AddCredit) -> bool:
         """Add to a balance. False: already done."""
 
     def settle(self, facts: Facts) -> object:
@@ -97,13 +97,13 @@ class Writes:
     ) -> list[Written]:
         """Apply a batch. Raises ``PreconditionFailed`` and ``UnsupportedWrite`` before anything is written."""
         traces, snapshots = ids_of(writes)
-        environments = _environments(connection, account, traces)
-        present = {snapshot_id for (snapshot_id,) in rows_where(connection, _PRESENT, snapshots)}
-        read = partial(_before, connection, account, transaction)
+        environments = _read_environments(connection, account, traces)
+        present = {snapshot_id for (snapshot_id,) in select_rows(connection, _PRESENT, snapshots)}
+        read = partial(_read_before, connection, account, transaction)
         check_batch("SqliteStorage", account, writes, environments, present, read)
         check_digests(account, writes, lambda digest: connection.execute(HOLDER, (digest,)).fetchone())
         results: list[Written] = []
-        for run in _runs(writes):
+        for run in _split_runs(writes):
             match run[0]:
                 case wire.PutTrace():
                     results += put_traces(connection, account, run, environments, self._add)
@@ -135,7 +135,7 @@ class Writes:
     def replaced(self, connection: Statements, account: str, rows: TraceRows) -> list[str]:
         """The id of an existing trace that a new one replaces. Raises ``PreconditionFailed`` if the environments
         differ."""
-        environments = _environments(connection, account, [rows.id])
+        environments = _read_environments(connection, account, [rows.id])
         for environment in environments.values():
             check_place(rows.id, rows.environment, environment)
         return [*environments]
@@ -168,7 +168,7 @@ def _put_version(connection: Statements, version: wire.PutPolicyVersion) -> Writ
     return Written(created=True)
 
 
-def _before(connection: Statements, account: str, transaction: AccountTransaction, write: Write) -> object:
+def _read_before(connection: Statements, account: str, transaction: AccountTransaction, write: Write) -> object:
     """The present state of a write's subject (``write_batch.Booked``)."""
     if isinstance(write, wire.PutIncident):
         return connection.execute(_INCIDENT, (write.incident.id,)).fetchone()
@@ -249,7 +249,7 @@ def put_event(connection: Statements, account: str, write: wire.PutEvent) -> Wri
     return Written(created=True, events=(event,))
 
 
-def _runs(writes: Sequence[Write]) -> Iterator[Sequence[Any]]:
+def _split_runs(writes: Sequence[Write]) -> Iterator[Sequence[Any]]:
     """Single writes, and runs of traces with different ids."""
     run: dict[str, wire.PutTrace] = {}
     for write in writes:
@@ -281,5 +281,5 @@ def _book(
             transaction.settle(Facts(trace.id, caller, trace.created_at, rows=write.rows))
 
 
-def _environments(connection: Statements, account: str, ids: Sequence[str]) -> dict[str, Environment]:
-    return dict(rows_where(connection, f"SELECT id, environment {BY_IDS}", ids, account))
+def _read_environments(connection: Statements, account: str, ids: Sequence[str]) -> dict[str, Environment]:
+    return dict(select_rows(connection, f"SELECT id, environment {BY_IDS}", ids, account))
