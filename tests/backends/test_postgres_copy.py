@@ -185,7 +185,7 @@ def test_changes_during_a_copy_are_reported(
     source: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with monkeypatch.context() as stopped:
-        stopped.setattr(copying, "_differences", lambda *_: ["it is not whole yet"])
+        stopped.setattr(copying, "_compare", lambda *_: ["it is not whole yet"])
         assert copy(source, url) == 1
     capsys.readouterr()
     with closing(sqlite3.connect(source, isolation_level=None)) as connection:
@@ -213,7 +213,7 @@ def test_a_target_that_is_not_empty_is_left_unchanged(
 def test_an_unfinished_copy_of_another_store_is_left_unchanged(
     source: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(copying, "_differences", lambda *_: ["it is not whole yet"])
+    monkeypatch.setattr(copying, "_compare", lambda *_: ["it is not whole yet"])
     assert copy(source, url) == 1
     other = tmp_path / "other.db"
     assert main(["accounts", "create", "acme", "--store", str(other)]) == 0
