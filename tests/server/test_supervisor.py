@@ -24,6 +24,7 @@ from routewright.serve import processes
 from routewright.serve.plan import Address, CommandOptions, Configuration, Plan, Setup
 from routewright.serve.processes import (
     METRICS_FOLDER,
+    Listeners,
     Supervisor,
     WorkerConfig,
     _hold_signals,
@@ -159,7 +160,7 @@ def test_workers_end_when_another_one_cannot_be_started(
         yield lambda what: {"plan": Configuration(QUICK, {}, (), ()), "begin": Setup({})}[what]
 
     monkeypatch.setattr(processes, "start_preparation", prepared)
-    monkeypatch.setattr(processes, "open_listeners", lambda plan, names: (plan, None, None))
+    monkeypatch.setattr(processes, "open_listeners", lambda plan, names: Listeners(plan, cast(Any, None)))
     monkeypatch.setattr(processes, "Supervisor", lambda *_: supervisor)
     with pytest.raises(InternalError, match="a worker cannot be started: "):
         processes.run(CommandOptions(None, {}, FLAGS), lambda warnings: None, lambda *_: None)

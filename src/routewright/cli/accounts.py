@@ -14,11 +14,7 @@ from .command import ABSENT, YES, Declaration, arg, flag, number_or, refused, se
 from .show import Line, Screen, dim_after, fields, listing, pick
 from .store import IN_STORE, existing_store, named_store
 
-_LIMITS = {
-    "requests_per_min": "requests a minute",
-    "tokens_per_min": "tokens a minute",
-    "concurrency": "calls at a time",
-}
+_LIMITS = {"requests_per_min": "requests a minute", "tokens_per_min": "tokens a minute", "concurrency": "calls at once"}
 _ACCOUNT_TERMS = ("plan", "prepaid", "monthly_limit_usd")
 _KEY_TERMS = ("name", "scopes", "budget_usd", "monthly_limit_usd")
 _ACCOUNTS = """name plan limits.requests_per_min limits.tokens_per_min limits.concurrency prepaid monthly_limit_usd
@@ -43,12 +39,7 @@ _NAME = arg("name NAME", "the account")
 _PLANS = "free, pro, team, enterprise or unlimited"
 _OTHER_TERMS = (
     *_limits("plan", "in place of the plan's: a number, or plan"),
-    arg(
-        "--prepaid",
-        "calls are paid from its balance, which credit fills",
-        default=ABSENT,
-        action=argparse.BooleanOptionalAction,
-    ),
+    arg("--prepaid", "pay for calls from a prepaid balance", default=ABSENT, action=argparse.BooleanOptionalAction),
     _money("--monthly-limit", "the most that it may be charged in a month"),
 )
 _ACCOUNT = arg("account ACCOUNT", "whose key it is")

@@ -113,8 +113,8 @@ async def _response(agent: Agent, args: Namespace, screen: Screen, *, is_stored:
     try:
         if args.resume is not None:
             return (await agent.resume(args.resume)).response
-        task, metadata = prompt_of(args), dict(args.metadata) or None
-        async with agent.stream(task, metadata=metadata, conversation=args.conversation) as events:
+        task = prompt_of(args)
+        async with agent.stream(task, metadata=dict(args.metadata) or None, conversation=args.conversation) as events:
             return await _watch(events, args, screen, run)
     except anyio.get_cancelled_exc_class():
         if run and is_stored:
@@ -153,7 +153,8 @@ async def _watch(events: AsyncIterator[Any], args: Namespace, screen: Screen, ru
 
 
 def _step(step: Step, spent_usd: float, cap_usd: float | None) -> str:
-    duration, cap = time_short(step.duration_ms), "" if cap_usd is None else f" of {dollars(cap_usd)}"
+    duration = time_short(step.duration_ms)
+    cap = "" if cap_usd is None else f" of {dollars(cap_usd)}"
     if step.tool is not None:
         return f"{step.number:>3}  {step.tool}({_shorten(step.input)}) -> {_shorten(step.output)}, {duration}"
     outcome = ", ".join(step.output.get("tool_calls") or ()) or str(step.output.get("error") or "answers")
@@ -183,8 +184,9 @@ def _tool(name: str) -> Any:
     """A built-in tool by name, or a function as ``module:function``."""
     if name in BUILT_IN:
         return name
-    module, colon, function = name.partition(":")
-    if not (module and colon and function):
+    module = name.partition(":")[0]
+    function = name.partition(":")[2]
+    if not (module and function):
         dotted = ":".join(name.rsplit(".", 1)) if "." in name else "module:function"
         hint = did_you_mean(name, BUILT_IN) or f"for a function of yours write {dotted}"
         raise refused("--tool", f"{quoted(name)} is not a built-in tool", hint)

@@ -25,12 +25,7 @@ _LABELS: dict[Bucket, int] = {"hour": len("2026-11-22 12:00"), "month": len("202
 _AGES = {60.0: "1 min", 300.0: "5 min", 900.0: "15 min", 3600.0: "1 h", 21600.0: "6 h", 86400.0: "1 day", None: "older"}
 R = TypeVar("R")
 _MORE = "Days are UTC, both ends included; without dates it is the last seven."
-_REPORT = (
-    arg("--start-date YYYY-MM-DD", "the first day"),
-    arg("--end-date YYYY-MM-DD", "the last day"),
-    *WHOSE,
-    *IN_STORE,
-)
+_REPORT = (arg("--start-date YYYY-MM-DD", "first day"), arg("--end-date YYYY-MM-DD", "last day"), *WHOSE, *IN_STORE)
 
 
 async def _read(args: Namespace, report: Callable[..., Awaitable[R]], **more: str) -> R:
@@ -85,11 +80,7 @@ async def _cache(args: Namespace, screen: Screen) -> None:
     """What the response cache saved, and how old its hits were."""
     report = await _read(args, TraceStore.cache_report)
     ages = [{"entries_up_to": _AGES[group.up_to_s], "hits": group.hits} for group in report.ttl_distribution]
-    page: list[Block] = [
-        fields(pick(report, "hits misses hit_rate saved_usd")),
-        Line(),
-        listing(ages, "entries_up_to hits"),
-    ]
+    page = (fields(pick(report, "hits misses hit_rate saved_usd")), Line(), listing(ages, "entries_up_to hits"))
     _show(screen, "Cache", report, "nothing was looked up in that time" if report.hit_rate is None else "", page)
 
 
@@ -97,13 +88,8 @@ async def _cache(args: Namespace, screen: Screen) -> None:
 async def _fallback(args: Namespace, screen: Screen) -> None:
     """How often another model had to serve, why, and which models fail."""
     report = await _read(args, TraceStore.fallback_report)
-    reasons = [{"because_of": reason, "requests": count} for reason, count in report.reasons.items()]
-    page: list[Block] = [
-        fields(pick(report, "triggered rate")),
-        Line(),
-        listing(reasons, "because_of requests"),
-        Line(),
-    ]
+    causes = [{"because_of": reason, "requests": count} for reason, count in report.reasons.items()]
+    page: list[Block] = [fields(pick(report, "triggered rate")), Line(), listing(causes, "because_of requests"), Line()]
     page += _first_rows(
         report.candidates,
         "model attempts success_rate",

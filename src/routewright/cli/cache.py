@@ -37,14 +37,13 @@ def _tag(text: str) -> tuple[str, str | float | bool]:
 
 def _existing_cache(args: Namespace) -> Cache:
     def open_existing(url: str) -> Cache:
-        cache, path = open_cache(url), Path(url.removeprefix("sqlite:///"))
+        cache = open_cache(url)
+        path = Path(url.removeprefix("sqlite:///"))
         if url.startswith("sqlite:") and not path.is_file():
             raise NotFound(f"there is no cache {path}; 'routewright serve --cache {path}' creates it")
         return cache
 
-    cache = open_named(
-        "--cache", args.cache, VARIABLE, open_existing, "name a file, as cache.db, or sqlite:///cache.db"
-    )
+    cache = open_named("--cache", args.cache, VARIABLE, open_existing, "name a file, such as cache.db")
     if cache is None:
         raise refused("--cache", "is missing", f"give --cache cache.db, or set {VARIABLE}")
     return cache

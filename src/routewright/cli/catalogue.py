@@ -49,7 +49,8 @@ def _import(args: Namespace, screen: Screen) -> None:
     today = timestamp(SystemClock().time())[: len("2026-11-22")]
     content = _content(args, output)
     base = args.catalogue or (output if output.exists() else None)
-    catalogue, document = Catalogue() if base is None else Catalogue.load(base), read(args.file)
+    catalogue = Catalogue() if base is None else Catalogue.load(base)
+    document = read(args.file)
     with document.naming():
         listed, problems = read_price_list(document.content)
     chosen = _select_rows(args, listed)
@@ -77,7 +78,8 @@ def _import(args: Namespace, screen: Screen) -> None:
 
 def _select_rows(args: Namespace, rows: list[Listed]) -> list[Listed]:
     """The rows of the asked providers. Refuses providers and globs that match nothing in the list."""
-    providers, names = frozenset(args.provider or ()), {name for row in rows for name in row.names}
+    providers = frozenset(args.provider or ())
+    names = {name for row in rows for name in row.names}
     for name in sorted(providers - names):
         hint = did_you_mean(name, names) or f"it has {in_quotes(sorted(names))}"
         raise refused("--provider", f"{quoted(name)} is not in the list", hint)
@@ -96,7 +98,7 @@ def _text(content: Mapping[str, object]) -> str:
 def _check(document: Document) -> None:
     """Raise ``ValidationFailed`` for the content of a catalogue file that could not be loaded."""
     with document.naming():
-        rows, aliases, _ = read_catalogue(document, known=[model.id for model in Catalogue().models])
+        rows, aliases = read_catalogue(document, known=[model.id for model in Catalogue().models])[:2]
         Catalogue().overlaid(rows, aliases=aliases)
 
 

@@ -160,7 +160,7 @@ _VERBS: dict[str, dict[str, Verb]] = defaultdict(dict)
 
 def verb(command: str, *arguments: Declaration, more: str = "") -> Callable[[Run], Run]:
     """Declare a function as a command, such as ``accounts create`` or ``route``."""
-    noun, _, name = command.partition(" ")
+    noun, name = (*command.split(), "")[:2]
 
     def declare(run: Run) -> Run:
         _VERBS[noun][name] = Verb(run, arguments, more)
@@ -173,7 +173,8 @@ def arg(names: str, text: str, kind: object = str, default: object = None, **res
     """An argument with its metavar, as ``--limit N`` or ``-y,--yes``; one without dashes is positional.
 
     ``kind`` reads the text, or is a ``Literal`` of what it may be."""
-    options, _, metavar = names.partition(" ")
+    options = names.split()[0]
+    metavar = names.partition(" ")[2]
     choices = get_args(kind)
     rest |= {"choices": choices} if choices else {} if kind is str else {"type": kind}
     rest |= {"metavar": metavar} if metavar else {}
@@ -334,11 +335,12 @@ def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
         names = _ARGUMENTS | args.parser.spelling() | {"force": ""}
         problems = []
         for problem in error.problems:
-            name, bracket, rest = problem.path.partition("[")
+            name = problem.path.partition("[")[0]
             hint = problem.hint
             for library_hint, own_hint in _HINTS.items():
                 hint = hint.replace(library_hint, own_hint)
-            problems.append(problem._replace(path=f"{names.get(name, name)}{bracket}{rest}", hint=hint))
+            path = names.get(name, name) + problem.path.removeprefix(name)
+            problems.append(problem._replace(path=path, hint=hint))
         error = ValidationFailed.of(*problems) if problems else error
     if args.json:
         error.request_id = error.request_id or f"req_{token_hex(13)}"

@@ -43,10 +43,10 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 def pair(text: str) -> tuple[str, str]:
     """Split ``KEY=VALUE``."""
-    key, equals, value = text.partition("=")
-    if not (key and equals):
+    key = text.partition("=")[0]
+    if not key or "=" not in text:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return key, value
+    return key, text[len(key) + 1 :]
 
 
 METADATA = repeated("--metadata KEY=VALUE", "a tag for the trace", pair)
@@ -105,17 +105,15 @@ def request_of(args: Namespace, models: Sequence[Model]) -> RouteRequest:
         model_ids = [model.id for model in named_providers(providers, models) if not model.free_tier]
     changes = {name: option(name) for name in ("goal", "strategy", "policy_id", "prefer", "timeout_ms")} | {
         "models": model_ids,
-        "fallback": _merge(request.fallback, wire.Fallback, models=option("fallback")),
-        "budget": _merge(request.budget, wire.Budget, max_cost_usd=option("max_cost"), max_tokens=option("max_tokens")),
-        "params": _merge(
-            request.params, wire.Params, max_output_tokens=args.max_output_tokens, reasoning=args.reasoning
-        ),
+        "fallback": _set(request.fallback, wire.Fallback, models=option("fallback")),
+        "budget": _set(request.budget, wire.Budget, max_cost_usd=option("max_cost"), max_tokens=option("max_tokens")),
+        "params": _set(request.params, wire.Params, max_output_tokens=args.max_output_tokens, reasoning=args.reasoning),
         "metadata": {**(request.metadata or {}), **dict(args.metadata)} or None,
     }
     return replace(request, **{name: value for name, value in changes.items() if value is not None})
 
 
-def _merge(base: S | None, kind: type[S], **fields: object) -> S | None:
+def _set(base: S | None, kind: type[S], **fields: object) -> S | None:
     """Override the given fields in a part of the request."""
     changes = {name: value for name, value in fields.items() if value is not None}
     return replace(kind() if base is None else base, **changes) if changes else base
@@ -170,8 +168,8 @@ def prompt_of(args: Namespace) -> str:
     try:
         return _read(source, label).decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
-        problem, hint = f"is not UTF-8 text (byte {error.start})", "convert it; an image goes into --image, as a URL"
-        raise refused(label, problem, hint) from error
+        hint = "convert it; an image goes into --image, as a URL"
+        raise refused(label, f"is not UTF-8 text (byte {error.start})", hint) from error
 
 
 def _read(source: str, label: str) -> bytes:
@@ -270,7 +268,8 @@ async def keep(router: Router, trace_id: str, args: Namespace, screen: Screen) -
 
 
 def _answer_page(answer: Answer) -> list[Block]:
-    response, routing = answer.response, answer.routing
+    response = answer.response
+    routing = answer.routing
     sandbox = answer.trace.environment == "sandbox"
     substitution = "" if response.fallback_model is None else f", in place of {response.primary_model}, which failed"
     is_cut = response.finish_reason in ("length", "budget")

@@ -88,7 +88,11 @@ def _run(args: Namespace, screen: Screen) -> int:
         problem = f"'routewright serve' needs {' and '.join(missing)}, which {are} not installed"
         raise refused("", problem, "run: pip install 'routewright[server]'")
     options = CommandOptions(args.config, {key: value for key, value in vars(args).items() if key in FLAGS}, FLAGS)
-    return _check(options, screen) if args.check else _serve(options, screen)
+    if args.check:
+        return _check(options, screen)
+    from routewright.serve.processes import run
+
+    return run(options, partial(_warn, screen=screen), lambda *start: screen.text(started_page(*start)))
 
 
 def _check(options: CommandOptions, screen: Screen) -> int:
@@ -100,15 +104,6 @@ def _check(options: CommandOptions, screen: Screen) -> int:
     screen.text("".join(f"{name:<{width}}  {value}\n" for name, value in facts.items()))
     _warn(prepared.warnings, screen)
     return OK
-
-
-def _serve(options: CommandOptions, screen: Screen) -> int:
-    from routewright.serve.processes import run
-
-    def show(plan: Plan, begun: Setup, providers: Sequence[str]) -> None:
-        screen.text(started_page(plan, begun, providers))
-
-    return run(options, partial(_warn, screen=screen), show)
 
 
 def _warn(warnings: Sequence[str], screen: Screen) -> None:

@@ -81,7 +81,8 @@ def facts(values: Mapping[str, str]) -> Table:
 
 def listing(objects: Iterable[Mapping[str, Any]], columns: str, style: StyleOf | None = None) -> Table:
     """Records as a table. ``columns`` are paths of fields, as ``id plan limits.concurrency``."""
-    records, paths = list(objects), columns.split()
+    records = list(objects)
+    paths = columns.split()
     numeric = {path for path in paths for record in records if isinstance(_field(record, path), int | float)}
     head = "|".join(f"{'>' if path in numeric else ''}{heading(path)}" for path in paths)
     rows = [
@@ -143,9 +144,8 @@ def render(blocks: Iterable[Block], stream: TextIO) -> str:
         lines += [block] if isinstance(block, Line) else _layout(block, columns)
     lines = [Line(printable(line.text).rstrip(), line.style) for line in lines]
     has_colours = stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
-    is_coloured = has_colours and find_spec("rich") is not None
     text = "".join(f"{line.text}\n" for line in lines)
-    if is_coloured:
+    if has_colours and find_spec("rich") is not None:
         from rich.console import Console  # an extra, and slow to load
         from rich.text import Text
 
@@ -243,7 +243,8 @@ def size(count: float) -> str:
     """A number of bytes with a suitable unit."""
     unit = 0
     while count >= 1000 and unit < 4:
-        count, unit = count / 1000, unit + 1
+        count /= 1000
+        unit += 1
     return f"{count:.1f} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}" if unit else f"{count:.0f} bytes"
 
 
@@ -358,7 +359,8 @@ def _decoded(encoded: bytes) -> str:
 def discard_output() -> None:
     """Drop what is buffered for standard output and cannot be written; what follows may find room."""
     descriptor = sys.stdout.fileno()
-    backup, null = os.dup(descriptor), os.open(os.devnull, os.O_WRONLY)
+    backup = os.dup(descriptor)
+    null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, descriptor)
     sys.stdout.flush()
     os.dup2(backup, descriptor)

@@ -46,7 +46,8 @@ def span_table(trace: Trace) -> Table:
     """The span tree, with start and duration of each span."""
     times = (time_short(0), time_short(trace.duration_ms))
     rows = [Row((trace.kind, *times, f"{trace.status}, {cost(trace)}"), STATUS_STYLES.get(trace.status, "plain"))]
-    ids, children = {span.id for span in trace.spans}, defaultdict[int | None, list[Span]](list)
+    ids = {span.id for span in trace.spans}
+    children = defaultdict[int | None, list[Span]](list)
     for span in trace.spans:  # a span whose parent is missing or not older goes to the root
         parent = span.parent_id
         children[parent if parent is not None and parent in ids and parent < span.id else None].append(span)

@@ -150,7 +150,8 @@ def _backup(args: Namespace, screen: Screen) -> None:
     """Copy the store, as it is at one moment.
 
     Others may keep writing. The secret beside the store is copied to TARGET.secret: keep it as safe."""
-    source, target = _file(args), Path(args.target)
+    source = _file(args)
+    target = Path(args.target)
     if not target.name or "\0" in args.target:
         raise refused("TARGET", "names no file", "name a new file, as copy.db")
     secret = secret_path(target) if secret_path(source).is_file() else None
@@ -216,9 +217,8 @@ def _check(args: Namespace, screen: Screen) -> int:
     word = "damaged: restore a backup" if audit.problems else "sound, but its keys are refused" if problems else "sound"
     verdict = Line(word, "bad" if problems else "good")
     body = {"store": str(source), **audit._asdict(), "keys": keys}
-    screen.report(
-        body, fields({"store": str(source), **table}), Line(), *(Line(problem, "bad") for problem in problems), verdict
-    )
+    lines = [Line(problem, "bad") for problem in problems]
+    screen.report(body, fields({"store": str(source), **table}), Line(), *lines, verdict)
     return INTERNAL if problems else OK
 
 
@@ -280,7 +280,8 @@ async def _copy(args: Namespace, screen: Screen) -> int:
     is 1 where it differs from what was copied."""
     if is_postgres(args.source):
         raise refused("FROM", "is a database in PostgreSQL, and only files are copied", "use pg_dump and pg_restore")
-    source, target = open_named("FROM", args.source, "", open_storage, _HINT), _database("TO", args.target)
+    source = open_named("FROM", args.source, "", open_storage, _HINT)
+    target = _database("TO", args.target)
     from routewright.backends.storage.postgres.copy import copy  # needs an extra
 
     if not isinstance(source, LocalStorage) or not source.path.is_file():
@@ -319,7 +320,8 @@ def _store_url(args: Namespace) -> str:
     url = getattr(args, "named", None)
     if url is not None and args.store is not None:
         raise refused("STORE", "is given twice", "give it alone, or as --store")
-    args.store, args.named = url or args.store, None
+    args.store = url or args.store
+    args.named = None
     return args.store or os.environ.get(VARIABLE, "")
 
 

@@ -52,22 +52,10 @@ async def _feedback(args: Namespace, screen: Screen) -> None:
 
 
 def _selection(args: Namespace) -> JsonObject:
-    return {
-        "filter": args.filter,
-        "since": when(args.since),
-        "until": when(args.until),
-        **pick(args, "account environment"),
-    }
+    return {"since": when(args.since), "until": when(args.until), **pick(args, "filter account environment")}
 
 
-@verb(
-    "traces ls",
-    *_FILTERED,
-    LIMIT,
-    arg("--cursor CURSOR", "continue after the last page, which printed it"),
-    *IN_STORE,
-    more=_FILTER,
-)
+@verb("traces ls", *_FILTERED, LIMIT, arg("--cursor CURSOR", "cursor of the page before"), *IN_STORE, more=_FILTER)
 async def _ls(args: Namespace, screen: Screen) -> None:
     """List traces, newest first."""
     async with TraceStore(existing_store(args)) as store:

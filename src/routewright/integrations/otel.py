@@ -18,17 +18,7 @@ from routewright import Router, wire
 from routewright.router import Subscription
 from routewright.wire.ids import parse_traceparent, span_id_of
 
-from .semconv import (
-    ATTRIBUTES,
-    CACHE,
-    CALL,
-    DECISION,
-    FALLBACK,
-    GUARDRAIL,
-    HISTOGRAMS,
-    OPERATION,
-    PROVIDERS,
-)
+from .semconv import ATTRIBUTES, CACHE, CALL, DECISION, FALLBACK, GUARDRAIL, HISTOGRAMS, OPERATION, PROVIDERS
 
 try:
     from opentelemetry import metrics, trace
@@ -105,7 +95,8 @@ class OpenTelemetry:
         with _as_span(span_id_of(call.id)):
             values = _attributes(self._of_call(call))
             call_span = self._tracer.start_span(CALL, _parent(call), SpanKind.INTERNAL, values, start_time=started_at)
-        context, attempts = trace.set_span_in_context(call_span, Context()), dict[int, Span]()
+        context = trace.set_span_in_context(call_span, Context())
+        attempts: dict[int, Span] = {}
         for span in call.spans:
             start = started_at + round(span.start_ms * _MS)
             if isinstance(span, wire.ModelSpan):

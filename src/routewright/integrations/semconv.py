@@ -34,9 +34,11 @@ def _ai(on: str, word: str, what: str) -> Name:
     return Name(on, f"gen_ai.{word}", what)
 
 
-CALL, DECISION, CACHE, FALLBACK, GUARDRAIL = (
-    f"routewright.{word}" for word in ("route", "decide", "cache", "fallback", "guardrail")
-)
+CALL = "routewright.route"
+DECISION = "routewright.decide"
+CACHE = "routewright.cache"
+FALLBACK = "routewright.fallback"
+GUARDRAIL = "routewright.guardrail"
 """Names of spans and events outside of the conventions; the span of an attempt is ``chat <model>``."""
 
 OPERATION = "chat"
@@ -75,7 +77,7 @@ ATTRIBUTES: dict[str, Name] = {
     "output": _ai("model", "usage.output_tokens", "thought too"),
     "cached": _ai("model", "usage.cache_read.input_tokens", "of the input, those from a vendor's cache"),
     "finish": _ai("model", "response.finish_reasons", ""),
-    "first": _ai("model", "response.time_to_first_chunk", "seconds until the first of an answer came"),
+    "first": _ai("model", "response.time_to_first_chunk", "seconds until the answer began"),
     "token_type": _ai("metrics", "token.type", "`input` or `output`"),
     "prompt": _ai("model", "input.messages", "only with `content=True`, as JSON"),
     "answer": _ai("model", "output.messages", "only with `content=True`, as JSON"),
@@ -88,9 +90,7 @@ _SECONDS = tuple(0.01 * 2**power for power in range(14))
 HISTOGRAMS: dict[str, Histogram] = {
     "tokens": Histogram("gen_ai.client.token.usage", "{token}", _TOKENS, "tokens of an attempt, by type"),
     "duration": Histogram("gen_ai.client.operation.duration", "s", _SECONDS, "of an attempt"),
-    "first": Histogram(
-        "gen_ai.client.operation.time_to_first_chunk", "s", _SECONDS, "until the first of an answer came"
-    ),
+    "first": Histogram("gen_ai.client.operation.time_to_first_chunk", "s", _SECONDS, "until the answer began"),
 }
 
 PROVIDERS = {"azure": "azure.ai.openai", "google": "gcp.gemini", "mistral": "mistral_ai", "xai": "x_ai"}

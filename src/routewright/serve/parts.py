@@ -36,19 +36,18 @@ _MODULES = {"traces": ("trace_exporter", "OTLPSpanExporter"), "metrics": ("metri
 def settings_of(plan: Plan) -> Settings:
     """The Router's settings. Raises ``ValidationFailed``."""
     values = dict(plan.settings)
-    max_output_tokens, stale_after = values.pop("default_max_output_tokens"), values.pop("stale_after_days")
-    retention, capture, cache, webhooks, execution = (
-        values.pop(each) for each in ("retention", "capture", "cache", "webhooks", "execution")
-    )
+    retention = values.pop("retention")
+    capture = values.pop("capture")
+    stale_after = values.pop("stale_after_days")
     if retention is not None:
         retention = Retention(**{name: None if days == "forever" else days for name, days in retention.items()})
-    return Settings(
-        limits=Limits(default_max_output_tokens=max_output_tokens),
-        execution=ExecutionLimits(**execution),
+    return Settings(  # evaluated in this order: `values` comes last, without what was popped
+        limits=Limits(default_max_output_tokens=values.pop("default_max_output_tokens")),
+        execution=ExecutionLimits(**values.pop("execution")),
         retention=retention,
         capture=None if capture is None else Capture(**capture),
-        cache=CacheSettings(**cache),
-        webhooks=WebhookSettings(**webhooks),
+        cache=CacheSettings(**values.pop("cache")),
+        webhooks=WebhookSettings(**values.pop("webhooks")),
         stale_after_days=None if stale_after == "never" else stale_after,
         **values,
     )
@@ -107,8 +106,8 @@ def exporter(signal: Literal["traces", "metrics"]) -> Callable[[], Any] | None:
     """The exporter that OpenTelemetry's variables choose for a signal, or None. Raises ``ValidationFailed``."""
     if os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp") == "none":
         return None
-    signal_variable, shared_variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
-    variable = signal_variable if os.environ.get(signal_variable) else shared_variable
+    variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL"
+    variable = variable if os.environ.get(variable) else "OTEL_EXPORTER_OTLP_PROTOCOL"
     protocol = os.environ.get(variable) or "http/protobuf"
     if protocol not in _PROTOCOLS:
         raise ValidationFailed.at(variable, f"is {shown(protocol)}", one_of(protocol, [*_PROTOCOLS]))

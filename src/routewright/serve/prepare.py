@@ -122,7 +122,7 @@ def _url(key: str, text: str, open_url: Callable[[str], object]) -> str:
 
 def _check(plan: Plan, file: ServeFile) -> None:
     """Raise ``ValidationFailed`` for values that exclude each other."""
-    host, port, workers = file.host, file.port, plan.workers
+    host = file.host
     try:
         is_loopback = ip_address(host).is_loopback
     except ValueError:
@@ -131,8 +131,8 @@ def _check(plan: Plan, file: ServeFile) -> None:
         problem = f"is {host!r}, which other machines can reach, and without TLS their API keys can be read on the way"
         hint = "set --tls-cert and --tls-key, or --insecure-bind if a proxy in front terminates TLS"
         raise ValidationFailed.of(Problem("host", problem, hint))
-    if plan.in_memory and workers > 1:
-        problem = f"is memory:, which {workers} workers cannot share: each would have its own keys and limits"
+    if plan.in_memory and plan.workers > 1:
+        problem = f"is memory:, which {plan.workers} workers cannot share: each would have its own keys and limits"
         raise ValidationFailed.of(Problem("store", problem, "name a file, or run one worker"))
     if is_postgres(plan.store) and not os.environ.get(SECRET):
         problem = "is not set, but a store in PostgreSQL needs it: API keys depend on it"
@@ -140,8 +140,8 @@ def _check(plan: Plan, file: ServeFile) -> None:
     cached_in = _file_of(plan.cache)
     if cached_in is not None and cached_in == _file_of(plan.store):
         raise ValidationFailed.of(Problem("cache", "is the file of the store", "name another file, as cache.db"))
-    if plan.admin is not None and port and plan.admin.port == port:
-        problem = f"is {port}, but that is the port for requests"
+    if plan.admin is not None and file.port and plan.admin.port == file.port:
+        problem = f"is {file.port}, but that is the port for requests"
         raise ValidationFailed.of(Problem("admin.port", problem, "choose another one"))
     if plan.otel and not (find_spec("opentelemetry") and find_spec(_EXPORTER)):
         problem = f"needs {_EXPORTER}, which is not installed"

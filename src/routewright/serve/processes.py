@@ -18,7 +18,7 @@ from functools import partial
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 from uvicorn.config import STARTUP_FAILURE, Config
@@ -47,10 +47,11 @@ def run(
         with start_preparation(options) as ask:
             prepared: Configuration = ask("plan")
             warn(prepared.warnings)
-            plan, listener, administration = open_listeners(prepared.plan, options.names)
+            listeners = open_listeners(prepared.plan, options.names)
             setup: Setup = ask("begin")
-        show(plan, setup, prepared.providers)
-        supervisor = Supervisor(WorkerConfig(replace(plan, seed=setup.seed), administration), [listener])
+        show(listeners.plan, setup, prepared.providers)
+        plan = replace(listeners.plan, seed=setup.seed)
+        supervisor = Supervisor(WorkerConfig(plan, listeners.administration), [listeners.requests])
     with _shared_metrics(plan):
         try:
             supervisor.run()
@@ -66,7 +67,8 @@ class WorkerConfig(Config):
     all workers share."""
 
     def __init__(self, plan: Plan, administration: socket.socket | None = None) -> None:
-        self.plan, self.administration = plan, administration
+        self.plan = plan
+        self.administration = administration
         super().__init__(
             "",
             factory=True,
@@ -95,9 +97,9 @@ class WorkerConfig(Config):
 
         if (supervisor := parent_process()) is not None:
             threading.Thread(target=_end_after, args=(supervisor,), daemon=True).start()
-        plan, tls = self.plan, self.plan.tls
-        self.app = lambda: WorkerApp(plan, self.administration)
-        self.http = protocol_of(plan)
+        tls = self.plan.tls
+        self.app = lambda: WorkerApp(self.plan, self.administration)
+        self.http = protocol_of(self.plan)
         if tls is not None:
             self.ssl_context_factory = lambda config, default: server_context(tls)
         try:
@@ -207,7 +209,8 @@ def set_up_logging(level: str, *, access: bool = False) -> None:
     JSON on standard output."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Keyless("%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"))
-    root, requests = logging.getLogger(), logging.getLogger("routewright.access")
+    root = logging.getLogger()
+    requests = logging.getLogger("routewright.access")
     root.handlers[:] = [handler]
     number = logging.getLevelNamesMapping()[level.upper()]
     root.setLevel(number)
@@ -298,15 +301,23 @@ def _shared_metrics(plan: Plan) -> Iterator[None]:
             del os.environ[METRICS_FOLDER]
 
 
-def open_listeners(plan: Plan, names: Mapping[str, str]) -> tuple[Plan, socket.socket, socket.socket | None]:
-    """Listen for requests and for the administrator. Returns the plan with the actual ports. ``names``: names of flags.
-    Raises ``ValidationFailed``."""
+class Listeners(NamedTuple):
+    """The sockets of a server, and its plan with their ports."""
+
+    plan: Plan
+    requests: socket.socket
+    administration: socket.socket | None = None
+
+
+def open_listeners(plan: Plan, names: Mapping[str, str]) -> Listeners:
+    """Listen for requests and for the administrator. ``names``: names of flags. Raises ``ValidationFailed``."""
     listener = listen(plan.address, names["port"])
     plan = replace(plan, address=replace(plan.address, port=listener.getsockname()[1]))
     if plan.admin is None:
-        return plan, listener, None
+        return Listeners(plan, listener)
     administration = listen(plan.admin, names["admin.port"])
-    return replace(plan, admin=replace(plan.admin, port=administration.getsockname()[1])), listener, administration
+    plan = replace(plan, admin=replace(plan.admin, port=administration.getsockname()[1]))
+    return Listeners(plan, listener, administration)
 
 
 def listen(address: Address, name: str) -> socket.socket:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from socket import socket
@@ -21,7 +21,6 @@ from routewright.router import Router
 from routewright.server.access_log import AccessLog
 from routewright.server.admin import Admin, create_admin
 from routewright.server.app import App, create_app
-from routewright.server.errors import RefusedClient
 from routewright.server.exchange import Receive, Scope, Send
 from routewright.server.http_limits import ConnectionLimits, HttpLimits
 from routewright.server.http_protocol import ENDING, OBSERVERS, BoundedProtocol
@@ -43,7 +42,8 @@ class WorkerApp:
     """An ASGI application. Its lifespan opens the Router, and closes it when requests have ended."""
 
     def __init__(self, plan: Plan, administration: socket | None) -> None:
-        self._plan, self._administration = plan, administration
+        self._plan = plan
+        self._administration = administration
         self._app: App  # from the start of the lifespan
         self._running: set[asyncio.Task[object]] = set()
 
@@ -69,7 +69,7 @@ class WorkerApp:
             except RouterError as error:
                 await send({"type": "lifespan.startup.failed", "message": f"this worker cannot serve: {error}"})
                 return
-            app, admin, scope["state"][OBSERVERS] = self._applications(router, console)
+            app, admin = self._applications(router, console, scope["state"])
             announce_end(scope["state"])
             await app.start()
             if self._administration is not None:
@@ -82,11 +82,10 @@ class WorkerApp:
             await app.stop()
         await send({"type": "lifespan.shutdown.complete"})
 
-    def _applications(
-        self, router: Router, console: Console
-    ) -> tuple[App, Admin, Sequence[Callable[[RefusedClient], None]]]:
-        """The applications of clients and of the administrator, and the observers of refused clients."""
-        plan, metrics = self._plan, None
+    def _applications(self, router: Router, console: Console, state: dict[str, Any]) -> tuple[App, Admin]:
+        """The applications of clients and of the administrator. Sets the observers of refused clients in ``state``."""
+        plan = self._plan
+        metrics = None
         observers: list[Any] = [AccessLog(client=True)] if plan.access_log else []
         if self._administration is not None:
             if METRICS_FOLDER in os.environ:  # may have been removed with other temporary files
@@ -105,7 +104,8 @@ class WorkerApp:
             cors_origins=plan.cors_origins,
             health=plan.health,
         )
-        return app, create_admin(router, metrics=metrics), [observer.on_refusal for observer in observers]
+        state[OBSERVERS] = [observer.on_refusal for observer in observers]
+        return app, create_admin(router, metrics=metrics)
 
 
 def announce_end(state: dict[str, Any]) -> None:
@@ -177,7 +177,5 @@ def fit_open_files(limits: ConnectionLimits) -> ConnectionLimits:
     maximum = max(files - min(OTHER_FILES, files // 2), 1)
     if files == resource.RLIM_INFINITY or limits.open <= maximum:
         return limits
-    _log.warning(
-        "connections.open: lowered to %d from %d, since the process may open %d files", maximum, limits.open, files
-    )
+    _log.warning("connections.open is %d, not %d: the process may open %d files", maximum, limits.open, files)
     return replace(limits, open=maximum)

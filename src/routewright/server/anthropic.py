@@ -62,10 +62,8 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
         model_id = None if chooses(vendor_call.model) else vendor_call.model
         count = await while_connected(exchange, partial(prepared.count_tokens, model_id))
     low, high = count.low, count.high
-    headers = {
-        "X-Routewright-Model": count.model,
-        "X-Routewright-Input-Tokens": f"{low}" if low == high else f"{low}-{high}",
-    }
+    tokens = f"{low}" if low == high else f"{low}-{high}"
+    headers = {"X-Routewright-Model": count.model, "X-Routewright-Input-Tokens": tokens}
     headers |= vendor_call.ignored.headers(count.model)
     await exchange.json({"input_tokens": count.estimate}, prepared.headers | headers)
 
@@ -130,11 +128,14 @@ class MessageCall(VendorCall):
         """Make a request from the fields of a body."""
         messages = self._read_messages(fields)
         self.turns = [path for path, _ in messages]
-        tools, choice = [_tool(tool) for tool in fields.objects("tools")], fields.inner("tool_choice")
+        tools = [_tool(tool) for tool in fields.objects("tools")]
+        choice = fields.inner("tool_choice")
         serial = choice.get("disable_parallel_tool_use", bool)
-        config, thinking = fields.inner("output_config"), fields.inner("thinking")
+        config = fields.inner("output_config")
+        thinking = fields.inner("thinking")
         self.shows_thought = bool(tools) or (bool(thinking) and thinking.peek("type") != "disabled")
-        user, top_k = fields.inner("metadata").get("user_id", str), fields.get("top_k", float)
+        user = fields.inner("metadata").get("user_id", str)
+        top_k = fields.get("top_k", float)
         allowed = self.known.extra(VENDOR)
         passed: JsonObject = {"top_k": top_k} if top_k is not None and "top_k" in allowed else {}
         if top_k is not None and not passed:
@@ -164,7 +165,8 @@ class MessageCall(VendorCall):
 
     def _read_messages(self, fields: Fields) -> list[PathAndMessage]:
         """``system`` and ``messages``. A ``cache_control`` of the body marks the last part that can have it."""
-        system, turns = _system(fields.content("system")), fields.objects("messages")
+        system = _system(fields.content("system"))
+        turns = fields.objects("messages")
         if not turns:
             raise wrong("messages", "must hold at least one message", example("messages"))
         messages = [*system, *(entry for turn in turns for entry in _messages(turn))]
@@ -184,7 +186,8 @@ class MessageCall(VendorCall):
             older.rest()
             self.ignored.add("output_format")
         elif older:
-            form, self.places = older, self.places | dict.fromkeys(_FORMS, "output_format")
+            form = older
+            self.places |= dict.fromkeys(_FORMS, "output_format")
         if not form:
             return None
         kind = form.need("type", str, "'json_schema'")
@@ -310,7 +313,8 @@ _BLOCKS = {
 
 def _read(blocks: list[Fields], role: str, where: str) -> _Turn:
     """Read the blocks of a content. ``where``: its place, for errors."""
-    turn, kinds = _Turn(), _BLOCKS[role]
+    turn = _Turn()
+    kinds = _BLOCKS[role]
     for kind, block in [(entry.need("type", str), entry) for entry in blocks]:
         if kind not in kinds:
             hint = f"supported: {', '.join(map(repr, kinds))}; describe it in a text block"
@@ -326,7 +330,9 @@ def _read(blocks: list[Fields], role: str, where: str) -> _Turn:
                     raise source.wrong("url", "must begin with https:// or http://", "or send it as base64")
                 turn.parts.append(wire.ImagePart(wire.ImageUrl(url), mark_of(block)))
             case "document":
-                source, title, mark = block.object("source"), block.get("title", str), mark_of(block)
+                source = block.object("source")
+                title = block.get("title", str)
+                mark = mark_of(block)
                 if source.peek("type") == "text":
                     source.forget("type", "media_type")
                     turn.parts.append(wire.TextPart(source.need("data", str), mark))
@@ -334,10 +340,9 @@ def _read(blocks: list[Fields], role: str, where: str) -> _Turn:
                     data = _address(source, (PDF,), "'base64', 'url' or 'text'")
                     turn.parts.append(wire.FilePart(wire.FileData(data, title), mark))
             case "tool_use":
-                id, name = block.text("id"), block.text("name")
-                turn.calls.append(
-                    wire.ToolCall(id, wire.FunctionCall(name, _encode(block.need("input", dict)).decode()))
-                )
+                id = block.text("id")
+                call = wire.FunctionCall(block.text("name"), _encode(block.need("input", dict)).decode())
+                turn.calls.append(wire.ToolCall(id, call))
             case "tool_result":
                 turn.results.append((block.path, _result(block)))
             case _:  # reasoning: Anthropic's unchanged, others' as packed by us
@@ -361,7 +366,9 @@ def _address(source: Fields, media: tuple[str, ...], kinds: str) -> str:
 
 def _result(block: Fields) -> wire.Message:
     """The message of a ``tool_result``."""
-    id, raw, mark = block.text("tool_use_id"), block.content("content"), mark_of(block)
+    id = block.text("tool_use_id")
+    raw = block.content("content")
+    mark = mark_of(block)
     parts: list[wire.Part] = [wire.TextPart(raw)] if isinstance(raw, str) else []
     if isinstance(raw, list):
         parts = _read(raw, "tool", "the result of a tool").parts
@@ -389,17 +396,16 @@ _REASONS: dict[str | None, str] = {
 
 def message_of(response: wire.RouteResponse, *, shows_thought: bool = False) -> JsonObject:
     """An answer as a message."""
-    text, content, calls = response.output, list[JsonObject](), list[JsonObject]()
-    for call in response.tool_calls or ():
-        arguments = call.function.arguments
-        tree = input_of(arguments)
-        calls.append(_tool_block(call.id, call.function.name, {UNREAD: arguments} if tree is None else tree))
+    text = response.output
+    calls = [_call_block(call) for call in response.tool_calls or ()]
+    content: list[JsonObject] = []
     text_end = call_end = 0
     for block in blocks_of(response.reasoning) if shows_thought and response.reasoning is not None else ():
         chars, count = block.get(_AT) or (0, 0)
         content += [_text_block(text[text_end:chars])] if chars > text_end else []
         content += [*calls[call_end:count], _without_place(block)]
-        text_end, call_end = max(text_end, chars), max(call_end, count)
+        text_end = max(text_end, chars)
+        call_end = max(call_end, count)
     content += [_text_block(text[text_end:])] if text[text_end:] else []
     content += calls[call_end:]
     usage = _usage_of(response.routing.tokens)
@@ -408,6 +414,12 @@ def message_of(response: wire.RouteResponse, *, shows_thought: bool = False) -> 
 
 def _text_block(text: str) -> JsonObject:
     return {"type": "text", "text": text}
+
+
+def _call_block(call: wire.ToolCall) -> JsonObject:
+    arguments = call.function.arguments
+    tree = input_of(arguments)
+    return _tool_block(call.id, call.function.name, {UNREAD: arguments} if tree is None else tree)
 
 
 def _tool_block(id: str, name: str, tree: JsonObject) -> JsonObject:

@@ -57,7 +57,9 @@ class Cors:
 
     async def answers(self, exchange: Exchange) -> bool:
         """Add the headers to the response. Answers preflight requests, and is True for those."""
-        origin, headers, for_all = exchange.header(b"origin"), exchange.headers, "*" in self._origins
+        origin = exchange.header(b"origin")
+        headers = exchange.headers
+        for_all = "*" in self._origins
         if not for_all:
             headers["Vary"] = "Origin"
         if origin is None or not (for_all or origin in self._origins):
@@ -114,7 +116,8 @@ class App:
             if self._cors is not None and await self._cors.answers(exchange):
                 return
             endpoint = EXACT.get((exchange.method, exchange.path)) or find(exchange.method, exchange.path)
-            exchange.endpoint, exchange.parameter = endpoint.path, endpoint.parameter
+            exchange.endpoint = endpoint.path
+            exchange.parameter = endpoint.parameter
             if len(exchange.sent) != len(scope["headers"]):
                 exchange.check_repeats()
             if not self._is_open:  # without a lifespan the first requests wait until local servers have listed models
@@ -202,7 +205,8 @@ def create_app(
 async def _fail(exchange: Exchange, error: Exception) -> None:
     """Answer with an error, unless a response has begun."""
     error = to_client_error(error, exchange.request_id)
-    exchange.trace_id, exchange.code = exchange.trace_id or error.trace_id, error.code
+    exchange.trace_id = exchange.trace_id or error.trace_id
+    exchange.code = error.code
     if exchange.status is None:
         with suppress(ClientLeft):
             await exchange.respond(body_at(exchange.path, error), error.status, JSON, headers_of(error))

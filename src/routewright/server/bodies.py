@@ -38,14 +38,16 @@ class Bodies:
         """Apply ``parse`` to the body, in a worker thread if it is long. Raises ``UnsupportedMediaType``,
         ``BodyTooLarge``, ``RequestTimedOut``, ``RateLimited``, ``ClientLeft`` if the body is incomplete, and what
         ``parse`` raises."""
-        limits, clock, headers = exchange.limits, exchange.clock, exchange.sent
+        limits = exchange.limits
+        headers = exchange.sent
         if headers.get(b"content-type") != JSON or b"content-encoding" in headers:
             exchange.check_media_type()
-        length, body, share = headers.get(b"content-length"), None, None
+        length = headers.get(b"content-length")
+        body = share = None
         if length is not None and length.isdigit() and int(length[:20]) > limits.body_bytes:
             raise _too_large(limits.body_bytes)
         try:
-            with clock.deadline(clock.monotonic() + limits.body_s):
+            with exchange.clock.deadline(exchange.clock.monotonic() + limits.body_s):
                 message = await exchange.receive()
                 if message["type"] == "http.request" and not message.get("more_body"):
                     body = message.get("body", b"")
@@ -58,7 +60,7 @@ class Bodies:
                 raise _too_large(limits.body_bytes)
             if len(body) > limits.body_values:
                 parse = partial(_parse_counted, limits.body_values, parse)
-            if len(body) <= LONG_BYTES or clock.virtual:
+            if len(body) <= LONG_BYTES or exchange.clock.virtual:
                 return parse(body)
             share = share or _Share(self, exchange)
             share.grow(len(body))
@@ -76,7 +78,8 @@ class Bodies:
 
 async def _read_pieces(exchange: Exchange, message: Message, share: _Share) -> bytes:
     """Read a body in several pieces."""
-    limit, body = exchange.limits.body_bytes, bytearray()  # a list of small pieces would take far more memory
+    limit = exchange.limits.body_bytes
+    body = bytearray()  # a list of small pieces would take far more memory
     while message["type"] == "http.request":
         piece: bytes = message.get("body", b"")
         if len(body) + len(piece) > limit:
@@ -93,12 +96,14 @@ class _Share:
     """The bytes of one body that count against the limits."""
 
     def __init__(self, bodies: Bodies, exchange: Exchange) -> None:
-        self._bodies, self._bytes = bodies, 0
+        self._bodies = bodies
+        self._bytes = 0
         self._account = "" if exchange.caller is None else exchange.caller.account
 
     def grow(self, length: int) -> None:
         """Count a body of this length. Raises ``RateLimited``, unless it is the only one."""
-        bodies, more = self._bodies, length - UNCOUNTED_BYTES - self._bytes
+        bodies = self._bodies
+        more = length - UNCOUNTED_BYTES - self._bytes
         if more <= 0:
             return
         with bodies.guard.lock:

@@ -91,7 +91,8 @@ class Service(Struct, frozen=True):
     ) -> Awaitable[Prepared]:
         """Read the request, with the idempotency key of its header. ``decode`` reads the body of another API. Raises
         what ``Bodies.read``, ``decode`` and ``Router.prepare`` raise."""
-        key, parent = exchange.sent.get(b"idempotency-key"), exchange.sent.get(b"traceparent")
+        key = exchange.sent.get(b"idempotency-key")
+        parent = exchange.sent.get(b"traceparent")
         options: Options = {} if key is None else {"idempotency_key": _text(key)}
         traceparent = None if parent is None else parent.strip().decode("latin-1")
         make = partial(self.router.prepare, caller=caller, path=path, traceparent=traceparent, **options)
@@ -239,9 +240,8 @@ class EventFrames:
 
     def error_frame(self, error: Exception) -> bytes:
         """The event ``error``."""
-        return _encode_event(
-            wire.StreamError.event, self._last_id + 1, envelope(to_client_error(error, self._exchange.request_id))
-        )
+        body = envelope(to_client_error(error, self._exchange.request_id))
+        return _encode_event(wire.StreamError.event, self._last_id + 1, body)
 
 
 def _encode_event(name: str, number: int, data: bytes) -> bytes:
@@ -285,23 +285,19 @@ async def traces(service: Service, exchange: Exchange, caller: wire.Caller, quer
 
 async def usage(service: Service, exchange: Exchange, caller: wire.Caller, query: UsageQuery) -> None:
     """Requests, money and tokens by time and group."""
-    report = _traces(service, caller).usage
-    await exchange.json(await report(**asdict(query), environment=caller.environment))
+    await exchange.json(await _traces(service, caller).usage(**asdict(query), environment=caller.environment))
 
 
 async def cache(service: Service, exchange: Exchange, caller: wire.Caller, query: DatesQuery) -> None:
     """Hit rate, dollars saved, hits by the age of their entries."""
-    report = _traces(service, caller).cache_report
-    await exchange.json(await report(**asdict(query), environment=caller.environment))
+    await exchange.json(await _traces(service, caller).cache_report(**asdict(query), environment=caller.environment))
 
 
 async def fallback(service: Service, exchange: Exchange, caller: wire.Caller, query: DatesQuery) -> None:
     """How often a fallback served, why, and how attempts at each model ended."""
-    report = _traces(service, caller).fallback_report
-    await exchange.json(await report(**asdict(query), environment=caller.environment))
+    await exchange.json(await _traces(service, caller).fallback_report(**asdict(query), environment=caller.environment))
 
 
 async def latency(service: Service, exchange: Exchange, caller: wire.Caller, query: DatesQuery) -> None:
     """Quantiles of the latency by model and strategy."""
-    report = _traces(service, caller).latency_report
-    await exchange.json(await report(**asdict(query), environment=caller.environment))
+    await exchange.json(await _traces(service, caller).latency_report(**asdict(query), environment=caller.environment))

@@ -56,13 +56,16 @@ def to_client_error(error: Exception, request_id: str) -> RouterError:
     if isinstance(error, StorageUnavailable):
         _log.error("request %s: %s", request_id, error)
         message = f"the server's storage is not available; the operator finds the cause in the log by {request_id}"
-        headers, error = error.headers, StorageUnavailable(message, trace_id=error.trace_id)
-        error.headers = headers
+        shown = StorageUnavailable(message, trace_id=error.trace_id)
+        shown.headers = error.headers
+        error = shown
     if error.outside is not None:
         _log.warning("request %s: %s", request_id, error.message)
         message, detail = error.outside
         error = copy(error)
-        error.message, error.detail, error.outside = message, detail, None
+        error.message = message
+        error.detail = detail
+        error.outside = None
     error = rewrite(error, problem_in_json, in_json)
     error.request_id = request_id
     return error
@@ -123,7 +126,8 @@ class Refusal(Enum):
     BUSY = Overloaded, "too many open connections; try again in a moment"
 
     def __init__(self, kind: type[RouterError], message: str) -> None:
-        self.kind, self.message = kind, message
+        self.kind = kind
+        self.message = message
 
 
 class RefusedClient(NamedTuple):
@@ -141,7 +145,8 @@ class RefusedClient(NamedTuple):
 
 def refuse(refusal: Refusal, client: str | None, headers: Iterable[tuple[bytes, bytes]]) -> RefusedClient:
     """Build the response to a refused client. ``headers`` are added to it."""
-    kind, request_id = refusal.kind, _ids("req_")
+    kind = refusal.kind
+    request_id = _ids("req_")
     body = envelope(kind(refusal.message, request_id=request_id))
     phrase = HTTPStatus(kind.status).phrase
     own = {

@@ -41,9 +41,7 @@ ERROR_SEND_S = 1.0
 """How long sending the error of a cancelled request may take."""
 WATCH_AFTER_S = 0.01
 """Disconnects are watched for from then on. Most answers are faster and need no watching task."""
-_ONCE = frozenset(
-    (b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-length", b"content-encoding")
-)
+_ONCE = frozenset(b"authorization x-api-key idempotency-key content-type content-length content-encoding".split())
 """Headers that must not be repeated: proxies and servers might use different ones."""
 _CHARSET = re.compile(r"""(?:^|;)\s*charset\s*=\s*"?\s*([^\s;"]+)""", re.IGNORECASE)
 _METHODS = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS TRACE CONNECT".split())
@@ -121,11 +119,10 @@ class Exchange:
     def check_media_type(self) -> None:
         """Raise ``UnsupportedMediaType`` if the headers say that the body is not JSON in UTF-8."""
         content_type = self.header(b"content-type")
-        media, _, rest = (content_type or "").partition(";")
-        if media.strip().lower() != "application/json":
+        if (content_type or "").partition(";")[0].strip().lower() != "application/json":
             shown = "none" if content_type is None else quoted(content_type)
             raise UnsupportedMediaType(f"the Content-Type is {shown}: send 'Content-Type: application/json'")
-        charset = _CHARSET.search(rest)
+        charset = _CHARSET.search(content_type or "")
         if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):
             raise UnsupportedMediaType(f"the charset is {quoted(charset[1].lower())}: send UTF-8")  # spec 1
         encoding = self.header(b"content-encoding")

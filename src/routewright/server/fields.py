@@ -15,7 +15,8 @@ from routewright.wire.problems import example, no_choice, shown
 
 T = TypeVar("T")
 
-MOST_IGNORED, LONGEST_IGNORED = 50, 64
+MOST_IGNORED = 50
+LONGEST_IGNORED = 64
 """Limits on the header that lists ignored fields."""
 
 KINDS: dict[type, str] = {

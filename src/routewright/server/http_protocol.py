@@ -27,7 +27,8 @@ REFUSED_CLOSE_S = 1.0
 """How long a refused connection stays open, unread. The client might lose the answer if it closed at once."""
 TURNED_AWAY = 32
 """Connections over the limit that get a 503. Any more are closed without an answer."""
-OVERHEAD_BYTES, OVERHEAD_SHARE = 128 << 10, 8
+OVERHEAD_BYTES = 128 << 10
+OVERHEAD_SHARE = 8
 """Limit of bytes besides the data of chunks (sizes, extensions, trailers): a constant, and a multiple of the data."""
 _USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 """Linux closes a connection whose peer reads nothing for so long."""

@@ -80,15 +80,9 @@ FIGURES: dict[str, Figure] = {
     ),
     "calls": _counter("calls", "model status environment", "Calls by the model that served them, or none"),
     "call_seconds": _seconds("call_duration", "environment", "The whole call at the router"),
-    "attempts": _counter(
-        "attempts", "model outcome environment", "Attempts at a model: ok, cancelled, or the kind of fault"
-    ),
-    "first_token": _seconds(
-        "time_to_first_token", "model", "Until the first of an answer came; of a plain call all of it"
-    ),
-    "tokens": _counter(
-        "tokens", "model environment kind", "Tokens of all attempts: input, output, and cached, which are input, too"
-    ),
+    "attempts": _counter("attempts", "model outcome environment", "Attempts: ok, cancelled, or the kind of fault"),
+    "first_token": _seconds("time_to_first_token", "model", "Time to an attempt's first token, or to a plain answer"),
+    "tokens": _counter("tokens", "model environment kind", "Tokens of all attempts; cached ones are input, too"),
     "cost": _counter("cost_usd", "model environment", "Dollars paid upstream, of all attempts"),
     "fallbacks": _counter("fallbacks", "reason environment", "Moves to the next model of the chain"),
     "guardrails": _counter("guardrail_hits", "stage action", "What guardrails found in requests and answers"),
@@ -142,13 +136,14 @@ class Metrics:
 
     def __call__(self, exchange: Exchange) -> None:
         """Count an ended request."""
-        key = endpoint, method, status = exchange.endpoint or NONE, exchange.method_label, exchange.final_status
+        endpoint = exchange.endpoint or NONE
+        key = (endpoint, exchange.method_label, exchange.final_status)
         series = self._requests.get(key)
         if series is None:
-            ended = self._metrics["requests"].labels(endpoint, method, str(status))
-            series = self._requests[key] = ended, self._metrics["request_seconds"].labels(endpoint)
-        ended, seconds = series
-        ended.inc()
+            requests = self._metrics["requests"].labels(*key)
+            series = self._requests[key] = (requests, self._metrics["request_seconds"].labels(endpoint))
+        requests, seconds = series
+        requests.inc()
         seconds.observe(exchange.duration_s)
 
     def on_refusal(self, client: RefusedClient) -> None:
@@ -165,7 +160,8 @@ class Metrics:
         for span in trace.spans:
             match span:
                 case ModelSpan(error=error, tokens=tokens):
-                    model, outcome = self._model(span.model), error or span.status
+                    model = self._model(span.model)
+                    outcome = error or span.status
                     metrics["attempts"].labels(model, outcome if outcome in _OUTCOMES else OTHER, environment).inc()
                     metrics["cost"].labels(model, environment).inc(span.cost_usd)
                     if span.ttft_ms is not None:

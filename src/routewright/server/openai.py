@@ -24,20 +24,7 @@ from .errors import fit
 from .exchange import Exchange
 from .fields import Fields, wrong
 from .vendor_call import CallFrames, VendorCall, answer, model_at
-from .vendor_requests import (
-    AUTO,
-    EFFORTS,
-    PLACES,
-    ModelNotFound,
-    Words,
-    chooses,
-    join_thoughts,
-    mark_of,
-    pack,
-    unpack,
-)
-
-"""A JSON object of an answer."""
+from .vendor_requests import AUTO, EFFORTS, PLACES, ModelNotFound, Words, chooses, join_thoughts, mark_of, pack, unpack
 
 PATH = "/openai/v1/chat/completions"
 VENDOR = "openai"
@@ -115,14 +102,21 @@ class OpenAICall(VendorCall):
         """Make a request from the fields of a body."""
         messages = self.messages(fields)
         choice, tools = self.choice(fields, [self.tool(tool) for tool in fields.objects("tools")])
-        metadata, stream, dials = fields.get("metadata", dict), fields.get("stream", bool), self.dials(fields)
-        temperature, top_p = fields.get("temperature", float), fields.get("top_p", float)
-        parallel, tier = fields.get("parallel_tool_calls", bool), fields.get("service_tier", str)
+        metadata = fields.get("metadata", dict)
+        stream = fields.get("stream", bool)
+        params = {
+            **self.dials(fields),
+            "temperature": fields.get("temperature", float),
+            "top_p": fields.get("top_p", float),
+            "parallel_tool_calls": fields.get("parallel_tool_calls", bool),
+        }
+        tier = fields.get("service_tier", str)
         if tier is not None and tier not in get_args(wire.ServiceTier):  # of OpenAI's contracts
             self.ignored.add("service_tier")
             tier = None
         # Of the rest, the provider gets the fields that callers may send it: for an unnamed model, OpenAI's own.
-        provider, extra = self.provider or VENDOR, JsonObject()
+        provider = self.provider or VENDOR
+        extra: JsonObject = {}
         allowed = self.known.extra(provider)
         for name, value in fields.rest().items():
             is_meant = name in self.passthrough or (self.provider and name not in self.unsupported)
@@ -139,10 +133,7 @@ class OpenAICall(VendorCall):
             metadata=metadata,
             stream=stream or False,
             params=wire.Params(
-                **dials,
-                temperature=temperature,
-                top_p=top_p,
-                parallel_tool_calls=parallel,
+                **params,
                 service_tier=cast("wire.ServiceTier | None", tier),
                 extra={provider: extra} if extra else None,
             ),
@@ -154,13 +145,15 @@ class OpenAICall(VendorCall):
 
     def part(self, part: Fields) -> wire.Part:
         """One part of a message."""
-        kind, mark = self.parts[part.one_of("type", self.parts)], mark_of(part)
+        kind = self.parts[part.one_of("type", self.parts)]
+        mark = mark_of(part)
         if kind in ("text", "refusal"):
             part.forget("annotations", "logprobs")
             return wire.TextPart(part.need(kind, str, "it must be a string"), mark)
         if kind == "input_audio":
             inner = part.object(kind)
-            data, format = inner.need("data", str), inner.one_of("format", ("wav", "mp3"))
+            data = inner.need("data", str)
+            format = inner.one_of("format", ("wav", "mp3"))
             return wire.AudioPart(wire.InputAudio(data, cast('Literal["wav", "mp3"]', format)), mark)
         inner = self.inside(part, kind)
         if inner.get("file_id", str) is not None:
@@ -183,7 +176,8 @@ class OpenAICall(VendorCall):
         if kind != "function":
             hint = "leave it out, or declare your own tool of type 'function'"
             raise fields.wrong("type", f"is {shown(kind)}, a tool that only OpenAI runs", hint)
-        mark, inner = mark_of(fields), fields.inner("function")
+        mark = mark_of(fields)
+        inner = fields.inner("function")
         source = inner or fields
         spec = wire.FunctionSpec(
             source.need("name", str),
@@ -207,7 +201,8 @@ class OpenAICall(VendorCall):
         inner = self.inside(choice, kind)
         if kind == "function":
             return wire.NamedToolChoice(wire.FunctionName(inner.text("name"))), tools
-        mode, allowed = inner.one_of("mode", _MODES[::2]), []
+        mode = inner.one_of("mode", _MODES[::2])
+        allowed = []
         declared = {tool.function_spec.name: tool for tool in tools}
         for reference in inner.objects("tools"):
             reference.forget("type")
@@ -269,10 +264,10 @@ class ChatCall(OpenAICall):
 
     def dials(self, fields: Fields) -> JsonObject:
         """Fields of ``Params``. Refuses several answers and two different caps, and sets ``wants_usage``."""
-        n, options = fields.take("n"), fields.inner("stream_options")
+        n = fields.take("n")
+        options = fields.inner("stream_options")
         if n is not None and (n != 1 or n is True):
-            hint = "send one request for each answer"
-            raise wrong("n", f"must be 1, got {shown(n)}", hint)
+            raise wrong("n", f"must be 1, got {shown(n)}", "send one request for each answer")
         self.wants_usage = options.get("include_usage", bool) is True
         if options.peek("include_obfuscation") is False:
             options.forget("include_obfuscation")
@@ -308,10 +303,9 @@ class ChatCall(OpenAICall):
         calls: list[wire.ToolCall] = []
         for call in item.objects("tool_calls"):
             call.may_be("type", ("function",))
-            id, function = call.need("id", str), call.object("function")
-            calls.append(
-                wire.ToolCall(id, wire.FunctionCall(function.need("name", str), function.need("arguments", str)))
-            )
+            id = call.need("id", str)
+            inner = call.object("function")
+            calls.append(wire.ToolCall(id, wire.FunctionCall(inner.need("name", str), inner.need("arguments", str))))
         return wire.Message(
             cast("wire.Role", role),
             content,
@@ -324,7 +318,8 @@ class ChatCall(OpenAICall):
     def _thought(self, item: Fields) -> wire.Reasoning | None:
         """The model's reasoning. ``reasoning_details`` may be ours or somebody else's. Plain text is only sent back to
         hosts that need nothing else, so it belongs to the named model."""
-        details, provider = item.take("reasoning_details"), self.provider
+        details = item.take("reasoning_details")
+        provider = self.provider
         packs = [entry.get("data") for entry in details if isinstance(entry, dict)] if isinstance(details, list) else []
         thoughts = [thought for thought in map(unpack, packs) if thought is not None]
         texts = {name: text for name in _TEXTS if (text := item.take(name)) is not None}
@@ -362,8 +357,8 @@ def completion_of(response: wire.RouteResponse) -> JsonObject:
 
 
 def _chat_object(kind: str, trace_id: str, model: str, choices: list[JsonObject]) -> JsonObject:
-    id, created = f"chatcmpl-{trace_id.removeprefix('tr_')}", created_at(trace_id)
-    return {"id": id, "object": kind, "created": created, "model": model, "choices": choices}
+    id = f"chatcmpl-{trace_id.removeprefix('tr_')}"
+    return {"id": id, "object": kind, "created": created_at(trace_id), "model": model, "choices": choices}
 
 
 def _reasoning_fields(reasoning: wire.Reasoning, index: int = 0) -> JsonObject:

@@ -97,14 +97,17 @@ class ResponseCall(OpenAICall):
 
     def dials(self, fields: Fields) -> JsonObject:
         """Fields of ``Params``. Sets ``echo``."""
-        text, reasoning = fields.inner("text"), fields.inner("reasoning")
+        text = fields.inner("text")
+        reasoning = fields.inner("reasoning")
         effort = reasoning.may_be("effort", EFFORTS)
         reasoning.forget("summary", "generate_summary")  # readable reasoning is always sent
         if any(name not in _INCLUDED for name in fields.get("include", list) or ()):
             self.ignored.add("include")
         fields.inner("stream_options")
-        tree, defaults = fields.sent, {"description": None, "parameters": None, "strict": None}
-        shape, reasons = tree.get("text") or {}, tree.get("reasoning") or {}
+        tree = fields.sent
+        defaults = {"description": None, "parameters": None, "strict": None}
+        shape = tree.get("text") or {}
+        reasons = tree.get("reasoning") or {}
         self.echo = {  # with the API's defaults
             "background": False,
             "instructions": tree.get("instructions"),
@@ -132,7 +135,8 @@ class ResponseCall(OpenAICall):
 
     def _read_input(self, fields: Fields) -> list[tuple[str, Message]]:
         """``instructions`` and ``input`` as messages, each with its path."""
-        instructions, raw = fields.get("instructions", str), fields.content("input")
+        instructions = fields.get("instructions", str)
+        raw = fields.content("input")
         messages = [("instructions", Message("system", instructions))] if instructions else []
         if raw is None:
             raise wrong("input", "is missing", "send a text, or an array of items")
@@ -171,7 +175,8 @@ class ResponseCall(OpenAICall):
         item.forget("id", "status", "phase")
         match kind:
             case "message":
-                role, content = cast("Role", item.one_of("role", _ROLES)), item.content("content")
+                role = cast("Role", item.one_of("role", _ROLES))
+                content = item.content("content")
                 if content is None:
                     raise item.wrong("content", "is missing", "send a text, or an array of parts")
                 return Message(role, self._content(content) or ([] if content == [] and role != "assistant" else None))
@@ -315,10 +320,10 @@ class ResponseFrames(BlockFrames):
         if block.kind == "text":
             yield self._of(block, "response.content_part.added", content_index=0, part=_part(""))
         for part in summary:
-            text, name = part["text"], "response.reasoning_summary"
+            name = "response.reasoning_summary"
             yield self._of(block, f"{name}_part.added", summary_index=0, part={**part, "text": ""})
-            yield self._of(block, f"{name}_text.delta", summary_index=0, delta=text)
-            yield self._of(block, f"{name}_text.done", summary_index=0, text=text)
+            yield self._of(block, f"{name}_text.delta", summary_index=0, delta=part["text"])
+            yield self._of(block, f"{name}_text.done", summary_index=0, text=part["text"])
             yield self._of(block, f"{name}_part.done", summary_index=0, part=part)
 
     def _extend_block(self, block: Block, piece: str) -> bytes:

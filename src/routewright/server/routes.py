@@ -98,7 +98,8 @@ def parameters(raw: bytes, shape: type[Q], limit: int) -> Q:
             hint = did_you_mean(name, names) or (f"known: {', '.join(names)}" if names else "there are none")
             raise wrong(quoted(name), "is not a parameter of this address", hint)
     for field in fields(shape):
-        name, text = field.encode_name, values.get(field.encode_name)
+        name = field.encode_name
+        text = values.get(name)
         if text is not None and field.type in (int, int | None):
             if not (len(text) <= 20 and text.isascii() and text.removeprefix("-").isdecimal()):
                 raise wrong(name, f"must be a whole number, got {shown(text)}", "for example 50")
@@ -186,14 +187,16 @@ _BEFORE = {path.partition("{")[0]: path for path in ENDPOINTS if path.endswith("
 
 def find(method: str, path: str) -> Endpoint:
     """Look a path up. Raises ``NotFound`` and ``MethodNotAllowed``."""
-    pattern, parameter = path, ""
+    pattern = path
+    parameter = ""
     if path not in ENDPOINTS:
         for before, pattern in _BEFORE.items():
             parameter = path.removeprefix(before)
             if parameter and parameter != path and (pattern.endswith("...}") or "/" not in parameter):
                 break
         else:
-            vendor, _, rest = path.lstrip("/").partition("/v1/")
+            vendor = path.lstrip("/").partition("/v1/")[0]
+            rest = path.lstrip("/").partition("/v1/")[2]
             name = (rest or path.removeprefix("/v1/")).partition("/")[0]
             if any(name in names for owner, names in NOT_OFFERED.items() if path.startswith("/v1/") or vendor == owner):
                 raise errors.NotFound(f"{name!r} is not offered, only chats: {_INSTEAD.get(name, _ELSEWHERE)}")

@@ -146,9 +146,8 @@ async def answer(
             await service.send(exchange, prepared, frames(exchange, prepared, vendor_call))
             return
         response, limits = await service.answer(exchange, prepared)
-        headers = (
-            routing_headers(response, vendor_call.ignored) | limits | vendor_call.limits(limits, exchange.clock.time())
-        )
+        headers = routing_headers(response, vendor_call.ignored) | limits
+        headers |= vendor_call.limits(limits, exchange.clock.time())
         await exchange.json(vendor_call.answer_of(response), headers)
 
 
@@ -277,13 +276,14 @@ class BlockFrames(CallFrames):
                     yield from self._close(self._open_blocks[-1:])
             case wire.ToolCallDelta(data=data):
                 call = self._calls.setdefault(data.index, Block("call"))
-                call.id, call.name = call.id or data.call_id, call.name or data.name
+                call.id = call.id or data.call_id
+                call.name = call.name or data.name
                 call.waiting += data.arguments
                 if call.index is None and call.name:
                     yield from self._open(call)
                 if call.waiting and call in self._open_blocks:
-                    arguments, call.waiting = call.waiting, ""
-                    yield self._append(call, arguments)
+                    yield self._append(call, call.waiting)
+                    call.waiting = ""
             case wire.RouteCompleted(data=response):
                 if not self.blocks:
                     yield from self._begin_empty()

@@ -123,10 +123,7 @@ def read_options(tree: object, words: Words) -> RoutingOptions:
     try:
         return convert_value(tree, RoutingOptions, "")
     except ValidationFailed as error:
-        problems = [
-            problem._replace(path=beneath(FIELD, problem.path), hint=words.text(problem.hint))
-            for problem in error.problems
-        ]
+        problems = [Problem(beneath(FIELD, path), text, words.text(hint)) for path, text, hint in error.problems]
     raise ValidationFailed.of(*problems)
 
 
@@ -177,8 +174,7 @@ def directory_of(service: Service, caller: wire.Caller) -> Directory:
 
 def chooses(model: str) -> bool:
     """True if the name leaves the choice to the router: ``auto``, ``auto:<goal>`` or ``policy:<id>``."""
-    kind, colon, _ = model.partition(":")
-    return model == AUTO or (colon != "" and kind in (AUTO, "policy"))
+    return model == AUTO or model.startswith((f"{AUTO}:", "policy:"))
 
 
 def places_of(model: str, fallback: wire.Fallback | None = None) -> dict[str, str]:
@@ -201,16 +197,18 @@ def add_options(
     if request.stream and options.fallback is not None and options.fallback.on_partial == "restart":
         hint = "leave it out: a fault after the first text ends the stream; POST /v1/route can restart"
         raise wrong(f"{FIELD}.fallback.on_partial", "is not supported by these streams", hint)
-    changes = {key: value for key in RoutingOptions.__struct_fields__ if (value := getattr(options, key)) is not None}
+    changes = {key: wish for key in RoutingOptions.__struct_fields__ if (wish := getattr(options, key)) is not None}
     if model == AUTO:
         return replace(request, **changes)
-    kind, _, rest = model.partition(":")
-    goals, option, value = get_args(wire.Goal), "models", cast("Any", [model])
+    goals = get_args(wire.Goal)
+    option = "models"
+    value: Any = [model]
     if chooses(model):
-        option, value = "goal" if kind == AUTO else "policy_id", rest
-    if option == "goal" and rest not in goals:
-        hint = f"{did_you_mean(rest, goals)} take auto, or auto:{', auto:'.join(goals)}".lstrip()
-        raise wrong("model", f"asks for the goal {shown(rest)}", hint)
+        option = "policy_id" if model.startswith("policy:") else "goal"
+        value = model.partition(":")[2]
+    if option == "goal" and value not in goals:
+        hint = f"{did_you_mean(value, goals)} take auto, or auto:{', auto:'.join(goals)}".lstrip()
+        raise wrong("model", f"asks for the goal {shown(value)}", hint)
     if changes.get(option, value) != value:
         hint = f"set only one; with {FIELD}.{option} send 'auto'"
         raise wrong("model", f"is {shown(model)}, but {FIELD}.{option} differs", hint)
