@@ -158,7 +158,13 @@ class Supervisor(Multiprocess):
             _log.error("a worker cannot be started: %s", error)
 
     def _retire(self, worker: Process) -> None:
-        """Wait for a worker that was told to end. When the server is to end, ``join_all`` waits for it."""
+        """Wait for a worker that is ending. When the server is to end, ``join_all`` waits for it."""
+        # uvicorn's reload joins each old worker without a limit, inside the handler of SIGHUP: one client that streams
+        # for an hour would hold up the reload, and a SIGTERM would stay in the queue behind it until the operator's
+        # init system kills everything. So this waits in steps that look for a signal (`_Exit` reads the queue) and ends
+        # with the grace period. A worker that still runs when the server is to end goes back to `processes`: `join_all`
+        # knows only those, and would leave it behind as an orphan.
+        # test_a_signal_ends_the_server_during_a_reload, test_a_reload_kills_a_worker_that_does_not_end
         kill_at = time.monotonic() + self.config.plan.graceful_timeout_s + SILENT_S
         while worker.process.is_alive() and not self.should_exit.is_set():
             worker.process.join(0.1)
@@ -223,8 +229,13 @@ def set_up_logging(level: str, *, access: bool = False) -> None:
 
 @contextmanager
 def _hold_signals() -> Iterator[None]:
-    """Hold back signals: this process gets them at the end, when it has a supervisor, and has shown new keys. So Ctrl-C
-    waits until the configuration was read. The process that prepares inherits this, and is not hit by it."""
+    """Hold back signals until there is a supervisor, and new keys were shown. The process that prepares inherits
+    this."""
+    # The first start stores a key's hash and shows the key once. A Ctrl-C between the two would leave an account whose
+    # keys nobody has ever seen, and the next start would not make others. A handler cannot prevent it, since Python
+    # runs handlers between any two instructions, and the terminal sends Ctrl-C to the preparing process, too. So the
+    # signals are blocked; they arrive when the block ends, and the supervisor handles them.
+    # test_signals_wait_until_new_keys_were_shown
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return

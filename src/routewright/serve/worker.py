@@ -62,6 +62,11 @@ class WorkerApp:
             self._running.discard(task)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # At its end uvicorn waits for requests as long as `graceful_timeout_s`, then cancels the rest and asks for this
+        # shutdown in the same moment. Closing the Router here would take the storage away from calls that are still
+        # settling, and their clients would see a cut connection instead of an error. So the cancelled requests first
+        # get two seconds to send it; only then pending traces are written (P8) and the Router is closed.
+        # test_requests_that_outlast_the_grace_period_get_an_error
         await receive()
         async with AsyncExitStack() as stack:
             try:
@@ -110,6 +115,11 @@ class WorkerApp:
 
 def announce_end(state: dict[str, Any]) -> None:
     """Let signals that end this worker set ``ENDING``, too: uvicorn tells only the connections that it has by then."""
+    # uvicorn tells each connection that is in its list, once. One that is accepted but not yet in the list would be
+    # kept alive, and the worker would wait for an idle client until the grace period has passed. With ENDING, which
+    # the handler of the signal sets itself, every connection closes after its next answer.
+    # test_a_signal_tells_even_connections_that_are_not_there_yet,
+    # test_a_kept_connection_is_answered_once_more_at_shutdown
 
     def handler(then: Any, number: int, frame: Any) -> None:
         state[ENDING] = True

@@ -102,6 +102,13 @@ class Service(Struct, frozen=True):
         """Run the call. Returns the response and the headers about its limits. The call is cancelled when the client
         disconnects, except with an idempotency key, so that the client can ask again (contract 7). Raises
         ``ClientLeft``."""
+        # Without a key nobody can ever read the answer of a client that is gone: to go on would only cost money. With
+        # one the client will ask again, and cancelling would waste what the model has written: each retry of a client
+        # with a bad connection would start at the beginning and pay the vendor once more (P1: at most one execution
+        # and one billed result for a key). So the call goes on in the task of this request, without a watcher, until
+        # its own deadline, and its answer is stored before it is sent to a closed connection, which is no error. A
+        # client that returns early joins the running call.
+        # test_with_an_idempotency_key_it_finishes_and_is_replayed, test_a_client_that_returns_joins_the_call
         if prepared.request.idempotency_key is None:
             answer = await while_connected(exchange, prepared.run)
         else:

@@ -185,6 +185,11 @@ class Exchange:
 
 async def while_connected(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
     """Run the work, and cancel it when the client disconnects. Raises ``ClientLeft``."""
+    # The portable way is a task group with a watching task (`_watched`), which costs as much as a whole decision. Most
+    # answers are there before anybody could leave, so on asyncio nothing but an entry among the loop's deadlines is
+    # made; the watcher starts 10 ms later. It cancels this very task, so a cancellation has two possible causes:
+    # `uncancel` tells them apart. Only if none is left was it the watcher alone, and becomes `ClientLeft`; a shutdown
+    # at the same moment stays a cancellation. test_a_disconnect_cancels_the_call
     try:
         task = None if exchange.clock.virtual else current_task(asyncio.get_running_loop())
     except RuntimeError:  # trio

@@ -89,6 +89,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse input, unless this client was refused."""
+        # The parser has no limits of its own, and passes a header on only once it is complete: a header without an end,
+        # or chunks that are all extension, would reach neither `headers` nor the application, and so no limit on them.
+        # Hence `_fed` counts raw bytes. It belongs to one head or one body; a read that crosses from one to the next
+        # cannot be divided, and is not counted. Of a body only the overhead counts: `on_body` takes off the data, and
+        # eight times as much for the frames of small chunks. The timer starts with the first byte of a head, and no
+        # later byte restarts it, or one byte a minute would hold a connection for ever.
+        # test_a_head_over_its_limits_is_431, test_chunk_extensions_are_bounded, test_slowly_dripping_headers_are_408
         if self._refusal is not None:
             return
         if self.timeout_keep_alive_task is not None:
@@ -221,6 +228,12 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, refusal: Refusal) -> None:
         """Stop reading, and send the error after all earlier answers. If an answer to this request has begun, it stays
         the only one."""
+        # uvicorn writes its 400 at once. With requests pipelined that is in the middle of an earlier answer, or in its
+        # place, and the client takes the error for the rest of a body: answers belong to requests by their order alone
+        # (RFC 9112, 9.3.2). So the error waits until no answer is due. A broken body is worse, since its request
+        # already runs: if it has not answered, it is told that its client is gone and loses its place in the pipeline;
+        # if it has begun to answer, that answer is the only one, and the connection closes behind it.
+        # test_an_error_is_never_sent_inside_an_answer, test_an_invalid_body_gets_one_answer
         self._refusal = refusal
         self._stop_waiting()
         if not self._in_head:  # its body is invalid

@@ -77,6 +77,14 @@ class EventStream:
     async def run(self, *, finishes: bool) -> None:
         """Send all events. ``finishes``: the call continues if the client disconnects. Raises ``ClientLeft``, and what
         the frames raise before anything was sent. A stream that is cancelled at shutdown ends with an error."""
+        # One loop that reads an event and sends it would see neither a client that leaves while the model is silent nor
+        # a model that is done while the client reads slowly, and could send no comment in between (contract 5: at
+        # least every 15 s). So one task reads into a buffer with a bound, this one sends it, and two watch: for the
+        # disconnect, and for silence in either direction. Only the sender is cancelled when the client is gone; with
+        # an idempotency key the reader goes on to the end (`finishes`), and its frames are dropped.
+        # test_a_slow_reader_pauses_the_model_and_fills_no_memory,
+        # test_a_silent_stream_is_kept_open_by_a_comment_every_fifteen_seconds,
+        # test_on_asyncio_no_task_outlives_a_stream
         self._finishes = finishes
         self._frames.stream.explain_leaving(self._why_left)
         try:

@@ -181,6 +181,13 @@ class CallFrames(ABC):
 
     async def __aiter__(self) -> AsyncGenerator[Frame, None]:
         """Give them in order. Raises the error in which the call ends."""
+        # The vendors' events have no "start again": once a word is sent, another model's answer can only be glued to
+        # it. `expect_text` therefore makes a later fault an error, never a second answer (contract 4), while before the
+        # first word a fallback must be invisible. So nothing is sent that names a model until there is content: the
+        # response's headers are replaced at each fallback, with the fields that the new model's vendor ignores, and an
+        # event without frames yields nothing, which keeps the status open. A failure is raised and not framed, so that
+        # one before the first word still has its own status.
+        # test_a_fallback_before_content_is_invisible, test_a_fault_after_content_ends_the_stream_with_an_error
         ignored = self._vendor_call.ignored
         async with self.stream as stream:
             async for event in stream:
@@ -265,6 +272,13 @@ class BlockFrames(CallFrames):
 
     def events(self, event: wire.RouteEvent) -> Iterator[bytes]:
         """The frames of an event."""
+        # Anthropic's and OpenAI's blocks follow each other, and their clients append each piece to the block of its
+        # index. Other vendors write several calls in turn, and send a call's name after its first arguments. Closing a
+        # block as soon as another begins would cut such arguments off; holding every call back until the end would
+        # stall clients that show them. So a block of text or thought closes when another begins, a call only once its
+        # arguments are a JSON object, and what comes before a call's name waits for it.
+        # test_interleaved_calls_keep_their_own_arguments, test_a_call_begins_once_its_name_is_known,
+        # test_no_text_is_lost_and_every_block_is_closed
         match event:
             case wire.OutputDelta(data=data) if data.text:
                 if not self._open_blocks or self._open_blocks[-1].kind != "text":
