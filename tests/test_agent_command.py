@@ -123,8 +123,8 @@ def test_a_conversation_is_remembered_in_the_store(monkeypatch: Patch, capsys: C
     ("options", "kind", "code", "said"),
     [
         (["--max-steps", "1", "--tool", "calculator"], None, 9, ""),
-        ([], "auth", 5, "the run ended:"),
-        ([], "refused", 4, "the run ended:"),
+        ([], "auth", 5, "the run failed:"),
+        ([], "refused", 4, "the run failed:"),
     ],
 )
 def test_the_exit_code_says_how_the_run_ended(
@@ -147,7 +147,7 @@ def test_a_run_whose_budget_is_spent_exits_with_3(form: list[str], monkeypatch: 
     monkeypatch.setattr("routewright.cli.route.Router", partial(Router, providers=[provider]))
     assert main(["agent", *form, "--max-cost", "0.000001", "hello"]) == 3
     out, err = capsys.readouterr()
-    assert "routewright: the run ended: " in err
+    assert "routewright: the run failed: " in err
     if form:
         assert json.loads(out)["status"] == "budget_exceeded"
 
@@ -163,10 +163,10 @@ def test_a_function_of_a_module_in_the_folder_is_a_tool(capsys: Capture) -> None
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--tool", ":x"], "--tool: ':x' is not a built-in tool; for a function of yours write module:function"),
+        (["--tool", ":x"], "--tool: ':x' is not a built-in tool; write your own function as module:function"),
         (
             ["--tool", "mytools.order_status"],
-            "--tool: 'mytools.order_status' is not a built-in tool; for a function of yours write mytools:order_status",
+            "--tool: 'mytools.order_status' is not a built-in tool; write your own function as mytools:order_status",
         ),
         (["--tool", "calculatr"], "--tool: 'calculatr' is not a built-in tool; did you mean 'calculator'?"),
         (["--tool", "broken:x"], "--tool: importing 'broken' raised RuntimeError: no key"),

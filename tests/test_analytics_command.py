@@ -155,9 +155,9 @@ def test_latency_shows_quantiles_by_model_and_strategy(capsys: Capture) -> None:
     ("report", "said"),
     [
         ("usage", "no requests in that time"),
-        ("cache", "nothing was looked up in that time"),
-        ("fallback", "no model was called in that time"),
-        ("latency", "no request was completed in that time"),
+        ("cache", "no look-ups in that time"),
+        ("fallback", "no calls in that time"),
+        ("latency", "no completed requests in that time"),
     ],
 )
 @pytest.mark.usefixtures("store")

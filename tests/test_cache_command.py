@@ -76,7 +76,7 @@ def test_stats_count_one_account(kept: list[str], capsys: Capture) -> None:
 
 
 def test_stats_of_an_empty_account_say_so(kept: list[str], capsys: Capture) -> None:
-    assert shown(capsys, "stats", "--account", "nobody") == "the account 'nobody' has no answer there\n"
+    assert shown(capsys, "stats", "--account", "nobody") == "the account 'nobody' has no cached answer\n"
 
 
 def test_the_cache_is_named_by_an_option_before_the_environment(kept: list[str], capsys: Capture) -> None:
@@ -131,7 +131,7 @@ def test_answers_are_invalidated_by_each_selector(kept: list[str], capsys: Captu
 
 def test_invalidate_needs_a_yes(kept: list[str], capsys: Capture) -> None:
     said = shown(capsys, "invalidate", "--everything", code=2)
-    assert said == "routewright: answers of the account default would be removed; give --yes to have it done\n"
+    assert said == "routewright: answers of the account default would be removed; repeat with --yes to do it\n"
     assert told(capsys, "stats")["entries"] == 3
 
 

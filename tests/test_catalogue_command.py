@@ -133,7 +133,7 @@ def test_a_glob_that_matches_no_model_is_refused(capsys: Capture) -> None:
     new = row(input_cost_per_token=1e-06, output_cost_per_token=2e-06)
     assert run("import", save(**{"gpt-9": new}), "--add", "opnai/gpt-9") == 2
     err = capsys.readouterr().err
-    assert "--add: 'opnai/gpt-9' picks no model of the list" in err
+    assert "--add: 'opnai/gpt-9' matches no model of the list" in err
     assert "did you mean 'openai/gpt-9'?" in err
     assert not Path("models.json").exists()
 
@@ -182,7 +182,7 @@ def test_an_own_catalogue_is_carried_over_to_a_new_file() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--output", "models.toml"], "--output: 'models.toml' is no JSON file, which is written; give --output"),
+        (["--output", "models.toml"], "--output: 'models.toml' is not a .json file; give --output"),
         (["--output", "no/such/models.json"], "--output: no/such/models.json cannot be written: No such file"),
         (["--provider", "opnai"], "--provider: 'opnai' is not in the list; did you mean 'openai'?"),
         (["--catalogue", "none.json"], "none.json: cannot be read"),

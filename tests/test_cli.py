@@ -139,7 +139,7 @@ def test_a_fallback_is_named(monkeypatch: Patch, capsys: Capture) -> None:
     sandbox(monkeypatch, faults={primary: "auth"})
     assert main(["route", "--sandbox", "--trace", "Hello"]) == 0
     err = capsys.readouterr().err
-    assert f", in place of {primary}, which failed" in err
+    assert f", instead of {primary}, which failed" in err
     assert re.search(rf"model {primary} .* error: auth\n├─ fallback .* upstream_5xx, ", err)
 
 
@@ -172,10 +172,10 @@ def test_a_prompt_argument_does_not_read_stdin(monkeypatch: Patch) -> None:
         ([], b" \n", "is empty"),
         ([], b"caf\xe9", "not UTF-8"),
         (["@/nowhere/x"], b"", "cannot be read: No such file"),
-        (["x", "--request", "y"], b"", "a prompt has no place"),
+        (["x", "--request", "y"], b"", "which excludes a prompt"),
         (["--request", "-"], b"{", "--request -: the body is not JSON"),
         (["--request", "/nowhere/x"], b"", "--request /nowhere/x: cannot be read: No such file"),
-        (["--image", "x.png"], b"hi", "--image: 'x.png' is no URL, and files are not read; give https://"),
+        (["--image", "x.png"], b"hi", "--image: 'x.png' is not a URL, and local files are not read; give https://"),
     ],
 )
 def test_a_missing_or_unreadable_prompt_is_refused(
@@ -224,7 +224,7 @@ def test_ignored_params_are_listed_on_stderr(tmp_path: Path, capsys: Capture) ->
     file.write_text('{"messages":[{"role":"user","content":"x"}],"params":{"verbosity":"low","service_tier":"flex"}}')
     argv = ["route", "--sandbox", "--request", str(file), "--model"]
     assert main([*argv, "anthropic/claude-haiku-4-5"]) == 0
-    assert "ignored  service_tier, verbosity, which the model does not take" in capsys.readouterr().err
+    assert "ignored  service_tier, verbosity, which the model does not support" in capsys.readouterr().err
     assert main([*argv, "openai/gpt-6-luna"]) == 0
     assert "ignored" not in capsys.readouterr().err
 
@@ -375,7 +375,7 @@ def test_a_restart_is_announced_on_a_terminal(monkeypatch: Patch, capsys: Captur
     assert main(["route", "--sandbox", "-q", "Hello"]) == 0
     out, err = capsys.readouterr()
     assert out == "half\nwhole answer\n"
-    assert "begins again" in err
+    assert "starts over" in err
 
 
 @pytest.mark.parametrize(("form", "code", "said"), [([], 0, "whole answer\n"), (["--stream"], 5, "half\n")])

@@ -91,7 +91,7 @@ def test_the_first_account_creates_the_store(capsys: Capture, monkeypatch: Patch
     before = {*Path().iterdir()}
     assert refused(capsys, "accounts", "ls") == (
         f"there is no store {Path('first.db').absolute()}; "
-        "'routewright route' and 'routewright accounts create' begin one"
+        "'routewright route' and 'routewright accounts create' create one"
     )
     assert {*Path().iterdir()} == before
     assert main(["accounts", "create", "acme", "--plan", "pro"]) == 0
@@ -141,13 +141,15 @@ def test_a_change_of_an_account_changes_only_what_is_given(acme: str, capsys: Ca
 
 def test_credit_prints_the_balance(acme: str, capsys: Capture) -> None:
     assert main(["accounts", "credit", acme, "10"]) == 0
-    assert capsys.readouterr().err == "credit is not used before 'accounts change --prepaid'\n"
+    assert (
+        capsys.readouterr().err == "the account is not prepaid; the credit is used after 'accounts change --prepaid'\n"
+    )
     main(["accounts", "change", acme, "--prepaid"])
     capsys.readouterr()
     assert main(["accounts", "credit", acme, "2.5", "--id", "invoice 7", "--note", "paid"]) == 0
     assert capsys.readouterr() == ("id       invoice 7\nusd      $2.5\ncreated  yes\nbalance  $12.5\n", "")
     assert main(["accounts", "credit", acme, "2.5", "--id", "invoice 7"]) == 0
-    said = ("id       invoice 7\nusd      $2.5\nbalance  $12.5\n", "this was done before\n")
+    said = ("id       invoice 7\nusd      $2.5\nbalance  $12.5\n", "this id was credited before; nothing is added\n")
     assert capsys.readouterr() == said
     assert told(capsys, "accounts", "credit", acme, "-20.25", "--id", "back") == {
         "id": "back", "usd": -20.25, "created": True, "balance_usd": -7.75,
@@ -212,10 +214,10 @@ def test_show_prints_the_standing_of_an_account(acme: str, capsys: Capture) -> N
         (["keys", "ls", "umbra"], "no account 'umbra'"),
         (["keys", "change", "acme", "key_1", "--budget", "5"], "no key 'key_1'"),
         (["keys", "change", "acme", "key_1"],
-         "nothing is given that would change; give some of --name, --scope, --budget, --monthly-limit, "
+         "no change is given; give at least one of --name, --scope, --budget, --monthly-limit, "
          "--requests-per-min, --tokens-per-min, --concurrency"),
         (["accounts", "change", "acme"],
-         "nothing is given that would change; give some of --plan, --prepaid, --monthly-limit, --requests-per-min, "
+         "no change is given; give at least one of --plan, --prepaid, --monthly-limit, --requests-per-min, "
          "--tokens-per-min, --concurrency"),
         (["keys", "ls", "default"], "ACCOUNT: 'default' stands for calls without an account"),
         (["keys", "revoke", "acme", "key_1", "--yes"], "no key 'key_1'"),
@@ -256,7 +258,7 @@ def test_a_new_key_goes_to_stdout_alone(capsys: Capture) -> None:
     assert key.startswith("sk_live_")
     assert out.count("\n") == 1
     (listed,) = told(capsys, "keys", "ls", "acme")["keys"]
-    assert err == f"{listed['id']} of acme, production: keep the key now, it is not shown again\n"
+    assert err == f"{listed['id']} of acme, production: save the key now; it is not shown again\n"
     assert holds(key)
 
 
@@ -283,7 +285,7 @@ def test_a_key_is_made_with_all_its_terms(capsys: Capture) -> None:
 
 def test_keys_are_listed_and_revoked(capsys: Capture) -> None:
     assert main(["keys", "ls", "acme"]) == 0
-    assert capsys.readouterr() == ("", "it has no key\n")
+    assert capsys.readouterr() == ("", "the account has no key\n")
     key, key_id = make_key(capsys, "--scope", "route")
     kept, kept_id = make_key(capsys, "--environment", "sandbox")
     assert main(["keys", "revoke", "acme", key_id, "--yes"]) == 0
@@ -323,7 +325,7 @@ def test_revoke_needs_a_yes(capsys: Capture) -> None:
     key, key_id = make_key(capsys)
     named = f"the key 'website', {key[:12]}..., of acme"
     assert refused(capsys, "keys", "revoke", "acme", key_id) == (
-        f"{named} would be revoked for ever; give --yes to have it done"
+        f"{named} would be revoked permanently; repeat with --yes to do it"
     )
     assert holds(key)
 
@@ -355,14 +357,14 @@ def test_only_create_prints_a_key_or_a_secret(capsys: Capture, caplog: pytest.Lo
 
 def test_an_incident_is_opened_listed_and_resolved(capsys: Capture) -> None:
     assert main(["incidents", "ls"]) == 0
-    assert capsys.readouterr() == ("", "there was none\n")
+    assert capsys.readouterr() == ("", "there is no incident\n")
     opened = told(capsys, "incidents", "open", "All is slow", "--status-url", "https://status.example/7")
     assert (opened["severity"], opened["resolved_at"]) == ("major", None)
     assert main(["incidents", "open", "Nothing works", "--severity", "critical"]) == 0
     said = capsys.readouterr().err
-    assert said.startswith("opened: routewright incidents resolve inc_")
-    assert main(said.removeprefix("opened: routewright ").removesuffix(" ends it\n").split()) == 0
-    assert capsys.readouterr() == ("", f"{said.split()[4]} is over\n")
+    assert "is open; 'routewright incidents resolve inc_" in said
+    assert main(said.split("'")[1].removeprefix("routewright ").split()) == 0
+    assert capsys.readouterr() == ("", f"{said.split()[0]} is resolved\n")
     assert main(["incidents", "ls"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == "id severity started resolved title".split()
@@ -380,7 +382,7 @@ def test_used_keys_move_to_the_new_root_secret(capsys: Capture) -> None:
     used, _ = make_key(capsys)
     idle, _ = make_key(capsys)
     assert main(["secret", "rotate"]) == 0
-    said = "the secret is changed; the one before it holds until the next change, and keys go over as they are used\n"
+    said = "the secret is changed; the previous one stays valid until the next change, and keys move over when used\n"
     assert capsys.readouterr() == ("", said)
     assert holds(used)
     assert refused(capsys, "secret", "rotate") == (

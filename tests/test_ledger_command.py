@@ -99,13 +99,13 @@ def test_rows_are_selected_by_time_and_call(argv: list[str], number: int, capsys
     assert ledger("rows", "--account=acme", *argv) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == number + 1
-    assert ("there are older ones" in err) == ("--limit" in argv)
+    assert ("there are older rows" in err) == ("--limit" in argv)
 
 
 def test_an_empty_ledger_says_so_on_stderr(tmp_path: Path, capsys: Capture) -> None:
     anyio.run(SqliteStorage(tmp_path / "calls.db").sweep, NOON)
     assert ledger("rows", "--store=calls.db") == 0
-    assert capsys.readouterr() == ("", "nothing is booked there for the account 'default'\n")
+    assert capsys.readouterr() == ("", "there is no such row for the account 'default'\n")
 
 
 def test_notes_of_a_row_stand_in_its_last_column(tmp_path: Path, capsys: Capture) -> None:

@@ -86,9 +86,9 @@ def test_a_store_without_a_secret_of_its_own_says_so(monkeypatch: Patch, capsys:
     [
         ("there.db", "TARGET: there.db exists; name a new file"),
         ("new.db", "TARGET: new.db.secret exists; name a new file"),
-        ("", "TARGET: names no file; name a new file, as copy.db"),
-        ("a\0b", "TARGET: names no file; name a new file, as copy.db"),
-        ("no/such/new.db", "TARGET: there is no folder no/such; make it first"),
+        ("", "TARGET: names no file; name a new file, such as copy.db"),
+        ("a\0b", "TARGET: names no file; name a new file, such as copy.db"),
+        ("no/such/new.db", "TARGET: there is no folder no/such; create it first"),
         ("traces.db", "TARGET: traces.db exists; name a new file"),
     ],
 )
@@ -218,8 +218,8 @@ def test_keys_of_a_lost_or_different_secret_are_counted(monkeypatch: Patch, caps
     out = capsys.readouterr().out
     assert "live keys  2\n" in out
     assert (
-        "2 of 2 live keys were made with another root secret than is known here, and are refused: put the file of its "
-        "backup back, or set ROUTEWRIGHT_SECRET\nsound, but its keys are refused\n"
+        "2 of 2 live keys belong to another root secret, and are refused; restore the secret's file from the backup, "
+        "or set ROUTEWRIGHT_SECRET\nsound, but its keys are refused\n"
     ) in out
     assert not secret_path(Path("traces.db")).exists(), "who only looks makes none"
 
@@ -235,7 +235,7 @@ def test_a_store_given_twice_is_refused(capsys: Capture) -> None:
 def test_upgrade_leaves_a_current_store_unchanged(path: Path, capsys: Capture) -> None:
     before = path.read_bytes()
     assert store("upgrade", "traces.db") == 0
-    assert capsys.readouterr() == ("", f"{path} is of the present version: there is nothing to do\n")
+    assert capsys.readouterr() == ("", f"{path} is up to date\n")
     assert path.read_bytes() == before
 
 
@@ -245,7 +245,7 @@ def test_the_command_in_the_error_upgrades_an_old_store(path: Path, monkeypatch:
     assert main(["traces", "ls"]) == 1
     assert f"'routewright store upgrade {path}'" in capsys.readouterr().err
     assert store("upgrade", str(path)) == 0
-    assert capsys.readouterr().err == f"{path} was upgraded; as it was before, it is {path}.version-{version}\n"
+    assert capsys.readouterr().err == f"{path} is upgraded; the old file is {path}.version-{version}\n"
     assert len(listed(capsys)) == 5
     assert store("upgrade", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"store": str(path), "upgraded": False, "backup": None}

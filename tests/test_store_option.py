@@ -61,7 +61,7 @@ def test_every_command_needs_a_store_that_is_there(argv: list[str], tmp_path: Pa
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("memory:", "--store: is memory:, which ends with the command; name a file, as traces.db"),
+        ("memory:", "--store: is memory:, which ends with the command; name a file, such as traces.db"),
         ("", "--store: is empty; name a file"),
         ("sqlit:///x", "--store: is 'sqlit:///x'; did you mean 'sqlite'? write sqlite:///traces.db"),
         ("sqlite:x.db", "--store: is 'sqlite:x.db'; write sqlite:///traces.db"),
@@ -69,7 +69,7 @@ def test_every_command_needs_a_store_that_is_there(argv: list[str], tmp_path: Pa
         ("x" * 300, "--store: is too long for a file name; name another file"),
         ("x" * 250, "--store: is too long for a file name; name another file"),
         ("a\0b", "--store: contains characters that no file name can have; name another file"),
-        ("\udcff.db", "--store: holds bytes that are no text; name a file, as traces.db"),
+        ("\udcff.db", "--store: contains bytes that are not text; name a file, such as traces.db"),
     ],
 )
 def test_an_invalid_store_is_refused(written: str, said: str, capsys: Capture) -> None:
@@ -101,7 +101,7 @@ def test_route_stores_its_trace_and_prints_the_command_to_show_it(name: str, cap
     assert main(["route", "--sandbox", f"--store={name}", "--metadata", "team=x", "Hello"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("This is a canned answer")
-    kept = err.splitlines()[-1].removeprefix("kept: ")
+    kept = err.splitlines()[-1].removeprefix("trace stored: ")
     assert re.fullmatch(rf"routewright traces show tr_\w{{26}} --store={shlex.quote(name)}", kept)
     assert main(shlex.split(kept)[1:]) == 0
     assert re.search(r"\nmetadata team +x\n", capsys.readouterr().out)
@@ -110,7 +110,7 @@ def test_route_stores_its_trace_and_prints_the_command_to_show_it(name: str, cap
 def test_the_environment_also_sets_the_store_of_route(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
     assert main(["route", "--sandbox", "Hello"]) == 0
-    assert re.fullmatch(r"kept: routewright traces show tr_\w{26}", capsys.readouterr().err.splitlines()[-1])
+    assert re.fullmatch(r"trace stored: routewright traces show tr_\w{26}", capsys.readouterr().err.splitlines()[-1])
     assert len(listed(capsys)) == 1
 
 
@@ -124,7 +124,9 @@ def test_quiet_and_json_do_not_mention_the_store(option: str, capsys: Capture) -
 def test_a_failed_call_is_stored(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(Router, "sandbox", partial(Router.sandbox, faults={"*": "auth"}))
     assert main(["route", "--sandbox", "--store", "traces.db", "Hello"]) == 5
-    assert re.search(r"^kept: routewright traces show tr_\w{26} --store=traces.db$", capsys.readouterr().err, re.M)
+    assert re.search(
+        r"^trace stored: routewright traces show tr_\w{26} --store=traces.db$", capsys.readouterr().err, re.M
+    )
     assert traces("show", "--store", "traces.db") == 0
     out = capsys.readouterr().out
     assert re.search(r"\nstatus +failed: router\.upstream_failed\n", out)

@@ -71,7 +71,7 @@ def test_ls_names_the_cursor_of_the_next_page(extra: list[str], capsys: Capture)
     whole, seen, cursor = listed(capsys, *extra), listed(capsys, *extra, "--limit=2"), ""
     assert traces("ls", *extra, "--limit=2") == 0
     while said := capsys.readouterr().err:
-        cursor = said.removeprefix("older ones: the same with ").rstrip()
+        cursor = said.removeprefix("for older traces add ").rstrip()
         seen += listed(capsys, *extra, "--limit=2", cursor)
         assert traces("ls", *extra, "--limit=2", cursor) == 0
     assert seen == whole
@@ -153,12 +153,12 @@ def test_show_shows_the_newest_where_none_is_named(capsys: Capture) -> None:
     assert traces("show", "--environment", "sandbox") == 0
     assert capsys.readouterr().out.startswith("Trace tr_sandbox\n")
     assert traces("show", "--account", "nobody") == 2
-    assert "the account 'nobody' has no trace there" in capsys.readouterr().err
+    assert "the account 'nobody' has no trace" in capsys.readouterr().err
 
 
 def test_show_prints_the_feedback(capsys: Capture) -> None:
     assert main(["feedback", "tr_rescued", "0.8", "a little long"]) == 0
-    assert capsys.readouterr() == ("", "kept: 0.8 for tr_rescued\n")
+    assert capsys.readouterr() == ("", "feedback stored: 0.8 for tr_rescued\n")
     traces("show", "tr_rescued")
     out = capsys.readouterr().out
     assert re.search(
@@ -338,8 +338,8 @@ def test_delete_removes_what_is_named_and_says_how_many(argv: list[str], gone: l
     [
         ([], "ID | FILTER: is missing; give an id, a filter, --since or --until; --everything means all"),
         (["--everything", "status=failed"], "--everything: cannot be combined with a selection"),
-        (["tr_failed"], "1 trace would be deleted; give --yes to have it done"),
-        (["--until", "1d"], "2 traces would be deleted; give --yes to have it done"),
+        (["tr_failed"], "1 trace would be deleted; repeat with --yes to do it"),
+        (["--until", "1d"], "2 traces would be deleted; repeat with --yes to do it"),
         (["tr_nobody"], "no trace 'tr_nobody'"),
         (["tr_nobody", "--yes"], "no trace 'tr_nobody'"),
         (["tr_hers", "--yes"], "no trace 'tr_hers'"),
@@ -355,7 +355,7 @@ def test_delete_refuses_what_is_left_open(argv: list[str], said: str, capsys: Ca
 def test_of_many_traces_only_so_many_are_counted(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr("routewright.cli.traces.COUNTED", 3)
     assert delete("--everything") == 2
-    assert "routewright: 3 traces or more would be deleted; give --yes" in capsys.readouterr().err
+    assert "routewright: 3 traces or more would be deleted; repeat with --yes" in capsys.readouterr().err
 
 
 def test_a_damaged_trace_is_deleted_by_its_id(store: Path, capsys: Capture) -> None:

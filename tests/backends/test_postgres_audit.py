@@ -99,7 +99,7 @@ def test_the_command_checks_and_upgrades_a_database(
     place = str(Address(url))
     assert main(["store", "create", url]) == 0
     assert main(["store", "create", url]) == 0
-    assert capsys.readouterr().err == f"there is a store now: {place}\nthere is a store already: {place}\n"
+    assert capsys.readouterr().err == f"created the store {place}\nthe store {place} exists already\n"
     assert main(["store", "create", url, "--grant-to", "nobody-there"]) == 1
     assert "nobody-there" in capsys.readouterr().err
     monkeypatch.setenv("ROUTEWRIGHT_STORE", url)
@@ -107,13 +107,13 @@ def test_the_command_checks_and_upgrades_a_database(
     found = json.loads(capsys.readouterr().out)
     assert (found["store"], found["version"], found["problems"]) == (place, VERSION, [])
     assert main(["store", "upgrade", url]) == 0
-    assert capsys.readouterr().err == f"{place} is of the present version: there is nothing to do\n"
+    assert capsys.readouterr().err == f"{place} is up to date\n"
     assert main(["keys", "create", "acme", "--name", "site"]) != 0
     assert main(["accounts", "create", "acme", "--plan", "pro"]) == 0
     assert main(["keys", "create", "acme", "--name", "site"]) == 0
     monkeypatch.setenv("ROUTEWRIGHT_SECRET", "another" * 10)
     assert main(["store", "check", url]) == 1
-    assert "1 of 1 live keys were made with another root secret" in capsys.readouterr().out
+    assert "1 of 1 live keys belong to another root secret" in capsys.readouterr().out
     monkeypatch.delenv("ROUTEWRIGHT_SECRET")
     assert main(["store", "check", url]) == 0
     out = capsys.readouterr().out
@@ -127,5 +127,5 @@ def test_the_command_checks_and_upgrades_a_database(
     assert main(["store", "backup", "copy.db"]) == 2
     assert "save databases in PostgreSQL with pg_dump" in capsys.readouterr().err
     assert main(["store", "create", "traces.db"]) == 2
-    said = "URL: is no database in PostgreSQL: a file needs no such step; write postgresql://..."
+    said = "URL: is not a database in PostgreSQL; a file needs no such step; write postgresql://..."
     assert capsys.readouterr().err == f"routewright: {said}\n"

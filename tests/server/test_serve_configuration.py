@@ -176,7 +176,7 @@ def test_a_misspelt_variable_is_warned_about_but_none_of_clients(capsys: Capture
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("ROUTEWRIGHT_WORKER", "2")
     assert main(["serve", "--check"]) == 0
-    assert "ROUTEWRIGHT_WORKER says nothing here; did you mean 'ROUTEWRIGHT_WORKERS'" in capsys.readouterr().err
+    assert "ROUTEWRIGHT_WORKER is unknown and ignored; did you mean 'ROUTEWRIGHT_WORKERS'" in capsys.readouterr().err
 
 
 def test_a_check_starts_and_creates_nothing(capsys: Capture, monkeypatch: Patch) -> None:

@@ -35,28 +35,28 @@ def _money(option: str, text: str) -> Declaration:
     return arg(f"{option} USD", f"{text}, or none", number_or("none"), ABSENT, dest=dest)
 
 
-_NAME = arg("name NAME", "the account")
-_PLANS = "free, pro, team, enterprise or unlimited"
+_NAME = arg("name NAME", "name of the account")
+_PLANS = "plan of the account: free, pro, team, enterprise or unlimited"
 _OTHER_TERMS = (
-    *_limits("plan", "in place of the plan's: a number, or plan"),
+    *_limits("plan", "instead of the plan's: a number, or plan"),
     arg("--prepaid", "pay for calls from a prepaid balance", default=ABSENT, action=argparse.BooleanOptionalAction),
-    _money("--monthly-limit", "the most that it may be charged in a month"),
+    _money("--monthly-limit", "maximum charge per month"),
 )
-_ACCOUNT = arg("account ACCOUNT", "whose key it is")
-_KEY = (_ACCOUNT, arg("key_id ID", "the key, as 'routewright keys ls' lists it"))
-_SCOPES = f"what it is for: {', '.join(get_args(Scope))}"
+_ACCOUNT = arg("account ACCOUNT", "account that owns the key")
+_KEY = (_ACCOUNT, arg("key_id ID", "id of the key, as 'routewright keys ls' lists it"))
+_SCOPES = f"permissions: {', '.join(get_args(Scope))}"
 _KEY_LIMITS = (
-    *_limits("none", "besides those of the account: a number, or none"),
-    _money("--budget", "the most that may ever be charged for its calls"),
-    _money("--monthly-limit", "the most that may be charged for them in a month"),
+    *_limits("none", "in addition to the account's: a number, or none"),
+    _money("--budget", "maximum charge for all its calls"),
+    _money("--monthly-limit", "maximum charge for its calls per month"),
 )
 
 
 @verb("accounts create", _NAME, arg("--plan PLAN", _PLANS, PlanName, "free"), *_OTHER_TERMS, *IN_STORE)
 async def _create_account(args: Namespace, screen: Screen) -> None:
-    """Set up an account.
+    """Create an account.
 
-    Creates the store if there is none yet."""
+    This also creates the store if there is none."""
     async with Console(named_store(args) or existing_store(args)) as console:
         account = await console.create_account(args.name, **_terms_of(args, _ACCOUNT_TERMS))
     screen.report(_account_json(account), fields(_account_json(account)))
@@ -69,12 +69,12 @@ async def _ls_accounts(args: Namespace, screen: Screen) -> None:
     Limits are those of the plan, or an account's own."""
     async with Console(existing_store(args)) as console:
         accounts = await console.accounts()
-    screen.listing("accounts", map(_account_json, accounts), _ACCOUNTS, "no account is set up")
+    screen.listing("accounts", map(_account_json, accounts), _ACCOUNTS, "there is no account")
 
 
 @verb("accounts show", _NAME, *IN_STORE)
 async def _show_account(args: Namespace, screen: Screen) -> None:
-    """Show an account: its terms, its balance, what was charged this month."""
+    """Show an account: its terms, its balance, and its charges of this month."""
     async with Console(existing_store(args)) as console:
         standing = await console.standing(args.name)
     record = {
@@ -103,22 +103,22 @@ async def _change_account(args: Namespace, screen: Screen) -> None:
 @verb(
     "accounts credit",
     _NAME,
-    arg("usd USD", "how much", float),
-    arg("--note TEXT", "what it is for; kept in the ledger", default=""),
-    arg("--id ID", "makes repeating safe, as the number of an invoice"),
+    arg("usd USD", "amount; negative to take back", float),
+    arg("--note TEXT", "reason, written to the ledger", default=""),
+    arg("--id ID", "id that makes repeating safe, such as an invoice number"),
     *IN_STORE,
 )
 async def _credit(args: Namespace, screen: Screen) -> None:
     """Add to the balance of a prepaid account.
 
-    A negative amount takes back. Repeating an --id does nothing. Credit of an account that is not prepaid is kept,
-    and used once it is."""
+    A negative amount takes back. Repeating an --id does nothing. Credit of an account that is not prepaid is used once
+    it is."""
     async with Console(existing_store(args)) as console:
         credit = await console.credit(args.name, args.usd, note=args.note, id=args.id)
     record = pick(credit, "id usd created balance_usd")
-    note = "" if credit.created else "this was done before"
+    note = "" if credit.created else "this id was credited before; nothing is added"
     if credit.balance_nanos is None:
-        note = "credit is not used before 'accounts change --prepaid'"
+        note = "the account is not prepaid; the credit is used after 'accounts change --prepaid'"
     screen.report(record, fields(record), note=note)
 
 
@@ -130,17 +130,17 @@ def _account_json(account: Account) -> JsonObject:
 
 @verb(
     "keys create",
-    arg("--name NAME", "what its owner calls it", required=True),
+    arg("--name NAME", "name of the key", required=True),
     _ACCOUNT,
-    arg("--environment", "whose calls it makes", Environment, "production"),
+    arg("--environment", "environment of its calls", Environment, "production"),
     several("--scope SCOPE,...", f"{_SCOPES} (default: all)", dest="scopes"),
     *_KEY_LIMITS,
     *IN_STORE,
 )
 async def _create_key(args: Namespace, screen: Screen) -> None:
-    """Make a key for an account, and write it to standard output.
+    """Create a key for an account, and write it to standard output.
 
-    The key is shown only once. All else goes to standard error:
+    The key is shown only once. Everything else goes to standard error:
 
       KEY=$(routewright keys create acme --name website)"""
     async with Console(existing_store(args)) as console:
@@ -149,19 +149,19 @@ async def _create_key(args: Namespace, screen: Screen) -> None:
     screen.secret(_key_json(new.key), "key", new.secret.reveal(), owner)
 
 
-@verb("keys ls", arg("account ACCOUNT", "whose they are"), *IN_STORE)
+@verb("keys ls", arg("account ACCOUNT", "account that owns the keys"), *IN_STORE)
 async def _ls_keys(args: Namespace, screen: Screen) -> None:
     """List the keys of an account, oldest first."""
     async with Console(existing_store(args)) as console:
         await console.account(args.account)
         keys = await console.keys(args.account)
-    screen.listing("keys", map(_key_json, keys), _KEYS, "it has no key", dim_after("revoked_at"))
+    screen.listing("keys", map(_key_json, keys), _KEYS, "the account has no key", dim_after("revoked_at"))
 
 
 @verb(
     "keys change",
     *_KEY,
-    arg("--name NAME", "what its owner calls it", default=ABSENT),
+    arg("--name NAME", "name of the key", default=ABSENT),
     arg(
         "--scope SCOPE,...",
         f"{_SCOPES}, or all",
@@ -185,14 +185,14 @@ async def _change_key(args: Namespace, screen: Screen) -> None:
 
 @verb("keys revoke", *_KEY, YES, *IN_STORE)
 async def _revoke(args: Namespace, screen: Screen) -> None:
-    """Revoke a key for ever.
+    """Revoke a key permanently.
 
     Running servers refuse it within two seconds. The traces of its calls in the last 24 hours are marked as
     compromised. Nothing is revoked without --yes."""
     async with Console(existing_store(args)) as console:
         if not args.yes:
             key = await console.key(args.account, args.key_id)
-            raise unconfirmed(f"the key {key.name!r}, {key.prefix}..., of {key.account} would be revoked for ever")
+            raise unconfirmed(f"the key {key.name!r}, {key.prefix}..., of {key.account} would be revoked permanently")
         key = await console.revoke_key(args.account, args.key_id)
     screen.report(_key_json(key), note=f"{key.id} of {key.account} is revoked")
 
@@ -204,9 +204,9 @@ def _key_json(key: Key) -> JsonObject:
 
 @verb(
     "incidents open",
-    arg("title TITLE", "what goes wrong"),
-    arg("--severity", "how bad it is", Severity, "major"),
-    arg("--status-url URL", "where to read more about it"),
+    arg("title TITLE", "one line on what fails"),
+    arg("--severity", "severity", Severity, "major"),
+    arg("--status-url URL", "page with more about it"),
     *IN_STORE,
 )
 async def _open(args: Namespace, screen: Screen) -> None:
@@ -215,15 +215,15 @@ async def _open(args: Namespace, screen: Screen) -> None:
     The event incident.created is emitted."""
     async with Console(existing_store(args)) as console:
         incident = await console.open_incident(args.title, severity=args.severity, status_url=args.status_url)
-    screen.report(incident, note=f"opened: routewright incidents resolve {incident.id} ends it")
+    screen.report(incident, note=f"{incident.id} is open; 'routewright incidents resolve {incident.id}' ends it")
 
 
-@verb("incidents resolve", arg("id ID", "the incident, as 'routewright incidents ls' lists it"), *IN_STORE)
+@verb("incidents resolve", arg("id ID", "id of the incident, as 'routewright incidents ls' lists it"), *IN_STORE)
 async def _resolve(args: Namespace, screen: Screen) -> None:
-    """Resolve an incident: it is over."""
+    """Resolve an incident."""
     async with Console(existing_store(args)) as console:
         incident = await console.resolve_incident(args.id)
-    screen.report(incident, note=f"{incident.id} is over")
+    screen.report(incident, note=f"{incident.id} is resolved")
 
 
 @verb("incidents ls", *IN_STORE)
@@ -232,10 +232,10 @@ async def _ls_incidents(args: Namespace, screen: Screen) -> None:
     async with Console(existing_store(args)) as console:
         incidents = await console.incidents()
     columns = "id severity started_at resolved_at title"
-    screen.listing("incidents", incidents, columns, "there was none", dim_after("resolved_at"))
+    screen.listing("incidents", incidents, columns, "there is no incident", dim_after("resolved_at"))
 
 
-@verb("secret rotate", flag("--force", "end live keys that were not used since the last change"), *IN_STORE)
+@verb("secret rotate", flag("--force", "end live keys that have not been used since the last change"), *IN_STORE)
 async def _rotate(args: Namespace, screen: Screen) -> None:
     """Change the root secret beside the store.
 
@@ -243,7 +243,7 @@ async def _rotate(args: Namespace, screen: Screen) -> None:
     not, the secret cannot be changed again."""
     async with Console(existing_store(args)) as console:
         await console.rotate_secret(force=args.force)
-    note = "the secret is changed; the one before it holds until the next change, and keys go over as they are used"
+    note = "the secret is changed; the previous one stays valid until the next change, and keys move over when used"
     screen.report({"rotated": True}, note=note)
 
 
@@ -261,7 +261,7 @@ def _changes(args: Namespace, names: Sequence[str]) -> JsonObject:
     limits = {name: getattr(args, name) for name in _LIMITS if name in args}
     if not values and not limits:
         options = ", ".join(args.parser.spelling()[name] for name in (*names, *_LIMITS))
-        raise refused("", "nothing is given that would change", f"give some of {options}")
+        raise refused("", "no change is given", f"give at least one of {options}")
     return {**values, "limits": SomeLimits(**limits, told=frozenset(limits))} if limits else values
 
 

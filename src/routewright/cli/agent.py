@@ -35,26 +35,26 @@ SHOWN = 200
     "agent",
     group(
         "the task",
-        arg("prompt TASK | - | @FILE", "what to do; - is standard input", nargs="?"),
-        arg("--system TEXT", "a system prompt of yours"),
-        arg("--conversation NAME", "remember earlier runs of that name in --store"),
-        arg("--resume ID", "continue a run of --store that was interrupted"),
+        arg("prompt TASK | - | @FILE", "task to work on; - reads standard input", nargs="?"),
+        arg("--system TEXT", "system prompt"),
+        arg("--conversation NAME", "conversation in --store to continue"),
+        arg("--resume ID", "interrupted run in --store to continue"),
         METADATA,
     ),
     group(
         "the tools",
-        repeated("--tool NAME", "calculator, or module:function"),
-        arg("--code", "code_exec, which runs programs in this sandbox", choices=("monty",)),
-        arg("--search URL", "web_search, which asks the SearXNG server there"),
+        repeated("--tool NAME", "tool to offer: calculator, or module:function"),
+        arg("--code", "offer code_exec, which runs programs in this sandbox", choices=("monty",)),
+        arg("--search URL", "offer web_search, which queries this SearXNG server"),
     ),
     group(
         "limits",
-        arg("--max-steps N", "the most model and tool calls", int, 8),
-        arg("--max-cost USD", "the most that the whole run may cost", float),
-        arg("--step-timeout-ms MS", "time for each step", int, 30_000),
+        arg("--max-steps N", "maximum number of model and tool calls", int, 8),
+        arg("--max-cost USD", "maximum cost of the whole run", float),
+        arg("--step-timeout-ms MS", "timeout of each step", int, 30_000),
     ),
     group("the models", *AIM, MODEL, SANDBOX, CATALOGUE, POLICY, POLICIES),
-    flag("--json", "one JSON object: the response, or the error"),
+    flag("--json", "print one JSON object: the response, or the error"),
     KEEPS,
 )
 async def _agent(args: Namespace, screen: Screen) -> int:
@@ -63,7 +63,7 @@ async def _agent(args: Namespace, screen: Screen) -> int:
     Each step is shown on standard error as it happens; the answer goes to standard output."""
     storage = named_store(args) if args.resume is None else existing_store(args)
     if args.conversation is not None and storage is None:
-        raise refused("--conversation", "needs a store to be kept in", "give --store PATH")
+        raise refused("--conversation", "needs a store", "give --store PATH")
     router = router_of(args, sandbox=args.sandbox, storage=storage)
     search = None if args.search is None else _search(args.search)
     options = {"system": args.system, "models": args.model, "policy_id": args.policy_id}
@@ -99,7 +99,7 @@ async def _agent(args: Namespace, screen: Screen) -> int:
             }
             screen.say(Line(), fields(summary))
         if error is not None:
-            screen.note(f"routewright: the run ended: {in_words(error['message'], args)}", "bad")
+            screen.note(f"routewright: the run failed: {in_words(error['message'], args)}", "bad")
         if storage is not None:
             await keep(router, response.trace_id, args, screen)
     if error is not None and response.status == "failed":
@@ -188,7 +188,7 @@ def _tool(name: str) -> Any:
     function = name.partition(":")[2]
     if not (module and function):
         dotted = ":".join(name.rsplit(".", 1)) if "." in name else "module:function"
-        hint = did_you_mean(name, BUILT_IN) or f"for a function of yours write {dotted}"
+        hint = did_you_mean(name, BUILT_IN) or f"write your own function as {dotted}"
         raise refused("--tool", f"{quoted(name)} is not a built-in tool", hint)
     here = str(Path.cwd())
     if here not in sys.path:

@@ -24,7 +24,7 @@ _LABELS: dict[Bucket, int] = {"hour": len("2026-11-22 12:00"), "month": len("202
 """The length of a bucket's label, if it is not a day."""
 _AGES = {60.0: "1 min", 300.0: "5 min", 900.0: "15 min", 3600.0: "1 h", 21600.0: "6 h", 86400.0: "1 day", None: "older"}
 R = TypeVar("R")
-_MORE = "Days are UTC, both ends included; without dates it is the last seven."
+_MORE = "Days are UTC, both ends included (default: the last seven)."
 _REPORT = (arg("--start-date YYYY-MM-DD", "first day"), arg("--end-date YYYY-MM-DD", "last day"), *WHOSE, *IN_STORE)
 
 
@@ -41,13 +41,13 @@ def _show(screen: Screen, name: str, report: Any, empty_note: str, blocks: Itera
 
 @verb(
     "analytics usage",
-    arg("--group-by WHAT", "model, tenant, workflow or metadata.KEY", default="model"),
-    arg("--bucket", "how long each is", Bucket, "day"),
+    arg("--group-by WHAT", "field to group by: model, tenant, workflow or metadata.KEY", default="model"),
+    arg("--bucket", "length of each time span", Bucket, "day"),
     *_REPORT,
     more=_MORE,
 )
 async def _usage(args: Namespace, screen: Screen) -> None:
-    """Requests, errors, money and tokens, by time and group."""
+    """Report requests, errors, money and tokens, by time and group."""
     report = await _read(args, TraceStore.usage, group_by=args.group_by, bucket=args.bucket)
     _show(screen, "Usage", report, "" if report.totals.requests else "no requests in that time", usage_page(report))
 
@@ -77,16 +77,16 @@ def _sum_rows(rows: Iterable[UsageRow], name: str, key: Callable[[UsageRow], str
 
 @verb("analytics cache", *_REPORT, more=_MORE)
 async def _cache(args: Namespace, screen: Screen) -> None:
-    """What the response cache saved, and how old its hits were."""
+    """Report what the response cache saved, and how old its hits were."""
     report = await _read(args, TraceStore.cache_report)
     ages = [{"entries_up_to": _AGES[group.up_to_s], "hits": group.hits} for group in report.ttl_distribution]
     page = (fields(pick(report, "hits misses hit_rate saved_usd")), Line(), listing(ages, "entries_up_to hits"))
-    _show(screen, "Cache", report, "nothing was looked up in that time" if report.hit_rate is None else "", page)
+    _show(screen, "Cache", report, "no look-ups in that time" if report.hit_rate is None else "", page)
 
 
 @verb("analytics fallback", *_REPORT, more=_MORE)
 async def _fallback(args: Namespace, screen: Screen) -> None:
-    """How often another model had to serve, why, and which models fail."""
+    """Report how often a fallback served, why, and which models fail."""
     report = await _read(args, TraceStore.fallback_report)
     causes = [{"because_of": reason, "requests": count} for reason, count in report.reasons.items()]
     page: list[Block] = [fields(pick(report, "triggered rate")), Line(), listing(causes, "because_of requests"), Line()]
@@ -95,15 +95,15 @@ async def _fallback(args: Namespace, screen: Screen) -> None:
         "model attempts success_rate",
         lambda candidate: "bad" if candidate["success_rate"] < _FAILS_MOSTLY else "plain",
     )
-    _show(screen, "Fallback", report, "no model was called in that time" if report.rate is None else "", page)
+    _show(screen, "Fallback", report, "no calls in that time" if report.rate is None else "", page)
 
 
 @verb("analytics latency", *_REPORT, more=_MORE)
 async def _latency(args: Namespace, screen: Screen) -> None:
-    """How long requests took, by model and strategy."""
+    """Report how long requests took, by model and strategy."""
     report = await _read(args, TraceStore.latency_report)
     page = _first_rows(report.data, "model strategy count p50_ms p95_ms p99_ms")
-    _show(screen, "Latency", report, "" if report.data else "no request was completed in that time", page)
+    _show(screen, "Latency", report, "" if report.data else "no completed requests in that time", page)
 
 
 def _first_rows(records: Sequence[Any], columns: str, style: StyleOf | None = None) -> list[Block]:

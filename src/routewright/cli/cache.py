@@ -25,7 +25,7 @@ from .store import ACCOUNT, ENVIRONMENT, duration, open_named
 VARIABLE = "ROUTEWRIGHT_CACHE"
 _WHICH = "trace_id namespace metadata older_than_s".split()
 """Options that are passed on to ``router.cache.invalidate``."""
-_WHERE = (arg("--cache URL", f"a file as cache.db, or sqlite:///cache.db (default: {VARIABLE})"), ACCOUNT, JSON)
+_WHERE = (arg("--cache URL", f"the cache: a file such as cache.db (default: {VARIABLE})"), ACCOUNT, JSON)
 
 
 def _tag(text: str) -> tuple[str, str | float | bool]:
@@ -51,7 +51,7 @@ def _existing_cache(args: Namespace) -> Cache:
 
 @verb("cache stats", *_WHERE)
 async def _stats(args: Namespace, screen: Screen) -> None:
-    """Count the answers that are kept of an account.
+    """Count the cached answers of an account.
 
     How often answers came from the cache is in 'routewright analytics cache'."""
     async with Router(cache=_existing_cache(args)) as router:
@@ -60,17 +60,17 @@ async def _stats(args: Namespace, screen: Screen) -> None:
         "oldest_at": None if stats.oldest_at is None else timestamp(stats.oldest_at),
         "saves_usd": stats.saves_nanos / 1e9,
     }
-    note = "" if stats.entries else f"the account {quoted(args.account)} has no answer there"
+    note = "" if stats.entries else f"the account {quoted(args.account)} has no cached answer"
     screen.report({"account": args.account, **figures}, *([] if note else [fields(figures)]), note=note)
 
 
 @verb(
     "cache invalidate",
     group(
-        "which answers; all that is given must hold",
-        arg("--trace ID", "the entry made by the call with this trace", dest="trace_id"),
+        "selection; answers must match all of it",
+        arg("--trace ID", "the entry of the call with this trace", dest="trace_id"),
         arg("--namespace NAME", "entries of this namespace"),
-        arg("--metadata KEY=VALUE", "of this metadata; 5 and true are a number and a boolean unless quoted", _tag),
+        arg("--metadata KEY=VALUE", "entries with this metadata; unquoted 5 and true are number and boolean", _tag),
         arg("--older-than TIME", "entries older than this: 30m, 2h, 7d", duration, dest="older_than_s"),
         flag("--everything", "all answers of the account"),
         ENVIRONMENT,
@@ -79,9 +79,9 @@ async def _stats(args: Namespace, screen: Screen) -> None:
     *_WHERE,
 )
 async def _invalidate(args: Namespace, screen: Screen) -> None:
-    """Remove answers from the cache for good.
+    """Remove answers from the cache permanently.
 
-    Answers are removed that match everything given. Nothing is removed without --yes. Running servers stop serving them
+    Answers must match all options to be removed. Nothing is removed without --yes. Running servers stop serving them
     immediately."""
     selection: dict[str, Any] = {name: value for name in _WHICH if (value := getattr(args, name)) is not None}
     if bool(selection) == args.everything:

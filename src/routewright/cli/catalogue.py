@@ -32,16 +32,16 @@ _NAMED = 10  # the most problems shown
 
 @verb(
     "catalogue import",
-    arg("file FILE", "the price list"),
-    arg("--output FILE", "the JSON file to write (default: that of --catalogue, else models.json)"),
+    arg("file FILE", "price list to import"),
+    arg("--output FILE", "JSON file to write (default: that of --catalogue, else models.json)"),
     several("--provider NAME,...", "only prices of these providers; the list's own names settle contradictions"),
-    repeated("--add GLOB", "also new models whose ids match, as mistral/*"),
-    flag("--dry-run", "only show what would change"),
+    repeated("--add GLOB", "also add new models whose ids match, such as mistral/*"),
+    flag("--dry-run", "show what would change, and write nothing"),
     CATALOGUE,
     JSON,
 )
 def _import(args: Namespace, screen: Screen) -> None:
-    """Import prices from somebody else's price list.
+    """Import prices from a public price list.
 
     FILE is a JSON file like litellm's price map or models.dev's api.json. The models whose prices or ends differ are
     written to a catalogue file. What the list does not mention stays as it is."""
@@ -87,7 +87,7 @@ def _select_rows(args: Namespace, rows: list[Listed]) -> list[Listed]:
     for glob in args.add:
         if not any(fnmatchcase(id, glob) for id in ids):
             hint = did_you_mean(glob, ids) or "write a glob over ids, such as 'openai/*'"
-            raise refused("--add", f"{quoted(glob)} picks no model of the list", hint)
+            raise refused("--add", f"{quoted(glob)} matches no model of the list", hint)
     return [row for row in rows if not providers or not providers.isdisjoint(row.names)]
 
 
@@ -106,7 +106,7 @@ def _content(args: Namespace, output: Path) -> JsonObject:
     """The current content of the output file, or else of the file of ``--catalogue``. Raises ``ValidationFailed``."""
     if output.suffix.lower() != ".json":
         hint = "give --output models.json"
-        raise refused("--output", f"{shown(str(output))} is no JSON file, which is written", hint)
+        raise refused("--output", f"{shown(str(output))} is not a .json file", hint)
     catalogue_file = None if args.catalogue is None else Path(args.catalogue)
     if output.exists() and catalogue_file is not None and not is_same(output, catalogue_file):
         hint = "leave out --catalogue to write over it, or name a new file"
@@ -122,10 +122,10 @@ def _content(args: Namespace, output: Path) -> JsonObject:
 
 @verb(
     "policies check",
-    arg("policy_file FILE", "policies, TOML or JSON"),
+    arg("policy_file FILE", "file of policies, TOML or JSON"),
     PROMPT,
-    flag("--strict", "a policy that depends on one provider fails, too"),
-    flag("--sandbox", "as if there were a key for every provider"),
+    flag("--strict", "also fail for a policy that depends on one provider"),
+    flag("--sandbox", "assume a key for every provider"),
     CATALOGUE,
     JSON,
 )

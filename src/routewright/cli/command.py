@@ -137,7 +137,7 @@ refused = ValidationFailed.at
 
 def unconfirmed(action: str) -> ValidationFailed:
     """The error of a command that needs ``--yes`` and does not have it."""
-    return refused("", action, "give --yes to have it done")
+    return refused("", action, "repeat with --yes to do it")
 
 
 Run = Callable[[Namespace, Screen], object]
@@ -216,9 +216,9 @@ def _add(parser: Any, arguments: Iterable[Declaration]) -> None:
 
 ABSENT = argparse.SUPPRESS
 """The default of options that are not among the arguments unless they are given."""
-JSON = flag("--json", "one JSON object")
-YES = flag("-y,--yes", "do it; without it the command only says what it would do")
-CATALOGUE = arg("--catalogue FILE", "models and prices over the bundled ones, TOML or JSON")
+JSON = flag("--json", "print one JSON object")
+YES = flag("-y,--yes", "do it; without it the command only reports what it would do")
+CATALOGUE = arg("--catalogue FILE", "file of models and prices that overlay the bundled ones, TOML or JSON")
 
 
 class Parser(argparse.ArgumentParser):

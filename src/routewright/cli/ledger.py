@@ -19,7 +19,7 @@ from .store import ACCOUNT, IN_STORE, LIMIT, SPAN, STORE, existing_store, when
 _ROWS = """at request_id attempt kind model tokens.input tokens.output cost_nanos charge_nanos credit_nanos
     overrun_nanos cost_range_nanos note"""
 _STYLES: dict[str, Style] = {"credit": "good", "expired": "bad", "correction": "dim"}
-_WHICH = (arg("--trace ID", "those of one call", dest="trace_id"), *SPAN, ACCOUNT)
+_WHICH = (arg("--trace ID", "only rows of this call", dest="trace_id"), *SPAN, ACCOUNT)
 
 
 def _filters_of(args: Namespace) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def _filters_of(args: Namespace) -> dict[str, Any]:
 
 @verb("ledger rows", *_WHICH, LIMIT, *IN_STORE)
 async def _rows(args: Namespace, screen: Screen) -> None:
-    """List what was booked, newest first."""
+    """List the rows of the ledger, newest first."""
     if args.limit < 1:
         raise refused("limit", f"must be at least 1, got {args.limit}", "for example 20")
     booked: list[LedgerRow] = []
@@ -38,9 +38,9 @@ async def _rows(args: Namespace, screen: Screen) -> None:
             if len(booked) > args.limit:
                 break
     has_more = len(booked) > args.limit
-    note = "" if booked else f"nothing is booked there for the account {quoted(args.account)}"
+    note = "" if booked else f"there is no such row for the account {quoted(args.account)}"
     if has_more:
-        note = "there are older ones; --limit shows more of them, --since and --until others"
+        note = "there are older rows; raise --limit, or select with --since and --until"
     booked = booked[: args.limit]
     screen.report(
         {"rows": booked, "has_more": has_more},
@@ -51,6 +51,6 @@ async def _rows(args: Namespace, screen: Screen) -> None:
 
 @verb("ledger export", *_WHICH, STORE)
 async def _export(args: Namespace, screen: Screen) -> None:
-    """Write what was booked, each row as one line of JSON, newest first."""
+    """Write the rows of the ledger, each as one line of JSON, newest first."""
     async with Ledger(existing_store(args)) as ledger, aclosing(ledger.rows(**_filters_of(args))) as rows:
         await screen.export(rows)

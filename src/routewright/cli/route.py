@@ -34,7 +34,7 @@ from .store import KEEPS, named_store
 
 MAX_NAMED = 3
 """The number of models named for each rejection reason."""
-_NOTHING_CONFIGURED = "no provider is configured: this is the whole catalogue, of which nothing can be called yet"
+_NOTHING_CONFIGURED = "no provider is configured: showing the whole catalogue, of which no model can be called yet"
 _HOW = "give it as an argument, pipe it in, or name a file with @FILE"
 _MODELS = "id context_window pricing_per_1m.input_usd pricing_per_1m.output_usd quality modalities availability"
 
@@ -49,44 +49,44 @@ def pair(text: str) -> tuple[str, str]:
     return key, text[len(key) + 1 :]
 
 
-METADATA = repeated("--metadata KEY=VALUE", "a tag for the trace", pair)
+METADATA = repeated("--metadata KEY=VALUE", "tag of the trace", pair)
 PROMPT = group(
     "the request",
-    arg("prompt PROMPT | - | @FILE", "what to ask; - is standard input", nargs="?"),
-    arg("--request FILE", "a whole route request as JSON; options override it"),
-    arg("--system TEXT", "a system message before the prompt"),
-    repeated("--image URL", "an image beside the prompt"),
-    arg("--max-output-tokens N", "the longest answer wanted", float),
-    arg("--reasoning", "how much to think", Effort),
+    arg("prompt PROMPT | - | @FILE", "prompt; - reads standard input", nargs="?"),
+    arg("--request FILE", "file with a route request in JSON; options override its fields"),
+    arg("--system TEXT", "system message"),
+    repeated("--image URL", "image to send with the prompt"),
+    arg("--max-output-tokens N", "maximum length of the answer in tokens", float),
+    arg("--reasoning", "reasoning effort", Effort),
     METADATA,
 )
 AIM = (
-    arg("--goal", "what matters most (default: cost)", Goal),
-    arg("--strategy", "how it is weighed (default: balanced)", Strategy),
+    arg("--goal", "what to optimize for (default: cost)", Goal),
+    arg("--strategy", "how strongly to weigh the goal (default: balanced)", Strategy),
 )
-MODEL = several("--model ID,...", "only these models")
-PROVIDER = several("--provider NAME,...", "only models of these providers")
-SANDBOX = flag("--sandbox", "canned answers: no key, no network, nobody is billed")
+MODEL = several("--model ID,...", "use only these models")
+PROVIDER = several("--provider NAME,...", "use only models of these providers")
+SANDBOX = flag("--sandbox", "use canned answers: no key, no network, no cost")
 POLICY = arg("--policy ID", "id or name of a policy in --policies", dest="policy_id")
-POLICIES = arg("--policies FILE", "policies that --policy can name: TOML or JSON")
+POLICIES = arg("--policies FILE", "file of policies for --policy, TOML or JSON")
 _REQUEST = (
     PROMPT,
     group(
         "the choice",
         *AIM,
         POLICY,
-        arg("--max-cost USD", "never spend more on this request", float),
-        arg("--max-tokens N", "never use more, input and output together", float),
-        arg("--timeout-ms MS", "time for everything (default: 60000)", float),
+        arg("--max-cost USD", "maximum cost of this request", float),
+        arg("--max-tokens N", "maximum tokens of this request, input and output together", float),
+        arg("--timeout-ms MS", "timeout of the whole call (default: 60000)", float),
         either(
             several("--fallback ID,...", "models to fall back to, in order"),
-            arg("--no-fallback", "no fallback", action="store_const", const=[], dest="fallback"),
+            arg("--no-fallback", "use no fallback", action="store_const", const=[], dest="fallback"),
         ),
     ),
     group(
         "the models",
         either(MODEL, PROVIDER),
-        several("--prefer ID,...", "try these first, in this order, where they fit"),
+        several("--prefer ID,...", "models to try first, in this order, where they fit"),
         SANDBOX,
         CATALOGUE,
         POLICIES,
@@ -133,7 +133,7 @@ def _request_in_file(args: Namespace) -> RouteRequest:
     others = {"a prompt": args.prompt, "--system": args.system, "--image": args.image}
     for name, value in others.items():
         if value:
-            raise refused("--request", f"holds the messages, so {name} has no place", "leave out one of the two")
+            raise refused("--request", f"contains the messages, which excludes {name}", "leave out one of the two")
     label = f"--request {args.request}"
     body = _read(args.request, label)
     try:
@@ -148,7 +148,7 @@ def _messages(args: Namespace) -> list[Message]:
         raise refused("prompt", "is empty", _HOW)
     for url in args.image:
         if not url.startswith(("https:", "http:", "data:")):
-            problem = f"{quoted(url)} is no URL, and files are not read"
+            problem = f"{quoted(url)} is not a URL, and local files are not read"
             raise refused("--image", problem, "give https://... or data:image/png;base64,...")
     parts: list[Part] = [wire.TextPart(text)] if text else []
     parts += [wire.ImagePart(wire.ImageUrl(url)) for url in args.image]
@@ -177,7 +177,7 @@ def _read(source: str, label: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     except OSError as error:
-        hint = "to ask something that begins with '@', pipe it in" if label.startswith("@") else ""
+        hint = "pipe in a prompt that begins with '@'" if label.startswith("@") else ""
         raise refused(label, f"cannot be read: {error.strerror}", hint) from error
 
 
@@ -195,18 +195,18 @@ def router_of(args: Namespace, *, sandbox: bool, storage: Storage | None = None)
     *_REQUEST,
     group(
         "output",
-        flag("--json", "one JSON object: the route response, or the error"),
-        flag("--explain", "the decision: chosen, runner-up, rejected and why"),
-        flag("--trace", "the span tree, with what took how long"),
-        arg("--stream", "the answer as it comes (default: on a terminal)", action=argparse.BooleanOptionalAction),
-        flag("-q,--quiet", "the answer alone"),
+        flag("--json", "print one JSON object: the route response, or the error"),
+        flag("--explain", "print the decision: chosen, runner-up, rejected and why"),
+        flag("--trace", "print the span tree, with durations"),
+        arg("--stream", "print the answer as it comes (default: on a terminal)", action=argparse.BooleanOptionalAction),
+        flag("-q,--quiet", "print only the answer"),
     ),
     KEEPS,
 )
 async def _route(args: Namespace, screen: Screen) -> None:
     """Answer a prompt with the model that fits it best.
 
-    The prompt is the argument, a file as @FILE, or else what is piped in."""
+    The prompt is the argument, a file as @FILE, or standard input."""
     storage = named_store(args)
     router = router_of(args, sandbox=args.sandbox, storage=storage)
     request = request_of(args, router.models())
@@ -250,7 +250,7 @@ async def _answer(router: Router, request: RouteRequest, args: Namespace, screen
             if isinstance(event, wire.OutputDelta):
                 screen.text(event.data.text)
             elif isinstance(event, wire.RouteFallback) and event.data.restart:
-                screen.note(f"[{event.data.from_model} failed; {event.data.to_model} begins again]", "bad")
+                screen.note(f"[{event.data.from_model} failed; {event.data.to_model} starts over]", "bad")
         screen.end_text()
         return stream.result
 
@@ -264,14 +264,14 @@ async def keep(router: Router, trace_id: str, args: Namespace, screen: Screen) -
         return
     if not (args.json or getattr(args, "quiet", False)):
         option = "" if args.store is None else f" --store={shlex.quote(args.store)}"
-        screen.say(Line(), Line(f"kept: routewright traces show {trace_id}{option}", "dim"))
+        screen.say(Line(), Line(f"trace stored: routewright traces show {trace_id}{option}", "dim"))
 
 
 def _answer_page(answer: Answer) -> list[Block]:
     response = answer.response
     routing = answer.routing
     sandbox = answer.trace.environment == "sandbox"
-    substitution = "" if response.fallback_model is None else f", in place of {response.primary_model}, which failed"
+    substitution = "" if response.fallback_model is None else f", instead of {response.primary_model}, which failed"
     is_cut = response.finish_reason in ("length", "budget")
     ignored = ", ".join(routing.ignored_params)
     summary = {
@@ -281,7 +281,7 @@ def _answer_page(answer: Answer) -> list[Block]:
         "time": time_short(routing.latency_ms) + (USUAL_TIME if sandbox else ""),
         "trace": response.trace_id,
         "ended by": f"{response.finish_reason}: the answer is cut" if is_cut else "",
-        "ignored": ignored and f"{ignored}, which the model does not take",
+        "ignored": ignored and f"{ignored}, which the model does not support",
         "calls": ", ".join(f"{call.function.name}({call.function.arguments})" for call in answer.tool_calls or ()),
     }
     return [Line(), facts(summary)]
@@ -290,13 +290,13 @@ def _answer_page(answer: Answer) -> list[Block]:
 @verb(
     "decide",
     *_REQUEST,
-    flag("--json", "one JSON object, with every candidate and rejection"),
-    arg("--why-not ID", "what would have to be true for this model to be chosen"),
+    flag("--json", "print one JSON object, with every candidate and rejection"),
+    arg("--why-not ID", "model that is not chosen: print what would have to change"),
 )
 def _decide(args: Namespace, screen: Screen) -> None:
-    """Say which model would answer, and why; nothing is called.
+    """Show which model would answer, and why, without calling it.
 
-    No key is needed. The prompt is the argument, a file as @FILE, or else what is piped in."""
+    No key is needed. The prompt is the argument, a file as @FILE, or standard input."""
     router = router_of(args, sandbox=args.sandbox)
     request = request_of(args, router.models())
     why: JsonObject = {}
@@ -342,8 +342,8 @@ def _refusal_page(detail: Mapping[str, Any]) -> list[Block]:
 
 @verb(
     "models",
-    repeated("--modality", "only models that take it", Modality),
-    flag("--all", "also what cannot be called: deprecated, disabled, without a key"),
+    repeated("--modality", "only models that accept this", Modality),
+    flag("--all", "include models that cannot be called: deprecated, disabled, without a key"),
     PROVIDER,
     CATALOGUE,
     JSON,
@@ -368,7 +368,7 @@ def _models(args: Namespace, screen: Screen) -> None:
         entries = [model for model in entries if not configured or model.availability.status != "unavailable"]
     entries.sort(key=lambda model: model.id)
     rows = [{**msgspec.to_builtins(model), "availability": _availability(model, today)} for model in entries]
-    note = "" if entries else "no such model can be called; --all lists those that cannot, too"
+    note = "" if entries else "no callable model matches; --all includes those that cannot be called"
     screen.report({"models": entries}, listing(rows, _MODELS), note=note)
 
 

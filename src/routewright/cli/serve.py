@@ -19,30 +19,30 @@ from .command import ABSENT, OK, Declaration, arg, flag, group, refused, verb
 from .show import Screen
 
 _GROUPS: dict[str, dict[str, tuple[str, str, object]]] = {
-    "where": {
-        "host": ("--host ADDRESS", "the address to listen at (default: 127.0.0.1)", str),
-        "port": ("--port N", "the port; 0 is any free port (default: 8080)", int),
-        "tls.cert": ("--tls-cert FILE", "speak TLS with this certificate, in PEM", str),
-        "tls.key": ("--tls-key FILE", "its private key", str),
-        "insecure_bind": ("--insecure-bind", "plain HTTP for other machines: behind a proxy that terminates TLS", bool),
+    "network": {
+        "host": ("--host ADDRESS", "address to listen on (default: 127.0.0.1)", str),
+        "port": ("--port N", "port to listen on; 0 is any free one (default: 8080)", int),
+        "tls.cert": ("--tls-cert FILE", "certificate for TLS, in PEM", str),
+        "tls.key": ("--tls-key FILE", "private key of the certificate", str),
+        "insecure_bind": ("--insecure-bind", "allow plain HTTP for other machines, behind a proxy that ends TLS", bool),
         "root_path": ("--root-path /PREFIX", "prefix that a proxy adds to all paths, as /llm", str),
-        "health": ("--health", "answer /healthz and /readyz at this address, too, without a key", bool),
-        "cors_origins": ("--cors-origin ORIGIN", "origin of web pages that may send requests, * for all", list),
-        "admin.port": ("--admin-port N", "answer /healthz, /readyz and /metrics there, without a key", int),
-        "admin.host": ("--admin-host ADDRESS", "the address for --admin-port (default: 127.0.0.1)", str),
+        "health": ("--health", "also answer /healthz and /readyz at this address, without a key", bool),
+        "cors_origins": ("--cors-origin ORIGIN", "origin of web pages that may send requests; * is all", list),
+        "admin.port": ("--admin-port N", "port for /healthz, /readyz and /metrics, without a key", int),
+        "admin.host": ("--admin-host ADDRESS", "address for --admin-port (default: 127.0.0.1)", str),
     },
-    "what": {
+    "data": {
         "store": ("--store URL", "a file, postgresql://..., or memory: (default: sqlite:///routewright.db)", str),
-        "cache": ("--cache URL", "caches answers: a file, redis://..., postgresql://..., or memory: (default)", str),
-        "coordination": ("--coordination URL", "Redis, for the rate limits and news of several machines", str),
-        "policies": ("--policies FILE", "policies that requests can name: TOML or JSON", str),
-        "catalogue": ("--catalogue FILE", "models and prices that overlay the bundled ones", str),
-        "environment": ("--environment", "accepted keys (default: both)", Literal["production", "sandbox", "both"]),
+        "cache": ("--cache URL", "cache of answers: a file, redis://..., postgresql://..., or memory: (default)", str),
+        "coordination": ("--coordination URL", "Redis, to share rate limits and notices between machines", str),
+        "policies": ("--policies FILE", "file of policies that requests can name, TOML or JSON", str),
+        "catalogue": ("--catalogue FILE", "file of models and prices that overlay the bundled ones", str),
+        "environment": ("--environment", "keys to accept (default: both)", Literal["production", "sandbox", "both"]),
     },
-    "how": {
+    "operation": {
         "workers": ("--workers N", "number of worker processes (default: 1)", int),
-        "graceful_timeout_s": ("--graceful-timeout S", "time for running requests at shutdown (default: 30)", float),
-        "log_level": ("--log-level", "(default: info)", Literal["debug", "info", "warning", "error"]),
+        "graceful_timeout_s": ("--graceful-timeout S", "seconds for running requests at shutdown (default: 30)", float),
+        "log_level": ("--log-level", "lowest level (default: info)", Literal["debug", "info", "warning", "error"]),
         "access_log": ("--access-log", "log each request as JSON on standard output (default: yes)", None),
     },
 }
@@ -70,7 +70,7 @@ def _option(key: str, option: str, text: str, kind: object) -> Declaration:
     *(group(title, *(_option(key, *flag) for key, flag in flags.items())) for title, flags in _GROUPS.items()),
     group(
         "configuration",
-        arg("--config FILE", "a file in TOML (default: ROUTEWRIGHT_CONFIG, else none)"),
+        arg("--config FILE", "configuration file in TOML (default: ROUTEWRIGHT_CONFIG, else none)"),
         flag("--check", "check the configuration and print it, without starting"),
     ),
 )
@@ -126,7 +126,7 @@ def _page(plan: Plan, begun: Setup, providers: Sequence[str]) -> Iterator[str]:
     if begun.keys:
         where = "in memory and ends with the server" if plan.in_memory else store
         yield from ("", f"This is the first start. The store is {where}. The account {ACCOUNT!r} was created.")
-        yield "ITS PLAN IS 'unlimited': NOTHING LIMITS THE REQUESTS AND THE SPENDING OF ITS LIVE KEYS."
+        yield "ITS PLAN IS 'unlimited': THE REQUESTS AND THE SPENDING OF ITS LIVE KEYS ARE NOT LIMITED."
         if not plan.in_memory:
             yield f"To limit it: routewright accounts change {ACCOUNT} --plan pro --store {store}"
         yield ""

@@ -326,7 +326,7 @@ class Screen:
             self.json({**record, name: secret})
             return
         self.text(f"{secret}\n")
-        self.note(f"{owner}: keep the {name} now, it is not shown again")
+        self.note(f"{owner}: save the {name} now; it is not shown again")
 
     def show(self, *blocks: Block) -> None:
         """Write blocks to standard output."""

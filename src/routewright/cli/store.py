@@ -31,27 +31,27 @@ if TYPE_CHECKING:
 
 VARIABLE = "ROUTEWRIGHT_STORE"
 """The environment variable that names the store if ``--store`` is not given."""
-WHEN = "a day, a time as 2026-11-22T09:30:00Z, or how long ago, as 30m, 2h, 7d"
+WHEN = "a day, a time such as 2026-11-22T09:30:00Z, or an age such as 30m, 2h, 7d"
 
 _AGO = re.compile(r"(\d{1,6})([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
-_HINT = "name a file, as traces.db, or a database, as postgresql://user@host/database"
+_HINT = "name a file, such as traces.db, or a database, such as postgresql://user@host/database"
 
 T = TypeVar("T")
 
 
 def _store_option(text: str) -> Declaration:
-    return arg("--store URL", f"{text} a file as traces.db, or a postgresql:// address (default: {VARIABLE})")
+    return arg("--store URL", f"{text}: a file such as traces.db, or a postgresql:// URL (default: {VARIABLE})")
 
 
-STORE = _store_option("the store, which is")
-KEEPS = _store_option("keep the trace there; it is")
+STORE = _store_option("store")
+KEEPS = _store_option("store to write the trace to")
 IN_STORE = (STORE, JSON)
-ACCOUNT = arg("--account NAME", "whose they are", default="default")
-ENVIRONMENT = arg("--environment", "only those of this one (default: both)", Environment)
+ACCOUNT = arg("--account NAME", "account", default="default")
+ENVIRONMENT = arg("--environment", "only this environment (default: both)", Environment)
 WHOSE = (ACCOUNT, ENVIRONMENT)
-LIMIT = arg("--limit N", "how many", int, 50)
-SPAN = (arg("--since WHEN", f"then or later: {WHEN}"), arg("--until WHEN", "before then"))
+LIMIT = arg("--limit N", "maximum number of results", int, 50)
+SPAN = (arg("--since WHEN", f"at or after {WHEN}"), arg("--until WHEN", "before a time given likewise"))
 _NAMED_STORE = arg("named STORE", "the same as --store", nargs="?")
 
 
@@ -69,7 +69,7 @@ def open_named(option: str, text: str | None, variable: str, open_url: Callable[
     if not url.strip() or url.startswith("memory:"):
         raise refused(source, problem, hint)
     if not is_unicode(url):
-        raise refused(source, "holds bytes that are no text", hint)
+        raise refused(source, "contains bytes that are not text", hint)
     try:
         return open_url(url_of(url))
     except ValidationFailed as error:
@@ -83,7 +83,7 @@ def existing_store(args: Namespace) -> Storage:
     if storage is None:
         raise refused("--store", "is missing", f"give --store traces.db, or set {VARIABLE}")
     if isinstance(storage, LocalStorage) and not storage.path.is_file():
-        hint = "'routewright route' and 'routewright accounts create' begin one"
+        hint = "'routewright route' and 'routewright accounts create' create one"
         raise NotFound(f"there is no store {storage.path}; {hint}")
     return storage
 
@@ -127,39 +127,39 @@ def duration(text: str) -> int:
 
 @verb(
     "store create",
-    arg("url URL", "a database in PostgreSQL, as postgresql://user@host/database"),
-    arg("--grant-to ROLE", "a role that may use the store, and change no table, as a server needs it"),
+    arg("url URL", "database in PostgreSQL, such as postgresql://user@host/database"),
+    arg("--grant-to ROLE", "role that a server uses: it may use the store, but change no table"),
     JSON,
 )
 def _create(args: Namespace, screen: Screen) -> None:
-    """Make a store in a database of PostgreSQL, and let a role use it.
+    """Create a store in a database of PostgreSQL, and let a role use it.
 
-    The database, or the schema of it that ?options=-csearch_path%3DNAME names, must be empty. A store that is there
-    stays as it is: run it again to let another role use it."""
+    The database, or the schema of it that ?options=-csearch_path%3DNAME names, must be empty. An existing
+    store stays as it is: run it again to let another role use it."""
     address = _database("URL", args.url)
     from routewright.backends.storage.postgres.schema import create  # needs an extra
 
     created = create(address, args.grant_to)
-    note = f"there is a store now: {address}" if created else f"there is a store already: {address}"
+    note = f"created the store {address}" if created else f"the store {address} exists already"
     record = {"store": str(address), "created": created, "granted_to": args.grant_to}
     screen.report(record, note=note if args.grant_to is None else f"{note}; {args.grant_to} may use it")
 
 
-@verb("store backup", arg("target TARGET", "the file to make"), *IN_STORE)
+@verb("store backup", arg("target TARGET", "file to create"), *IN_STORE)
 def _backup(args: Namespace, screen: Screen) -> None:
-    """Copy the store, as it is at one moment.
+    """Back up the store as it is at one moment.
 
     Others may keep writing. The secret beside the store is copied to TARGET.secret: keep it as safe."""
     source = _file(args)
     target = Path(args.target)
     if not target.name or "\0" in args.target:
-        raise refused("TARGET", "names no file", "name a new file, as copy.db")
+        raise refused("TARGET", "names no file", "name a new file, such as copy.db")
     secret = secret_path(target) if secret_path(source).is_file() else None
     for path in (target, secret):
         if path is not None and os.path.lexists(path):
             raise refused("TARGET", f"{path} exists", "name a new file")
     if not target.parent.is_dir():
-        raise refused("TARGET", f"there is no folder {target.parent}", "make it first")
+        raise refused("TARGET", f"there is no folder {target.parent}", "create it first")
     _check_apart(source, args.target)
     backup(source, target)
     if secret is not None:
@@ -184,9 +184,9 @@ def _backup(args: Namespace, screen: Screen) -> None:
 
 @verb("store check", _NAMED_STORE, *IN_STORE)
 def _check(args: Namespace, screen: Screen) -> int:
-    """Read the whole store, and say what is damaged.
+    """Check the whole store for damage.
 
-    Takes some seconds a gigabyte; others may keep writing. The exit code is 1 for a damaged store, and for keys
+    This takes some seconds per gigabyte; others may keep writing. The exit code is 1 for a damaged store, and for keys
     that are refused because they were made with another root secret than the one known here. Keys in a database are
     checked where ROUTEWRIGHT_SECRET is set."""
     source: object
@@ -211,8 +211,8 @@ def _check(args: Namespace, screen: Screen) -> int:
     problems = [*audit.problems]
     if strangers:
         problems.append(
-            f"{strangers:,} of {len(digests):,} live keys were made with another root secret than is "
-            f"known here, and are refused: put the file of its backup back, or set {SECRET}"
+            f"{strangers:,} of {len(digests):,} live keys belong to another root secret, and are refused; "
+            f"restore the secret's file from the backup, or set {SECRET}"
         )
     word = "damaged: restore a backup" if audit.problems else "sound, but its keys are refused" if problems else "sound"
     verdict = Line(word, "bad" if problems else "good")
@@ -233,20 +233,20 @@ def _upgrade(args: Namespace, screen: Screen) -> None:
         from routewright.backends.storage.postgres.schema import upgrade as upgrade_database  # needs an extra
 
         changed = upgrade_database(address)
-        outcome = "was upgraded" if changed else "is of the present version: there is nothing to do"
+        outcome = "is upgraded" if changed else "is up to date"
         screen.report({"store": str(address), "upgraded": changed, "backup": None}, note=f"{address} {outcome}")
         return
     path = _file(args)
     copy = upgrade(path)
-    note = f"{path} is of the present version: there is nothing to do"
+    note = f"{path} is up to date"
     if copy is not None:
-        note = f"{path} was upgraded; as it was before, it is {copy}"
+        note = f"{path} is upgraded; the old file is {copy}"
     record = {"store": str(path), "upgraded": copy is not None, "backup": None if copy is None else str(copy)}
     screen.report(record, note=note)
 
 
 def _days(option: str, initially: int) -> Declaration:
-    text = f"how long they are kept (initially {initially})"
+    text = f"days to keep traces (initially {initially})"
     return arg(f"{option} N|forever", text, number_or("forever"), ABSENT)
 
 
@@ -254,7 +254,7 @@ def _days(option: str, initially: int) -> Declaration:
 async def _retain(args: Namespace, screen: Screen) -> None:
     """Set how long traces are kept, and remove older ones.
 
-    Without options it shows how long they are kept. Reports still count traces that were removed."""
+    Without options it shows the current settings. Reports still count traces that were removed."""
     changes = {name: value for name, value in vars(args).items() if name in ("production_days", "sandbox_days")}
     removed = None
     async with TraceStore(existing_store(args)) as store:
@@ -269,15 +269,15 @@ async def _retain(args: Namespace, screen: Screen) -> None:
 
 @verb(
     "store copy",
-    arg("source FROM", "a file that nobody uses"),
-    arg("target TO", "an empty database in PostgreSQL, as postgresql://user@host/database"),
+    arg("source FROM", "file of a store that is not in use"),
+    arg("target TO", "empty database in PostgreSQL, such as postgresql://user@host/database"),
     JSON,
 )
 async def _copy(args: Namespace, screen: Screen) -> int:
-    """Copy all that lasts from a file into an empty database of PostgreSQL.
+    """Copy everything durable from a file into an empty database of PostgreSQL.
 
-    If it is stopped, run it again: it goes on where it was. Nobody can use the copy before it is whole. The exit code
-    is 1 where it differs from what was copied."""
+    If it is stopped, run it again: it continues where it was. Nobody can use the copy before it is complete. The exit
+    code is 1 if the copy differs from the file."""
     if is_postgres(args.source):
         raise refused("FROM", "is a database in PostgreSQL, and only files are copied", "use pg_dump and pg_restore")
     source = open_named("FROM", args.source, "", open_storage, _HINT)
@@ -297,7 +297,7 @@ async def _copy(args: Namespace, screen: Screen) -> int:
     secret = f"set {SECRET} to the secret that its keys were made with"
     if secret_path(source.path).is_file():
         secret += f", which {secret_path(source.path)} holds"
-    verdict = Line("the copy differs: name an empty database, and copy it again while nobody uses it", "bad")
+    verdict = Line("the copy differs; copy again into an empty database while the file is not in use", "bad")
     if not problems:
         verdict = Line(f"copied and compared: {sum(rows.values()):,} rows. Before you use it, {secret}", "good")
     record = {"from": str(source.path), "to": str(target), "rows": rows, "problems": problems}
@@ -309,7 +309,7 @@ def _database(argument: str, url: str) -> Address:
     """The address of a store in PostgreSQL. Raises ``ValidationFailed``."""
     open_named(argument, url, "", open_storage, _HINT)  # also checks that the extra is installed
     if not is_postgres(url):
-        raise refused(argument, "is no database in PostgreSQL: a file needs no such step", "write postgresql://...")
+        raise refused(argument, "is not a database in PostgreSQL; a file needs no such step", "write postgresql://...")
     from routewright.backends.storage.postgres.connections import Address
 
     return Address(url)
@@ -329,5 +329,5 @@ def _file(args: Namespace) -> Path:
     _store_url(args)
     storage = existing_store(args)
     if not isinstance(storage, LocalStorage):
-        raise refused("--store", "is no file of this machine", "save databases in PostgreSQL with pg_dump")
+        raise refused("--store", "is not a file on this machine", "back up databases in PostgreSQL with pg_dump")
     return storage.path

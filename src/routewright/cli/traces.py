@@ -31,24 +31,24 @@ a value in double quotes may hold commas. Put it in quotes: a shell has other pl
 _LIST = "id created_at status selected_model duration_ms cost_usd notes"
 _FACTS = """created_at goal strategy charged_usd fallback_used cache_hit compromised policy_version policy_id account
     environment key_id metadata"""
-_FILTERED = (arg("filter FILTER", "which traces (default: all)", nargs="?", default=""), *SPAN, *WHOSE)
+_FILTERED = (arg("filter FILTER", "traces to select (default: all)", nargs="?", default=""), *SPAN, *WHOSE)
 
 
 @verb(
     "feedback",
-    arg("trace_id ID", "the trace of the answer"),
+    arg("trace_id ID", "trace of the answer"),
     arg("score SCORE", "from 0 (bad) to 1 (good)", float),
-    arg("comment COMMENT", "and why", nargs="?"),
+    arg("comment COMMENT", "reason for the score", nargs="?"),
     *WHOSE,
     *IN_STORE,
 )
 async def _feedback(args: Namespace, screen: Screen) -> None:
-    """Say how good an answer was.
+    """Rate an answer.
 
-    The feedback is kept beside the trace."""
+    The feedback is stored beside the trace."""
     async with TraceStore(existing_store(args)) as store:
         await store.feedback(args.trace_id, args.score, args.comment, **pick(args, "account environment"))
-    screen.report(pick(args, "trace_id score comment"), note=f"kept: {args.score:g} for {args.trace_id}")
+    screen.report(pick(args, "trace_id score comment"), note=f"feedback stored: {args.score:g} for {args.trace_id}")
 
 
 def _selection(args: Namespace) -> JsonObject:
@@ -62,7 +62,7 @@ async def _ls(args: Namespace, screen: Screen) -> None:
         page = await store.query(**_selection(args), limit=args.limit, cursor=args.cursor)
     note = "" if page.data else f"the account {quoted(args.account)} has no such trace"
     if page.next_cursor is not None:
-        note = f"older ones: the same with --cursor={page.next_cursor}"
+        note = f"for older traces add --cursor={page.next_cursor}"
     screen.report(
         page,
         listing([_item(item) for item in page.data], _LIST, lambda item: STATUS_STYLES.get(item["status"], "plain")),
@@ -77,9 +77,9 @@ def _item(item: TraceItem) -> JsonObject:
     return {**msgspec.to_builtins(item), "notes": ", ".join(filter(None, notes))}
 
 
-@verb("traces show", arg("trace_id ID", "the trace (default: the newest)", nargs="?"), *WHOSE, *IN_STORE)
+@verb("traces show", arg("trace_id ID", "trace (default: the newest)", nargs="?"), *WHOSE, *IN_STORE)
 async def _show(args: Namespace, screen: Screen) -> None:
-    """Show one trace: its spans, what they took and cost, the candidates of its decision.
+    """Show one trace: its spans with duration and cost, and the candidates of its decision.
 
     Without an ID it is the newest."""
     owner = pick(args, "account environment")
@@ -88,7 +88,7 @@ async def _show(args: Namespace, screen: Screen) -> None:
         if trace_id is None:
             newest = (await store.query(**owner, limit=1)).data
             if not newest:
-                raise NotFound(f"the account {quoted(args.account)} has no trace there")
+                raise NotFound(f"the account {quoted(args.account)} has no trace")
             trace_id = newest[0].id
         trace = await store.get(trace_id, **owner)
         record = await _with_feedback(store, trace)
@@ -131,7 +131,7 @@ def _page(trace: Trace, feedback: JsonObject | None) -> Iterator[Block]:
 
 @verb("traces export", *_FILTERED, STORE, more=_FILTER)
 async def _export(args: Namespace, screen: Screen) -> None:
-    """Write whole traces, each as one line of JSON, newest first."""
+    """Write complete traces, each as one line of JSON, newest first."""
     async with TraceStore(existing_store(args)) as store, aclosing(store.export(**_selection(args))) as traces:
         await screen.export(await _with_feedback(store, trace) async for trace in traces)
 
@@ -144,7 +144,7 @@ async def _with_feedback(store: TraceStore, trace: Trace) -> JsonObject:
 
 @verb(
     "traces delete",
-    arg("which ID | FILTER", "the id of a trace, or which traces", nargs="?"),
+    arg("which ID | FILTER", "id of a trace, or a filter", nargs="?"),
     *SPAN,
     flag("--everything", "all traces of the account"),
     YES,
@@ -153,9 +153,9 @@ async def _with_feedback(store: TraceStore, trace: Trace) -> JsonObject:
     more=_FILTER,
 )
 async def _delete(args: Namespace, screen: Screen) -> None:
-    """Remove traces for good, with their feedback, and from the reports.
+    """Delete traces permanently, with their feedback, and from the reports.
 
-    Traces are removed that match everything given. Without --yes they are only counted."""
+    Traces must match all options to be deleted. Without --yes they are only counted."""
     args.filter = args.which if args.which is not None and re.search("[=<>]", args.which) else ""
     selection = _selection(args)
     if args.which is not None and not args.filter:

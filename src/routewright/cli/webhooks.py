@@ -22,25 +22,25 @@ _ENDPOINTS = "id url environment profile created_at disabled_at events"
 _DELIVERIES = "event_id event_type endpoint_id state tries last_answer next_attempt_at"
 
 
-_ACCOUNT = arg("account ACCOUNT", "whose it is")
-_ENDPOINT = (_ACCOUNT, arg("endpoint_id ID", "the endpoint, as 'routewright webhooks ls' lists it"))
-_LOOPBACK = flag("--allow-loopback", "for development: this machine, also over http")
+_ACCOUNT = arg("account ACCOUNT", "account of the endpoint")
+_ENDPOINT = (_ACCOUNT, arg("endpoint_id ID", "id of the endpoint, as 'routewright webhooks ls' lists it"))
+_LOOPBACK = flag("--allow-loopback", "allow this machine, also over http: for development")
 
 
 @verb(
     "webhooks create",
     _ACCOUNT,
-    arg("url URL", "where events are sent: https, a public host"),
+    arg("url URL", "URL that receives events: https, on a public host"),
     several("--event TYPE,...", f"{', '.join(get_args(EventType))} (default: all)", dest="events"),
-    arg("--environment", "whose events", Environment, "production"),
-    arg("--profile", "standard signs as Standard Webhooks has it", SignatureProfile, "service"),
+    arg("--environment", "environment of the events", Environment, "production"),
+    arg("--profile", "signature format; standard is that of Standard Webhooks", SignatureProfile, "service"),
     _LOOPBACK,
     *IN_STORE,
 )
 async def _create(args: Namespace, screen: Screen) -> None:
     """Register an endpoint, and write its signing secret to standard output.
 
-    The secret is shown only once. All else goes to standard error:
+    The secret is shown only once. Everything else goes to standard error:
 
       SECRET=$(routewright webhooks create acme https://hooks.example.com/in)"""
     options = pick(args, "events environment profile allow_loopback")
@@ -51,7 +51,7 @@ async def _create(args: Namespace, screen: Screen) -> None:
 @verb(
     "webhooks rotate",
     *_ENDPOINT,
-    arg("--overlap TIME", "how long the old secret still signs, as 2h, 7d or 0m", duration, "24h", dest="overlap_s"),
+    arg("--overlap TIME", "time that the old secret still signs, as 2h, 7d or 0m", duration, "24h", dest="overlap_s"),
     *IN_STORE,
 )
 async def _rotate(args: Namespace, screen: Screen) -> None:
@@ -80,7 +80,7 @@ async def _ls(args: Namespace, screen: Screen) -> None:
 
 @verb("webhooks disable", *_ENDPOINT, *IN_STORE)
 async def _disable(args: Namespace, screen: Screen) -> None:
-    """Deliver nothing more to an endpoint. What is pending fails, and can be replayed for a day."""
+    """Stop deliveries to an endpoint. Pending ones fail, and can be replayed for a day."""
     await _switch(args, screen, on=False)
 
 
@@ -108,8 +108,8 @@ async def _delete(args: Namespace, screen: Screen) -> None:
 @verb(
     "webhooks deliveries",
     _ACCOUNT,
-    arg("--endpoint ID", "only to this one", dest="endpoint_id"),
-    arg("--state", "only those in this state", DeliveryState),
+    arg("--endpoint ID", "only deliveries to this endpoint", dest="endpoint_id"),
+    arg("--state", "only deliveries in this state", DeliveryState),
     LIMIT,
     *IN_STORE,
 )
@@ -136,7 +136,7 @@ async def _replay(args: Namespace, screen: Screen) -> None:
 
 @verb("webhooks test", *_ENDPOINT, _LOOPBACK, *IN_STORE)
 async def _test(args: Namespace, screen: Screen) -> int:
-    """Send a sample of each event that an endpoint selects, once, and say what it answered."""
+    """Send a sample of each event that an endpoint selects, once, and show its answers."""
     async with Console(existing_store(args)) as console:
         attempts = await console.test_endpoint(args.account, args.endpoint_id, allow_loopback=args.allow_loopback)
     rows = [{"event": name, **msgspec.to_builtins(attempt)} for name, attempt in attempts.items()]

@@ -292,7 +292,7 @@ class Sources:
         known = {*VARIABLES, *OTHERS}
         unknown_names = sorted(name for name in environ if name.startswith("ROUTEWRIGHT_") and name not in known)
         hints = {name: did_you_mean(name, known) for name in unknown_names}
-        self.unknown = tuple(f"{name} says nothing here; {hint}" for name, hint in hints.items() if hint)
+        self.unknown = tuple(f"{name} is unknown and ignored; {hint}" for name, hint in hints.items() if hint)
         """Variables that look like ours, with what they may mean."""
 
     @contextmanager
