@@ -177,7 +177,7 @@ async def test_a_run_is_not_resumed_by_an_agent_that_lacks_its_tools() -> None:
     results = {paused.pending_tool_calls[0].id: "x"}
     with pytest.raises(ValidationFailed, match="add"):
         await Agent(made, tools=[ASK_USER]).resume(paused, results)
-    with pytest.raises(ValidationFailed, match="is not a call pending"):
+    with pytest.raises(ValidationFailed, match="is not a pending call"):
         await Agent(made, tools=[add, ASK_USER]).resume(paused, {**results, "call_nobody": "x"})
     with pytest.raises(ValidationFailed, match="JSON cannot hold"):
         await Agent(made, tools=[add, ASK_USER]).resume(paused, dict.fromkeys(results, object()))
@@ -387,7 +387,7 @@ async def test_a_server_applies_the_smaller_limit_and_python_the_given_one() -> 
         ({"goal": "cheap"}, "goal"),
         ({"tools": "calculator"}, "is not a list"),
         ({"tools": [{"name": "x"}]}, "pass routewright.Tool"),
-        ({"tools": [FunctionTool(add, name="calculator")]}, "another tool named"),
+        ({"tools": [FunctionTool(add, name="calculator")]}, "a second tool named"),
     ],
 )
 def test_a_wrong_option_is_found_when_the_agent_is_made(options: dict[str, Any], said: str) -> None:

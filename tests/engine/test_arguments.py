@@ -447,7 +447,7 @@ class Predicts:
         (KeyError("the prompt"), "the quality predictor failed with KeyError"),
         (5, "the quality predictor failed with TypeError"),
         (["high", "low"], "the quality predictor failed with ValueError"),
-        ([0.5], "the quality predictor gave 1 qualities for 2 models"),
+        ([0.5], "the quality predictor returned 1 qualities for 2 models"),
     ],
 )
 async def test_a_failing_predictor_is_named_without_its_message(given: Any, said: str) -> None:

@@ -536,7 +536,7 @@ async def test_closing_ends_within_two_seconds_whatever_hangs_and_logs_losses_on
     assert (closed, storage.closed) == (["provider"] * 2, 1)
     assert house.router.trace_counts == (0, 0, 1, 0, 1)
     lost = [record.getMessage() for record in caplog.records if record.getMessage().startswith("the router")]
-    assert lost == ["the router was closed; traces lost because they could not be written before: 1"]
+    assert lost == ["the router was closed before 1 of its traces could be written: these are lost"]
     await house.router.aclose()
     assert storage.closed == 1
 

@@ -51,7 +51,7 @@ async def test_a_deletion_is_refused_while_queued_traces_cannot_be_written(which
     storage.busy.add("default")
     answer = await router.route("hi", metadata={"customer": "c-17"})
     which = which or {"trace_id": answer.trace_id}
-    said = "traces of this account that cannot be written for now: 1; deletion waits for them, so try again later"
+    said = "1 of this account's traces wait for the storage; delete again once it is back"
     with pytest.raises(StorageUnavailable, match=said):
         await router.traces.delete(**which)
     assert (await count(storage), router.trace_counts.waiting) == (1, 1)
@@ -93,7 +93,7 @@ async def test_queued_traces_of_another_account_delay_no_deletion() -> None:
     storage.busy.add("ben")
     await router.route("hi", caller=Caller("ben"))
     assert await router.traces.delete(everything=True, account="anna") == 1
-    with pytest.raises(StorageUnavailable, match="for now: 1"):
+    with pytest.raises(StorageUnavailable, match="1 of this account's traces wait"):
         await router.traces.delete(everything=True, account="ben")
 
 
@@ -132,7 +132,7 @@ async def test_any_store_of_the_same_storage_object_reads_what_each_router_has_q
     for router in routers:
         await router.route("hi")
     storage.busy.add("default")
-    with pytest.raises(StorageUnavailable, match="for now: 2; deletion waits"):
+    with pytest.raises(StorageUnavailable, match="2 of this account's traces wait"):
         await store.delete(everything=True)
     storage.busy.clear()
     assert len((await store.query()).data) == 4

@@ -15,44 +15,22 @@ from math import inf
 import msgspec
 from msgspec import Struct
 
+from routewright import wire
 from routewright._core.accounts.keys import is_made
 from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
 from routewright._core.limits import OUTPUT_TOKENS, headers_of
 from routewright._runtime.identity import Ids
 from routewright._runtime.worker import Worker
-from routewright.errors import (
-    InsufficientBalance,
-    InternalError,
-    PermissionDenied,
-    QuotaExhausted,
-    RateLimited,
-    RouterError,
-    StorageUnavailable,
-    ValidationFailed,
-)
+from routewright.errors import InternalError, PermissionDenied, RateLimited, RouterError, StorageUnavailable
 from routewright.protocols import Accounts, Clock, ImmediateStorage, Storage
-from routewright.wire import (
-    DEFAULT_ACCOUNT,
-    Ask,
-    Caller,
-    Claim,
-    Grant,
-    Left,
-    Replay,
-    RunLimit,
-    Scope,
-    Short,
-    WindowState,
-)
+from routewright.wire import Caller, RunLimit, Scope
 
 from .request_input import Read
 from .shared_limits import SharedLimits
 from .storage import KNOWN_S, LONGEST_S, MOST_KNOWN, NoAccounts, in_time, no_accounts, unfit
 from .trace_log import TraceLog
 
-TRACELESS = InsufficientBalance, QuotaExhausted, RateLimited, ValidationFailed
-"""Refusals that leave no trace (contract 9)."""
 TRIES = 5
 """Decisions per call, each within the balance that the storage reported last."""
 OPEN_S = 0.25
@@ -94,10 +72,10 @@ class Admissions:
         to be written, and ``InternalError`` if the storage keeps no accounts."""
         key_id = caller.key_id
         may_be_open = read.request.idempotency_key is None and run is None
-        if may_be_open and key_id is None and caller.scopes is None and caller.account == DEFAULT_ACCOUNT:
+        if may_be_open and key_id is None and caller.scopes is None and caller.account == wire.DEFAULT_ACCOUNT:
             return None
         if caller.scopes is not None and scope not in caller.scopes:
-            raise self._named(PermissionDenied(f"the API key lacks the scope {scope!r}: use one that has it"))
+            raise self._named(PermissionDenied(f"the API key lacks the scope {scope!r}; use one that has it"))
         if not self._has_accounts and (not may_be_open or (key_id is not None and is_made(key_id))):
             raise self._named(no_accounts())
         left = self.accounts.left(caller, run)
@@ -109,8 +87,7 @@ class Admissions:
         elif left.account is None and left.key is None and (key_id is None or not is_made(key_id)):
             return None
         if self.queue.is_full:
-            problem = "too many calls wait to be written to the storage: check the storage, and try again"
-            raise self._named(StorageUnavailable(problem))
+            raise self._named(StorageUnavailable("too many calls wait for the storage; check it, and try again"))
         started_at = self.clock.monotonic()
         request = read.request
         cap = None if request.params is None else request.params.max_output_tokens
@@ -139,7 +116,7 @@ class Admissions:
         self._worker.start_if_open(look_again)
         return True
 
-    def _note(self, name: tuple[str, str | None], left: Left) -> bool:
+    def _note(self, name: tuple[str, str | None], left: wire.Left) -> bool:
         if left.account is not None or left.key is not None:
             self._open.pop(name, None)
             return False
@@ -165,7 +142,7 @@ class Admission(Struct, eq=False):
     _read: Read
     caller: Caller
     run: RunLimit | None
-    left: Left | None
+    left: wire.Left | None
     """The caller's remaining money as far as this process knows. None: ask the storage."""
     is_patient: bool
     """It may wait for money that other calls hold."""
@@ -178,10 +155,10 @@ class Admission(Struct, eq=False):
     deadline: float
     event_id: Callable[[int], str]
     """``Facts.event_id``."""
-    claim: Claim | None = None
-    windows: Sequence[WindowState] = ()
+    claim: wire.Claim | None = None
+    windows: Sequence[wire.WindowState] = ()
     """The rate limits when it was admitted."""
-    grant: Grant | None = None
+    grant: wire.Grant | None = None
     """None: it holds nothing."""
     is_refused: bool = False
     """The storage refused it, or has not answered: it is not counted, and leaves no trace."""
@@ -207,20 +184,19 @@ class Admission(Struct, eq=False):
         """True if it needs no admission unless its caller has an account."""
         return self.run is None and self._read.request.idempotency_key is None
 
-    async def look(self, longest_s: float | None = None) -> Left:
+    async def look(self, longest_s: float | None = None) -> wire.Left:
         """Ask the storage for the caller's remaining money. Raises ``AuthenticationFailed`` for a key that is revoked
         or of another store, ``StorageUnavailable``, and ``RouterTimeoutError``."""
-        clock = self._shared.clock
         self.is_refused = self.grant is None
-        deadline = self.deadline if longest_s is None else clock.monotonic() + longest_s
-        left: object = await in_time(self._shared.accounts.look(self.caller, self.run), clock, deadline)
-        if not isinstance(left, Left):
+        deadline = self.deadline if longest_s is None else self._shared.clock.monotonic() + longest_s
+        left: object = await in_time(self._shared.accounts.look(self.caller, self.run), self._shared.clock, deadline)
+        if not isinstance(left, wire.Left):
             raise unfit(self._shared.accounts, "look", "a Left", left)
         self.left = left
         self.is_refused = False
         return left
 
-    async def take(self, nanos: int = 0) -> Grant | Replay | Short:
+    async def take(self, nanos: int = 0) -> wire.Grant | wire.Replay | wire.Short:
         """Take all that the call needs, or nothing; for an admitted call, change the reserved amount. Waits within the
         call's time for money that other calls hold. A call of an agent run waits for its rate limits, too. Raises as
         ``Accounts.admit``."""
@@ -236,11 +212,11 @@ class Admission(Struct, eq=False):
         read = self._read
         if self.claim is None and read.request.idempotency_key is not None:
             body = msgspec.to_builtins(read.request) if read.body is None else read.body
-            self.claim = Claim(read.request.idempotency_key, fingerprint("POST", read.path, body))
+            self.claim = wire.Claim(read.request.idempotency_key, fingerprint("POST", read.path, body))
         while True:
             left_s = self.deadline - shared.clock.monotonic()
             spare_s = 0.0 if shared.is_immediate else min(SPARE_S, left_s / 4)
-            ask = Ask(
+            ask = wire.Ask(
                 id=self.trace_id,
                 caller=self.caller,
                 at=self.at,
@@ -264,12 +240,12 @@ class Admission(Struct, eq=False):
                 await shared.clock.sleep(wait_s)
                 continue
             self.is_refused = False
-            if isinstance(reply, Grant):
+            if isinstance(reply, wire.Grant):
                 if self.grant is None:
                     self.windows = reply.windows
                 self.grant = reply
                 return reply
-            if isinstance(reply, Replay | Short):
+            if isinstance(reply, wire.Replay | wire.Short):
                 return reply
             self.is_refused = True
             raise unfit(shared.accounts, "admit", "a Grant, a Replay or a Short", reply)
@@ -279,7 +255,7 @@ class Admission(Struct, eq=False):
         under its idempotency key, if any. Raises if the admission refuses it first."""
         reply = await self.take()
         self.release()
-        return reply.result if isinstance(reply, Replay) else None
+        return reply.result if isinstance(reply, wire.Replay) else None
 
     @property
     def nanos(self) -> int:

@@ -12,20 +12,12 @@ from typing import Any
 import anyio
 from msgspec import json
 
-from routewright import wire
+from routewright import errors, wire
 from routewright._core.accounts.purses import without_money
 from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observation, RunTools
 from routewright._core.agent.record import RunRecord, run_trace, words_of
 from routewright._core.money import budget_nanos, usd
 from routewright._core.outcome import event_of
-from routewright.errors import (
-    BudgetExceeded,
-    InsufficientBalance,
-    InternalError,
-    QuotaExhausted,
-    RateLimited,
-    RouterError,
-)
 from routewright.protocols import Facts, ToolContext
 from routewright.wire.money import nanos_of, usd_text
 
@@ -88,7 +80,7 @@ class Run:
         """Trace and event were passed to the trace log."""
         self._began = 0.0
         """Start on the monotonic scale, moved so that interruptions do not count."""
-        self._why_left: Callable[[], RouterError | None] = lambda: None
+        self._why_left: Callable[[], errors.RouterError | None] = lambda: None
         self.trace_id = "" if resumed is None else resumed.state.trace_id
         self.deadline = inf
         """Upper bound for the end, on the monotonic scale."""
@@ -96,7 +88,7 @@ class Run:
         """Rate-limit headers, once it is admitted."""
         self.response: wire.AgentResponse | None = None
         self.data: Any = None
-        self.error: RouterError | None = None
+        self.error: errors.RouterError | None = None
         self.spent_nanos = 0
 
     async def events(self) -> AsyncGenerator[wire.AgentEvent]:
@@ -161,7 +153,7 @@ class Run:
         assert self.response is not None, "its last event has it"
         return self.response
 
-    def explain_leaving(self, why: Callable[[], RouterError | None]) -> None:
+    def explain_leaving(self, why: Callable[[], errors.RouterError | None]) -> None:
         """``why`` returns the error to record when the run is cancelled; None: the client disconnected."""
         self._why_left = why
 
@@ -172,7 +164,8 @@ class Run:
 
         If checkpoints outlive a process, a run without a key takes one from its id, so that it is not resumed twice at
         a time; every resumption has its own."""
-        request, admissions, resumed = self._request, self._engine.admissions, self._resumed
+        request = self._request
+        resumed = self._resumed
         if resumed is None:
             self.trace_id = self._engine.ids("tr_")
             key = request.idempotency_key or (None if self._is_immediate else self.trace_id)
@@ -190,8 +183,8 @@ class Run:
             )
             read = Read(task_request, wire.TokenBounds(0, 0, 0), PATH, body=identity_of(request))
             limit = None if self._within is None else self._within.limit
-            hold = admissions.begin(read, self._caller, limit, scope="agents")
-        if hold is not None and hold.left is None and await admissions.is_open(hold):
+            hold = self._engine.admissions.begin(read, self._caller, limit, scope="agents")
+        if hold is not None and hold.left is None and await self._engine.admissions.is_open(hold):
             hold = None
         self._is_limited = self._cap_nanos is not None or hold is not None or not self._is_immediate
         if hold is not None:
@@ -202,7 +195,7 @@ class Run:
                 reply = await hold.take()
                 if isinstance(reply, wire.Short):
                     raise without_money(reply.purse, None)
-            except RouterError as error:
+            except errors.RouterError as error:
                 hold.annotate(error)
                 raise
             self.headers = hold.headers
@@ -240,7 +233,9 @@ class Run:
             )
             if not self._is_immediate:
                 await self._checkpoints.keep(state)
-        state.key, self.trace_id, self.spent_nanos = self._key, state.trace_id, state.spent_nanos
+        state.key = self._key
+        self.trace_id = state.trace_id
+        self.spent_nanos = state.spent_nanos
         before_ms = max((step.start_ms + step.duration_ms for step in state.steps), default=0.0)
         self._began = self._clock.monotonic() - before_ms / 1000
         return state
@@ -265,14 +260,16 @@ class Run:
     async def _ask(self, run: AgentRun, action: CallModel) -> None:
         """Call the model, again after a retryable error. Waits for room in the caller's rate limits, if need be longer
         than a step's time."""
-        state, started_at, start_ms = run.state, self._clock.monotonic(), self._now_ms()
+        state = run.state
+        started_at = self._clock.monotonic()
+        start_ms = self._now_ms()
         while len(state.steps) < action.number and run.ended is None:
             took_ms = 0.0
             try:
                 cap, spent = self._cap_nanos, state.spent_nanos
                 if cap is not None and spent >= cap:
-                    problem = f"the agent run has spent ${usd_text(spent)} of its ${usd_text(cap)}"
-                    raise QuotaExhausted(
+                    problem = f"the agent run has spent ${usd_text(spent)} of its ${usd_text(cap)}; raise its budget"
+                    raise errors.QuotaExhausted(
                         problem, detail={"level": "agent_run", "limit_usd": usd(cap), "spent_usd": usd(spent)}
                     )
                 key = None if self._is_immediate else f"{state.trace_id}.{action.number}.{run.tries}"
@@ -283,15 +280,15 @@ class Run:
                 limit, form = self._limit_of(state), self._settings.form
                 answer = await self._engine.route(read, self._caller, limit, form, "agents")
                 took_ms = self._ms_since(started_at)
-            except RouterError as error:
-                if isinstance(error, RateLimited) and error.detail.get("limit_of") in _WINDOWS:
+            except errors.RouterError as error:
+                if isinstance(error, errors.RateLimited) and error.detail.get("limit_of") in _WINDOWS:
                     wait_s = error.detail.get("retry_after_seconds", inf)
                     if self._clock.monotonic() + wait_s <= self.deadline:
                         await self._clock.sleep(wait_s)
                         continue
                 if self._turns.shorten(state, error):
                     continue
-                is_short = isinstance(error, QuotaExhausted | InsufficientBalance | BudgetExceeded)
+                is_short = isinstance(error, errors.QuotaExhausted | errors.InsufficientBalance | errors.BudgetExceeded)
                 is_own = is_short and error.detail.get("level") == "agent_run"
                 if not (state.steps or error.retryable or error.trace_id or is_own):
                     raise  # the run is refused before its first step
@@ -359,11 +356,11 @@ class Run:
                 await self._checkpoints.remember(self.trace_id, run.output)
 
     async def _abandon(self, run: AgentRun, error: BaseException) -> None:
-        fault = error if isinstance(error, RouterError) else self._why_left()
+        fault = error if isinstance(error, errors.RouterError) else self._why_left()
         if fault is None and isinstance(error, Exception):
-            fault = InternalError(type(error).__name__)
+            fault = errors.InternalError(type(error).__name__)
         with self._clock.deadline(self._clock.monotonic() + LAST_S, shield=True):
-            if not run.state.steps and isinstance(error, RouterError):  # refused
+            if not run.state.steps and isinstance(error, errors.RouterError):  # refused
                 if self._checkpoints.is_stored:
                     await self._checkpoints.forget(self.trace_id)
                 return
@@ -374,25 +371,25 @@ class Run:
 
     def _record(self, run: AgentRun, status: Any, result: bytes | None) -> RunRecord:
         """Pass the run to the trace log; its writes have ``LAST_S``."""
-        log, caller, hold, state = self._engine.log, self._caller, self._hold, run.state
+        log = self._engine.log
+        hold = self._hold
+        caller = self._caller
         self._is_recorded = True
         took_ms, now = self._now_ms(), self._clock.time()
         trace = run_trace(
-            state, caller, self._turns.base, status, took_ms, None if run.error is None else run.error.code
+            run.state, caller, self._turns.base, status, took_ms, None if run.error is None else run.error.code
         )
-        deadline = self._clock.monotonic() + LAST_S
-        captured = None if log.capture is None else log.capture.of(words_of(state), None)
-        record = RunRecord(trace, captured, deadline=deadline)
+        captured = None if log.capture is None else log.capture.of(words_of(run.state), None)
+        record = RunRecord(trace, captured, deadline=self._clock.monotonic() + LAST_S)
         outcome = "failed" if status == "cancelled" else status
         message = wire.AgentRunCompleted(self.trace_id, outcome, run.summary(took_ms), self._request.metadata or {})
-        once = f"{message.type}:{self.trace_id}:{len(state.steps)}"  # a resumed run ends more than once
+        once = f"{message.type}:{self.trace_id}:{len(run.state.steps)}"  # a resumed run ends more than once
         event = event_of(message, caller, self._engine.ids("evt_"), now).stored
         put = wire.PutEvent(event, once, 2 * CHECKPOINT_S, now, log.writer.durability)
         grant = facts = None
         if hold is not None and hold.grant is not None:
             grant, hold.grant = hold.grant, None
-            keeps = self._keeps_answer and status != "failed"
-            stored = result if keeps else None
+            stored = result if self._keeps_answer and status != "failed" else None
             facts = Facts(grant.id, caller, record.created, trace=record, tokens=0, claim=hold.claim, result=stored)
         log.put(Pending(record, (), [put], grant, facts))
         return record

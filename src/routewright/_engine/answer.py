@@ -51,7 +51,7 @@ class Replayed:
     @property
     def trace(self) -> wire.Trace:
         if self._trace is None:
-            raise NotFound(f"trace {quoted(self.id)} is no longer stored, although its answer is")
+            raise NotFound(f"trace {quoted(self.id)} is no longer stored, only its answer; keep traces longer")
         return self._trace.copy()
 
     @property

@@ -138,14 +138,12 @@ class Caching:
         if entry is not None:
             line.saved_nanos = entry.cost_nanos
         if offer is not None:
-            line.compared = offer.compared
-            line.refused_by = offer.refused_by
+            line.compared, line.refused_by = offer.compared, offer.refused_by
             line.max_error = lookup.bound.max_error
             if offer.match is not None:
                 entry = offer.match.entry
                 line.features = offer.features
-                line.similarity = round(offer.match.similarity, 4)
-                line.risk = round(offer.risk, 4)
+                line.similarity, line.risk = round(offer.match.similarity, 4), round(offer.risk, 4)
                 line.explored = offer.serve > 0 and not is_hit
         if entry is not None:
             line.entry_id = entry.id
@@ -157,10 +155,8 @@ class Caching:
         keys = keys_of(
             call.request, call.caller, call.policy_version, call.fleet.candidates, self.embedder.name, options.namespace
         )
-        partition, key, question = keys
-        if options.mode == "exact" or self._own.exact:
-            question = None
-        return Lookup(self, call.caller, partition, key, question, options, call.deadline)
+        question = None if options.mode == "exact" or self._own.exact else keys.question
+        return Lookup(self, call.caller, keys.partition, keys.key, question, options, call.deadline)
 
     async def _exact(self, lookup: Lookup, deadline: float, *, patient: bool) -> wire.CacheEntry | None:
         """The entry of the same request, also one that a running call is about to make."""
@@ -380,8 +376,7 @@ class Lookup(Struct, eq=False):
         """Pass the result to waiting calls."""
         with self.caching.guard.lock:
             if not self.is_over:
-                self.entry = entry
-                self.is_over = True
+                self.entry, self.is_over = entry, True
             done = self.done
         if done is not None:
             done.set()
@@ -394,11 +389,11 @@ class Lookup(Struct, eq=False):
     def ended(self, call: Call, output: str, tool_calls: list[wire.ToolCall] | None) -> None:
         """Keep the answer of a call if it may be kept, and learn from it."""
         served = call.served
+        reason = None if served is None else served.finish_reason
         if tool_calls:
-            is_exact = self.options.mode == "exact"
-            is_whole = is_exact and served is not None and served.finish_reason in ("tool_calls", "stop")
+            is_whole = self.options.mode == "exact" and reason in ("tool_calls", "stop")
         else:
-            is_whole = bool(output) and served is not None and served.finish_reason == "stop"
+            is_whole = bool(output) and reason == "stop"
         if served is None and call.error_code is None:
             self.leave()
         elif served is None or not is_whole or not self.may_store or not call.attempts:

@@ -185,7 +185,8 @@ class Calibrations:
         with self._guard.lock:
             if space.is_sharing:
                 return
-            space.is_sharing, new, space.new = True, space.new, []
+            space.is_sharing = True
+            new, space.new = space.new, []
         others: Sequence[Observation] = ()
         try:
             with self._logging_faults("the response cache"):

@@ -71,7 +71,7 @@ class Checkpoints:
         trace = await self._log.find(self._caller, trace_id)
         has_ended = trace is not None and trace.status in ("completed", "budget_exceeded")
         if has_ended or (before.status == "pending" and (state.status, state.steps) != (before.status, before.steps)):
-            raise NotFound(f"{trace_id} was resumed before, and has continued since")
+            raise NotFound(f"{trace_id} cannot be resumed: it has continued since it was paused")
         self.is_stored = True
         return state
 

@@ -47,7 +47,7 @@ class Counting:
             qualities = self.predictor.predict(call.request, models)
             column = None if qualities is None else quality_column(qualities)
         if column is not None and len(column) != len(models):
-            raise InternalError(f"the quality predictor gave {len(column)} qualities for {len(models)} models")
+            raise InternalError(f"the quality predictor returned {len(column)} qualities for {len(models)} models")
         return replace(decision_input, quality=column)
 
     async def find_excess(self, call: Call, decision_input: DecisionInput) -> DecisionInput | None:

@@ -76,7 +76,7 @@ class Deciding:
                 raise without_money(reply.purse, least_nanos(counted, call.board))
             else:
                 left_nanos = reply.purse.left_nanos
-        raise StorageUnavailable("the caller's balance keeps changing: try again")
+        raise StorageUnavailable(f"the caller's balance changed during each of {TRIES} decisions; try again")
 
     async def choice(self, call: Call) -> Choice:
         """Decide within the call's own budget. Long prompts are counted in a worker thread; in plain code this blocks.

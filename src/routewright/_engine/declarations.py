@@ -87,8 +87,7 @@ def caller_extra_of(server: Mapping[str, Provider]) -> dict[str, frozenset[str]]
     """Vendor fields that callers with a key may send, by the name of the provider that gets them. The sandbox gets
     those of the vendors whose models it has."""
     by_vendor, by_name = dict[str, frozenset[str]](), dict[str, frozenset[str]]()
-    providers = {id(provider): provider for provider in server.values()}
-    for key, provider in providers.items():
+    for key, provider in {id(provider): provider for provider in server.values()}.items():
         extra, source = _option(provider, "caller_extra"), f"caller_extra of {shown(provider.name)}"
         names = CALLER_EXTRA if extra is None else checked_caller_extra(extra, source)
         by_name[provider.name] = names & by_name.get(provider.name, names)

@@ -106,7 +106,9 @@ class Fleet:
         self._look_at = inf
         """When to publish next; infinity before the first call."""
         if sharing is not None:
-            self._look_at, sharing.take, sharing.stop = self._published, self._take, self._learn_alone
+            self._look_at = self._published
+            sharing.take = self._take
+            sharing.stop = self._learn_alone
         self.boards = Boards(self.pool, aliases, variables)
         self._board = self.boards.of(health_snapshot({}))
         """The published state, replaced as a whole. A call keeps the one it started with."""
@@ -161,12 +163,17 @@ class Fleet:
         board = self._settled()
         eligible = board.boards.eligible(Kind(0, self.today(), (), is_named=True)).passed
         keyless = [row for row, provider in enumerate(self.server) if options_of(provider, BaseProvider).refused_keys]
-        stability, degraded, models = board.forecast.stability, {*board.forecast.open, *keyless}, list[Model]()
+        degraded = {*board.forecast.open, *keyless}
+        models = list[Model]()
         for row, model in enumerate(board.pool.models):
             availability = model.availability
             status: AvailabilityStatus = "unavailable"
             if eligible[row]:  # never better than its provider declared
-                status = "degraded" if row in degraded or stability[row] < DEGRADED_BELOW else availability.status
+                status = (
+                    "degraded"
+                    if row in degraded or board.forecast.stability[row] < DEGRADED_BELOW
+                    else availability.status
+                )
             if model.deprecated_at is not None:  # a date, or a timestamp that may lack its zone
                 at = datetime.fromisoformat(model.deprecated_at)
                 at = at if at.tzinfo else at.replace(tzinfo=UTC)

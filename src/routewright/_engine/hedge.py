@@ -57,8 +57,7 @@ class Hedge:
         # either model ends both). test_if_both_end_at_once_one_serves_and_both_are_closed tries the pairs;
         # test_a_refusal_of_either_ends_both, test_the_trace_has_both_costs_and_the_losers_as_a_range
         execution = self._execution
-        machine = execution.machine
-        hedge_s = machine.hedge_after_s(exchange.attempt)
+        hedge_s = execution.machine.hedge_after_s(exchange.attempt)
         if hedge_s is None or exchange.context is not None:
             return await execution.perform(exchange)
         race = _Race()
@@ -66,7 +65,7 @@ class Hedge:
         self._racing = (exchange,)
         try:
             second = await self._race(exchange, hedge_s, race)
-            if machine.end is not None:  # one was refused at the moment in which the other began
+            if execution.machine.end is not None:  # one was refused at the moment in which the other began
                 race.winner = race.chunk = None
         except BaseException as error:
             race.winner = None

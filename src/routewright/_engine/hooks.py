@@ -62,8 +62,7 @@ class Subscription:
 
     def __init__(self, hook: Callable[[Any], object], leave: Callable[[Subscription], None]) -> None:
         if not callable(hook):
-            hint = "pass a function of one argument, plain or async"
-            raise ValidationFailed.at("hook", f"{shown(hook)} cannot be called", hint)
+            raise ValidationFailed.at("hook", f"{shown(hook)} cannot be called", "pass a function of one argument")
         self.hook = hook
         self.is_async = any(map(inspect.iscoroutinefunction, (hook, getattr(hook, "__call__", None))))  # noqa: B004
         self.active = True

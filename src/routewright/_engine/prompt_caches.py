@@ -60,15 +60,17 @@ class Warmth:
 
     def answered(self, call: Call, attempt: Attempt) -> None:
         """Record what the vendor found in its cache, and that it has the prompt now."""
-        warm, usage, model, prices = call.warm, attempt.usage, attempt.leg.id, attempt.prices
-        cache = prompt_cache_of(attempt.provider, model.partition("/")[2])
-        if warm is None or usage is None or attempt.usage_estimated or cache is None or not prices:
+        usage = attempt.usage
+        prices = attempt.prices
+        cache = prompt_cache_of(attempt.provider, attempt.leg.id.partition("/")[2])
+        if call.warm is None or usage is None or attempt.usage_estimated or cache is None or not prices:
             return
         if (price := price_at(prices, usage.input)).cached >= price.input:
             return
         if cache.by_marks and call.asks is not None and call.asks.hour_cache:
             cache = cache._replace(lifetime_s=HOUR_S)
-        sent, id = self._prefixes.answered(warm.prompt, model, cache, usage, call.created_at), _turn_of(call)
+        sent = self._prefixes.answered(call.warm.prompt, attempt.leg.id, cache, usage, call.created_at)
+        id = _turn_of(call)
         if sent is not None and id is not None and self._path is not None:
             put = PutAgentState(id, call.caller.environment, msgpack.encode(sent), sent.until)
             self._unsent.append((call.caller.account, put))

@@ -74,17 +74,16 @@ def upstream_call(
     call: Call, attempt: Attempt, repair: Repair | None, deadline: float, *, is_streamed: bool
 ) -> UpstreamCall:
     """What a provider is asked in an attempt. ``repair``: messages that ask it to repair its last answer."""
-    request = call.request
     pool = call.board.pool
     row = attempt.leg.row
-    params = request.params or _NO_PARAMS
+    params = call.request.params or _NO_PARAMS
     repairs = () if repair is None or attempt.repair is None else repair.messages
     return UpstreamCall(
         pool.models[row],
-        [*request.messages, *repairs] if repairs else request.messages,
+        [*call.request.messages, *repairs] if repairs else call.request.messages,
         replace(params, reasoning="none") if row in pool.quiet else params,
-        request.tools,
-        request.tool_choice,
+        call.request.tools,
+        call.request.tool_choice,
         attempt.cap,
         deadline,
         is_streamed,
@@ -195,14 +194,13 @@ class ProviderExchange(Struct, eq=False):
         # test_a_stalled_stream_leaves_a_quarter_of_a_short_time_to_the_next_model,
         # test_a_lively_stream_is_not_cut_for_the_sake_of_the_next_model
         attempt = self.attempt
-        deadline = self.deadline
         self.waits_since = now
         if attempt.first_at is None or attempt.finish_reason is not None:
             return
         idle_s = self.machine.rules.limits.idle_s
         wake_at = now + idle_s
-        if wake_at > deadline - FALLBACK_SHARE * (deadline - now):
-            wake_at = idle_until(now, deadline, idle_s, may_move_on=self.machine.may_move_on(attempt))
+        if wake_at > self.deadline - FALLBACK_SHARE * (self.deadline - now):
+            wake_at = idle_until(now, self.deadline, idle_s, may_move_on=self.machine.may_move_on(attempt))
         self.wake_at = wake_at
         if self.limit is not None:
             self.limit.move(wake_at)

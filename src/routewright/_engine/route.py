@@ -18,6 +18,7 @@ from typing import NamedTuple
 from msgspec import Struct, json
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.attempts.fallback import Chain
 from routewright._core.attempts.machine import Attempts, End
 from routewright._core.attempts.statistics import values_of
@@ -41,20 +42,9 @@ from routewright._core.tokens.estimate import bounds_of
 from routewright._runtime.loop import in_thread
 from routewright.errors import BlockedByPolicy, NoCandidates, RouterError, ValidationFailed
 from routewright.protocols import Guardrail, Rng
-from routewright.wire import (
-    Caller,
-    DecisionInput,
-    Environment,
-    Need,
-    PolicySnapshot,
-    Replay,
-    RouteResponse,
-    RunLimit,
-    Scope,
-)
 from routewright.wire.json_scan import quoted
 
-from .admission import TRACELESS, Admission, Admissions
+from .admission import Admission, Admissions
 from .answer import Answer, DecideAgain, Replayed, reread
 from .cache import Caching, Lookup
 from .context import Onward
@@ -67,10 +57,10 @@ from .guardrails import pass_in_time
 from .hedge import Hedge
 from .request_input import RawRequest, Read
 from .storage import storage_faults
-from .trace_log import TraceLog
+from .trace_log import TRACELESS, TraceLog
 
-_HTTP_URL = int(Need.HTTP_URL)
-_decode = json.Decoder(RouteResponse).decode
+_HTTP_URL = int(wire.Need.HTTP_URL)
+_decode = json.Decoder(wire.RouteResponse).decode
 
 
 class Options(NamedTuple):
@@ -101,10 +91,10 @@ class Engine:
     def __init__(
         self,
         *,
-        fleet: Callable[[Environment], Fleet],
+        fleet: Callable[[wire.Environment], Fleet],
         fleets: Mapping[str, Fleet],
         servers: Discovery,
-        policies: Sequence[PolicySnapshot],
+        policies: Sequence[wire.PolicySnapshot],
         counting: Counting,
         rng: Rng,
         log: TraceLog,
@@ -136,7 +126,7 @@ class Engine:
     def caching(self) -> Caching:
         return self._caching()
 
-    def publish(self, policies: Sequence[PolicySnapshot]) -> None:
+    def publish(self, policies: Sequence[wire.PolicySnapshot]) -> None:
         self.policies = policies
         self._policy_by_key = by_key(policies)
         by_id = {snapshot.id: snapshot.policy for snapshot in policies}
@@ -152,10 +142,10 @@ class Engine:
     async def route(
         self,
         request: RawRequest | Read,
-        caller: Caller,
-        run: RunLimit | None = None,
+        caller: wire.Caller,
+        run: wire.RunLimit | None = None,
         form: Form | None = None,
-        scope: Scope = "route",
+        scope: wire.Scope = "route",
     ) -> Answer:
         """Answer a request in one piece. Raises ``RouterError``. An admitted request leaves a trace either way."""
         if isinstance(request, Read):
@@ -195,7 +185,7 @@ class Engine:
             if self.admissions.queue.is_closed:
                 await self.log.write_last(hold.trace_id)
 
-    async def replay(self, stored: bytes, caller: Caller, form: Form | None = None) -> Answer:
+    async def replay(self, stored: bytes, caller: wire.Caller, form: Form | None = None) -> Answer:
         """The answer kept under an idempotency key."""
         with storage_faults:
             response = _decode(stored)
@@ -278,10 +268,10 @@ class Engine:
     def make_call(
         self,
         read: Read,
-        caller: Caller,
+        caller: wire.Caller,
         fleet: Fleet | None = None,
         hold: Admission | None = None,
-        policies: Mapping[str, PolicySnapshot] | None = None,
+        policies: Mapping[str, wire.PolicySnapshot] | None = None,
     ) -> Call:
         """Make the call of a checked request, under its policy. ``fleet`` and ``policies`` replace the caller's fleet
         and the published policies."""
@@ -430,7 +420,7 @@ class Engine:
             has_guardrails = bool(self._guardrails) or call.policy is not None
             if has_guardrails and not call.is_guarded and at_stage(self.guardrails(call), "input"):
                 reply = await hold.take()  # a guardrail may cost something: admit first
-                if isinstance(reply, Replay):
+                if isinstance(reply, wire.Replay):
                     return reply.result
                 await self.guard(call)
             if call.request.cache:
@@ -438,7 +428,7 @@ class Engine:
                 lookup = await self._look_up(call, form, patient=hold.is_patient)
             if choice is not None and lookup is not None and lookup.served is not None:
                 reply = await hold.take()
-                if isinstance(reply, Replay):
+                if isinstance(reply, wire.Replay):
                     return reply.result
             else:
                 outcome = await self.deciding.afford(hold, call)
@@ -476,10 +466,10 @@ class Engine:
             if choice is not None:
                 call.decide(choice)
             else:
-                call.refuse(refused if isinstance(refused, DecisionInput) else input_of_call(call, self.defaults))
+                call.refuse(refused if isinstance(refused, wire.DecisionInput) else input_of_call(call, self.defaults))
         self.log.conclude_undecided(call, error)
 
-    def check(self, read: Read, caller: Caller) -> list[PolicyCheck]:
+    def check(self, read: Read, caller: wire.Caller) -> list[PolicyCheck]:
         """Check every policy, and each of its classes, with one request. Counts tokens."""
         results = []
         for published in self.policies:

@@ -95,7 +95,9 @@ class SharedLimits:
         self._accounts = accounts
         self._coordination = coordination
         self._clock = clock
-        self.left, self.look, self.widen = accounts.left, accounts.look, accounts.widen
+        self.left = accounts.left
+        self.look = accounts.look
+        self.widen = accounts.widen
         self._guard = Guard()
         self.renew()
 

@@ -133,8 +133,7 @@ class Steps:
         if exchange is None:
             raise RuntimeError("no call is running: call next() first, and feed() once for each StepCall")
         if isinstance(outcome, str | bytes | Mapping) or not isinstance(outcome, Iterable | ProviderFault):
-            kind = type(outcome).__name__
-            raise TypeError(f"feed() takes chunks or a ProviderFault, got {kind}; pass a list of chunks")
+            raise TypeError(f"feed() takes a list of chunks or a ProviderFault, got {type(outcome).__name__}")
         execution = self._execution
         try:
             fault = self._read(exchange, outcome)
@@ -154,7 +153,7 @@ class Steps:
         running."""
         exchange = self._exchange()
         if exchange is None:
-            raise RuntimeError("no call is running, so there is no time limit")
+            raise RuntimeError("no call is running, so there is no time limit: call next() first")
         return self._left_s(exchange)
 
     @property

@@ -9,17 +9,9 @@ from functools import cache
 from math import inf
 from typing import Any, TypeVar, get_args, get_origin, get_overloads, get_type_hints
 
+from routewright import errors
 from routewright._core.trace.spans import joined
 from routewright._runtime.loop import is_cancelled
-from routewright.errors import (
-    InternalError,
-    NotFound,
-    PreconditionFailed,
-    RouterError,
-    RouterTimeoutError,
-    StorageUnavailable,
-    UnsupportedWrite,
-)
 from routewright.protocols import Clock, Facts, ImmediateStorage, Storage
 from routewright.wire import Ask, Caller, Grant, Left, Query, RunLimit, Scan, Stands, Trace, TraceById, Write, Written
 from routewright.wire.json_scan import quoted
@@ -62,9 +54,9 @@ def raise_fault(error: BaseException) -> None:
     """Raise an ``InternalError`` that names the class of a foreign exception, and ``StorageUnavailable`` for a stray
     cancellation. Does nothing for other exceptions."""
     if isinstance(error, asyncio.CancelledError) and not is_cancelled():
-        raise StorageUnavailable("the storage cancelled itself") from error
-    if isinstance(error, Exception) and not isinstance(error, RouterError):  # its message may hold secrets
-        raise InternalError(f"the storage failed with {type(error).__name__}") from error
+        raise errors.StorageUnavailable("the storage cancelled itself") from error
+    if isinstance(error, Exception) and not isinstance(error, errors.RouterError):  # its message may hold secrets
+        raise errors.InternalError(f"the storage failed with {type(error).__name__}") from error
 
 
 class GuardedStorage:
@@ -111,7 +103,7 @@ class Timeouts:
         now, is_hung = self._clock.monotonic(), account in self.hung
         retry_at, bound_s = self.hung.get(account, (now, LONGEST_S))
         if now < retry_at:
-            raise StorageUnavailable(f"the storage stood still for this account {PAUSE_S:g} s ago or less")
+            raise errors.StorageUnavailable(f"the storage has just timed out for this account; wait {PAUSE_S:g} s")
         try:
             with self._clock.deadline(min(now + bound_s, deadline)):
                 done = await ask()
@@ -119,13 +111,13 @@ class Timeouts:
                     self.hung.pop(account, None)
                 return done
             if deadline < now + bound_s:
-                raise StorageUnavailable("the storage took longer than the call had left")
+                raise errors.StorageUnavailable("the storage did not answer within the rest of the call's time")
             self.hung[account] = now + bound_s + PAUSE_S, min(2 * bound_s, LONGEST_S) if is_hung else PROBE_S
-            raise StorageUnavailable(f"the storage took longer than {bound_s:g} s")
+            raise errors.StorageUnavailable(f"the storage did not answer within {bound_s:g} s")
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
-            raise StorageUnavailable(f"{type(self._storage).__name__} cancelled itself") from error
+            raise errors.StorageUnavailable(f"{type(self._storage).__name__} cancelled itself") from error
 
 
 class NoAccounts:
@@ -159,7 +151,7 @@ class NoAccounts:
         return Left(None, None, None) if self._open.get(caller.account, -inf) > self._clock.monotonic() else None
 
     async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
-        with suppress(UnsupportedWrite):
+        with suppress(errors.UnsupportedWrite):
             stands = await self._storage.read(caller.account, Stands(timestamp(self._clock.time())))
             if stands.account is not None:
                 return Left(stands.account, None, None)
@@ -169,9 +161,9 @@ class NoAccounts:
         return Left(None, None, None)
 
 
-def no_accounts() -> InternalError:
+def no_accounts() -> errors.InternalError:
     """The error of an operation that needs a storage with ``accounts``."""
-    return InternalError(
+    return errors.InternalError(
         "this storage has no `accounts`, so it serves no accounts or keys of a Console, idempotency keys or agent "
         "runs: use MemoryStorage or SqliteStorage, or give yours `accounts` that pass the AccountsContract of "
         "tests/contracts"
@@ -206,19 +198,21 @@ def _declared(method: str) -> dict[type, Any]:
     return {hints["query"]: hints["return"] for hints in overloads}
 
 
-def unfit(storage: object, method: str, expected: str, result: object) -> InternalError:
+def unfit(storage: object, method: str, expected: str, result: object) -> errors.InternalError:
     """The error for a wrong return type."""
-    return InternalError(f"{type(storage).__name__}.{method} must return {expected}, got {type(result).__name__}")
+    return errors.InternalError(
+        f"{type(storage).__name__}.{method} must return {expected}, got {type(result).__name__}"
+    )
 
 
 async def read_trace(storage: Storage, account: str, query: TraceById, depth: int = DEEPEST) -> Trace:
     """A trace, with the spans of its sub-traces down to ``depth`` levels. Raises ``NotFound``."""
     trace = await storage.read(account, query)
     if trace is None:
-        raise NotFound(f"no trace {quoted(query.id)}")
+        raise errors.NotFound(f"no trace {quoted(query.id)}")
     below = {}
     for child_id in trace.children if depth else ():
-        with suppress(NotFound):
+        with suppress(errors.NotFound):
             below[child_id] = await read_trace(storage, account, TraceById(child_id, trace.environment), depth - 1)
     return joined(trace, below) if below else trace
 
@@ -226,9 +220,9 @@ async def read_trace(storage: Storage, account: str, query: TraceById, depth: in
 async def unhindered(attempt: Callable[[], Awaitable[T]], what: str) -> T:
     """Retry a read-change-write ``attempt`` on conflicts. Raises ``PreconditionFailed`` after ``TRIES``."""
     for _ in range(TRIES):
-        with suppress(PreconditionFailed):
+        with suppress(errors.PreconditionFailed):
             return await attempt()
-    raise PreconditionFailed(f"{what} was not changed, because concurrent changes never ended: try again")
+    raise errors.PreconditionFailed(f"{what} was not changed: {TRIES} concurrent changes came first; try again")
 
 
 async def write_all(
@@ -239,7 +233,7 @@ async def write_all(
     try:
         await write(items)
         return
-    except StorageUnavailable:
+    except errors.StorageUnavailable:
         raise
     except Exception as error:  # a custom storage may raise anything
         fault = error
@@ -255,9 +249,11 @@ async def in_time(answer: Coroutine[Any, Any, T], clock: Clock, deadline: float)
     try:
         with clock.deadline(deadline):
             return await answer
-    except RouterError:
+    except errors.RouterError:
         raise
     except BaseException as error:
         raise_fault(error)
         raise
-    raise RouterTimeoutError("timeout_ms ran out while the storage admitted the call; check the storage, and try again")
+    raise errors.RouterTimeoutError(
+        "timeout_ms ran out while the storage admitted the call; check the storage, and try again"
+    )

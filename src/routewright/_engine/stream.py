@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from math import inf
-from types import TracebackType
 from typing import Self, assert_never
 
 import anyio
@@ -74,9 +73,7 @@ class Stream:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
     def __aiter__(self) -> Self:
@@ -94,8 +91,7 @@ class Stream:
             execution = self._execution
             if execution is None:
                 return await self._begin()
-            machine = execution.machine
-            while machine.end is None:
+            while execution.machine.end is None:
                 chunk, self._after_thought = self._after_thought, None
                 try:
                     chunk = chunk or await execution.next()

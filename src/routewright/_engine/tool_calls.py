@@ -40,7 +40,9 @@ async def run_tool(
 
     The time until ``context.deadline`` restarts after the approval."""
     name, started = call.function.name, clock.monotonic()
-    timeout_s, text, still_running = context.deadline - started, "", False
+    timeout_s = context.deadline - started
+    still_running = False
+    text = ""
     output: dict[str, Any]
     try:
         tool, arguments = _checked(tools, call)

@@ -11,12 +11,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import msgspec
 
-from routewright import wire
+from routewright import errors, wire
 from routewright._core.agent.record import Recorded
 from routewright._core.alerts import HITS_WINDOW_S, WINDOW_S
 from routewright._core.attempts.machine import End
@@ -27,15 +27,6 @@ from routewright._runtime.fork import Guard
 from routewright._runtime.identity import Ids
 from routewright._runtime.loop import Signal, at_once
 from routewright._runtime.worker import Job, Worker
-from routewright.errors import (
-    InternalError,
-    NoCandidates,
-    NotFound,
-    PreconditionFailed,
-    RouterError,
-    StorageUnavailable,
-    UnsupportedWrite,
-)
 from routewright.protocols import Clock, ImmediateStorage, Storage
 from routewright.wire import SYSTEM_ACCOUNT
 from routewright.wire.json_scan import quoted
@@ -60,8 +51,18 @@ GIVE_BACK_S = 0.5
 FIND_S = 0.25
 DAY_S = 24 * 3600.0
 """Equal changes of a policy within this time are one event."""
+TRACELESS = errors.InsufficientBalance, errors.QuotaExhausted, errors.RateLimited, errors.ValidationFailed
+"""Refusals that leave no trace (contract 9)."""
 
 _log = logging.getLogger(__name__)
+
+
+class Drop(NamedTuple):
+    """A call whose stream or steps were dropped before their end, at a monotonic time."""
+
+    call: Call
+    execution: Ending
+    at: float
 
 
 class TraceLog:
@@ -98,7 +99,7 @@ class TraceLog:
         self.writer.renew()
         self._since = self.clock.monotonic()
         self.under_way: set[Call] = set()
-        self.dropped: deque[tuple[Call, Ending, float]] = deque()
+        self.dropped = deque[Drop]()
         self._over: Signal | None = None
         """Set when a call ends; ``all_ended`` waits for it."""
 
@@ -109,11 +110,11 @@ class TraceLog:
         call: Call,
         execution: Ending | None,
         *,
-        error: RouterError | None = None,
+        error: errors.RouterError | None = None,
         left: bool = False,
         behind: bool = False,
         at: float | None = None,
-    ) -> tuple[Answer, RouterError | None]:
+    ) -> tuple[Answer, errors.RouterError | None]:
         """End a call and keep its trace. Returns the answer, and the error if the call failed.
 
         ``left``: the plan was abandoned. ``error``: the call failed before it had a plan. The caller must ``commit``,
@@ -133,7 +134,7 @@ class TraceLog:
         if error is not None:
             error.trace_id, error.request_id = call.id, self._ids("req_")
         # a redactor need not read a prompt that no model can take
-        is_unfit = isinstance(error, NoCandidates) and exceeds_windows(call.decision_input, call.board)
+        is_unfit = isinstance(error, errors.NoCandidates) and exceeds_windows(call.decision_input, call.board)
         capture = None if is_unfit else self.capture
         captured = None if capture is None else capture.of(call.request.messages, served)
         if call.warm is not None and self.warmth is not None and served is not None and call.attempts:
@@ -166,7 +167,7 @@ class TraceLog:
             self._over.set()
         return answer, error
 
-    def _failure(self, call: Call, execution: Ending) -> RouterError:
+    def _failure(self, call: Call, execution: Ending) -> errors.RouterError:
         error, hidden = failure(call, execution)
         if hidden:
             _log.warning("call %s: %s", call.id, hidden)
@@ -175,7 +176,12 @@ class TraceLog:
         return error
 
     def _events(
-        self, call: Call, error: RouterError | None, outcome: Outcome, fleet: Serving, evicted: wire.CacheEvicted | None
+        self,
+        call: Call,
+        error: errors.RouterError | None,
+        outcome: Outcome,
+        fleet: Serving,
+        evicted: wire.CacheEvicted | None,
     ) -> list[wire.PutEvent]:
         caller, durability = call.caller, self.writer.durability
         now = self.clock.time()
@@ -196,9 +202,9 @@ class TraceLog:
 
     def conclude_undecided(self, call: Call, error: BaseException) -> None:
         """End a call that has no plan."""
-        failed = error if isinstance(error, RouterError) else None  # None: the caller left
+        failed = error if isinstance(error, errors.RouterError) else None  # None: the caller left
         if failed is None and isinstance(error, Exception):
-            failed = InternalError(type(error).__name__)
+            failed = errors.InternalError(type(error).__name__)
         self.conclude(call, None, error=failed)
 
     def drop(self, call: Call, execution: Ending) -> None:
@@ -211,7 +217,7 @@ class TraceLog:
             self.conclude(call, execution, behind=True)
             self.writer.lose(call.id)
             return
-        self.dropped.append((call, execution, self.clock.monotonic()))
+        self.dropped.append(Drop(call, execution, self.clock.monotonic()))
         if execution.hold is not None:
             self._ending.poke()
         if self._over is not None:
@@ -221,12 +227,12 @@ class TraceLog:
         """End the calls that were dropped."""
         while self.dropped:
             try:
-                call, execution, at = self.dropped.popleft()
+                drop = self.dropped.popleft()
             except IndexError:  # another thread took it
                 return
-            hold = execution.hold
+            hold = drop.execution.hold
             try:
-                self.conclude(call, execution, behind=True, at=at)
+                self.conclude(drop.call, drop.execution, behind=True, at=drop.at)
             finally:
                 if hold is not None:
                     hold.release()
@@ -269,8 +275,10 @@ class TraceLog:
                     storage.keep(account, call, pending.snapshots)
             except (Exception, asyncio.CancelledError) as error:  # a custom storage may raise anything
                 # one that never waits cannot have been cancelled from outside
-                fault = error if isinstance(error, Exception) else StorageUnavailable("the storage cancelled itself")
-                if facts is None and not isinstance(fault, UnsupportedWrite):
+                fault = (
+                    error if isinstance(error, Exception) else errors.StorageUnavailable("the storage cancelled itself")
+                )
+                if facts is None and not isinstance(fault, errors.UnsupportedWrite):
                     writer.refuse(fault)
                     return
                 writer.note(fault)
@@ -298,7 +306,7 @@ class TraceLog:
             try:
                 if await writer.settle(pending, call.deadline):
                     writer.fails = False
-            except StorageUnavailable as error:
+            except errors.StorageUnavailable as error:
                 writer.note(error)
             finally:
                 pending.is_settling = False
@@ -354,7 +362,7 @@ class TraceLog:
 
     async def find(self, caller: wire.Caller, trace_id: str) -> wire.Trace | None:
         """A trace of the caller, if it can be read quickly."""
-        with suppress(RouterError), self.clock.deadline(self.clock.monotonic() + FIND_S):
+        with suppress(errors.RouterError), self.clock.deadline(self.clock.monotonic() + FIND_S):
             return await self.trace(caller, trace_id)
         return None
 
@@ -364,8 +372,8 @@ class TraceLog:
         try:
             traces = [] if pending is None else await self.writer.traces_of([pending])
             await GuardedStorage(self.writer.storage).apply(caller.account, [*traces, feedback])
-        except PreconditionFailed as error:
-            raise NotFound(f"no trace {quoted(feedback.trace_id)}") from error
+        except errors.PreconditionFailed as error:
+            raise errors.NotFound(f"no trace {quoted(feedback.trace_id)}") from error
 
     async def snapshot(self, snapshot_id: str) -> wire.Snapshot | None:
         """A snapshot, if it is stored."""
@@ -385,8 +393,9 @@ class FreshStorage(GuardedStorage):
         the account cannot be written: they would reappear."""
         left = await self._write(account)
         if left and any(isinstance(write, wire.DeleteTraces) for write in writes):
-            problem = f"traces of this account that cannot be written for now: {left}"
-            raise StorageUnavailable(f"{problem}; deletion waits for them, so try again later")
+            raise errors.StorageUnavailable(
+                f"{left} of this account's traces wait for the storage; delete again once it is back"
+            )
         return await super().apply(account, writes)
 
     async def read(self, account: str, query: wire.Query) -> Any:

@@ -1,8 +1,7 @@
 """The queue of finished calls, and the passes that write it to a storage that may refuse, hang or be away.
 
-A pass writes the settlements of an account first, each by itself, then its traces in batches. A settlement that is
-refused is tried with ever less detail, since the bill must not be lost; of a refused batch only the call at fault is
-dropped."""
+A pass writes the settlements of an account first, each by itself, then its traces in batches. Of a refused batch only
+the call at fault is dropped."""
 
 from __future__ import annotations
 
@@ -135,8 +134,6 @@ class TraceWriter:
     def counts(self) -> TraceCounts:
         return TraceCounts(len(self.queue), self._refused, self._lost, self._shortened, self._unbilled)
 
-    # The queue
-
     def put(self, pending: Pending) -> bool:
         """Queue a call. False: it is lost, because the queue is full or closed; a call to settle never is."""
         call, settles = pending.call, pending.facts is not None
@@ -187,7 +184,7 @@ class TraceWriter:
         """Drop a call if it is still queued."""
         pending = self.queue.get(trace_id)
         if pending is not None and self._remove(pending):
-            self._give_up(pending, "the router was closed before it could be")
+            self._give_up(pending, "the router was closed before it was written")
 
     def close(self) -> None:
         """Accept nothing more, and drop what is still queued."""
@@ -196,22 +193,18 @@ class TraceWriter:
         for pending in rest:
             self.lose(pending.call.id)
         if rest:
-            _log.warning("the router was closed; traces lost because they could not be written before: %d", len(rest))
-
-    # One pass over the queue at a time
+            _log.warning("the router was closed before %d of its traces could be written: these are lost", len(rest))
 
     async def flush(self) -> None:
-        """Write the whole queue. Raises ``StorageUnavailable`` if some remain, and ``InternalError`` if traces were
-        dropped since the last flush."""
+        """Write the whole queue. Raises ``StorageUnavailable`` if some remain, ``InternalError`` if some are lost."""
         self._timeouts.hung.clear()
         remains = await self.write()
         before, self._raised = self._raised, self._refused + self._lost
         if not remains and before == self._raised:
             return
-        kind = StorageUnavailable if remains else InternalError
         counts = f"{len(self.queue)} wait, {self._refused} were refused, {self._lost} are lost"
         fault = f"not all traces are in the storage: {counts}; the last fault was {text_of(self._last_fault)}"
-        raise kind(fault) from self._last_fault
+        raise (StorageUnavailable if remains else InternalError)(fault) from self._last_fault
 
     async def write(self, account: str | None = None) -> int:
         """Try to write what is queued now: everything, or, for a reader of one account, all but calls that are settling
@@ -227,8 +220,14 @@ class TraceWriter:
     async def run(self, *, everything: bool) -> bool:
         """Make a pass; calls that settle themselves are written only with ``everything``. Returns True if some accounts
         failed. Accounts are written one after the other until one succeeds, then many at a time."""
+        # One account may be refused, or the storage be away. One after the other, a bad account would hold up all; all
+        # at once, a storage that is away would get a hanging write for each. So one success opens the way for the
+        # rest, and three failures without one end the pass.
+        # test_if_one_account_can_be_written_failing_ones_delay_no_other,
+        # test_if_the_first_accounts_all_fail_the_rest_wait_for_the_next_pass
         async with self._one_pass.held():
-            self._down, self._wrote = set(), False
+            self._down = set()
+            self._wrote = False
             before = self._last_fault
             by_account: dict[str, list[Pending]] = {}
             for pending in self._all():
@@ -315,7 +314,12 @@ class TraceWriter:
         """Settle a call and store its trace. If that is refused, try without the trace, then without detail and within
         the reserved amount. Raises ``StorageUnavailable``, also after ``deadline`` on the clock. Returns False if a
         redactor is not done by then."""
-        call, grant, facts = pending.call, pending.grant, pending.facts
+        # A bill that the storage refuses must not be dropped as a trace is: the reservation would end as if nothing had
+        # been used (P8: no bill is lost or doubled). Most refusals are about detail, so each try carries less, at last
+        # one row within the reserved amount. To try again is safe, since a storage books an id once.
+        # test_a_settlement_booked_without_detail_charges_at_most_the_reservation,
+        # test_a_booked_settlement_is_never_booked_twice
+        call, facts = pending.call, pending.facts
         fault = Exception()
         assert facts is not None
         assert self.accounts is not None, "they gave a grant"
@@ -325,11 +329,11 @@ class TraceWriter:
                 await redacting(lambda: captured.content, [captured], self.clock)
             if limit.expired:
                 return False
-        maximum = call.cost_nanos if grant is None or not grant.is_limited else grant.nanos
+        maximum = call.cost_nanos if pending.grant is None or not pending.grant.is_limited else pending.grant.nanos
         for shorten in (None, without_trace, partial(bounded, most_nanos=maximum)):
             facts_part = facts if shorten is None else shorten(facts)
             try:
-                settle = partial(self.accounts.settle, grant, facts_part)
+                settle = partial(self.accounts.settle, pending.grant, facts_part)
                 stored: object = await self._timeouts.ask(call.caller.account, settle, deadline)
                 if not isinstance(stored, list | tuple) or (stored and {*map(type, stored)} != {wire.StoredEvent}):
                     raise unfit(self.accounts, "settle", "a list of StoredEvent", stored)
@@ -393,8 +397,6 @@ class TraceWriter:
 
     async def _apply(self, account: str, writes: Sequence[wire.Write]) -> list[wire.Written]:
         return await self._timeouts.ask(account, partial(self.storage.apply, account, writes))
-
-    # The end of a write
 
     def emit(self, call: Recorded, events: Sequence[wire.Event]) -> None:
         """Call the hooks for a call that is in the storage, with its events."""

@@ -65,18 +65,20 @@ async def post(
     transport: WebhookTransport, clock: Clock, endpoint: wire.Endpoint, event: wire.StoredEvent, secrets: Sequence[str]
 ) -> tuple[wire.DeliveryAttempt, float | None]:
     """Send an event to an endpoint once. Returns the outcome, and the seconds of a ``Retry-After``."""
-    at, began, body = clock.time(), clock.monotonic(), body_of(event)
+    at = clock.time()
+    began = clock.monotonic()
+    body = body_of(event)
     status = retry_after_s = None
     error: str | None = f"no answer within {ATTEMPT_S:g} s"
     try:
-        headers = headers_for(endpoint, event, body, secrets, at)
         with clock.deadline(began + ATTEMPT_S):
-            answer = await transport.post(endpoint.url, headers, body)
-            status, retry_after_s, error = answer.status, answer.retry_after_s, None
+            answer = await transport.post(endpoint.url, headers_for(endpoint, event, body, secrets, at), body)
+            status, retry_after_s = answer.status, answer.retry_after_s
+            error = None
     except (OSError, RouterError) as fault:
         error = str(fault).encode(errors="replace").decode()[:LONGEST_ERROR]
     except Exception:  # a custom transport may raise anything; the attempt has failed
-        _log.exception("webhooks: the transport failed")
+        _log.exception("the webhook transport failed")
         error = "internal error"
     took_ms = round((clock.monotonic() - began) * 1000, 3)
     return wire.DeliveryAttempt(timestamp(at), took_ms, status, error), retry_after_s
@@ -154,8 +156,7 @@ class Dispatcher:
             async with anyio.create_task_group() as attempts:
                 while True:
                     self._woken = woken = Signal()
-                    until = self._clock.monotonic() + await self._start_due(attempts)
-                    with self._clock.deadline(until):
+                    with self._clock.deadline(self._clock.monotonic() + await self._start_due(attempts)):
                         await woken.wait()
         finally:
             with self._clock.deadline(self._clock.monotonic() + RETRY_S, shield=True):
@@ -232,7 +233,7 @@ class Dispatcher:
             next_at = self._clock.time() + (delay_s or 0.0)
             self._learn(endpoint, state, attempt)
         except Exception:  # of a custom transport, or an unreadable root secret; other deliveries go on
-            _log.exception("webhooks: an attempt at %s failed", endpoint.id)
+            _log.exception("an attempt at webhook endpoint %s failed", endpoint.id)
             next_at += DELAYS_S[0]
         finally:
             self._in_flight[endpoint.id] -= 1
