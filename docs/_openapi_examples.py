@@ -258,7 +258,7 @@ ERRORS: tuple[errors.RouterError, ...] = (
     errors.CursorExpired("the cursor is older than 24 hours: start again without a cursor"),
     errors.AuthenticationFailed("an API key is missing: send 'Authorization: Bearer sk_...'"),
     errors.InsufficientBalance("the balance of the account is too small; add credit", detail=_SHORT),
-    errors.PermissionDenied("the API key lacks the scope 'traces:read'; use one that has it"),
+    errors.PermissionDenied("the API key lacks the scope 'traces:read': use one that has it"),
     errors.BlockedByPolicy("the guardrail 'privacy' blocked the prompt"),
     errors.ContentRefused("openai refused the content", detail=_ATTEMPTS),
     errors.NotFound(f"no trace '{_TRACE_ID}'"),
