@@ -276,7 +276,7 @@ class Engine:
         """Make the call of a checked request, under its policy. ``fleet`` and ``policies`` replace the caller's fleet
         and the published policies."""
         request = read.request
-        policy = laid = None
+        policy = applied_policy = None
         class_name = ""
         if self.log.dropped:
             self.log.keep_dropped()
@@ -298,7 +298,7 @@ class Engine:
             policy = find_policy(request.policy_id, policies or self._policy_by_key)
             if policy.classes:
                 policy, class_name = class_of(policy, request.metadata or {})
-            laid = Laid(policy, request.models)
+            applied_policy = Laid(policy, request.models)
             request = under_policy(request, policy)
         asks = None
         is_plain = request.params is None and request.tools is None
@@ -345,7 +345,7 @@ class Engine:
         if read.traceparent is not None:
             call.traceparent = read.traceparent
         if policy is not None:
-            call.policy, call.laid = policy, laid
+            call.policy, call.laid = policy, applied_policy
             if class_name:
                 call.policy_class = class_name
         if steps := fleet.workloads.steps:
