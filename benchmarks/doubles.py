@@ -104,7 +104,7 @@ class Terms:
     def sums(self, account: str, purse: str) -> tuple[int, int]:
         return 0, 10**15
 
-    def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
+    def read_result(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         return None
 
     def attempts(self, account: str, call: str) -> set[int]:
@@ -113,10 +113,10 @@ class Terms:
     def unbook(self, account: str, call: str) -> Expired | None:
         return None
 
-    def told(self, account: str, name: str) -> int:
+    def read_threshold(self, account: str, name: str) -> int:
         return 0
 
-    def put_told(self, account: str, name: str, threshold: int) -> None: ...
+    def put_threshold(self, account: str, name: str, threshold: int) -> None: ...
 
 
 def router_over(provider: Provider, storage: Storage, settings: Settings | None = None) -> Router:

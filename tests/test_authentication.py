@@ -393,8 +393,8 @@ def test_digests_name_the_pepper_derived_from_the_root_secret(clock: FakeClock) 
     mark, _, digest = before.digest(text).partition(":")
     assert digest == mac(derive(PRESENT.encode(), "key pepper"), text.encode()).hex()
     assert len(mark) == 8
-    assert before.made(f"{mark}:{digest}")
-    assert not newest.made(f"{mark}:{digest}")
+    assert before.matches(f"{mark}:{digest}")
+    assert not newest.matches(f"{mark}:{digest}")
     assert PRESENT not in repr(vars(console._authenticator) | {"peppers": [repr(newest), repr(before)]})
 
 

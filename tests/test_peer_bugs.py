@@ -226,7 +226,7 @@ BUGS = [
     Bug(
         "a threshold is told of again with every call",
         SETTLEMENT,
-        "    shelf.put_told(account.name, name, reached[-1])",
+        "    shelf.put_threshold(account.name, name, reached[-1])",
         "    pass",
         ACCOUNTS,
         "Memory and each_threshold_is_emitted_once",

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from . import wire
 from ._core.accounts.keys import RANDOM_BYTES, SHOWN, is_live, new_key
 from ._core.accounts.terms import SomeLimits as SomeLimits
-from ._core.accounts.terms import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
+from ._core.accounts.terms import account_terms, change, check_account, credit_of, describe, incident_terms, key_terms
 from ._core.accounts.terms import limits_of as limits_of
 from ._core.crypto import seal
 from ._core.outcome import event_of
@@ -145,7 +145,7 @@ class Console(Closing):
             await self._change(name, wire.PutAccount(account, expect=current))
             return account
 
-        return await unhindered(attempt, f"account {told(name)}")
+        return await unhindered(attempt, f"account {describe(name)}")
 
     async def account(self, name: str) -> wire.Account:
         """The terms of an account. Raises ``NotFound``."""
@@ -259,7 +259,7 @@ class Console(Closing):
             await self._change(account, wire.PutKey(key, expect=current))
             return key
 
-        return await unhindered(attempt, f"key {told(key_id)}")
+        return await unhindered(attempt, f"key {describe(key_id)}")
 
     async def revoke_key(self, account: str, key_id: str) -> wire.Key:
         """Revoke a key for good: within two seconds it is refused everywhere. Traces of its calls in the last 24 hours,
@@ -392,7 +392,7 @@ class Console(Closing):
         if endpoint_id is not None:
             await self._endpoint(account, endpoint_id)
         if type(limit) is not int:
-            raise ValidationFailed.at("limit", f"must be a whole number, got {told(limit)}", "pass 50, for example")
+            raise ValidationFailed.at("limit", f"must be a whole number, got {describe(limit)}", "pass 50, for example")
         if after is not None and not is_place(after):
             raise ValidationFailed.at("after", "is not the key of a delivery", "pass Delivery.key of the last one")
         return await self._checked.scan(account, wire.Deliveries(endpoint_id, state), after=after, limit=limit)
@@ -524,7 +524,7 @@ class Console(Closing):
             current = await self._endpoint(account, endpoint_id)
             return await self._put_endpoint(change(current), current)
 
-        return await unhindered(attempt, f"endpoint {told(endpoint_id)}")
+        return await unhindered(attempt, f"endpoint {describe(endpoint_id)}")
 
     async def _read_standing(self, account: str, key_id: str | None = None) -> wire.Standing:
         check_owner("account", account)

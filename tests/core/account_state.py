@@ -64,7 +64,7 @@ class Paper:
         granted = sum(nanos for name, nanos in self.credits if name == account) if purse == "account" else 0
         return sum(nanos for name, nanos in self.charges if name == (account, purse)), granted
 
-    def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
+    def read_result(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         found = self.answers.get(claim)
         return found[-1] if found is not None and now < found[2] else None
 
@@ -77,10 +77,10 @@ class Paper:
             self.rows = [(of, row) for of, row in self.rows if (row.request_id, row.kind) != (call, "expired")]
         return found
 
-    def told(self, account: str, name: str) -> int:
+    def read_threshold(self, account: str, name: str) -> int:
         return self.thresholds.get(account + name, 0)
 
-    def put_told(self, account: str, name: str, threshold: int) -> None:
+    def put_threshold(self, account: str, name: str, threshold: int) -> None:
         self.thresholds[account + name] = threshold
 
 

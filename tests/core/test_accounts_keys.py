@@ -17,7 +17,7 @@ from routewright._core.accounts.keys import (
     is_compromised,
     is_live,
     new_key,
-    told_key,
+    parse_authorization,
     unknown_key,
 )
 from routewright._core.accounts.terms import PLANS, limits_of
@@ -33,7 +33,7 @@ ENVIRONMENTS: tuple[Environment, ...] = ("production", "sandbox")
 
 def refused(authorization: Any, environment: Environment | None = None) -> str:
     with pytest.raises(AuthenticationFailed) as failed:
-        told_key(authorization, environment)
+        parse_authorization(authorization, environment)
     return str(failed.value)
 
 
@@ -83,8 +83,8 @@ def test_a_key_shows_its_environment_and_keeps_all_random_bits(chance: bytes, en
     made = new_key(environment, chance)
     assert made.startswith(PREFIXES[environment])
     assert len(made) == len(PREFIXES[environment]) + 33
-    assert told_key(f"Bearer {made}", environment) == (made, environment)
-    assert told_key(f"Bearer {made}", None) == (made, environment)
+    assert parse_authorization(f"Bearer {made}", environment) == (made, environment)
+    assert parse_authorization(f"Bearer {made}", None) == (made, environment)
     flipped = bytes([chance[0] ^ 1, *chance[1:]])
     assert new_key(environment, flipped) != made
     assert new_key(environment, bytes([*chance[:-1], chance[-1] ^ 128])) != made
@@ -98,7 +98,7 @@ def test_a_key_has_more_than_160_random_bits() -> None:
 
 @pytest.mark.parametrize("header", [f"Bearer {LIVE}", f"bearer {LIVE}", f"BEARER   {LIVE}", f"Bearer {LIVE}  "])
 def test_bearer_is_case_insensitive(header: str) -> None:
-    assert told_key(header, "production").key == LIVE
+    assert parse_authorization(header, "production").key == LIVE
 
 
 @pytest.mark.parametrize("header", [None, "", "   ", 7, b"Bearer x"])

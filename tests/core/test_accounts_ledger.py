@@ -37,12 +37,12 @@ def event(number: int, at: float = NOW) -> StoredEvent:
 
 
 def keep(kept: Books, claim: bytes, until: float = NOW + KEPT_S) -> None:
-    kept.keep(claim, "production", until, KeptResult("f", "c", b"x"))
+    kept.put_result(claim, "production", until, KeptResult("f", "c", b"x"))
 
 
 def kept_of(kept: Books, *claims: bytes) -> list[bytes]:
     """Those that have an answer."""
-    return [claim for claim in claims if kept.kept(claim, NOW) is not None]
+    return [claim for claim in claims if kept.read_result(claim, NOW) is not None]
 
 
 # Bounds
@@ -95,7 +95,7 @@ def test_a_sweep_removes_old_answers_events_and_marks() -> None:
     for number, age_s in enumerate((WEEK_S + 0.001, WEEK_S, 0.0)):
         kept.put(PutEvent(event(number, NOW - age_s), once=f"o{number}", at=NOW - age_s))
     assert kept.sweep(NOW) == 2
-    assert (kept.kept(b"old", 0.0), kept_of(kept, b"new")) == (None, [b"new"])
+    assert (kept.read_result(b"old", 0.0), kept_of(kept, b"new")) == (None, [b"new"])
     assert [each.id for each in kept.scan(Events(), None, 9)] == ["evt_0002", "evt_0001"]
     assert set(kept._told) == {"o2"}
 

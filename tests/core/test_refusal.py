@@ -20,7 +20,7 @@ from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.model_selector import CAPABLE, Known
 from routewright._core.money import budget_nanos, sayable
-from routewright._core.policy import Laid, checked_policy
+from routewright._core.policy import AppliedPolicy, checked_policy
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.constraints import FitCheck, find_failures
 from routewright._core.routing.decide import decide
@@ -74,8 +74,12 @@ class Ruled(Case):
         return boards.of(health_snapshot(self.health))
 
     @property
-    def laid(self) -> Laid | None:
-        return None if self.policy is None else Laid(publish([self.policy], TODAY, self.known)[0], self.asked.models)
+    def laid(self) -> AppliedPolicy | None:
+        return (
+            None
+            if self.policy is None
+            else AppliedPolicy(publish([self.policy], TODAY, self.known)[0], self.asked.models)
+        )
 
 
 @st.composite
@@ -324,7 +328,7 @@ def test_no_change_of_fewer_fields_admits_the_model(full: bool) -> None:
             return
         board = case.board
         search = Search(
-            case.given, board, case.laid or Laid(PolicySnapshot("", "", Policy(name="")), case.asked.models)
+            case.given, board, case.laid or AppliedPolicy(PolicySnapshot("", "", Policy(name="")), case.asked.models)
         )
         failed = find_failures(case.given, FitCheck(case.given, board.forecast), board.order(case.given).eligible)
         found = (search.find_amendment(row, set(reasons_of(fails))) for row, fails in enumerate(failed))
@@ -367,7 +371,7 @@ def loosened(case: Ruled, way: Amendment) -> Iterator[DecisionInput]:
 
 
 def suggested(given: DecisionInput, *pool: Model, policy: Policy | None = None) -> str:
-    laid = None if policy is None else Laid(publish([policy], TODAY, Known(pool, {}))[0], given.models)
+    laid = None if policy is None else AppliedPolicy(publish([policy], TODAY, Known(pool, {}))[0], given.models)
     with pytest.raises(NoCandidates) as caught:
         decide(given, board([*pool]), laid)
     return in_attributes(caught.value)

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from routewright import Message, Params, RouteRequest, ValidationFailed
 from routewright._core.structured_output import (
+    MAX_MODEL_MISFITS,
     MOST_CHARS,
-    MOST_SAID,
     Fit,
     Form,
     Misfit,
@@ -142,7 +142,7 @@ def test_an_answer_without_text_is_not_sent_back() -> None:
 @given(st.integers(1, 100), st.integers(1, 5_000))
 def test_descriptions_of_misfits_are_bounded(count: int, length: int) -> None:
     found = Unfit([Misfit("t" * length, "s" * length)] * count)
-    most = (MOST_CHARS + 10) * (MOST_SAID + 1)
+    most = (MOST_CHARS + 10) * (MAX_MODEL_MISFITS + 1)
     assert len(expectations(found)) < most
     assert len(str(repair_of("{}", found).messages[-1].content)) < most + 200
 

@@ -284,7 +284,7 @@ def test_very_many_misfits_are_only_counted() -> None:
 
 def test_the_model_itself_is_told_what_it_wrote() -> None:
     (misfit,) = misfits(form_of(Careful), '{"word": "value"}').misfits
-    assert misfit.said == f"Value error, {SECRET}"
+    assert misfit.model_message == f"Value error, {SECRET}"
 
 
 # Routing

@@ -51,7 +51,7 @@ from .guardrails.capture import Texts
 from .guardrails.screen import Hit
 from .limits import usage_of
 from .money import usd
-from .policy import Laid
+from .policy import AppliedPolicy
 from .prompt_caches import Warm
 from .routing.board import Board
 from .routing.budget import UNLIMITED, Amount, Room, least_room, room_of, worst_of_call
@@ -94,7 +94,7 @@ class _Rare(Rare):
     __slots__ = ()
 
     policy: PolicySnapshot | None = None
-    laid: Laid | None = None
+    applied_policy: AppliedPolicy | None = None
     """The policy applied to the request, until the call ends."""
     asks: Requirements | None = None
     """Model abilities that it needs besides text. None: none."""
@@ -360,8 +360,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
         self.request = self.fleet = self.board = None  # type: ignore[assignment]
         if self.warm is not None:
             self.warm = None
-        if self.laid is not None:
-            self.laid = None
+        if self.applied_policy is not None:
+            self.applied_policy = None
         if served is not None and not self.attempts:  # it came from the cache
             served.text, served.screen, served.pieces = NO_TEXT, None, None
         for attempt in self.attempts:

@@ -58,10 +58,10 @@ class KeptResult(NamedTuple):
     result: bytes
 
 
-class KeptResults(Protocol):
+class StoredResults(Protocol):
     """The stored answers."""
 
-    def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
+    def read_result(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         """The stored answer of an idempotency key (``scope_of``). ``now`` in Unix seconds."""
 
 
@@ -75,7 +75,7 @@ class Holder(Protocol):
 class Claims:
     """Idempotency keys by ``scope_of``."""
 
-    def __init__(self, results: KeptResults) -> None:
+    def __init__(self, results: StoredResults) -> None:
         self._results = results
         self.running: dict[bytes, Holder] = {}
 
@@ -83,7 +83,7 @@ class Claims:
         """The answer to replay, or the running call to wait for. None: the key is free. Raises
         ``IdempotencyKeyReused``."""
         running = self.running.get(scope)
-        owner = running or self._results.kept(account, scope, now)
+        owner = running or self._results.read_result(account, scope, now)
         if owner is None:
             return None
         if owner.fingerprint != claim.fingerprint:
@@ -98,5 +98,5 @@ class Claims:
         running = self.running.get(scope)
         if running is not None:
             return running.id
-        kept = self._results.kept(account, scope, now)
+        kept = self._results.read_result(account, scope, now)
         return None if kept is None else kept.call

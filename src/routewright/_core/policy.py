@@ -165,11 +165,11 @@ def name_of(each: wire.PolicyClass) -> str:
     return each.name or " ".join(f"{key}={value}" for key, value in each.match.metadata.items())
 
 
-class Laid(NamedTuple):
+class AppliedPolicy(NamedTuple):
     """A policy applied to a request."""
 
     published: wire.PolicySnapshot
-    asked: Sequence[str] | None
+    requested_models: Sequence[str] | None
     """Ids of the models named by the request itself."""
 
 

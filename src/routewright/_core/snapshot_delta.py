@@ -24,13 +24,13 @@ class HealthChange(Struct, frozen=True, omit_defaults=True):
     gone: tuple[str, ...] = ()
 
 
-def change(before: HealthSnapshot, after: HealthSnapshot) -> HealthChange:
+def find_change(before: HealthSnapshot, after: HealthSnapshot) -> HealthChange:
     """The difference from ``before`` to ``after``."""
     other = {name: health for name, health in after.models.items() if before.models.get(name) != health}
     return HealthChange(other, tuple(name for name in before.models if name not in after.models))
 
 
-def changed(before: HealthSnapshot, change: HealthChange, snapshot_id: str) -> HealthSnapshot:
+def apply_change(before: HealthSnapshot, change: HealthChange, snapshot_id: str) -> HealthSnapshot:
     """Apply a difference. ``snapshot_id`` is the id of the result."""
     left = {name: health for name, health in before.models.items() if name not in change.gone}
     return HealthSnapshot(snapshot_id, left | change.models)

@@ -22,8 +22,8 @@ from .request.rules import FUNCTION_NAME
 from .tokens.estimate import bounds_of
 
 VALUE = "value"  # property that wraps a value other than a JSON object
-MOST_TOLD = 3  # misfits listed in an error
-MOST_SAID = 10  # misfits sent to the model
+MAX_ERROR_MISFITS = 3  # misfits listed in an error
+MAX_MODEL_MISFITS = 10  # misfits sent to the model
 MOST_CHARS = 300  # limit on the description of one misfit
 FENCE = "```"
 
@@ -33,17 +33,18 @@ _FORCED = "is given together with a tool_choice that demands a tool call, which 
 
 
 class Misfit(NamedTuple):
-    """A mismatch of answer and type. ``told`` is for errors (without model text), ``said`` for the model."""
+    """A mismatch of answer and type. ``message`` is for errors (without model text), ``model_message`` for the
+    model."""
 
-    told: str
-    said: str
-    told_at: str = ""
-    said_at: str = ""
+    message: str
+    model_message: str
+    message_path: str = ""
+    model_path: str = ""
     """JSON path of the mismatch."""
 
     def under(self, path: str) -> Misfit:
         """The same mismatch below ``path``."""
-        return self._replace(told_at=beneath(path, self.told_at), said_at=beneath(path, self.said_at))
+        return self._replace(message_path=beneath(path, self.message_path), model_path=beneath(path, self.model_path))
 
 
 _NO_OBJECT = Misfit("is not one JSON object", "is not one JSON object")
@@ -150,12 +151,12 @@ def with_output(request: RouteRequest, form: Form) -> RouteRequest:
 
 def expectations(unfit: Unfit) -> str:
     """Describe the mismatches for an error."""
-    return "; ".join(_listed([(misfit.told_at, misfit.told) for misfit in unfit.misfits], MOST_TOLD))
+    return "; ".join(_listed([(misfit.message_path, misfit.message) for misfit in unfit.misfits], MAX_ERROR_MISFITS))
 
 
 def repair_of(answer: str, unfit: Unfit) -> Repair:
     """Ask a model to correct its answer."""
-    said = _listed([(misfit.said_at, misfit.said) for misfit in unfit.misfits], MOST_SAID)
+    said = _listed([(misfit.model_path, misfit.model_message) for misfit in unfit.misfits], MAX_MODEL_MISFITS)
     listed = "".join(f"- {each}\n" for each in said)
     asked = f"This answer does not fit the JSON schema that was given:\n{listed}Answer again with the whole JSON alone."
     messages = [Message("assistant", answer)] if answer.strip() else []  # some vendors reject an empty turn

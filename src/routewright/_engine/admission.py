@@ -84,7 +84,7 @@ class Admissions:
         elif left is None:
             if self._open.get((caller.account, key_id), -inf) > self.clock.monotonic():
                 return None
-        elif left.account is None and left.key is None and (key_id is None or not is_made(key_id)):
+        elif left.account is None and left.key is None and (key_id is None or not is_issued(key_id)):
             return None
         if self.queue.is_full:
             raise self._named(StorageUnavailable("too many calls wait for the storage; check it, and try again"))

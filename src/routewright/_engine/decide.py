@@ -95,7 +95,7 @@ class Deciding:
             return choose(decision_input, call.board, call.laid)
         vocabularies = choose_vocabularies(decision_input, call.board)  # those whose counts can change the decision
         counted = await self.counting.count(call, decision_input, vocabularies)
-        return choose(counted, call.board, call.laid)
+        return choose(counted, call.board, call.applied_policy)
 
     async def _choose_within(self, call: Call, own_input: DecisionInput, left_nanos: int | None) -> Choice | None:
         """Decide within the money that is left. None if that is too little. A refusal that has nothing to do with the
@@ -119,4 +119,4 @@ class Deciding:
         decision repeats the check, since guardrails may change the prompt."""
         refused = await self.counting.find_excess(call, input_of_call(call, self._defaults))
         if refused is not None:
-            decide(refused, call.board, call.laid)
+            decide(refused, call.board, call.applied_policy)

@@ -26,7 +26,7 @@ from routewright._core.call import Call
 from routewright._core.guardrails.screen import RequestGate, at_stage, guardrails_of
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._core.outcome import raise_failure
-from routewright._core.policy import Laid, by_key, class_of, find_policy, name_of, under_policy
+from routewright._core.policy import AppliedPolicy, by_key, class_of, find_policy, name_of, under_policy
 from routewright._core.prompt_caches import LEAST_TOKENS
 from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing, check_https
@@ -298,7 +298,7 @@ class Engine:
             policy = find_policy(request.policy_id, policies or self._policy_by_key)
             if policy.classes:
                 policy, class_name = class_of(policy, request.metadata or {})
-            applied_policy = Laid(policy, request.models)
+            applied_policy = AppliedPolicy(policy, request.models)
             request = under_policy(request, policy)
         asks = None
         is_plain = request.params is None and request.tools is None

@@ -28,7 +28,7 @@ _MISSING = "an API key is missing: send 'Authorization: Bearer sk_...'"
 _UNKNOWN = "the API key is unknown or was revoked: create one with Console.create_key"
 
 
-class Told(NamedTuple):
+class SentKey(NamedTuple):
     """A key as sent by a caller."""
 
     key: str
@@ -57,12 +57,12 @@ class Pepper:
         """HMAC-SHA-256 of a key, for storage and look-up, after an identifier of the pepper."""
         return self._mark + mac(self._secret, key.encode()).hex()
 
-    def made(self, digest: str) -> bool:
+    def matches(self, digest: str) -> bool:
         """True if a digest was made with this pepper."""
         return digest.startswith(self._mark)
 
 
-def told_key(authorization: object, environment: Environment | None) -> Told:
+def parse_authorization(authorization: object, environment: Environment | None) -> SentKey:
     """The key in an ``Authorization`` header for an environment (None: both). Raises ``AuthenticationFailed``."""
     if not isinstance(authorization, str) or not authorization.strip():
         raise AuthenticationFailed(_MISSING)
@@ -76,7 +76,7 @@ def told_key(authorization: object, environment: Environment | None) -> Told:
     if environment not in (None, told):
         kind, here = PREFIXES[told] + "...", PREFIXES["production" if told == "sandbox" else "sandbox"] + "..."
         raise AuthenticationFailed(f"this address takes {here} keys: send the {kind} key to the {told} address")
-    return Told(key, told)
+    return SentKey(key, told)
 
 
 def unknown_key() -> AuthenticationFailed:
@@ -90,7 +90,7 @@ def stray_key(key_id: str) -> AuthenticationFailed:
     return AuthenticationFailed(f"{said}: give the Router the storage of its Console")
 
 
-def is_made(key_id: str) -> bool:
+def is_issued(key_id: str) -> bool:
     """True for the id of a key created by a Console."""
     return _KEY_ID.fullmatch(key_id) is not None
 
@@ -113,7 +113,7 @@ def is_live(key: Key) -> bool:
 def check_key(key: Key | None, key_id: str) -> None:
     """Raise ``AuthenticationFailed`` for a revoked key, or one that a Console created in another storage. Other unknown
     ids are the host's own keys, without limits."""
-    if key is None and is_made(key_id):
+    if key is None and is_issued(key_id):
         raise stray_key(key_id)
     if key is not None and not is_live(key):
         raise unknown_key()

@@ -199,12 +199,12 @@ class Books:
         self._sum(row, -1)
         return self._expired.pop(request_id)
 
-    def kept(self, claim: bytes, now: float) -> KeptResult | None:
+    def read_result(self, claim: bytes, now: float) -> KeptResult | None:
         """The stored answer of an idempotency key."""
         found = self._kept.get(claim)
         return None if found is None or found[1] <= now else found[2]
 
-    def keep(self, claim: bytes, environment: wire.Environment, until: float, kept: KeptResult) -> None:
+    def put_result(self, claim: bytes, environment: wire.Environment, until: float, kept: KeptResult) -> None:
         """Store an answer."""
         _put(self._kept, claim, (environment, until, kept), self._newest)
 

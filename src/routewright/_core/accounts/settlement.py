@@ -66,10 +66,10 @@ class Shelf(StoredAccounts, Protocol):
     def unbook(self, account: str, call: str) -> Expired | None:
         """Remove a call's ``expired`` row. None: there is none."""
 
-    def told(self, account: str, name: str) -> int:
+    def read_threshold(self, account: str, name: str) -> int:
         """Highest threshold with an event under a name."""
 
-    def put_told(self, account: str, name: str, threshold: int) -> None:
+    def put_threshold(self, account: str, name: str, threshold: int) -> None:
         """Store that threshold."""
 
 
@@ -215,11 +215,11 @@ def _crossed(state: State, shelf: Shelf, facts: Facts, account: Account, purses:
     if spent * 100 < THRESHOLDS[0] * limit:
         return []
     name = f"told:{month}:{limit}"
-    told = shelf.told(account.name, name)
+    told = shelf.read_threshold(account.name, name)
     reached = [percent for percent in THRESHOLDS if told < percent and spent * 100 >= percent * limit]
     if not reached:
         return []
-    shelf.put_told(account.name, name, reached[-1])
+    shelf.put_threshold(account.name, name, reached[-1])
     crossed = [ThresholdCrossed(month.partition(":")[2], percent, usd(spent), usd(limit)) for percent in reached]
     return [
         StoredEvent(

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from routewright import wire
-from routewright._core.idempotency import Claims, KeptResults, scope_of
+from routewright._core.idempotency import Claims, StoredResults, scope_of
 from routewright._core.limits import Window, refused
 from routewright.wire import WINDOW_S, Account, Ask, Caller, Grant, Key, Left, Purse, Replay, RunLimit, Short
 from routewright.wire.timestamps import timestamp
@@ -33,7 +33,7 @@ from .purses import BALANCE, MONTH, RUN, Sums, level_of, purses_of
 _DAY_S = 86_400
 
 
-class StoredAccounts(KeptResults, Protocol):
+class StoredAccounts(StoredResults, Protocol):
     """Stored data that the state reads, as of the last folded tick."""
 
     def account(self, name: str) -> Account | None:

@@ -57,13 +57,13 @@ def limits_of(account: Account | None) -> RateLimits:
 
 
 class SomeLimits(RateLimits, frozen=True, kw_only=True):
-    """A change of the limits named in ``told``; the others stay."""
+    """A change of the limits named in ``fields``; the others stay."""
 
-    told: frozenset[str]
+    fields: frozenset[str]
 
     def within(self, there: RateLimits | None) -> RateLimits | None:
         """Apply the change. None: no limits are left."""
-        found = replace(there or RateLimits(), **{name: getattr(self, name) for name in self.told})
+        found = replace(there or RateLimits(), **{name: getattr(self, name) for name in self.fields})
         return None if found == RateLimits() else found
 
 
@@ -75,7 +75,7 @@ Read = Callable[[Any], Any]
 """Validates a value. Raises ``_Invalid``."""
 
 
-def changed(there: Changed, terms: Mapping[str, Any]) -> Changed:
+def change(there: Changed, terms: Mapping[str, Any]) -> Changed:
     """Apply validated settings to an account or key."""
     limits = terms.get("limits")
     if isinstance(limits, SomeLimits):
@@ -83,7 +83,7 @@ def changed(there: Changed, terms: Mapping[str, Any]) -> Changed:
     return replace(there, **terms)
 
 
-def checked_account(account: Account) -> Account:
+def check_account(account: Account) -> Account:
     """Check that an account's settings are consistent. Raises ``ValidationFailed``."""
     if account.plan == "enterprise" and account.limits in (None, RateLimits()):
         problem = "are missing: the plan 'enterprise' has none of its own"
@@ -97,7 +97,7 @@ def credit_of(usd: object, note: object, credit_id: object) -> tuple[int, str, s
     return told["usd"], told["note"], told["id"]
 
 
-def told(text: object) -> str:
+def describe(text: object) -> str:
     """Format a given value for an error, with API keys hidden."""
     return "'sk_...'" if isinstance(text, str) and holds_key(text) else shown(text)
 
@@ -128,7 +128,7 @@ def _one_of(words: Sequence[str]) -> Callable[[object], str]:
         if isinstance(value, str) and value in words:
             return value
         near = did_you_mean(value, words) if isinstance(value, str) and not holds_key(value) else ""
-        raise _Invalid(f"is {told(value)}", f"{near} take {listed(words)}".lstrip())
+        raise _Invalid(f"is {describe(value)}", f"{near} take {listed(words)}".lstrip())
 
     return read
 
@@ -146,18 +146,18 @@ def _text(longest: int, *, least: int = 1) -> Callable[[object], str]:
 
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise _Invalid(f"is {told(value)}", "pass True or False")
+        raise _Invalid(f"is {describe(value)}", "pass True or False")
     return value
 
 
 def _limits(value: object) -> RateLimits:
     if not isinstance(value, RateLimits):
         hint = "pass RateLimits(requests_per_min=..., tokens_per_min=..., concurrency=...)"
-        raise _Invalid(f"is {told(value)}", hint)
+        raise _Invalid(f"is {describe(value)}", hint)
     for name in RateLimits.__struct_fields__:
         limit = getattr(value, name)
         if limit is not None and (type(limit) is not int or not _LIMIT.admits(limit)):
-            raise _Invalid(f"has {name}={told(limit)}", f"take {_LIMIT}, or None")
+            raise _Invalid(f"has {name}={describe(limit)}", f"take {_LIMIT}, or None")
     return value
 
 
@@ -179,7 +179,7 @@ def _credit(value: object) -> int:
 
 def _dollars(value: object, number: float) -> float:
     if not USD.admits(number):
-        raise _Invalid(f"is {told(value)}", f"take {USD}, in dollars")
+        raise _Invalid(f"is {describe(value)}", f"take {USD}, in dollars")
     return number
 
 
@@ -195,7 +195,7 @@ def _number(value: object) -> float:
 
 def _scopes(value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-        raise _Invalid(f"is {told(value)}", f"pass a list of {listed(SCOPES)}, or None for all")
+        raise _Invalid(f"is {describe(value)}", f"pass a list of {listed(SCOPES)}, or None for all")
     for each in value:
         _one_of(SCOPES)(each)
     return tuple(scope for scope in SCOPES if scope in value)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright._core.money import MOST_TOKENS, nanos
-from routewright._core.policy import Laid
+from routewright._core.policy import AppliedPolicy
 from routewright._core.tokens.estimate import VOCABULARIES, Vocabulary
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Reason, TokenBounds
@@ -45,13 +45,13 @@ class Choice(Struct, frozen=True):
     """The budget of all its attempts together: the call's own, reduced to the money that is left."""
 
 
-def choose(inputs: DecisionInput, board: Board, applied_policy: Laid | None) -> Choice:
+def choose(inputs: DecisionInput, board: Board, applied_policy: AppliedPolicy | None) -> Choice:
     """Decide for one call alone (``decide``)."""
     room = own_room(inputs)
     return Choice(decide(inputs, board, applied_policy), inputs, room if room != UNLIMITED else None)
 
 
-def decide(inputs: DecisionInput, board: Board, applied_policy: Laid | None = None) -> Plan:
+def decide(inputs: DecisionInput, board: Board, applied_policy: AppliedPolicy | None = None) -> Plan:
     """Choose the models and their order. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds
     leave that open. ``applied_policy``, the policy already applied to the input, only explains a refusal."""
     # To score and check every model for every request would cost time in proportion to the catalogue. Requests of one

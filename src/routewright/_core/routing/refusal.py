@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from routewright._core.catalogue.prices import affordable_output
 from routewright._core.model_selector import Known, lacking, picking
 from routewright._core.money import budget_nanos, nanos, sayable
-from routewright._core.policy import Laid
+from routewright._core.policy import AppliedPolicy
 from routewright._core.request.rules import NUMBERS
 from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS, length
 from routewright.errors import BudgetExceeded, NoCandidates
@@ -100,7 +100,7 @@ class Amendment(NamedTuple):
     effort: ChangeSize
 
 
-def refuse(inputs: DecisionInput, board: Board, eligible: Eligible, applied_policy: Laid | None) -> NoCandidates:
+def refuse(inputs: DecisionInput, board: Board, eligible: Eligible, applied_policy: AppliedPolicy | None) -> NoCandidates:
     """The error for a request that no model fits. ``applied_policy`` is the policy already applied to it."""
     search = Search(inputs, board, applied_policy)
     check = FitCheck(inputs, board.forecast)
@@ -142,7 +142,7 @@ def refuse(inputs: DecisionInput, board: Board, eligible: Eligible, applied_poli
 
 
 def find_admission(
-    inputs: DecisionInput, board: Board, row: int, reasons: set[Reason], applied_policy: Laid | None
+    inputs: DecisionInput, board: Board, row: int, reasons: set[Reason], applied_policy: AppliedPolicy | None
 ) -> tuple[DecisionInput, str] | None:
     """The changed input that admits one row, and the change in words. None if no change does."""
     amendment = Search(inputs, board, applied_policy).find_amendment(row, reasons)
@@ -166,11 +166,11 @@ class Search:
     """Searches for the smallest change of a request that a model can serve. Builds inputs that fit, then compares
     their ``ChangeSize``."""
 
-    def __init__(self, inputs: DecisionInput, board: Board, applied_policy: Laid | None) -> None:
+    def __init__(self, inputs: DecisionInput, board: Board, applied_policy: AppliedPolicy | None) -> None:
         self.decision_input = inputs
         self.forecast: Forecast = board.forecast
         self.known = Known(board.pool.models, board.boards.aliases)
-        self.published, self.request_models = applied_policy or Laid(_NO_POLICY, inputs.models)
+        self.published, self.request_models = applied_policy or AppliedPolicy(_NO_POLICY, inputs.models)
         self.policy = self.published.policy
         self.by = f"policy {self.policy.name!r}" if self.policy.name else "the policy"
 

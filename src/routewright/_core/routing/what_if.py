@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import mark_unavailable
-from routewright._core.policy import Laid
+from routewright._core.policy import AppliedPolicy
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason
 from routewright.wire.money import NANOS_PER_USD, usd_text
@@ -129,7 +129,7 @@ class PolicyCheck(Struct, frozen=True, kw_only=True):
         return [loss.provider for loss in self.losses if loss.model is None]
 
 
-def why_not(inputs: DecisionInput, board: Board, model: str, applied_policy: Laid | None = None) -> WhyNot:
+def why_not(inputs: DecisionInput, board: Board, model: str, applied_policy: AppliedPolicy | None = None) -> WhyNot:
     """Explain why ``model`` is not chosen for an input with counted tokens, to which ``applied_policy`` was applied.
     Takes about 0.1 s, since it decides some fifty times."""
     row = board.forecast.pool.row[model]
@@ -161,7 +161,7 @@ def _chosen(inputs: DecisionInput, board: Board) -> str | None:
         return None
 
 
-def _changes(inputs: DecisionInput, board: Board, row: int, applied_policy: Laid | None) -> Iterator[Change]:
+def _changes(inputs: DecisionInput, board: Board, row: int, applied_policy: AppliedPolicy | None) -> Iterator[Change]:
     """Try each lever by itself, the caller's own first."""
     model = board.forecast.pool.models[row]
     others = tuple(preferred for preferred in inputs.prefer if preferred != model.id)
@@ -247,7 +247,7 @@ def _latency_ms(inputs: DecisionInput, board: Board, row: int) -> int:
     return board.order(inputs).key(board.forecast, row)[3]
 
 
-def check_policy(inputs: DecisionInput, board: Board, applied_policy: Laid) -> PolicyCheck:
+def check_policy(inputs: DecisionInput, board: Board, applied_policy: AppliedPolicy) -> PolicyCheck:
     """Check a policy with one request: an input with counted tokens and the policy applied."""
     snapshot = applied_policy.published
     pool = board.forecast.pool

@@ -126,7 +126,7 @@ class CallLine(Struct, array_like=True, gc=False):
     account: str
     key_id: str | None
     policy_version: str
-    given: wire.DecisionInput
+    decision_input: wire.DecisionInput
     choice: ChoiceLine | None
     selected_model: str | None
     fallback_used: bool
@@ -160,7 +160,7 @@ def item_of(line: CallLine) -> wire.TraceItem:
 
 
 def _shared(line: CallLine) -> JsonObject:
-    given, cost_range_usd = line.given, None
+    given, cost_range_usd = line.decision_input, None
     ranges = [each.cost_range or (each.cost_nanos, each.cost_nanos) for each in line.attempts]
     if any(each.cost_range for each in line.attempts):
         cost_range_usd = usd(sum(low for low, _ in ranges)), usd(sum(high for _, high in ranges))
@@ -203,7 +203,7 @@ def spans_of(line: CallLine) -> list[wire.Span]:
                 duration_ms=line.choice.took_ms,
                 candidates=_candidates(line.choice.candidates),
                 rejected=line.choice.rejected.copy(),  # calls may share the line
-                digest=digest_of(line.given, line.choice.models, output, line.choice.score),
+                digest=digest_of(line.decision_input, line.choice.models, output, line.choice.score),
                 token_count=line.choice.token_count,
             )
         )

@@ -12,7 +12,7 @@ from typing import NamedTuple, get_args
 from msgspec.structs import replace
 
 from routewright import wire
-from routewright._core.accounts.terms import told
+from routewright._core.accounts.terms import describe
 from routewright._core.addresses import is_loopback, is_public
 from routewright._core.crypto import seal, unseal
 from routewright.errors import ValidationFailed
@@ -120,7 +120,7 @@ def checked_events(given: object) -> tuple[EventType, ...]:
     asked = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     for each in asked:
         if each not in known:
-            raise ValidationFailed.at("events", f"{told(each)} is not an event type", one_of(each, known))
+            raise ValidationFailed.at("events", f"{describe(each)} is not an event type", one_of(each, known))
     if not asked:
         raise ValidationFailed.at("events", "is empty", "leave it out for all events, or disable the endpoint")
     return tuple(each for each in known if each in asked)

@@ -296,9 +296,9 @@ class MemoryAccounts:
         spent = self._runs if purse.startswith(RUN) else self._spent
         return spent.get((account, purse), 0), self._granted.get(account, 0) if purse == "account" else 0
 
-    def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
+    def read_result(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         """As ``StoredAccounts`` says."""
-        return self._storage.look_up(account).books.kept(claim, now)
+        return self._storage.look_up(account).books.read_result(claim, now)
 
     def attempts(self, account: str, call: str) -> set[int]:
         """As ``Shelf`` says."""
@@ -308,11 +308,11 @@ class MemoryAccounts:
         """As ``Shelf`` says."""
         return self._storage.account_of(account).books.unbook(call)
 
-    def told(self, account: str, name: str) -> int:
+    def read_threshold(self, account: str, name: str) -> int:
         """As ``Shelf`` says."""
         return self._storage.look_up(account).books.thresholds.get(name, 0)
 
-    def put_told(self, account: str, name: str, threshold: int) -> None:
+    def put_threshold(self, account: str, name: str, threshold: int) -> None:
         """As ``Shelf`` says."""
         self._storage.account_of(account).books.thresholds[name] = threshold
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from routewright._core.accounts.holds import FreedName, Wait
-from routewright._core.accounts.keys import is_made
+from routewright._core.accounts.keys import is_issued
 from routewright._core.accounts.purses import MONTH
 from routewright._core.accounts.settlement import charged
 from routewright._core.idempotency import scope_of

@@ -217,7 +217,7 @@ class TableShelf:
         row = self.connection.execute(_SUMS, (account, purse)).fetchone()
         return (0, 0) if row is None else tuple(row)
 
-    def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
+    def read_result(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         """As ``StoredAccounts`` says."""
         if claim not in self._results:
             self.look_up(account, [claim])
@@ -251,12 +251,12 @@ class TableShelf:
         self.connection.execute(_DROP_ROW, key)
         return expired
 
-    def told(self, account: str, name: str) -> int:
+    def read_threshold(self, account: str, name: str) -> int:
         """As ``Shelf`` says."""
         row = self.connection.execute(_THRESHOLD, (account, name)).fetchone()
         return 0 if row is None else row[0]
 
-    def put_told(self, account: str, name: str, threshold: int) -> None:
+    def put_threshold(self, account: str, name: str, threshold: int) -> None:
         """As ``Shelf`` says."""
         self.connection.execute(_PUT_THRESHOLD, (account, name, threshold))
 

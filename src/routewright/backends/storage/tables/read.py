@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from routewright import wire
 from routewright._core.accounts.ledger import INCIDENTS
 from routewright._core.analytics.rollup import METADATA, summed
-from routewright._core.snapshot_delta import HealthChange, changed
+from routewright._core.snapshot_delta import HealthChange, apply_change
 from routewright._core.trace.spans import CallLine, item_of, trace_of
 from routewright.errors import StorageCorrupt, UnsupportedWrite
 from routewright.wire import SYSTEM_ACCOUNT, Trace, TraceItem

@@ -14,7 +14,7 @@ from routewright._core.accounts.keys import compromised_from
 from routewright._core.accounts.ledger import BOOKED, INCIDENTS, MONEY, before, forgotten_at, is_quiet
 from routewright._core.attempts.statistics import added
 from routewright._core.policy import next_label
-from routewright._core.snapshot_delta import change
+from routewright._core.snapshot_delta import find_change
 from routewright._core.webhooks.outbox import OF_WEBHOOKS
 from routewright._core.write_batch import check_batch, check_digests, check_place, ids_of
 from routewright.protocols import Facts
