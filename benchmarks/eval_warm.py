@@ -164,7 +164,7 @@ class Player:
             usage, name = vendors.usage(board, leg.id, turn, marked=marked), leg.id.partition("/")[2]
             cache = prompt_cache_of(leg.provider, name)
             if looks and cache is not None and price_at(leg.prices, turn.tokens).cached < leg.prices[-1].input:
-                self._prefixes.answered(prompt, leg.id, cache, usage, turn.at)
+                self._prefixes.learn(prompt, leg.id, cache, usage, turn.at)
             self.nanos += usage_nanos(leg.prices, usage)
             self.quality += column[leg.row] / MICRO
             self.moves += before not in (None, leg.id)

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import Caller, Console, MemoryStorage, SqliteStorage, ValidationFailed
-from routewright._core.accounts.keys import new_key, unknown_key
+from routewright._core.accounts.keys import new_key, unknown_key_error
 from routewright._core.crypto import derive, mac
 from routewright._setup.root_secret import BEFORE, SECRET, SecretFile
 from routewright.errors import AuthenticationFailed, StorageUnavailable
@@ -86,7 +86,7 @@ async def test_unknown_and_revoked_keys_take_the_same_path_to_the_same_error(
     for header in (f"Bearer {unknown}", bearer(revoked)):
         watched.asked.clear()
         ways.append((await refused(console, header), dict(watched.asked)))
-    assert ways == [(str(unknown_key()), {"KeyByDigest": 1})] * 2
+    assert ways == [(str(unknown_key_error()), {"KeyByDigest": 1})] * 2
 
 
 async def test_malformed_keys_are_refused_without_a_storage_read(console: Console, watched: Watched) -> None:
@@ -101,7 +101,7 @@ async def test_a_key_whose_account_is_gone_is_unknown(console: Console, watched:
     other = new_key("production", random.Random(7).randbytes(24))
     digest = console._authenticator.load_peppers()[0].digest(other)
     await watched.kept.apply("umbra", [PutKey(replace(new.key, account="umbra", id="key_3", digest=digest))])
-    assert await refused(console, f"Bearer {other}") == str(unknown_key())
+    assert await refused(console, f"Bearer {other}") == str(unknown_key_error())
     assert await holds(console, new)
 
 
@@ -113,9 +113,9 @@ async def test_a_wrong_key_from_the_storage_is_refused(clock: FakeClock) -> None
     console = Console(Mistaken(), clock=clock, secret=PRESENT)
     new = await a_key(console)
     unknown = new_key("production", random.Random(7).randbytes(24))
-    assert await refused(console, f"Bearer {unknown}") == str(unknown_key())
+    assert await refused(console, f"Bearer {unknown}") == str(unknown_key_error())
     unknown = new_key("sandbox", random.Random(7).randbytes(24))
-    assert await refused(console, f"Bearer {unknown}") == str(unknown_key())
+    assert await refused(console, f"Bearer {unknown}") == str(unknown_key_error())
     assert await holds(console, new)
 
 

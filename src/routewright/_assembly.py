@@ -15,7 +15,7 @@ import anyio
 from msgspec.structs import replace
 
 from . import protocols, wire
-from ._core.analytics.report import checked_keys
+from ._core.analytics.report import check_keys
 from ._core.attempts.faults import place_of
 from ._core.cache.comparators import NormalisedEquality
 from ._core.model_selector import Known
@@ -501,7 +501,7 @@ class Parts:
             options=Options(
                 self._defaults,
                 self._guardrails,
-                checked_keys("rollup_keys", settings.rollup_keys),
+                check_keys("rollup_keys", settings.rollup_keys),
                 tuple(settings.workload_keys),
                 settings.traceparent_to,
             ),
@@ -617,7 +617,7 @@ class Parts:
                 fleet.learn_from(self._fleets[environment])
             self._fleets.update(fleets)
         if engine is not None:
-            engine.log.announce(changes_between(before, self._published), self.environment)
+            engine.log.announce(find_changes(before, self._published), self.environment)
         return True
 
     async def name_policies(self) -> bool:
@@ -633,7 +633,7 @@ class Parts:
         with self._reloading.lock:
             if engine is None or unnamed is not self._versions.provisional:
                 return False
-            self._published = [*map(published, self._published, versions)]
+            self._published = [*map(with_version, self._published, versions)]
             self._versions.provisional = []
             engine.publish(self._published)
         return True

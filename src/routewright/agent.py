@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from ._core.agent.request import checked_run, run_of
+from ._core.agent.request import check_run, run_of
 from ._core.agent.request import decode_run as decode_run
 from ._core.money import usd
 from ._core.request.read import as_request, merge_tags

@@ -26,11 +26,11 @@ from ._core.webhooks.endpoint import (
     OVERLAP_S,
     PURPOSE,
     SAMPLES,
+    add_secret,
+    check_events,
     check_url,
-    checked_events,
-    is_place,
-    opened,
-    rotated,
+    is_delivery_key,
+    open_secrets,
 )
 from ._core.webhooks.outbox import ATTEMPT_S
 from ._core.write_batch import MOST_CREDIT
@@ -333,7 +333,7 @@ class Console(Closing):
             account=account,
             environment=environment,
             url=url,
-            events=checked_events(events),
+            events=check_events(events),
             profile=profile,
             created_at=self._now(),
             secrets=(wire.SealedSecret(self._seal(secret)),),
@@ -393,7 +393,7 @@ class Console(Closing):
             await self._endpoint(account, endpoint_id)
         if type(limit) is not int:
             raise ValidationFailed.at("limit", f"must be a whole number, got {describe(limit)}", "pass 50, for example")
-        if after is not None and not is_place(after):
+        if after is not None and not is_delivery_key(after):
             raise ValidationFailed.at("after", "is not the key of a delivery", "pass Delivery.key of the last one")
         return await self._checked.scan(account, wire.Deliveries(endpoint_id, state), after=after, limit=limit)
 
@@ -402,7 +402,7 @@ class Console(Closing):
         become due at once; ended deliveries can be replayed for 24 hours. Returns the number of deliveries restarted.
         Raises ``NotFound`` for an unknown endpoint."""
         await self._endpoint(account, endpoint_id)
-        if event_id is not None and not is_place(event_id):
+        if event_id is not None and not is_delivery_key(event_id):
             raise ValidationFailed.at("event_id", "is not the id of an event", "pass evt_... of a delivery")
         write = wire.ReplayDeliveries(endpoint_id, event_id, self._clock.time())
         (written,) = await self._checked.apply(account, [write])

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from msgspec import Struct, field
 
-from ._core.analytics.report import checked_keys
+from ._core.analytics.report import check_keys
 from ._core.attempts.timeouts import ExecutionLimits as ExecutionLimits
 from ._core.webhooks.outbox import DELAYS_S, MAX_ATTEMPTS
 from ._engine.capture import Capturing
@@ -219,8 +219,8 @@ class Settings(Struct, frozen=True, kw_only=True):
                 raise _refusal(f"Settings.{name}", getattr(self, name), hint)
         if self.durability not in get_args(Durability):
             raise _refusal("Settings.durability", self.durability, "take 'buffered' or 'committed'")
-        checked_keys("Settings.rollup_keys", self.rollup_keys)
-        checked_keys("Settings.workload_keys", self.workload_keys)
+        check_keys("Settings.rollup_keys", self.rollup_keys)
+        check_keys("Settings.workload_keys", self.workload_keys)
         names: object = self.traceparent_to
         hint = "pass a tuple of names, such as ('vllm',), or ('*',) for all"
         if not isinstance(names, tuple | list | set | frozenset):

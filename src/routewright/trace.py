@@ -19,7 +19,7 @@ from ._core.analytics.report import (
     cache_report,
     check_bucket,
     check_group,
-    checked_keys,
+    check_keys,
     days_of,
     fallback_report,
     latency_report,
@@ -27,7 +27,7 @@ from ._core.analytics.report import (
 )
 from ._core.analytics.rollup import GROUPS
 from ._core.request.rules import Range
-from ._core.snapshot_delta import checked_trace
+from ._core.snapshot_delta import check_trace
 from ._core.trace.filter import parse_filter, seal, unseal
 from ._engine.storage import read_trace
 from ._engine.trace_log import FreshStorage
@@ -85,7 +85,7 @@ class TraceStore(OfAccount):
             storage = open_storage(storage, clock=clock)
         check_storage(storage)
         self._storage = storage
-        self._rollup_keys = checked_keys("rollup_keys", rollup_keys)
+        self._rollup_keys = check_keys("rollup_keys", rollup_keys)
         self._clock = clock or SystemClock()
         self._checked: Storage = FreshStorage(storage, self._clock)
         self._secret = RootSecret(storage, os.environ)
@@ -117,7 +117,7 @@ class TraceStore(OfAccount):
     async def record(self, trace: wire.Trace) -> None:
         """Store a trace under its account, replacing one with the same id and environment. Raises
         ``ValidationFailed``."""
-        trace = checked_trace(trace)
+        trace = check_trace(trace)
         check_account("trace.account", trace.account)
         try:
             await self._checked.apply(trace.account, [wire.PutTrace(trace, rollup_keys=self._rollup_keys)])

@@ -34,7 +34,7 @@ class WebhookSigner:
 
     def __init__(self, *secrets: str) -> None:
         """``secrets``: as ``new_secret`` makes them, the newest first. Raises ``ValidationFailed``."""
-        self._keys = signature.keys_of(secrets, signature.whole)
+        self._keys = signature.keys_of(secrets, signature.encode_key)
 
     @staticmethod
     def new_secret() -> Secret:
@@ -55,7 +55,7 @@ class WebhookSigner:
         return f"WebhookSigner({', '.join(map(repr, self._keys))})"
 
     def __reduce_ex__(self, protocol: object, /) -> Never:
-        raise signature.uncopied()
+        raise signature.copy_error()
 
 
 class Headers(Protocol):
@@ -82,7 +82,7 @@ class StandardWebhookSigner:
 
     def __init__(self, *secrets: str) -> None:
         """``secrets``: as ``WebhookSigner.new_secret`` makes them, the newest first. Raises ``ValidationFailed``."""
-        self._keys = signature.keys_of(secrets, signature.decoded)
+        self._keys = signature.keys_of(secrets, signature.decode_key)
 
     def sign(self, body: bytes, timestamp: float, event_id: str) -> dict[str, str]:
         """Write the headers for a body that is sent at a Unix time. Raises ``ValidationFailed``."""
@@ -98,7 +98,7 @@ class StandardWebhookSigner:
         return f"StandardWebhookSigner({', '.join(map(repr, self._keys))})"
 
     def __reduce_ex__(self, protocol: object, /) -> Never:
-        raise signature.uncopied()
+        raise signature.copy_error()
 
 
 def verify_request(body: bytes, headers: RequestHeaders, *secrets: str, now: float | None = None) -> WebhookEvent:
@@ -120,7 +120,7 @@ def verify_request(body: bytes, headers: RequestHeaders, *secrets: str, now: flo
         signature.check_header(keys, body, signature_headers[signature.SERVICE], at)
     else:
         try:
-            standard = signature.keys_of(secrets, signature.decoded)
+            standard = signature.keys_of(secrets, signature.decode_key)
         except ValidationFailed as error:  # the sender chooses the profile; the secret may fit only the other one
             raise SignatureError(f"the headers are those of Standard Webhooks, for which {error}") from None
         signature.check_headers(standard, body, signature_headers, at)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from routewright._core.analytics.rollup import Rollups, merged, unpacked
+from routewright._core.analytics.rollup import Rollups, merge_buckets, unpack_buckets
 from routewright._core.trace.filter import text_of
 from routewright.backends.storage.sqlite.file import connect
 from routewright.backends.storage.sqlite.upkeep import check
@@ -39,7 +39,7 @@ def assert_sound(path: Path) -> None:
     """The file is whole, every trace in it can be read, and what is derived is as if it were made anew."""
     assert check(path).problems == []
     with closing(connect(str(path))) as connection:
-        connection.create_function("merged", 2, merged)
+        connection.create_function("merged", 2, merge_buckets)
         connection.execute("BEGIN IMMEDIATE")
         while roll(connection):  # what is not counted yet; it is rolled back
             pass
@@ -70,7 +70,7 @@ def _there(connection: sqlite3.Connection) -> dict[str, Table]:
     for table, keys in _KEYS.items():
         rows = connection.execute(f"SELECT * FROM {table}").fetchall()
         found[table] = {row[:keys]: [*row[keys:]] for row in rows}
-    found["latency"] = {key: unpacked(buckets) for key, (buckets,) in found["latency"].items()}
+    found["latency"] = {key: unpack_buckets(buckets) for key, (buckets,) in found["latency"].items()}
     tags = connection.execute("SELECT account, key, value, created_at, id FROM tag").fetchall()
     found["tag"] = dict.fromkeys(tags)
     named = connection.execute("SELECT id, named FROM snapshot WHERE named <> 0").fetchall()

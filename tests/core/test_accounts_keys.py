@@ -18,7 +18,7 @@ from routewright._core.accounts.keys import (
     is_live,
     new_key,
     parse_authorization,
-    unknown_key,
+    unknown_key_error,
 )
 from routewright._core.accounts.terms import PLANS, limits_of
 from routewright.errors import AuthenticationFailed
@@ -125,7 +125,7 @@ def test_any_other_authorization_header_is_refused(header: str) -> None:
 )
 def test_a_malformed_key_is_refused_like_an_unknown_one(told: str) -> None:
     said = refused(f"Bearer {told}")
-    assert said == str(unknown_key())
+    assert said == str(unknown_key_error())
     assert told not in said or told == "x"
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from routewright._core.accounts.ledger import INCIDENTS, WEEK_S, Books, forgotten_at, is_quiet, key_of
 from routewright._core.accounts.settlement import Expired
-from routewright._core.idempotency import KEPT_S, KeptResult
+from routewright._core.idempotency import RESULT_TTL_S, KeptResult
 from routewright.wire import (
     Events,
     Incident,
@@ -36,7 +36,7 @@ def event(number: int, at: float = NOW) -> StoredEvent:
     )
 
 
-def keep(kept: Books, claim: bytes, until: float = NOW + KEPT_S) -> None:
+def keep(kept: Books, claim: bytes, until: float = NOW + RESULT_TTL_S) -> None:
     kept.put_result(claim, "production", until, KeptResult("f", "c", b"x"))
 
 
@@ -97,7 +97,7 @@ def test_a_sweep_removes_old_answers_events_and_marks() -> None:
     assert kept.sweep(NOW) == 2
     assert (kept.read_result(b"old", 0.0), kept_of(kept, b"new")) == (None, [b"new"])
     assert [each.id for each in kept.scan(Events(), None, 9)] == ["evt_0002", "evt_0001"]
-    assert set(kept._told) == {"o2"}
+    assert set(kept._last_events) == {"o2"}
 
 
 # Events

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observation, RunTools
-from routewright._core.agent.request import FULL, KEPT, fitted, misfits, tokens_of
+from routewright._core.agent.request import FULL, TARGET, find_misfits, fit_messages, tokens_of
 from routewright.errors import ContentRefused, UpstreamFailed
 from routewright.wire import (
     AgentRequest,
@@ -69,19 +69,21 @@ def test_any_order_of_events_ends_in_one_state_within_the_steps(most: int, rng: 
             break
         if isinstance(todo, RunTools):
             assert len(run.state.steps) + len(todo.calls) <= most
-            run.observed(results(todo), 0.0)
+            run.record_results(results(todo), 0.0)
             continue
         match rng.randrange(6):
             case 0:
-                run.answered(response("done"), 0.0, 1.0, 5)
+                run.record_answer(response("done"), 0.0, 1.0, 5)
             case 1 | 2:
-                run.answered(response("", *rng.choices(["add", "ask_user"], [9, 1], k=rng.randint(1, 5))), 0.0, 1.0, 5)
+                run.record_answer(
+                    response("", *rng.choices(["add", "ask_user"], [9, 1], k=rng.randint(1, 5))), 0.0, 1.0, 5
+                )
             case 3:
-                run.failed(UpstreamFailed("x"), 0.0, 1.0, 1)
+                run.record_failure(UpstreamFailed("x"), 0.0, 1.0, 1)
             case 4:
-                run.failed(ContentRefused("x"), 0.0, 1.0, 1)
+                run.record_failure(ContentRefused("x"), 0.0, 1.0, 1)
             case _:
-                run.failed(ContentRefused("x"), 0.0, 0.0, 0, is_budget=rng.random() < 0.3)
+                run.record_failure(ContentRefused("x"), 0.0, 0.0, 0, is_budget=rng.random() < 0.3)
     assert run.ended is not None
     assert len(run.state.steps) <= most
     assert [step.number for step in run.state.steps] == list(range(1, len(run.state.steps) + 1))
@@ -97,22 +99,22 @@ def test_any_order_of_events_ends_in_one_state_within_the_steps(most: int, rng: 
 
 def test_a_step_is_tried_at_most_twice() -> None:
     run = AgentRun(state(), 5, escalates=False)
-    run.failed(UpstreamFailed("x"), 0.0, 1.0, 3)
+    run.record_failure(UpstreamFailed("x"), 0.0, 1.0, 3)
     assert (run.tries, run.ended) == (1, None)
-    run.failed(UpstreamFailed("x"), 0.0, 1.0, 4)
+    run.record_failure(UpstreamFailed("x"), 0.0, 1.0, 4)
     assert (run.next(), run.state.spent_nanos) == (Ended("failed"), 7)
 
 
 def test_a_step_has_the_cost_of_all_tries_and_records_their_traces() -> None:
     run = AgentRun(state(), 9, escalates=False)
-    run.failed(UpstreamFailed("x", trace_id="tr_a"), 0.0, 1.0, 3)
-    run.answered(response("", "add"), 0.0, 1.0, 4)
+    run.record_failure(UpstreamFailed("x", trace_id="tr_a"), 0.0, 1.0, 3)
+    run.record_answer(response("", "add"), 0.0, 1.0, 4)
     assert run.state.steps[-1].cost_usd == 7e-9
     todo = run.next()
     assert isinstance(todo, RunTools)
-    run.observed(results(todo), 0.0)
-    run.failed(UpstreamFailed("x", trace_id="tr_b"), 0.0, 1.0, 5)
-    run.failed(UpstreamFailed("x", trace_id="tr_c"), 0.0, 1.0, 6)
+    run.record_results(results(todo), 0.0)
+    run.record_failure(UpstreamFailed("x", trace_id="tr_b"), 0.0, 1.0, 5)
+    run.record_failure(UpstreamFailed("x", trace_id="tr_c"), 0.0, 1.0, 6)
     step = run.state.steps[-1]
     assert (step.cost_usd, step.trace_id) == (11e-9, "tr_c")
     assert run.state.failed_tries == ["tr_a", "tr_b"]
@@ -121,12 +123,12 @@ def test_a_step_has_the_cost_of_all_tries_and_records_their_traces() -> None:
 
 def test_every_call_has_a_result_before_a_model_is_asked_again() -> None:
     run = AgentRun(state(), 4, escalates=False)
-    run.answered(response("", "add", "add", "add", "add"), 0.0, 1.0, 1)
+    run.record_answer(response("", "add", "add", "add", "add"), 0.0, 1.0, 1)
     todo = run.next()
     assert isinstance(todo, RunTools)
     assert len(todo.calls) == 3
     assert "not run" in str(run.state.messages[-1].content)
-    run.observed(results(todo), 0.0)
+    run.record_results(results(todo), 0.0)
     assert run.next() == Ended("partial", "max_steps_reached")
     assert [message.role for message in run.state.messages] == ["user", "assistant", "tool", "tool", "tool", "tool"]
 
@@ -136,31 +138,31 @@ def test_each_call_has_an_id_of_its_own(ids: list[str]) -> None:
     run = AgentRun(state(), 9, escalates=False)
     made = response("", "add", "add")
     calls = [ToolCall(id, FunctionCall("add", "{}")) for id in ids]
-    run.answered(replace(made, tool_calls=calls), 0.0, 1.0, 1)
+    run.record_answer(replace(made, tool_calls=calls), 0.0, 1.0, 1)
     todo = run.next()
     assert isinstance(todo, RunTools)
     assert len({call.id for call in todo.calls}) == 2
-    run.observed(results(todo), 0.0)
+    run.record_results(results(todo), 0.0)
     assert run.state.messages[1].tool_calls == todo.calls
 
 
 def test_a_resumed_run_takes_results_and_runs_approved_calls() -> None:
     run = AgentRun(state(), 9, {"ask_user", "pay"}, escalates=False)
-    run.answered(response("", "ask_user", "pay", "pay"), 0.0, 1.0, 1)
+    run.record_answer(response("", "ask_user", "pay", "pay"), 0.0, 1.0, 1)
     assert run.next() == Ended("partial", "tool_calls_pending")
     asked, paid, _ = run.pending
     again = AgentRun(run.state, 9, {"ask_user", "pay"}, escalates=False)
     again.resume({asked.id: "yes"}, [paid.id], 7.0)
     todo = again.next()
     assert todo == RunTools(3, [paid])
-    again.observed(results(RunTools(3, [paid])), 8.0)
+    again.record_results(results(RunTools(3, [paid])), 8.0)
     assert again.next() == Ended("partial", "tool_calls_pending"), "one call has neither"
     assert [(step.tool, step.start_ms) for step in again.state.steps] == [(None, 0.0), ("ask_user", 7.0), ("pay", 8.0)]
 
 
 def test_a_run_continues_from_its_checkpoint() -> None:
     run = AgentRun(state(), 9, escalates=False)
-    run.answered(response("", "add"), 0.0, 1.0, 1)
+    run.record_answer(response("", "add"), 0.0, 1.0, 1)
     again = AgentRun(run.state, 9, escalates=False)
     assert again.next() == run.next()
     assert isinstance(again.next(), RunTools)
@@ -172,15 +174,15 @@ def test_the_oldest_messages_are_cut_first_and_never_the_task() -> None:
         call = ToolCall(f"c{number}", FunctionCall("add", "{}"))
         messages += [Message("assistant", None, [call]), Message("tool", "word " * 200, tool_call_id=call.id)]
     window = sum(map(tokens_of, messages)) // 2
-    cut = fitted(messages, window)
+    cut = fit_messages(messages, window)
     assert cut[:2] == messages[:2]
     assert cut[-4:] == messages[-4:]
-    assert sum(map(tokens_of, cut)) <= window * KEPT
-    assert fitted(messages, 10**9) == messages
-    assert fitted(cut, window) == cut, "what was cut has room for a while"
+    assert sum(map(tokens_of, cut)) <= window * TARGET
+    assert fit_messages(messages, 10**9) == messages
+    assert fit_messages(cut, window) == cut, "what was cut has room for a while"
     asked = {call.id for message in cut for call in message.tool_calls or ()}
     assert {message.tool_call_id for message in cut if message.role == "tool"} <= asked
-    assert FULL > KEPT
+    assert FULL > TARGET
 
 
 def test_earlier_turns_of_a_conversation_are_cut_before_the_task() -> None:
@@ -189,9 +191,9 @@ def test_earlier_turns_of_a_conversation_are_cut_before_the_task() -> None:
         messages += [Message("user", "word " * 100), Message("assistant", "word " * 100)]
     messages += [Message("user", "the task"), *[Message("assistant", "word " * 100)] * 5]
     window = sum(map(tokens_of, messages)) // 2
-    cut = fitted(messages, window)
+    cut = fit_messages(messages, window)
     assert cut[0] == messages[0]
-    assert sum(map(tokens_of, cut)) <= window * KEPT
+    assert sum(map(tokens_of, cut)) <= window * TARGET
     assert Message("user", "the task") in cut
     assert cut[-4:] == messages[-4:]
     assert cut == [message for message in messages if message in cut][:1] + messages[-len(cut) + 1 :]
@@ -222,7 +224,7 @@ def test_arguments_are_checked_against_their_schema(value: dict[str, Any], said:
         },
         "required": ["city"], "additionalProperties": False, "$defs": {"n": {"type": "null"}},
     }  # fmt: skip
-    assert misfits(value, schema) == said
+    assert find_misfits(value, schema) == said
 
 
 def test_a_run_starts_with_a_model_call() -> None:

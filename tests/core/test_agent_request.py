@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from routewright import ValidationFailed
-from routewright._core.agent.request import checked_run, decode_run
+from routewright._core.agent.request import check_run, decode_run
 from routewright.wire import AgentRequest
 from tests.tables import table
 
@@ -59,13 +59,13 @@ def refusal(**body: Any) -> list[tuple[str, str, str]]:
 def test_many_tools_are_checked_in_one_pass() -> None:
     names = [f"t{number}" for number in range(200_000)]  # the square of that would take minutes
     with pytest.raises(ValidationFailed, match="names 't7' twice"):
-        checked_run(AgentRequest(task="x", tools=[*names, "t7"]))
+        check_run(AgentRequest(task="x", tools=[*names, "t7"]))
 
 
 @table("given", [{"task": "half \ud83d"}, {"task": "x", "idempotency_key": "half \ud83d"}])
 def test_an_unpaired_surrogate_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationFailed):
-        checked_run(AgentRequest(**given))
+        check_run(AgentRequest(**given))
 
 
 @table("task", ["", " \t\r\n"])
@@ -75,4 +75,4 @@ def test_a_task_of_json_white_space_is_refused(task: str) -> None:
 
 @table("task", ["\x85", "\u3000", " a "])
 def test_any_other_task_is_accepted_as_in_the_schema(task: str) -> None:
-    assert checked_run(AgentRequest(task=task)).task == task
+    assert check_run(AgentRequest(task=task)).task == task

@@ -13,7 +13,7 @@ from tests.tables import table
 def told(calls: list[bool], every_s: float = 1.0) -> list[tuple[int, ErrorBurst]]:
     """The bursts of one account, each with the place of the call that began it. True: an error."""
     bursts = ErrorBursts()
-    found = [(place, bursts.ended("a", place * every_s, error=error)) for place, error in enumerate(calls)]
+    found = [(place, bursts.count_call("a", place * every_s, error=error)) for place, error in enumerate(calls)]
     return [(place, burst) for place, burst in found if burst is not None]
 
 
@@ -40,27 +40,27 @@ def test_errors_are_forgotten_after_the_window() -> None:
 def test_accounts_are_counted_apart() -> None:
     bursts = ErrorBursts()
     for place in range(19):
-        assert bursts.ended("a", place, error=True) is None
-        assert bursts.ended("b", place, error=True) is None
-    assert bursts.ended("b", 20.0, error=False) is None
-    assert bursts.ended("a", 20.0, error=True) is not None
+        assert bursts.count_call("a", place, error=True) is None
+        assert bursts.count_call("b", place, error=True) is None
+    assert bursts.count_call("b", 20.0, error=False) is None
+    assert bursts.count_call("a", 20.0, error=True) is not None
 
 
 def test_no_more_accounts_are_remembered_than_fit() -> None:
     bursts = ErrorBursts()
     for place in range(MOST_COUNTED + 10):
-        bursts.ended(place, 0.0, error=False)
+        bursts.count_call(place, 0.0, error=False)
     assert len(bursts._accounts) == MOST_COUNTED
     assert 5 not in bursts._accounts
 
 
 def test_an_account_that_goes_on_calling_is_not_the_one_forgotten() -> None:
     bursts = ErrorBursts()
-    bursts.ended("busy", 0.0, error=True)
+    bursts.count_call("busy", 0.0, error=True)
     for place in range(MOST_COUNTED - 1):
-        bursts.ended(place, 0.0, error=False)
-    bursts.ended("busy", 1.0, error=True)
-    bursts.ended("new", 1.0, error=False)
+        bursts.count_call(place, 0.0, error=False)
+    bursts.count_call("busy", 1.0, error=True)
+    bursts.count_call("new", 1.0, error=False)
     assert "busy" in bursts._accounts
     assert 0 not in bursts._accounts
 
@@ -71,7 +71,7 @@ def test_counts_are_those_of_the_last_five_minutes(calls: list[tuple[float, bool
     for gap_s, error in calls:
         now += gap_s
         seen.append((now, error))
-        burst = bursts.ended("a", now, error=error)
+        burst = bursts.count_call("a", now, error=error)
         if burst is not None:
             inside = [failed for at, failed in seen if at > now - WINDOW_S]
             around = [failed for at, failed in seen if at > now - WINDOW_S - 5]
@@ -83,15 +83,15 @@ def test_counts_are_those_of_the_last_five_minutes(calls: list[tuple[float, bool
 def test_an_hour_with_too_few_hits_is_told_once_it_is_over() -> None:
     watch = LowHits(0.05)
     for number in range(LEAST_LOOKUPS):
-        assert watch.looked("acme", 36.0 * number, is_hit=number < 4) is None
-    assert watch.looked("other", 3600.0, is_hit=False) is None
-    assert watch.looked("acme", 3600.0, is_hit=False) == CacheEvicted(3600, 0.04, 0.05)
-    assert watch.looked("acme", 3601.0, is_hit=False) is None
+        assert watch.count_lookup("acme", 36.0 * number, is_hit=number < 4) is None
+    assert watch.count_lookup("other", 3600.0, is_hit=False) is None
+    assert watch.count_lookup("acme", 3600.0, is_hit=False) == CacheEvicted(3600, 0.04, 0.05)
+    assert watch.count_lookup("acme", 3601.0, is_hit=False) is None
 
 
 @table(("lookups", "hits"), [(LEAST_LOOKUPS - 1, 0), (LEAST_LOOKUPS, 5)])
 def test_few_lookups_or_enough_hits_are_no_news(lookups: int, hits: int) -> None:
     watch = LowHits(0.05)
     for number in range(lookups):
-        watch.looked("acme", 0.0, is_hit=number < hits)
-    assert watch.looked("acme", 3600.0, is_hit=False) is None
+        watch.count_lookup("acme", 0.0, is_hit=number < hits)
+    assert watch.count_lookup("acme", 3600.0, is_hit=False) is None

@@ -173,14 +173,14 @@ def test_custom_patterns_stand_beside_the_built_in_ones() -> None:
 
 def test_a_policy_has_custom_patterns() -> None:
     policy = Policy(name="p", guardrails=[PolicyGuardrail(custom={"ticket": r"T-\d{4}"}, action="redact")])
-    (guardrail,) = guardrails_of(checked_policy(policy, 0))
+    (guardrail,) = guardrails_of(check_policy(policy, 0))
     assert found_by(guardrail, "See T-1234.") == [(4, 10)]
 
 
 def test_a_policy_with_a_slow_expression_is_refused() -> None:
     policy = Policy(name="p", guardrails=[PolicyGuardrail(custom={"own": "(a+)+b"}, action="redact")])
     with pytest.raises(ValidationFailed) as refused:
-        checked_policy(policy, 0)
+        check_policy(policy, 0)
     (problem,) = refused.value.problems
     assert problem.path.endswith("guardrails[0].custom.own")
     assert problem.problem == "has a repeat inside a repeat"

@@ -145,8 +145,8 @@ def test_folding_counts_requests_and_account_calls() -> None:
     bench.journal.entries.append(entry(0, 0.2, None))
     bench.journal.fold(OUTLOOK)
     assert bench.retries._requests.total == 11
-    burst = bench.bursts.ended(("x", "production"), 1.0, error=True)
+    burst = bench.bursts.count_call(("x", "production"), 1.0, error=True)
     assert burst is None, "one of twenty is not above five per cent"
-    burst = bench.bursts.ended(("x", "production"), 1.0, error=True)
+    burst = bench.bursts.count_call(("x", "production"), 1.0, error=True)
     assert burst is not None
     assert (burst.requests, burst.errors) == (21, 2)

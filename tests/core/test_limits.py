@@ -43,7 +43,7 @@ def test_the_wait_is_long_enough_as_floats_add_and_hardly_longer(at: float, late
     now = at + later
     if Fraction(now) - Fraction(at) >= 60:
         return
-    then = now + leaves_in(at, now)
+    then = now + wait_until_free(at, now)
     assert then - WINDOW_S >= at
     assert Fraction(then) - Fraction(at) >= 60
     before = nextafter(nextafter(then, 0.0), 0.0)
@@ -54,7 +54,7 @@ def test_a_whole_minute_is_reported_if_a_float_rounds_to_it() -> None:
     rng = Random(1)
     for _ in range(1_000):
         at = 2.0**17 - rng.random() * 60  # a minute later floats lie twice as far apart
-        assert leaves_in(at, at) == 60.0 or at + 60.0 - WINDOW_S < at
+        assert wait_until_free(at, at) == 60.0 or at + 60.0 - WINDOW_S < at
 
 
 @given(TIMES, TIMES)
@@ -162,7 +162,7 @@ def test_a_refusal_names_the_limit_with_the_longest_wait_and_all_states() -> Non
     second.slots = 1
     takes = [(Take("a", "tokens", 100, 60), first), (Take("b", "requests", 1), second), (Take("b", "slots", 1), second)]
     states = WindowState("tokens", 100, 40, 50.0), WindowState("requests", 1, 0, 55.0), WindowState("slots", 1, 0, 0.0)
-    assert denied(takes, 20.0) == Denied(1, 55.0, states)
+    assert find_denial(takes, 20.0) == Denied(1, 55.0, states)
 
 
 @given(st.lists(st.tuples(SHORT, st.integers(0, 9)), min_size=1, max_size=20), st.integers(1, 20), st.integers(1, 9))
@@ -179,7 +179,7 @@ def test_a_filled_window_answers_like_its_source(taken: list[tuple[float, int]],
     takes = [Take("a", "requests", limit), Take("a", "tokens", limit, amount), Take("a", "slots", 2)]
     assert filled.states(limits, now) == there.states(limits, now)
     assert filled.admits(limits, amount, 1) == there.admits(limits, amount, 1)
-    assert denied([(each, filled) for each in takes], now) == denied([(each, there) for each in takes], now)
+    assert find_denial([(each, filled) for each in takes], now) == find_denial([(each, there) for each in takes], now)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 60])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import Policy, ValidationFailed
-from routewright._core.model_selector import CAPABLE, Known, picking
+from routewright._core.model_selector import CAPABLE, ModelIndex, match_words
 from routewright.wire import Model, PolicyFallback
 from tests.tables import table
 
@@ -23,7 +23,7 @@ MODELS = [
     Model(id="zai/free", provider="zai", free_tier=True, tags=("cheap",)),
     Model(id="house/one", provider="house"),
 ]
-KNOWN = Known(MODELS, {"short": "openai/small", "gift": "zai/free", "tag:house": "house/one"})
+KNOWN = ModelIndex(MODELS, {"short": "openai/small", "gift": "zai/free", "tag:house": "house/one"})
 
 
 def picked(policy: Policy) -> tuple[str, ...] | None:
@@ -139,17 +139,17 @@ def test_words_without_a_match_are_refused_with_a_suggestion(policy: Policy, sai
 
 def test_without_any_tag_the_hint_says_how_to_give_one() -> None:
     with pytest.raises(ValidationFailed, match="'tag:eu' matches no model; give models 'tags' in a catalogue file"):
-        publish([Policy(name="p", models=["tag:eu"])], "2026-11-21", Known([Model(id="a/1")], {}))
+        publish([Policy(name="p", models=["tag:eu"])], "2026-11-21", ModelIndex([Model(id="a/1")], {}))
 
 
 @given(st.text("ab*?/", min_size=1, max_size=8), st.text("ab/", min_size=3, max_size=10))
 def test_globs_match_like_fnmatch(glob: str, name: str) -> None:
     model = Model(id=name)
-    assert bool(picking([glob], model, Known([model], {}))) == fnmatchcase(name, glob)
+    assert bool(match_words([glob], model, ModelIndex([model], {}))) == fnmatchcase(name, glob)
 
 
 def test_any_glob_matches_quickly() -> None:
     model = Model(id=f"a/{'a' * 190}")
     began = perf_counter()
-    assert not picking(["*a" * 90 + "b"], model, Known([model], {}))
+    assert not match_words(["*a" * 90 + "b"], model, ModelIndex([model], {}))
     assert perf_counter() - began < 1

@@ -9,7 +9,7 @@ import pytest
 
 from routewright._core.attempts.machine import End
 from routewright._core.attempts.record import Attempt
-from routewright._core.outcome import facts_of, failure
+from routewright._core.outcome import build_failure, facts_of
 from routewright.errors import BlockedByPolicy, ContentRefused, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.wire import Caller, FaultKind, RunLimit, TokenBounds, Usage
 
@@ -53,7 +53,7 @@ def ended(end: End, *, broke_off: bool = False) -> Any:
     ],
 )
 def test_each_end_of_a_call_has_its_error(end: End, models: str, kind: type[RouterError], message: str) -> None:
-    error, hidden = failure(call(*[attempt(f"m/{name}") for name in models]), ended(end))
+    error, hidden = build_failure(call(*[attempt(f"m/{name}") for name in models]), ended(end))
     assert type(error) is kind
     assert error.message.startswith(message)
     assert (error.trace_id, hidden, error.outside) == ("tr_1", "", None)
@@ -62,27 +62,27 @@ def test_each_end_of_a_call_has_its_error(end: End, models: str, kind: type[Rout
 
 def test_the_remedy_is_given_if_all_attempts_have_the_same() -> None:
     first, second = attempt("m/a", hint="pay the bill"), attempt("m/b", hint="pay the bill")
-    assert failure(call(first, second), ended(End.FAILED))[0].message.endswith("; pay the bill")
+    assert build_failure(call(first, second), ended(End.FAILED))[0].message.endswith("; pay the bill")
     second.hint = "wait"
-    assert failure(call(first, second), ended(End.FAILED))[0].message.endswith("; try again later")
-    broken = failure(call(first, second), ended(End.FAILED, broke_off=True))[0]
+    assert build_failure(call(first, second), ended(End.FAILED))[0].message.endswith("; try again later")
+    broken = build_failure(call(first, second), ended(End.FAILED, broke_off=True))[0]
     assert "part of the answer had been read" in broken.message
 
 
 def test_models_that_failed_alike_at_one_address_are_listed_together() -> None:
     models = [attempt(f"gpu/{name}", ADDRESS, public=PUBLIC) for name in "aab"]
-    error, _ = failure(call(*models, attempt("m/c")), ended(End.FAILED))
+    error, _ = build_failure(call(*models, attempt("m/c")), ended(End.FAILED))
     assert error.message.startswith(f"every attempt failed: gpu/a, gpu/b ({ADDRESS}), then m/c (server: down); ")
 
 
 def test_only_callers_without_a_key_see_addresses() -> None:
     failed = attempt("gpu/a", ADDRESS, public=PUBLIC)
-    error, hidden = failure(call(failed), ended(End.FAILED))
+    error, hidden = build_failure(call(failed), ended(End.FAILED))
     assert ADDRESS in error.message
     assert error.outside is not None
     assert ADDRESS not in str(error.outside)
     assert hidden == ""
-    error, hidden = failure(call(failed, key_id="key_1"), ended(End.FAILED))
+    error, hidden = build_failure(call(failed, key_id="key_1"), ended(End.FAILED))
     assert ADDRESS not in f"{error.message} {error.detail}"
     assert error.outside is None
     assert ADDRESS in hidden

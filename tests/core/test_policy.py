@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.catalogue.models import content_id
-from routewright._core.model_selector import Known
+from routewright._core.model_selector import ModelIndex
 from routewright._core.policy import (
     Versions,
+    apply_policy,
     by_key,
-    checked_policy,
-    drawn,
+    check_policy,
     find_policy,
     next_label,
     own_version,
     policy_id,
-    under_policy,
-    version_asked,
+    resolve,
+    version_write,
 )
 from routewright._core.request.read import as_request
 from routewright.errors import ValidationFailed
@@ -48,7 +48,9 @@ def request(**options: object) -> RouteRequest:
 
 def published(*policies: Policy) -> list[PolicySnapshot]:
     """Publish over a catalogue of three models, one of which has a short name."""
-    return publish(policies, "2026-11-21", Known([Model(id=each) for each in ("a/1", "b/2", "c/3")], {"short": "a/1"}))
+    return publish(
+        policies, "2026-11-21", ModelIndex([Model(id=each) for each in ("a/1", "b/2", "c/3")], {"short": "a/1"})
+    )
 
 
 def test_a_policy_without_an_id_gets_one_from_its_name() -> None:
@@ -103,7 +105,7 @@ def weights(quality: float, cost: float, latency: float, stability: float) -> Po
 )
 def test_a_policy_without_a_valid_name_is_refused(policy: Policy, said: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
-        checked_policy(policy, 3)
+        check_policy(policy, 3)
     assert str(refused.value).startswith(said)
 
 
@@ -164,22 +166,22 @@ def test_a_policy_without_a_valid_name_is_refused(policy: Policy, said: str) -> 
 )
 def test_a_policy_made_in_code_is_checked_like_a_request(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
-        checked_policy(Policy(name="p", **fields), 3)
+        check_policy(Policy(name="p", **fields), 3)
     told = str(refused.value).split("\n")
     assert all(line.startswith(f"policies['p'].{each}") for line, each in zip(told, said.split("\n"), strict=True))
 
 
 def test_numpy_numbers_and_plain_dicts_are_accepted() -> None:
-    made = checked_policy(Policy(name="p", budget=Budget(np.float64(0.5)), timeout_ms=wrong(np.int64(9))), 0)
+    made = check_policy(Policy(name="p", budget=Budget(np.float64(0.5)), timeout_ms=wrong(np.int64(9))), 0)
     assert (made.budget, made.timeout_ms) == (Budget(0.5), 9)
     assert made.budget is not None
     assert type(made.budget.max_cost_usd) is float
-    assert checked_policy(Policy(name="p", budget=wrong({"maxCostUsd": 0.5})), 0).budget == Budget(0.5)
+    assert check_policy(Policy(name="p", budget=wrong({"maxCostUsd": 0.5})), 0).budget == Budget(0.5)
 
 
 def test_errors_use_the_spelling_of_the_policy() -> None:
     with pytest.raises(ValidationFailed, match="maxRetries: is not a field; it is spelled 'max_retries'"):
-        checked_policy(Policy(name="p", fallback=wrong({"maxRetries": 0})), 0)
+        check_policy(Policy(name="p", fallback=wrong({"maxRetries": 0})), 0)
 
 
 def test_a_published_policy_keeps_the_words_and_adds_ids() -> None:
@@ -207,7 +209,7 @@ def test_a_policys_preference_is_published_by_ids_within_its_own_models() -> Non
     with pytest.raises(ValidationFailed, match=r"prefer\[0\]: 'b/\*' can match several models, which have no order"):
         published(replace(written, prefer=["b/*"]))
     with pytest.raises(ValidationFailed, match=r"prefer\[1\]: lists 'b/2' again"):
-        checked_policy(replace(written, prefer=["b/2", "b/2"]), 0)
+        check_policy(replace(written, prefer=["b/2", "b/2"]), 0)
 
 
 def test_a_preference_changes_the_version_and_none_keeps_the_old_id() -> None:
@@ -237,8 +239,8 @@ def test_a_policy_is_found_by_id_and_by_name() -> None:
 
 def laid(asked: RouteRequest, policy: Policy) -> RouteRequest:
     ids = [*(policy.models or ()), *(policy.prefer or ()), *((policy.fallback and policy.fallback.models) or ())]
-    (snapshot,) = publish([policy], "2026-11-21", Known([Model(id=each) for each in dict.fromkeys(ids)], {}))
-    return under_policy(asked, snapshot)
+    (snapshot,) = publish([policy], "2026-11-21", ModelIndex([Model(id=each) for each in dict.fromkeys(ids)], {}))
+    return apply_policy(asked, snapshot)
 
 
 def test_goal_and_strategy_come_from_the_policy() -> None:
@@ -314,12 +316,12 @@ def test_a_cache_can_only_be_narrowed() -> None:
     assert laid(request(cache=True), Policy(name="p", cache=False)).cache is False
 
 
-KNOWN = Known([Model(id=each) for each in ("a/1", "b/2", "c/3")], {})
+KNOWN = ModelIndex([Model(id=each) for each in ("a/1", "b/2", "c/3")], {})
 DAYS = [f"2026-11-2{day}T00:00:00Z" for day in range(3)]
 
 
 def asked(policy: Policy, today: str = "2026-11-21") -> PutPolicyVersion:
-    return version_asked(drawn([policy], KNOWN)[0], today)
+    return version_write(resolve([policy], KNOWN)[0], today)
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(["desk", "desk.2", "night"]), st.sampled_from(DAYS))))
@@ -351,7 +353,7 @@ def test_the_content_of_a_policy_includes_its_resolved_models() -> None:
         asked(replace(one, models=["a/1", "b/2"])).content,
         asked(replace(one, created_at="2026-01-02")).content,
         asked(replace(one, id="pol_mine")).content,
-        version_asked(drawn([one], Known([Model(id="a/1"), Model(id="a/2")], {}))[0], "2026-11-21").content,
+        version_write(resolve([one], ModelIndex([Model(id="a/1"), Model(id="a/2")], {}))[0], "2026-11-21").content,
     }
     assert len(contents) == 5
     assert asked(one, "2026-11-22").content in contents, "the day is none of it"

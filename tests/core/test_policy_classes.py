@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.model_selector import Known
-from routewright._core.policy import checked_policy, class_of, drawn, version_asked
+from routewright._core.model_selector import ModelIndex
+from routewright._core.policy import check_policy, class_of, resolve, version_write
 from routewright.errors import ValidationFailed
 from routewright.wire import Model, Policy, PolicyClass, PolicyMatch, PolicySnapshot, PolicyWeights
 from tests.tables import table
 
 from .policies import publish
 
-KNOWN = Known([Model(id=each) for each in ("a/1", "b/2", "c/3")], {"short": "a/1"})
+KNOWN = ModelIndex([Model(id=each) for each in ("a/1", "b/2", "c/3")], {"short": "a/1"})
 VIP = PolicyClass(match=PolicyMatch(metadata={"tier": "gold", "seats": 5}), goal="quality", models=["short"])
 GERMAN = PolicyClass(name="german", match=PolicyMatch(metadata={"language": "de"}), strategy="quality-first")
 POLICY = Policy(name="p", goal="cost", models=["a/*", "b/*"], min_quality=0.3, classes=[VIP, GERMAN])
@@ -70,7 +70,9 @@ def test_a_class_has_an_id_of_its_own_and_the_version_of_its_policy() -> None:
 
 def test_a_change_of_a_class_is_a_change_of_its_policy() -> None:
     other = replace(POLICY, classes=[replace(VIP, models=["b/2"]), GERMAN])
-    asked = [version_asked(each, "2026-11-21").content for policy in (POLICY, other) for each in drawn([policy], KNOWN)]
+    asked = [
+        version_write(each, "2026-11-21").content for policy in (POLICY, other) for each in resolve([policy], KNOWN)
+    ]
     assert asked[0] != asked[1]
 
 
@@ -90,13 +92,13 @@ def classed(metadata: Any, **fields: Any) -> Policy:
 )
 def test_an_invalid_class_is_refused(policy: Policy, said: str) -> None:
     with pytest.raises(ValidationFailed) as caught:
-        checked_policy(policy, 0)
+        check_policy(policy, 0)
     assert str(caught.value) == f"policies['p'].classes[0]{said}"
 
 
 def test_metadata_of_a_class_has_plain_values() -> None:
     with pytest.raises(ValidationFailed, match=r"^policies\['p'\].classes\[0\].match.metadata"):
-        checked_policy(classed({"tier": ["gold"]}), 0)
+        check_policy(classed({"tier": ["gold"]}), 0)
 
 
 def test_words_of_a_class_without_a_match_are_refused_with_their_place() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.catalogue.prices import HOUR_S, PromptCache, prices_of, prompt_cache_of, saved_nanos
-from routewright._core.prompt_caches import PREFIXES_KEPT, Prefixes, Prompt
+from routewright._core.prompt_caches import MAX_PREFIXES, Prefixes, Prompt
 from routewright._core.routing.board import Board
 from routewright._core.routing.decision import Decision, decision_of, explain
 from routewright._core.routing.forecast import Forecast
@@ -53,7 +53,7 @@ def prompt(messages: list[Message], *, account: str = "a", **fields: Any) -> Pro
 
 
 def tell(prefixes: Prefixes, sent: Prompt, cached: int = 0, model: str = "m/one", cache: PromptCache = USUAL) -> None:
-    prefixes.answered(sent, model, cache, Usage(TOKENS, 10, cached=cached), 0.0)
+    prefixes.learn(sent, model, cache, Usage(TOKENS, 10, cached=cached), 0.0)
 
 
 def found(prefixes: Prefixes, sent: Prompt, now: float = 1.0) -> dict[str, int]:
@@ -107,14 +107,14 @@ def test_a_cache_expires_after_its_lifetime_and_each_use_renews_it(prefixes: Pre
     assert not found(prefixes, prompt(NEXT), now=300.0)
     again = prompt(NEXT)
     prefixes.find(again, 200.0)
-    prefixes.answered(again, "m/one", USUAL, Usage(TOKENS + 100, 5, cached=TOKENS), 200.0)
+    prefixes.learn(again, "m/one", USUAL, Usage(TOKENS + 100, 5, cached=TOKENS), 200.0)
     assert found(prefixes, prompt(TURNS), now=499.0)
 
 
 def test_using_a_prefix_renews_it(prefixes: Prefixes) -> None:
     later = prompt([*NEXT, Message("assistant", "His."), Message("user", "And this one?")])
     assert found(prefixes, later) == {"m/one": TOKENS}
-    prefixes.answered(later, "m/one", USUAL, Usage(TOKENS + 200, 5, cached=TOKENS), 200.0)
+    prefixes.learn(later, "m/one", USUAL, Usage(TOKENS + 200, 5, cached=TOKENS), 200.0)
     fork = prompt([*TURNS, Message("assistant", "Nobody's."), Message("user", "Why?")])
     assert found(prefixes, fork, 400.0)["m/one"] > TOKENS // 2
 
@@ -127,7 +127,7 @@ def test_a_short_prefix_is_not_kept() -> None:
 
 def test_the_longest_prefix_per_model_counts(prefixes: Prefixes) -> None:
     later = prompt(NEXT)
-    prefixes.answered(later, "m/two", USUAL, Usage(TOKENS + 500, 5), 1.0)
+    prefixes.learn(later, "m/two", USUAL, Usage(TOKENS + 500, 5), 1.0)
     end = prompt([*NEXT, Message("assistant", "His."), Message("user", "Since when?")])
     assert found(prefixes, end) == {"m/one": TOKENS, "m/two": TOKENS + 500}
 
@@ -169,10 +169,10 @@ def test_vendors_with_marks_cache_and_find_marked_prefixes_only() -> None:
 
 def test_the_number_of_prefixes_is_bounded() -> None:
     prefixes = Prefixes()
-    for number in range(PREFIXES_KEPT + 10):
+    for number in range(MAX_PREFIXES + 10):
         tell(prefixes, prompt([Message("user", f"{number} ships")]))
     assert found(prefixes, prompt([Message("user", "0 ships")])) != {"m/one": TOKENS}
-    assert found(prefixes, prompt([Message("user", f"{PREFIXES_KEPT} ships")])) == {"m/one": TOKENS}
+    assert found(prefixes, prompt([Message("user", f"{MAX_PREFIXES} ships")])) == {"m/one": TOKENS}
 
 
 @table(

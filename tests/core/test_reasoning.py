@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
 from routewright._core.catalogue.prices import hour_price, prices_of, tier_prices, usage_nanos
-from routewright._core.policy import under_policy
+from routewright._core.policy import apply_policy
 from routewright._core.request.read import as_request, keeps_an_hour, needs_of, wishes_of
 from routewright._core.routing.board import Boards
 from routewright._core.routing.constraints import FitCheck
@@ -377,11 +377,11 @@ def test_policy_params_are_defaults_for_the_request() -> None:
     given_ = Params(reasoning="low", service_tier="flex", max_output_tokens=500, extra={"a": {"x": 1, "y": 1}})
     snapshot_ = PolicySnapshot("p", "p@2026-11-21", Policy(name="p", params=given_))
     asked = as_request("Hi", {"params": {"reasoning": "high", "max_output_tokens": 900, "extra": {"a": {"x": 2}}}})
-    laid = under_policy(asked, snapshot_).params
+    laid = apply_policy(asked, snapshot_).params
     assert laid is not None
     assert (laid.reasoning, laid.service_tier, laid.max_output_tokens) == ("high", "flex", 500)
     assert laid.extra == {"a": {"x": 2, "y": 1}}
-    assert under_policy(as_request("Hi", {}), snapshot_).params == given_
+    assert apply_policy(as_request("Hi", {}), snapshot_).params == given_
 
 
 # Rules

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from routewright import Catalogue, Policy, Router
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
-from routewright._core.model_selector import CAPABLE, Known
+from routewright._core.model_selector import CAPABLE, ModelIndex
 from routewright._core.money import budget_nanos, sayable
-from routewright._core.policy import AppliedPolicy, checked_policy
+from routewright._core.policy import AppliedPolicy, check_policy
 from routewright._core.routing.board import Board, Boards
 from routewright._core.routing.constraints import FitCheck, find_failures
 from routewright._core.routing.decide import decide
@@ -65,8 +65,8 @@ class Ruled(Case):
     own: Budget
 
     @property
-    def known(self) -> Known:
-        return Known(self.pool, {alias: self.pool[row].id for alias, row in ALIASES.items()})
+    def known(self) -> ModelIndex:
+        return ModelIndex(self.pool, {alias: self.pool[row].id for alias, row in ALIASES.items()})
 
     @property
     def board(self) -> Board:
@@ -133,8 +133,8 @@ def under(case: Ruled) -> DecisionInput:
     """The input as the request and its policy make it together."""
     asked, policy, laid = case.asked, case.policy or Policy(name="none"), case.laid
     models = asked.models
-    if laid is not None and laid.published.models is not None:
-        models = tuple(each for each in (models or laid.published.models) if each in laid.published.models)
+    if laid is not None and laid.snapshot.models is not None:
+        models = tuple(each for each in (models or laid.snapshot.models) if each in laid.snapshot.models)
     limits = [each for each in (case.own, policy.budget) if each is not None]
     costs = [budget_nanos(each.max_cost_usd) for each in limits if each.max_cost_usd is not None]
     tokens = [int(each.max_tokens) for each in limits if each.max_tokens is not None]
@@ -213,7 +213,7 @@ def ruled_otherwise(words: str, admitted: str, case: Ruled) -> Ruled:
             policy = replace(policy, max_latency_ms=None)
         case _:
             raise AssertionError(words)
-    return dataclasses.replace(case, policy=checked_policy(policy, 0))
+    return dataclasses.replace(case, policy=check_policy(policy, 0))
 
 
 def listed_in(words: str) -> list[str]:
@@ -371,7 +371,7 @@ def loosened(case: Ruled, way: Amendment) -> Iterator[DecisionInput]:
 
 
 def suggested(given: DecisionInput, *pool: Model, policy: Policy | None = None) -> str:
-    laid = None if policy is None else AppliedPolicy(publish([policy], TODAY, Known(pool, {}))[0], given.models)
+    laid = None if policy is None else AppliedPolicy(publish([policy], TODAY, ModelIndex(pool, {}))[0], given.models)
     with pytest.raises(NoCandidates) as caught:
         decide(given, board([*pool]), laid)
     return in_attributes(caught.value)

@@ -18,7 +18,7 @@ from routewright._core.analytics.report import (
     cache_report,
     check_bucket,
     check_group,
-    checked_keys,
+    check_keys,
     days_of,
     fallback_report,
     latency_report,
@@ -234,15 +234,15 @@ def test_a_misspelt_group_gets_a_suggestion() -> None:
 
 @table("key", ["", "x" * 101, 7, None, "\ud800", "te\udfffam"])
 def test_a_rollup_key_is_a_short_valid_text(key: object) -> None:
-    problem = refusal(checked_keys, "rollup_keys", ["team", key])
+    problem = refusal(check_keys, "rollup_keys", ["team", key])
     assert problem.path == "rollup_keys[1]"
     assert problem.hint == "name a key of the metadata, of at most 100 characters"
 
 
 def test_a_rollup_key_is_given_without_prefix() -> None:
-    problem = refusal(checked_keys, "rollup_keys", ["metadata.team"])
+    problem = refusal(check_keys, "rollup_keys", ["metadata.team"])
     assert problem == Problem("rollup_keys[0]", "is 'metadata.team'", "leave out 'metadata.'")
-    assert checked_keys("rollup_keys", ["team", "meta.data", "日本 😀", "tenant"]) == ("team", "meta.data", "日本 😀")
+    assert check_keys("rollup_keys", ["team", "meta.data", "日本 😀", "tenant"]) == ("team", "meta.data", "日本 😀")
 
 
 # Usage

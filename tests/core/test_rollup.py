@@ -23,11 +23,11 @@ from routewright._core.analytics.rollup import (
     Rollups,
     bucket_of,
     counted_of,
-    merged,
-    packed,
+    merge_buckets,
+    pack_buckets,
     quantile,
-    summed,
-    unpacked,
+    sum_buckets,
+    unpack_buckets,
 )
 from routewright.wire import (
     CacheCount,
@@ -503,27 +503,31 @@ def total(*parts: dict[int, int]) -> dict[int, int]:
 
 @given(BUCKETS)
 def test_pack_then_unpack_is_the_identity(buckets: dict[int, int]) -> None:
-    assert dict(unpacked(packed(buckets))) == buckets
-    assert len(packed(buckets)) == 8 * len(buckets)
+    assert dict(unpack_buckets(pack_buckets(buckets))) == buckets
+    assert len(pack_buckets(buckets)) == 8 * len(buckets)
 
 
 @given(BUCKETS, BUCKETS)
 def test_merged_bytes_are_the_sum(some: dict[int, int], more: dict[int, int]) -> None:
-    assert unpacked(merged(packed(some), packed(more))) == total(some, more)
-    assert unpacked(merged(packed(more), packed(some))) == total(some, more)
+    assert unpack_buckets(merge_buckets(pack_buckets(some), pack_buckets(more))) == total(some, more)
+    assert unpack_buckets(merge_buckets(pack_buckets(more), pack_buckets(some))) == total(some, more)
 
 
 @given(BUCKETS)
 def test_buckets_and_their_negative_cancel(buckets: dict[int, int]) -> None:
-    opposite = packed({bucket: -count for bucket, count in buckets.items()})
-    assert merged(packed(buckets), opposite) == b""
-    assert summed([packed(buckets), opposite]) == {}
-    assert unpacked(merged(packed(buckets), b"")) == unpacked(merged(b"", packed(buckets))) == buckets
+    opposite = pack_buckets({bucket: -count for bucket, count in buckets.items()})
+    assert merge_buckets(pack_buckets(buckets), opposite) == b""
+    assert sum_buckets([pack_buckets(buckets), opposite]) == {}
+    assert (
+        unpack_buckets(merge_buckets(pack_buckets(buckets), b""))
+        == unpack_buckets(merge_buckets(b"", pack_buckets(buckets)))
+        == buckets
+    )
 
 
 @given(st.lists(BUCKETS, max_size=4))
 def test_many_packed_sets_are_summed_in_order(parts: list[dict[int, int]]) -> None:
-    found = summed([packed(part) for part in parts])
+    found = sum_buckets([pack_buckets(part) for part in parts])
     assert found == total(*parts)
     assert list(found) == sorted(found)
     assert {type(number) for pair in found.items() for number in pair} <= {int}
@@ -534,17 +538,17 @@ def test_a_database_that_merges_the_changes_of_batches_has_what_memory_has(stay:
     both, out = rollups_of([*stay, *go]), Rollups()
     for trace in go:
         out.add(trace, KEYS, -1)
-    table = {key: packed(buckets) for key, buckets in both.latency.items()}
+    table = {key: pack_buckets(buckets) for key, buckets in both.latency.items()}
     for key, buckets in out.latency.items():
-        table[key] = merged(table[key], packed(buckets))
-    assert {key: unpacked(data) for key, data in table.items() if data} == rollups_of(stay).latency
+        table[key] = merge_buckets(table[key], pack_buckets(buckets))
+    assert {key: unpack_buckets(data) for key, data in table.items() if data} == rollups_of(stay).latency
 
 
 def test_packed_buckets_are_little_endian_pairs_on_every_machine() -> None:
-    assert packed({3: -1}) == struct.pack("<ii", 3, -1) == b"\x03\0\0\0\xff\xff\xff\xff"
-    assert unpacked(struct.pack("<iiii", 7, 2, 3, -1)) == {3: -1, 7: 2}
-    assert packed({}) == b""
-    assert unpacked(b"") == summed([]) == summed([b""]) == {}
+    assert pack_buckets({3: -1}) == struct.pack("<ii", 3, -1) == b"\x03\0\0\0\xff\xff\xff\xff"
+    assert unpack_buckets(struct.pack("<iiii", 7, 2, 3, -1)) == {3: -1, 7: 2}
+    assert pack_buckets({}) == b""
+    assert unpack_buckets(b"") == sum_buckets([]) == sum_buckets([b""]) == {}
 
 
 # Bounded

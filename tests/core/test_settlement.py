@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.accounts.settlement import THRESHOLDS, bounded, without_trace
+from routewright._core.accounts.settlement import THRESHOLDS, limit_cost, without_trace
 from routewright.errors import StorageCorrupt
 from routewright.protocols import Facts
 from routewright.wire import Caller, Claim, LedgerRow, RunLimit
@@ -183,7 +183,7 @@ def test_without_its_trace_a_call_keeps_its_bill_and_its_answer() -> None:
 
 @given(st.lists(st.integers(0, 100), max_size=4), st.integers(0, 150))
 def test_a_bounded_bill_is_the_cost_up_to_the_reservation(costs: list[int], most: int) -> None:
-    less = bounded(facts(*costs, run_nanos=sum(costs)), most)
+    less = limit_cost(facts(*costs, run_nanos=sum(costs)), most)
     assert sum(row.cost_nanos for row in less.rows) == min(sum(costs), most)
     assert all(0 <= row.charge_nanos <= row.cost_nanos for row in less.rows)
     assert less.run_nanos == min(sum(costs), most)

@@ -21,11 +21,11 @@ from routewright._core.webhooks.signature import (
     Key,
     check_header,
     check_headers,
-    decoded,
+    decode_key,
+    encode_key,
     header_of,
     headers_of,
     keys_of,
-    whole,
 )
 from routewright.errors import SignatureError
 from tests.tables import table
@@ -33,8 +33,8 @@ from tests.tables import table
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BODY = b'{"id":"evt_1","type":"router.fallback_triggered","data":{"reason":"timeout"}}'
 NOW = 1_763_812_800
-KEYS = keys_of([SECRET], whole)
-STANDARD = keys_of([SECRET], decoded)
+KEYS = keys_of([SECRET], encode_key)
+STANDARD = keys_of([SECRET], decode_key)
 
 
 def hmac_by_hand(key: bytes, message: bytes) -> bytes:
@@ -115,7 +115,7 @@ def test_headers_match_the_vectors_of_standard_webhooks(
     secret: str, event_id: str, at: int, body: bytes, signature: str
 ) -> None:
     """Those of its libraries."""
-    keys = keys_of([secret], decoded)
+    keys = keys_of([secret], decode_key)
     headers = headers_of(keys, body, at, event_id)
     assert headers == {"webhook-id": event_id, "webhook-timestamp": str(at), "webhook-signature": signature}
     check_headers(keys, body, headers, at)
@@ -278,7 +278,7 @@ def test_an_id_cannot_extend_into_timestamp_or_body() -> None:
 def test_signatures_are_compared_in_constant_time_at_most_a_hundred_times(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
     monkeypatch.setattr("routewright._core.crypto.hmac.compare_digest", lambda *codes: compared.append(codes))
-    keys = keys_of([f"whsec_{place:032}" for place in range(MAX_SECRETS)], whole)
+    keys = keys_of([f"whsec_{place:032}" for place in range(MAX_SECRETS)], encode_key)
     header = header_of(keys, BODY, NOW)
     with pytest.raises(SignatureError):
         check_header(keys, BODY, header, NOW)

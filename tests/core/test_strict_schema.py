@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from routewright._core.structured_output import property_names, rooted, strict_form
+from routewright._core.structured_output import property_names, resolve_root, strict_form
 from tests.tables import table
 
 TEXT = {"type": "string"}
@@ -118,14 +118,14 @@ def test_a_schema_is_not_changed() -> None:
 
 def test_a_reference_at_the_top_is_resolved() -> None:
     alone = {"$ref": "#/$defs/a", "$defs": {"a": an_object(b=TEXT)}}
-    assert rooted(alone) == an_object(b=TEXT)
+    assert resolve_root(alone) == an_object(b=TEXT)
     node = an_object(next={"$ref": "#/$defs/node"})
     circle = {"$ref": "#/$defs/node", "$defs": {"node": node}}
-    assert rooted(circle) == {**node, "$defs": {"node": node}}
+    assert resolve_root(circle) == {**node, "$defs": {"node": node}}
     two = {"$ref": "#/$defs/a", "$defs": {"a": an_object(b={"$ref": "#/$defs/b"}), "b": TEXT}}
-    assert rooted(two) == {**an_object(b={"$ref": "#/$defs/b"}), "$defs": {"b": TEXT}}
+    assert resolve_root(two) == {**an_object(b={"$ref": "#/$defs/b"}), "$defs": {"b": TEXT}}
     for odd in (TEXT, {"$ref": "#/$defs/c", "$defs": {}}, {"$ref": 5}, {"$ref": "#/$defs/a", "$defs": {"a": True}}):
-        assert rooted(odd) == odd
+        assert resolve_root(odd) == odd
 
 
 def test_property_names_of_a_schema_are_collected() -> None:

@@ -18,9 +18,9 @@ from routewright._core.structured_output import (
     Form,
     Misfit,
     Unfit,
-    expectations,
+    describe_misfits,
     repair_of,
-    unfenced,
+    unfence,
     with_output,
 )
 from routewright._core.tokens.estimate import bounds_of
@@ -78,18 +78,18 @@ def test_a_value_other_than_an_object_is_wrapped() -> None:
         "$defs": {"n": {"type": "integer"}},
     }
     assert form.read('{"value": [1, 2]}') == Fit([1, 2])
-    assert expectations(misfits(form, '{"values": [1, 2]}')) == "value: is missing"
+    assert describe_misfits(misfits(form, '{"values": [1, 2]}')) == "value: is missing"
 
 
 def test_an_unwrapped_value_is_accepted_unless_it_is_an_object() -> None:
     assert Form("list", {"type": "array"}, anything).read("[1, 2]") == Fit([1, 2])
-    assert expectations(misfits(Form("any", {}, anything), '{"x": 1}')) == "value: is missing"
-    assert expectations(misfits(Form("Point", POINT, point), "[1, 2]")) == "is not one JSON object"
+    assert describe_misfits(misfits(Form("any", {}, anything), '{"x": 1}')) == "value: is missing"
+    assert describe_misfits(misfits(Form("Point", POINT, point), "[1, 2]")) == "is not one JSON object"
 
 
 def test_a_misfit_has_its_path_in_the_whole_answer() -> None:
     form = Form("list", {"type": "array"}, lambda body: point(b'{"x": "secret"}'))
-    assert expectations(misfits(form, '{"value": []}')) == "value.x: must be a number"
+    assert describe_misfits(misfits(form, '{"value": []}')) == "value.x: must be a number"
 
 
 @given(
@@ -97,24 +97,25 @@ def test_a_misfit_has_its_path_in_the_whole_answer() -> None:
 )
 def test_a_code_fence_is_removed(value: Any, around: str) -> None:
     text = json.dumps(value, indent=1)
-    assert unfenced(around.replace("{}", text)) == text
+    assert unfence(around.replace("{}", text)) == text
 
 
 @given(st.text(alphabet="`{}ab \n", max_size=30))
 def test_any_text_can_be_unfenced(text: str) -> None:
-    assert unfenced(text) in text
+    assert unfence(text) in text
 
 
 @table(
     "answer", ["", "No.", '{"x": 1', '{"x": NaN}', "[]", "null", '{"x": 1} and more', "```json\n```", '{"a":' * 9_999]
 )
 def test_what_is_not_one_json_object_does_not_fit(answer: str) -> None:
-    assert expectations(misfits(Form("Point", POINT, point), answer)) == "is not one JSON object"
+    assert describe_misfits(misfits(Form("Point", POINT, point), answer)) == "is not one JSON object"
 
 
 def test_a_failing_validator_is_a_misfit_without_its_message() -> None:
     assert (
-        expectations(misfits(Form("P", POINT, point), '{"x": "odd"}')) == "fails with KeyError in a check of its type"
+        describe_misfits(misfits(Form("P", POINT, point), '{"x": "odd"}'))
+        == "fails with KeyError in a check of its type"
     )
 
 
@@ -127,7 +128,7 @@ def test_a_misfit_keeps_no_frame_alive() -> None:
 def test_errors_hide_the_answer_and_the_model_gets_details() -> None:
     answer = '{"x": "secret"}'
     found = misfits(Form("Point", POINT, point), answer)
-    assert expectations(found) == "x: must be a number"
+    assert describe_misfits(found) == "x: must be a number"
     back = repair_of(answer, found)
     assert [message.role for message in back.messages] == ["assistant", "user"]
     assert back.messages[0].content == answer
@@ -143,13 +144,13 @@ def test_an_answer_without_text_is_not_sent_back() -> None:
 def test_descriptions_of_misfits_are_bounded(count: int, length: int) -> None:
     found = Unfit([Misfit("t" * length, "s" * length)] * count)
     most = (MOST_CHARS + 10) * (MAX_MODEL_MISFITS + 1)
-    assert len(expectations(found)) < most
+    assert len(describe_misfits(found)) < most
     assert len(str(repair_of("{}", found).messages[-1].content)) < most + 200
 
 
 def test_errors_list_three_misfits_and_prompts_ten() -> None:
     found = Unfit([Misfit(f"told {place}", f"said {place}") for place in range(12)])
-    assert expectations(found) == "told 0; told 1; told 2; and 9 more"
+    assert describe_misfits(found) == "told 0; told 1; told 2; and 9 more"
     assert "- said 9\n- and 2 more\n" in str(repair_of("{}", found).messages[-1].content)
 
 

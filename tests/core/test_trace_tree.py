@@ -1,10 +1,10 @@
-"""``joined``: a trace and its sub-traces as one tree of spans."""
+"""``join_traces``: a trace and its sub-traces as one tree of spans."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from routewright._core.trace.spans import joined
+from routewright._core.trace.spans import join_traces
 from routewright.wire import FallbackSpan, Span, StepSpan, SubTraceSpan, Trace
 
 
@@ -37,7 +37,7 @@ RUN = trace("tr_run", step(1, 5.0), named(2, "tr_a", 1, 5.0), step(3, 40.0), nam
 
 
 def test_the_spans_of_a_sub_trace_go_below_its_span() -> None:
-    whole = joined(RUN, {"tr_a": trace("tr_a", moved(1), moved(2, 1, 10.0)), "tr_b": trace("tr_b", moved(1))})
+    whole = join_traces(RUN, {"tr_a": trace("tr_a", moved(1), moved(2, 1, 10.0)), "tr_b": trace("tr_b", moved(1))})
     assert shape(whole) == [
         (1, None, "step", 5.0),
         (2, 1, "sub_trace", 5.0),
@@ -50,10 +50,10 @@ def test_the_spans_of_a_sub_trace_go_below_its_span() -> None:
 
 
 def test_the_span_of_a_missing_sub_trace_stays() -> None:
-    assert joined(RUN, {}) == RUN
+    assert join_traces(RUN, {}) == RUN
 
 
 def test_joining_a_tree_is_idempotent() -> None:
     below = {"tr_a": trace("tr_a", moved(1)), "tr_b": trace("tr_b", moved(1))}
-    whole = joined(RUN, below)
-    assert joined(whole, below) == whole
+    whole = join_traces(RUN, below)
+    assert join_traces(whole, below) == whole

@@ -22,7 +22,7 @@ from routewright import (
 )
 from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
-from routewright._core.model_selector import Known
+from routewright._core.model_selector import ModelIndex
 from routewright._core.policy import AppliedPolicy
 from routewright._core.routing.board import Boards
 from routewright._core.routing.pool import Pool
@@ -169,7 +169,7 @@ def test_a_model_that_is_only_probed_counts_as_one_that_fits() -> None:
     today = "2026-11-20"
     one = snapshot([replace(MODELS["alpha"][0], provider="alpha")], today)
     seen = health_snapshot({"alpha/m0": ModelHealth(open=True)})
-    laid = AppliedPolicy(publish([Policy(name="p")], today, Known(one.models, {}))[0], None)
+    laid = AppliedPolicy(publish([Policy(name="p")], today, ModelIndex(one.models, {}))[0], None)
     asked = DecisionInput(catalogue=one.id, health=seen.id, as_of=today, tokens=TokenBounds(9, 9, 9), rules=2)
     said = check_policy(asked, Boards(Pool(one, today)).of(seen), laid)
     assert (said.model, said.fitting, said.breaks_without) == ("alpha/m0", 1, ["alpha"])

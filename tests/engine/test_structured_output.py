@@ -32,7 +32,7 @@ from routewright import (
     UpstreamCall,
     ValidationFailed,
 )
-from routewright._core.structured_output import Fit, Form, Unfit, expectations
+from routewright._core.structured_output import Fit, Form, Unfit, describe_misfits
 from routewright._setup.output import form_of
 from routewright.backends.providers.sandbox import example_of
 from routewright.errors import RouterTimeoutError, UpstreamFailed
@@ -270,7 +270,7 @@ def misfits(form: Form, answer: str) -> Unfit:
     ],
 )  # fmt: skip
 def test_a_misfit_is_described_by_path_and_expectation_only(output_type: Any, answer: str, said: str) -> None:
-    found = expectations(misfits(form_of(output_type), answer))
+    found = describe_misfits(misfits(form_of(output_type), answer))
     assert found.startswith(said)
     assert SECRET not in found
 
@@ -279,7 +279,7 @@ def test_very_many_misfits_are_only_counted() -> None:
     answer = json.dumps(dict.fromkeys(map(str, range(2_000)), SECRET))
     found = form_of(dict[str, int]).read(answer)
     assert isinstance(found, Unfit)
-    assert expectations(found) == "does not fit in 2000 places"
+    assert describe_misfits(found) == "does not fit in 2000 places"
 
 
 def test_the_model_itself_is_told_what_it_wrote() -> None:

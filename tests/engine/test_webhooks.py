@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from routewright import MemoryStorage, Router, SqliteStorage, WebhookSigner
 from routewright._core.crypto import derive, seal
-from routewright._core.webhooks.endpoint import rotated
+from routewright._core.webhooks.endpoint import add_secret
 from routewright._engine.webhooks import IN_FLIGHT, LEASE_S, Dispatcher
 from routewright.errors import InternalError, SignatureError, StorageUnavailable
 from routewright.protocols import BaseStorage
@@ -247,7 +247,7 @@ async def test_each_attempt_has_a_new_signature_and_the_same_id_and_body() -> No
 async def test_during_a_rotation_both_secrets_sign_and_later_only_the_new_one() -> None:
     clock, newer = FakeClock(), WebhookSigner.new_secret().reveal()
     signers = WebhookSigner(SECRET), WebhookSigner(newer)
-    endpoint = rotated(endpoint_of(), seal(KEYS[0], newer, b"n" * 16), clock.time(), 100.0)
+    endpoint = add_secret(endpoint_of(), seal(KEYS[0], newer, b"n" * 16), clock.time(), 100.0)
     async with Delivering(clock=clock) as running:
         await running.put(endpoint)
         for number in (1, 2):

@@ -34,9 +34,9 @@ class ErrorBursts:
     def __init__(self) -> None:
         self._accounts: OrderedDict[Hashable, _Account] = OrderedDict()
 
-    def ended(self, whose: Hashable, now: float, *, error: bool) -> ErrorBurst | None:
+    def count_call(self, owner: Hashable, now: float, *, error: bool) -> ErrorBurst | None:
         """Count a finished call. ``error``: a 5xx. Returns a burst when it begins. ``now`` in seconds."""
-        account = self._account(whose)
+        account = self._account(owner)
         account.calls.add(int(now // _STEP_S), bad=error)
         requests, errors = account.calls.total, account.calls.bad
         if not error or requests < LEAST_REQUESTS or errors <= BURST_RATE * requests or now < account.quiet_until:
@@ -44,20 +44,20 @@ class ErrorBursts:
         account.quiet_until = now + WINDOW_S
         return ErrorBurst(WINDOW_S, requests, errors, round(errors / requests, 4))
 
-    def answered(self, whose: Hashable, now: float, count: int) -> None:
+    def count_answers(self, owner: Hashable, now: float, count: int) -> None:
         """Count successful calls, which never begin a burst."""
-        self._account(whose).calls.add(int(now // _STEP_S), count=count)
+        self._account(owner).calls.add(int(now // _STEP_S), count=count)
 
-    def _account(self, whose: Hashable) -> _Account:
-        account = self._accounts.get(whose)
+    def _account(self, owner: Hashable) -> _Account:
+        account = self._accounts.get(owner)
         if account is None:
-            account = self._accounts[whose] = _Account(
+            account = self._accounts[owner] = _Account(
                 WindowedCount(WINDOW_S // _STEP_S + 1)  # one more step, since the latest is partial
             )
             if len(self._accounts) > MOST_COUNTED:
                 self._accounts.popitem(last=False)
         else:
-            self._accounts.move_to_end(whose)
+            self._accounts.move_to_end(owner)
         return account
 
 
@@ -70,16 +70,16 @@ class LowHits:
         self._hours: dict[Hashable, tuple[float, int, int]] = {}
         """By account: when its hour ends, look-ups, and hits."""
 
-    def looked(self, whose: Hashable, now: float, *, is_hit: bool) -> CacheEvicted | None:
+    def count_lookup(self, owner: Hashable, now: float, *, is_hit: bool) -> CacheEvicted | None:
         """Count a look-up. Returns an event if the hour just ended had too few hits. ``now`` in seconds."""
-        told = None
-        ends_at, lookups, hits = self._hours.get(whose) or (0.0, 0, 0)
+        event = None
+        ends_at, lookups, hits = self._hours.get(owner) or (0.0, 0, 0)
         if now >= ends_at:
             if lookups >= LEAST_LOOKUPS and hits < self._below * lookups:
-                told = CacheEvicted(HITS_WINDOW_S, round(hits / lookups, 4), self._below)
+                event = CacheEvicted(HITS_WINDOW_S, round(hits / lookups, 4), self._below)
             ends_at, lookups, hits = now + HITS_WINDOW_S, 0, 0
-            self._hours.pop(whose, None)  # keeps the oldest first
+            self._hours.pop(owner, None)  # keeps the oldest first
             if len(self._hours) >= MOST_COUNTED:
                 del self._hours[next(iter(self._hours))]
-        self._hours[whose] = ends_at, lookups + 1, hits + is_hit
-        return told
+        self._hours[owner] = ends_at, lookups + 1, hits + is_hit
+        return event

@@ -72,7 +72,7 @@ from .trace.spans import (
     trace_of,
 )
 
-BEST_KEPT = 5  # candidates in a trace; a replay gives all of them
+MAX_CANDIDATES = 5  # candidates in a trace; a replay gives all of them
 
 
 class Serving(Protocol):
@@ -469,7 +469,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             return line
         decision = Decision(plan, decision_input, None)
         line = ChoiceLine(
-            Raw(msgpack.encode(decision.front[:BEST_KEPT])) if known is None else known[0].candidates,
+            Raw(msgpack.encode(decision.front[:MAX_CANDIDATES])) if known is None else known[0].candidates,
             plan.models,
             -plan.front[0][0],
             *decision.output,
@@ -535,9 +535,9 @@ class Call(_Rare, Struct, dict=True, eq=False):
             assert self.plan is not None, "its plan is one of a class of requests"
             decision_input = self.plan.decision_input
         ended, reason = list[tuple[str, bool]](), None
-        for each in attempts:
-            if each.fault is not None or each.finish_reason is not None:  # else it was cancelled
-                ended.append((each.leg.id, each.fault is None))
+        for attempt in attempts:
+            if attempt.fault is not None or attempt.finish_reason is not None:  # else it was cancelled
+                ended.append((attempt.leg.id, attempt.fault is None))
         if self.fell_back:
             replaced = map(self._replaced_by, attempts)
             reason = next((_reason_after(before) for model, before in replaced if model is not None), None)

@@ -31,8 +31,8 @@ def seal(key: bytes, text: str, nonce: bytes) -> str:
 
 def unseal(key: bytes, sealed: str) -> str | None:
     """Decrypt the result of ``seal``. None: another key, or changed data."""
-    given = b64decode(sealed)
-    nonce, covered, code = given[:_NONCE], given[_NONCE:-_NONCE], given[-_NONCE:]
+    data = b64decode(sealed)
+    nonce, covered, code = data[:_NONCE], data[_NONCE:-_NONCE], data[-_NONCE:]
     if not same(code, mac(key, b"sealed" + nonce + covered)[:_NONCE]):
         return None
     return _covered(key, nonce, covered).decode()
@@ -41,9 +41,9 @@ def unseal(key: bytes, sealed: str) -> str | None:
 def _covered(key: bytes, nonce: bytes, text: bytes) -> bytes:
     """XOR with a keystream: HMACs of the nonce and a counter."""
     stream = b"".join(mac(key, b"stream" + nonce + bytes([block])) for block in range(len(text) // 32 + 1))
-    return bytes(each ^ cover for each, cover in zip(text, stream, strict=False))
+    return bytes(byte ^ cover for byte, cover in zip(text, stream, strict=False))
 
 
-def same(told: bytes, expected: bytes) -> bool:
+def same(code: bytes, expected: bytes) -> bool:
     """Compare in constant time."""
-    return hmac.compare_digest(told, expected)
+    return hmac.compare_digest(code, expected)

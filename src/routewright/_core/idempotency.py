@@ -21,18 +21,18 @@ from routewright.errors import IdempotencyKeyReused
 from routewright.wire import Caller, Claim, Replay
 from routewright.wire.json_scan import quoted
 
-KEPT_S = 24 * 3600  # how long an answer is kept under its key, from the end of its call
+RESULT_TTL_S = 24 * 3600  # how long an answer is kept under its key, from the end of its call
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _EXACT = 2**53  # below this, floats represent integers exactly
 
 
 def fingerprint(method: str, path: str, body: Any) -> str:
     """Hash of a request, independent of its JSON spelling and its ``idempotency_key``."""
-    told = {key: value for key, value in body.items() if key != "idempotency_key"} if isinstance(body, dict) else body
-    content = _encode([method, path, told])
-    if b".0" in content:  # may be an integer written as a float
-        content = _encode(_decode(content))
-    return blake2b(content, digest_size=20).hexdigest()
+    fields = {key: value for key, value in body.items() if key != "idempotency_key"} if isinstance(body, dict) else body
+    encoded = _encode([method, path, fields])
+    if b".0" in encoded:  # may be an integer written as a float
+        encoded = _encode(_decode(encoded))
+    return blake2b(encoded, digest_size=20).hexdigest()
 
 
 def _number(text: str) -> float:
@@ -98,5 +98,5 @@ class Claims:
         running = self.running.get(scope)
         if running is not None:
             return running.id
-        kept = self._results.read_result(account, scope, now)
-        return None if kept is None else kept.call
+        result = self._results.read_result(account, scope, now)
+        return None if result is None else result.call

@@ -32,7 +32,7 @@ def fits(used: int, amount: int, limit: int) -> bool:
     return used + amount <= limit or (used == 0 and limit > 0)
 
 
-def leaves_in(at: float, now: float) -> float:
+def wait_until_free(at: float, now: float) -> float:
     """Seconds until what was taken at ``at`` leaves its window; whole seconds if these suffice despite rounding."""
     leaves = at + WINDOW_S
     if leaves - WINDOW_S < at:
@@ -64,7 +64,7 @@ class Window:
         """Set a new window to these sums. ``last`` is the time of its last change (0: never); ``first`` its oldest
         entries (time, requests, tokens), as many as a call waits for. The rest counts as taken at ``last``."""
         self.used_requests, self.used_tokens, self.slots = requests, tokens, slots
-        rest = last, requests - sum(each[1] for each in first), tokens - sum(each[2] for each in first)
+        rest = last, requests - sum(entry[1] for entry in first), tokens - sum(entry[2] for entry in first)
         for at, some_requests, some_tokens in (*first, rest) if last else ():
             self.times.append(at)
             self.requests.append(some_requests)
@@ -109,13 +109,13 @@ class Window:
         if self.times and self.times[self.head] <= now - WINDOW_S:
             self.age(now - WINDOW_S)
         reset_s = WINDOW_S - (now - self.times[-1]) if self.times else 0.0
-        found = []
+        states = []
         requests, tokens = limits.requests_per_min, limits.tokens_per_min
         if requests is not None:
-            found.append(WindowState("requests", requests, max(requests - self.used_requests, 0), reset_s))
+            states.append(WindowState("requests", requests, max(requests - self.used_requests, 0), reset_s))
         if tokens is not None:
-            found.append(WindowState("tokens", tokens, max(tokens - self.used_tokens, 0), reset_s))
-        return found
+            states.append(WindowState("tokens", tokens, max(tokens - self.used_tokens, 0), reset_s))
+        return states
 
     def admits(self, limits: RateLimits, tokens: int, slots: int) -> bool:
         """True if the window has room for one more call. Call ``age`` first."""
@@ -140,7 +140,7 @@ class Window:
         for place in range(self.head, len(self.times)):
             left -= column[place]
             if left <= 0:
-                return leaves_in(self.times[place], now)
+                return wait_until_free(self.times[place], now)
         return SLOT_WAIT_S
 
     def used(self, resource: Resource) -> int:
@@ -150,7 +150,7 @@ class Window:
         return self.used_tokens if resource == "tokens" else self.slots
 
 
-def denied(takes: list[tuple[Take, Window]], now: float) -> Denied:
+def find_denial(takes: list[tuple[Take, Window]], now: float) -> Denied:
     """Which limit has the longest wait. At least one has no room. Call ``age`` on the windows first."""
     waits = [window.wait_s(take.resource, take.amount, take.limit, now) for take, window in takes]
     states = []
@@ -161,7 +161,7 @@ def denied(takes: list[tuple[Take, Window]], now: float) -> Denied:
     return Denied(waits.index(max(waits)), max(waits), tuple(states))
 
 
-def refused(
+def build_refusal(
     windows: Sequence[tuple[str, Window, RateLimits]],
     tokens: int,
     at: float,
@@ -176,7 +176,7 @@ def refused(
     for _, window in takes:
         window.age(at - WINDOW_S)
     parts = [(replace(take, limit=take.limit // processes), window) for take, window in takes]
-    return refusal([take for take, _ in takes], denied(parts, at), now, processes)
+    return refusal_of([take for take, _ in takes], find_denial(parts, at), now, processes)
 
 
 def takes_of(name: str, limits: RateLimits, tokens: int, *, slots: bool) -> list[Take]:
@@ -219,22 +219,22 @@ def headers_of(states: Sequence[WindowState], now: float) -> dict[str, str]:
     }
 
 
-def refusal(takes: Sequence[Take], verdict: Denied, now: float, processes: int = 1) -> RateLimited:
+def refusal_of(takes: Sequence[Take], verdict: Denied, now: float, processes: int = 1) -> RateLimited:
     """The error for a call that exceeds a limit, or this process's share of it."""
     take, state = takes[verdict.by], verdict.states[verdict.by]
     whose = take.name.partition(":")[0]
     has_part = state.limit > 0 or take.limit == 0
     wait_s = max(1, ceil(verdict.retry_after_s)) if has_part else AWAY_S
     noun, per, field = _LIMITS[take.resource]
-    said = f"the {whose} is limited to {take.limit} {noun}{'' if take.limit == 1 else 's'} {per}"
+    message = f"the {whose} is limited to {take.limit} {noun}{'' if take.limit == 1 else 's'} {per}"
     if processes > 1 and take.limit:
-        said += f", of which each of {processes} processes has {state.limit} while the coordination is away"
+        message += f", of which each of {processes} processes has {state.limit} while the coordination is away"
     if not take.limit:
-        said += ", which refuses every call: raise it first"
+        message += ", which refuses every call: raise it first"
     elif not has_part:
-        said += f": try again in {wait_s} s"
+        message += f": try again in {wait_s} s"
     else:
-        said += f", and {state.remaining} {'is' if state.remaining == 1 else 'are'} left: try again in {wait_s} s"
+        message += f", and {state.remaining} {'is' if state.remaining == 1 else 'are'} left: try again in {wait_s} s"
     detail = {
         "level": whose,
         # the specification has two resources; concurrency counts as requests
@@ -247,4 +247,4 @@ def refusal(takes: Sequence[Take], verdict: Denied, now: float, processes: int =
         # not before the wait is over, because slots have no window and a limit of 0 has an empty one
         "reset_unix": ceil(now + max(state.reset_s, wait_s)),
     }
-    return RateLimited(said, detail=detail)
+    return RateLimited(message, detail=detail)

@@ -29,7 +29,7 @@ _HAVING: dict[str, Callable[[Model], Sequence[str]]] = {
 _WILD = re.compile(r"[*?]")
 
 
-class Known:
+class ModelIndex:
     """Models and aliases that policies select from."""
 
     def __init__(self, models: Sequence[Model], aliases: Mapping[str, str]) -> None:
@@ -37,13 +37,13 @@ class Known:
         self.aliases = aliases
         self.row = {model.id: row for row, model in enumerate(models)}
 
-    def named(self, word: str) -> Model | None:
+    def find(self, word: str) -> Model | None:
         """The model with an id or alias."""
         row = self.row.get(self.aliases.get(word, word))
         return None if row is None else self.models[row]
 
 
-def allowed(policy: Policy, known: Known, path: str) -> tuple[str, ...] | None:
+def select_models(policy: Policy, known: ModelIndex, path: str) -> tuple[str, ...] | None:
     """Ids of the models that a policy allows, in order of selection. None: all. ``path`` is the policy's. Raises
     ``ValidationFailed`` for words without a match, with a suggestion, and if no model is left."""
     if policy.models is None and not policy.exclude and not policy.capabilities:
@@ -51,52 +51,52 @@ def allowed(policy: Policy, known: Known, path: str) -> tuple[str, ...] | None:
     words = [(f"{path}.models[{place}]", word) for place, word in enumerate(policy.models or ())]
     offered: dict[str, Model] = {}
     for at, word in words:
-        matching = _picked(word, known, at)
-        named = [model for model in matching if known.named(word) is not None or not model.free_tier]
-        if not named:
+        matching = _match_models(word, known, at)
+        offered_by_word = [model for model in matching if known.find(word) is not None or not model.free_tier]
+        if not offered_by_word:
             problem = f"{quoted(word)} matches only free offers ({listed([model.id for model in matching])})"
             raise ValidationFailed.at(at, problem, "name each of them by its id")
-        offered |= {model.id: model for model in named}
+        offered |= {model.id: model for model in offered_by_word}
     picked = [*offered.values()] if words else [model for model in known.models if not model.free_tier]
-    out = [_picked(word, known, f"{path}.exclude[{place}]") for place, word in enumerate(policy.exclude or ())]
+    out = [_match_models(word, known, f"{path}.exclude[{place}]") for place, word in enumerate(policy.exclude or ())]
     excluded = {model.id for models in out for model in models}
-    kept = [model for model in picked if model.id not in excluded]
-    able = [model.id for model in kept if not lacking(policy, model)]
+    remaining = [model for model in picked if model.id not in excluded]
+    able = [model.id for model in remaining if not find_missing(policy, model)]
     if not able:
-        missing = f"none has all of {listed(policy.capabilities or ())}" if kept else "'exclude' removes all"
+        missing = f"none has all of {listed(policy.capabilities or ())}" if remaining else "'exclude' removes all"
         problem = f"allows no model: of {len(picked)} that match 'models', {missing}"
         raise ValidationFailed.at(path, problem, "widen 'models', or narrow what stands against it")
     return tuple(able)
 
 
-def lacking(policy: Policy, model: Model) -> list[str]:
+def find_missing(policy: Policy, model: Model) -> list[str]:
     """Required capabilities that a model lacks."""
     return [name for name in policy.capabilities or () if not CAPABLE[name](model)]
 
 
-def picking(words: Iterable[str], model: Model, known: Known) -> list[str]:
+def match_words(words: Iterable[str], model: Model, known: ModelIndex) -> list[str]:
     """The words that match a model."""
     picked: list[str] = []
     for word in words:
-        named = known.named(word)
-        if _chooses(word)(model) if named is None else named.id == model.id:
+        named = known.find(word)
+        if _matcher_of(word)(model) if named is None else named.id == model.id:
             picked.append(word)
     return picked
 
 
-def _picked(word: str, known: Known, path: str) -> list[Model]:
-    named = known.named(word)
+def _match_models(word: str, known: ModelIndex, path: str) -> list[Model]:
+    named = known.find(word)
     if named is not None:
         return [named]
-    picked = [*filter(_chooses(word), known.models)]
+    picked = [*filter(_matcher_of(word), known.models)]
     if not picked:
         is_name = ":" not in word and not _WILD.search(word)
         problem = f"unknown model {quoted(word)}" if is_name else f"{quoted(word)} matches no model"
-        raise ValidationFailed.at(path, problem, _nearest(word, known))
+        raise ValidationFailed.at(path, problem, _suggest(word, known))
     return picked
 
 
-def _chooses(word: str) -> Callable[[Model], bool]:
+def _matcher_of(word: str) -> Callable[[Model], bool]:
     """A predicate for a word that is not a name."""
     kind, colon, value = word.partition(":")
     if colon and kind in _HAVING:
@@ -110,11 +110,11 @@ def _chooses(word: str) -> Callable[[Model], bool]:
     return lambda model: pattern.fullmatch(model.id) is not None
 
 
-def _nearest(word: str, known: Known) -> str:
+def _suggest(word: str, known: ModelIndex) -> str:
     """A hint for a word without a match: the closest known word."""
     values = {kind: dict.fromkeys(v for model in known.models for v in of(model)) for kind, of in _HAVING.items()}
-    common = [f"{kind}:{value}" for kind, found in values.items() for value in found]
-    if same := [each for each in common if each.partition(":")[2] == word]:
+    common = [f"{kind}:{value}" for kind, words in values.items() for value in words]
+    if same := [name for name in common if name.partition(":")[2] == word]:
         return f"did you mean {same[0]!r}?"
     names = [model.id for model in known.models] + [*known.aliases]
     if word.startswith("capability:"):
@@ -129,8 +129,8 @@ def _nearest(word: str, known: Known) -> str:
     return near or "Router.models() lists the known ids"
 
 
-def in_order(
-    names: Sequence[str] | None, models: tuple[str, ...] | None, known: Known, path: str, field: str
+def resolve_order(
+    names: Sequence[str] | None, models: tuple[str, ...] | None, known: ModelIndex, path: str, field: str
 ) -> tuple[str, ...] | None:
     """Ids of a policy's ordered list: ``fallback.models`` or ``prefer``. None: not set. ``models`` are the allowed
     ones. Raises ``ValidationFailed`` for a model that is not allowed."""
@@ -138,7 +138,7 @@ def in_order(
         return None
     path = f"{path}.{field}"
     for place, word in enumerate(names):
-        if known.named(word) is None and any(map(_chooses(word), known.models)):
+        if known.find(word) is None and any(map(_matcher_of(word), known.models)):
             problem = f"{quoted(word)} can match several models, which have no order"
             raise ValidationFailed.at(f"{path}[{place}]", problem, "name each of them by its id")
     chain = resolve(names, known.aliases, known.row, path)

@@ -94,15 +94,15 @@ class Ending(Protocol):
         """Price what a dropped call has produced so far."""
 
 
-def failure(call: Call, ending: Ending) -> tuple[RouterError, str]:
+def build_failure(call: Call, ending: Ending) -> tuple[RouterError, str]:
     """The error of a failed call. Callers with a key do not see addresses of upstreams: then the second is the message
     with addresses, for the log."""
     attempts = call.attempts
-    kind, message, detail = _report(call, ending, [attempt.fault_text for attempt in attempts])
+    kind, message, detail = _describe(call, ending, [attempt.fault_text for attempt in attempts])
     if not any(attempt.fault_public for attempt in attempts):
         return kind(message, detail=detail, trace_id=call.id), ""
     texts = [attempt.fault_public or attempt.fault_text for attempt in attempts]
-    _, public_message, public_detail = _report(call, ending, texts)
+    _, public_message, public_detail = _describe(call, ending, texts)
     if call.caller.key_id is not None:
         return kind(public_message, detail=public_detail, trace_id=call.id), message
     error = kind(message, detail=detail, trace_id=call.id)
@@ -118,10 +118,10 @@ def raise_failure(error: RouterError) -> NoReturn:
         del error  # else the traceback's frame refers to the error
 
 
-def _report(call: Call, ending: Ending, texts: Sequence[str]) -> tuple[type[RouterError], str, dict[str, object]]:
+def _describe(call: Call, ending: Ending, texts: Sequence[str]) -> tuple[type[RouterError], str, dict[str, object]]:
     """Class, message and detail of the error. ``texts`` describe the faults of the attempts."""
     attempts = call.attempts
-    kind, message = _verdict(call, ending, _list_failures(attempts, texts))
+    kind, message = _explain_end(call, ending, _list_failures(attempts, texts))
     entries = [
         {
             "model": attempt.model,
@@ -148,7 +148,7 @@ def _list_failures(attempts: Sequence[Attempt], texts: Sequence[str]) -> str:
     return ", then ".join(f"{', '.join(models)} ({text})" for models, text in groups) or "nothing"
 
 
-def _verdict(call: Call, ending: Ending, failures: str) -> tuple[type[RouterError], str]:
+def _explain_end(call: Call, ending: Ending, failures: str) -> tuple[type[RouterError], str]:
     models = {attempt.model for attempt in call.attempts}
     match ending.machine.end:
         case End.TIMED_OUT:

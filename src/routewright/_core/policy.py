@@ -17,7 +17,7 @@ from routewright.wire.problems import Problems, as_attribute, did_you_mean, list
 
 from .catalogue.models import content_id
 from .guardrails.custom import check_custom
-from .model_selector import CAPABLE, Known, allowed, in_order
+from .model_selector import CAPABLE, ModelIndex, resolve_order, select_models
 from .request import rules
 
 N = TypeVar("N", int, float)
@@ -29,7 +29,7 @@ def policy_id(name: str) -> str:
     return "pol_" + "".join(ALPHABET[(number >> shift) & 31] for shift in range(0, 130, 5))
 
 
-def checked_policy(policy: object, place: int) -> wire.Policy:
+def check_policy(policy: object, place: int) -> wire.Policy:
     """Check the types and values of a policy. Raises ``ValidationFailed`` with policy and field. Whether its models
     exist is checked on publication."""
     if not isinstance(policy, wire.Policy):
@@ -40,80 +40,82 @@ def checked_policy(policy: object, place: int) -> wire.Policy:
     found: Problems = []
     rules.check_text(f"{path}.name", policy.name, found)
     if "@" in policy.name:
-        found.append(
+        problems.append(
             Problem(f"{path}.name", "contains '@', which separates name and date in policy_version", "remove it")
         )
     if policy.id:
-        rules.check_text(f"{path}.id", policy.id, found)
+        rules.check_text(f"{path}.id", policy.id, problems)
     if policy.created_at is not None:
-        rules.check_date(f"{path}.created_at", policy.created_at, found)
-    _check_rules(path, policy, found)
-    for number, each in enumerate(policy.classes or ()):
-        _check_class(f"{path}.classes[{number}]", each, found)
-    if found:
-        raise ValidationFailed.of(*(as_attribute(each, f"{path}.") for each in found[: rules.MAX_PROBLEMS]))
+        rules.check_date(f"{path}.created_at", policy.created_at, problems)
+    _check_rules(path, policy, problems)
+    for number, entry in enumerate(policy.classes or ()):
+        _check_class(f"{path}.classes[{number}]", entry, problems)
+    if problems:
+        raise ValidationFailed.of(*(as_attribute(entry, f"{path}.") for entry in problems[: rules.MAX_PROBLEMS]))
     return policy
 
 
-def _check_class(path: str, each: wire.PolicyClass, found: Problems) -> None:
+def _check_class(path: str, policy_class: wire.PolicyClass, problems: Problems) -> None:
     """Check a class: its conditions and rules."""
-    if not each.match.metadata:
+    if not policy_class.match.metadata:
         hint = "set metadata; put rules for all requests into the policy itself"
-        found.append(Problem(f"{path}.match", "matches every request", hint))
-    _check_rules(path, each, found)
+        problems.append(Problem(f"{path}.match", "matches every request", hint))
+    _check_rules(path, policy_class, problems)
 
 
-def _check_rules(path: str, policy: wire.PolicyRules, found: Problems) -> None:
+def _check_rules(path: str, policy: wire.PolicyRules, problems: Problems) -> None:
     for place, region in enumerate(policy.regions or ()):
-        rules.check_text(f"{path}.regions[{place}]", region, found)
-    rules.check_whitelist(f"{path}.models", policy.models, found)
-    rules.check_ids(f"{path}.exclude", policy.exclude or [], found)
+        rules.check_text(f"{path}.regions[{place}]", region, problems)
+    rules.check_whitelist(f"{path}.models", policy.models, problems)
+    rules.check_ids(f"{path}.exclude", policy.exclude or [], problems)
     lists = {"models": policy.models or (), "exclude": policy.exclude or ()}
     for at, word in [(f"{path}.{name}[{place}]", word) for name in lists for place, word in enumerate(lists[name])]:
         kind, _, value = word.partition(":")
         if word and not rules.is_name(word):
-            rules.check_text(at, word, found)
+            rules.check_text(at, word, problems)
         elif kind == "capability" and value not in CAPABLE:  # matches no model of any catalogue
             problem = f"{quoted(word)} matches no model; capabilities are {', '.join(CAPABLE)}"
-            found.append(Problem(at, problem, did_you_mean(value, CAPABLE) or "use one of them"))
+            problems.append(Problem(at, problem, did_you_mean(value, CAPABLE) or "use one of them"))
     if policy.weights is not None:
-        before = len(found)
-        rules.check_numbers(wire.PolicyWeights, f"{path}.weights.", policy.weights, found)
+        before = len(problems)
+        rules.check_numbers(wire.PolicyWeights, f"{path}.weights.", policy.weights, problems)
         total = sum(astuple(policy.weights))
-        if len(found) == before and total != 100:
-            found.append(Problem(f"{path}.weights", f"add up to {total:g} percent", "make them add up to 100"))
+        if len(problems) == before and total != 100:
+            problems.append(Problem(f"{path}.weights", f"add up to {total:g} percent", "make them add up to 100"))
         if both := [name for name in ("goal", "strategy") if getattr(policy, name) is not None]:
             problem = f"cannot be combined with {' and '.join(both)}"
             hint = "weights replace goal and strategy; keep one or the other"
-            found.append(Problem(f"{path}.weights", problem, hint))
-    rules.check_ids(f"{path}.prefer", policy.prefer or [], found)
+            problems.append(Problem(f"{path}.weights", problem, hint))
+    rules.check_ids(f"{path}.prefer", policy.prefer or [], problems)
     if policy.fallback is not None:
-        rules.check_ids(f"{path}.fallback.models", policy.fallback.models or [], found)
-        rules.check_numbers(wire.PolicyFallback, f"{path}.fallback.", policy.fallback, found)
+        rules.check_ids(f"{path}.fallback.models", policy.fallback.models or [], problems)
+        rules.check_numbers(wire.PolicyFallback, f"{path}.fallback.", policy.fallback, problems)
     if policy.budget is not None:
-        rules.check_numbers(wire.Budget, f"{path}.budget.", policy.budget, found)
+        rules.check_numbers(wire.Budget, f"{path}.budget.", policy.budget, problems)
     if isinstance(policy.cache, wire.CacheOpts):
-        rules.check_cache(f"{path}.cache", policy.cache, found)
+        rules.check_cache(f"{path}.cache", policy.cache, problems)
     for place, guardrail in enumerate(policy.guardrails or ()):
-        _check_guardrail(f"{path}.guardrails[{place}]", guardrail, found)
+        _check_guardrail(f"{path}.guardrails[{place}]", guardrail, problems)
     if policy.params is not None:
         own: Problems = []
         rules.check_params(policy.params, own)
-        found += [each._replace(path=f"{path}.{each.path}") for each in own]
-    rules.check_numbers(wire.Policy, f"{path}.", policy, found)
+        problems += [entry._replace(path=f"{path}.{entry.path}") for entry in own]
+    rules.check_numbers(wire.Policy, f"{path}.", policy, problems)
 
 
-def _check_guardrail(path: str, guardrail: wire.PolicyGuardrail, found: Problems) -> None:
+def _check_guardrail(path: str, guardrail: wire.PolicyGuardrail, problems: Problems) -> None:
     if guardrail.patterns is None and guardrail.deny is None and guardrail.custom is None:
-        found.append(Problem(path, "has nothing to look for", "set 'patterns', 'deny', 'custom', or several of them"))
+        problems.append(
+            Problem(path, "has nothing to look for", "set 'patterns', 'deny', 'custom', or several of them")
+        )
     if guardrail.patterns is not None:
-        rules.check_choice(f"{path}.patterns", guardrail.patterns, get_args(wire.PatternKind), found)
+        rules.check_choice(f"{path}.patterns", guardrail.patterns, get_args(wire.PatternKind), problems)
     if guardrail.deny is not None:
-        rules.check_phrases(f"{path}.deny", guardrail.deny, found)
+        rules.check_phrases(f"{path}.deny", guardrail.deny, problems)
     if guardrail.custom is not None:
-        check_custom(f"{path}.custom", guardrail.custom, found)
+        check_custom(f"{path}.custom", guardrail.custom, problems)
     if guardrail.stages is not None:
-        rules.check_choice(f"{path}.stages", guardrail.stages, get_args(wire.Stage), found)
+        rules.check_choice(f"{path}.stages", guardrail.stages, get_args(wire.Stage), problems)
 
 
 def check_apart(policies: Iterable[wire.Policy]) -> None:
@@ -128,28 +130,28 @@ def check_apart(policies: Iterable[wire.Policy]) -> None:
         taken.update(keys)
 
 
-def by_key(published: Iterable[wire.PolicySnapshot]) -> dict[str, wire.PolicySnapshot]:
+def by_key(snapshots: Iterable[wire.PolicySnapshot]) -> dict[str, wire.PolicySnapshot]:
     """Policies by id and by name."""
-    return {key: snapshot for snapshot in published for key in (snapshot.policy.id, snapshot.policy.name)}
+    return {key: snapshot for snapshot in snapshots for key in (snapshot.policy.id, snapshot.policy.name)}
 
 
 def find_policy(key: str, policies: Mapping[str, wire.PolicySnapshot]) -> wire.PolicySnapshot:
     """Look up a policy in the result of ``by_key``. Raises ``ValidationFailed`` with a suggestion."""
-    found = policies.get(key)
-    if found is None:
+    policy = policies.get(key)
+    if policy is None:
         names = list(dict.fromkeys(snapshot.policy.name for snapshot in policies.values()))
         known = f"known: {listed(names)}" if names else "pass it to Router(policies=...)"
         hint = did_you_mean(key, policies) or known
         raise ValidationFailed.at("policy_id", f"unknown policy {quoted(key)}", hint)
-    return found
+    return policy
 
 
-def class_of(published: wire.PolicySnapshot, metadata: Mapping[str, object]) -> tuple[wire.PolicySnapshot, str]:
+def class_of(policy: wire.PolicySnapshot, metadata: Mapping[str, object]) -> tuple[wire.PolicySnapshot, str]:
     """The policy for a request with this metadata: that of the first matching class, and the name of the class."""
-    for each, made in zip(published.policy.classes or (), published.classes, strict=True):
-        if _matches(each.match, metadata):
-            return made, name_of(each)
-    return published, ""
+    for policy_class, snapshot in zip(policy.policy.classes or (), policy.classes, strict=True):
+        if _matches(policy_class.match, metadata):
+            return snapshot, name_of(policy_class)
+    return policy, ""
 
 
 def _matches(match: wire.PolicyMatch, metadata: Mapping[str, object]) -> bool:
@@ -160,42 +162,48 @@ def _matches(match: wire.PolicyMatch, metadata: Mapping[str, object]) -> bool:
     return True
 
 
-def name_of(each: wire.PolicyClass) -> str:
+def name_of(policy_class: wire.PolicyClass) -> str:
     """Name of a class. Default: its conditions."""
-    return each.name or " ".join(f"{key}={value}" for key, value in each.match.metadata.items())
+    return policy_class.name or " ".join(f"{key}={value}" for key, value in policy_class.match.metadata.items())
 
 
 class AppliedPolicy(NamedTuple):
     """A policy applied to a request."""
 
-    published: wire.PolicySnapshot
+    snapshot: wire.PolicySnapshot
     requested_models: Sequence[str] | None
     """Ids of the models named by the request itself."""
 
 
-def under_policy(request: wire.RouteRequest, published: wire.PolicySnapshot) -> wire.RouteRequest:
+def apply_policy(request: wire.RouteRequest, snapshot: wire.PolicySnapshot) -> wire.RouteRequest:
     """Apply a policy to a request. ``models`` is empty if the lists have none in common. Raises
     ``ValidationFailed``."""
-    policy = published.policy
+    policy = snapshot.policy
     goal, strategy = request.goal, request.strategy
     if policy.goal is not None or policy.strategy is not None:  # both are the policy's, with its default for the other
         strategy = policy.strategy or "balanced"
         goal = policy.goal or ("quality" if strategy == "quality-first" else "cost")
-    asked, params = request.params, policy.params
-    if asked is None or params is None:
-        params = asked or params
+    own_params, params = request.params, policy.params
+    if own_params is None or params is None:
+        params = own_params or params
     else:  # the request's take precedence
-        own = {name: value for name in wire.Params.__struct_fields__ if (value := getattr(asked, name)) is not None}
-        own["max_output_tokens"] = _smaller(asked.max_output_tokens, params.max_output_tokens)
+        own = {
+            name: value for name in wire.Params.__struct_fields__ if (value := getattr(own_params, name)) is not None
+        }
+        own["max_output_tokens"] = _smaller(own_params.max_output_tokens, params.max_output_tokens)
         if params.extra:
-            more = {name: {**params.extra.get(name, {}), **each} for name, each in (asked.extra or {}).items()}
+            more = {
+                name: {**params.extra.get(name, {}), **own_extra}
+                for name, own_extra in (own_params.extra or {}).items()
+            }
             own["extra"] = {**params.extra, **more}
         params = replace(params, **own)
-    models = _common_models(request.models, published.models)
-    budget, given = request.budget or policy.budget, policy.budget
-    if budget is not None and given is not None:
+    models = _common_models(request.models, snapshot.models)
+    budget, policy_budget = request.budget or policy.budget, policy.budget
+    if budget is not None and policy_budget is not None:
         budget = wire.Budget(
-            _smaller(budget.max_cost_usd, given.max_cost_usd), _smaller(budget.max_tokens, given.max_tokens)
+            _smaller(budget.max_cost_usd, policy_budget.max_cost_usd),
+            _smaller(budget.max_tokens, policy_budget.max_tokens),
         )
     return replace(
         request,
@@ -205,19 +213,19 @@ def under_policy(request: wire.RouteRequest, published: wire.PolicySnapshot) -> 
         models=models,
         budget=budget,
         timeout_ms=_smaller(request.timeout_ms, policy.timeout_ms),
-        fallback=_fallback(request.fallback, published, models),
+        fallback=_fallback(request.fallback, snapshot, models),
         cache=_narrower(request.cache, policy.cache),
-        prefer=[*dict.fromkeys((*(request.prefer or ()), *published.prefer))] or None,
+        prefer=[*dict.fromkeys((*(request.prefer or ()), *snapshot.prefer))] or None,
     )
 
 
-def _common_models(asked: list[str] | None, given: Sequence[str] | None) -> list[str] | None:
-    if given is None:
-        return asked
-    if asked is None:
-        return [*given]
-    allowed = set(given)
-    return [model for model in asked if model in allowed]
+def _common_models(request_models: list[str] | None, policy_models: Sequence[str] | None) -> list[str] | None:
+    if policy_models is None:
+        return request_models
+    if request_models is None:
+        return [*policy_models]
+    names = set(policy_models)
+    return [model for model in request_models if model in names]
 
 
 def _smaller(first: N | None, second: N | None) -> N | None:
@@ -227,101 +235,103 @@ def _smaller(first: N | None, second: N | None) -> N | None:
 
 
 def _fallback(
-    asked: wire.Fallback | None, published: wire.PolicySnapshot, models: list[str] | None
+    own: wire.Fallback | None, snapshot: wire.PolicySnapshot, models: list[str] | None
 ) -> wire.Fallback | None:
     """The request's chain, else the policy's, limited to the common ``models``. Raises ``ValidationFailed`` if no model
     of the request's chain is allowed by the policy."""
-    policy = published.policy
-    given = policy.fallback
-    if asked is None and given is None:
+    policy = snapshot.policy
+    default = policy.fallback
+    if own is None and default is None:
         return None
-    asked, given = asked or wire.Fallback(), given or wire.PolicyFallback()
-    chain, inside = published.chain if asked.models is None else asked.models, published.models
-    if asked.models and inside is not None and not {*inside}.intersection(asked.models):
-        problem = f"{listed(asked.models)} are outside the models of policy {policy.name!r}: {listed(inside)}"
+    own, default = own or wire.Fallback(), default or wire.PolicyFallback()
+    chain, inside = snapshot.chain if own.models is None else own.models, snapshot.models
+    if own.models and inside is not None and not {*inside}.intersection(own.models):
+        problem = f"{listed(own.models)} are outside the models of policy {policy.name!r}: {listed(inside)}"
         raise ValidationFailed.at("fallback.models", problem, "choose from these, or leave it out")
     return wire.Fallback(
         None if chain is None else _common_models([*chain], models),
-        given.max_retries if asked.max_retries is None else asked.max_retries,
-        asked.on_partial or given.on_partial,
+        default.max_retries if own.max_retries is None else own.max_retries,
+        own.on_partial or default.on_partial,
     )
 
 
-def _narrower(asked: bool | wire.CacheOpts | None, given: bool | wire.CacheOpts | None) -> bool | wire.CacheOpts | None:
+def _narrower(own: bool | wire.CacheOpts | None, outer: bool | wire.CacheOpts | None) -> bool | wire.CacheOpts | None:
     """A request may turn a policy's cache off or tighten it, never widen it."""
-    if given is None or asked is False:
-        return asked
-    if given is False:
+    if outer is None or own is False:
+        return own
+    if outer is False:
         return False
-    if asked is None or asked is True:
-        return given
-    if given is True:
-        return asked
-    max_error, threshold = asked.max_error, asked.threshold
-    if given.threshold is not None:  # the stricter of two limits of the same kind, else the policy's
-        max_error, threshold = None, max(threshold or 0.0, given.threshold)
-    elif given.max_error is not None:
-        max_error, threshold = _smaller(max_error, given.max_error), None
+    if own is None or own is True:
+        return outer
+    if outer is True:
+        return own
+    max_error, threshold = own.max_error, own.threshold
+    if outer.threshold is not None:  # the stricter of two limits of the same kind, else the policy's
+        max_error, threshold = None, max(threshold or 0.0, outer.threshold)
+    elif outer.max_error is not None:
+        max_error, threshold = _smaller(max_error, outer.max_error), None
     return replace(
-        asked,
-        mode="exact" if "exact" in (asked.mode, given.mode) else "semantic",
-        ttl_seconds=min(asked.ttl_seconds, given.ttl_seconds),
-        explore=max(asked.explore, given.explore),
-        namespace="/".join(each for each in (given.namespace, asked.namespace) if each) or None,
+        own,
+        mode="exact" if "exact" in (own.mode, outer.mode) else "semantic",
+        ttl_seconds=min(own.ttl_seconds, outer.ttl_seconds),
+        explore=max(own.explore, outer.explore),
+        namespace="/".join(each for each in (outer.namespace, own.namespace) if each) or None,
         max_error=max_error,
         threshold=threshold,
     )
 
 
-def drawn(policies: Iterable[wire.Policy], known: Known) -> list[wire.PolicySnapshot]:
+def resolve(policies: Iterable[wire.Policy], known: ModelIndex) -> list[wire.PolicySnapshot]:
     """Assign ids to policies and resolve their models, without versions. Raises ``ValidationFailed`` for a repeated
     name or id, for words that match no model, and for a chain outside the policy's own models."""
-    found: list[wire.PolicySnapshot] = []
+    snapshots: list[wire.PolicySnapshot] = []
     policies = tuple(policies)
     check_apart(policies)
     for policy in policies:
         path = f"policies[{quoted(policy.name)}]"
-        models = allowed(policy, known, path)
+        models = select_models(policy, known, path)
         fallbacks = None if policy.fallback is None else policy.fallback.models
-        chain = in_order(fallbacks, models, known, path, "fallback.models")
-        prefer = in_order(policy.prefer, models, known, path, "prefer") or ()
+        chain = resolve_order(fallbacks, models, known, path, "fallback.models")
+        prefer = resolve_order(policy.prefer, models, known, path, "prefer") or ()
         full = replace(policy, id=policy.id or policy_id(policy.name))
         classes: list[wire.PolicySnapshot] = []
-        for number, each in enumerate(policy.classes or ()):
+        for number, policy_class in enumerate(policy.classes or ()):
             own = {
-                name: value for name in wire.PolicyRules.__struct_fields__ if (value := getattr(each, name)) is not None
+                name: value
+                for name in wire.PolicyRules.__struct_fields__
+                if (value := getattr(policy_class, name)) is not None
             }
-            if each.weights is not None:  # weights replace both
+            if policy_class.weights is not None:  # weights replace both
                 own |= {"goal": None, "strategy": None}
-            elif each.goal or each.strategy:
+            elif policy_class.goal or policy_class.strategy:
                 own["weights"] = None
             try:
-                classes += drawn([replace(full, classes=None, **own)], known)
+                classes += resolve([replace(full, classes=None, **own)], known)
             except ValidationFailed as error:
                 inside = f"{path}.classes[{number}]"
-                problems = [each._replace(path=each.path.replace(path, inside, 1)) for each in error.problems]
+                problems = [entry._replace(path=entry.path.replace(path, inside, 1)) for entry in error.problems]
                 raise ValidationFailed.of(*problems) from None
-        found.append(wire.PolicySnapshot("", "", full, models, chain, prefer, tuple(classes)))
-    return found
+        snapshots.append(wire.PolicySnapshot("", "", full, models, chain, prefer, tuple(classes)))
+    return snapshots
 
 
-def version_asked(snapshot: wire.PolicySnapshot, today: str) -> wire.PutPolicyVersion:
+def version_write(snapshot: wire.PolicySnapshot, today: str) -> wire.PutPolicyVersion:
     """The write that assigns a version to a policy's content. ``today`` is the default date."""
     policy = snapshot.policy
     drawn_up: list[object] = [policy, snapshot.models, snapshot.chain, snapshot.prefer]
-    for each in snapshot.classes:  # without classes the hash is the same as before classes existed
-        drawn_up += [each.models, each.chain, each.prefer]
+    for class_snapshot in snapshot.classes:  # without classes the hash is the same as before classes existed
+        drawn_up += [class_snapshot.models, class_snapshot.chain, class_snapshot.prefer]
     content = content_id(drawn_up)
     return wire.PutPolicyVersion(content, policy.name, policy.created_at or f"{today}T00:00:00Z")
 
 
-def published(snapshot: wire.PolicySnapshot, version: wire.PolicyVersion) -> wire.PolicySnapshot:
+def with_version(snapshot: wire.PolicySnapshot, version: wire.PolicyVersion) -> wire.PolicySnapshot:
     """The policy with its version."""
     policy = replace(snapshot.policy, created_at=version.created_at)
     content: list[object] = [version.label, policy, snapshot.models, snapshot.chain]
     if snapshot.prefer:  # without it the id is the same as before ``prefer`` existed
         content.append(snapshot.prefer)
-    classes = tuple([published(each, version) for each in snapshot.classes])
+    classes = tuple([with_version(class_snapshot, version) for class_snapshot in snapshot.classes])
     id = "pos_" + content_id(content)
     return replace(snapshot, id=id, version=version.label, policy=policy, classes=classes)
 
@@ -334,10 +344,10 @@ def next_label(name: str, created_at: str, taken: Iterable[str]) -> str:
     return f"{first}.{last + 1}" if last else first
 
 
-def own_version(asked: wire.PutPolicyVersion) -> wire.PolicyVersion:
+def own_version(write: wire.PutPolicyVersion) -> wire.PolicyVersion:
     """Version of a policy while the storage is unavailable. Its label is derived from the content."""
-    label = f"{asked.name}@{asked.created_at[:10]}.x{asked.content[:10]}"
-    return wire.PolicyVersion(asked.content, label, asked.created_at)
+    label = f"{write.name}@{write.created_at[:10]}.x{write.content[:10]}"
+    return wire.PolicyVersion(write.content, label, write.created_at)
 
 
 class Versions:
@@ -347,24 +357,22 @@ class Versions:
         self._by_content: dict[str, wire.PolicyVersion] = {}
         self._labels: dict[str, list[str]] = {}  # by policy name
 
-    def put(self, asked: wire.PutPolicyVersion) -> tuple[wire.PolicyVersion, bool]:
+    def put(self, write: wire.PutPolicyVersion) -> tuple[wire.PolicyVersion, bool]:
         """Version of a content, and whether it is new."""
-        found = self._by_content.get(asked.content)
-        if found is not None:
-            return found, False
-        labels = self._labels.setdefault(asked.name, [])
-        labels.append(next_label(asked.name, asked.created_at, labels))
-        found = self._by_content[asked.content] = wire.PolicyVersion(asked.content, labels[-1], asked.created_at)
-        return found, True
+        version = self._by_content.get(write.content)
+        if version is not None:
+            return version, False
+        labels = self._labels.setdefault(write.name, [])
+        labels.append(next_label(write.name, write.created_at, labels))
+        version = self._by_content[write.content] = wire.PolicyVersion(write.content, labels[-1], write.created_at)
+        return version, True
 
     def of(self, contents: Iterable[str]) -> list[wire.PolicyVersion]:
         """Versions of those contents that have one."""
-        return [self._by_content[each] for each in contents if each in self._by_content]
+        return [self._by_content[content] for content in contents if content in self._by_content]
 
 
-def changes_between(
-    before: Iterable[wire.PolicySnapshot], now: Iterable[wire.PolicySnapshot]
-) -> list[wire.PolicyChanged]:
+def find_changes(before: Iterable[wire.PolicySnapshot], now: Iterable[wire.PolicySnapshot]) -> list[wire.PolicyChanged]:
     """Changes made by a publication, in order of the policies, removed ones last."""
     old = {snapshot.policy.name: snapshot for snapshot in before}
     new = {snapshot.policy.name: snapshot for snapshot in now}

@@ -15,7 +15,7 @@ from routewright.wire import Params, RouteRequest, TextPart, Usage, WarmPrefix
 LEAST_TOKENS, MOST_BYTES = 1_024, 4 << 20
 """Limits of the prompts considered, images included: vendors do not cache shorter ones, and hashing longer ones takes
 milliseconds."""
-PREFIXES_KEPT = 8_192
+MAX_PREFIXES = 8_192
 _PRIOR = 2.0, 2.0  # cached share and calls assumed for a model without calls, as in ``Prefixes``
 _FADE = 0.9  # the weight of a call relative to the next one
 
@@ -64,10 +64,10 @@ class Prompt:
         self.digests = digests
         self.sizes = sizes
         self.marks = marks or ([last] if repeats else [])  # ends of the prefixes a vendor is asked to cache
-        system = next((place for place, each in enumerate(messages) if each.role not in ("system", "developer")), last)
+        system = next((place for place, turn in enumerate(messages) if turn.role not in ("system", "developer")), last)
         self.usual = {system, last - 1, last}
         """Ends of the prefixes that automatic caches keep and a later prompt is likely to share."""
-        self.turn = max((place for place, each in enumerate(messages) if each.role == "assistant"), default=0)
+        self.turn = max((place for place, turn in enumerate(messages) if turn.role == "assistant"), default=0)
         """The end of the previous turn's prompt."""
         self.known: dict[str, tuple[int, Sent]] = {}  # the longest prefix sent to each model, with its place
 
@@ -94,10 +94,10 @@ class Prefixes:
             for sent in self._sent.get(prompt.digests[place], ()):
                 if sent.until > now and (prompt.marks or not sent.by_marks):
                     prompt.known.setdefault(sent.model, (place, sent))
-        found = ((sent, *self._came.get(model, _PRIOR)) for model, (_, sent) in sorted(prompt.known.items()))
-        return tuple(WarmPrefix(sent.model, int(sent.tokens * came / calls)) for sent, came, calls in found)
+        expected = ((sent, *self._came.get(model, _PRIOR)) for model, (_, sent) in sorted(prompt.known.items()))
+        return tuple(WarmPrefix(sent.model, int(sent.tokens * came / calls)) for sent, came, calls in expected)
 
-    def answered(self, prompt: Prompt, model: str, cache: PromptCache, usage: Usage, at: float) -> Sent | None:
+    def learn(self, prompt: Prompt, model: str, cache: PromptCache, usage: Usage, at: float) -> Sent | None:
         """Learn from the cached tokens a vendor reports. Returns the longest prefix it now keeps."""
         longest, places = None, {*(prompt.marks if cache.by_marks else prompt.usual)}
         if model in prompt.known:
@@ -114,7 +114,7 @@ class Prefixes:
 
     def put(self, sent: Sent, now: float) -> None:
         """Store a prefix, replacing an earlier entry of the same model."""
-        others = [each for each in self._sent.pop(sent.digest, ()) if each.model != sent.model and each.until > now]
+        others = [other for other in self._sent.pop(sent.digest, ()) if other.model != sent.model and other.until > now]
         self._sent[sent.digest] = (*others, sent)
-        if len(self._sent) > PREFIXES_KEPT:
+        if len(self._sent) > MAX_PREFIXES:
             self._sent.popitem(last=False)

@@ -46,7 +46,7 @@ _MOST: dict[str, float] = {  # upper bounds of amounts by field name at any dept
 _MOST_ELSE = 2.0**63
 
 
-def checked_trace(trace: object) -> Trace:
+def check_trace(trace: object) -> Trace:
     """Check that a trace can be stored and counted, and normalize its time. Raises ``ValidationFailed``."""
     if not isinstance(trace, Trace):
         raise ValidationFailed.of(Problem("trace", f"{shown(trace)} is not a Trace", "pass a Trace, as answer.trace"))
@@ -68,33 +68,33 @@ def checked_trace(trace: object) -> Trace:
         raise ValidationFailed.of(Problem("trace", "changes in a round trip through JSON", "pass plain values"))
     if not 1 <= len(same.id) <= MAX_ID_CHARS or not same.id.isprintable():
         problem = f"must be 1 to {MAX_ID_CHARS} printable characters, got {shown(same.id)}"
-        found.append(Problem("trace.id", problem, "keep the id from the Router"))
-    check_metadata(same.metadata, found)
-    if found:
-        raise ValidationFailed.of(*found)
+        problems.append(Problem("trace.id", problem, "keep the id from the Router"))
+    check_metadata(same.metadata, problems)
+    if problems:
+        raise ValidationFailed.of(*problems)
     return replace(same, created_at=moment("trace.created_at", same.created_at))
 
 
-def _check_flaw(path: str, found: tuple[str, Flaw] | None) -> None:
-    if found is not None:
-        inner, flaw = found
+def _check_flaw(path: str, located: tuple[str, Flaw] | None) -> None:
+    if located is not None:
+        inner, flaw = located
         raise ValidationFailed.of(Problem(beneath(path, inner), flaw.problem, flaw.hint))
 
 
-def _check_numbers(path: str, held: object, name: str, found: Problems) -> None:
+def _check_numbers(path: str, value: object, name: str, problems: Problems) -> None:
     """Check all numbers against the bounds of their field names."""
-    match held:
+    match value:
         case dict():
-            for key, inner in held.items():
-                _check_numbers(joined(path, key), inner, key, found)
+            for key, inner in value.items():
+                _check_numbers(joined(path, key), inner, key, problems)
         case list() | tuple():
-            for place, inner in enumerate(held):
-                _check_numbers(joined(path, place), inner, name, found)
+            for place, inner in enumerate(value):
+                _check_numbers(joined(path, place), inner, name, problems)
         case bool():
             return
         case int() | float():
             most = _MOST.get(name, _MOST_ELSE)
             least = 0.0 if name in _MOST else -_MOST_ELSE
-            if not least <= held <= most:
-                problem = f"must be a number from {least:g} to {most:g}, got {shown(held)}"
-                found.append(Problem(path, problem, "pass the measured value"))
+            if not least <= value <= most:
+                problem = f"must be a number from {least:g} to {most:g}, got {shown(value)}"
+                problems.append(Problem(path, problem, "pass the measured value"))

@@ -42,8 +42,8 @@ class SseParser:
     def stray(self) -> str:
         """Text outside events, from a brace or ``error`` on, up to 16 KiB. Some servers report errors there."""
         rest = b"".join(self._partial)
-        told = self._stray + rest if rest.lstrip().startswith((b"{", b"}")) else self._stray
-        return told[:MAX_STRAY_BYTES].decode("utf-8", "replace")
+        text = self._stray + rest if rest.lstrip().startswith((b"{", b"}")) else self._stray
+        return text[:MAX_STRAY_BYTES].decode("utf-8", "replace")
 
     def feed(self, data: bytes) -> Iterator[SseEvent]:
         """Yield the events that ``data`` completes. Exhaust the iterator before feeding more."""

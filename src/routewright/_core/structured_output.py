@@ -72,34 +72,34 @@ class Form:
     """A type of answer: its ``response_format`` and its reader."""
 
     def __init__(self, name: str, schema: JsonObject, read: Reader) -> None:
-        schema = rooted(schema)
+        schema = resolve_root(schema)
         self._wrapped = schema.get("type") != "object"
         if self._wrapped:  # as a property of an object; ``$defs`` stays at the top, where references point to
-            inner = {word: value for word, value in schema.items() if word != "$defs"}
-            defined = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+            inner_schema = {word: value for word, value in schema.items() if word != "$defs"}
+            definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
             schema = {
                 "type": "object",
-                "properties": {VALUE: inner},
+                "properties": {VALUE: inner_schema},
                 "required": [VALUE],
                 "additionalProperties": False,
             }
-            schema |= defined
+            schema |= definitions
         if not FUNCTION_NAME.fullmatch(name):  # vendors accept no other names
-            name = "".join(each if each.isascii() and each.isalnum() else "_" for each in name)[:64] or "answer"
+            name = "".join(char if char.isascii() and char.isalnum() else "_" for char in name)[:64] or "answer"
         strict = strict_form(schema)
-        named = {"name": name, "schema": schema if strict is None else strict, "strict": strict is not None}
-        self.response_format: JsonObject = {"type": "json_schema", "json_schema": named}
+        json_schema = {"name": name, "schema": schema if strict is None else strict, "strict": strict is not None}
+        self.response_format: JsonObject = {"type": "json_schema", "json_schema": json_schema}
         self._read = read
 
     def read(self, answer: str) -> Fit | Unfit:
         """Decode an answer."""
         try:
-            return Fit(self._value(unfenced(answer).encode()))
+            return Fit(self._value(unfence(answer).encode()))
         except Unfit as unfit:
             return Unfit([*unfit.misfits])  # a new exception, because the frames of this one hold the answer
         except Exception as error:  # from a validator of the type; its message may contain the answer
-            told = f"fails with {type(error).__name__} in a check of its type"
-            return Unfit([Misfit(told, told)])
+            message = f"fails with {type(error).__name__} in a check of its type"
+            return Unfit([Misfit(message, message)])
 
     def _value(self, body: bytes) -> object:
         try:
@@ -138,33 +138,33 @@ class Repair(NamedTuple):
 def with_output(request: RouteRequest, form: Form) -> RouteRequest:
     """Set ``response_format``. Raises ``ValidationFailed`` if the request has one or requires a tool call."""
     params = request.params or Params()
-    found = []
+    problems = []
     if params.response_format is not None:
         hint = "give one of the two: output_type makes a response_format of its own"
-        found.append(Problem("output_type", "is given together with params.response_format", hint))
+        problems.append(Problem("output_type", "is given together with params.response_format", hint))
     if request.tool_choice not in (None, "auto", "none"):
-        found.append(Problem("output_type", _FORCED, "use tool_choice 'auto', or leave output_type out"))
-    if found:
-        raise ValidationFailed.of(*found)
+        problems.append(Problem("output_type", _FORCED, "use tool_choice 'auto', or leave output_type out"))
+    if problems:
+        raise ValidationFailed.of(*problems)
     return replace(request, params=replace(params, response_format=form.response_format))
 
 
-def expectations(unfit: Unfit) -> str:
+def describe_misfits(unfit: Unfit) -> str:
     """Describe the mismatches for an error."""
-    return "; ".join(_listed([(misfit.message_path, misfit.message) for misfit in unfit.misfits], MAX_ERROR_MISFITS))
+    return "; ".join(_format([(misfit.message_path, misfit.message) for misfit in unfit.misfits], MAX_ERROR_MISFITS))
 
 
 def repair_of(answer: str, unfit: Unfit) -> Repair:
     """Ask a model to correct its answer."""
-    said = _listed([(misfit.model_path, misfit.model_message) for misfit in unfit.misfits], MAX_MODEL_MISFITS)
-    listed = "".join(f"- {each}\n" for each in said)
-    asked = f"This answer does not fit the JSON schema that was given:\n{listed}Answer again with the whole JSON alone."
+    lines = _format([(misfit.model_path, misfit.model_message) for misfit in unfit.misfits], MAX_MODEL_MISFITS)
+    listed = "".join(f"- {line}\n" for line in lines)
+    text = f"This answer does not fit the JSON schema that was given:\n{listed}Answer again with the whole JSON alone."
     messages = [Message("assistant", answer)] if answer.strip() else []  # some vendors reject an empty turn
-    messages.append(Message("user", asked))
+    messages.append(Message("user", text))
     return Repair(messages, bounds_of(RouteRequest(messages)))
 
 
-def unfenced(answer: str) -> str:
+def unfence(answer: str) -> str:
     """Remove the code fence that some models put around JSON."""
     text = answer.strip()
     if len(text) < 2 * len(FENCE) or not (text.startswith(FENCE) and text.endswith(FENCE)):
@@ -175,11 +175,11 @@ def unfenced(answer: str) -> str:
     return (head + line_break + rest).strip()
 
 
-def _listed(misfits: Sequence[tuple[str, str]], most: int) -> list[str]:
-    """Format misfits, shortened to ``most``."""
-    said = [f"{place}: {what}" if place else what for place, what in misfits[:most]]
-    kept = [each if len(each) <= MOST_CHARS else f"{each[:MOST_CHARS]}..." for each in said]
-    return kept if len(misfits) <= most else [*kept, f"and {len(misfits) - most} more"]
+def _format(misfits: Sequence[tuple[str, str]], limit: int) -> list[str]:
+    """Format misfits, shortened to ``limit``."""
+    lines = [f"{path}: {message}" if path else message for path, message in misfits[:limit]]
+    shortened = [line if len(line) <= MOST_CHARS else f"{line[:MOST_CHARS]}..." for line in lines]
+    return shortened if len(misfits) <= limit else [*shortened, f"and {len(misfits) - limit} more"]
 
 
 MOST_DEFAULT_CHARS = 200  # limit on a default value written into a description
@@ -198,17 +198,17 @@ class _Loose(Exception):
     """The schema has something that strict mode does not support."""
 
 
-def rooted(schema: Mapping[str, Any]) -> JsonObject:
+def resolve_root(schema: Mapping[str, Any]) -> JsonObject:
     """Resolve the reference at the top of a schema, because vendors require an object there."""
-    reference, defined = schema.get("$ref"), schema.get("$defs")
-    if not isinstance(reference, str) or not isinstance(defined, Mapping):
+    reference, definitions = schema.get("$ref"), schema.get("$defs")
+    if not isinstance(reference, str) or not isinstance(definitions, Mapping):
         return dict(schema)
     name = reference.removeprefix(_DEFINED)
-    if not isinstance(defined.get(name), Mapping):
+    if not isinstance(definitions.get(name), Mapping):
         return dict(schema)
-    top: JsonObject = {**defined[name], **{word: value for word, value in schema.items() if word != "$ref"}}
-    others = {other: value for other, value in defined.items() if other != name}
-    if encode(reference) not in encode([defined[name], others]):
+    top: JsonObject = {**definitions[name], **{word: value for word, value in schema.items() if word != "$ref"}}
+    others = {other: value for other, value in definitions.items() if other != name}
+    if encode(reference) not in encode([definitions[name], others]):
         top["$defs"] = others
     return {word: value for word, value in top.items() if word != "$defs" or value}
 
@@ -216,15 +216,15 @@ def rooted(schema: Mapping[str, Any]) -> JsonObject:
 def strict_form(schema: Mapping[str, Any]) -> JsonObject | None:
     """Convert a schema to strict mode. None: not possible. Optional properties become required, with the default in
     their description."""
-    defined = schema.get("$defs", {})
+    definitions = schema.get("$defs", {})
     top = {word: value for word, value in schema.items() if word != "$defs"}
     try:
-        made = _strict(top, defined)
-        if defined:
-            made["$defs"] = {name: _strict(inner, defined) for name, inner in defined.items()}
+        strict = _strict(top, definitions)
+        if definitions:
+            strict["$defs"] = {name: _strict(inner, definitions) for name, inner in definitions.items()}
     except _Loose:
         return None
-    return made
+    return strict
 
 
 def property_names(schema: object) -> set[str]:
@@ -233,58 +233,58 @@ def property_names(schema: object) -> set[str]:
         return set().union(*map(property_names, schema))
     if not isinstance(schema, Mapping):
         return set()
-    named = schema.get("properties")
-    own = set(named) if isinstance(named, Mapping) else set()
+    properties = schema.get("properties")
+    own = set(properties) if isinstance(properties, Mapping) else set()
     return own.union(*map(property_names, schema.values()))
 
 
-def _strict(schema: object, defined: Mapping[str, Any]) -> JsonObject:
+def _strict(schema: object, definitions: Mapping[str, Any]) -> JsonObject:
     if not isinstance(schema, Mapping):  # true and false
         raise _Loose
     if "$ref" in schema:
         reference = schema["$ref"]
-        if not isinstance(reference, str) or reference.removeprefix(_DEFINED) not in defined:
+        if not isinstance(reference, str) or reference.removeprefix(_DEFINED) not in definitions:
             raise _Loose
         if schema.keys() - {"$ref", "description"} - _ONLY_NOTES:
             raise _Loose
         if "description" not in schema:
             return {"$ref": reference}
         return {"anyOf": [{"$ref": reference}], "description": schema["description"]}
-    made: JsonObject = {}
+    strict: JsonObject = {}
     for word, value in schema.items():
         if word not in _ONLY_NOTES:
-            made |= {word: value} if word in _AS_THEY_ARE else _part(word, value, schema, defined)
-    if made.get("type") == "object" and "properties" not in made:
+            strict |= {word: value} if word in _AS_THEY_ARE else _part(word, value, schema, definitions)
+    if strict.get("type") == "object" and "properties" not in strict:
         raise _Loose  # accepts any object
-    if made.get("type") == "array" and "items" not in made:
+    if strict.get("type") == "array" and "items" not in strict:
         raise _Loose
-    if "type" not in made and "anyOf" not in made:
+    if "type" not in strict and "anyOf" not in strict:
         raise _Loose  # accepts anything
-    return made
+    return strict
 
 
-def _part(word: str, value: Any, schema: Mapping[str, Any], defined: Mapping[str, Any]) -> JsonObject:
+def _part(word: str, value: Any, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> JsonObject:
     """A keyword of a schema in strict form."""
     match word:
         case "properties":
             required = schema.get("required", ())
-            made = {
-                name: _strict(inner if name in required else _with_default(inner), defined)
+            properties = {
+                name: _strict(inner if name in required else _with_default(inner), definitions)
                 for name, inner in schema["properties"].items()
             }
-            return {"properties": made, "required": [*made], "additionalProperties": False}
+            return {"properties": properties, "required": [*properties], "additionalProperties": False}
         case "required":
             return {}  # all properties are
         case "additionalProperties" if value is False:
             return {}
         case "items":
-            return {"items": _strict(value, defined)}
+            return {"items": _strict(value, definitions)}
         case "anyOf":
-            return {"anyOf": [_strict(each, defined) for each in value]}
+            return {"anyOf": [_strict(choice, definitions) for choice in value]}
         case "oneOf" if "discriminator" in schema:  # no value matches two
-            return {"anyOf": [_strict(each, defined) for each in value]}
+            return {"anyOf": [_strict(choice, definitions) for choice in value]}
         case "allOf" if len(value) == 1 and not schema.keys() & {"type", "properties", "anyOf"}:
-            return _strict(value[0], defined)
+            return _strict(value[0], definitions)
         case "enum":
             return _choice(value)
         case "const":
@@ -307,8 +307,8 @@ def _with_default(schema: object) -> JsonObject:
     default = encode(schema["default"]).decode()
     if len(default) > MOST_DEFAULT_CHARS:
         raise _Loose
-    said = schema.get("description")
-    return {**schema, "description": f"{said} (default: {default})" if said else f"Default: {default}"}
+    description = schema.get("description")
+    return {**schema, "description": f"{description} (default: {default})" if description else f"Default: {default}"}
 
 
 def _choice(values: list[object]) -> JsonObject:

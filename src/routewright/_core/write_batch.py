@@ -49,7 +49,7 @@ def check_batch(
     Raises ``PreconditionFailed``, also for a trace id of the other environment, and ``UnsupportedWrite`` for an unknown
     kind or a wrong account.
     """
-    there, kept, made = dict(traces), set(snapshots), set[tuple[str, str]]()
+    stored_traces, stored_snapshots, written = dict(traces), set(snapshots), set[tuple[str, str]]()
     credited: dict[str, int] = {}
     for index, write in enumerate(writes):
         kind = type(write).__name__
@@ -61,15 +61,15 @@ def check_batch(
             raise UnsupportedWrite(f"{storage} knows no write {kind}")
         match write:
             case wire.PutTrace(trace):
-                present = trace.id in there
-                check_place(trace.id, trace.environment, there.setdefault(trace.id, trace.environment), index)
+                present = trace.id in stored_traces
+                check_place(trace.id, trace.environment, stored_traces.setdefault(trace.id, trace.environment), index)
                 _check_expected(trace.id, write.expect, present, index)
             case wire.PutFeedback(trace_id):
-                of = there.get(trace_id)
+                of = stored_traces.get(trace_id)
                 _check_expected(trace_id, write.expect, of is not None and write.environment in (None, of), index)
             case wire.PutSnapshot(snapshot):
-                _check_expected(snapshot.id, write.expect, snapshot.id in kept, index)
-                kept.add(snapshot.id)
+                _check_expected(snapshot.id, write.expect, snapshot.id in stored_snapshots, index)
+                stored_snapshots.add(snapshot.id)
             case wire.PutAccount() | wire.PutKey() | wire.PutEndpoint() | wire.PutIncident() if booked is not None:
                 owner, name = _subject_of(write)
                 if owner != account:
@@ -78,10 +78,10 @@ def check_batch(
                 if isinstance(before, wire.Endpoint) and before.account != account:
                     raise PreconditionFailed(f"{name} is an endpoint of another account", index=index)
                 if write.expect is None or isinstance(write.expect, str):
-                    _check_expected(name, write.expect, (kind, name) in made or bool(before), index)
+                    _check_expected(name, write.expect, (kind, name) in written or bool(before), index)
                 elif write.expect != before:
                     raise PreconditionFailed(f"{name} has changed since it was read", index=index)
-                made.add((kind, name))
+                written.add((kind, name))
             case wire.AddCredit() if booked is not None:
                 before = booked(write)  # None: it was already given
                 if isinstance(before, int) and write.id not in credited:

@@ -295,7 +295,7 @@ class Run:
                 run.failed(error, start_ms, self._ms_since(started_at), error.cost_nanos, is_budget=is_short)
             else:
                 self.data = answer.data
-                run.answered(answer.response, start_ms, took_ms, nanos_of(answer.routing.cost_usd))
+                run.record_answer(answer.response, start_ms, took_ms, nanos_of(answer.routing.cost_usd))
 
     def _limit_of(self, state: wire.Checkpoint) -> wire.RunLimit | None:
         """The purse of the model calls: the run's budget less the cost of tools."""

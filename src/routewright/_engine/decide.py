@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from routewright._core.accounts.purses import held_by_others, without_money
+from routewright._core.accounts.purses import money_error, reserved_error
 from routewright._core.call import Call
 from routewright._core.request.rules import check_costs_nothing
 from routewright._core.routing.budget import UNLIMITED, room_of, worst_of_start
@@ -70,10 +70,10 @@ class Deciding:
                     return choice
                 left_nanos = (await hold.look()).nanos
             elif reply.waits:
-                raise held_by_others(reply.purse, call.timeout_ms if hold.is_patient else None)
+                raise reserved_error(reply.purse, call.timeout_ms if hold.is_patient else None)
             elif choice is None:
                 counted = await self.counting.count(call, own_input or self.input_of(call))
-                raise without_money(reply.purse, least_nanos(counted, call.board))
+                raise money_error(reply.purse, least_nanos(counted, call.board))
             else:
                 left_nanos = reply.purse.left_nanos
         raise StorageUnavailable(f"the caller's balance changed during each of {TRIES} decisions; try again")

@@ -323,7 +323,7 @@ class Fleet:
         starts."""
         with self._guard.lock:
             self._journal.fold(self._board.forecast)
-            return self._bursts.ended(account, self._clock.monotonic(), error=error)
+            return self._bursts.count_call(account, self._clock.monotonic(), error=error)
 
     def fold(self) -> None:
         """Book the answers in the journal, unless another thread is doing so."""

@@ -26,7 +26,7 @@ from routewright._core.call import Call
 from routewright._core.guardrails.screen import RequestGate, at_stage, guardrails_of
 from routewright._core.guardrails.texts import PIECE_CHARS
 from routewright._core.outcome import raise_failure
-from routewright._core.policy import AppliedPolicy, by_key, class_of, find_policy, name_of, under_policy
+from routewright._core.policy import AppliedPolicy, apply_policy, by_key, class_of, find_policy, name_of
 from routewright._core.prompt_caches import LEAST_TOKENS
 from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing, check_https

@@ -214,7 +214,7 @@ async def read_trace(storage: Storage, account: str, query: TraceById, depth: in
     for child_id in trace.children if depth else ():
         with suppress(errors.NotFound):
             below[child_id] = await read_trace(storage, account, TraceById(child_id, trace.environment), depth - 1)
-    return joined(trace, below) if below else trace
+    return join_traces(trace, below) if below else trace
 
 
 async def unhindered(attempt: Callable[[], Awaitable[T]], what: str) -> T:

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import MsgspecError, json
 
 from routewright._core.agent.machine import Observation, arguments_shown, decode_object
-from routewright._core.agent.request import misfits
+from routewright._core.agent.request import find_misfits
 from routewright.protocols import BaseTool, Clock, Tool, ToolContext, ToolFailed, options_of
 from routewright.wire import Step, ToolCall
 from routewright.wire.json_scan import is_shallow

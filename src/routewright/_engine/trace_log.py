@@ -21,7 +21,7 @@ from routewright._core.agent.record import Recorded
 from routewright._core.alerts import HITS_WINDOW_S, WINDOW_S
 from routewright._core.attempts.machine import End
 from routewright._core.call import Call, Outcome, Serving
-from routewright._core.outcome import Ending, event_of, facts_of, failure
+from routewright._core.outcome import Ending, build_failure, event_of, facts_of
 from routewright._core.routing.decide import exceeds_windows
 from routewright._runtime.fork import Guard
 from routewright._runtime.identity import Ids

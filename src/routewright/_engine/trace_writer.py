@@ -16,7 +16,7 @@ import anyio
 from msgspec import Struct
 
 from routewright import wire
-from routewright._core.accounts.settlement import bounded, without_trace
+from routewright._core.accounts.settlement import limit_cost, without_trace
 from routewright._core.agent.record import Recorded
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import Mutex, Signal

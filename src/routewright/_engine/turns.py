@@ -78,7 +78,7 @@ class Turns:
             request = with_output(request, self._settings.form)
         bounds = bounds_of(request)
         if bounds.estimate > self._window * FULL:
-            state.messages = fitted(state.messages, self._window)
+            state.messages = fit_messages(state.messages, self._window)
             request = replace(request, messages=list(state.messages))
             bounds = bounds_of(request)
         return Read(request, bounds, repeats=bool(request.tools), has_own_params=True)
@@ -109,7 +109,7 @@ class Turns:
         widest = max((window for id, window in zip(pool.ids, pool.window, strict=True) if id in full), default=0)
         window = min(self._window, widest)
         while window > LEAST_WINDOW:
-            messages = fitted(state.messages, window)
+            messages = fit_messages(state.messages, window)
             if messages != state.messages:
                 state.messages, self._window = messages, window
                 return True

@@ -16,7 +16,7 @@ import anyio
 import anyio.abc
 
 from routewright import wire
-from routewright._core.webhooks.endpoint import headers_for, opened
+from routewright._core.webhooks.endpoint import build_headers, open_secrets
 from routewright._core.webhooks.outbox import ATTEMPT_S, DELAYS_S, MAX_ATTEMPTS, after_attempt, body_of
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import Signal
@@ -269,7 +269,7 @@ class Dispatcher:
     async def _secrets(self, endpoint: wire.Endpoint) -> list[str]:
         """The live signing secrets. After a rotation of the root secret they are sealed anew, to survive the next
         one."""
-        secrets, resealed = opened(endpoint, self._keys(), self._clock.time(), partial(token_bytes, 16))
+        secrets, resealed = open_secrets(endpoint, self._keys(), self._clock.time(), partial(token_bytes, 16))
         if not secrets and self._answered.get(endpoint.id) is not False:
             self._answered[endpoint.id] = False
             hint = "set ROUTEWRIGHT_SECRET to the root secret it was made with, or rotate the endpoint's secret"

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, cast, get_args
 from routewright import wire
 from routewright._core.accounts.keys import SCOPES
 from routewright._core.accounts.terms import KEY_THERE, describe
-from routewright._core.policy import checked_policy
+from routewright._core.policy import check_policy
 from routewright._core.request.rules import check_names
 from routewright.errors import ValidationFailed
 from routewright.protocols import Cache, Provider

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from routewright._core.accounts.keys import Pepper, is_live, parse_authorization, unknown_key
+from routewright._core.accounts.keys import Pepper, is_live, parse_authorization, unknown_key_error
 from routewright._core.crypto import derive, same
 from routewright.errors import RouterError, ValidationFailed
 from routewright.protocols import Clock, Storage

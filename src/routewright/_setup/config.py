@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from routewright import wire
-from routewright._core.policy import check_apart, checked_policy
+from routewright._core.policy import check_apart, check_policy
 from routewright._core.request.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, Range, is_date, is_day, is_name
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import JsonObject

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from routewright._core.accounts.terms import limits_of
-from routewright._core.idempotency import KEPT_S
+from routewright._core.idempotency import RESULT_TTL_S
 from routewright.errors import AuthenticationFailed, IdempotencyKeyReused, RateLimited, RouterError, RouterTimeoutError
 from routewright.protocols import Accounts, Facts, LimitingStorage
 from routewright.testing import FakeClock
@@ -262,7 +262,7 @@ class NaiveAccounts:
         cost = max(sum(row.cost_nanos for row in rows), facts.run_nanos or 0) if rows else 0
         self.charged.append(Charged(account, purses, sum(row.charge_nanos for row in rows), cost))
         if keeps and facts.claim is not None and facts.result is not None:
-            scope, until = scope_of(facts.caller, facts.claim), self.time + KEPT_S
+            scope, until = scope_of(facts.caller, facts.claim), self.time + RESULT_TTL_S
             self.answers.append(Answer(scope, facts.claim.fingerprint, facts.id, facts.result, until))
 
     def end(self, held: Taken, tokens: int | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.webhooks.outbox import KEPT_S
+from routewright._core.webhooks.outbox import HISTORY_S
 from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage
 from routewright.wire import (
@@ -116,7 +116,7 @@ class Outgoing(Suite):
         await _end(storage, 1, "a", "failed_delivery", at=NOW + 130)
         ended = await _state(storage)
         assert (ended.state, ended.attempts, ended.ended_at) == ("failed_delivery", (FAILED,) * 2, timestamp(NOW + 130))
-        for at, account, count in ((130 + KEPT_S, "acme", 0), (200, "other", 0), (200, "acme", 1)):
+        for at, account, count in ((130 + HISTORY_S, "acme", 0), (200, "other", 0), (200, "acme", 1)):
             (written,) = await storage.apply(account, [ReplayDeliveries("whe_1", at=NOW + at)])
             assert written.count == count
         assert (await _state(storage)).next_attempt_at == timestamp(NOW + 200)
@@ -188,9 +188,9 @@ class Outgoing(Suite):
             await _emit(storage, number, "other")
         await _claim(storage)
         await _end(storage, 1, "a", "delivered", at=NOW)
-        await storage.sweep(NOW + KEPT_S - 0.001)
+        await storage.sweep(NOW + HISTORY_S - 0.001)
         assert len(await _deliveries(storage)) == 3
-        await storage.sweep(NOW + KEPT_S)
+        await storage.sweep(NOW + HISTORY_S)
         assert len(await _deliveries(storage)) == 2
         await storage.apply("acme", [DeleteResults("sandbox")])
         assert len(await _deliveries(storage)) == 2

@@ -66,28 +66,31 @@ def parse_authorization(authorization: object, environment: Environment | None) 
     """The key in an ``Authorization`` header for an environment (None: both). Raises ``AuthenticationFailed``."""
     if not isinstance(authorization, str) or not authorization.strip():
         raise AuthenticationFailed(_MISSING)
-    found = _BEARER.fullmatch(authorization) if len(authorization) <= _LONGEST else None
-    if found is None:
+    match = _BEARER.fullmatch(authorization) if len(authorization) <= _LONGEST else None
+    if match is None:
         raise AuthenticationFailed(f"the Authorization header is not 'Bearer <API key>'; {_MISSING}")
-    key = found[1]
+    key = match[1]
     if not _KEY.fullmatch(key):
-        raise unknown_key()
-    told: Environment = "production" if key.startswith(PREFIXES["production"]) else "sandbox"
-    if environment not in (None, told):
-        kind, here = PREFIXES[told] + "...", PREFIXES["production" if told == "sandbox" else "sandbox"] + "..."
-        raise AuthenticationFailed(f"this address takes {here} keys: send the {kind} key to the {told} address")
-    return SentKey(key, told)
+        raise unknown_key_error()
+    sent_to: Environment = "production" if key.startswith(PREFIXES["production"]) else "sandbox"
+    if environment not in (None, sent_to):
+        kind, here = (
+            PREFIXES[sent_to] + "...",
+            PREFIXES["production" if sent_to == "sandbox" else "sandbox"] + "...",
+        )
+        raise AuthenticationFailed(f"this address takes {here} keys: send the {kind} key to the {sent_to} address")
+    return SentKey(key, sent_to)
 
 
-def unknown_key() -> AuthenticationFailed:
+def unknown_key_error() -> AuthenticationFailed:
     """The error for an unknown or revoked key."""
     return AuthenticationFailed(_UNKNOWN)
 
 
-def stray_key(key_id: str) -> AuthenticationFailed:
+def stray_key_error(key_id: str) -> AuthenticationFailed:
     """The error for a key that a Console created in another storage."""
-    said = f"the API key {key_id} is not in this Router's storage, so its limits are unknown"
-    return AuthenticationFailed(f"{said}: give the Router the storage of its Console")
+    problem = f"the API key {key_id} is not in this Router's storage, so its limits are unknown"
+    return AuthenticationFailed(f"{problem}: give the Router the storage of its Console")
 
 
 def is_issued(key_id: str) -> bool:
@@ -114,6 +117,6 @@ def check_key(key: Key | None, key_id: str) -> None:
     """Raise ``AuthenticationFailed`` for a revoked key, or one that a Console created in another storage. Other unknown
     ids are the host's own keys, without limits."""
     if key is None and is_issued(key_id):
-        raise stray_key(key_id)
+        raise stray_key_error(key_id)
     if key is not None and not is_live(key):
-        raise unknown_key()
+        raise unknown_key_error()

@@ -66,10 +66,10 @@ class Books:
         self._expired: OrderedDict[str, Expired] = OrderedDict()
         self._sums: dict[tuple[str, str, str, wire.RowKind], list[int]] = {}
         """By day, provider, model and kind: the other fields of a ``LedgerSum``, in order."""
-        self._kept: OrderedDict[bytes, tuple[wire.Environment, float, KeptResult]] = OrderedDict()
+        self._results: OrderedDict[bytes, tuple[wire.Environment, float, KeptResult]] = OrderedDict()
         """With environment and expiry in Unix seconds."""
         self._events: OrderedDict[str, wire.StoredEvent] = OrderedDict()
-        self._told: dict[str, tuple[float, float]] = {}
+        self._last_events: dict[str, tuple[float, float]] = {}
         """By ``once``: Unix seconds of the last event, and when to forget it."""
         self.thresholds: dict[str, int] = {}  # highest threshold with an event, by month and limit
         self._incidents: dict[str, wire.Incident] = {}
@@ -87,19 +87,19 @@ class Books:
                 created, self.account = self.account is None, account
                 return wire.Written(created)
             case wire.PutKey(key):
-                there = self._keys.get(key.id)
-                if there is not None and there.revoked_at is not None:
-                    key = replace(key, revoked_at=there.revoked_at)
+                stored = self._keys.get(key.id)
+                if stored is not None and stored.revoked_at is not None:
+                    key = replace(key, revoked_at=stored.revoked_at)
                 self._keys[key.id] = key
-                return wire.Written(there is None)
+                return wire.Written(stored is None)
             case wire.RevokeKey(key_id, at):
-                there = self._keys.get(key_id)
-                if there is None or there.revoked_at is not None:
-                    return wire.Written(created=False, count=int(there is not None))
-                self._keys[key_id] = replace(there, revoked_at=at)
+                stored = self._keys.get(key_id)
+                if stored is None or stored.revoked_at is not None:
+                    return wire.Written(created=False, count=int(stored is not None))
+                self._keys[key_id] = replace(stored, revoked_at=at)
                 return wire.Written(created=True)
             case wire.DeleteResults(environment):
-                old = _drop(self._kept, lambda kept: environment in (None, kept[0]))
+                old = _drop(self._results, lambda result: environment in (None, result[0]))
                 states = _drop(self._states, lambda state: environment in (None, state.environment))
                 _drop(self._events, lambda event: environment in (None, event.environment))
                 return wire.Written(created=False, count=old + states)
@@ -110,11 +110,11 @@ class Books:
                     del self._incidents[min(self._incidents.values(), key=_by_start).id]
                 return wire.Written(created)
             case wire.PutEvent():
-                last = None if write.once is None else self._told.get(write.once)
+                last = None if write.once is None else self._last_events.get(write.once)
                 if write.event.id in self._events or (last is not None and is_quiet(last[0], write)):
                     return wire.Written(created=False)
                 if write.once is not None:
-                    self._told[write.once] = write.at, forgotten_at(write)
+                    self._last_events[write.once] = write.at, forgotten_at(write)
                 self.emit(write.event)
                 return wire.Written(created=True, events=(write.event,))
             case wire.PutAgentState():
@@ -160,8 +160,8 @@ class Books:
     def sweep(self, at: float) -> int:
         """Remove answers, events and agent states that expired by ``at`` (Unix seconds). Returns their number."""
         before = timestamp(max(0.0, at - WEEK_S))
-        _drop(self._told, lambda told: told[1] <= at)
-        answers = _drop(self._kept, lambda kept: kept[1] <= at)
+        _drop(self._last_events, lambda entry: entry[1] <= at)
+        answers = _drop(self._results, lambda result: result[1] <= at)
         states = _drop(self._states, lambda state: state.until <= at)
         return answers + states + _drop(self._events, lambda event: event.created_at < before)
 
@@ -201,12 +201,12 @@ class Books:
 
     def read_result(self, claim: bytes, now: float) -> KeptResult | None:
         """The stored answer of an idempotency key."""
-        found = self._kept.get(claim)
-        return None if found is None or found[1] <= now else found[2]
+        entry = self._results.get(claim)
+        return None if entry is None or entry[1] <= now else entry[2]
 
-    def put_result(self, claim: bytes, environment: wire.Environment, until: float, kept: KeptResult) -> None:
+    def put_result(self, claim: bytes, environment: wire.Environment, until: float, result: KeptResult) -> None:
         """Store an answer."""
-        _put(self._kept, claim, (environment, until, kept), self._newest)
+        _put(self._results, claim, (environment, until, result), self._newest)
 
     def emit(self, event: wire.StoredEvent) -> None:
         """Store an event and call ``emitted``."""
@@ -219,7 +219,7 @@ class Books:
         if put.body is not None:
             self._states[name] = put
             if len(self._states) > self._newest:
-                oldest = next((each for each, state in self._states.items() if state.until < inf), name)
+                oldest = next((key for key, state in self._states.items() if state.until < inf), name)
                 del self._states[oldest]
         return wire.Written(created)
 
@@ -246,21 +246,21 @@ def _by_start(incident: wire.Incident) -> tuple[str, str]:
     return incident.started_at, incident.id
 
 
-def _page(things: Any, key: Callable[[T], str], after: str | None, limit: int) -> list[T]:
-    behind: Iterator[T] = (each for each in sorted(things, key=key, reverse=True) if after is None or key(each) < after)
+def _page(rows: Any, key: Callable[[T], str], after: str | None, limit: int) -> list[T]:
+    behind: Iterator[T] = (row for row in sorted(rows, key=key, reverse=True) if after is None or key(row) < after)
     return [*islice(behind, max(0, limit))]
 
 
-def _put(kept: OrderedDict[Any, T], name: Any, value: T, newest: int) -> None:
-    kept[name] = value
-    kept.move_to_end(name)
-    if len(kept) > newest:
-        kept.popitem(last=False)
+def _put(entries: OrderedDict[Any, T], name: Any, value: T, newest: int) -> None:
+    entries[name] = value
+    entries.move_to_end(name)
+    if len(entries) > newest:
+        entries.popitem(last=False)
 
 
-def _drop(kept: dict[Any, T], is_over: Callable[[T], bool]) -> int:
+def _drop(entries: dict[Any, T], is_over: Callable[[T], bool]) -> int:
     """Remove entries by their values. Returns their number."""
-    names = [name for name, value in kept.items() if is_over(value)]
+    names = [name for name, value in entries.items() if is_over(value)]
     for name in names:
-        del kept[name]
+        del entries[name]
     return len(names)

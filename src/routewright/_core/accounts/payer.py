@@ -53,4 +53,4 @@ def parties_of(caller: Caller, account: Account | None, key: Key | None) -> list
     parties = [(f"account:{caller.environment}:{caller.account}", limits_of(account))]
     if key is not None and key.limits is not None:
         parties.append((f"key:{caller.account}\0{key.id}", key.limits))
-    return [each for each in parties if each[1] != _NO_LIMITS]
+    return [party for party in parties if party[1] != _NO_LIMITS]

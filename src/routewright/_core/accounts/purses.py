@@ -41,14 +41,14 @@ def purses_of(
     account: Account | None, key: Key | None, month: str, run: RunLimit | None = None
 ) -> dict[str, int | None]:
     """Purses charged for a call, innermost first, with their limits (None: no limit)."""
-    found: dict[str, int | None] = {} if run is None else {RUN + run.id: run.limit_nanos}
+    purses: dict[str, int | None] = {} if run is None else {RUN + run.id: run.limit_nanos}
     if key is not None:
-        found[f"key:{key.id}"] = key.budget_nanos
-        found[f"key:{key.id}:{month}"] = key.monthly_nanos
+        purses[f"key:{key.id}"] = key.budget_nanos
+        purses[f"key:{key.id}:{month}"] = key.monthly_nanos
     if account is not None:
-        found["account"] = BALANCE if account.prepaid else None
-        found[f"month:{month}"] = account.monthly_nanos
-    return found
+        purses["account"] = BALANCE if account.prepaid else None
+        purses[f"month:{month}"] = account.monthly_nanos
+    return purses
 
 
 def level_of(purse: str) -> Level:
@@ -56,7 +56,7 @@ def level_of(purse: str) -> Level:
     return _LEVELS[purse.partition(":")[0]]
 
 
-def without_money(purse: Purse, least_nanos: int | None) -> RouterError:
+def money_error(purse: Purse, least_nanos: int | None) -> RouterError:
     """The error for a level with too little left. ``least_nanos``: the cheapest model's need, if priced."""
     left, limit = purse.left_nanos or 0, purse.limit_nanos or 0
     detail = {
@@ -67,12 +67,12 @@ def without_money(purse: Purse, least_nanos: int | None) -> RouterError:
         "needed_usd": None if least_nanos is None else usd(least_nanos),
     }
     if purse.level == "account":
-        said = f"the balance of the account is {_dollars(left)}{_needs(least_nanos, 'add credit')}"
-        return InsufficientBalance(said, detail=detail)
+        message = f"the balance of the account is {_dollars(left)}{_needs(least_nanos, 'add credit')}"
+        return InsufficientBalance(message, detail=detail)
     monthly = purse.level == "key" and detail["period"] is not None
     whose = "the key, in this month," if monthly else _WHOSE[purse.level]
-    said = f"{whose} has {_dollars(left)} left of its {_dollars(limit)}"
-    return QuotaExhausted(f"{said}{_needs(least_nanos, 'raise that limit')}", detail=detail)
+    message = f"{whose} has {_dollars(left)} left of its {_dollars(limit)}"
+    return QuotaExhausted(f"{message}{_needs(least_nanos, 'raise that limit')}", detail=detail)
 
 
 def _needs(least_nanos: int | None, remedy: str) -> str:
@@ -86,10 +86,10 @@ def _dollars(nanos: int) -> str:
     return f"-${usd_text(-nanos)}" if nanos < 0 else f"${usd_text(nanos)}"
 
 
-def held_by_others(purse: Purse, timeout_ms: int | None) -> RateLimited:
+def reserved_error(purse: Purse, timeout_ms: int | None) -> RateLimited:
     """The error if running calls have reserved the rest of a purse. ``timeout_ms`` is the time waited; None: no
     wait."""
-    said = f"running calls have reserved all that {_WHOSE[purse.level]} has left, and "
-    said += "steps() does not wait for them" if timeout_ms is None else f"did not end within timeout_ms={timeout_ms}"
+    message = f"running calls have reserved all that {_WHOSE[purse.level]} has left, and "
+    message += "steps() does not wait for them" if timeout_ms is None else f"did not end within timeout_ms={timeout_ms}"
     detail = {"level": purse.level, "resource": "requests", "limit_of": "money", "retry_after_seconds": 1}
-    return RateLimited(f"{said}; retry, or run fewer calls at a time", detail=detail)
+    return RateLimited(f"{message}; retry, or run fewer calls at a time", detail=detail)

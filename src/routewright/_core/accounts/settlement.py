@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from routewright._core.idempotency import KEPT_S, KeptResult, scope_of
+from routewright._core.idempotency import RESULT_TTL_S, KeptResult, scope_of
 from routewright._core.money import usd
 from routewright.protocols import Facts
 from routewright.wire import Account, Environment, LedgerRow, StoredEvent, ThresholdCrossed
@@ -131,12 +131,12 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
     account = facts.caller.account
     hold = state.holds.get(call)
     payer = state.account(account) if facts.event_id is not None else None  # first, because a damaged record raises
-    purses = (hold and hold.purses) or _payers(shelf, facts)  # the account may have been set up during the call
+    purses = (hold and hold.purses) or _paying_purses(shelf, facts)  # the account may have been set up during the call
     expired = shelf.unbook(account, call) if hold is None or call in state.expired else None
     keeps = None
     if facts.claim is not None and facts.result is not None:
-        kept = KeptResult(facts.claim.fingerprint, call, facts.result)
-        keeps = scope_of(facts.caller, facts.claim.key), facts.caller.environment, now + KEPT_S, kept
+        result = KeptResult(facts.claim.fingerprint, call, facts.result)
+        keeps = scope_of(facts.caller, facts.claim.key), facts.caller.environment, now + RESULT_TTL_S, result
     rows = facts.rows
     is_void = False
     if hold is None:
@@ -150,7 +150,7 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
         if is_void:
             rows = tuple([replace(row, charge_nanos=0) for row in rows])
     runs = bool(purses) and purses[0].startswith(RUN)
-    rows, charge, run_nanos = charged(rows, facts, 0 if hold is None else hold.nanos, expired, runs=runs)
+    rows, charge, run_nanos = compute_charge(rows, facts, 0 if hold is None else hold.nanos, expired, runs=runs)
     if runs and expired is not None:
         run_nanos -= expired.most
     end = End(call, facts.tokens, charge, run_nanos)
@@ -158,11 +158,11 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
         end.account = account
         end.purses = purses
     end_hold(state, end)
-    events = [] if payer is None or not charge else _crossed(state, shelf, facts, payer, purses)
+    events = [] if payer is None or not charge else _events_of(state, shelf, facts, payer, purses)
     return Booked(end, rows, purses, keeps, is_void, events)
 
 
-def charged(
+def compute_charge(
     rows: Sequence[LedgerRow], facts: Facts, held: int, expired: Expired | None = None, *, runs: bool
 ) -> tuple[Sequence[LedgerRow], int, int]:
     """Rows of a call with the overrun in the last one, its charge, and the cost that its agent run counts."""
@@ -196,7 +196,7 @@ def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:
     )
 
 
-def _payers(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
+def _paying_purses(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
     """Names of the purses that pay for a call without a reservation."""
     caller = facts.caller
     if caller.environment == "sandbox":
@@ -205,7 +205,7 @@ def _payers(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
     return tuple(purses_of(shelf.account(caller.account), key, facts.created_at[:MONTH], facts.run))
 
 
-def _crossed(state: State, shelf: Shelf, facts: Facts, account: Account, purses: Sequence[str]) -> list[StoredEvent]:
+def _events_of(state: State, shelf: Shelf, facts: Facts, account: Account, purses: Sequence[str]) -> list[StoredEvent]:
     """Events for newly reached thresholds. Each is sent once per month and limit, so again after a new limit."""
     limit, event_id = account.monthly_nanos, facts.event_id
     if event_id is None or not limit or not purses[-1].startswith(_OF_MONTH):
@@ -215,22 +215,22 @@ def _crossed(state: State, shelf: Shelf, facts: Facts, account: Account, purses:
     if spent * 100 < THRESHOLDS[0] * limit:
         return []
     name = f"told:{month}:{limit}"
-    told = shelf.read_threshold(account.name, name)
-    reached = [percent for percent in THRESHOLDS if told < percent and spent * 100 >= percent * limit]
+    threshold = shelf.read_threshold(account.name, name)
+    reached = [percent for percent in THRESHOLDS if threshold < percent and spent * 100 >= percent * limit]
     if not reached:
         return []
     shelf.put_threshold(account.name, name, reached[-1])
     crossed = [ThresholdCrossed(month.partition(":")[2], percent, usd(spent), usd(limit)) for percent in reached]
     return [
         StoredEvent(
-            id=event_id(each.threshold_percent),
-            type=each.type,
+            id=event_id(event.threshold_percent),
+            type=event.type,
             created_at=facts.created_at,
-            data=to_builtins(each),
+            data=to_builtins(event),
             account=account.name,
             environment="production",
         )
-        for each in crossed
+        for event in crossed
     ]
 
 
@@ -239,7 +239,7 @@ def without_trace(facts: Facts) -> Facts:
     return replace(facts, trace=None, snapshots=(), events=())
 
 
-def bounded(facts: Facts, most_nanos: int) -> Facts:
+def limit_cost(facts: Facts, most_nanos: int) -> Facts:
     """Only its costs, together at most ``most_nanos``."""
     run_nanos, rows = None if facts.run_nanos is None else min(facts.run_nanos, most_nanos), list[LedgerRow]()
     for row in facts.rows:

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from routewright import wire
 from routewright._core.idempotency import Claims, StoredResults, scope_of
-from routewright._core.limits import Window, refused
+from routewright._core.limits import Window, build_refusal
 from routewright.wire import WINDOW_S, Account, Ask, Caller, Grant, Key, Left, Purse, Replay, RunLimit, Short
 from routewright.wire.timestamps import timestamp
 
@@ -84,16 +84,16 @@ class State:
         """Terms of a caller for a call that arrived ``at`` (Unix seconds)."""
         name = caller.environment, caller.key_id
         day = int(at) // _DAY_S
-        mine = self.payers.get(caller.account)
-        if mine is None:
-            mine = self.payers[caller.account] = {}
-        found = mine.get(name)
-        if found is None or found.day != day:
-            if found is not None:
-                found.release()
-            found = mine[name] = self._resolve(caller, day)
-        found.used_at = self.at
-        return found
+        payers = self.payers.get(caller.account)
+        if payers is None:
+            payers = self.payers[caller.account] = {}
+        payer = payers.get(name)
+        if payer is None or payer.day != day:
+            if payer is not None:
+                payer.release()
+            payer = payers[name] = self._resolve(caller, day)
+        payer.used_at = self.at
+        return payer
 
     def _resolve(self, caller: Caller, day: int) -> Payer:
         account = self._books.account(caller.account)
@@ -136,16 +136,16 @@ class State:
             check_key(payer.key, caller.key_id)
         if run is not None:
             self.purse(caller.account, RUN + run.id)
-        found = self.left(caller, at, run)
-        assert found is not None, "just loaded"
-        return found
+        left = self.left(caller, at, run)
+        assert left is not None, "just loaded"
+        return left
 
-    def standing(self, account: str, asked: wire.Stands) -> wire.Standing:
+    def standing(self, account: str, query: wire.Stands) -> wire.Standing:
         """Terms of an account and the purses that would pay for a call, innermost first."""
         terms = self._books.account(account)
-        key = None if asked.key_id is None else self._books.key(account, asked.key_id)
+        key = None if query.key_id is None else self._books.key(account, query.key_id)
         purses = []
-        for name, limit in purses_of(terms, key, asked.at[:MONTH], asked.run).items():
+        for name, limit in purses_of(terms, key, query.at[:MONTH], query.run).items():
             sums = self.purse(account, name)
             most = sums.granted if limit == BALANCE else limit
             purses.append(Purse(level_of(name), name, most, sums.spent, sums.reserved))
@@ -188,7 +188,7 @@ class State:
             if times and times[window.head] <= cut:
                 window.age(cut)
             if not window.admits(limits, ask.tokens, slots):
-                raise refused(payer.windows, ask.tokens, self.at, now, slots=ask.slot)
+                raise build_refusal(payer.windows, ask.tokens, self.at, now, slots=ask.slot)
         run = ask.run if caller.environment == "production" else None
         purses = payer.purses
         nanos = ask.nanos
@@ -361,14 +361,14 @@ class State:
         groups = self._groups.get(account)
         if groups is None:
             groups = self._groups[account] = {}
-        found = groups.get(names)
-        if found is None:
-            mine = self.sums.setdefault(account, {})
+        purses = groups.get(names)
+        if purses is None:
+            by_name = self.sums.setdefault(account, {})
             for name in names:
-                if name not in mine:
-                    mine[name] = Sums(account, name)
-            found = groups[names] = tuple([mine[name] for name in names])
-        return found
+                if name not in by_name:
+                    by_name[name] = Sums(account, name)
+            purses = groups[names] = tuple([by_name[name] for name in names])
+        return purses
 
     def drop_idle_purses(self, account: str) -> None:
         """Drop the purses of an account that nobody uses."""

@@ -61,10 +61,10 @@ class SomeLimits(RateLimits, frozen=True, kw_only=True):
 
     fields: frozenset[str]
 
-    def within(self, there: RateLimits | None) -> RateLimits | None:
+    def within(self, current: RateLimits | None) -> RateLimits | None:
         """Apply the change. None: no limits are left."""
-        found = replace(there or RateLimits(), **{name: getattr(self, name) for name in self.fields})
-        return None if found == RateLimits() else found
+        limits = replace(current or RateLimits(), **{name: getattr(self, name) for name in self.fields})
+        return None if limits == RateLimits() else limits
 
 
 class _Invalid(Exception):
@@ -75,12 +75,12 @@ Read = Callable[[Any], Any]
 """Validates a value. Raises ``_Invalid``."""
 
 
-def change(there: Changed, terms: Mapping[str, Any]) -> Changed:
+def change(current: Changed, terms: Mapping[str, Any]) -> Changed:
     """Apply validated settings to an account or key."""
     limits = terms.get("limits")
     if isinstance(limits, SomeLimits):
-        terms = {**terms, "limits": limits.within(there.limits)}
-    return replace(there, **terms)
+        terms = {**terms, "limits": limits.within(current.limits)}
+    return replace(current, **terms)
 
 
 def check_account(account: Account) -> Account:
@@ -93,8 +93,8 @@ def check_account(account: Account) -> Account:
 
 def credit_of(usd: object, note: object, credit_id: object) -> tuple[int, str, str | None]:
     """Validate credit: nano-dollars (negative: a withdrawal), note and id. Raises ``ValidationFailed``."""
-    told = _terms({"usd": usd, "note": note, "id": credit_id}, _CREDIT)
-    return told["usd"], told["note"], told["id"]
+    credit = _terms({"usd": usd, "note": note, "id": credit_id}, _CREDIT)
+    return credit["usd"], credit["note"], credit["id"]
 
 
 def describe(text: object) -> str:
@@ -102,20 +102,20 @@ def describe(text: object) -> str:
     return "'sk_...'" if isinstance(text, str) and holds_key(text) else shown(text)
 
 
-def _terms(given: Mapping[str, object], fields: Mapping[str, Read]) -> dict[str, Any]:
+def _terms(settings: Mapping[str, object], fields: Mapping[str, Read]) -> dict[str, Any]:
     """Validate settings, and return them as fields of the record. ``UNSET`` values are left out. Raises
     ``ValidationFailed``."""
-    found: Problems = []
+    problems: Problems = []
     terms: dict[str, Any] = {}
-    for path, value in given.items():
+    for path, value in settings.items():
         if value is UNSET:
             continue
         try:
             terms[_STORED.get(path, path)] = fields[path](value)
-        except _Invalid as wrong:
-            found.append(Problem(path, *wrong.args))
-    if found:
-        raise ValidationFailed.of(*found)
+        except _Invalid as error:
+            problems.append(Problem(path, *error.args))
+    if problems:
+        raise ValidationFailed.of(*problems)
     return terms
 
 
@@ -196,8 +196,8 @@ def _number(value: object) -> float:
 def _scopes(value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
         raise _Invalid(f"is {describe(value)}", f"pass a list of {listed(SCOPES)}, or None for all")
-    for each in value:
-        _one_of(SCOPES)(each)
+    for word in value:
+        _one_of(SCOPES)(word)
     return tuple(scope for scope in SCOPES if scope in value)
 
 

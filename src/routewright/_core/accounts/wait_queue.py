@@ -106,28 +106,28 @@ class WaitQueue(Generic[A]):
 
     def _try(self, asking: A, now: float) -> Wait | None:
         """Answer an ask, or return what it must wait for."""
-        held = asking.ask.id in self._state.holds
+        was_held = asking.ask.id in self._state.holds
         try:
-            found = self._state.admit(asking.ask, self._owner, now)
+            answer = self._state.admit(asking.ask, self._owner, now)
         except RouterError as error:
             self._answer(asking, error)
             return None
-        if isinstance(found, Wait):
+        if isinstance(answer, Wait):
             if asking.waits is not None:
-                asking.waits = found  # may be something else now
-            return found
-        if isinstance(found, Hold):
-            asking.takes = not held
-            self._answer(asking, self._state.grant(asking.ask, found))
+                asking.waits = answer  # may be something else now
+            return answer
+        if isinstance(answer, Hold):
+            asking.takes = not was_held
+            self._answer(asking, self._state.grant(asking.ask, answer))
         else:
-            self._answer(asking, found)
+            self._answer(asking, answer)
         return None
 
-    def _answer(self, asking: A, found: Grant | Replay | Short | RouterError) -> None:
-        if isinstance(found, RouterError):
-            asking.error = found
+    def _answer(self, asking: A, answer: Grant | Replay | Short | RouterError) -> None:
+        if isinstance(answer, RouterError):
+            asking.error = answer
         else:
-            asking.result = found
+            asking.result = answer
         self.answered.append(asking)
 
     def _count(self, name: FreedName) -> None:

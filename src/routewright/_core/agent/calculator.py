@@ -79,10 +79,10 @@ class _Parser:
         """The value of the whole expression."""
         if not self._tokens:
             raise CalculatorError("the expression is empty")
-        found = self._sum()
+        result = self._sum()
         if self._place < len(self._tokens):
             raise CalculatorError(f"unexpected {self._tokens[self._place]!r}")
-        return found
+        return result
 
     def _peek(self) -> str:
         return self._tokens[self._place] if self._place < len(self._tokens) else ""
@@ -97,28 +97,28 @@ class _Parser:
             raise CalculatorError(f"{token!r} is missing")
 
     def _sum(self) -> Decimal:
-        found = self._product()
+        total = self._product()
         while self._peek() in ("+", "-"):
-            found = found + self._product() if self._take() == "+" else found - self._product()
-        return found
+            total = total + self._product() if self._take() == "+" else total - self._product()
+        return total
 
     def _product(self) -> Decimal:
-        found = self._unary()
+        product = self._unary()
         while (operator := self._peek()) in ("*", "/", "//", "%"):
             self._take()
             other = self._unary()
             match operator:
                 case "*":
-                    found *= other
+                    product *= other
                 case "/":
-                    found /= other
+                    product /= other
                 case "//":
                     with decimal.localcontext(prec=2 * DIGITS):  # for a full-precision quotient times the divisor
-                        quotient = (found - _remainder(found, other)) / other
-                    found = +quotient
+                        quotient = (product - _remainder(product, other)) / other
+                    product = +quotient
                 case _:
-                    found = +_remainder(found, other)
-        return found
+                    product = +_remainder(product, other)
+        return product
 
     def _unary(self) -> Decimal:
         self._depth += 1
@@ -138,9 +138,9 @@ class _Parser:
     def _atom(self) -> Decimal:
         token = self._take()
         if token == "(":
-            found = self._sum()
+            value = self._sum()
             self._expect(")")
-            return found
+            return value
         if token[:1].isdigit() or token[:1] == ".":
             return +Decimal(token.replace("_", ""))
         if token in _CONSTANTS:

@@ -114,13 +114,13 @@ class AgentRun:
         is_stuck = (len(rounds) == REPEATS and len(called) == 1) or fails
         return CallModel(used + 1, state.messages, self._escalates and is_stuck)
 
-    def answered(self, response: wire.RouteResponse, start_ms: float, duration_ms: float, nanos: int) -> None:
+    def record_answer(self, response: wire.RouteResponse, start_ms: float, duration_ms: float, nanos: int) -> None:
         """Record a model's answer, which cost ``nanos``."""
-        found: dict[str, wire.ToolCall] = {}  # by id; some models omit or repeat ids
+        by_id: dict[str, wire.ToolCall] = {}  # by id; some models omit or repeat ids
         for place, call in enumerate(response.tool_calls or []):
-            id = call.id if call.id and call.id not in found else f"call_{len(self.state.steps)}_{place}"
-            found[id] = call if id == call.id else replace(call, id=id)
-        state, calls = self.state, list(found.values())
+            id = call.id if call.id and call.id not in by_id else f"call_{len(self.state.steps)}_{place}"
+            by_id[id] = call if id == call.id else replace(call, id=id)
+        state, calls = self.state, list(by_id.values())
         self.output = response.output or self.output
         self._add_step(
             {"text": response.output, "tool_calls": [call.function.name for call in calls]},
@@ -143,7 +143,7 @@ class AgentRun:
         for call in calls[room:]:
             self._observe(Observation(call.id, NOT_RUN.format(self.max_steps)))
 
-    def failed(
+    def record_failure(
         self, error: RouterError, start_ms: float, duration_ms: float, nanos: int, *, is_budget: bool = False
     ) -> None:
         """Record a failed model call, which cost ``nanos``. The first retryable fault of a step is retried."""
@@ -162,16 +162,16 @@ class AgentRun:
             self.error = error
             self._end("failed")
 
-    def observed(self, results: Sequence[tuple[wire.Step, Observation]], start_ms: float) -> None:
+    def record_results(self, results: Sequence[tuple[wire.Step, Observation]], start_ms: float) -> None:
         """Record the results of the last ``RunTools``, failed or not."""
         state = self.state
-        there = {call.id: call for call in state.pending}
+        pending = {call.id: call for call in state.pending}
         for step, observation in results:
             state.steps.append(replace(step, number=len(state.steps) + 1, start_ms=start_ms))
             state.spent_nanos += nanos_of(step.cost_usd)
-            del there[observation.call_id]
+            del pending[observation.call_id]
             self._observe(observation)
-        state.pending = list(there.values())
+        state.pending = list(pending.values())
 
     def resume(self, results: Mapping[str, str], approved: Collection[str], start_ms: float) -> None:
         """Continue with the client's results, by call id, and the ``approved`` calls. Others stay pending."""

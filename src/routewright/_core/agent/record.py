@@ -72,18 +72,18 @@ class RunRecord(Struct, eq=False):
     @property
     def trace(self) -> wire.Trace:
         """A new copy of its trace."""
-        made = self.wordless.copy()
+        trace = self.wordless.copy()
         words = None if self.captured is None else self.captured.content.messages
         if words is None:
-            return made
+            return trace
         texts = iter(words)
         spans = [
             replace(span, input={"text": next(texts).content}, output={"text": next(texts).content})
             if isinstance(span, wire.ToolSpan)
             else span
-            for span in made.spans
+            for span in trace.spans
         ]
-        return replace(made, spans=spans)
+        return replace(trace, spans=spans)
 
     @property
     def counted(self) -> wire.Counted:
@@ -94,7 +94,7 @@ class RunRecord(Struct, eq=False):
 def words_of(state: wire.Checkpoint) -> list[wire.Message]:
     """The arguments and result of each tool call, alternating."""
     tools = [step for step in state.steps if step.tool is not None]
-    return [wire.Message("tool", json.encode(each).decode()) for step in tools for each in (step.input, step.output)]
+    return [wire.Message("tool", json.encode(value).decode()) for step in tools for value in (step.input, step.output)]
 
 
 def run_trace(
@@ -122,9 +122,9 @@ def run_trace(
         strategy=(request and request.strategy) or "",
         cost_usd=usd(state.spent_nanos),
         tokens=wire.Tokens(
-            sum(each.input for each in tokens),
-            sum(each.output for each in tokens),
-            sum(each.cached for each in tokens),
+            sum(usage.input for usage in tokens),
+            sum(usage.output for usage in tokens),
+            sum(usage.cached for usage in tokens),
         ),
         metadata=state.request.metadata or {},
         error=error,
@@ -135,17 +135,17 @@ def run_trace(
 
 def _spans(state: wire.Checkpoint) -> list[wire.Span]:
     """A span per step, with its tool call or model call below it."""
-    found: list[wire.Span] = []
+    spans: list[wire.Span] = []
     for step in state.steps:
         status = "error" if "error" in step.output else "ok"
         shared: JsonObject = {"start_ms": step.start_ms, "duration_ms": step.duration_ms, "status": status}
-        number = len(found) + 1
-        found.append(wire.StepSpan(id=number, name=step.action, number=step.number, **shared))
+        number = len(spans) + 1
+        spans.append(wire.StepSpan(id=number, name=step.action, number=step.number, **shared))
         shared["parent_id"] = number
         if step.tool is not None:
-            found.append(
+            spans.append(
                 wire.ToolSpan(
-                    id=len(found) + 1,
+                    id=len(spans) + 1,
                     name=step.tool,
                     tool=step.tool,
                     input=_size(step.input),
@@ -155,9 +155,9 @@ def _spans(state: wire.Checkpoint) -> list[wire.Span]:
                 )
             )
         if step.trace_id is not None:
-            found.append(
+            spans.append(
                 wire.SubTraceSpan(
-                    id=len(found) + 1,
+                    id=len(spans) + 1,
                     name=step.model or step.tool or "model call",
                     trace_id=step.trace_id,
                     model=step.model,
@@ -166,7 +166,7 @@ def _spans(state: wire.Checkpoint) -> list[wire.Span]:
                     **shared,
                 )
             )
-    return found
+    return spans
 
 
 def _size(value: JsonObject) -> JsonObject:

@@ -31,27 +31,27 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def misfits(arguments: Mapping[str, object], schema: Mapping[str, object] | None) -> list[str]:
+def find_misfits(arguments: Mapping[str, object], schema: Mapping[str, object] | None) -> list[str]:
     """Errors in arguments by the first level of their schema, worded for the model."""
     schema = schema or {}
     properties, required = schema.get("properties"), schema.get("required")
     known: Mapping[str, object] = properties if isinstance(properties, Mapping) else {}
-    found = [f"{name} is missing" for name in _listed(required) if name not in arguments]
+    errors = [f"{name} is missing" for name in _as_list(required) if name not in arguments]
     for name, value in arguments.items():
-        wanted = known.get(name)
-        wanted = wanted if isinstance(wanted, Mapping) else {}
-        kinds, choices = [*map(str, _listed(wanted.get("type")))], _listed(wanted.get("enum"))
+        field = known.get(name)
+        field = field if isinstance(field, Mapping) else {}
+        kinds, choices = [*map(str, _as_list(field.get("type")))], _as_list(field.get("enum"))
         if name not in known and schema.get("additionalProperties") is False:
-            found.append(f"{name} is not known; known: {', '.join(known)}")
+            errors.append(f"{name} is not known; known: {', '.join(known)}")
         elif kinds and not any(kind not in _KINDS or _KINDS[kind](value) for kind in kinds):
-            told = [f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}" for kind in kinds]
-            found.append(f"{name} must be {' or '.join(told)}")
+            types = [f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}" for kind in kinds]
+            errors.append(f"{name} must be {' or '.join(types)}")
         elif choices and value not in choices:
-            found.append(f"{name} must be one of {choices!r}")
-    return found
+            errors.append(f"{name} must be one of {choices!r}")
+    return errors
 
 
-def _listed(value: object) -> list[object]:
+def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else [value] if isinstance(value, str) else []
 
 
@@ -60,7 +60,7 @@ def _is_number(value: object) -> bool:
 
 
 FULL = 0.8  # a history above this share of the window is cut ...
-KEPT = 0.5  # ... to this share
+TARGET = 0.5  # ... to this share
 NEWEST = 4  # the last messages, which are never cut
 CUT = "[left out: {} characters of an earlier result]"
 
@@ -72,32 +72,32 @@ def tokens_of(message: Message) -> int:
     return MESSAGE_TOKENS + estimate_text(text + calls)
 
 
-def fitted(messages: Sequence[Message], window: int) -> list[Message]:
+def fit_messages(messages: Sequence[Message], window: int) -> list[Message]:
     """The messages cut to fit a window. Keeps system messages, the last user message and the newest messages."""
-    kept, sizes = list(messages), [tokens_of(message) for message in messages]
-    total, most = sum(sizes), int(window * KEPT)
+    history, sizes = list(messages), [tokens_of(message) for message in messages]
+    total, target = sum(sizes), int(window * TARGET)
     if total <= window * FULL:
-        return kept
-    for place in range(len(kept) - NEWEST):
-        message = kept[place]
-        if total > most and message.role == "tool" and isinstance(message.content, str):
-            kept[place] = replace(message, content=CUT.format(len(message.content)))
-            total -= sizes[place] - tokens_of(kept[place])
+        return history
+    for place in range(len(history) - NEWEST):
+        message = history[place]
+        if total > target and message.role == "tool" and isinstance(message.content, str):
+            history[place] = replace(message, content=CUT.format(len(message.content)))
+            total -= sizes[place] - tokens_of(history[place])
     place = 0
-    task = max((place for place, message in enumerate(kept) if message.role == "user"), default=-1)
-    while total > most and place < len(kept) - NEWEST:
+    task = max((place for place, message in enumerate(history) if message.role == "user"), default=-1)
+    while total > target and place < len(history) - NEWEST:
         end = place + 1
-        while end < len(kept) and kept[end].role == "tool":  # tool results go with their message
+        while end < len(history) and history[end].role == "tool":  # tool results go with their message
             end += 1
-        if kept[place].role == "system" or place == task:
+        if history[place].role == "system" or place == task:
             place = end
             continue
-        if end > len(kept) - NEWEST:
+        if end > len(history) - NEWEST:
             break
-        total -= sum(map(tokens_of, kept[place:end]))
-        del kept[place:end]
+        total -= sum(map(tokens_of, history[place:end]))
+        del history[place:end]
         task -= end - place if place < task else 0
-    return kept
+    return history
 
 
 MOST_TASK = 1_000_000  # characters
@@ -122,7 +122,7 @@ def decode_run(body: bytes, idempotency_key: str | None) -> AgentRequest:
     if idempotency_key is not None:
         check_same_key(idempotency_key, request.idempotency_key)
         request = replace(request, idempotency_key=idempotency_key)
-    return checked_run(request)
+    return check_run(request)
 
 
 def run_of(document: object) -> AgentRequest:
@@ -137,25 +137,25 @@ def run_of(document: object) -> AgentRequest:
     return convert_value(document, AgentRequest, "")
 
 
-def checked_run(request: AgentRequest) -> AgentRequest:
+def check_run(request: AgentRequest) -> AgentRequest:
     """Check the rules. Raises ``ValidationFailed``."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     task: object = request.task
     if not isinstance(task, str) or not task.strip(BLANK) or len(task) > MOST_TASK or not is_unicode(task):
-        found.append(
+        problems.append(
             Problem("task", f"must be a text of 1 to {MOST_TASK} characters, got {shown(task)}", example("task"))
         )
-    check_numbers(AgentRequest, "", request, found)
+    check_numbers(AgentRequest, "", request, problems)
     names = Counter(tool if isinstance(tool, str) else tool.function_spec.name for tool in request.tools or [])
-    check_tools([tool for tool in request.tools or [] if isinstance(tool, Tool)], None, found)
+    check_tools([tool for tool in request.tools or [] if isinstance(tool, Tool)], None, problems)
     for name, times in names.items():
         if times > 1:
-            found.append(Problem("tools", f"names {quoted(name)} twice", "give each tool its own name"))
+            problems.append(Problem("tools", f"names {quoted(name)} twice", "give each tool its own name"))
     if request.metadata is not None:
-        check_metadata(request.metadata, found)
+        check_metadata(request.metadata, problems)
     key = request.idempotency_key
     if key is not None and not (is_unicode(key) and 1 <= len(key.encode()) <= MAX_KEY_BYTES):
-        found.append(Problem("idempotency_key", f"must be 1 to {MAX_KEY_BYTES} bytes in UTF-8", "hash a longer key"))
-    if found:
-        raise ValidationFailed.of(*found[:MAX_PROBLEMS])
+        problems.append(Problem("idempotency_key", f"must be 1 to {MAX_KEY_BYTES} bytes in UTF-8", "hash a longer key"))
+    if problems:
+        raise ValidationFailed.of(*problems[:MAX_PROBLEMS])
     return request

@@ -63,7 +63,7 @@ def check_bucket(bucket: object, first: str, last: str) -> None:
         )
 
 
-def checked_keys(path: str, keys: object) -> tuple[str, ...]:
+def check_keys(path: str, keys: object) -> tuple[str, ...]:
     """Validate metadata keys to count usage by. Raises ``ValidationFailed``."""
     if isinstance(keys, str) or not isinstance(keys, Sequence):
         raise ValidationFailed.at(path, f"is {shown(keys)}", "pass the names in a list: ('team', 'feature')")
@@ -195,16 +195,16 @@ def _start_of(start: str, bucket: wire.Bucket) -> str:
     return f"{day.isoformat()}T00:00:00Z"
 
 
-def _day(path: str, given: str | date | None) -> date | None:
-    if given is None:
+def _day(path: str, day: str | date | None) -> date | None:
+    if day is None:
         return None
-    if isinstance(given, datetime):
+    if isinstance(day, datetime):
         try:
-            given = given.date() if given.utcoffset() is None else given.astimezone(UTC).date()
+            day = day.date() if day.utcoffset() is None else day.astimezone(UTC).date()
         except OverflowError:
-            raise ValidationFailed.at(path, f"is {given}", "take a year from 1 to 9999") from None
-    if isinstance(given, str) and is_day(given):
-        return date.fromisoformat(given)
-    if not isinstance(given, date):
-        raise ValidationFailed.at(path, f"is {shown(given)}", "write YYYY-MM-DD")
-    return given
+            raise ValidationFailed.at(path, f"is {day}", "take a year from 1 to 9999") from None
+    if isinstance(day, str) and is_day(day):
+        return date.fromisoformat(day)
+    if not isinstance(day, date):
+        raise ValidationFailed.at(path, f"is {shown(day)}", "write YYYY-MM-DD")
+    return day

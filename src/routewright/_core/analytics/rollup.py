@@ -192,14 +192,14 @@ class Rollups:
 
     def usage_counts(self, query: wire.UsageCounts) -> wire.GroupedUsage:
         """Answer a query. Days and groups are in order, the sum of the small groups last."""
-        asked = [*self._used(query, query.group_by)]
+        usage = [*self._used(query, query.group_by)]
         requests: Counter[str] = Counter()
-        for _, value, sums in asked:
+        for _, value, sums in usage:
             requests[value] += sums[0]
         in_order = sorted(requests.items(), key=lambda group: (-group[1], group[0]))
         largest = {value for value, _ in in_order[: query.groups]}
         rows: dict[tuple[str, str | None], list[int]] = {}
-        for start, value, sums in asked:
+        for start, value, sums in usage:
             add_to(rows, (start, value if value in largest else None), sums)
         totals: dict[tuple[str, str | None], list[int]] = {}
         for start, _, sums in self._used(query, "model"):
@@ -344,30 +344,30 @@ def quantile(buckets: Mapping[int, int], share: float) -> float:
     return float(f"{latency_in(bucket):.5g}") if bucket else _LEAST_MS
 
 
-def packed(buckets: Mapping[int, int]) -> bytes:
+def pack_buckets(buckets: Mapping[int, int]) -> bytes:
     """Encode buckets as pairs of 32-bit little-endian integers, in any order."""
     return pack(f"<{2 * len(buckets)}i", *chain.from_iterable(buckets.items()))
 
 
-def unpacked(data: bytes) -> dict[int, int]:
-    """Decode the result of ``packed``."""
+def unpack_buckets(data: bytes) -> dict[int, int]:
+    """Decode the result of ``pack_buckets``."""
     flat = unpack(f"<{len(data) // 4}i", data)
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def merged(some: bytes, more: bytes) -> bytes:
+def merge_buckets(some: bytes, more: bytes) -> bytes:
     """Add two packed sets of buckets and drop empty buckets. ``more`` should be the smaller one."""
-    buckets = unpacked(some)
-    for bucket, count in unpacked(more).items():
+    buckets = unpack_buckets(some)
+    for bucket, count in unpack_buckets(more).items():
         left = buckets.get(bucket, 0) + count
         if left:
             buckets[bucket] = left
         else:
             buckets.pop(bucket, None)
-    return packed(buckets)
+    return pack_buckets(buckets)
 
 
-def summed(parts: Sequence[bytes]) -> dict[int, int]:
+def sum_buckets(parts: Sequence[bytes]) -> dict[int, int]:
     """Add many packed sets of buckets, in order of bucket."""
     pairs = np.frombuffer(b"".join(parts), "<i4").reshape(-1, 2)  # bucket, count
     if not len(pairs):

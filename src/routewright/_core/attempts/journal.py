@@ -88,7 +88,7 @@ class Journal:
             self._retries.count_requests(first_attempts[-1].ended_at, len(first_attempts))
         for whose, answers in _by(_WORKLOAD, run).items():
             if whose is not None:
-                self._bursts.answered(whose[:2], now, len(answers))  # by account and environment
+                self._bursts.count_answers(whose[:2], now, len(answers))  # by account and environment
 
 
 def _by(key_of: Callable[[Entry], T], run: list[Entry]) -> dict[T, list[Entry]]:

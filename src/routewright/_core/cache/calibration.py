@@ -36,7 +36,7 @@ _STEPS = 3
 PRIOR, PRIOR_PRECISION = np.array(MEAN), np.array(PRECISION)
 
 
-def fitted(mean: Floats, x: Floats, signs: Floats, weight: Floats) -> tuple[Floats, Floats]:
+def fit(mean: Floats, x: Floats, signs: Floats, weight: Floats) -> tuple[Floats, Floats]:
     """Most probable weights given observations, by Newton's method from ``mean``, and their covariance. ``x`` is
     (n, n_features + 1); ``signs`` are 1 if right, else -1."""
 
@@ -50,7 +50,7 @@ def fitted(mean: Floats, x: Floats, signs: Floats, weight: Floats) -> tuple[Floa
 
     loss = loss_of(mean)
     for _ in range(_STEPS):
-        chance = chances(signs * (x @ mean))
+        chance = sigmoid(signs * (x @ mean))
         slope = x.T @ (weight * signs * (1.0 - chance)) - PRIOR_PRECISION @ (mean - PRIOR)
         step = np.linalg.solve(curve(weight * chance * (1.0 - chance)), slope)
         size = 1.0
@@ -59,15 +59,15 @@ def fitted(mean: Floats, x: Floats, signs: Floats, weight: Floats) -> tuple[Floa
         if after > loss:
             break
         mean, loss = mean + size * step, after
-    chance = chances(x @ mean)
+    chance = sigmoid(x @ mean)
     doubt = weight * chance * (1.0 - chance)
     inverse = np.linalg.inv(curve(doubt))
     return mean, inverse @ curve(weight * doubt) @ inverse  # sandwich estimate, because heavy observations are few
 
 
-def chances(odds: Floats) -> Floats:
-    chances: Floats = 1.0 / (1.0 + np.exp(-np.clip(odds, -30.0, 30.0)))
-    return chances
+def sigmoid(odds: Floats) -> Floats:
+    result: Floats = 1.0 / (1.0 + np.exp(-np.clip(odds, -30.0, 30.0)))
+    return result
 
 
 WINDOW = 512  # recent requests whose candidates determine the limit
@@ -173,7 +173,7 @@ class Calibration:
             x = np.array([(1.0, *seen.features) for seen in self._observations])
             signs = np.array([1.0 if seen.right else -1.0 for seen in self._observations])
             weight = np.array([seen.weight for seen in self._observations]) ** TEMPER
-            self._mean, self._covariance = fitted(self._mean, x, signs, weight)
+            self._mean, self._covariance = fit(self._mean, x, signs, weight)
             self._weights = [float(value) for value in self._mean]
             self._unlearned = 0
 
@@ -193,7 +193,7 @@ class Calibration:
             spread = np.sqrt(((x @ self._covariance) * x).sum(axis=1).clip(0.0))
             odds = CAUTION * spread - x @ self._mean
             shares = np.clip(0.5 + (_GRID[:, None] - odds) / (2 * RAMP), 0.0, 1.0)  # (n_grid, n_candidates)
-            risks = chances(-x @ self._mean)
+            risks = sigmoid(-x @ self._mean)
             slopes = shares @ (x * (risks * (1.0 - risks))[:, None])  # gradients of the summed risks in the weights
             doubt = np.sqrt(((slopes @ self._covariance) * slopes).sum(axis=1).clip(0.0))
             wrong = (shares @ risks + SAFETY * doubt) * (1.0 - bound.explore)

@@ -88,8 +88,8 @@ def judge_request(question: str, cached: str, live: str) -> list[Message]:
             problem = f"of {len(text)} characters is too long to be judged"
             raise ValidationFailed.at(name, problem, f"at most {_JUDGED} are")
     # some servers interpret <|...|> as control tokens anywhere
-    asked = json.dumps(texts, ensure_ascii=False).replace("<|", "\\u003c|")
-    return [Message("system", _SYSTEM), Message("user", asked)]
+    prompt = json.dumps(texts, ensure_ascii=False).replace("<|", "\\u003c|")
+    return [Message("system", _SYSTEM), Message("user", prompt)]
 
 
 def read_judgement(output: str) -> bool | None:
@@ -100,7 +100,7 @@ def read_judgement(output: str) -> bool | None:
 
 def _plain(text: str) -> str:
     if not text.isascii():
-        marks = {ord(each): _SMALL.get(decomposition(each).partition(" ")[0], "") + each for each in set(text)}
+        marks = {ord(sign): _SMALL.get(decomposition(sign).partition(" ")[0], "") + sign for sign in set(text)}
         text = text.translate(marks)
         text = normalize("NFKC", normalize("NFKC", text).casefold())
     text = " ".join(text.casefold().split())
@@ -116,12 +116,12 @@ def _plain(text: str) -> str:
 
 def _quantity(text: str) -> tuple[Decimal, tuple[list[str], list[str]]] | None:
     """The only number of a short text, and the significant words before and after it."""
-    if len(text) > _LONGEST_NUMBER or len(found := [*_NUMBER.finditer(text)]) != 1:
+    if len(text) > _LONGEST_NUMBER or len(numbers := [*_NUMBER.finditer(text)]) != 1:
         return None
-    before, after = _words(text[: found[0].start()]), _words(text[found[0].end() :])
-    if len(before) + len(after) > _MOST_WORDS or any(each.isnumeric() for each in "".join(before + after)):
+    before, after = _words(text[: numbers[0].start()]), _words(text[numbers[0].end() :])
+    if len(before) + len(after) > _MOST_WORDS or any(sign.isnumeric() for sign in "".join(before + after)):
         return None
-    return Decimal(found[0][0].replace(",", "").replace("_", "").replace("−", "-")), (before, after)
+    return Decimal(numbers[0][0].replace(",", "").replace("_", "").replace("−", "-")), (before, after)
 
 
 def _words(text: str) -> list[str]:

@@ -28,44 +28,44 @@ class Verdict(NamedTuple):
     """Guards that had something to compare."""
 
 
-def guard(asked: Question, kept: Question) -> Verdict:
+def guard(query: Question, entry: Question) -> Verdict:
     """Run the guards in order until one finds a difference."""
     compared = []
-    for name, differs in _guards(asked, kept):
+    for name, differs in _guards(query, entry):
         compared.append(name)
         if differs:
             return Verdict(name, tuple(compared))
     return Verdict(None, tuple(compared))
 
 
-def _guards(asked: Question, kept: Question) -> Iterator[tuple[str, bool]]:
+def _guards(query: Question, entry: Question) -> Iterator[tuple[str, bool]]:
     """Yields each guard with something to compare, and whether the questions differ."""
-    if asked.numbers or kept.numbers:
-        ours, theirs = ([number for number in side.numbers if number not in _ONE] for side in (asked, kept))
+    if query.numbers or entry.numbers:
+        ours, theirs = ([number for number in side.numbers if number not in _ONE] for side in (query, entry))
         yield "numbers", ours != theirs
-    if asked.units and kept.units:  # beside a number a unit is part of it
-        yield "units", asked.units != kept.units
-    if asked.dates or kept.dates:
-        present = frozenset() if asked.dates and kept.dates else _PRESENT
-        yield "dates", asked.dates - present != kept.dates - present
-    if asked.negations or kept.negations:  # only one is negated, or different words are
-        moved = (asked.negated - kept.negated) & kept.stems or (kept.negated - asked.negated) & asked.stems
-        yield "negation", bool(moved) or asked.negations != kept.negations
-    axes = asked.poles.keys() & kept.poles.keys()
-    unlike = _prefix_differs(asked, kept) or _prefix_differs(kept, asked)
+    if query.units and entry.units:  # beside a number a unit is part of it
+        yield "units", query.units != entry.units
+    if query.dates or entry.dates:
+        present = frozenset() if query.dates and entry.dates else _PRESENT
+        yield "dates", query.dates - present != entry.dates - present
+    if query.negations or entry.negations:  # only one is negated, or different words are
+        moved = (query.negated - entry.negated) & entry.stems or (entry.negated - query.negated) & query.stems
+        yield "negation", bool(moved) or query.negations != entry.negations
+    axes = query.poles.keys() & entry.poles.keys()
+    unlike = _prefix_differs(query, entry) or _prefix_differs(entry, query)
     if axes or unlike:
-        sides = [(asked.poles[axis], kept.poles[axis]) for axis in axes]
+        sides = [(query.poles[axis], entry.poles[axis]) for axis in axes]
         apart = [ours for ours, theirs in sides if (ours[0] - theirs[0]) * (ours[1] - theirs[1]) < 0]
         yield "opposites", unlike or bool(apart)
-    if asked.quantities and kept.quantities:
-        yield "quantities", asked.quantities != kept.quantities
-    elif asked.quantities or kept.quantities:
-        yield "quantities", not asked.quantities | kept.quantities <= _WEAK
-    if asked.names or kept.names:  # each name of one must be a word of the other
-        yield "names", not (asked.names <= kept.words and kept.names <= asked.words)
-    if asked.literals or kept.literals:
-        yield "literals", asked.literals != kept.literals
-    reordered = _reordered(asked, kept)
+    if query.quantities and entry.quantities:
+        yield "quantities", query.quantities != entry.quantities
+    elif query.quantities or entry.quantities:
+        yield "quantities", not query.quantities | entry.quantities <= _WEAK
+    if query.names or entry.names:  # each name of one must be a word of the other
+        yield "names", not (query.names <= entry.words and entry.names <= query.words)
+    if query.literals or entry.literals:
+        yield "literals", query.literals != entry.literals
+    reordered = _reordered(query, entry)
     if reordered is not None:
         yield "word order", reordered
 
@@ -77,19 +77,19 @@ def _prefix_differs(one: Question, other: Question) -> bool:
     )
 
 
-def _reordered(asked: Question, kept: Question) -> bool | None:
+def _reordered(query: Question, entry: Question) -> bool | None:
     """True for the same words in another order or after another preposition. None: too few common words to tell."""
-    if any(asked.directed[word] != kept.directed[word] for word in asked.directed.keys() & kept.directed.keys()):
+    if any(query.directed[word] != entry.directed[word] for word in query.directed.keys() & entry.directed.keys()):
         return True
-    if asked.content == kept.content or max(len(asked.text), len(kept.text)) > _LONG:
-        return False if len(asked.content) > 1 else None
-    ours, theirs = set(asked.content), set(kept.content)
+    if query.content == entry.content or max(len(query.text), len(entry.text)) > _LONG:
+        return False if len(query.content) > 1 else None
+    ours, theirs = set(query.content), set(entry.content)
     common = ours & theirs
     if len(common) < 2 or len(common) < _ALIKE * max(len(ours), len(theirs)):
         return None
-    if asked.clauses == kept.clauses:
+    if query.clauses == entry.clauses:
         return False
-    return [word for word in asked.content if word in common] != [word for word in kept.content if word in common]
+    return [word for word in query.content if word in common] != [word for word in entry.content if word in common]
 
 
 SHARPNESS = 20.0  # decay of a neighbour's vote with its distance from the nearest
@@ -117,21 +117,21 @@ class Offer(NamedTuple):
 NOTHING = Offer()
 
 
-def offer(asked: str, matches: Sequence[CacheMatch], calibration: Calibration, bound: Bound) -> Offer:
+def offer(text: str, matches: Sequence[CacheMatch], calibration: Calibration, bound: Bound) -> Offer:
     """Choose the nearest match that passes the guards, and assess it. ``matches`` are most similar first. A match with
     the same words is always served, without estimate or exploration."""
-    about = gist(asked)
+    query = gist(text)
     first = None
     for place, match in enumerate(matches):
         prompt = match.entry.prompt or ""
-        kept = gist(prompt)
-        verdict = guard(about, kept)
+        entry = gist(prompt)
+        verdict = guard(query, entry)
         first = first or verdict
         if verdict.refused_by is None:
             refused = first.refused_by
-            if bound.max_error != 0 and same_words(asked, prompt):
+            if bound.max_error != 0 and same_words(text, prompt):
                 return Offer(match, refused, (*verdict.compared, "same words"), (), 1.0, 0.0, 1.0)
-            features = (*_agreement(matches, place), *_likeness(about, kept))
+            features = (*_agreement(matches, place), *_likeness(query, entry))
             assessed = calibration.assess(features, bound)
             if bound.threshold is not None:
                 assessed = assessed._replace(serve=(1.0 - bound.explore) * (match.similarity >= bound.threshold))
@@ -160,9 +160,9 @@ def _agreement(matches: Sequence[CacheMatch], place: int) -> tuple[float, ...]:
     return chosen.similarity, log(votes / others), share, dissent, crowd
 
 
-def _likeness(asked: Question, kept: Question) -> tuple[float, ...]:
+def _likeness(query: Question, entry: Question) -> tuple[float, ...]:
     """Of the words that carry meaning: the share in common, that of pairs in a row, and of the lengths."""
-    ours, theirs = asked.content, kept.content
+    ours, theirs = query.content, entry.content
     shorter, longer = sorted((len(ours), len(theirs)))
     if not shorter:
         return 0.0, 0.0, 0.0
@@ -173,10 +173,10 @@ def _likeness(asked: Question, kept: Question) -> tuple[float, ...]:
     return common, in_a_row, shorter / longer
 
 
-def same_words(asked: str, kept: str) -> bool:
+def same_words(question: str, cached: str) -> bool:
     """True if questions differ only in surrounding white space, case of the first letter, and a final ``.`` or
     ``?``."""
-    shorter, longer = sorted((asked.strip(), kept.strip()), key=len)
+    shorter, longer = sorted((question.strip(), cached.strip()), key=len)
     stops = ("",) if shorter.endswith((".", "?")) else ("", ".", "?")
     return shorter[:1].lower() == longer[:1].lower() and longer[1:] in [shorter[1:] + stop for stop in stops]
 

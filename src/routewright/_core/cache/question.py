@@ -73,9 +73,9 @@ class Lexicon:
 
     def _oppose(self, axis: str, side: int, words: str) -> None:
         for root in {self.stem(word + ending) for word in words.split() for ending in ("", "er", "est")}:
-            there = self.poles.get(root, ())
-            if all(axis != known for known, _ in there):
-                self.poles[root] = (*there, (axis, side))
+            poles = self.poles.get(root, ())
+            if all(axis != name for name, _ in poles):
+                self.poles[root] = (*poles, (axis, side))
 
     def stem(self, word: str) -> str:
         """A word without common English endings: equal for all forms of a word, not always a word itself."""
@@ -110,7 +110,7 @@ def lexicon() -> Lexicon:
 
 
 @lru_cache(16_384)
-def known(word: str) -> Word:
+def look_up(word: str) -> Word:
     """Look up a lower-case word, cached."""
     return lexicon().word(word)
 
@@ -150,7 +150,7 @@ class Question:
 
     def _read(self, text: str) -> None:
         if any(mark in text for mark in "`\"'@:-"):
-            self.literals.update(found.strip("`\"' .,?!") for found in _LITERAL.findall(text))
+            self.literals.update(literal.strip("`\"' .,?!") for literal in _LITERAL.findall(text))
         self.literals.update(_ALONE.findall(text))
         if _INDENTED.search(text):  # indentation of code
             self.literals.add("".join(_INDENT.findall(text)))
@@ -177,7 +177,7 @@ class Question:
         self.clauses.sort()
 
     def _word(self, token: str, before: str, starts: bool) -> None:
-        word = known(token.lower())
+        word = look_up(token.lower())
         self.words.add(word.text)
         self.stems.add(word.stem)
         inside = not starts or not token[1:].islower()
@@ -270,7 +270,7 @@ class Question:
             self.numbers[-1] = (_trimmed(figure) if "currency" in facts else figure, unit)
 
     def _mark(self, token: str, before: str, after: str) -> None:
-        facts = known(token).facts
+        facts = look_up(token).facts
         if token in ",;.!?":
             self._end_clause()
         elif facts:
@@ -301,7 +301,7 @@ def _stands_alone(letter: str, before: str, after: list[str], text: str, starts:
             return True
         return letter == "A" and not starts and not following[0].isupper()
     if letter in "sdmt":  # from "what s" and "don t"
-        return not known(before.lower()).filler and not (letter == "t" and before.endswith("n"))
+        return not look_up(before.lower()).filler and not (letter == "t" and before.endswith("n"))
     return letter.isascii() and letter not in "iI"
 
 

@@ -36,7 +36,7 @@ def keys_of(
     messages, fallback, prefer = request.messages, request.fallback, request.prefer
     last, before = messages[-1], messages[:-1]
     question = _text(last) if last.role == "user" and request.tools is None else None
-    if not question or len(question) > LONGEST_QUESTION or not all(_text(each) is not None for each in before):
+    if not question or len(question) > LONGEST_QUESTION or not all(_text(message) is not None for message in before):
         question = None
     plain = caller.account, caller.environment, namespace, policy_version, request.goal, request.strategy, candidates
     models = None if request.models is None else sorted(request.models)
@@ -75,11 +75,11 @@ def selects(which: CacheSelection, entry: CacheEntry) -> bool:
 def is_tagged(metadata: bytes | None, tag: tuple[str, str | float | bool]) -> bool:
     """True if metadata has this key with this value. ``true`` is not 1."""
     try:
-        found = json.decode(metadata or b"{}")
+        fields = json.decode(metadata or b"{}")
     except DecodeError:
         return False
     key, value = tag
-    if not isinstance(found, dict) or key not in found:
+    if not isinstance(fields, dict) or key not in fields:
         return False
-    kept = found[key]
-    return isinstance(kept, bool) is isinstance(value, bool) and bool(kept == value)
+    stored = fields[key]
+    return isinstance(stored, bool) is isinstance(value, bool) and bool(stored == value)

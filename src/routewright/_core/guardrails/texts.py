@@ -11,7 +11,7 @@ from itertools import accumulate, chain, count, groupby, repeat
 import msgspec
 from msgspec.structs import astuple, replace
 
-from routewright._core.structured_output import unfenced
+from routewright._core.structured_output import unfence
 from routewright.wire import FilePart, FunctionCall, Message, Redact, Redaction, RouteRequest, TextPart, Verdict
 
 MAX_GAP_CHARS = 1_000
@@ -148,7 +148,7 @@ class Passage:
         if not self._is_json:
             return
         try:
-            msgspec.json.decode(_SURROGATES.sub(r"\\u0000", unfenced(self.source)), type=msgspec.Raw)  # only checks it
+            msgspec.json.decode(_SURROGATES.sub(r"\\u0000", unfence(self.source)), type=msgspec.Raw)  # only checks it
             yield from self._read_json()
         except (ValueError, RecursionError):
             yield from self._read_escapes()

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from routewright._core.catalogue.prices import affordable_output
-from routewright._core.model_selector import Known, lacking, picking
+from routewright._core.model_selector import ModelIndex, find_missing, match_words
 from routewright._core.money import budget_nanos, nanos, sayable
 from routewright._core.policy import AppliedPolicy
 from routewright._core.request.rules import NUMBERS
@@ -169,7 +169,7 @@ class Search:
     def __init__(self, inputs: DecisionInput, board: Board, applied_policy: AppliedPolicy | None) -> None:
         self.decision_input = inputs
         self.forecast: Forecast = board.forecast
-        self.known = Known(board.pool.models, board.boards.aliases)
+        self.known = ModelIndex(board.pool.models, board.boards.aliases)
         self.published, self.request_models = applied_policy or AppliedPolicy(_NO_POLICY, inputs.models)
         self.policy = self.published.policy
         self.by = f"policy {self.policy.name!r}" if self.policy.name else "the policy"

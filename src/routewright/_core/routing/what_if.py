@@ -177,7 +177,7 @@ def _changes(inputs: DecisionInput, board: Board, row: int, applied_policy: Appl
         if _chosen(replace(inputs, goal=goal, strategy=strategy, weights=None), board) == model.id
     ]
     if directions:
-        policy = None if applied_policy is None else applied_policy.published.policy
+        policy = None if applied_policy is None else applied_policy.snapshot.policy
         by_policy = policy is not None and (policy.goal, policy.strategy, policy.weights) != (None, None, None)
         director = f"policy {policy.name!r}" if policy is not None and by_policy else "the request"
         yield Change("goal", f"{director} asks for {', or '.join(directions)}")

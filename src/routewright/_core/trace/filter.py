@@ -72,23 +72,23 @@ def parse_filter(text: str) -> tuple[Term, ...]:
     terms: list[Term] = []
     at = 0
     while text and at <= len(text):
-        found = _TERM.match(text, at)
-        assert found is not None, "the empty text matches"
-        key, sign, written = found.groups("")
+        match = _TERM.match(text, at)
+        assert match is not None, "the empty text matches"
+        key, sign, written = match.groups("")
         terms.append(_term(f"filter[{len(terms)}]", key.strip(), sign, written.strip()))
-        at = found.end() + 1  # after the comma
+        at = match.end() + 1  # after the comma
         if len(terms) > MAX_TERMS:
             raise ValidationFailed.at("filter", f"has more than {MAX_TERMS} terms", "ask for less at a time")
     return tuple(terms)
 
 
-def selects(asked: Selection, trace: TraceItem) -> bool:
+def selects(selection: Selection, trace: TraceItem) -> bool:
     """True if a trace matches a selection."""
     return (
-        asked.environment in (None, trace.environment)
-        and (asked.since is None or trace.created_at >= asked.since)
-        and (asked.until is None or trace.created_at < asked.until)
-        and matches(trace, asked.terms)
+        selection.environment in (None, trace.environment)
+        and (selection.since is None or trace.created_at >= selection.since)
+        and (selection.until is None or trace.created_at < selection.until)
+        and matches(trace, selection.terms)
     )
 
 
@@ -103,14 +103,14 @@ def matches(trace: TraceItem, terms: Sequence[Term]) -> bool:
     """True if a trace matches every term."""
     for term in terms:
         if not term.key.startswith(METADATA):
-            held = getattr(trace, term.key)
-            holds = COMPARE[term.op]("" if held is None else held, term.value)
+            value = getattr(trace, term.key)
+            holds = COMPARE[term.op]("" if value is None else value, term.value)
         else:
-            held = trace.metadata.get(term.key.removeprefix(METADATA))
+            value = trace.metadata.get(term.key.removeprefix(METADATA))
             if isinstance(term.value, str):
-                holds = (text_of(held) in texts_meant(term.value)) == (term.op == "=")
+                holds = (text_of(value) in texts_meant(term.value)) == (term.op == "=")
             else:
-                number = number_of(held)
+                number = number_of(value)
                 holds = number is not None and COMPARE[term.op](number, term.value)
         if not holds:
             return False
@@ -150,8 +150,8 @@ def texts_meant(value: str) -> tuple[str, ...]:
 def _term(path: str, key: str, sign: str, written: str) -> Term:
     op = _OPS.get(sign)
     if op is None:
-        said = shown(key + sign + written)
-        raise ValidationFailed.at(path, f"{said} is not a term", f"write key=value;  operators are {' '.join(COMPARE)}")
+        text = shown(key + sign + written)
+        raise ValidationFailed.at(path, f"{text} is not a term", f"write key=value;  operators are {' '.join(COMPARE)}")
     value = written
     if not written:
         raise ValidationFailed.at(path, f"{shown(key)} has no value", 'write "" for an empty one')
@@ -205,13 +205,13 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
     """Key of the last item of the previous page."""
 
 
-def seal(after: str, asked: object, secret: bytes, now: float) -> str:
-    """Create the cursor for the page after the key ``after``. ``asked`` is account and query, JSON-encodable."""
+def seal(after: str, query: object, secret: bytes, now: float) -> str:
+    """Create the cursor for the page after the key ``after``. ``query`` is account and query, JSON-encodable."""
     content = msgspec.json.encode(_Content(int(now), after))
-    return _written(content + _mac(content, asked, secret))
+    return _written(content + _mac(content, query, secret))
 
 
-def unseal(cursor: object, asked: object, secrets: Sequence[bytes], now: float) -> str:
+def unseal(cursor: object, query: object, secrets: Sequence[bytes], now: float) -> str:
     """Return the key that a page starts after. ``secrets``: the current one, then previous ones. Raises
     ``CursorInvalid`` and ``CursorExpired``."""
     data = b""
@@ -222,8 +222,8 @@ def unseal(cursor: object, asked: object, secrets: Sequence[bytes], now: float) 
             data = b""
     if _written(data) != cursor:  # not canonical
         data = b""
-    content, told = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
-    if not any(same(told, _mac(content, asked, secret)) for secret in secrets):
+    content, code = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
+    if not any(same(code, _mac(content, query, secret)) for secret in secrets):
         raise CursorInvalid("the cursor does not belong to this query: pass next_cursor unchanged with the same filter")
     read = msgspec.json.decode(content, type=_Content)  # authenticated, so it decodes
     if int(now) - read.issued_at > CURSOR_LIFETIME_S:
@@ -231,8 +231,8 @@ def unseal(cursor: object, asked: object, secrets: Sequence[bytes], now: float) 
     return read.after
 
 
-def _mac(content: bytes, asked: object, secret: bytes) -> bytes:
-    return mac(secret, msgspec.json.encode(asked) + b"\n" + content)[:_MAC_BYTES]
+def _mac(content: bytes, query: object, secret: bytes) -> bytes:
+    return mac(secret, msgspec.json.encode(query) + b"\n" + content)[:_MAC_BYTES]
 
 
 def _written(data: bytes) -> str:

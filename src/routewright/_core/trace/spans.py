@@ -17,7 +17,7 @@ from routewright._core.routing.plan import OutputPlan
 from routewright.wire import JsonObject
 
 
-def joined(trace: wire.Trace, below: Mapping[str, wire.Trace]) -> wire.Trace:
+def join_traces(trace: wire.Trace, below: Mapping[str, wire.Trace]) -> wire.Trace:
     """Insert the spans of sub-traces below the spans that refer to them. Missing sub-traces are skipped."""
     has_spans = {span.parent_id for span in trace.spans}
 
@@ -26,7 +26,7 @@ def joined(trace: wire.Trace, below: Mapping[str, wire.Trace]) -> wire.Trace:
             yield 0, 0.0, span
             child = below.get(span.trace_id) if isinstance(span, wire.SubTraceSpan) else None
             if child is not None and span.id not in has_spans:
-                yield from ((span.id, span.start_ms, each) for each in child.spans)
+                yield from ((span.id, span.start_ms, child_span) for child_span in child.spans)
 
     ids: dict[tuple[int, int | None], int] = {}
     spans: list[wire.Span] = []
@@ -151,18 +151,18 @@ class CallLine(Struct, array_like=True, gc=False):
 
 def trace_of(line: CallLine, content: wire.Content | None = None) -> wire.Trace:
     """The trace of a call."""
-    return wire.Trace(**_shared(line), spans=spans_of(line), content=content)
+    return wire.Trace(**_shared_fields(line), spans=spans_of(line), content=content)
 
 
 def item_of(line: CallLine) -> wire.TraceItem:
     """The trace without its spans."""
-    return wire.TraceItem(**_shared(line))
+    return wire.TraceItem(**_shared_fields(line))
 
 
-def _shared(line: CallLine) -> JsonObject:
-    given, cost_range_usd = line.decision_input, None
-    ranges = [each.cost_range or (each.cost_nanos, each.cost_nanos) for each in line.attempts]
-    if any(each.cost_range for each in line.attempts):
+def _shared_fields(line: CallLine) -> JsonObject:
+    decision_input, cost_range_usd = line.decision_input, None
+    ranges = [attempt.cost_range or (attempt.cost_nanos, attempt.cost_nanos) for attempt in line.attempts]
+    if any(attempt.cost_range for attempt in line.attempts):
         cost_range_usd = usd(sum(low for low, _ in ranges)), usd(sum(high for _, high in ranges))
     return {
         "id": line.id,
@@ -174,8 +174,8 @@ def _shared(line: CallLine) -> JsonObject:
         "key_id": line.key_id,
         "policy_id": line.policy_id,
         "policy_version": line.policy_version,
-        "goal": given.goal,
-        "strategy": given.strategy,
+        "goal": decision_input.goal,
+        "strategy": decision_input.strategy,
         "selected_model": line.selected_model,
         "fallback_used": line.fallback_used,
         "cache_hit": line.looked is not None and line.looked.hit,
@@ -185,7 +185,7 @@ def _shared(line: CallLine) -> JsonObject:
         "tokens": wire.Tokens(*line.tokens),
         "metadata": {} if line.metadata is None else json.decode(line.metadata),
         "error": line.error,
-        "decision_input": given,
+        "decision_input": decision_input,
         "traceparent": line.traceparent,
     }
 
@@ -246,7 +246,7 @@ def _cache_span(span_id: int, looked: LookLine) -> wire.CacheSpan:
         risk=looked.risk,
         max_error=looked.max_error,
         explored=looked.explored,
-        features=[round(each, 4) for each in looked.features],
+        features=[round(feature, 4) for feature in looked.features],
         namespace=looked.namespace,
         key=looked.key.hex(),
     )

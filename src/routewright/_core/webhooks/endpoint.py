@@ -19,7 +19,7 @@ from routewright.errors import ValidationFailed
 from routewright.wire import Endpoint, EventType, SealedSecret, StoredEvent
 from routewright.wire.problems import one_of
 
-from .signature import HEADER, MAX_SECRETS, decoded, header_of, headers_of, keys_of, whole
+from .signature import HEADER, MAX_SECRETS, decode_key, encode_key, header_of, headers_of, keys_of
 
 _WRONG = (
     (r"[\s\S]{2049}", "is too long", "take at most 2,048 characters"),
@@ -87,7 +87,7 @@ MAX_OVERLAP_S = 30 * OVERLAP_S
 _PLACE = re.compile(r"evt_\w{1,40}(/whe_\w{1,40})?")
 
 
-class Opened(NamedTuple):
+class OpenSecrets(NamedTuple):
     """Opened secrets of an endpoint."""
 
     secrets: list[str]
@@ -96,37 +96,37 @@ class Opened(NamedTuple):
     """The endpoint with its secrets resealed, if a previous root secret had sealed some."""
 
 
-def opened(endpoint: Endpoint, keys: Sequence[bytes], now: float, nonce: Callable[[], bytes]) -> Opened:
+def open_secrets(endpoint: Endpoint, keys: Sequence[bytes], now: float, nonce: Callable[[], bytes]) -> OpenSecrets:
     """Open the live secrets. ``keys`` are of the live root secrets, current first. Secrets of other keys are
     skipped."""
     texts: list[str] = []
     sealed: list[SealedSecret] = []
-    for each in endpoint.secrets:
-        if each.expires_at is not None and each.expires_at <= now:
+    for secret in endpoint.secrets:
+        if secret.expires_at is not None and secret.expires_at <= now:
             continue
-        found = [text for key in keys if (text := unseal(key, each.sealed)) is not None]
-        texts += found
-        is_old = found and unseal(keys[0], each.sealed) is None
-        sealed.append(replace(each, sealed=seal(keys[0], found[0], nonce())) if is_old else each)
-    resealed = tuple(sealed) if any(each not in endpoint.secrets for each in sealed) else None
-    return Opened(texts, None if resealed is None else replace(endpoint, secrets=resealed))
+        opened_texts = [text for key in keys if (text := unseal(key, secret.sealed)) is not None]
+        texts += opened_texts
+        is_old = opened_texts and unseal(keys[0], secret.sealed) is None
+        sealed.append(replace(secret, sealed=seal(keys[0], opened_texts[0], nonce())) if is_old else secret)
+    resealed = tuple(sealed) if any(secret not in endpoint.secrets for secret in sealed) else None
+    return OpenSecrets(texts, None if resealed is None else replace(endpoint, secrets=resealed))
 
 
-def checked_events(given: object) -> tuple[EventType, ...]:
+def check_events(events: object) -> tuple[EventType, ...]:
     """Validate selected event types. None: all. Raises ``ValidationFailed``."""
     known: tuple[EventType, ...] = get_args(EventType)
-    if given is None:
+    if events is None:
         return known
-    asked = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    for each in asked:
-        if each not in known:
-            raise ValidationFailed.at("events", f"{describe(each)} is not an event type", one_of(each, known))
-    if not asked:
+    selection = events if isinstance(events, Sequence) and not isinstance(events, str) else [events]
+    for event in selection:
+        if event not in known:
+            raise ValidationFailed.at("events", f"{describe(event)} is not an event type", one_of(event, known))
+    if not selection:
         raise ValidationFailed.at("events", "is empty", "leave it out for all events, or disable the endpoint")
-    return tuple(each for each in known if each in asked)
+    return tuple(event for event in known if event in selection)
 
 
-def headers_for(
+def build_headers(
     endpoint: Endpoint, event: StoredEvent, body: bytes, secrets: Sequence[str], at: float
 ) -> dict[str, str]:
     """Headers of one attempt (spec 6.2), signed with each secret."""
@@ -137,17 +137,17 @@ def headers_for(
         "Service-Idempotency-Key": event.id,
     }
     if endpoint.profile == "standard":
-        return headers | headers_of(keys_of(secrets, decoded), body, at, event.id)
-    return headers | {HEADER: header_of(keys_of(secrets, whole), body, at)}
+        return headers | headers_of(keys_of(secrets, decode_key), body, at, event.id)
+    return headers | {HEADER: header_of(keys_of(secrets, encode_key), body, at)}
 
 
-def is_place(given: object) -> bool:
+def is_delivery_key(value: object) -> bool:
     """True for an event id or the key of a delivery."""
-    return isinstance(given, str) and _PLACE.fullmatch(given) is not None
+    return isinstance(value, str) and _PLACE.fullmatch(value) is not None
 
 
-def rotated(endpoint: Endpoint, sealed: str, now: float, overlap_s: float) -> Endpoint:
+def add_secret(endpoint: Endpoint, sealed: str, now: float, overlap_s: float) -> Endpoint:
     """Add a new secret. The previous one still signs for ``overlap_s``; 0 ends all others now."""
-    live = [each for each in endpoint.secrets if each.expires_at is None or each.expires_at > now]
+    live = [secret for secret in endpoint.secrets if secret.expires_at is None or secret.expires_at > now]
     before = [replace(live[0], expires_at=now + overlap_s), *live[1:]] if live and overlap_s > 0 else []
     return replace(endpoint, secrets=(SealedSecret(sealed), *before)[:MAX_SECRETS])

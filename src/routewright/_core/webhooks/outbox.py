@@ -53,7 +53,7 @@ def after_attempt(
     return Step(state, delay)
 
 
-KEPT_S = 24 * 3600.0  # how long an ended delivery can be inspected and replayed (spec 6.5)
+HISTORY_S = 24 * 3600.0  # how long an ended delivery can be inspected and replayed (spec 6.5)
 OF_WEBHOOKS = wire.PutEndpoint | wire.DeleteEndpoint | wire.ClaimDeliveries | wire.EndAttempt | wire.ReplayDeliveries
 """Writes that ``Outbox.write`` accepts."""
 
@@ -160,22 +160,22 @@ class Outbox:
     def endpoints(self, account: str, query: wire.Endpoints) -> list[wire.Endpoint]:
         """The account's endpoints, oldest first; with ``of_all`` under ``SYSTEM_ACCOUNT``, those of all accounts."""
         of_all = query.of_all and account == wire.SYSTEM_ACCOUNT
-        mine = [each for each in self._endpoints.values() if of_all or each.account == account]
-        return sorted(mine, key=lambda each: (each.created_at, each.id))
+        mine = [endpoint for endpoint in self._endpoints.values() if of_all or endpoint.account == account]
+        return sorted(mine, key=lambda endpoint: (endpoint.created_at, endpoint.id))
 
     def deliveries(self, account: str, query: wire.Deliveries, after: str | None, limit: int) -> list[wire.Delivery]:
         """A page of deliveries, newest event first."""
-        found = [
+        deliveries = [
             row.delivery
             for row in self._of(account, query.endpoint_id)
             if query.state in (None, row.state) and (after is None or f"{row.event.id}/{row.endpoint.id}" < after)
         ]
-        return [*islice(sorted(found, key=lambda each: each.key, reverse=True), max(0, limit))]
+        return [*islice(sorted(deliveries, key=lambda delivery: delivery.key, reverse=True), max(0, limit))]
 
     def sweep(self, now: float) -> int:
         """Remove deliveries that ended a day ago. Returns their number."""
         rows = [row for rows in self._rows.values() for row in rows.values()]
-        old = [row for row in rows if row.ended_at is not None and row.ended_at <= now - KEPT_S]
+        old = [row for row in rows if row.ended_at is not None and row.ended_at <= now - HISTORY_S]
         for row in old:
             self._drop(row)
         return len(old)
@@ -191,25 +191,25 @@ class Outbox:
         rows = self._rows.get(account, {}).values()
         return [row for row in rows if endpoint in (None, row.endpoint.id)]
 
-    def _claim(self, asked: wire.ClaimDeliveries) -> wire.Claimed:
+    def _claim(self, claim: wire.ClaimDeliveries) -> wire.Claimed:
         taken: list[wire.ClaimedDelivery] = []
-        left, blocked = asked.failing_limit, set[str]()
+        left, blocked = claim.failing_limit, set[str]()
         due_first = sorted((due[0][0], id) for id, due in self._due.items() if due)
-        due_here = [id for _, id in takewhile(lambda first: first[0] <= asked.at, due_first)]
+        due_here = [id for _, id in takewhile(lambda first: first[0] <= claim.at, due_first)]
         for id in sorted(due_here, key=lambda id: self._served.get(id, 0)):
-            room = min(asked.room.get(id, asked.per_endpoint), asked.limit - len(taken))
-            if id in asked.failing:
+            room = min(claim.room.get(id, claim.per_endpoint), claim.limit - len(taken))
+            if id in claim.failing:
                 room = min(room, left)
             if room <= 0:
                 blocked.add(id)
                 continue
-            due = takewhile(lambda each: each[0] <= asked.at, self._due[id])
+            due = takewhile(lambda entry: entry[0] <= claim.at, self._due[id])
             rows = nsmallest(room, (row for _, _, row in due), key=lambda row: row.event.id)
             for row in rows:
-                row.state, row.lease = "in_flight", asked.lease
-                self._schedule(row, asked.until)
+                row.state, row.lease = "in_flight", claim.lease
+                self._schedule(row, claim.until)
                 taken.append(wire.ClaimedDelivery(row.event, row.endpoint, row.tries))
-            left -= len(rows) if id in asked.failing else 0
+            left -= len(rows) if id in claim.failing else 0
             self._turn += 1
             self._served[id] = self._turn
         next_at = min((due[0][0] for id, due in self._due.items() if due and id not in blocked), default=None)
@@ -221,7 +221,7 @@ class Outbox:
             for row in self._of(account, write.endpoint_id)
             if (row.state != "delivered" if write.event_id is None else row.event.id == write.event_id)
             and row.state != "in_flight"
-            and (row.ended_at is None or row.ended_at > write.at - KEPT_S)
+            and (row.ended_at is None or row.ended_at > write.at - HISTORY_S)
             and row.endpoint.disabled_at is None
         ]
         for row in rows:

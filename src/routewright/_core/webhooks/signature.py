@@ -55,10 +55,10 @@ class Key:
         return HIDDEN
 
     def __reduce_ex__(self, protocol: object, /) -> Never:
-        raise uncopied()
+        raise copy_error()
 
 
-def uncopied() -> TypeError:
+def copy_error() -> TypeError:
     """The error for pickling or copying a signer."""
     return TypeError("webhook signers cannot be pickled or copied: create another one from the same secrets")
 
@@ -68,11 +68,11 @@ def keys_of(secrets: Sequence[object], key_of: Callable[[str, str], bytes]) -> t
     if not 0 < len(secrets) <= MAX_SECRETS:
         raise ValidationFailed.at("secrets", f"are {len(secrets)}", f"pass 1 to {MAX_SECRETS}; {_NEW}")
     keys: list[Key] = []
-    for place, given in enumerate(secrets):
+    for place, value in enumerate(secrets):
         path = f"secrets[{place}]"
-        if not isinstance(given, str):
-            raise ValidationFailed.at(path, f"is {type(given).__name__}", "pass each secret as a string")
-        secret = Secret(given).reveal()
+        if not isinstance(value, str):
+            raise ValidationFailed.at(path, f"is {type(value).__name__}", "pass each secret as a string")
+        secret = Secret(value).reveal()
         if secret == HIDDEN:
             raise ValidationFailed.at(path, "is a copy of a hidden secret", "keep what Secret.reveal() gives")
         if not secret.startswith(PREFIX):
@@ -85,12 +85,12 @@ def keys_of(secrets: Sequence[object], key_of: Callable[[str, str], bytes]) -> t
     return tuple(keys)
 
 
-def whole(secret: str, path: str) -> bytes:
+def encode_key(secret: str, path: str) -> bytes:
     """Key of a secret in the service profile."""
     return secret.encode()
 
 
-def decoded(secret: str, path: str) -> bytes:
+def decode_key(secret: str, path: str) -> bytes:
     """Key of a secret in Standard Webhooks. Raises ``ValidationFailed``."""
     text = secret.removeprefix(PREFIX)
     try:
@@ -106,14 +106,14 @@ def decoded(secret: str, path: str) -> bytes:
 
 def header_of(keys: Sequence[Key], body: object, timestamp: object) -> str:
     """The service profile's header for a webhook. Raises ``ValidationFailed``."""
-    signed, at = _signable(body, timestamp)
+    signed, at = _check_signable(body, timestamp)
     head = f"{at}.".encode()
     return f"t={at}" + "".join([f",v1={key.code(head, signed).hex()}" for key in keys])
 
 
 def headers_of(keys: Sequence[Key], body: object, timestamp: object, event_id: object) -> dict[str, str]:
     """Standard Webhooks headers for a webhook. Raises ``ValidationFailed``."""
-    signed, at = _signable(body, timestamp)
+    signed, at = _check_signable(body, timestamp)
     if not isinstance(event_id, str) or not _ID.fullmatch(event_id):
         hint = "pass 1 to 256 visible ASCII characters without dots"
         raise ValidationFailed.at("event_id", f"is {shown(event_id)}", hint)
@@ -125,7 +125,7 @@ def headers_of(keys: Sequence[Key], body: object, timestamp: object, event_id: o
 def check_header(keys: Sequence[Key], body: object, header: object, now: object) -> None:
     """Raise ``SignatureError`` unless the service header is a fresh signature of the body with one of the keys."""
     times, sent = [], []
-    for field in _readable(HEADER, header).split(","):  # ignores fields that future versions may add
+    for field in _check_readable(HEADER, header).split(","):  # ignores fields that future versions may add
         name, _, value = field.strip(" \t").partition("=")
         if name == "t":
             times.append(value)
@@ -133,7 +133,7 @@ def check_header(keys: Sequence[Key], body: object, header: object, now: object)
             sent.append(value)
     if len(times) != 1:
         raise SignatureError(f"the {HEADER} header is not t=<Unix time>,v1=<signature>: it has {len(times)} times")
-    received = _fresh(body, times[0], now, HEADER, sent)
+    received = _check_fresh(body, times[0], now, HEADER, sent)
     head = f"{times[0]}.".encode()
     _match((key.code(head, received).hex() for key in keys), sent)
 
@@ -141,37 +141,37 @@ def check_header(keys: Sequence[Key], body: object, header: object, now: object)
 def check_headers(keys: Sequence[Key], body: object, headers: object, now: object) -> None:
     """Raise ``SignatureError`` unless Standard Webhooks headers are a fresh signature of the body with one of the
     keys."""
-    found = headers_in(headers)
-    event_id, at, signatures = [_readable(name, found.get(name)) for name in _STANDARD]
+    by_name = find_headers(headers)
+    event_id, at, signatures = [_check_readable(name, by_name.get(name)) for name in _STANDARD]
     if not _ID.fullmatch(event_id):
         raise SignatureError(f"the {ID} header is not a valid id")
-    sent = [each.removeprefix("v1,") for each in signatures.split(" ") if each.startswith("v1,")]
-    received = _fresh(body, at, now, SIGNATURE, sent)
+    sent = [part.removeprefix("v1,") for part in signatures.split(" ") if part.startswith("v1,")]
+    received = _check_fresh(body, at, now, SIGNATURE, sent)
     head = f"{event_id}.{at}.".encode()
     _match((b64encode(key.code(head, received)).decode() for key in keys), sent)
 
 
-def headers_in(given: Any) -> dict[str, object]:
-    """Signature headers of both profiles, by lower-case name. ``given``: a mapping with names in any case, ASGI's pairs
-    of bytes, or a WSGI environ. Raises ``SignatureError``, also for a repeated header."""
+def find_headers(source: Any) -> dict[str, object]:
+    """Signature headers of both profiles, by lower-case name. ``source``: a mapping with names in any case, ASGI's
+    pairs of bytes, or a WSGI environ. Raises ``SignatureError``, also for a repeated header."""
     try:
-        if hasattr(given, "items"):
-            pairs = [(name, value) for name, value in given.items()]
+        if hasattr(source, "items"):
+            pairs = [(name, value) for name, value in source.items()]
         else:
-            pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in given]
+            pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in source]
     except Exception:  # a class of the caller may raise anything; a receiver must answer 400, not 500
         raise SignatureError("the headers are neither a mapping nor ASGI's pairs of bytes") from None
-    found: dict[str, object] = {}
+    headers: dict[str, object] = {}
     for name, value in pairs:
-        known = name.removeprefix("HTTP_").replace("_", "-").lower() if isinstance(name, str) else None
-        if known in _NAMES:
-            if known in found:
-                raise SignatureError(f"there are several {known} headers")
-            found[known] = value
-    return found
+        header = name.removeprefix("HTTP_").replace("_", "-").lower() if isinstance(name, str) else None
+        if header in _NAMES:
+            if header in headers:
+                raise SignatureError(f"there are several {header} headers")
+            headers[header] = value
+    return headers
 
 
-def _fresh(body: object, at: str, now: object, name: str, sent: Sequence[str]) -> bytes:
+def _check_fresh(body: object, at: str, now: object, name: str, sent: Sequence[str]) -> bytes:
     """Check body, timestamp and number of signatures, and return the body."""
     if not 0 < len(sent) <= MAX_SECRETS:
         raise SignatureError(f"the {name} header has {len(sent)} signatures of version 1, not 1 to {MAX_SECRETS}")
@@ -183,22 +183,22 @@ def _fresh(body: object, at: str, now: object, name: str, sent: Sequence[str]) -
         raise SignatureError(f"now is {shown(now)}: {_SECONDS}")
     age = now - int(at)
     if not -TOLERANCE_S <= age <= TOLERANCE_S:
-        said = f"{abs(age):.1f} s {'ago' if age > 0 else 'ahead'}"
-        raise SignatureError(f"the webhook was signed {said}, and {TOLERANCE_S} s are allowed: check both clocks")
+        difference = f"{abs(age):.1f} s {'ago' if age > 0 else 'ahead'}"
+        raise SignatureError(f"the webhook was signed {difference}, and {TOLERANCE_S} s are allowed: check both clocks")
     return body
 
 
 def _match(codes: Iterable[str], sent: Sequence[str]) -> None:
     """Raise ``SignatureError`` unless a signature equals one of the codes exactly."""
     for code in codes:
-        if True in [same(each.encode(), code.encode()) for each in sent]:
+        if True in [same(signature.encode(), code.encode()) for signature in sent]:
             return
     raise SignatureError(
         "no signature matches: the secret differs, or the body was changed; pass the raw bytes of the body, unparsed"
     )
 
 
-def _readable(name: str, header: object) -> str:
+def _check_readable(name: str, header: object) -> str:
     if not isinstance(header, str):
         raise SignatureError(f"the {name} header is {'missing' if header is None else 'not a string'}")
     if len(header) > MAX_CHARS or not header.isascii():
@@ -206,7 +206,7 @@ def _readable(name: str, header: object) -> str:
     return header
 
 
-def _signable(body: object, timestamp: object) -> tuple[bytes, int]:
+def _check_signable(body: object, timestamp: object) -> tuple[bytes, int]:
     """Validated body, and timestamp in whole seconds. Raises ``ValidationFailed``."""
     if not isinstance(body, bytes):
         raise ValidationFailed.at("body", f"is {type(body).__name__}", "pass the bytes that are sent")

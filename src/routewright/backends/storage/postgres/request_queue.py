@@ -14,7 +14,7 @@ import msgspec
 from routewright._core.accounts.holds import FreedName, Wait
 from routewright._core.accounts.keys import is_issued
 from routewright._core.accounts.purses import MONTH
-from routewright._core.accounts.settlement import charged
+from routewright._core.accounts.settlement import compute_charge
 from routewright._core.idempotency import scope_of
 from routewright._runtime.loop import Reply
 from routewright.backends.storage.tables import ledger as shelf
@@ -68,7 +68,7 @@ def end_of(index: int, grant: Grant, facts: Facts, blobs: list[bytes | None]) ->
     caller = facts.caller
     is_paid = caller.environment == "production"
     runs = is_paid and facts.run is not None
-    rows, charge, run_nanos = charged(facts.rows, facts, grant.nanos, runs=runs)
+    rows, charge, run_nanos = compute_charge(facts.rows, facts, grant.nanos, runs=runs)
     result = None
     if facts.claim is not None and facts.result is not None:
         blobs.append(facts.result)

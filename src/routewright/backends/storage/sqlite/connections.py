@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from routewright._core.analytics.rollup import merged
+from routewright._core.analytics.rollup import merge_buckets
 from routewright._runtime.fork import Guard, Renewals, quiet_at_fork
 from routewright.errors import StorageUnavailable
 
@@ -251,7 +251,7 @@ class Connections:
                 f"{self.path}: the connection stays at synchronous=OFF, which risks corruption by a power cut; "
                 "use another build of SQLite, or another 'connect'"
             )
-        connection.create_function("merged", 2, merged)
+        connection.create_function("merged", 2, merge_buckets)
         self._id = id_of(connection)
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from routewright import wire
 from routewright._core.accounts.ledger import INCIDENTS
-from routewright._core.analytics.rollup import METADATA, summed
+from routewright._core.analytics.rollup import METADATA, sum_buckets
 from routewright._core.snapshot_delta import HealthChange, apply_change
 from routewright._core.trace.spans import CallLine, item_of, trace_of
 from routewright.errors import StorageCorrupt, UnsupportedWrite
@@ -139,7 +139,7 @@ def answer(account: str, query: wire.Query, connection: Statements) -> Any:
             days = _add_up(connection, account, query, "latency", "model, strategy, buckets", "")
             for model, strategy, buckets in days:
                 parts.setdefault((model, strategy), []).append(buckets)
-            return [wire.LatencyCount(*key, summed(parts[key])) for key in sorted(parts)]
+            return [wire.LatencyCount(*key, sum_buckets(parts[key])) for key in sorted(parts)]
         case wire.LedgerSums(first, last):
             return [_sum_of(row) for row in rows(_LEDGER_SUMS, account, first, last + _AFTER_ANY)]
         case wire.KeyByDigest(digests):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from routewright._core.analytics.rollup import Rollups, packed
+from routewright._core.analytics.rollup import Rollups, pack_buckets
 from routewright.wire import Counted
 
 from .statements import Statements, insert
@@ -64,7 +64,7 @@ def roll(connection: Statements, grouped_sql: str | None = None) -> bool:
         ]
         cache = [((account, *key[:3]), sums) for key, sums in rollups.cache.items()]
         fallback = [((account, *key), sums) for key, sums in rollups.fallback.items()]
-        latency = [((account, *key), [packed(buckets)]) for key, buckets in rollups.latency.items()]
+        latency = [((account, *key), [pack_buckets(buckets)]) for key, buckets in rollups.latency.items()]
         for (add, drop), rows in ((_USAGE, usage), (_CACHE, cache), (_FALLBACK, fallback), (_LATENCY, latency)):
             insert(connection, add, [(*key, *sums) for key, sums in rows])
             if has_removals:  # some rows may be empty now

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from routewright._core.accounts.ledger import WEEK_S
 from routewright._core.attempts.statistics import epoch_at
-from routewright._core.webhooks.outbox import KEPT_S
+from routewright._core.webhooks.outbox import HISTORY_S
 from routewright._core.write_batch import UNNAMED_S
 from routewright.wire import Environment, TraceItems
 from routewright.wire.timestamps import timestamp
@@ -102,7 +102,7 @@ def remove_snapshots(now: float, connection: Statements) -> list[bool]:
 def is_due(now: float, connection: Statements) -> bool:
     """True if there is anything to remove."""
     week_before = _week_before(now)
-    return bool(connection.execute(IS_DUE, (week_before, now, week_before, now, now - KEPT_S, now)).fetchone()[0])
+    return bool(connection.execute(IS_DUE, (week_before, now, week_before, now, now - HISTORY_S, now)).fetchone()[0])
 
 
 def remove_results(now: float, connection: Statements) -> int:
@@ -117,7 +117,7 @@ def remove_results(now: float, connection: Statements) -> int:
 
 def remove_events(now: float, connection: Statements) -> int:
     """Remove expired events and deliveries, and return how many. Repeat until there are none."""
-    deliveries = connection.execute(OLD_DELIVERIES, (now - KEPT_S, ROWS_AT_ONCE)).fetchall()
+    deliveries = connection.execute(OLD_DELIVERIES, (now - HISTORY_S, ROWS_AT_ONCE)).fetchall()
     return len(deliveries) + len(connection.execute(OLD_EVENTS, (_week_before(now), ROWS_AT_ONCE)).fetchall())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from routewright import wire
-from routewright._core.webhooks.outbox import KEPT_S, OF_WEBHOOKS
+from routewright._core.webhooks.outbox import HISTORY_S, OF_WEBHOOKS
 from routewright.wire import Written
 from routewright.wire.timestamps import timestamp
 
