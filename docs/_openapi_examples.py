@@ -256,7 +256,7 @@ ERRORS: tuple[errors.RouterError, ...] = (
     errors.ValidationFailed.at("goal", "must be one of cost, quality, stability, got 'speed'", "for example 'cost'"),
     errors.InvalidJson.of(errors.Problem("", "the body is empty", "send one JSON object")),
     errors.CursorExpired("the cursor is older than 24 hours: start again without a cursor"),
-    errors.AuthenticationFailed("an API key is missing: send 'Authorization: Bearer sk_...'"),
+    errors.AuthenticationFailed("an API key is missing; send 'Authorization: Bearer sk_...'"),
     errors.InsufficientBalance("the balance of the account is too small; add credit", detail=_SHORT),
     errors.PermissionDenied("the API key lacks the scope 'traces:read': use one that has it"),
     errors.BlockedByPolicy("the guardrail 'privacy' blocked the prompt"),

@@ -67,10 +67,10 @@ async def test_a_caller_has_the_account_environment_and_scopes_of_its_key(consol
 async def test_a_key_of_the_other_environment_is_refused_with_a_hint(console: Console) -> None:
     live, test = await a_key(console), await a_key(console, environment="sandbox")
     assert await refused(console, bearer(live), "sandbox") == (
-        "this address takes sk_test_... keys: send the sk_live_... key to the production address"
+        "this address takes sk_test_... keys; send the sk_live_... key to the production address"
     )
     assert await refused(console, bearer(test), "production") == (
-        "this address takes sk_live_... keys: send the sk_test_... key to the sandbox address"
+        "this address takes sk_live_... keys; send the sk_test_... key to the sandbox address"
     )
     with pytest.raises(ValidationFailed, match="environment"):
         await console.authenticate(bearer(live), "live")  # type: ignore[arg-type]

@@ -133,7 +133,7 @@ def test_a_malformed_key_is_refused_like_an_unknown_one(told: str) -> None:
 def test_a_key_of_the_other_environment_is_refused_with_its_address(told: str, here: Environment) -> None:
     other: Environment = "production" if here == "sandbox" else "sandbox"
     assert refused(f"Bearer {told}", here) == (
-        f"this address takes {PREFIXES[here]}... keys: send the {PREFIXES[other]}... key to the {other} address"
+        f"this address takes {PREFIXES[here]}... keys; send the {PREFIXES[other]}... key to the {other} address"
     )
 
 

@@ -46,4 +46,4 @@ def test_a_client_repeats_what_the_server_says_of_a_wrong_key(name: str) -> None
     with Site().served() as url:
         done = run(name, url, "sk_test_wrong")
     assert done.returncode == 1
-    assert "authentication_failed: the API key is unknown or was revoked" in done.stderr
+    assert "authentication_failed: the API key is unknown or revoked" in done.stderr

@@ -67,9 +67,8 @@ def problem_of_url(path: str, url: str) -> Problem | None:
     host = parts[1].lower()
     if _is_public_host(host):
         return None
-    return Problem(
-        path, f"names {host[:_SHOWN_CHARS]!r}, which is not a public host", "send the content as a data: URL"
-    )
+    problem = f"names {host[:_SHOWN_CHARS]!r}, which is not a public host"
+    return Problem(path, problem, "send the content as a data: URL")
 
 
 def _is_public_host(host: str) -> bool:

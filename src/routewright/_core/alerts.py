@@ -38,7 +38,8 @@ class ErrorBursts:
         """Count a finished call. ``error``: a 5xx. Returns a burst when it begins. ``now`` in seconds."""
         account = self._account(owner)
         account.calls.add(int(now // _STEP_S), bad=error)
-        requests, errors = account.calls.total, account.calls.bad
+        requests = account.calls.total
+        errors = account.calls.bad
         if not error or requests < LEAST_REQUESTS or errors <= BURST_RATE * requests or now < account.quiet_until:
             return None
         account.quiet_until = now + WINDOW_S
@@ -51,14 +52,21 @@ class ErrorBursts:
     def _account(self, owner: Hashable) -> _Account:
         account = self._accounts.get(owner)
         if account is None:
-            account = self._accounts[owner] = _Account(
-                WindowedCount(WINDOW_S // _STEP_S + 1)  # one more step, since the latest is partial
-            )
+            calls = WindowedCount(WINDOW_S // _STEP_S + 1)  # one more step, since the latest is partial
+            account = self._accounts[owner] = _Account(calls)
             if len(self._accounts) > MOST_COUNTED:
                 self._accounts.popitem(last=False)
         else:
             self._accounts.move_to_end(owner)
         return account
+
+
+class _Hour(Struct):
+    """Look-ups of one account in an hour."""
+
+    ends_at: float
+    lookups: int = 0
+    hits: int = 0
 
 
 class LowHits:
@@ -67,19 +75,19 @@ class LowHits:
     def __init__(self, below: float) -> None:
         """``below``: the hit rate below which an alert is raised."""
         self._below = below
-        self._hours: dict[Hashable, tuple[float, int, int]] = {}
-        """By account: when its hour ends, look-ups, and hits."""
+        self._hours: dict[Hashable, _Hour] = {}  # by account
 
     def count_lookup(self, owner: Hashable, now: float, *, is_hit: bool) -> CacheEvicted | None:
         """Count a look-up. Returns an event if the hour just ended had too few hits. ``now`` in seconds."""
         event = None
-        ends_at, lookups, hits = self._hours.get(owner) or (0.0, 0, 0)
-        if now >= ends_at:
-            if lookups >= LEAST_LOOKUPS and hits < self._below * lookups:
-                event = CacheEvicted(HITS_WINDOW_S, round(hits / lookups, 4), self._below)
-            ends_at, lookups, hits = now + HITS_WINDOW_S, 0, 0
+        hour = self._hours.get(owner)
+        if hour is None or now >= hour.ends_at:
             self._hours.pop(owner, None)  # keeps the oldest first
+            if hour is not None and hour.lookups >= LEAST_LOOKUPS and hour.hits < self._below * hour.lookups:
+                event = CacheEvicted(HITS_WINDOW_S, round(hour.hits / hour.lookups, 4), self._below)
             if len(self._hours) >= MOST_COUNTED:
                 del self._hours[next(iter(self._hours))]
-        self._hours[owner] = ends_at, lookups + 1, hits + is_hit
+            hour = self._hours[owner] = _Hour(now + HITS_WINDOW_S)
+        hour.lookups += 1
+        hour.hits += is_hit
         return event

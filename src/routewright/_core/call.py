@@ -23,6 +23,7 @@ from routewright.wire import (
     ErrorBurst,
     FallbackReason,
     FallbackTriggered,
+    JsonObject,
     LedgerRow,
     PolicyFallback,
     PolicySnapshot,
@@ -59,19 +60,9 @@ from .routing.decide import Choice
 from .routing.decision import Decision
 from .routing.plan import ID, Plan
 from .routing.request_options import Requirements
-from .trace.spans import (
-    ESTIMATED,
-    HEDGE,
-    PROBE,
-    REPAIR,
-    AttemptLine,
-    CallLine,
-    ChoiceLine,
-    LookLine,
-    spans_of,
-    trace_of,
-)
+from .trace.spans import AttemptLine, CallLine, ChoiceLine, Flag, LookLine, spans_of, trace_of
 
+decode_object = json.Decoder(JsonObject).decode
 MAX_CANDIDATES = 5  # candidates in a trace; a replay gives all of them
 
 
@@ -140,7 +131,7 @@ class _Rare(Rare):
 
 
 class Outcome(Struct):
-    """What a call drops when it ends: its answer, and what its trace and its events need."""
+    """Working data that a call hands over when it ends: its answer, and the sources of its trace and events."""
 
     board: Board
     budget: Budget | None
@@ -201,25 +192,25 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     @property
     def policy_fallback(self) -> PolicyFallback | None:
-        """How its policy falls back, if it says so."""
+        """The fallback rules of its policy, if any."""
         return None if self.policy is None else self.policy.policy.fallback
 
     def attempt_rules(self, default: Rules) -> Rules:
-        """The rules for its attempts, with a policy or a fallback of its own."""
-        fallback, by_policy = self.request.fallback, self.policy_fallback
+        """The rules for its attempts: the default, changed by its policy and its own fallback."""
+        fallback = self.request.fallback
+        policy = self.policy_fallback
         return Rules(
             default.limits,
             (None if fallback is None else fallback.on_partial) or "restart",
-            on_refusal_fall_back=by_policy is not None and by_policy.on_refusal == "fallback",
-            hedged=by_policy is not None and by_policy.hedge,
+            on_refusal_fall_back=policy is not None and policy.on_refusal == "fallback",
+            hedged=policy is not None and policy.hedge,
             retries=None if fallback is not None and fallback.max_retries is not None else default.retries,
         )
 
     @property
     def metadata(self) -> dict[str, Any]:
         """Tags of the request."""
-        metadata: dict[str, Any] = {} if self.metadata_json is None else json.decode(self.metadata_json)
-        return metadata
+        return {} if self.metadata_json is None else decode_object(self.metadata_json)
 
     def limit(self, room: Room) -> None:
         """Reduce its budget to the room that others leave it."""
@@ -242,23 +233,23 @@ class Call(_Rare, Struct, dict=True, eq=False):
         self.own_input = decision_input
 
     def pass_guardrails(self, request: RouteRequest, hits: Sequence[Hit], bounds: TokenBounds) -> None:
-        """Record what the input guardrails have made of the request."""
-        self.request, self.hits = request, hits
+        """Record the outcome of the input guardrails."""
+        self.request = request
+        self.hits = hits
         self.bounds = bounds
         self.is_guarded = True
 
     @property
     def decision_input(self) -> DecisionInput:
         """The decision's input."""
-        own_input, plan, budget = self.own_input, self.plan, self.budget
-        if own_input is not None:
-            return own_input
-        assert plan is not None, "its plan is one of a class of requests"
-        catalogue, health, _ = self.snapshot_ids
+        if self.own_input is not None:
+            return self.own_input
+        assert self.plan is not None, "its plan is one of a class of requests"
+        budget = self.budget
         return replace(
-            plan.decision_input,
-            catalogue=catalogue,
-            health=health,
+            self.plan.decision_input,
+            catalogue=self.snapshot_ids[0],
+            health=self.snapshot_ids[1],
             tokens=self.bounds,
             timeout_ms=self.timeout_ms,
             budget_nanos=None if budget is None else budget.nanos,
@@ -335,9 +326,11 @@ class Call(_Rare, Struct, dict=True, eq=False):
     def end(
         self, error: RouterError | None, at: float, *, used: Amount | None, captured: Texts | None, is_booked: bool
     ) -> Outcome:
-        """Record the outcome, and hand out the working data. Neither an answer nor an error means that the caller
-        left."""
-        served, plan, board = self.served, self.plan, self.board
+        """Record the outcome, and hand out the working data. With neither an answer nor an error, the
+        caller left."""
+        served = self.served
+        plan = self.plan
+        board = self.board
         if plan is not None and plan.counts is None:
             plan.counts = Decision(plan, self.decision_input, board).rejected_counts
         snapshots = board.snapshots if self.policy is None else (*board.snapshots, self.policy)
@@ -347,13 +340,15 @@ class Call(_Rare, Struct, dict=True, eq=False):
                 outcome.output = "".join(served.text)
                 outcome.tool_calls = None if served.pieces is None else served.tool_calls
             else:
-                outcome.output, outcome.tool_calls = served.answer, served.answer_calls
+                outcome.output = served.answer
+                outcome.tool_calls = served.answer_calls
             if served.thoughts is not None:
                 outcome.reasoning = served.reasoning()
         if used is not None:
             self.used = used
         if captured is not None:
-            self.captured, self.text_bytes = captured, captured.size
+            self.captured = captured
+            self.text_bytes = captured.size
         if is_booked:
             self.is_booked = True
         self.ended_at = at
@@ -363,7 +358,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if self.applied_policy is not None:
             self.applied_policy = None
         if served is not None and not self.attempts:  # it came from the cache
-            served.text, served.screen, served.pieces = NO_TEXT, None, None
+            served.text = NO_TEXT
+            served.screen = served.pieces = None
         for attempt in self.attempts:
             self.cost_nanos += attempt.cost_nanos
             attempt.text = NO_TEXT
@@ -371,7 +367,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
                 attempt.thoughts = None
             attempt.patience_s = attempt.wake_at = 0.0
             if attempt.screen is not None:
-                attempt.hits, attempt.screen = attempt.screen.hits, None
+                attempt.hits = attempt.screen.hits
+                attempt.screen = None
             if attempt.pieces is not None:
                 attempt.pieces = None
         if served is not None:
@@ -386,7 +383,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     def shorten(self) -> None:
         """Drop captured content."""
-        self.captured, self.text_bytes = None, 0
+        self.captured = None
+        self.text_bytes = 0
 
     def answered(self, at: float) -> None:
         """Record that its answer was held back until it was stored."""
@@ -402,12 +400,12 @@ class Call(_Rare, Struct, dict=True, eq=False):
     @property
     def ledger_rows(self) -> list[LedgerRow]:
         """One row per attempt that may have a cost; none in the sandbox."""
-        caller, rows = self.caller, list[LedgerRow]()
-        if caller.environment == "sandbox":
+        rows: list[LedgerRow] = []
+        if self.caller.environment == "sandbox":
             return rows
-        charges = self.charged_nanos > 0
+        is_charged = self.charged_nanos > 0
         for attempt in self.attempts:
-            usage, leg, cost = attempt.usage, attempt.leg, attempt.cost_nanos
+            usage = attempt.usage
             cost_range = None if attempt.unsure is None else attempt.cost_range_nanos(self.bounds)
             if usage is None and cost_range is None:
                 continue
@@ -415,12 +413,12 @@ class Call(_Rare, Struct, dict=True, eq=False):
                 request_id=self.id,
                 attempt=attempt.number,
                 at=self.created,
-                key_id=caller.key_id,
-                model=leg.id,
-                provider=attempt.server or leg.provider,
+                key_id=self.caller.key_id,
+                model=attempt.leg.id,
+                provider=attempt.server or attempt.leg.provider,
                 tokens=Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached),
-                cost_nanos=cost,
-                charge_nanos=cost if charges else 0,
+                cost_nanos=attempt.cost_nanos,
+                charge_nanos=attempt.cost_nanos if is_charged else 0,
                 cost_range_nanos=cost_range,
             )
             rows.append(row)
@@ -429,23 +427,24 @@ class Call(_Rare, Struct, dict=True, eq=False):
     @property
     def line(self) -> CallLine:
         """The stored form of its trace, without content."""
-        caller, served, decision_input, cost = self.caller, self.served, self.decision_input, self.cost_nanos
+        served = self.served
+        decision_input = self.decision_input
         usage = None if served is None else served.usage
         line = CallLine(
             self.id,
             self.status,
             self.created,
             self.latency_ms,
-            caller.environment,
-            caller.account,
-            caller.key_id,
+            self.caller.environment,
+            self.caller.account,
+            self.caller.key_id,
             self.policy_version,
             decision_input,
             None if self.plan is None else self._choice(self.plan, decision_input),
             None if served is None else served.leg.id,
             served is not None and served.place > 0,
-            cost,
-            self.charged_nanos if cost else 0,
+            self.cost_nanos,
+            self.charged_nanos if self.cost_nanos else 0,
             (0, 0, 0) if usage is None else (usage.input, usage.output, usage.cached),
             [self._attempt_line(attempt) for attempt in self.attempts],
             self.error_code,
@@ -455,21 +454,22 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if self.traceparent is not None:
             line.traceparent = self.traceparent.text
         if self.looked is not None or self.hits:
-            line.looked, line.hits = self.looked, tuple(self.hits)
+            line.looked = self.looked
+            line.hits = tuple(self.hits)
         return line
 
     def _choice(self, plan: Plan, decision_input: DecisionInput) -> ChoiceLine:
         decided_at = self.attempts[0].started_at if self.attempts else self.ended_at
         looked = self.looked
         took_ms = round((decided_at - self.started_at) * 1000, 3) if looked is None else round(looked.start_ms, 3)
-        known, is_plain = plan.line, self.own_input is None and self.budget is None
-        line: ChoiceLine
-        if known is not None and known[1] and is_plain:
-            line = replace(known[0], took_ms=took_ms)
+        shared = plan.line  # of an earlier call, and whether that was plain: its input and budget were the plan's
+        is_plain = self.own_input is None and self.budget is None
+        if shared is not None and shared[1] and is_plain:
+            line: ChoiceLine = replace(shared[0], took_ms=took_ms)
             return line
         decision = Decision(plan, decision_input, None)
         line = ChoiceLine(
-            Raw(msgpack.encode(decision.front[:MAX_CANDIDATES])) if known is None else known[0].candidates,
+            Raw(msgpack.encode(decision.front[:MAX_CANDIDATES])) if shared is None else shared[0].candidates,
             plan.models,
             -plan.front[0][0],
             *decision.output,
@@ -477,37 +477,39 @@ class Call(_Rare, Struct, dict=True, eq=False):
             decision.token_count,
             took_ms,
         )
-        if plan.is_shared and (known is None or is_plain):
+        if plan.is_shared and (shared is None or is_plain):
             plan.line = line, is_plain
         return line
 
     def _attempt_line(self, attempt: Attempt) -> AttemptLine:
-        began, first_at, leg, usage = attempt.started_at, attempt.first_at, attempt.leg, attempt.usage
+        began = attempt.started_at
+        usage = attempt.usage
         from_model, before = self._replaced_by(attempt)
         line = AttemptLine(
             attempt.number,
-            leg.id,
-            attempt.server or leg.provider,
+            attempt.leg.id,
+            attempt.server or attempt.leg.provider,
             attempt.status,
             round((began - self.started_at) * 1000, 3),
             round((attempt.ended_at - began) * 1000 + attempt.unslept_ms, 3),
-            None if first_at is None else round((first_at - began) * 1000, 3),
+            None if attempt.first_at is None else round((attempt.first_at - began) * 1000, 3),
             None if usage is None else (usage.input, usage.output, usage.cached),
             attempt.cost_nanos,
             None if attempt.unsure is None else attempt.cost_range_nanos(self.bounds),
             attempt.finish_word or attempt.finish_reason,
             attempt.fault,
-            attempt.usage_estimated * ESTIMATED
-            | (attempt.repair is not None) * REPAIR
-            | attempt.hedge * HEDGE
-            | attempt.probe * PROBE,
+            attempt.usage_estimated * Flag.ESTIMATED
+            | (attempt.repair is not None) * Flag.REPAIR
+            | attempt.hedge * Flag.HEDGE
+            | attempt.probe * Flag.PROBE,
         )
         if from_model is not None:
             line.instead = from_model, _reason_after(before), attempt is self.served
         if usage is not None and usage.cached:
             line.saved_nanos = saved_nanos(attempt.prices, usage)
         if attempt.hits:
-            line.hits, line.hits_ms = tuple(attempt.hits), round((attempt.ended_at - self.started_at) * 1000, 3)
+            line.hits = tuple(attempt.hits)
+            line.hits_ms = round((attempt.ended_at - self.started_at) * 1000, 3)
         return line
 
     @property
@@ -528,30 +530,32 @@ class Call(_Rare, Struct, dict=True, eq=False):
     @property
     def counted(self) -> Counted:
         """What analytics count of its trace."""
-        served, attempts, looked = self.served, self.attempts, self.looked
-        is_hit, usage = looked is not None and looked.hit, None if served is None else served.usage
+        served = self.served
+        looked = self.looked
+        is_hit = looked is not None and looked.hit
+        usage = None if served is None else served.usage
         decision_input = self.own_input
         if decision_input is None:
             assert self.plan is not None, "its plan is one of a class of requests"
             decision_input = self.plan.decision_input
-        ended, reason = list[tuple[str, bool]](), None
-        for attempt in attempts:
+        reason = None
+        ended: list[tuple[str, bool]] = []
+        for attempt in self.attempts:
             if attempt.fault is not None or attempt.finish_reason is not None:  # else it was cancelled
                 ended.append((attempt.leg.id, attempt.fault is None))
         if self.fell_back:
-            replaced = map(self._replaced_by, attempts)
+            replaced = map(self._replaced_by, self.attempts)
             reason = next((_reason_after(before) for model, before in replaced if model is not None), None)
-        cost = self.cost_nanos
         return Counted(
             environment=self.caller.environment,
             created_at=self.created,
             is_error=self.status in FAILED,
-            model=served.leg.id if served is not None else attempts[-1].leg.id if attempts else "",
-            cost_nanos=cost,
-            charged_nanos=self.charged_nanos if cost else 0,
+            model=served.leg.id if served is not None else self.attempts[-1].leg.id if self.attempts else "",
+            cost_nanos=self.cost_nanos,
+            charged_nanos=self.charged_nanos if self.cost_nanos else 0,
             tokens=Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached),
             metadata={} if self.metadata_json is None else self.metadata,
-            was_tried=bool(attempts),
+            was_tried=bool(self.attempts),
             ended=ended,
             fallback=reason,
             latency=None if served is None or is_hit else (served.leg.id, decision_input.strategy, self.latency_ms),
@@ -560,30 +564,32 @@ class Call(_Rare, Struct, dict=True, eq=False):
 
     def _replaced_by(self, attempt: Attempt) -> tuple[str | None, Attempt | None]:
         """The model that an attempt replaced, if it was a fallback, and the previous attempt, if any."""
-        first, plan = self.attempts[0], self.plan
+        first = self.attempts[0]
         before = attempt.after or (None if attempt is first else first)
-        model = before.model if before is not None else attempt.model if plan is None else plan.legs[0].id
+        model = before.model if before is not None else attempt.model if self.plan is None else self.plan.legs[0].id
         is_fallback = model != attempt.model and (not attempt.hedge or attempt is self.served)
         return (model if is_fallback else None), before
 
-    def response(
-        self, output: str, tool_calls: list[ToolCall] | None, reasoning: Reasoning | None = None
-    ) -> RouteResponse:
+    def response(self, output: str, calls: list[ToolCall] | None, reasoning: Reasoning | None = None) -> RouteResponse:
         """The route response (spec 2.2) of a served call."""
-        plan, served = self.plan, self.served
+        plan = self.plan
+        served = self.served
         assert plan is not None
         assert served is not None
-        usage, (primary, *chain) = served.usage, map(ID, plan.legs)
-        told, budget = plan.last_reason, self.budget
+        usage = served.usage
+        primary, *chain = map(ID, plan.legs)
+        last = plan.last_reason
+        budget = self.budget
         counts = plan.counts if budget is None else plan.rejections(self.bounds.high, budget.nanos, budget.tokens)
-        sentence = (
-            told[1] if told is not None and told[0] is counts else Decision(plan, self.decision_input, None).reason
-        )
-        looked, is_hit = self.looked, False
-        if looked is not None and looked.hit:
+        if last is not None and last[0] is counts:
+            sentence = last[1]
+        else:
+            sentence = Decision(plan, self.decision_input, None).reason
+        looked = self.looked
+        is_hit = looked is not None and looked.hit
+        if looked is not None and is_hit:
             near = "" if looked.similarity is None else f", similarity {looked.similarity:.3f}"
             sentence = f"from the cache ({looked.mode}, {looked.age_s:.0f} s old{near}); else {sentence}"
-            is_hit = True
         routing = Routing(
             selected_model=served.leg.id,
             fallback_chain=chain,
@@ -608,7 +614,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             primary_model=primary,
             fallback_model=served.leg.id if served.place else None,
             cache_hit=is_hit,
-            tool_calls=tool_calls,
+            tool_calls=calls,
             finish_reason=served.finish_reason,
             reasoning=reasoning,
         )
@@ -617,7 +623,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
         """Events to push (spec 6.1). ``budget`` is the request's."""
         if isinstance(error, BudgetExceeded):
             return [BudgetRefused(self.id, error.detail["rejected_candidates"], budget, self.metadata)]
-        plan, served = self.plan, self.served
+        plan = self.plan
+        served = self.served
         if plan is None or served is None or served.place == 0:
             return []
         primary = [attempt for attempt in self.attempts if attempt.place == 0]

@@ -32,8 +32,9 @@ def seal(key: bytes, text: str, nonce: bytes) -> str:
 def unseal(key: bytes, sealed: str) -> str | None:
     """Decrypt the result of ``seal``. None: another key, or changed data."""
     data = b64decode(sealed)
-    nonce, covered, code = data[:_NONCE], data[_NONCE:-_NONCE], data[-_NONCE:]
-    if not same(code, mac(key, b"sealed" + nonce + covered)[:_NONCE]):
+    nonce = data[:_NONCE]
+    covered = data[_NONCE:-_NONCE]
+    if not same(data[-_NONCE:], mac(key, b"sealed" + nonce + covered)[:_NONCE]):
         return None
     return _covered(key, nonce, covered).decode()
 

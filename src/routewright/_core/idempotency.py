@@ -82,8 +82,7 @@ class Claims:
     def taken(self, account: str, scope: bytes, claim: Claim, now: float) -> Replay | Holder | None:
         """The answer to replay, or the running call to wait for. None: the key is free. Raises
         ``IdempotencyKeyReused``."""
-        running = self.running.get(scope)
-        owner = running or self._results.read_result(account, scope, now)
+        owner = self.running.get(scope) or self._results.read_result(account, scope, now)
         if owner is None:
             return None
         if owner.fingerprint != claim.fingerprint:

@@ -63,7 +63,9 @@ class Window:
     ) -> None:
         """Set a new window to these sums. ``last`` is the time of its last change (0: never); ``first`` its oldest
         entries (time, requests, tokens), as many as a call waits for. The rest counts as taken at ``last``."""
-        self.used_requests, self.used_tokens, self.slots = requests, tokens, slots
+        self.used_requests = requests
+        self.used_tokens = tokens
+        self.slots = slots
         rest = last, requests - sum(entry[1] for entry in first), tokens - sum(entry[2] for entry in first)
         for at, some_requests, some_tokens in (*first, rest) if last else ():
             self.times.append(at)
@@ -110,7 +112,8 @@ class Window:
             self.age(now - WINDOW_S)
         reset_s = WINDOW_S - (now - self.times[-1]) if self.times else 0.0
         states = []
-        requests, tokens = limits.requests_per_min, limits.tokens_per_min
+        requests = limits.requests_per_min
+        tokens = limits.tokens_per_min
         if requests is not None:
             states.append(WindowState("requests", requests, max(requests - self.used_requests, 0), reset_s))
         if tokens is not None:
@@ -119,10 +122,10 @@ class Window:
 
     def admits(self, limits: RateLimits, tokens: int, slots: int) -> bool:
         """True if the window has room for one more call. Call ``age`` first."""
-        concurrency, requests, most = limits.concurrency, limits.requests_per_min, limits.tokens_per_min
+        most = limits.tokens_per_min
         return (
-            (concurrency is None or not slots or self.slots < concurrency)
-            and (requests is None or self.used_requests < requests)
+            (limits.concurrency is None or not slots or self.slots < limits.concurrency)
+            and (limits.requests_per_min is None or self.used_requests < limits.requests_per_min)
             and (most is None or self.used_tokens + tokens <= most or fits(self.used_tokens, tokens, most))
         )
 
@@ -156,8 +159,7 @@ def find_denial(takes: list[tuple[Take, Window]], now: float) -> Denied:
     states = []
     for take, window in takes:
         reset_s = 0.0 if take.resource == "slots" or not window.times else WINDOW_S - (now - window.times[-1])
-        remaining = max(take.limit - window.used(take.resource), 0)
-        states.append(WindowState(take.resource, take.limit, remaining, reset_s))
+        states.append(WindowState(take.resource, take.limit, max(take.limit - window.used(take.resource), 0), reset_s))
     return Denied(waits.index(max(waits)), max(waits), tuple(states))
 
 
@@ -221,7 +223,8 @@ def headers_of(states: Sequence[WindowState], now: float) -> dict[str, str]:
 
 def refusal_of(takes: Sequence[Take], verdict: Denied, now: float, processes: int = 1) -> RateLimited:
     """The error for a call that exceeds a limit, or this process's share of it."""
-    take, state = takes[verdict.by], verdict.states[verdict.by]
+    take = takes[verdict.by]
+    state = verdict.states[verdict.by]
     whose = take.name.partition(":")[0]
     has_part = state.limit > 0 or take.limit == 0
     wait_s = max(1, ceil(verdict.retry_after_s)) if has_part else AWAY_S

@@ -98,9 +98,9 @@ def _match_models(word: str, known: ModelIndex, path: str) -> list[Model]:
 
 def _matcher_of(word: str) -> Callable[[Model], bool]:
     """A predicate for a word that is not a name."""
-    kind, colon, value = word.partition(":")
-    if colon and kind in _HAVING:
-        return lambda model: value in _HAVING[kind](model)
+    parts = word.split(":", 1)
+    if len(parts) > 1 and parts[0] in _HAVING:
+        return lambda model: parts[1] in _HAVING[parts[0]](model)
     if not _WILD.search(word):
         return lambda model: False
     # as a regular expression without backtracking: ``*`` is any text, ``?`` any character

@@ -1,4 +1,4 @@
-"""What a call leaves behind: the error of a failed one, its events, and the facts of its settlement.
+"""What remains of a call: its error if it failed, its events, and the facts of its settlement.
 
 Functions of a ``Call`` and of how it ended. Ids and times are passed in. ``Call.end`` hands out the rest: the texts of
 the answer and the snapshots of the decision."""
@@ -19,13 +19,13 @@ from .attempts.record import Attempt
 from .call import Call
 from .routing.budget import Amount
 
-_BEGUN = "part of the answer had been read; read events, with on_partial 'restart', to have it begun again"
+_BEGUN = "part of the answer was delivered; read events with on_partial 'restart' to let another model begin again"
 _REMEDIES = {
     FaultKind.AUTH: "check the provider's key",
     FaultKind.CONTEXT_OVERFLOW: "shorten the input, or widen 'models'",
     FaultKind.MODEL_NOT_FOUND: "check the model's provider_model_id, and whether the key may use it",
-    FaultKind.INVALID_OUTPUT: "ask for a simpler output_type, say what its fields mean, or let better models answer",
-    FaultKind.REQUEST: "the provider takes no such request: check what the model can do, and the provider's base_url",
+    FaultKind.INVALID_OUTPUT: "use a simpler output_type, describe its fields, or allow better models",
+    FaultKind.REQUEST: "check what the model supports, and the provider's base_url",
 }
 """What to do about faults that a retry does not fix."""
 
@@ -95,18 +95,15 @@ class Ending(Protocol):
 
 
 def build_failure(call: Call, ending: Ending) -> tuple[RouterError, str]:
-    """The error of a failed call. Callers with a key do not see addresses of upstreams: then the second is the message
-    with addresses, for the log."""
-    attempts = call.attempts
-    kind, message, detail = _describe(call, ending, [attempt.fault_text for attempt in attempts])
-    if not any(attempt.fault_public for attempt in attempts):
-        return kind(message, detail=detail, trace_id=call.id), ""
-    texts = [attempt.fault_public or attempt.fault_text for attempt in attempts]
-    _, public_message, public_detail = _describe(call, ending, texts)
+    """The error of a failed call, and for the log its message with the addresses of upstreams, if the error leaves them
+    out: callers with a key do not see them."""
+    error = _error_of(call, ending, [attempt.fault_text for attempt in call.attempts])
+    if not any(attempt.fault_public for attempt in call.attempts):
+        return error, ""
+    public = _error_of(call, ending, [attempt.fault_public or attempt.fault_text for attempt in call.attempts])
     if call.caller.key_id is not None:
-        return kind(public_message, detail=public_detail, trace_id=call.id), message
-    error = kind(message, detail=detail, trace_id=call.id)
-    error.outside = public_message, public_detail
+        return public, error.message
+    error.outside = public.message, public.detail
     return error, ""
 
 
@@ -118,10 +115,9 @@ def raise_failure(error: RouterError) -> NoReturn:
         del error  # else the traceback's frame refers to the error
 
 
-def _describe(call: Call, ending: Ending, texts: Sequence[str]) -> tuple[type[RouterError], str, dict[str, object]]:
-    """Class, message and detail of the error. ``texts`` describe the faults of the attempts."""
-    attempts = call.attempts
-    kind, message = _explain_end(call, ending, _list_failures(attempts, texts))
+def _error_of(call: Call, ending: Ending, texts: Sequence[str]) -> RouterError:
+    """The error with a description of each attempt's fault."""
+    kind, message = _explain_end(call, ending, _list_failures(call.attempts, texts))
     entries = [
         {
             "model": attempt.model,
@@ -130,9 +126,9 @@ def _describe(call: Call, ending: Ending, texts: Sequence[str]) -> tuple[type[Ro
             "message": text,
             "latency_ms": round((attempt.ended_at - attempt.started_at) * 1000, 3),
         }
-        for attempt, text in zip(attempts, texts, strict=True)
+        for attempt, text in zip(call.attempts, texts, strict=True)
     ]
-    return kind, message, {"attempts": entries}
+    return kind(message, detail={"attempts": entries}, trace_id=call.id)
 
 
 def _list_failures(attempts: Sequence[Attempt], texts: Sequence[str]) -> str:
@@ -180,7 +176,7 @@ def event_of(data: wire.PushedEvent, caller: wire.Caller, id: str, at: float) ->
 def facts_of(call: Call, hold: Admitted, used_nanos: int, result: bytes | None) -> Facts:
     """The outcome of an admitted call, for its settlement. ``used_nanos``: the most that it can have cost. ``result``:
     the answer to keep under its idempotency key."""
-    account, run = None if hold.left is None else hold.left.account, hold.run
+    account = None if hold.left is None else hold.left.account
     tokens: int | None = 0
     for attempt in call.attempts:
         usage = attempt.usage
@@ -196,8 +192,8 @@ def facts_of(call: Call, hold: Admitted, used_nanos: int, result: bytes | None) 
         trace=call,
         rows=rows,
         tokens=tokens,
-        run=run,
-        run_nanos=None if run is None else used_nanos,
+        run=hold.run,
+        run_nanos=None if hold.run is None else used_nanos,
         claim=hold.claim,
         result=result,
         event_id=hold.event_id if account is not None and account.monthly_nanos else None,

@@ -40,9 +40,8 @@ def check_policy(policy: object, place: int) -> wire.Policy:
     found: Problems = []
     rules.check_text(f"{path}.name", policy.name, found)
     if "@" in policy.name:
-        problems.append(
-            Problem(f"{path}.name", "contains '@', which separates name and date in policy_version", "remove it")
-        )
+        problem = "contains '@', which separates name and date in policy_version"
+        problems.append(Problem(f"{path}.name", problem, "remove it"))
     if policy.id:
         rules.check_text(f"{path}.id", policy.id, problems)
     if policy.created_at is not None:
@@ -70,12 +69,12 @@ def _check_rules(path: str, policy: wire.PolicyRules, problems: Problems) -> Non
     rules.check_ids(f"{path}.exclude", policy.exclude or [], problems)
     lists = {"models": policy.models or (), "exclude": policy.exclude or ()}
     for at, word in [(f"{path}.{name}[{place}]", word) for name in lists for place, word in enumerate(lists[name])]:
-        kind, _, value = word.partition(":")
+        parts = word.split(":", 1)
         if word and not rules.is_name(word):
             rules.check_text(at, word, problems)
-        elif kind == "capability" and value not in CAPABLE:  # matches no model of any catalogue
+        elif parts[0] == "capability" and parts[-1] not in CAPABLE:  # matches no model of any catalogue
             problem = f"{quoted(word)} matches no model; capabilities are {', '.join(CAPABLE)}"
-            problems.append(Problem(at, problem, did_you_mean(value, CAPABLE) or "use one of them"))
+            problems.append(Problem(at, problem, did_you_mean(parts[-1], CAPABLE) or "use one of them"))
     if policy.weights is not None:
         before = len(problems)
         rules.check_numbers(wire.PolicyWeights, f"{path}.weights.", policy.weights, problems)
@@ -105,9 +104,8 @@ def _check_rules(path: str, policy: wire.PolicyRules, problems: Problems) -> Non
 
 def _check_guardrail(path: str, guardrail: wire.PolicyGuardrail, problems: Problems) -> None:
     if guardrail.patterns is None and guardrail.deny is None and guardrail.custom is None:
-        problems.append(
-            Problem(path, "has nothing to look for", "set 'patterns', 'deny', 'custom', or several of them")
-        )
+        hint = "set 'patterns', 'deny', 'custom', or several of them"
+        problems.append(Problem(path, "has nothing to look for", hint))
     if guardrail.patterns is not None:
         rules.check_choice(f"{path}.patterns", guardrail.patterns, get_args(wire.PatternKind), problems)
     if guardrail.deny is not None:
@@ -141,8 +139,7 @@ def find_policy(key: str, policies: Mapping[str, wire.PolicySnapshot]) -> wire.P
     if policy is None:
         names = list(dict.fromkeys(snapshot.policy.name for snapshot in policies.values()))
         known = f"known: {listed(names)}" if names else "pass it to Router(policies=...)"
-        hint = did_you_mean(key, policies) or known
-        raise ValidationFailed.at("policy_id", f"unknown policy {quoted(key)}", hint)
+        raise ValidationFailed.at("policy_id", f"unknown policy {quoted(key)}", did_you_mean(key, policies) or known)
     return policy
 
 
@@ -183,28 +180,23 @@ def apply_policy(request: wire.RouteRequest, snapshot: wire.PolicySnapshot) -> w
     if policy.goal is not None or policy.strategy is not None:  # both are the policy's, with its default for the other
         strategy = policy.strategy or "balanced"
         goal = policy.goal or ("quality" if strategy == "quality-first" else "cost")
-    own_params, params = request.params, policy.params
-    if own_params is None or params is None:
-        params = own_params or params
+    params = request.params
+    default = policy.params
+    if params is None or default is None:
+        params = params or default
     else:  # the request's take precedence
-        own = {
-            name: value for name in wire.Params.__struct_fields__ if (value := getattr(own_params, name)) is not None
-        }
-        own["max_output_tokens"] = _smaller(own_params.max_output_tokens, params.max_output_tokens)
-        if params.extra:
-            more = {
-                name: {**params.extra.get(name, {}), **own_extra}
-                for name, own_extra in (own_params.extra or {}).items()
-            }
-            own["extra"] = {**params.extra, **more}
-        params = replace(params, **own)
+        own = {name: value for name in wire.Params.__struct_fields__ if (value := getattr(params, name)) is not None}
+        own["max_output_tokens"] = _smaller(params.max_output_tokens, default.max_output_tokens)
+        if default.extra:
+            more = {name: {**default.extra.get(name, {}), **fields} for name, fields in (params.extra or {}).items()}
+            own["extra"] = {**default.extra, **more}
+        params = replace(default, **own)
     models = _common_models(request.models, snapshot.models)
-    budget, policy_budget = request.budget or policy.budget, policy.budget
-    if budget is not None and policy_budget is not None:
-        budget = wire.Budget(
-            _smaller(budget.max_cost_usd, policy_budget.max_cost_usd),
-            _smaller(budget.max_tokens, policy_budget.max_tokens),
-        )
+    budget = request.budget or policy.budget
+    limit = policy.budget
+    if budget is not None and limit is not None:
+        cost_usd = _smaller(budget.max_cost_usd, limit.max_cost_usd)
+        budget = wire.Budget(cost_usd, _smaller(budget.max_tokens, limit.max_tokens))
     return replace(
         request,
         params=params,
@@ -243,10 +235,11 @@ def _fallback(
     default = policy.fallback
     if own is None and default is None:
         return None
-    own, default = own or wire.Fallback(), default or wire.PolicyFallback()
-    chain, inside = snapshot.chain if own.models is None else own.models, snapshot.models
-    if own.models and inside is not None and not {*inside}.intersection(own.models):
-        problem = f"{listed(own.models)} are outside the models of policy {policy.name!r}: {listed(inside)}"
+    own = own or wire.Fallback()
+    default = default or wire.PolicyFallback()
+    chain = snapshot.chain if own.models is None else own.models
+    if own.models and snapshot.models is not None and not {*snapshot.models}.intersection(own.models):
+        problem = f"{listed(own.models)} are outside the models of policy {policy.name!r}: {listed(snapshot.models)}"
         raise ValidationFailed.at("fallback.models", problem, "choose from these, or leave it out")
     return wire.Fallback(
         None if chain is None else _common_models([*chain], models),
@@ -295,15 +288,12 @@ def resolve(policies: Iterable[wire.Policy], known: ModelIndex) -> list[wire.Pol
         prefer = resolve_order(policy.prefer, models, known, path, "prefer") or ()
         full = replace(policy, id=policy.id or policy_id(policy.name))
         classes: list[wire.PolicySnapshot] = []
-        for number, policy_class in enumerate(policy.classes or ()):
-            own = {
-                name: value
-                for name in wire.PolicyRules.__struct_fields__
-                if (value := getattr(policy_class, name)) is not None
-            }
-            if policy_class.weights is not None:  # weights replace both
+        for number, variant in enumerate(policy.classes or ()):
+            fields = {name: getattr(variant, name) for name in wire.PolicyRules.__struct_fields__}
+            own = {name: value for name, value in fields.items() if value is not None}
+            if variant.weights is not None:  # weights replace both
                 own |= {"goal": None, "strategy": None}
-            elif policy_class.goal or policy_class.strategy:
+            elif variant.goal or variant.strategy:
                 own["weights"] = None
             try:
                 classes += resolve([replace(full, classes=None, **own)], known)
@@ -321,8 +311,7 @@ def version_write(snapshot: wire.PolicySnapshot, today: str) -> wire.PutPolicyVe
     drawn_up: list[object] = [policy, snapshot.models, snapshot.chain, snapshot.prefer]
     for class_snapshot in snapshot.classes:  # without classes the hash is the same as before classes existed
         drawn_up += [class_snapshot.models, class_snapshot.chain, class_snapshot.prefer]
-    content = content_id(drawn_up)
-    return wire.PutPolicyVersion(content, policy.name, policy.created_at or f"{today}T00:00:00Z")
+    return wire.PutPolicyVersion(content_id(drawn_up), policy.name, policy.created_at or f"{today}T00:00:00Z")
 
 
 def with_version(snapshot: wire.PolicySnapshot, version: wire.PolicyVersion) -> wire.PolicySnapshot:
@@ -332,8 +321,7 @@ def with_version(snapshot: wire.PolicySnapshot, version: wire.PolicyVersion) -> 
     if snapshot.prefer:  # without it the id is the same as before ``prefer`` existed
         content.append(snapshot.prefer)
     classes = tuple([with_version(class_snapshot, version) for class_snapshot in snapshot.classes])
-    id = "pos_" + content_id(content)
-    return replace(snapshot, id=id, version=version.label, policy=policy, classes=classes)
+    return replace(snapshot, id="pos_" + content_id(content), version=version.label, policy=policy, classes=classes)
 
 
 def next_label(name: str, created_at: str, taken: Iterable[str]) -> str:

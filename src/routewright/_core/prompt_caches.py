@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from routewright._core.catalogue.prices import PromptCache
 from routewright.wire import Params, RouteRequest, TextPart, Usage, WarmPrefix
 
-LEAST_TOKENS, MOST_BYTES = 1_024, 4 << 20
+LEAST_TOKENS = 1_024
+MOST_BYTES = 4 << 20
 """Limits of the prompts considered, images included: vendors do not cache shorter ones, and hashing longer ones takes
 milliseconds."""
 MAX_PREFIXES = 8_192
@@ -38,15 +39,18 @@ class Prompt:
 
     def __init__(self, request: RouteRequest, account: str, *, repeats: bool) -> None:
         """``account``: prefixes are private to it. ``repeats``: the vendor is asked to cache the whole prompt."""
-        tools, params, messages = request.tools or [], request.params or Params(), request.messages
+        tools = request.tools or []
+        params = request.params or Params()
         options = params.response_format, params.reasoning, params.parallel_tool_calls
-        marks, last = [0] if any(tool.cache_control for tool in tools) else [], len(messages)
-        data = msgpack.encode(
-            (account, [replace(tool, cache_control=None) for tool in tools], request.tool_choice, options)
-        )
-        hashed, size = sha256(data), len(data)
-        digests, sizes = [hashed.digest()], [size]
-        for place, message in enumerate(messages, start=1):
+        last = len(request.messages)
+        marks = [0] if any(tool.cache_control for tool in tools) else []
+        plain_tools = [replace(tool, cache_control=None) for tool in tools]
+        data = msgpack.encode((account, plain_tools, request.tool_choice, options))
+        hashed = sha256(data)
+        size = len(data)
+        self.digests = [hashed.digest()]
+        self.sizes = [size]
+        for place, message in enumerate(request.messages, start=1):
             parts = message.content
             if type(parts) is list:
                 if any(part.cache_control for part in parts):
@@ -57,17 +61,16 @@ class Prompt:
             data = msgpack.encode(message)
             hashed.update(data)
             size += len(data)
-            digests.append(hashed.digest())
-            sizes.append(size)
+            self.digests.append(hashed.digest())
+            self.sizes.append(size)
             if size > MOST_BYTES:
                 break
-        self.digests = digests
-        self.sizes = sizes
         self.marks = marks or ([last] if repeats else [])  # ends of the prefixes a vendor is asked to cache
-        system = next((place for place, turn in enumerate(messages) if turn.role not in ("system", "developer")), last)
+        roles = [message.role for message in request.messages]
+        system = next((place for place, role in enumerate(roles) if role not in ("system", "developer")), last)
         self.usual = {system, last - 1, last}
         """Ends of the prefixes that automatic caches keep and a later prompt is likely to share."""
-        self.turn = max((place for place, turn in enumerate(messages) if turn.role == "assistant"), default=0)
+        self.turn = max((place for place, role in enumerate(roles) if role == "assistant"), default=0)
         """The end of the previous turn's prompt."""
         self.known: dict[str, tuple[int, Sent]] = {}  # the longest prefix sent to each model, with its place
 
@@ -99,7 +102,8 @@ class Prefixes:
 
     def learn(self, prompt: Prompt, model: str, cache: PromptCache, usage: Usage, at: float) -> Sent | None:
         """Learn from the cached tokens a vendor reports. Returns the longest prefix it now keeps."""
-        longest, places = None, {*(prompt.marks if cache.by_marks else prompt.usual)}
+        longest = None
+        places = {*(prompt.marks if cache.by_marks else prompt.usual)}
         if model in prompt.known:
             place, sent = prompt.known[model]
             places.add(place)

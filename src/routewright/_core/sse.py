@@ -12,7 +12,8 @@ MAX_LINE_BYTES = 1 << 20
 MAX_STRAY_BYTES = 16 << 10
 
 _BOM = b"\xef\xbb\xbf"
-_CR, _LF = b"\r"[0], b"\n"[0]
+_CR = ord("\r")
+_LF = ord("\n")
 
 
 class SseEvent(Struct, frozen=True, gc=False):
@@ -88,8 +89,8 @@ class SseParser:
             text = None
         if text is None:  # raised here, because the caught exception contains the text
             raise ProviderFault("malformed", "the event stream is not UTF-8")
-        name, _, value = text.partition(":")
-        value = value.removeprefix(" ")
+        name = text.partition(":")[0]
+        value = text[len(name) + 1 :].removeprefix(" ")
         if name == "data":
             self._data.append(value)
         elif name == "event":

@@ -75,14 +75,9 @@ class Form:
         schema = resolve_root(schema)
         self._wrapped = schema.get("type") != "object"
         if self._wrapped:  # as a property of an object; ``$defs`` stays at the top, where references point to
-            inner_schema = {word: value for word, value in schema.items() if word != "$defs"}
+            properties = {VALUE: {word: value for word, value in schema.items() if word != "$defs"}}
             definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
-            schema = {
-                "type": "object",
-                "properties": {VALUE: inner_schema},
-                "required": [VALUE],
-                "additionalProperties": False,
-            }
+            schema = {"type": "object", "properties": properties, "required": [VALUE], "additionalProperties": False}
             schema |= definitions
         if not FUNCTION_NAME.fullmatch(name):  # vendors accept no other names
             name = "".join(char if char.isascii() and char.isalnum() else "_" for char in name)[:64] or "answer"
@@ -169,10 +164,11 @@ def unfence(answer: str) -> str:
     text = answer.strip()
     if len(text) < 2 * len(FENCE) or not (text.startswith(FENCE) and text.endswith(FENCE)):
         return text
-    head, line_break, rest = text[len(FENCE) : -len(FENCE)].partition("\n")
-    if line_break and head.strip().isalnum():
-        return rest.strip()
-    return (head + line_break + rest).strip()
+    body = text[len(FENCE) : -len(FENCE)]
+    language = body.partition("\n")[0]
+    if language != body and language.strip().isalnum():
+        return body[len(language) :].strip()
+    return body.strip()
 
 
 def _format(misfits: Sequence[tuple[str, str]], limit: int) -> list[str]:
@@ -200,7 +196,8 @@ class _Loose(Exception):
 
 def resolve_root(schema: Mapping[str, Any]) -> JsonObject:
     """Resolve the reference at the top of a schema, because vendors require an object there."""
-    reference, definitions = schema.get("$ref"), schema.get("$defs")
+    reference = schema.get("$ref")
+    definitions = schema.get("$defs")
     if not isinstance(reference, str) or not isinstance(definitions, Mapping):
         return dict(schema)
     name = reference.removeprefix(_DEFINED)
@@ -217,9 +214,8 @@ def strict_form(schema: Mapping[str, Any]) -> JsonObject | None:
     """Convert a schema to strict mode. None: not possible. Optional properties become required, with the default in
     their description."""
     definitions = schema.get("$defs", {})
-    top = {word: value for word, value in schema.items() if word != "$defs"}
     try:
-        strict = _strict(top, definitions)
+        strict = _strict({word: value for word, value in schema.items() if word != "$defs"}, definitions)
         if definitions:
             strict["$defs"] = {name: _strict(inner, definitions) for name, inner in definitions.items()}
     except _Loose:
@@ -234,8 +230,7 @@ def property_names(schema: object) -> set[str]:
     if not isinstance(schema, Mapping):
         return set()
     properties = schema.get("properties")
-    own = set(properties) if isinstance(properties, Mapping) else set()
-    return own.union(*map(property_names, schema.values()))
+    return (set(properties) if isinstance(properties, Mapping) else set()).union(*map(property_names, schema.values()))
 
 
 def _strict(schema: object, definitions: Mapping[str, Any]) -> JsonObject:
@@ -243,9 +238,8 @@ def _strict(schema: object, definitions: Mapping[str, Any]) -> JsonObject:
         raise _Loose
     if "$ref" in schema:
         reference = schema["$ref"]
-        if not isinstance(reference, str) or reference.removeprefix(_DEFINED) not in definitions:
-            raise _Loose
-        if schema.keys() - {"$ref", "description"} - _ONLY_NOTES:
+        is_known = isinstance(reference, str) and reference.removeprefix(_DEFINED) in definitions
+        if not is_known or schema.keys() - {"$ref", "description"} - _ONLY_NOTES:
             raise _Loose
         if "description" not in schema:
             return {"$ref": reference}
@@ -299,10 +293,8 @@ def _with_default(schema: object) -> JsonObject:
     if not isinstance(schema, Mapping) or "default" not in schema:
         raise _Loose
     kind = schema.get("type")
-    takes_null = (
-        kind == "null" or (isinstance(kind, list) and "null" in kind) or {"type": "null"} in schema.get("anyOf", ())
-    )
-    if schema["default"] is None and not takes_null:
+    kinds = kind if isinstance(kind, list) else [kind]
+    if schema["default"] is None and "null" not in kinds and {"type": "null"} not in schema.get("anyOf", ()):
         raise _Loose
     default = encode(schema["default"]).decode()
     if len(default) > MOST_DEFAULT_CHARS:

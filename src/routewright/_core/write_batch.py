@@ -49,7 +49,9 @@ def check_batch(
     Raises ``PreconditionFailed``, also for a trace id of the other environment, and ``UnsupportedWrite`` for an unknown
     kind or a wrong account.
     """
-    stored_traces, stored_snapshots, written = dict(traces), set(snapshots), set[tuple[str, str]]()
+    stored_traces = dict(traces)
+    stored_snapshots = set(snapshots)
+    written: set[tuple[str, str]] = set()
     credited: dict[str, int] = {}
     for index, write in enumerate(writes):
         kind = type(write).__name__

@@ -1,4 +1,4 @@
-"""API keys: how they look, digests, scopes, and which are refused (spec 8, contract 7)."""
+"""API keys: format, digests, scopes, and which keys are refused (spec 8, contract 7)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _LENGTH = 33  # characters of base 62 for 192 bits
 _KEY = re.compile(rf"sk_(?:live|test)_[0-9A-Za-z]{{{_LENGTH}}}", re.ASCII)
 _KEY_ID = re.compile(f"key_{AFTER_PREFIX}")
-_MARK_BYTES = 4
+_MARK_BYTES = 4  # of the identifier
 _BEARER = re.compile(r"bearer +([!-~]+) *", re.ASCII | re.IGNORECASE)
 _LONGEST = 200
-_MISSING = "an API key is missing: send 'Authorization: Bearer sk_...'"
-_UNKNOWN = "the API key is unknown or was revoked: create one with Console.create_key"
+_MISSING = "an API key is missing; send 'Authorization: Bearer sk_...'"
+_UNKNOWN = "the API key is unknown or revoked; create one with Console.create_key"
 
 
 class SentKey(NamedTuple):
@@ -37,11 +37,12 @@ class SentKey(NamedTuple):
 
 def new_key(environment: Environment, chance: bytes) -> str:
     """Format ``RANDOM_BYTES`` random bytes as a key."""
-    number, letters = int.from_bytes(chance), []
+    text = PREFIXES[environment]
+    number = int.from_bytes(chance)
     for _ in range(_LENGTH):
-        number, rest = divmod(number, len(_LETTERS))
-        letters.append(_LETTERS[rest])
-    return PREFIXES[environment] + "".join(letters)
+        number, digit = divmod(number, len(_LETTERS))
+        text += _LETTERS[digit]
+    return text
 
 
 class Pepper:
@@ -58,12 +59,13 @@ class Pepper:
         return self._mark + mac(self._secret, key.encode()).hex()
 
     def matches(self, digest: str) -> bool:
-        """True if a digest was made with this pepper."""
+        """True for a digest of this pepper."""
         return digest.startswith(self._mark)
 
 
 def parse_authorization(authorization: object, environment: Environment | None) -> SentKey:
-    """The key in an ``Authorization`` header for an environment (None: both). Raises ``AuthenticationFailed``."""
+    """Read the key from an ``Authorization`` header. ``environment``: the one that may use this address; None: both.
+    Raises ``AuthenticationFailed``."""
     if not isinstance(authorization, str) or not authorization.strip():
         raise AuthenticationFailed(_MISSING)
     match = _BEARER.fullmatch(authorization) if len(authorization) <= _LONGEST else None
@@ -72,14 +74,11 @@ def parse_authorization(authorization: object, environment: Environment | None) 
     key = match[1]
     if not _KEY.fullmatch(key):
         raise unknown_key_error()
-    sent_to: Environment = "production" if key.startswith(PREFIXES["production"]) else "sandbox"
-    if environment not in (None, sent_to):
-        kind, here = (
-            PREFIXES[sent_to] + "...",
-            PREFIXES["production" if sent_to == "sandbox" else "sandbox"] + "...",
-        )
-        raise AuthenticationFailed(f"this address takes {here} keys: send the {kind} key to the {sent_to} address")
-    return SentKey(key, sent_to)
+    owner: Environment = "production" if key.startswith(PREFIXES["production"]) else "sandbox"
+    if environment is not None and environment != owner:
+        hint = f"send the {PREFIXES[owner]}... key to the {owner} address"
+        raise AuthenticationFailed(f"this address takes {PREFIXES[environment]}... keys; {hint}")
+    return SentKey(key, owner)
 
 
 def unknown_key_error() -> AuthenticationFailed:
@@ -90,7 +89,7 @@ def unknown_key_error() -> AuthenticationFailed:
 def stray_key_error(key_id: str) -> AuthenticationFailed:
     """The error for a key that a Console created in another storage."""
     problem = f"the API key {key_id} is not in this Router's storage, so its limits are unknown"
-    return AuthenticationFailed(f"{problem}: give the Router the storage of its Console")
+    return AuthenticationFailed(f"{problem}; give the Router the storage of its Console")
 
 
 def is_issued(key_id: str) -> bool:

@@ -84,7 +84,8 @@ class Books:
         """Apply one checked write."""
         match write:
             case wire.PutAccount(account):
-                created, self.account = self.account is None, account
+                created = self.account is None
+                self.account = account
                 return wire.Written(created)
             case wire.PutKey(key):
                 stored = self._keys.get(key.id)

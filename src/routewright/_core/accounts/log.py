@@ -59,11 +59,10 @@ def fold(state: State, owner: int, at: float, until: float, tick: Tick) -> None:
 
 def dump(state: State) -> Any:
     """The state that follows from the log, as plain data."""
-    cut = state.at - WINDOW_S
     windows = {
         name: (window.times[window.head :], window.requests[window.head :], window.tokens[window.head :])
         for name, window in state.windows.items()
-        if window.times and window.times[-1] > cut
+        if window.times and window.times[-1] > state.at - WINDOW_S
     }
     return state.at, list(state.heard.items()), windows, list(state.holds.values())
 

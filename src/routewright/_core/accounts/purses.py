@@ -13,12 +13,7 @@ RUN = "run:"
 MONTH = len("2026-11")  # length of the month in a timestamp
 BALANCE = -1  # marks a balance as limit: the credit granted so far
 _LEVELS: dict[str, Level] = {"run": "agent_run", "key": "key", "account": "account", "month": "month"}
-_WHOSE: dict[Level, str] = {
-    "agent_run": "the agent run",
-    "key": "the key",
-    "account": "the account",
-    "month": "this month",
-}
+_OWNERS = {"agent_run": "the agent run", "key": "the key", "account": "the account", "month": "this month"}
 _MONTH = re.compile(r":(\d{4}-\d{2})$")
 
 
@@ -58,7 +53,8 @@ def level_of(purse: str) -> Level:
 
 def money_error(purse: Purse, least_nanos: int | None) -> RouterError:
     """The error for a level with too little left. ``least_nanos``: the cheapest model's need, if priced."""
-    left, limit = purse.left_nanos or 0, purse.limit_nanos or 0
+    left = purse.left_nanos or 0
+    limit = purse.limit_nanos or 0
     detail = {
         "level": purse.level,
         "period": month[1] if (month := _MONTH.search(purse.name)) else None,
@@ -70,8 +66,8 @@ def money_error(purse: Purse, least_nanos: int | None) -> RouterError:
         message = f"the balance of the account is {_dollars(left)}{_needs(least_nanos, 'add credit')}"
         return InsufficientBalance(message, detail=detail)
     monthly = purse.level == "key" and detail["period"] is not None
-    whose = "the key, in this month," if monthly else _WHOSE[purse.level]
-    message = f"{whose} has {_dollars(left)} left of its {_dollars(limit)}"
+    owner = "the key, in this month," if monthly else _OWNERS[purse.level]
+    message = f"{owner} has {_dollars(left)} left of its {_dollars(limit)}"
     return QuotaExhausted(f"{message}{_needs(least_nanos, 'raise that limit')}", detail=detail)
 
 
@@ -89,7 +85,7 @@ def _dollars(nanos: int) -> str:
 def reserved_error(purse: Purse, timeout_ms: int | None) -> RateLimited:
     """The error if running calls have reserved the rest of a purse. ``timeout_ms`` is the time waited; None: no
     wait."""
-    message = f"running calls have reserved all that {_WHOSE[purse.level]} has left, and "
+    message = f"running calls have reserved all that {_OWNERS[purse.level]} has left, and "
     message += "steps() does not wait for them" if timeout_ms is None else f"did not end within timeout_ms={timeout_ms}"
     detail = {"level": purse.level, "resource": "requests", "limit_of": "money", "retry_after_seconds": 1}
     return RateLimited(f"{message}; retry, or run fewer calls at a time", detail=detail)

@@ -91,12 +91,10 @@ class Booked(Struct, eq=False, gc=False):
 def end_hold(state: State, end: End) -> Hold | None:
     """End a hold and charge its cost. None: there was no hold, and ``end.purses`` were charged."""
     hold = state.holds.pop(end.id, None)
-    account, names = end.account, end.purses
-    if hold is not None:
-        account, names = hold.account, hold.purses or names
     purses: tuple[Sums, ...] = ()
     if end.charge or end.run_nanos or (hold is not None and hold.nanos):
-        purses = state.group(account, names)
+        account = end.account if hold is None else hold.account
+        purses = state.group(account, (hold and hold.purses) or end.purses)
     if hold is not None:
         state.free(hold, purses)
         if end.tokens is not None and end.tokens != hold.tokens:
@@ -150,22 +148,31 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
         if is_void:
             rows = tuple([replace(row, charge_nanos=0) for row in rows])
     runs = bool(purses) and purses[0].startswith(RUN)
-    rows, charge, run_nanos = compute_charge(rows, facts, 0 if hold is None else hold.nanos, expired, runs=runs)
-    if runs and expired is not None:
-        run_nanos -= expired.most
-    end = End(call, facts.tokens, charge, run_nanos)
+    charge = compute_charge(rows, facts, 0 if hold is None else hold.nanos, expired, runs=runs)
+    counted_before = expired.most if runs and expired is not None else 0
+    end = End(call, facts.tokens, charge.nanos, charge.run_nanos - counted_before)
     if hold is None or not hold.purses:
         end.account = account
         end.purses = purses
     end_hold(state, end)
-    events = [] if payer is None or not charge else _events_of(state, shelf, facts, payer, purses)
-    return Booked(end, rows, purses, keeps, is_void, events)
+    events = [] if payer is None or not charge.nanos else _events_of(state, shelf, facts, payer, purses)
+    return Booked(end, charge.rows, purses, keeps, is_void, events)
+
+
+class Charge(NamedTuple):
+    """What a call is charged."""
+
+    rows: Sequence[LedgerRow]
+    """With the overrun in the last one."""
+    nanos: int
+    run_nanos: int
+    """Cost that its agent run counts."""
 
 
 def compute_charge(
     rows: Sequence[LedgerRow], facts: Facts, held: int, expired: Expired | None = None, *, runs: bool
-) -> tuple[Sequence[LedgerRow], int, int]:
-    """Rows of a call with the overrun in the last one, its charge, and the cost that its agent run counts."""
+) -> Charge:
+    """Add up the rows of a call whose hold reserved ``held``. ``runs``: an agent run counts it, too."""
     charge = cost = run_nanos = 0
     for row in rows:
         charge += row.charge_nanos
@@ -177,7 +184,7 @@ def compute_charge(
         if runs:  # the run still counts the expired hold
             excess = max(excess, run_nanos - held - (0 if expired is None else expired.most))
         rows = [*rows[:-1], replace(rows[-1], overrun_nanos=excess)] if excess > 0 else rows
-    return rows, charge, run_nanos
+    return Charge(rows, charge, run_nanos)
 
 
 def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:
@@ -207,7 +214,8 @@ def _paying_purses(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
 
 def _events_of(state: State, shelf: Shelf, facts: Facts, account: Account, purses: Sequence[str]) -> list[StoredEvent]:
     """Events for newly reached thresholds. Each is sent once per month and limit, so again after a new limit."""
-    limit, event_id = account.monthly_nanos, facts.event_id
+    limit = account.monthly_nanos
+    event_id = facts.event_id
     if event_id is None or not limit or not purses[-1].startswith(_OF_MONTH):
         return []
     month = purses[-1]
@@ -220,7 +228,6 @@ def _events_of(state: State, shelf: Shelf, facts: Facts, account: Account, purse
     if not reached:
         return []
     shelf.put_threshold(account.name, name, reached[-1])
-    crossed = [ThresholdCrossed(month.partition(":")[2], percent, usd(spent), usd(limit)) for percent in reached]
     return [
         StoredEvent(
             id=event_id(event.threshold_percent),
@@ -230,7 +237,7 @@ def _events_of(state: State, shelf: Shelf, facts: Facts, account: Account, purse
             account=account.name,
             environment="production",
         )
-        for event in crossed
+        for event in [ThresholdCrossed(month.partition(":")[2], percent, usd(spent), usd(limit)) for percent in reached]
     ]
 
 
@@ -241,7 +248,8 @@ def without_trace(facts: Facts) -> Facts:
 
 def limit_cost(facts: Facts, most_nanos: int) -> Facts:
     """Only its costs, together at most ``most_nanos``."""
-    run_nanos, rows = None if facts.run_nanos is None else min(facts.run_nanos, most_nanos), list[LedgerRow]()
+    run_nanos = None if facts.run_nanos is None else min(facts.run_nanos, most_nanos)
+    rows: list[LedgerRow] = []
     for row in facts.rows:
         cost = min(row.cost_nanos, most_nanos)
         most_nanos -= cost

@@ -74,7 +74,8 @@ class State:
 
     def begin(self, owner: int, at: float, until: float) -> None:
         """Start a tick of an owner, and extend its lease to ``until``."""
-        self.at, self._until = at, until
+        self.at = at
+        self._until = until
         if owner in self.owners:
             self.heard[owner] = until
 
@@ -201,7 +202,6 @@ class State:
         else:
             nanos = 0
         names = payer.names if ask.run is None else tuple([sums.name for sums, _ in purses])
-        fingerprint = "" if ask.claim is None else ask.claim.fingerprint
         hold = Hold(
             ask.id,
             caller.account,
@@ -214,7 +214,7 @@ class State:
             nanos,
             names,
             scope,
-            fingerprint,
+            "" if ask.claim is None else ask.claim.fingerprint,
             owner,
             self.at,
             run,
@@ -315,8 +315,7 @@ class State:
 
     def overdue(self, owner: int, lease_s: float) -> list[Hold]:
         """Holds of an owner whose calls should have ended more than a lease ago."""
-        before = self.at - lease_s
-        return [hold for hold in self.owners.get(owner, {}).values() if hold.ends_at < before]
+        return [hold for hold in self.owners.get(owner, {}).values() if hold.ends_at < (self.at - lease_s)]
 
     # Memory
 

@@ -1,5 +1,5 @@
-"""Terms of accounts and keys: plans, and validation of settings, incidents and credit. An API key pasted into a text by
-mistake is rejected and not shown."""
+"""Terms of accounts and keys: plans, and validation of settings, incidents and credit. A text that contains an API key
+is refused without showing it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf, nan
 from numbers import Real
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from msgspec import UNSET
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from routewright._core.money import budget_nanos
 from routewright._core.request.rules import Range
@@ -46,14 +46,17 @@ def limits_of(account: Account | None) -> RateLimits:
     """Rate limits of an account: its own, else those of its plan."""
     if account is None:
         return PLANS["unlimited"]
-    plan, own = PLANS[account.plan], account.limits
-    if own is None:
-        return plan
-    return RateLimits(
-        requests_per_min=plan.requests_per_min if own.requests_per_min is None else own.requests_per_min,
-        tokens_per_min=plan.tokens_per_min if own.tokens_per_min is None else own.tokens_per_min,
-        concurrency=plan.concurrency if own.concurrency is None else own.concurrency,
-    )
+    own = {} if account.limits is None else asdict(account.limits)
+    return replace(PLANS[account.plan], **{name: limit for name, limit in own.items() if limit is not None})
+
+
+class CreditTerms(NamedTuple):
+    """An addition to a balance."""
+
+    nanos: int
+    """Negative: a withdrawal."""
+    note: str
+    id: str | None
 
 
 class SomeLimits(RateLimits, frozen=True, kw_only=True):
@@ -91,14 +94,13 @@ def check_account(account: Account) -> Account:
     return account
 
 
-def credit_of(usd: object, note: object, credit_id: object) -> tuple[int, str, str | None]:
-    """Validate credit: nano-dollars (negative: a withdrawal), note and id. Raises ``ValidationFailed``."""
-    credit = _terms({"usd": usd, "note": note, "id": credit_id}, _CREDIT)
-    return credit["usd"], credit["note"], credit["id"]
+def credit_of(usd: object, note: object, credit_id: object) -> CreditTerms:
+    """Validate credit. Raises ``ValidationFailed``."""
+    return CreditTerms(**_terms({"usd": usd, "note": note, "id": credit_id}, _CREDIT))
 
 
 def describe(text: object) -> str:
-    """Format a given value for an error, with API keys hidden."""
+    """Format a value for an error, with API keys hidden."""
     return "'sk_...'" if isinstance(text, str) and holds_key(text) else shown(text)
 
 
@@ -215,22 +217,18 @@ def _url(value: object) -> str:
     return text
 
 
-_STORED = {"monthly_limit_usd": "monthly_nanos", "budget_usd": "budget_nanos"}
+_STORED = {"monthly_limit_usd": "monthly_nanos", "budget_usd": "budget_nanos", "usd": "nanos"}
 """Names of stored fields, where they differ."""
-_amount, _rates = _or_none(_nanos), _or_none(_limits)
-_ACCOUNT: dict[str, Read] = {
-    "plan": _one_of(tuple(PLANS)),
-    "limits": _rates,
-    "prepaid": _flag,
-    "monthly_limit_usd": _amount,
-}
+_usd = _or_none(_nanos)
+_rates = _or_none(_limits)
+_ACCOUNT: dict[str, Read] = {"plan": _one_of([*PLANS]), "limits": _rates, "prepaid": _flag, "monthly_limit_usd": _usd}
 _KEY: dict[str, Read] = {
     "name": _text(MAX_NAME_CHARS),
     "environment": _one_of(get_args(Environment)),
     "scopes": _or_none(_scopes),
     "limits": _rates,
-    "budget_usd": _amount,
-    "monthly_limit_usd": _amount,
+    "budget_usd": _usd,
+    "monthly_limit_usd": _usd,
 }
 _INCIDENT: dict[str, Read] = {
     "title": _text(MAX_TEXT_CHARS),

@@ -84,14 +84,16 @@ class WaitQueue(Generic[A]):
 
     def retry(self, now: float) -> None:
         """Try the asks of freed queues in order, while there is room."""
-        freed, tries = self._state.freed, 0
+        freed = self._state.freed
+        tries = 0
         while freed and tries < MOST_TRIED:
             name = next(iter(freed))
             queue = self._queues.get(name)
             if not queue:
                 del freed[name]
                 continue
-            first, tries = queue.popleft(), tries + 1
+            first = queue.popleft()
+            tries += 1
             self._state.queued.pop(name, None)  # it must not queue behind later asks
             try:
                 waits = self._try(first, now)

@@ -66,7 +66,8 @@ class _Parser:
         self._tokens: list[str] = []
         self._place = 0
         self._depth = 0
-        at, expression = 0, expression.rstrip()
+        at = 0
+        expression = expression.rstrip()
         while at < len(expression):
             match = _TOKEN.match(expression, at)
             if match is None:
@@ -159,9 +160,10 @@ class _Parser:
                 self._take()
                 arguments.append(self._sum())
         self._expect(")")
-        least, most, compute = function
-        if not least <= len(arguments) <= most:
-            raise CalculatorError(f"{token} takes {least if least == most else f'{least} to {most}'} arguments")
+        counts, compute = function
+        if len(arguments) not in counts:
+            number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+            raise CalculatorError(f"{token} takes {number} arguments")
         return compute(*arguments)
 
 
@@ -171,7 +173,8 @@ def _remainder(value: Decimal, by: Decimal) -> Decimal:
         raise decimal.DivisionByZero
     if abs(value) < abs(by):
         return value if not value or (value < 0) == (by < 0) else value + by
-    (dividend, at), (divisor, place) = _integer(value), _integer(by)
+    dividend, at = _integer(value)
+    divisor, place = _integer(by)
     least = min(at, place)
     divisor *= 10 ** (place - least)
     return Decimal(dividend * pow(10, at - least, abs(divisor)) % divisor).scaleb(least)
@@ -204,9 +207,10 @@ def _sine(value: Decimal, shift: int = 0) -> Decimal:
     with decimal.localcontext(prec=DIGITS + 30 + _GUARD):
         half_pi = _PI / 2
         quarters = (value / half_pi).to_integral_value(decimal.ROUND_HALF_EVEN)
-        rest, quadrant = value - quarters * half_pi, (int(quarters) + shift) % 4
-        odd = quadrant % 2
-        term, total, power = (Decimal(1), Decimal(1), 0) if odd else (rest, rest, 1)
+        rest = value - quarters * half_pi
+        quadrant = (int(quarters) + shift) % 4
+        term = total = Decimal(1) if quadrant % 2 else rest
+        power = 1 - quadrant % 2
         least = Decimal(10) ** -(DIGITS + _GUARD)
         while abs(term) > least:
             power += 2
@@ -220,22 +224,23 @@ _CONSTANTS = {
     "pi": _PI,
     "e": Decimal("2.71828182845904523536028747135266249775724709369995957496696762772407663035354759457138217"),
 }
-_MANY = MOST_CHARACTERS
-_FUNCTIONS: dict[str, tuple[int, int, Callable[..., Decimal]]] = {
-    "sqrt": (1, 1, Decimal.sqrt),
-    "abs": (1, 1, abs),
-    "round": (1, 2, _round),
-    "floor": (1, 1, lambda value: value.to_integral_value(decimal.ROUND_FLOOR)),
-    "ceil": (1, 1, lambda value: value.to_integral_value(decimal.ROUND_CEILING)),
-    "min": (1, _MANY, lambda *values: min(values)),
-    "max": (1, _MANY, lambda *values: max(values)),
-    "sum": (1, _MANY, lambda *values: sum(values, Decimal(0))),
-    "exp": (1, 1, Decimal.exp),
-    "ln": (1, 1, Decimal.ln),
-    "log10": (1, 1, Decimal.log10),
-    "sin": (1, 1, _sine),
-    "cos": (1, 1, lambda value: _sine(value, 1)),
-    "tan": (1, 1, lambda value: _sine(value) / _sine(value, 1)),
-    "factorial": (1, 1, _factorial),
+_ONE = range(1, 2)
+_ANY = range(1, MOST_CHARACTERS + 1)
+_FUNCTIONS: dict[str, tuple[range, Callable[..., Decimal]]] = {
+    "sqrt": (_ONE, Decimal.sqrt),
+    "abs": (_ONE, abs),
+    "round": (range(1, 3), _round),
+    "floor": (_ONE, lambda value: value.to_integral_value(decimal.ROUND_FLOOR)),
+    "ceil": (_ONE, lambda value: value.to_integral_value(decimal.ROUND_CEILING)),
+    "min": (_ANY, lambda *values: min(values)),
+    "max": (_ANY, lambda *values: max(values)),
+    "sum": (_ANY, lambda *values: sum(values, Decimal(0))),
+    "exp": (_ONE, Decimal.exp),
+    "ln": (_ONE, Decimal.ln),
+    "log10": (_ONE, Decimal.log10),
+    "sin": (_ONE, _sine),
+    "cos": (_ONE, lambda value: _sine(value, 1)),
+    "tan": (_ONE, lambda value: _sine(value) / _sine(value, 1)),
+    "factorial": (_ONE, _factorial),
 }
-"""By name: the fewest and most arguments, and the function."""
+"""By name: how many arguments, and the function."""

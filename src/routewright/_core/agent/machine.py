@@ -120,7 +120,8 @@ class AgentRun:
         for place, call in enumerate(response.tool_calls or []):
             id = call.id if call.id and call.id not in by_id else f"call_{len(self.state.steps)}_{place}"
             by_id[id] = call if id == call.id else replace(call, id=id)
-        state, calls = self.state, list(by_id.values())
+        state = self.state
+        calls = list(by_id.values())
         self.output = response.output or self.output
         self._add_step(
             {"text": response.output, "tool_calls": [call.function.name for call in calls]},
@@ -132,9 +133,8 @@ class AgentRun:
             finish_reason=response.finish_reason,
             trace_id=response.trace_id,
         )
-        state.messages.append(
-            wire.Message("assistant", response.output or None, calls or None, reasoning=response.reasoning)
-        )
+        message = wire.Message("assistant", response.output or None, calls or None, reasoning=response.reasoning)
+        state.messages.append(message)
         if not calls:
             self._end("completed")
             return
@@ -152,7 +152,8 @@ class AgentRun:
             self.error = error
             self._end("budget_exceeded")
         elif error.retryable and not self.tries:
-            self.tries, self._tried_nanos = 1, nanos
+            self.tries = 1
+            self._tried_nanos = nanos
             self.state.spent_nanos += nanos
             if error.trace_id is not None:
                 self.state.failed_tries.append(error.trace_id)
@@ -175,7 +176,8 @@ class AgentRun:
 
     def resume(self, results: Mapping[str, str], approved: Collection[str], start_ms: float) -> None:
         """Continue with the client's results, by call id, and the ``approved`` calls. Others stay pending."""
-        state, left = self.state, list[wire.ToolCall]()
+        state = self.state
+        left: list[wire.ToolCall] = []
         for call in state.pending:
             if call.id not in results:
                 left.append(call)
@@ -193,7 +195,9 @@ class AgentRun:
                     cost_usd=0.0,
                 )
             )
-        state.pending, state.approved, state.status = left, [*approved], "running"
+        state.pending = left
+        state.approved = [*approved]
+        state.status = "running"
 
     def give_up(self, error: RouterError | None) -> None:
         """End a run that was cancelled or raised an exception. It may already have ended."""
@@ -203,8 +207,8 @@ class AgentRun:
 
     def summary(self, latency_ms: float) -> wire.RunSummary:
         """The totals of the run."""
-        steps, tools = self.state.steps, dict.fromkeys(step.tool for step in self.state.steps if step.tool is not None)
-        return wire.RunSummary(len(steps), usd(self.state.spent_nanos), latency_ms, [*tools])
+        tools = dict.fromkeys(step.tool for step in self.state.steps if step.tool is not None)
+        return wire.RunSummary(len(self.state.steps), usd(self.state.spent_nanos), latency_ms, [*tools])
 
     def _add_step(self, output: JsonObject, start_ms: float, duration_ms: float, nanos: int, **more: Any) -> None:
         """Add the step of a model call, with the cost of all its tries."""
@@ -221,7 +225,7 @@ class AgentRun:
         )
         state.spent_nanos += nanos
         state.steps.append(step)
-        self.tries, self._tried_nanos = 0, 0
+        self.tries = self._tried_nanos = 0
 
     def _observe(self, observation: Observation) -> None:
         self.state.messages.append(wire.Message("tool", observation.text, tool_call_id=observation.call_id))

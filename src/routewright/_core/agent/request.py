@@ -34,13 +34,14 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 def find_misfits(arguments: Mapping[str, object], schema: Mapping[str, object] | None) -> list[str]:
     """Errors in arguments by the first level of their schema, worded for the model."""
     schema = schema or {}
-    properties, required = schema.get("properties"), schema.get("required")
+    properties = schema.get("properties")
     known: Mapping[str, object] = properties if isinstance(properties, Mapping) else {}
-    errors = [f"{name} is missing" for name in _as_list(required) if name not in arguments]
+    errors = [f"{name} is missing" for name in _as_list(schema.get("required")) if name not in arguments]
     for name, value in arguments.items():
         field = known.get(name)
         field = field if isinstance(field, Mapping) else {}
-        kinds, choices = [*map(str, _as_list(field.get("type")))], _as_list(field.get("enum"))
+        kinds = [*map(str, _as_list(field.get("type")))]
+        choices = _as_list(field.get("enum"))
         if name not in known and schema.get("additionalProperties") is False:
             errors.append(f"{name} is not known; known: {', '.join(known)}")
         elif kinds and not any(kind not in _KINDS or _KINDS[kind](value) for kind in kinds):
@@ -68,14 +69,15 @@ CUT = "[left out: {} characters of an earlier result]"
 def tokens_of(message: Message) -> int:
     """Estimated tokens of a message."""
     text = message.content if isinstance(message.content, str) else ""
-    calls = "".join(call.function.arguments for call in message.tool_calls or ())
-    return MESSAGE_TOKENS + estimate_text(text + calls)
+    return MESSAGE_TOKENS + estimate_text(text + "".join(call.function.arguments for call in message.tool_calls or ()))
 
 
 def fit_messages(messages: Sequence[Message], window: int) -> list[Message]:
     """The messages cut to fit a window. Keeps system messages, the last user message and the newest messages."""
-    history, sizes = list(messages), [tokens_of(message) for message in messages]
-    total, target = sum(sizes), int(window * TARGET)
+    history = list(messages)
+    sizes = [tokens_of(message) for message in messages]
+    target = int(window * TARGET)
+    total = sum(sizes)
     if total <= window * FULL:
         return history
     for place in range(len(history) - NEWEST):
@@ -142,9 +144,8 @@ def check_run(request: AgentRequest) -> AgentRequest:
     problems: list[Problem] = []
     task: object = request.task
     if not isinstance(task, str) or not task.strip(BLANK) or len(task) > MOST_TASK or not is_unicode(task):
-        problems.append(
-            Problem("task", f"must be a text of 1 to {MOST_TASK} characters, got {shown(task)}", example("task"))
-        )
+        problem = f"must be a text of 1 to {MOST_TASK} characters, got {shown(task)}"
+        problems.append(Problem("task", problem, example("task")))
     check_numbers(AgentRequest, "", request, problems)
     names = Counter(tool if isinstance(tool, str) else tool.function_spec.name for tool in request.tools or [])
     check_tools([tool for tool in request.tools or [] if isinstance(tool, Tool)], None, problems)

@@ -45,9 +45,8 @@ def days_of(
         raise ValidationFailed.at(names[0], f"is {first}, after {last}, the {names[1]}", "swap them")
     days = (last - first).days + 1
     if days > MAX_DAYS:
-        raise ValidationFailed.at(
-            names[0], f"is {first}, {days} days up to {last}, the {names[1]}", f"take at most {MAX_DAYS}"
-        )
+        problem = f"is {first}, {days} days up to {last}, the {names[1]}"
+        raise ValidationFailed.at(names[0], problem, f"take at most {MAX_DAYS}")
     return first.isoformat(), last.isoformat()
 
 
@@ -58,9 +57,8 @@ def check_bucket(bucket: object, first: str, last: str) -> None:
         raise ValidationFailed.at("bucket", f"is {shown(bucket)}", one_of(bucket, known))
     days = (date.fromisoformat(last) - date.fromisoformat(first)).days + 1
     if bucket == "hour" and days > MAX_HOURLY_DAYS:
-        raise ValidationFailed.at(
-            "bucket", f"is hour over {days} days", f"take at most {MAX_HOURLY_DAYS}, or bucket=day"
-        )
+        hint = f"take at most {MAX_HOURLY_DAYS}, or bucket=day"
+        raise ValidationFailed.at("bucket", f"is hour over {days} days", hint)
 
 
 def check_keys(path: str, keys: object) -> tuple[str, ...]:
@@ -86,17 +84,15 @@ def check_group(group_by: object, keys: Collection[str]) -> None:
         raise ValidationFailed.at("group_by", f"is {shown(group_by)}", hint)
 
 
-def usage_report(
-    used: wire.GroupedUsage, first: str, last: str, bucket: wire.Bucket, group_by: str
-) -> wire.UsageReport:
+def usage_report(use: wire.GroupedUsage, first: str, last: str, bucket: wire.Bucket, group_by: str) -> wire.UsageReport:
     """Usage by time and group. What remains after all groups is usage without a group."""
     sums: dict[tuple[str, str | None, bool], list[int]] = {}
-    for count in used.groups:
+    for count in use.groups:
         rest = count.group is None
         start = _start_of(count.start, bucket)
         add_to(sums, (start, OTHER if rest else count.group or None, rest), _amounts(count))
         add_to(sums, (start, None, False), [-amount for amount in _amounts(count)])
-    for count in used.all:
+    for count in use.all:
         add_to(sums, (_start_of(count.start, bucket), None, False), _amounts(count))
     rows = [
         wire.UsageRow(bucket_start=start, group=group, rest=rest, **asdict(_totals(row)))
@@ -104,15 +100,14 @@ def usage_report(
         if row[0] > 0
     ]
     rows.sort(key=lambda row: (row.bucket_start, row.rest, row.group is None, -row.requests, row.group or ""))
-    totals = [sum(column) for column in zip(*map(_amounts, used.all), strict=True)] or [0] * 7
     return wire.UsageReport(
         start_date=first,
         end_date=last,
         bucket=bucket,
         group_by=group_by,
         data=rows,
-        totals=_totals(totals),
-        runs=used.runs,
+        totals=_totals([sum(column) for column in zip(*map(_amounts, use.all), strict=True)] or [0] * 7),
+        runs=use.runs,
     )
 
 
@@ -138,7 +133,6 @@ def fallback_report(counts: Sequence[wire.FallbackCount], first: str, last: str)
     of_kind = {kind: [count for count in counts if count.kind == kind] for kind in ("request", "reason", "model")}
     requests = sum(count.total for count in of_kind["request"])
     triggered = sum(count.counted for count in of_kind["request"])
-    models = sorted(of_kind["model"], key=lambda count: (-count.total, count.name))
     return wire.FallbackReport(
         start_date=first,
         end_date=last,
@@ -149,7 +143,7 @@ def fallback_report(counts: Sequence[wire.FallbackCount], first: str, last: str)
             wire.FallbackCandidate(
                 model=count.name, attempts=count.total, success_rate=round(count.counted / count.total, 6)
             )
-            for count in models
+            for count in sorted(of_kind["model"], key=lambda count: (-count.total, count.name))
         ],
     )
 
@@ -172,10 +166,8 @@ def latency_report(counts: Sequence[wire.LatencyCount], first: str, last: str) -
 
 
 def _totals(sums: Sequence[int]) -> wire.UsageTotals:
-    requests, errors, cost, charge, *tokens = sums
-    return wire.UsageTotals(
-        requests=requests, errors=errors, cost_usd=usd(cost), charged_usd=usd(charge), tokens=wire.Tokens(*tokens)
-    )
+    money = {"cost_usd": usd(sums[2]), "charged_usd": usd(sums[3])}
+    return wire.UsageTotals(requests=sums[0], errors=sums[1], tokens=wire.Tokens(*sums[4:]), **money)
 
 
 def _amounts(count: wire.UsageCount) -> tuple[int, ...]:

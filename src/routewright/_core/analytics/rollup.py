@@ -26,9 +26,11 @@ D = TypeVar("D")
 GROUPS = ("model", "tenant", "workflow")  # usage is always grouped by these; the last two are metadata
 METADATA = "metadata."
 AGES_S = (60, 300, 900, 3_600, 21_600, 86_400)  # upper bounds of the age buckets of cache entries
-OLDER, MISS = "older", "miss"
-MOST_USD, MOST_TOKENS, MOST_MS = 1e6, 10**12, 1e12
-"""Upper bounds for one trace or span, so that sums of thousands fit into 64 bits."""
+OLDER = "older"
+MISS = "miss"
+MOST_USD = 1e6  # bounds for one trace or span, so that sums of thousands fit into 64 bits
+MOST_TOKENS = 10**12
+MOST_MS = 1e12
 MOST_NANOS = nanos_of(MOST_USD)
 
 _NO_TOKENS = wire.Tokens()
@@ -115,7 +117,8 @@ class Rollups:
     ) -> None:
         """Like ``add``, from ``counted_of``. With ``amounts``, count ``sign`` traces with the same ``shape_of``;
         amounts are the sums of cost, charge, and input, output and cached tokens."""
-        environment, day = counted.environment, counted.created_at[:10]
+        environment = counted.environment
+        day = counted.created_at[:10]
         if counted.kind == "agent":  # its model calls are counted separately
             for status, completed in counted.ended:
                 add_to(self.fallback, DayKey(environment, day, "run", status), (sign, sign if completed else 0))
@@ -135,9 +138,9 @@ class Rollups:
             age = MISS if age_s is None else str(AGES_S[place]) if place < len(AGES_S) else OLDER
             add_to(self.cache, DayKey(environment, day, age, ""), (sign, sign * min(saved_nanos, MOST_NANOS)))
         if counted.latency is not None:
-            model, strategy, duration_ms = counted.latency
-            key = DayKey(environment, day, model, strategy)
-            bucket, buckets = bucket_of(min(duration_ms, MOST_MS)), self.latency[key]
+            key = DayKey(environment, day, *counted.latency[:2])
+            bucket = bucket_of(min(counted.latency[2], MOST_MS))
+            buckets = self.latency[key]
             buckets[bucket] += sign
             if not buckets[bucket]:
                 del buckets[bucket]
@@ -150,7 +153,7 @@ class Rollups:
         groups: dict[Hashable, tuple[wire.Counted, Sequence[str], list[int]]] = {}
         for counted, rollup_keys in traces:
             group = counted, rollup_keys, [0] * 6
-            _, _, sums = groups.setdefault(group_of(counted, rollup_keys), group)
+            sums = groups.setdefault(group_of(counted, rollup_keys), group)[2]
             for place, amount in enumerate((1, *amounts_of(counted))):
                 sums[place] += amount
         for counted, rollup_keys, (count, *amounts) in groups.values():
@@ -240,20 +243,19 @@ class Rollups:
                     yield from ((begins, value, sums) for value, sums in rows.items() if any(sums))
 
     def _add_usage(self, counted: wire.Counted, rollup_keys: Sequence[str], sums: Sequence[int]) -> None:
-        hour, environment = counted.created_at[:13], counted.environment
+        hour = counted.created_at[:13]
         if hour <= self._forgotten:
             return
         used = self._hours.get(hour)
         if used is None:
             used = self._hours[hour] = _Hour()
         before = used.rows
-        used.add((environment, "model"), counted.model, sums, self._values)
+        used.add((counted.environment, "model"), counted.model, sums, self._values)
         if counted.metadata:
-            named = (*((key, key) for key in GROUPS[1:]), *((METADATA + key, key) for key in rollup_keys))
-            for group_by, key in named:
+            for group_by, key in (*((key, key) for key in GROUPS[1:]), *((METADATA + key, key) for key in rollup_keys)):
                 value = text_of(counted.metadata.get(key))
                 if value:
-                    used.add((environment, group_by), value, sums, self._values)
+                    used.add((counted.environment, group_by), value, sums, self._values)
         self._rows += used.rows - before
         if not used.rows:
             del self._hours[hour]
@@ -299,7 +301,9 @@ def amounts_of(counted: wire.Counted) -> Sequence[int]:
 
 def group_of(counted: wire.Counted, rollup_keys: Sequence[str]) -> Hashable:
     """Equal for traces of an hour that differ only in amounts."""
-    latency, metadata, hour = counted.latency, counted.metadata, counted.created_at[:13]
+    hour = counted.created_at[:13]
+    latency = counted.latency
+    metadata = counted.metadata
     values = [text_of(metadata.get(key)) for key in (*GROUPS[1:], *rollup_keys)] if metadata else ()
     served = None if latency is None else (*latency[:2], bucket_of(min(latency[2], MOST_MS)))
     return hour, _alike(counted), served, *counted.ended, *counted.lookups, tuple(rollup_keys), *values
@@ -307,10 +311,10 @@ def group_of(counted: wire.Counted, rollup_keys: Sequence[str]) -> Hashable:
 
 def shape_of(counted: wire.Counted, rollup_keys: Sequence[str]) -> wire.Counted:
     """``counted`` without amounts: equal for traces of an hour that differ only in amounts."""
-    latency, metadata = counted.latency, counted.metadata
+    latency = counted.latency
+    metadata = counted.metadata
     if latency is not None:
-        model, strategy, duration_ms = latency
-        latency = model, strategy, latency_in(bucket_of(min(duration_ms, MOST_MS)))
+        latency = *latency[:2], latency_in(bucket_of(min(latency[2], MOST_MS)))
     return replace(
         counted,
         created_at=counted.created_at[:13],

@@ -190,8 +190,7 @@ class Calibration:
         limit = self._limits.get(bound)
         if limit is None:
             x = self._candidates[self._numbers > self.requests - WINDOW]
-            spread = np.sqrt(((x @ self._covariance) * x).sum(axis=1).clip(0.0))
-            odds = CAUTION * spread - x @ self._mean
+            odds = CAUTION * np.sqrt(((x @ self._covariance) * x).sum(axis=1).clip(0.0)) - x @ self._mean
             shares = np.clip(0.5 + (_GRID[:, None] - odds) / (2 * RAMP), 0.0, 1.0)  # (n_grid, n_candidates)
             risks = sigmoid(-x @ self._mean)
             slopes = shares @ (x * (risks * (1.0 - risks))[:, None])  # gradients of the summed risks in the weights
@@ -201,9 +200,8 @@ class Calibration:
             allowed = bound.max_error * MARGIN * requests * self.requests / (self.requests + START)
             most = min(WORST * bound.max_error, 0.5)
             fitting = np.flatnonzero(wrong <= allowed)
-            limit = self._limits[bound] = (
-                min(float(_GRID[fitting[-1]]), log(most / (1.0 - most))) if len(fitting) else -inf
-            )
+            best = float(_GRID[fitting[-1]]) if len(fitting) else -inf
+            limit = self._limits[bound] = min(best, log(most / (1.0 - most)))
         return limit
 
 

@@ -94,8 +94,7 @@ def judge_request(question: str, cached: str, live: str) -> list[Message]:
 
 def read_judgement(output: str) -> bool | None:
     """The judgement of a model. None: neither yes nor no."""
-    word = output.strip().strip("\"'*`.!").upper()
-    return {"YES": True, "NO": False}.get(word)
+    return {"YES": True, "NO": False}.get(output.strip().strip("\"'*`.!").upper())
 
 
 def _plain(text: str) -> str:
@@ -132,7 +131,8 @@ def _words(text: str) -> list[str]:
 
 def _value(text: str) -> object:
     text = text.strip()
-    opening, _, rest = text.partition("\n")
+    opening = text.partition("\n")[0]
+    rest = text[len(opening) + 1 :]
     if opening.rstrip().lower() in ("```", "```json") and rest.endswith("```"):
         text = rest.removesuffix("```")
     return json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_refuse, object_pairs_hook=_members)

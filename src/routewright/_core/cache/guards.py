@@ -72,9 +72,7 @@ def _guards(query: Question, entry: Question) -> Iterator[tuple[str, bool]]:
 
 def _prefix_differs(one: Question, other: Question) -> bool:
     """True if a word has a prefix such as "un" in only one of them."""
-    return any(
-        rest in other.stems and whole not in other.stems and rest not in one.stems for whole, rest in one.prefixed
-    )
+    return any(root in other.stems and word not in other.stems and root not in one.stems for word, root in one.prefixed)
 
 
 def _reordered(query: Question, entry: Question) -> bool | None:
@@ -143,8 +141,12 @@ def _agreement(matches: Sequence[CacheMatch], place: int) -> tuple[float, ...]:
     """Similarity; log-odds of votes for its answer; share of equal answers; similarity of the nearest other answer;
     mean similarity."""
     chosen = matches[place]
-    answer, nearest = _answer(chosen), matches[0].similarity
-    votes, others, same, dissent = exp(SHARPNESS * (chosen.similarity - nearest)), _DOUBT, 0, 0.0
+    answer = _answer(chosen)
+    nearest = matches[0].similarity
+    votes = exp(SHARPNESS * (chosen.similarity - nearest))
+    others = _DOUBT
+    dissent = 0.0
+    same = 0
     for index, match in enumerate(matches):
         if index == place:
             continue
@@ -182,5 +184,4 @@ def same_words(question: str, cached: str) -> bool:
 
 
 def _answer(match: CacheMatch) -> str:
-    output = match.entry.answer.output
-    return " ".join(output[:_COMPARED].casefold().split())
+    return " ".join(match.entry.answer.output[:_COMPARED].casefold().split())

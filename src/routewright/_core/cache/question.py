@@ -155,7 +155,8 @@ class Question:
         if _INDENTED.search(text):  # indentation of code
             self.literals.add("".join(_INDENT.findall(text)))
         tokens = _TOKEN.findall(_DEBT.sub(r"\1-", text) if "-" in text else text)
-        starts, before = True, ""
+        starts = True
+        before = ""
         for place, token in enumerate(tokens, 1):
             if token[0].isalpha():
                 if len(token) == 1 and _stands_alone(token, before, tokens[place : place + 2], text, starts):
@@ -213,8 +214,9 @@ class Question:
     def _facts(self, word: Word, named: bool) -> None:
         facts = word.facts
         if "number" in facts or "scale" in facts:
-            scale = word.facts.get("scale")
-            figure, unit = scale or word.facts["number"], "one" if word.text == "one" else ""
+            scale = facts.get("scale")
+            figure = scale or facts["number"]
+            unit = "one" if word.text == "one" else ""
             so_far, its_unit = self.numbers[-1] if self._in_number else ("", "")
             combines = scale or its_unit in ("", "one")
             if combines and len(so_far) < 19 and so_far.replace(".", "", 1).isdecimal():  # few digits: Decimal is exact
@@ -252,9 +254,9 @@ class Question:
 
     def _number(self, token: str) -> None:
         """Add a number in digits, without commas between thousands."""
-        whole, colon, rest = token.partition(":")
-        if colon:  # the time of day, a ratio
-            self.numbers.append((whole.lstrip("0") or "0", rest if rest.strip("0:") else ""))
+        parts = token.split(":", 1)
+        if len(parts) > 1:  # the time of day, a ratio
+            self.numbers.append((parts[0].lstrip("0") or "0", parts[1] if parts[1].strip("0:") else ""))
         else:
             figure = _THOUSANDS.sub("", f"0{token}" if token[0] == "." else token).replace(",", ".")
             self.numbers.append((_trimmed(figure) if self._currency else figure, self._currency))

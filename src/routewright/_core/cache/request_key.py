@@ -33,18 +33,17 @@ def keys_of(
 ) -> Keys:
     """Keys of a request after its policy, with aliases resolved. ``candidates`` is a digest of the models it may
     call."""
-    messages, fallback, prefer = request.messages, request.fallback, request.prefer
-    last, before = messages[-1], messages[:-1]
+    last = request.messages[-1]
+    before = request.messages[:-1]
     question = _text(last) if last.role == "user" and request.tools is None else None
     if not question or len(question) > LONGEST_QUESTION or not all(_text(message) is not None for message in before):
         question = None
     plain = caller.account, caller.environment, namespace, policy_version, request.goal, request.strategy, candidates
     models = None if request.models is None else sorted(request.models)
-    chain = None if fallback is None else fallback.models
-    rest = models, prefer, chain, request.params, request.tools, request.tool_choice, before, last.name
+    chain = None if request.fallback is None else request.fallback.models
+    rest = models, request.prefer, chain, request.params, request.tools, request.tool_choice, before, last.name
     partition = sha256(_encode((FORMAT, *plain, embedder, *rest))).digest()[:16]
-    key = sha256(partition + _encode(last)).digest()[:16]
-    return Keys(partition, key, question)
+    return Keys(partition, sha256(partition + _encode(last)).digest()[:16], question)
 
 
 def _text(message: Message) -> str | None:

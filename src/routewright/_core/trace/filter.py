@@ -74,8 +74,7 @@ def parse_filter(text: str) -> tuple[Term, ...]:
     while text and at <= len(text):
         match = _TERM.match(text, at)
         assert match is not None, "the empty text matches"
-        key, sign, written = match.groups("")
-        terms.append(_term(f"filter[{len(terms)}]", key.strip(), sign, written.strip()))
+        terms.append(_term(f"filter[{len(terms)}]", *map(str.strip, match.groups(""))))
         at = match.end() + 1  # after the comma
         if len(terms) > MAX_TERMS:
             raise ValidationFailed.at("filter", f"has more than {MAX_TERMS} terms", "ask for less at a time")
@@ -222,8 +221,8 @@ def unseal(cursor: object, query: object, secrets: Sequence[bytes], now: float) 
             data = b""
     if _written(data) != cursor:  # not canonical
         data = b""
-    content, code = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
-    if not any(same(code, _mac(content, query, secret)) for secret in secrets):
+    content = data[:-_MAC_BYTES]
+    if not any(same(data[-_MAC_BYTES:], _mac(content, query, secret)) for secret in secrets):
         raise CursorInvalid("the cursor does not belong to this query: pass next_cursor unchanged with the same filter")
     read = msgspec.json.decode(content, type=_Content)  # authenticated, so it decodes
     if int(now) - read.issued_at > CURSOR_LIFETIME_S:

@@ -37,9 +37,17 @@ def join_traces(trace: wire.Trace, below: Mapping[str, wire.Trace]) -> wire.Trac
     return replace(trace, spans=spans)
 
 
-ESTIMATED, REPAIR, HEDGE, PROBE = 1, 2, 4, 8  # flags of an attempt
 CACHE_HEADER = "X-Routewright-Cache"
 _candidates = msgpack.Decoder(list[wire.Candidate]).decode
+
+
+class Flag:
+    """Bits of ``AttemptLine.flags``."""
+
+    ESTIMATED = 1
+    REPAIR = 2
+    HEDGE = 4
+    PROBE = 8
 
 
 class AttemptLine(Struct, array_like=True, gc=False):
@@ -160,7 +168,7 @@ def item_of(line: CallLine) -> wire.TraceItem:
 
 
 def _shared_fields(line: CallLine) -> JsonObject:
-    decision_input, cost_range_usd = line.decision_input, None
+    cost_range_usd = None
     ranges = [attempt.cost_range or (attempt.cost_nanos, attempt.cost_nanos) for attempt in line.attempts]
     if any(attempt.cost_range for attempt in line.attempts):
         cost_range_usd = usd(sum(low for low, _ in ranges)), usd(sum(high for _, high in ranges))
@@ -174,8 +182,8 @@ def _shared_fields(line: CallLine) -> JsonObject:
         "key_id": line.key_id,
         "policy_id": line.policy_id,
         "policy_version": line.policy_version,
-        "goal": decision_input.goal,
-        "strategy": decision_input.strategy,
+        "goal": line.decision_input.goal,
+        "strategy": line.decision_input.strategy,
         "selected_model": line.selected_model,
         "fallback_used": line.fallback_used,
         "cache_hit": line.looked is not None and line.looked.hit,
@@ -185,7 +193,7 @@ def _shared_fields(line: CallLine) -> JsonObject:
         "tokens": wire.Tokens(*line.tokens),
         "metadata": {} if line.metadata is None else json.decode(line.metadata),
         "error": line.error,
-        "decision_input": decision_input,
+        "decision_input": line.decision_input,
         "traceparent": line.traceparent,
     }
 
@@ -212,16 +220,15 @@ def spans_of(line: CallLine) -> list[wire.Span]:
         spans.append(_cache_span(len(spans) + 1, line.looked))
     for attempt in line.attempts:
         if attempt.instead is not None:
-            from_model, reason, used = attempt.instead
             spans.append(
                 wire.FallbackSpan(
                     id=len(spans) + 1,
                     name="fallback",
                     start_ms=attempt.start_ms,
-                    used=used,
-                    from_model=from_model,
+                    used=attempt.instead[2],
+                    from_model=attempt.instead[0],
                     to_model=attempt.model,
-                    reason=reason,
+                    reason=attempt.instead[1],
                 )
             )
         spans.append(_model_span(len(spans) + 1, attempt))
@@ -252,12 +259,10 @@ def _cache_span(span_id: int, looked: LookLine) -> wire.CacheSpan:
     )
 
 
-def _guardrail_spans(
-    before: int, hits: tuple[Hit, ...], start_ms: float, parent: int | None
-) -> list[wire.GuardrailSpan]:
+def _guardrail_spans(last: int, hits: tuple[Hit, ...], start_ms: float, parent: int | None) -> list[wire.GuardrailSpan]:
     return [
         wire.GuardrailSpan(
-            id=before + place,
+            id=last + place,
             parent_id=parent,
             name=hit.guardrail,
             start_ms=start_ms,
@@ -272,7 +277,8 @@ def _guardrail_spans(
 
 
 def _model_span(span_id: int, attempt: AttemptLine) -> wire.ModelSpan:
-    flags, ranged = attempt.flags, attempt.cost_range
+    flags = attempt.flags
+    ranged = attempt.cost_range
     return wire.ModelSpan(
         id=span_id,
         name=attempt.model,
@@ -285,13 +291,13 @@ def _model_span(span_id: int, attempt: AttemptLine) -> wire.ModelSpan:
         latency_ms=attempt.spent_ms,
         ttft_ms=attempt.first_ms,
         tokens=None if attempt.tokens is None else wire.Tokens(*attempt.tokens),
-        usage_estimated=bool(flags & ESTIMATED),
+        usage_estimated=bool(flags & Flag.ESTIMATED),
         cost_usd=usd(attempt.cost_nanos),
         cost_range_usd=None if ranged is None else (usd(ranged[0]), usd(ranged[1])),
         finish_reason=attempt.finish_reason,
         error=attempt.fault,
-        repair=bool(flags & REPAIR),
-        hedge=bool(flags & HEDGE),
-        probe=bool(flags & PROBE),
+        repair=bool(flags & Flag.REPAIR),
+        hedge=bool(flags & Flag.HEDGE),
+        probe=bool(flags & Flag.PROBE),
         saved_usd=usd(attempt.saved_nanos) if attempt.saved_nanos else UNSET,
     )

@@ -45,7 +45,8 @@ def check_url(url: object, *, allow_loopback: bool) -> None:
     if parts is None or not 1 <= int(parts[3] or 443) <= 65_535:
         raise ValidationFailed.at("url", "has no valid host and port", "a host ends without a dot, ports with 65535")
     host = parts[2].lower()
-    is_address, address = _ADDRESS.fullmatch(host), host.strip("[]")
+    is_address = _ADDRESS.fullmatch(host)
+    address = host.strip("[]")
     is_local = is_loopback(address) if is_address else host == "localhost" or host.endswith(".localhost")
     if not (allow_loopback if is_local else not is_address or is_public(address)):
         hint = "use a host on the public Internet; allow_loopback is for development"
@@ -58,7 +59,8 @@ def check_url(url: object, *, allow_loopback: bool) -> None:
 
 _LETTERS = "01M820F8M1PPDB3PTA889S3Z63"
 _TRACE_ID = f"tr_{_LETTERS}"
-_PRIMARY, _FALLBACK = "openai/gpt-4.1", "anthropic/claude-sonnet-4-5"
+_PRIMARY = "openai/gpt-4.1"
+_FALLBACK = "anthropic/claude-sonnet-4-5"
 _REJECTED = {"model": _PRIMARY, "reason": "budget_cost", "estimated_cost_usd": 0.0421}
 _TAGS = {"team": "search"}
 

@@ -48,8 +48,7 @@ def after_attempt(
         return Step("failed_delivery")
     delay = DELAYS_S[min(number, len(DELAYS_S)) - 1]
     if status == 429 and retry_after_s is not None:
-        longest = 2 * DELAYS_S[min(number, len(DELAYS_S) - 1)]
-        delay = max(delay, min(retry_after_s, longest))
+        delay = max(delay, min(retry_after_s, 2 * DELAYS_S[min(number, len(DELAYS_S) - 1)]))
     return Step(state, delay)
 
 
@@ -71,14 +70,13 @@ class _Row(Struct, eq=False):
 
     @property
     def delivery(self) -> wire.Delivery:
-        next_at = timestamp(self.due) if self.state == "waiting" and self.due else None
         return wire.Delivery(
             event_id=self.event.id,
             event_type=self.event.type,
             endpoint_id=self.endpoint.id,
             state=self.state,
             attempts=self.attempts,
-            next_attempt_at=next_at,
+            next_attempt_at=timestamp(self.due) if self.state == "waiting" and self.due else None,
             ended_at=None if self.ended_at is None else timestamp(self.ended_at),
         )
 
@@ -143,7 +141,8 @@ class Outbox:
                     return wire.Written(created=False, count=0)
                 ended.lease = None
                 if write.attempt is not None:
-                    ended.attempts, ended.tries = (*ended.attempts, write.attempt), ended.tries + 1
+                    ended.attempts = (*ended.attempts, write.attempt)
+                    ended.tries += 1
                 if write.next_at is None:
                     self._end(ended, write.state, write.at)
                 else:
@@ -188,12 +187,12 @@ class Outbox:
         return len(gone)
 
     def _of(self, account: str, endpoint: str | None = None) -> list[_Row]:
-        rows = self._rows.get(account, {}).values()
-        return [row for row in rows if endpoint in (None, row.endpoint.id)]
+        return [row for row in self._rows.get(account, {}).values() if endpoint in (None, row.endpoint.id)]
 
     def _claim(self, claim: wire.ClaimDeliveries) -> wire.Claimed:
         taken: list[wire.ClaimedDelivery] = []
-        left, blocked = claim.failing_limit, set[str]()
+        blocked: set[str] = set()
+        left = claim.failing_limit
         due_first = sorted((due[0][0], id) for id, due in self._due.items() if due)
         due_here = [id for _, id in takewhile(lambda first: first[0] <= claim.at, due_first)]
         for id in sorted(due_here, key=lambda id: self._served.get(id, 0)):
@@ -206,7 +205,8 @@ class Outbox:
             due = takewhile(lambda entry: entry[0] <= claim.at, self._due[id])
             rows = nsmallest(room, (row for _, _, row in due), key=lambda row: row.event.id)
             for row in rows:
-                row.state, row.lease = "in_flight", claim.lease
+                row.state = "in_flight"
+                row.lease = claim.lease
                 self._schedule(row, claim.until)
                 taken.append(wire.ClaimedDelivery(row.event, row.endpoint, row.tries))
             left -= len(rows) if id in claim.failing else 0
@@ -225,13 +225,17 @@ class Outbox:
             and row.endpoint.disabled_at is None
         ]
         for row in rows:
-            row.state, row.tries, row.ended_at = "waiting", 0, None
+            row.state = "waiting"
+            row.ended_at = None
+            row.tries = 0
             self._schedule(row, write.at)
         return len(rows)
 
     def _end(self, row: _Row, state: wire.DeliveryState, at: float) -> None:
         self._unschedule(row)
-        row.state, row.lease, row.ended_at = state, None, at
+        row.state = state
+        row.lease = None
+        row.ended_at = at
 
     def _drop(self, row: _Row) -> None:
         self._unschedule(row)

@@ -20,8 +20,10 @@ from routewright.wire.problems import shown
 PREFIX = "whsec_"
 HEADER = "Service-Signature"
 SERVICE = HEADER.lower()
-ID, TIMESTAMP, SIGNATURE = _STANDARD = "webhook-id", "webhook-timestamp", "webhook-signature"
-_NAMES = SERVICE, *_STANDARD
+ID = "webhook-id"
+TIMESTAMP = "webhook-timestamp"
+SIGNATURE = "webhook-signature"
+_NAMES = SERVICE, ID, TIMESTAMP, SIGNATURE
 TOLERANCE_S = 300
 MAX_SECRETS = 10  # live secrets, and signatures in a header
 MAX_CHARS = 4_096  # longest header accepted
@@ -98,9 +100,8 @@ def decode_key(secret: str, path: str) -> bytes:
     except ValueError:
         raise ValidationFailed.at(path, f"is not base64 after {PREFIX}", "pass it as it was given to you") from None
     if len(key) not in _KEY_BYTES:
-        raise ValidationFailed.at(
-            path, f"holds {len(key)} bytes", f"Standard Webhooks takes {_KEY_BYTES[0]} to {_KEY_BYTES[-1]}"
-        )
+        hint = f"Standard Webhooks takes {_KEY_BYTES[0]} to {_KEY_BYTES[-1]}"
+        raise ValidationFailed.at(path, f"holds {len(key)} bytes", hint)
     return key
 
 
@@ -124,13 +125,9 @@ def headers_of(keys: Sequence[Key], body: object, timestamp: object, event_id: o
 
 def check_header(keys: Sequence[Key], body: object, header: object, now: object) -> None:
     """Raise ``SignatureError`` unless the service header is a fresh signature of the body with one of the keys."""
-    times, sent = [], []
-    for field in _check_readable(HEADER, header).split(","):  # ignores fields that future versions may add
-        name, _, value = field.strip(" \t").partition("=")
-        if name == "t":
-            times.append(value)
-        elif name == "v1":
-            sent.append(value)
+    fields = [field.strip(" \t") for field in _check_readable(HEADER, header).split(",")]  # later versions may add some
+    times = [field.removeprefix("t=") for field in fields if field.startswith("t=")]
+    sent = [field.removeprefix("v1=") for field in fields if field.startswith("v1=")]
     if len(times) != 1:
         raise SignatureError(f"the {HEADER} header is not t=<Unix time>,v1=<signature>: it has {len(times)} times")
     received = _check_fresh(body, times[0], now, HEADER, sent)
@@ -142,7 +139,9 @@ def check_headers(keys: Sequence[Key], body: object, headers: object, now: objec
     """Raise ``SignatureError`` unless Standard Webhooks headers are a fresh signature of the body with one of the
     keys."""
     by_name = find_headers(headers)
-    event_id, at, signatures = [_check_readable(name, by_name.get(name)) for name in _STANDARD]
+    event_id = _check_readable(ID, by_name.get(ID))
+    at = _check_readable(TIMESTAMP, by_name.get(TIMESTAMP))
+    signatures = _check_readable(SIGNATURE, by_name.get(SIGNATURE))
     if not _ID.fullmatch(event_id):
         raise SignatureError(f"the {ID} header is not a valid id")
     sent = [part.removeprefix("v1,") for part in signatures.split(" ") if part.startswith("v1,")]

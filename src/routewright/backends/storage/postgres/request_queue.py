@@ -68,7 +68,7 @@ def end_of(index: int, grant: Grant, facts: Facts, blobs: list[bytes | None]) ->
     caller = facts.caller
     is_paid = caller.environment == "production"
     runs = is_paid and facts.run is not None
-    rows, charge, run_nanos = compute_charge(facts.rows, facts, grant.nanos, runs=runs)
+    charge = compute_charge(facts.rows, facts, grant.nanos, runs=runs)
     result = None
     if facts.claim is not None and facts.result is not None:
         blobs.append(facts.result)
@@ -78,7 +78,7 @@ def end_of(index: int, grant: Grant, facts: Facts, blobs: list[bytes | None]) ->
         "used": facts.tokens, "charge": charge, "run": run_nanos, "month": facts.created_at[:MONTH],
         "created_at": facts.created_at, "tells": facts.event_id is not None, "is_open": not is_paid or not rows,
         "environment": caller.environment, "result": result,
-        "rows": [dict(zip(_NAMES, columns_of(row), strict=True)) for row in rows],
+        "rows": [dict(zip(_NAMES, columns_of(row), strict=True)) for row in charge.rows],
     }  # fmt: skip
 
 
