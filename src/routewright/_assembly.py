@@ -385,7 +385,7 @@ class Parts:
         with self._reloading.lock:  # not `_guard`: closing and first uses never wait for a file
             before = self._published
             engine.publish(self._publish() if policies is None else self._draw_policies(policies))
-            changes = changes_between(before, self._published)
+            changes = find_changes(before, self._published)
         engine.log.announce(changes, self.environment)
         return changes
 
@@ -576,7 +576,7 @@ class Parts:
 
     def _draw_policies(self, policies: Sequence[wire.Policy], fleet: Fleet | None = None) -> list[wire.PolicySnapshot]:
         fleet = self._ensure_fleet(self.environment) if fleet is None else fleet
-        drawn_policies = drawn(policies, Known(fleet.pool.models, fleet.aliases))
+        drawn_policies = drawn(policies, ModelIndex(fleet.pool.models, fleet.aliases))
         versions = self._versions.of([version_asked(policy, fleet.today()) for policy in drawn_policies])
         self._published = [*map(published, drawn_policies, versions)]
         self._in_force = policies

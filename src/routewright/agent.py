@@ -212,7 +212,7 @@ class Agent:
             "per_step_timeout_ms": per_step_timeout_ms,
             "total_budget_usd": total_budget_usd,
         }
-        limits = checked_run(run_of({"task": "-", **run_limits}))
+        limits = check_run(run_of({"task": "-", **run_limits}))
         for name in options.keys() & _ELSEWHERE.keys():
             raise ValidationFailed.at(name, "is not an option of an agent", _ELSEWHERE[name])
         request = as_request(system or "-", {"goal": goal, "strategy": strategy, **options})
@@ -340,7 +340,7 @@ class Agent:
             if not isinstance(conversation, str) or not conversation:
                 raise ValidationFailed.at("conversation", f"is {shown(conversation)}", "pass its name")
             fields["metadata"] = {**(fields.get("metadata") or {}), "conversation": conversation}
-        request = checked_run(run_of({"task": task, **fields}))
+        request = check_run(run_of({"task": task, **fields}))
         for name in _CEILINGS:
             if getattr(request, name) is None:
                 request = msgspec.structs.replace(request, **{name: getattr(self._limits, name)})

@@ -116,7 +116,7 @@ class Console(Closing):
         if check_owner("name", name) != name.strip():
             raise ValidationFailed.at("name", f"must not begin or end with a blank, got {shown(name)}", "remove it")
         arguments = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
-        account = checked_account(wire.Account(name=name, created_at=self._now(), **account_terms(arguments)))
+        account = check_account(wire.Account(name=name, created_at=self._now(), **account_terms(arguments)))
         try:
             await self._change(name, wire.PutAccount(account, expect="absent"))
         except PreconditionFailed as error:
@@ -151,7 +151,7 @@ class Console(Closing):
         """The terms of an account. Raises ``NotFound``."""
         standing = await self._read_standing(name)
         if standing.account is None:
-            raise NotFound(f"no account {told(name)}")
+            raise NotFound(f"no account {describe(name)}")
         return standing.account
 
     async def accounts(self) -> list[wire.Account]:
@@ -162,8 +162,8 @@ class Console(Closing):
         """Add to the balance of an account; a negative amount subtracts. A repeated ``id``, such as an invoice number,
         is ignored; without one every call counts. An account that is not ``prepaid`` keeps the credit until it is.
         Raises ``NotFound`` and ``ValidationFailed``."""
-        nanos, note, credit_id = credit_of(usd, note, id)
-        write = wire.AddCredit(credit_id or self._ids("cr_"), nanos, self._now(), note)
+        credit = credit_of(usd, note, id)
+        write = wire.AddCredit(credit.id or self._ids("cr_"), credit.nanos, self._now(), credit.note)
         await self.account(account)
         try:
             written = await self._change(account, write)
@@ -173,7 +173,7 @@ class Console(Closing):
         if not written.created:  # the id was used before: for the same amount?
             rows = await self._checked.scan(account, wire.LedgerRows(request_id=write.id), after=None, limit=1)
             before = sum(row.credit_nanos for row in rows)
-            if rows and before != nanos:
+            if rows and before != credit.nanos:
                 problem = f"{shown(write.id)} was used for ${usd_text(before)}"
                 raise ValidationFailed.at("id", problem, "pass another id for another amount")
         balance = _balance((await self._read_standing(account)).purses)
@@ -232,7 +232,7 @@ class Console(Closing):
         check_key_id("key_id", key_id)
         key = (await self._read_standing(account, key_id)).key
         if key is None:
-            raise NotFound(f"no key {told(key_id)}")
+            raise NotFound(f"no key {describe(key_id)}")
         return key
 
     async def change_key(
@@ -297,7 +297,7 @@ class Console(Closing):
         """Mark an incident as resolved; repeating it has no effect. Raises ``NotFound``."""
         incident = next((incident for incident in await self.incidents() if incident.id == id), None)
         if incident is None:
-            raise NotFound(f"no incident {told(id)}")
+            raise NotFound(f"no incident {describe(id)}")
         if incident.resolved_at is not None:
             return incident
         resolved = replace(incident, resolved_at=self._now())
@@ -464,7 +464,7 @@ class Console(Closing):
         with suppress(UnsupportedWrite):  # a custom storage may not keep endpoints
             endpoints = await self._checked.read(wire.SYSTEM_ACCOUNT, wire.Endpoints(of_all=True))
         for endpoint in endpoints:
-            resealed = opened(endpoint, roots, self._clock.time(), partial(secrets.token_bytes, 16)).endpoint
+            resealed = open_secrets(endpoint, roots, self._clock.time(), partial(secrets.token_bytes, 16)).endpoint
             if resealed is not None:
                 with suppress(PreconditionFailed):  # a delivering process has sealed it meanwhile
                     await self._put_endpoint(resealed, endpoint)
@@ -509,7 +509,7 @@ class Console(Closing):
     async def _endpoint(self, account: str, endpoint_id: str) -> wire.Endpoint:
         endpoint = next((endpoint for endpoint in await self.endpoints(account) if endpoint.id == endpoint_id), None)
         if endpoint is None:
-            raise NotFound(f"no endpoint {told(endpoint_id)}")
+            raise NotFound(f"no endpoint {describe(endpoint_id)}")
         return endpoint
 
     async def _put_endpoint(self, endpoint: wire.Endpoint, expect: wire.Endpoint | Literal["absent"]) -> wire.Endpoint:

@@ -111,9 +111,9 @@ def verify_request(body: bytes, headers: RequestHeaders, *secrets: str, now: flo
     a WSGI environ. ``secrets``: any of them may have signed. ``now``: Unix time; default: the system's.
 
     Raises ``ValidationFailed`` for a malformed secret."""
-    keys = signature.keys_of(secrets, signature.whole)
+    keys = signature.keys_of(secrets, signature.encode_key)
     at = time.time() if now is None else now
-    signature_headers = signature.headers_in(headers)
+    signature_headers = signature.find_headers(headers)
     if not signature_headers:
         raise SignatureError("the request has no Service-Signature header, and none of Standard Webhooks")
     if signature.SERVICE in signature_headers:

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.snapshot_delta import HealthChange, change, changed
+from routewright._core.snapshot_delta import HealthChange, apply_change, find_change
 from routewright.wire import HealthSnapshot, ModelHealth
 
 NUMBERS = st.none() | st.integers(0, 3)
@@ -31,13 +31,13 @@ SNAPSHOTS = st.builds(HealthSnapshot, st.sampled_from(["hs_1", "hs_2"]), MODELS)
 
 @given(SNAPSHOTS, SNAPSHOTS)
 def test_applying_a_change_gives_the_other_snapshot(before: HealthSnapshot, after: HealthSnapshot) -> None:
-    assert changed(before, change(before, after), after.id) == after
+    assert apply_change(before, find_change(before, after), after.id) == after
 
 
 @given(SNAPSHOTS, st.dictionaries(st.sampled_from(["a/one", "c/new"]), st.none() | HEALTH))
 def test_a_change_holds_only_differences(before: HealthSnapshot, new: dict[str, ModelHealth | None]) -> None:
     models = {name: health for name, health in (before.models | new).items() if health is not None}
-    found = change(before, HealthSnapshot("hs_3", models))
+    found = find_change(before, HealthSnapshot("hs_3", models))
     other = {name for name, health in new.items() if health not in (None, before.models.get(name))}
     assert found.models == {name: models[name] for name in other}
     assert sorted(found.gone) == sorted(name for name in new if new[name] is None and name in before.models)
@@ -45,13 +45,13 @@ def test_a_change_holds_only_differences(before: HealthSnapshot, new: dict[str, 
 
 @given(SNAPSHOTS)
 def test_equal_snapshots_have_an_empty_change(snapshot: HealthSnapshot) -> None:
-    assert change(snapshot, HealthSnapshot("hs_3", dict(snapshot.models))) == HealthChange()
+    assert find_change(snapshot, HealthSnapshot("hs_3", dict(snapshot.models))) == HealthChange()
 
 
 @given(SNAPSHOTS, SNAPSHOTS)
 def test_snapshots_are_not_modified(before: HealthSnapshot, after: HealthSnapshot) -> None:
     copies = msgspec.json.encode((before, after))
-    changed(before, change(before, after), after.id).models["more"] = ModelHealth()
+    apply_change(before, find_change(before, after), after.id).models["more"] = ModelHealth()
     assert msgspec.json.encode((before, after)) == copies
 
 
@@ -59,6 +59,6 @@ def test_snapshots_are_not_modified(before: HealthSnapshot, after: HealthSnapsho
 def test_a_stored_chain_of_changes_leads_to_the_last_snapshot(snapshots: list[HealthSnapshot]) -> None:
     found = snapshots[0]
     for before, after in pairwise(snapshots):
-        stored = msgspec.json.encode(change(before, after))
-        found = changed(found, msgspec.json.decode(stored, type=HealthChange), after.id)
+        stored = msgspec.json.encode(find_change(before, after))
+        found = apply_change(found, msgspec.json.decode(stored, type=HealthChange), after.id)
     assert found == snapshots[-1]

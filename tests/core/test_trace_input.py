@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.analytics.rollup import Rollups
-from routewright._core.snapshot_delta import checked_trace
+from routewright._core.snapshot_delta import check_trace
 from routewright.errors import ValidationFailed
 from routewright.wire import CacheSpan, Span, Tokens, Trace
 from tests.contracts.storage.samples import decision_span, make_trace, model_span, spans_of_each_kind
@@ -57,7 +57,7 @@ def test_any_number_in_a_trace_is_refused_or_stored_and_counted(place: Place, nu
     except msgspec.ValidationError:
         return  # of another type
     try:
-        taken = checked_trace(trace)
+        taken = check_trace(trace)
     except ValidationFailed as error:
         (problem,) = error.problems
         assert problem.path.startswith(f"trace.{place[0]}")
@@ -99,13 +99,13 @@ def cache_span(**given_: Any) -> Span:
 )  # fmt: skip
 def test_a_trace_that_cannot_be_stored_is_refused_with_the_path(path: str, trace: Trace) -> None:
     with pytest.raises(ValidationFailed) as refused:
-        checked_trace(trace)
+        check_trace(trace)
     assert [problem.path for problem in refused.value.problems] == [path]
 
 
 def test_at_most_twenty_problems_are_listed() -> None:
     with pytest.raises(ValidationFailed) as refused:
-        checked_trace(make_trace(1, spans=[cache_span(saved_usd=nan)] * 100))
+        check_trace(make_trace(1, spans=[cache_span(saved_usd=nan)] * 100))
     assert len(refused.value.problems) == 20
 
 
@@ -114,6 +114,6 @@ def test_the_largest_accepted_amounts_are_counted_exactly() -> None:
     tokens = Tokens(10**12, 10**12, 10**12)
     trace = make_trace(1, spans=spans, cost_usd=1e6, charged_usd=1e6, duration_ms=1e12, tokens=tokens)
     counted = Rollups()
-    counted.add(checked_trace(trace))
+    counted.add(check_trace(trace))
     assert [*counted.usage.values()] == [[1, 0, 10**15, 10**15, 10**12, 10**12, 10**12]]
     assert [*counted.cache.values()] == [[1, 10**15]]

@@ -115,7 +115,7 @@ def validate_policies(policies: object) -> tuple[wire.Policy, ...]:
     if not isinstance(policies, Sequence) or isinstance(policies, str):
         hint = "pass PolicyFile(path), read_policies(path) or [Policy(...)]"
         raise ValidationFailed.at("policies", "is not a list of Policy", hint)
-    return tuple(checked_policy(policy, index) for index, policy in enumerate(policies))
+    return tuple(check_policy(policy, index) for index, policy in enumerate(policies))
 
 
 def check_account(path: str, account: object) -> str:
@@ -138,7 +138,9 @@ def check_choice(path: str, value: object, allowed: Sequence[object]) -> None:
     """Raises ``ValidationFailed``, without showing keys, unless the value is allowed."""
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
         names = [choice for choice in allowed if isinstance(choice, str)]
-        raise ValidationFailed.at(path, f"is {told(value)}", f"take {listed(names)}" if names else "take True or False")
+        raise ValidationFailed.at(
+            path, f"is {describe(value)}", f"take {listed(names)}" if names else "take True or False"
+        )
 
 
 def check_owner(path: str, account: object) -> str:

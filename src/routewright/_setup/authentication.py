@@ -80,15 +80,15 @@ class Authenticator:
         digests = tuple(pepper.digest(sent_key.key) for pepper in self.load_peppers())
         record = await self._storage.read(SYSTEM_ACCOUNT, KeyByDigest(digests))
         if record is None or not is_live(record):
-            raise unknown_key()
+            raise unknown_key_error()
         standing = await self._storage.read(record.account, Stands(timestamp(self._clock.time()), record.id))
         key = standing.key
         if standing.account is None or key is None or not is_live(key) or key.environment != sent_key.environment:
-            raise unknown_key()
+            raise unknown_key_error()
         if not any(
             same(key.digest.encode(), digest.encode()) for digest in digests
         ):  # a storage's match is not trusted
-            raise unknown_key()
+            raise unknown_key_error()
         if not same(key.digest.encode(), digests[0].encode()):
             # store the key's digest by the present secret, so that it survives the next rotation
             write = PutKey(replace(key, digest=digests[0]), expect=key, durability="buffered")

@@ -266,6 +266,6 @@ class PoliciesFile(Strict):
 def policies_of(document: Document) -> list[wire.Policy]:
     """The policies of a file. Raises ``ValidationFailed`` naming the key."""
     entries: tuple[Strict, ...] = validate(document.content, PoliciesFile).policies
-    policies = [checked_policy(_struct_of(wire.Policy, entry), index) for index, entry in enumerate(entries)]
+    policies = [check_policy(_struct_of(wire.Policy, entry), index) for index, entry in enumerate(entries)]
     check_apart(policies)
     return policies
