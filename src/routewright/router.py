@@ -344,7 +344,7 @@ class Router:
         engine = self._parts.engine
         call = engine.make_call(self._read(request, options), self._as(caller))
         model = resolve_one(model, call.fleet.aliases, call.board.pool.row, "model")
-        return why_not(engine.deciding.count_tokens(call), call.board, model, call.laid)
+        return why_not(engine.deciding.count_tokens(call), call.board, model, call.applied_policy)
 
     def explain(self, decided: Decision | Answer[Any] | TraceItem) -> str:
         """The decision as a table: chosen, runner-up, fallbacks, rejected and why."""

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.accounts.holds import Hold
-from routewright._core.accounts.purses import held_by_others
+from routewright._core.accounts.purses import reserved_error
 from routewright._core.accounts.settlement import End, end_hold
 from routewright._core.accounts.terms import limits_of
-from routewright._core.limits import Window, denied, fits, headers_of, leaves_in, refusal, takes_of
+from routewright._core.limits import Window, find_denial, fits, headers_of, refusal_of, takes_of, wait_until_free
 from routewright.errors import RateLimited
 from routewright.wire import WINDOW_S, Ask, Caller, Denied, Purse, RateLimits, Take, WindowState
 from tests.contracts.storage.samples import make_account, make_key
@@ -215,7 +215,7 @@ def refused(calls: int = 1, **limits: Any) -> RateLimited:
         window.slots += 1
     assert not window.admits(own, 10, 1)
     takes = takes_of("account:production:acme", own, 10, slots=True)
-    return refusal(takes, denied([(take, window) for take in takes], 100.0), NOW)
+    return refusal_of(takes, find_denial([(take, window) for take in takes], 100.0), NOW)
 
 
 @table("limit", LIMITS)
@@ -262,7 +262,7 @@ def test_headers_describe_the_window_with_the_smallest_share_left() -> None:
 
 def test_headers_of_a_refusal_say_when_to_retry() -> None:
     takes = [Take("key:k", "tokens", 100, 60)]
-    error = refusal(takes, Denied(0, 7.5, (WindowState("tokens", 100, 50, 30.0),)), 1_000.0)
+    error = refusal_of(takes, Denied(0, 7.5, (WindowState("tokens", 100, 50, 30.0),)), 1_000.0)
     assert error.headers == {
         "X-RateLimit-Limit": "100",
         "X-RateLimit-Remaining": "50",
@@ -270,7 +270,7 @@ def test_headers_of_a_refusal_say_when_to_retry() -> None:
         "X-RateLimit-Resource": "tokens",
         "Retry-After": "8",
     }
-    assert held_by_others(Purse("key", "key:k", 1), 5_000).headers == {"Retry-After": "1"}
+    assert reserved_error(Purse("key", "key:k", 1), 5_000).headers == {"Retry-After": "1"}
     assert RateLimited("x").headers == {}
 
 

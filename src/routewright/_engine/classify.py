@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from routewright._core.attempts.faults import Fault, hint_of
-from routewright._core.structured_output import Unfit, describe_misfits, repair_of
+from routewright._core.structured_output import Unfit, repair_of
 from routewright.errors import ProviderFault
 from routewright.wire import FaultKind
 

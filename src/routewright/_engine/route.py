@@ -477,7 +477,7 @@ class Engine:
             names = map(name_of, published.policy.classes or ())
             for name, snapshot in (("", published), *zip(names, published.classes, strict=True)):
                 call = self.make_call(policy_read, caller, policies={published.policy.id: snapshot})
-                assert call.laid is not None, "the call has a policy"
+                assert call.applied_policy is not None, "the call has a policy"
                 results.append(
                     replace(check_policy(self.deciding.count_tokens(call), call.board, call.laid), policy_class=name)
                 )

@@ -111,7 +111,7 @@ def _checked(tools: Mapping[str, Tool], call: ToolCall) -> tuple[Tool, dict[str,
     validated = options_of(tool, BaseTool).validated
     if validated is not None:
         return tool, validated(arguments)
-    if problems := misfits(arguments, tool.spec.parameters):
+    if problems := find_misfits(arguments, tool.spec.parameters):
         raise ToolFailed("bad arguments: " + "; ".join(problems))
     return tool, arguments
 
