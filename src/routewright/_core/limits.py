@@ -163,7 +163,7 @@ def find_denial(takes: list[tuple[Take, Window]], now: float) -> Denied:
     return Denied(waits.index(max(waits)), max(waits), tuple(states))
 
 
-def build_refusal(
+def limit_error(
     windows: Sequence[tuple[str, Window, RateLimits]],
     tokens: int,
     at: float,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from routewright._core.attempts.faults import Fault, hint_of
-from routewright._core.structured_output import Unfit, repair_of
+from routewright._core.structured_output import Unfit, describe_misfits, repair_of
 from routewright.errors import ProviderFault
 from routewright.wire import FaultKind
 
@@ -26,7 +26,7 @@ _CUT = {
 def misfit(answer: str, unfit: Unfit, finish_reason: str | None) -> Fault:
     if finish_reason in _CUT:
         return Fault(FaultKind.INVALID_OUTPUT, _CUT[finish_reason], answered=True)
-    text = f"invalid_output: {expectations(unfit)}"
+    text = f"invalid_output: {describe_misfits(unfit)}"
     return Fault(FaultKind.INVALID_OUTPUT, text, answered=True, repair=repair_of(answer, unfit))
 
 

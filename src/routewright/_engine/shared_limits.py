@@ -167,9 +167,7 @@ class SharedLimits:
                 ]
                 if not all(own.admits(self._part(limits), takes.tokens, takes.slots) for _, own, limits in limited):
                     processes, slots = self._coordination.processes, bool(takes.slots)
-                    raise build_refusal(
-                        limited, takes.tokens, now, self._clock.time(), slots=slots, processes=processes
-                    )
+                    raise limit_error(limited, takes.tokens, now, self._clock.time(), slots=slots, processes=processes)
             for window, (_, limits) in zip(windows, takes.parties, strict=True):
                 window.take(now, takes.tokens)
                 window.slots += takes.slots

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from routewright import wire
 from routewright._core.idempotency import Claims, StoredResults, scope_of
-from routewright._core.limits import Window, build_refusal
+from routewright._core.limits import Window, limit_error
 from routewright.wire import WINDOW_S, Account, Ask, Caller, Grant, Key, Left, Purse, Replay, RunLimit, Short
 from routewright.wire.timestamps import timestamp
 
@@ -189,7 +189,7 @@ class State:
             if times and times[window.head] <= cut:
                 window.age(cut)
             if not window.admits(limits, ask.tokens, slots):
-                raise build_refusal(payer.windows, ask.tokens, self.at, now, slots=ask.slot)
+                raise limit_error(payer.windows, ask.tokens, self.at, now, slots=ask.slot)
         run = ask.run if caller.environment == "production" else None
         purses = payer.purses
         nanos = ask.nanos

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from msgspec import msgpack
 from msgspec.structs import astuple
 
-from routewright._core.limits import Window, build_refusal
+from routewright._core.limits import Window, limit_error
 from routewright._runtime.fork import Guard, renew_in_children
 from routewright._runtime.loop import Reply, Threads, give
 from routewright.backends.clock import SystemClock
@@ -392,7 +392,7 @@ class RedisCoordination:
                 windows.append((name, window, limits))
                 states += window.states(limits, now) if admitted else ()
             if not admitted:
-                reply.error = build_refusal(windows, takes.tokens, now, self._clock.time(), slots=bool(takes.slots))
+                reply.error = limit_error(windows, takes.tokens, now, self._clock.time(), slots=bool(takes.slots))
                 continue
             reply.result = Taken(takes, tuple(states), tuple([(fact[5], fact[0]) for fact in facts]))
             if takes.slots:
