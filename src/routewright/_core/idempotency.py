@@ -28,6 +28,9 @@ _EXACT = 2**53  # below this, floats represent integers exactly
 
 def fingerprint(method: str, path: str, body: Any) -> str:
     """Hash of a request, independent of its JSON spelling and its ``idempotency_key``."""
+    # A client may repeat a request through another JSON library: other order, other escapes, 2000.0 for 2000. A hash of
+    # the bytes would answer it with a 409, so the values are hashed in one spelling (spec 4.1, P1;
+    # test_a_fingerprint_depends_on_values_and_not_on_spelling).
     fields = {key: value for key, value in body.items() if key != "idempotency_key"} if isinstance(body, dict) else body
     encoded = _encode([method, path, fields])
     if b".0" in encoded:  # may be an integer written as a float

@@ -116,6 +116,11 @@ def end_hold(state: State, end: End) -> Hold | None:
 
 def expire_hold(state: State, hold_id: str) -> Hold | None:
     """End a hold whose owner is gone. Nobody is charged; agent runs count it as spent. None: there is none."""
+    # Nobody knows what the calls of a dead process cost. To keep the reservation would lock that money for ever, and to
+    # charge the maximum would bill answers that nobody got. So the money is free again, and a ledger row states the
+    # range (``expired_row``). An agent run must stay within its budget whatever happened, so it counts the maximum
+    # (test_an_expired_hold_is_freed_except_for_windows_and_its_run). The owner may only have been slow: the id stays in
+    # ``expired``, and a late settlement replaces the row (test_an_expired_hold_of_a_run_pays_for_the_late_settlement).
     hold = state.holds.get(hold_id)
     if hold is None:
         return None
@@ -125,6 +130,13 @@ def expire_hold(state: State, hold_id: str) -> Hold | None:
 
 def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
     """End the hold of a call and book its cost, once. ``now`` in Unix seconds."""
+    # A settlement may come twice, because the storage's reply was lost, or late, when others have taken the call's
+    # money and key. Charging what is reported would bill it twice (P1, P8). Without a hold the books decide: only rows
+    # that they lack are booked (test_a_booked_settlement_is_never_booked_twice). If another call took the idempotency
+    # key meanwhile, that one is billed, because one key is billed once (spec 4.1); the agent run still counts the cost
+    # of both (test_an_expired_call_whose_key_was_taken_is_not_charged). Whatever may raise comes before the first
+    # change: a damaged account must not lose the hold or the expired row (test_an_unreadable_account_is_not_charged,
+    # test_an_unreadable_account_keeps_its_expired_rows).
     call = facts.id
     account = facts.caller.account
     hold = state.holds.get(call)
@@ -173,6 +185,11 @@ def compute_charge(
     rows: Sequence[LedgerRow], facts: Facts, held: int, expired: Expired | None = None, *, runs: bool
 ) -> Charge:
     """Add up the rows of a call whose hold reserved ``held``. ``runs``: an agent run counts it, too."""
+    # A provider may bill more than the cap that it was sent, so a cost can exceed its reservation. Less must not be
+    # booked than was spent, so it is charged in full, and the last row says by how much it overran. An agent run counts
+    # the cost, not the charge: attempts that nobody is charged for use up its budget, too. If an earlier hold of the
+    # call expired, the run has counted it already, and only what exceeds both holds is an overrun
+    # (test_expired_and_new_holds_of_a_run_pay_together).
     charge = cost = run_nanos = 0
     for row in rows:
         charge += row.charge_nanos

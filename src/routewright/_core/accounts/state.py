@@ -169,6 +169,13 @@ class State:
     def admit(self, ask: Ask, owner: int, now: float) -> Hold | Replay | Wait | Short:
         """Take everything that a call asks for at time ``self.at``, or nothing. ``now`` in Unix seconds. Raises
         ``AuthenticationFailed``, ``IdempotencyKeyReused`` and ``RateLimited``."""
+        # The plain way checks and takes one limit after the other. Then two calls pass the same check, and a call that
+        # the last limit refuses has already used up the first ones. Here everything is checked before anything is
+        # taken, in one step of one thread, so a refused call counts nowhere (P2, P3; test_refusals_change_nothing) and
+        # a batch cannot overdraw (test_a_batch_equals_single_calls_and_never_overdraws). The order matters, too. The
+        # idempotency key comes first (spec 4.1): a repeated call gets its stored answer even if the limits are used up
+        # (test_the_key_is_checked_before_limits_and_money). Rate limits come before money, because a call that they
+        # refuse must not join the queue for money. A call that is already admitted only widens its reservation.
         hold = self.holds.get(ask.id)
         if hold is not None:
             return self.widen(hold, ask.nanos) or hold
@@ -239,6 +246,11 @@ class State:
         self, purses: Sequence[tuple[Sums, int | None]], nanos: int, hold: Hold | None = None
     ) -> Wait | Short | None:
         """Why an amount is not available. None: it is. ``hold``: of a running call, which queues behind nobody."""
+        # "Not enough" has two meanings. Spent money is gone, so the refusal is final; reserved money may come back, so
+        # the call waits for it. The purse with the least left decides, since that one has to change. A call that would
+        # fit still queues behind waiting ones, or small calls would overtake a large one for ever
+        # (test_a_new_call_queues_behind_waiting_ones_and_learns_the_limit). A running call does not: it may hold what
+        # the others wait for, and then nobody would go on (test_a_running_call_does_not_queue_behind_waiting_ones).
         own = 0 if hold is None else hold.nanos
         least: Sums | None = None
         waits: Sums | None = None

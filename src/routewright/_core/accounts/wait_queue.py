@@ -84,6 +84,14 @@ class WaitQueue(Generic[A]):
 
     def retry(self, now: float) -> None:
         """Try the asks of freed queues in order, while there is room."""
+        # To try every waiting call whenever a call ends would cost the square of their number. So a call that ends
+        # notes which purse or key it freed, and only those queues are tried, each from the front until a call still
+        # does not fit; nobody is overtaken and nobody waits needlessly
+        # (test_no_call_waits_needlessly_and_none_is_overtaken). A call that now lacks another purse moves to that
+        # queue, without keeping its place in the first: two calls that wait for each other's purses would deadlock
+        # (test_two_calls_that_wait_for_each_others_purses_do_not_deadlock). The storage stands still meanwhile, so the
+        # tries are bounded (test_the_tries_of_one_retry_are_bounded), and an exception puts the call back to the front
+        # (test_a_failing_try_loses_no_waiting_call).
         freed = self._state.freed
         tries = 0
         while freed and tries < MOST_TRIED:

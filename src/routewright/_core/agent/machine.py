@@ -90,6 +90,12 @@ class AgentRun:
 
     def next(self) -> CallModel | RunTools | Ended:
         """The next action. Idempotent."""
+        # The next action follows from the checkpoint alone, not from a position in a loop: the process may end after
+        # any step, and another one continues the run (test_a_run_continues_from_its_checkpoint). Asked twice, it gives
+        # the same answer. Pending tool calls come before everything else, even at the step limit: vendors refuse a
+        # conversation in which a tool call has no result (test_every_call_has_a_result_before_a_model_is_asked_again).
+        # So a run ends within its steps, with a result for each call
+        # (test_any_order_of_events_ends_in_one_state_within_the_steps).
         state = self.state
         if self.ended is not None:
             return self.ended

@@ -182,6 +182,13 @@ class Calibration:
 
     def _limit(self, bound: Bound) -> float:
         """Log-odds of risk at which half of the candidates are served."""
+        # "Serve what is right with probability 0.99" bounds the wrong share of the hits, if the model is right.
+        # Promised is a share of all requests, from a model that has seen little. So the limit is the highest at which
+        # the risks of the latest requests' candidates, summed as they would be served, stay below what those requests
+        # allow. The sum includes the doubt about the weights, since their error is common to all candidates and does
+        # not average out. Only recent candidates count, because topics drift (test_the_bound_holds_on_a_short_stream
+        # plays both orders), and a young cache uses a part of the bound. A bound of 0 serves nothing
+        # (test_nothing_is_served_if_no_error_is_allowed).
         if not bound.max_error:
             return -inf
         if self.requests >= self._stale_at:

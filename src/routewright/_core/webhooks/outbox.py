@@ -190,6 +190,13 @@ class Outbox:
         return [row for row in self._rows.get(account, {}).values() if endpoint in (None, row.endpoint.id)]
 
     def _claim(self, claim: wire.ClaimDeliveries) -> wire.Claimed:
+        # Taking what is due first lets one endpoint with a long backlog fill every claim while the others wait. So
+        # endpoints take turns, the one whose turn is longest ago first, each up to its room
+        # (test_a_claim_takes_the_earliest_due_within_its_limits), and failing endpoints share a limit. A claimed
+        # delivery stays in the outbox and is due again at the end of its lease: if the process dies, another one
+        # delivers it, and the process that was only slow can no longer end it (P9;
+        # test_a_delivery_is_leased_to_one_process_at_a_time). ``next_at`` leaves out endpoints without room, or the
+        # caller would come back at once and in vain.
         taken: list[wire.ClaimedDelivery] = []
         blocked: set[str] = set()
         left = claim.failing_limit
