@@ -578,11 +578,11 @@ class Call(_Rare, Struct, dict=True, eq=False):
         assert served is not None
         usage = served.usage
         primary, *chain = map(ID, plan.legs)
-        last = plan.last_reason
+        last_reason = plan.last_reason
         budget = self.budget
         counts = plan.counts if budget is None else plan.rejections(self.bounds.high, budget.nanos, budget.tokens)
-        if last is not None and last[0] is counts:
-            sentence = last[1]
+        if last_reason is not None and last_reason[0] is counts:
+            sentence = last_reason[1]
         else:
             sentence = Decision(plan, self.decision_input, None).reason
         looked = self.looked

@@ -122,11 +122,11 @@ class Window:
 
     def admits(self, limits: RateLimits, tokens: int, slots: int) -> bool:
         """True if the window has room for one more call. Call ``age`` first."""
-        most = limits.tokens_per_min
+        limit = limits.tokens_per_min
         return (
             (limits.concurrency is None or not slots or self.slots < limits.concurrency)
             and (limits.requests_per_min is None or self.used_requests < limits.requests_per_min)
-            and (most is None or self.used_tokens + tokens <= most or fits(self.used_tokens, tokens, most))
+            and (limit is None or self.used_tokens + tokens <= limit or fits(self.used_tokens, tokens, limit))
         )
 
     def wait_s(self, resource: Resource, amount: int, limit: int, now: float) -> float:
@@ -155,12 +155,12 @@ class Window:
 
 def find_denial(takes: list[tuple[Take, Window]], now: float) -> Denied:
     """Which limit has the longest wait. At least one has no room. Call ``age`` on the windows first."""
-    waits = [window.wait_s(take.resource, take.amount, take.limit, now) for take, window in takes]
+    waits_s = [window.wait_s(take.resource, take.amount, take.limit, now) for take, window in takes]
     states = []
     for take, window in takes:
         reset_s = 0.0 if take.resource == "slots" or not window.times else WINDOW_S - (now - window.times[-1])
         states.append(WindowState(take.resource, take.limit, max(take.limit - window.used(take.resource), 0), reset_s))
-    return Denied(waits.index(max(waits)), max(waits), tuple(states))
+    return Denied(waits_s.index(max(waits_s)), max(waits_s), tuple(states))
 
 
 def limit_error(
@@ -195,29 +195,29 @@ def takes_of(name: str, limits: RateLimits, tokens: int, *, slots: bool) -> list
 
 def usage_of(states: Sequence[WindowState], now: float) -> WindowUsage:
     """Remaining requests of the tightest limit. ``now`` in Unix seconds."""
-    least = None
+    tightest = None
     for state in states:
-        if state.resource == "requests" and (least is None or state.remaining < least.remaining):
-            least = state
-    if least is None:
+        if state.resource == "requests" and (tightest is None or state.remaining < tightest.remaining):
+            tightest = state
+    if tightest is None:
         return WindowUsage(UNLIMITED, int(now) // 60 * 60 + 60)
-    return WindowUsage(least.remaining, ceil(now + least.reset_s))
+    return WindowUsage(tightest.remaining, ceil(now + tightest.reset_s))
 
 
 def headers_of(states: Sequence[WindowState], now: float) -> dict[str, str]:
     """Rate limit headers for the window with the smallest share left. Empty without limits."""
-    least, least_share = None, 0.0
+    tightest, lowest_share = None, 0.0
     for state in states:
         share = state.remaining / state.limit if state.limit else 0.0
-        if state.resource != "slots" and (least is None or share < least_share):
-            least, least_share = state, share
-    if least is None:
+        if state.resource != "slots" and (tightest is None or share < lowest_share):
+            tightest, lowest_share = state, share
+    if tightest is None:
         return {}
     return {
-        "X-RateLimit-Limit": str(least.limit),
-        "X-RateLimit-Remaining": str(least.remaining),
-        "X-RateLimit-Reset": str(ceil(now + least.reset_s)),
-        "X-RateLimit-Resource": least.resource,
+        "X-RateLimit-Limit": str(tightest.limit),
+        "X-RateLimit-Remaining": str(tightest.remaining),
+        "X-RateLimit-Reset": str(ceil(now + tightest.reset_s)),
+        "X-RateLimit-Resource": tightest.resource,
     }
 
 
@@ -225,11 +225,11 @@ def refusal_of(takes: Sequence[Take], verdict: Denied, now: float, processes: in
     """The error for a call that exceeds a limit, or this process's share of it."""
     take = takes[verdict.by]
     state = verdict.states[verdict.by]
-    whose = take.name.partition(":")[0]
+    owner = take.name.partition(":")[0]
     has_part = state.limit > 0 or take.limit == 0
     wait_s = max(1, ceil(verdict.retry_after_s)) if has_part else AWAY_S
     noun, per, field = _LIMITS[take.resource]
-    message = f"the {whose} is limited to {take.limit} {noun}{'' if take.limit == 1 else 's'} {per}"
+    message = f"the {owner} is limited to {take.limit} {noun}{'' if take.limit == 1 else 's'} {per}"
     if processes > 1 and take.limit:
         message += f", of which each of {processes} processes has {state.limit} while the coordination is away"
     if not take.limit:
@@ -239,7 +239,7 @@ def refusal_of(takes: Sequence[Take], verdict: Denied, now: float, processes: in
     else:
         message += f", and {state.remaining} {'is' if state.remaining == 1 else 'are'} left: try again in {wait_s} s"
     detail = {
-        "level": whose,
+        "level": owner,
         # the specification has two resources; concurrency counts as requests
         "resource": "tokens" if take.resource == "tokens" else "requests",
         "limit_of": field,

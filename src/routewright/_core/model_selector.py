@@ -43,7 +43,7 @@ class ModelIndex:
         return None if row is None else self.models[row]
 
 
-def select_models(policy: Policy, known: ModelIndex, path: str) -> tuple[str, ...] | None:
+def select_models(policy: Policy, index: ModelIndex, path: str) -> tuple[str, ...] | None:
     """Ids of the models that a policy allows, in order of selection. None: all. ``path`` is the policy's. Raises
     ``ValidationFailed`` for words without a match, with a suggestion, and if no model is left."""
     if policy.models is None and not policy.exclude and not policy.capabilities:
@@ -51,14 +51,14 @@ def select_models(policy: Policy, known: ModelIndex, path: str) -> tuple[str, ..
     words = [(f"{path}.models[{place}]", word) for place, word in enumerate(policy.models or ())]
     offered: dict[str, Model] = {}
     for at, word in words:
-        matching = _match_models(word, known, at)
-        offered_by_word = [model for model in matching if known.find(word) is not None or not model.free_tier]
+        matching = _match_models(word, index, at)
+        offered_by_word = [model for model in matching if index.find(word) is not None or not model.free_tier]
         if not offered_by_word:
             problem = f"{quoted(word)} matches only free offers ({listed([model.id for model in matching])})"
             raise ValidationFailed.at(at, problem, "name each of them by its id")
         offered |= {model.id: model for model in offered_by_word}
-    picked = [*offered.values()] if words else [model for model in known.models if not model.free_tier]
-    out = [_match_models(word, known, f"{path}.exclude[{place}]") for place, word in enumerate(policy.exclude or ())]
+    picked = [*offered.values()] if words else [model for model in index.models if not model.free_tier]
+    out = [_match_models(word, index, f"{path}.exclude[{place}]") for place, word in enumerate(policy.exclude or ())]
     excluded = {model.id for models in out for model in models}
     remaining = [model for model in picked if model.id not in excluded]
     able = [model.id for model in remaining if not find_missing(policy, model)]
@@ -74,25 +74,25 @@ def find_missing(policy: Policy, model: Model) -> list[str]:
     return [name for name in policy.capabilities or () if not CAPABLE[name](model)]
 
 
-def match_words(words: Iterable[str], model: Model, known: ModelIndex) -> list[str]:
+def match_words(words: Iterable[str], model: Model, index: ModelIndex) -> list[str]:
     """The words that match a model."""
     picked: list[str] = []
     for word in words:
-        named = known.find(word)
+        named = index.find(word)
         if _matcher_of(word)(model) if named is None else named.id == model.id:
             picked.append(word)
     return picked
 
 
-def _match_models(word: str, known: ModelIndex, path: str) -> list[Model]:
-    named = known.find(word)
+def _match_models(word: str, index: ModelIndex, path: str) -> list[Model]:
+    named = index.find(word)
     if named is not None:
         return [named]
-    picked = [*filter(_matcher_of(word), known.models)]
+    picked = [*filter(_matcher_of(word), index.models)]
     if not picked:
         is_name = ":" not in word and not _WILD.search(word)
         problem = f"unknown model {quoted(word)}" if is_name else f"{quoted(word)} matches no model"
-        raise ValidationFailed.at(path, problem, _suggest(word, known))
+        raise ValidationFailed.at(path, problem, _suggest(word, index))
     return picked
 
 
@@ -110,19 +110,19 @@ def _matcher_of(word: str) -> Callable[[Model], bool]:
     return lambda model: pattern.fullmatch(model.id) is not None
 
 
-def _suggest(word: str, known: ModelIndex) -> str:
+def _suggest(word: str, index: ModelIndex) -> str:
     """A hint for a word without a match: the closest known word."""
-    values = {kind: dict.fromkeys(v for model in known.models for v in of(model)) for kind, of in _HAVING.items()}
+    values = {kind: dict.fromkeys(v for model in index.models for v in of(model)) for kind, of in _HAVING.items()}
     common = [f"{kind}:{value}" for kind, words in values.items() for value in words]
     if same := [name for name in common if name.partition(":")[2] == word]:
         return f"did you mean {same[0]!r}?"
-    names = [model.id for model in known.models] + [*known.aliases]
+    names = [model.id for model in index.models] + [*index.aliases]
     if word.startswith("capability:"):
         return f"known capabilities: {listed([*CAPABLE])}"
     if word.partition(":")[0] in _HAVING:
         near = did_you_mean(word, common)
     else:
-        globs = dict.fromkeys(f"{model.provider}/*" for model in known.models) if _WILD.search(word) else ()
+        globs = dict.fromkeys(f"{model.provider}/*" for model in index.models) if _WILD.search(word) else ()
         near = did_you_mean(word, [*globs, *names, *common])
     if not near and word.startswith("tag:"):
         return f"known tags: {listed([*values['tag']])}" if values["tag"] else "give models 'tags' in a catalogue file"
@@ -130,7 +130,7 @@ def _suggest(word: str, known: ModelIndex) -> str:
 
 
 def resolve_order(
-    names: Sequence[str] | None, models: tuple[str, ...] | None, known: ModelIndex, path: str, field: str
+    names: Sequence[str] | None, models: tuple[str, ...] | None, index: ModelIndex, path: str, field: str
 ) -> tuple[str, ...] | None:
     """Ids of a policy's ordered list: ``fallback.models`` or ``prefer``. None: not set. ``models`` are the allowed
     ones. Raises ``ValidationFailed`` for a model that is not allowed."""
@@ -138,10 +138,10 @@ def resolve_order(
         return None
     path = f"{path}.{field}"
     for place, word in enumerate(names):
-        if known.find(word) is None and any(map(_matcher_of(word), known.models)):
+        if index.find(word) is None and any(map(_matcher_of(word), index.models)):
             problem = f"{quoted(word)} can match several models, which have no order"
             raise ValidationFailed.at(f"{path}[{place}]", problem, "name each of them by its id")
-    chain = resolve(names, known.aliases, known.row, path)
+    chain = resolve(names, index.aliases, index.row, path)
     outside = [] if models is None else [model for model in chain if model not in models]
     if outside:
         lists = f"{field}: {listed(chain)}; models: {listed(models or ())}"

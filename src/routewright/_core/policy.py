@@ -274,7 +274,7 @@ def _narrower(own: bool | wire.CacheOpts | None, outer: bool | wire.CacheOpts | 
     )
 
 
-def resolve(policies: Iterable[wire.Policy], known: ModelIndex) -> list[wire.PolicySnapshot]:
+def resolve(policies: Iterable[wire.Policy], index: ModelIndex) -> list[wire.PolicySnapshot]:
     """Assign ids to policies and resolve their models, without versions. Raises ``ValidationFailed`` for a repeated
     name or id, for words that match no model, and for a chain outside the policy's own models."""
     snapshots: list[wire.PolicySnapshot] = []
@@ -282,10 +282,10 @@ def resolve(policies: Iterable[wire.Policy], known: ModelIndex) -> list[wire.Pol
     check_apart(policies)
     for policy in policies:
         path = f"policies[{quoted(policy.name)}]"
-        models = select_models(policy, known, path)
+        models = select_models(policy, index, path)
         fallbacks = None if policy.fallback is None else policy.fallback.models
-        chain = resolve_order(fallbacks, models, known, path, "fallback.models")
-        prefer = resolve_order(policy.prefer, models, known, path, "prefer") or ()
+        chain = resolve_order(fallbacks, models, index, path, "fallback.models")
+        prefer = resolve_order(policy.prefer, models, index, path, "prefer") or ()
         full = replace(policy, id=policy.id or policy_id(policy.name))
         classes: list[wire.PolicySnapshot] = []
         for number, variant in enumerate(policy.classes or ()):
@@ -296,7 +296,7 @@ def resolve(policies: Iterable[wire.Policy], known: ModelIndex) -> list[wire.Pol
             elif variant.goal or variant.strategy:
                 own["weights"] = None
             try:
-                classes += resolve([replace(full, classes=None, **own)], known)
+                classes += resolve([replace(full, classes=None, **own)], index)
             except ValidationFailed as error:
                 inside = f"{path}.classes[{number}]"
                 problems = [entry._replace(path=entry.path.replace(path, inside, 1)) for entry in error.problems]

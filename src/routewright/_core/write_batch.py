@@ -114,11 +114,11 @@ def _check_expected(name: str, expect: str | None, present: bool, index: int) ->
 
 def check_digests(account: str, writes: Sequence[Write], holder: Holder) -> None:
     """Raise ``PreconditionFailed`` if a key has the digest of another key of any account."""
-    taken: dict[str, tuple[str, str]] = {}
+    owners: dict[str, tuple[str, str]] = {}
     for index, write in enumerate(writes):
         if isinstance(write, wire.PutKey):
             mine = account, write.key.id
-            if taken.setdefault(write.key.digest, holder(write.key.digest) or mine) != mine:
+            if owners.setdefault(write.key.digest, holder(write.key.digest) or mine) != mine:
                 raise PreconditionFailed(f"{write.key.id} has the digest of another key", index=index)
 
 

@@ -182,9 +182,9 @@ class Charge(NamedTuple):
 
 
 def compute_charge(
-    rows: Sequence[LedgerRow], facts: Facts, held: int, expired: Expired | None = None, *, runs: bool
+    rows: Sequence[LedgerRow], facts: Facts, reserved: int, expired: Expired | None = None, *, runs: bool
 ) -> Charge:
-    """Add up the rows of a call whose hold reserved ``held``. ``runs``: an agent run counts it, too."""
+    """Add up the rows of a call whose hold reserved ``reserved``. ``runs``: an agent run counts it, too."""
     # A provider may bill more than the cap that it was sent, so a cost can exceed its reservation. Less must not be
     # booked than was spent, so it is charged in full, and the last row says by how much it overran. An agent run counts
     # the cost, not the charge: attempts that nobody is charged for use up its budget, too. If an earlier hold of the
@@ -196,18 +196,18 @@ def compute_charge(
         cost += row.cost_nanos
     if runs and rows:
         run_nanos = max(cost, facts.run_nanos or 0)
-    if rows and (expired is not None or (held and (runs or charge > held))):
-        excess = charge - held
+    if rows and (expired is not None or (reserved and (runs or charge > reserved))):
+        excess = charge - reserved
         if runs:  # the run still counts the expired hold
-            excess = max(excess, run_nanos - held - (0 if expired is None else expired.most))
+            excess = max(excess, run_nanos - reserved - (0 if expired is None else expired.most))
         rows = [*rows[:-1], replace(rows[-1], overrun_nanos=excess)] if excess > 0 else rows
     return Charge(rows, charge, run_nanos)
 
 
 def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:
     """``expired`` row for a call whose owner is gone. None: it held no money."""
-    most = hold.nanos + (0 if before is None else before.most)
-    if not most:
+    maximum = hold.nanos + (0 if before is None else before.most)
+    if not maximum:
         return None
     return LedgerRow(
         request_id=hold.id,
@@ -215,7 +215,7 @@ def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:
         kind="expired",
         at=timestamp(hold.came_at),
         key_id=hold.key_id,
-        cost_range_nanos=(0, most),
+        cost_range_nanos=(0, maximum),
         note="its process ended before it did",
     )
 

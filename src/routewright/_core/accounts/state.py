@@ -118,7 +118,7 @@ class State:
         if payer is None or payer.day != int(at) // _DAY_S:
             return None
         purses = payer.purses
-        least = None
+        minimum = None
         if run is not None and caller.environment == "production":
             spent = self.sums.get(caller.account, {}).get(RUN + run.id)
             if spent is None or not spent.is_known:
@@ -127,8 +127,8 @@ class State:
         for sums, limit in purses:
             if limit is not None:
                 left = (sums.granted if limit == BALANCE else limit) - sums.spent
-                least = left if least is None or left < least else least
-        return Left(payer.account, payer.key, least)
+                minimum = left if minimum is None or left < minimum else minimum
+        return Left(payer.account, payer.key, minimum)
 
     def look(self, caller: Caller, at: float, run: RunLimit | None) -> Left:
         """Like ``left``, loading from the books what is not in memory."""
@@ -251,27 +251,27 @@ class State:
         # fit still queues behind waiting ones, or small calls would overtake a large one for ever
         # (test_a_new_call_queues_behind_waiting_ones_and_learns_the_limit). A running call does not: it may hold what
         # the others wait for, and then nobody would go on (test_a_running_call_does_not_queue_behind_waiting_ones).
-        own = 0 if hold is None else hold.nanos
-        least: Sums | None = None
-        waits: Sums | None = None
-        least_left = waits_left = 0
+        own_nanos = 0 if hold is None else hold.nanos
+        lowest: Sums | None = None
+        contended: Sums | None = None
+        lowest_left = contended_left = 0
         for sums, limit in purses:
             if limit is None:
                 continue
             left = (sums.granted if limit == BALANCE else limit) - sums.spent
-            if left - sums.reserved + own < nanos:
-                if least is None or left < least_left:
-                    least, least_left = sums, left
+            if left - sums.reserved + own_nanos < nanos:
+                if lowest is None or left < lowest_left:
+                    lowest, lowest_left = sums, left
             elif self.queued and nanos and hold is None and (sums.account, sums.name) in self.queued:
-                waits, waits_left = sums, left
-        if least is None:
-            if waits is None:
+                contended, contended_left = sums, left
+        if lowest is None:
+            if contended is None:
                 return None
-            least, least_left = waits, waits_left
-        purse = Purse(level_of(least.name), least.name, least_left + least.spent, least.spent, least.reserved)
-        if least_left < nanos:
+            lowest, lowest_left = contended, contended_left
+        purse = Purse(level_of(lowest.name), lowest.name, lowest_left + lowest.spent, lowest.spent, lowest.reserved)
+        if lowest_left < nanos:
             return Short(purse, waits=False)
-        return Wait((least.account, least.name), Short(purse, waits=True))
+        return Wait((lowest.account, lowest.name), Short(purse, waits=True))
 
     # Holds
 
@@ -288,11 +288,11 @@ class State:
         if hold.claim is not None:
             self.claims.running[hold.claim] = hold
         self.holds[hold.id] = hold
-        held = self.owners.get(hold.owner)
-        if held is None:
-            held = self.owners[hold.owner] = {}
+        holds = self.owners.get(hold.owner)
+        if holds is None:
+            holds = self.owners[hold.owner] = {}
             self.heard[hold.owner] = self._until
-        held[hold.id] = hold
+        holds[hold.id] = hold
 
     def free(self, hold: Hold, purses: Iterable[Sums]) -> None:
         """Release what a hold holds, except its counts in the windows."""

@@ -135,12 +135,12 @@ def _one_of(words: Sequence[str]) -> Callable[[object], str]:
     return read
 
 
-def _text(longest: int, *, least: int = 1) -> Callable[[object], str]:
+def _text(maximum: int, *, minimum: int = 1) -> Callable[[object], str]:
     def read(value: object) -> str:
         if isinstance(value, str) and holds_key(value):
             raise _Invalid(*KEY_THERE)
-        if not isinstance(value, str) or not value.isprintable() or not least <= len(value.strip()) <= longest:
-            raise _Invalid(f"must be {least} to {longest} printable characters, got {shown(value)}", "")
+        if not isinstance(value, str) or not value.isprintable() or not minimum <= len(value.strip()) <= maximum:
+            raise _Invalid(f"must be {minimum} to {maximum} printable characters, got {shown(value)}", "")
         return value
 
     return read
@@ -235,7 +235,7 @@ _INCIDENT: dict[str, Read] = {
     "severity": _one_of(get_args(Severity)),
     "status_url": _or_none(_url),
 }
-_CREDIT: dict[str, Read] = {"usd": _credit, "note": _text(MAX_TEXT_CHARS, least=0), "id": _or_none(_credit_id)}
+_CREDIT: dict[str, Read] = {"usd": _credit, "note": _text(MAX_TEXT_CHARS, minimum=0), "id": _or_none(_credit_id)}
 account_terms = partial(_terms, fields=_ACCOUNT)
 key_terms = partial(_terms, fields=_KEY)
 incident_terms = partial(_terms, fields=_INCIDENT)

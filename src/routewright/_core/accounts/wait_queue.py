@@ -42,45 +42,45 @@ class WaitQueue(Generic[A]):
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
-    def admit(self, asking: A, now: float) -> None:
+    def admit(self, pending: A, now: float) -> None:
         """Answer an ask at ``now`` (Unix seconds), or queue it."""
-        waits = self._try(asking, now)
-        if waits is not None:
-            self.wait(asking, waits)
+        wait = self._try(pending, now)
+        if wait is not None:
+            self.wait(pending, wait)
 
-    def wait(self, asking: A, waits: Wait) -> None:
+    def wait(self, pending: A, wait: Wait) -> None:
         """Queue an ask. Refuse it if it may not wait or the queues are full."""
         if len(self) >= MOST_WAITING:
-            self._answer(asking, waits.turn_away())
-        elif asking.ask.waits_s <= 0:
-            self._answer(asking, waits.give_up())
+            self._answer(pending, wait.turn_away())
+        elif pending.ask.waits_s <= 0:
+            self._answer(pending, wait.give_up())
         else:
-            asking.waits = waits
-            self.join(asking, waits.on)
+            pending.waits = wait
+            self.join(pending, wait.on)
 
-    def join(self, asking: A, name: FreedName, *, first: bool = False) -> None:
+    def join(self, pending: A, name: FreedName, *, first: bool = False) -> None:
         """Add an ask to the end of a queue, or to the front with ``first``."""
         queue = self._queues.setdefault(name, deque())
         if first:
-            queue.appendleft(asking)
+            queue.appendleft(pending)
         else:
-            queue.append(asking)
+            queue.append(pending)
         self._count(name)
 
-    def leave(self, asking: A) -> None:
+    def leave(self, pending: A) -> None:
         """Remove an ask from its queue, if any."""
-        name = None if asking.waits is None else asking.waits.on
-        if name is not None and asking in self._queues.get(name, ()):
-            self._queues[name].remove(asking)
+        name = None if pending.waits is None else pending.waits.on
+        if name is not None and pending in self._queues.get(name, ()):
+            self._queues[name].remove(pending)
             self._count(name)
             self._state.freed[name] = None  # the next one may have waited only for this ask
 
-    def give_up(self, asking: A, now: float) -> None:
+    def give_up(self, pending: A, now: float) -> None:
         """Try an ask whose wait timed out once more, then answer it."""
-        self.leave(asking)
-        waits = self._try(asking, now)
-        if waits is not None:
-            self._answer(asking, waits.give_up())
+        self.leave(pending)
+        wait = self._try(pending, now)
+        if wait is not None:
+            self._answer(pending, wait.give_up())
 
     def retry(self, now: float) -> None:
         """Try the asks of freed queues in order, while there is room."""
@@ -100,45 +100,45 @@ class WaitQueue(Generic[A]):
             if not queue:
                 del freed[name]
                 continue
-            first = queue.popleft()
+            pending = queue.popleft()
             tries += 1
             self._state.queued.pop(name, None)  # it must not queue behind later asks
             try:
-                waits = self._try(first, now)
+                wait = self._try(pending, now)
             except BaseException:
-                self.join(first, name, first=True)
+                self.join(pending, name, first=True)
                 raise
             self._count(name)
-            if waits is not None:
-                self.join(first, waits.on, first=waits.on == name)
-                if waits.on == name:  # still not enough
+            if wait is not None:
+                self.join(pending, wait.on, first=wait.on == name)
+                if wait.on == name:  # still not enough
                     freed.pop(name, None)
 
-    def _try(self, asking: A, now: float) -> Wait | None:
+    def _try(self, pending: A, now: float) -> Wait | None:
         """Answer an ask, or return what it must wait for."""
-        was_held = asking.ask.id in self._state.holds
+        was_held = pending.ask.id in self._state.holds
         try:
-            answer = self._state.admit(asking.ask, self._owner, now)
+            answer = self._state.admit(pending.ask, self._owner, now)
         except RouterError as error:
-            self._answer(asking, error)
+            self._answer(pending, error)
             return None
         if isinstance(answer, Wait):
-            if asking.waits is not None:
-                asking.waits = answer  # may be something else now
+            if pending.waits is not None:
+                pending.waits = answer  # may be something else now
             return answer
         if isinstance(answer, Hold):
-            asking.takes = not was_held
-            self._answer(asking, self._state.grant(asking.ask, answer))
+            pending.takes = not was_held
+            self._answer(pending, self._state.grant(pending.ask, answer))
         else:
-            self._answer(asking, answer)
+            self._answer(pending, answer)
         return None
 
-    def _answer(self, asking: A, answer: Grant | Replay | Short | RouterError) -> None:
+    def _answer(self, pending: A, answer: Grant | Replay | Short | RouterError) -> None:
         if isinstance(answer, RouterError):
-            asking.error = answer
+            pending.error = answer
         else:
-            asking.result = answer
-        self.answered.append(asking)
+            pending.result = answer
+        self.answered.append(pending)
 
     def _count(self, name: FreedName) -> None:
         queue = self._queues.get(name)

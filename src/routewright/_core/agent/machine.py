@@ -101,13 +101,13 @@ class AgentRun:
             return self.ended
         used = len(state.steps)
         if state.pending:
-            mine = [
+            own_calls = [
                 call
                 for call in state.pending
                 if call.function.name not in self._client_tools or call.id in state.approved
             ]
-            if mine:
-                return RunTools(used + 1, mine)
+            if own_calls:
+                return RunTools(used + 1, own_calls)
             state.status = "pending"
             return self._end("partial", "tool_calls_pending")
         if used >= self.max_steps:
@@ -183,10 +183,10 @@ class AgentRun:
     def resume(self, results: Mapping[str, str], approved: Collection[str], start_ms: float) -> None:
         """Continue with the client's results, by call id, and the ``approved`` calls. Others stay pending."""
         state = self.state
-        left: list[wire.ToolCall] = []
+        remaining: list[wire.ToolCall] = []
         for call in state.pending:
             if call.id not in results:
-                left.append(call)
+                remaining.append(call)
                 continue
             self._observe(Observation(call.id, results[call.id]))
             state.steps.append(
@@ -201,7 +201,7 @@ class AgentRun:
                     cost_usd=0.0,
                 )
             )
-        state.pending = left
+        state.pending = remaining
         state.approved = [*approved]
         state.status = "running"
 

@@ -72,13 +72,13 @@ class _Hour:
         traces or none."""
         self.rows = 0
 
-    def add(self, of: tuple[str, str], value: str, sums: Sequence[int], most: int | None) -> None:
-        """Add to the sums of a value. Beyond ``most`` values, new models count under "", other new values not at
+    def add(self, of: tuple[str, str], value: str, sums: Sequence[int], limit: int | None) -> None:
+        """Add to the sums of a value. Beyond ``limit`` values, new models count under "", other new values not at
         all."""
         rows = self.groups.setdefault(of, {})
         before = len(rows)
-        if most is not None and value and value not in rows:
-            if before >= most:
+        if limit is not None and value and value not in rows:
+            if before >= limit:
                 self.full.add(of)
             if of in self.full:
                 if of[1] != "model":
@@ -339,11 +339,11 @@ def bucket_of(duration_ms: float) -> int:
 
 def quantile(buckets: Mapping[int, int], share: float) -> float:
     """Quantile of the latencies in milliseconds, within 1 %."""
-    left = ceil(share * sum(buckets.values()))
+    remaining = ceil(share * sum(buckets.values()))
     bucket = 0
     for bucket in sorted(buckets):
-        left -= buckets[bucket]
-        if left <= 0:
+        remaining -= buckets[bucket]
+        if remaining <= 0:
             break
     return float(f"{latency_in(bucket):.5g}") if bucket else _LEAST_MS
 

@@ -119,14 +119,14 @@ def offer(text: str, matches: Sequence[CacheMatch], calibration: Calibration, bo
     """Choose the nearest match that passes the guards, and assess it. ``matches`` are most similar first. A match with
     the same words is always served, without estimate or exploration."""
     query = gist(text)
-    first = None
+    nearest = None
     for place, match in enumerate(matches):
         prompt = match.entry.prompt or ""
         entry = gist(prompt)
         verdict = guard(query, entry)
-        first = first or verdict
+        nearest = nearest or verdict
         if verdict.refused_by is None:
-            refused = first.refused_by
+            refused = nearest.refused_by
             if bound.max_error != 0 and same_words(text, prompt):
                 return Offer(match, refused, (*verdict.compared, "same words"), (), 1.0, 0.0, 1.0)
             features = (*_agreement(matches, place), *_likeness(query, entry))
@@ -134,7 +134,7 @@ def offer(text: str, matches: Sequence[CacheMatch], calibration: Calibration, bo
             if bound.threshold is not None:
                 assessed = assessed._replace(serve=(1.0 - bound.explore) * (match.similarity >= bound.threshold))
             return Offer(match, refused, verdict.compared, features, *assessed)
-    return NOTHING if first is None else Offer(refused_by=first.refused_by, compared=first.compared)
+    return NOTHING if nearest is None else Offer(refused_by=nearest.refused_by, compared=nearest.compared)
 
 
 def _agreement(matches: Sequence[CacheMatch], place: int) -> tuple[float, ...]:

@@ -57,17 +57,17 @@ def _text(message: Message) -> str | None:
     return "\n".join(texts) if len(texts) == len(content) else None
 
 
-def selects(which: CacheSelection, entry: CacheEntry) -> bool:
+def selects(selection: CacheSelection, entry: CacheEntry) -> bool:
     """True if an entry matches a selection."""
     return (
-        entry.account == which.account
-        and which.environment in (None, entry.environment)
-        and which.key in (None, entry.key)
-        and which.partition in (None, entry.partition)
-        and which.id in (None, entry.id)
-        and which.namespace in (None, entry.namespace)
-        and (which.created_before is None or entry.created_at < which.created_before)
-        and (which.metadata is None or is_tagged(entry.metadata, which.metadata))
+        entry.account == selection.account
+        and selection.environment in (None, entry.environment)
+        and selection.key in (None, entry.key)
+        and selection.partition in (None, entry.partition)
+        and selection.id in (None, entry.id)
+        and selection.namespace in (None, entry.namespace)
+        and (selection.created_before is None or entry.created_at < selection.created_before)
+        and (selection.metadata is None or is_tagged(entry.metadata, selection.metadata))
     )
 
 

@@ -116,16 +116,16 @@ def open_secrets(endpoint: Endpoint, keys: Sequence[bytes], now: float, nonce: C
 
 def check_events(events: object) -> tuple[EventType, ...]:
     """Validate selected event types. None: all. Raises ``ValidationFailed``."""
-    known: tuple[EventType, ...] = get_args(EventType)
+    event_types: tuple[EventType, ...] = get_args(EventType)
     if events is None:
-        return known
+        return event_types
     selection = events if isinstance(events, Sequence) and not isinstance(events, str) else [events]
     for event in selection:
-        if event not in known:
-            raise ValidationFailed.at("events", f"{describe(event)} is not an event type", one_of(event, known))
+        if event not in event_types:
+            raise ValidationFailed.at("events", f"{describe(event)} is not an event type", one_of(event, event_types))
     if not selection:
         raise ValidationFailed.at("events", "is empty", "leave it out for all events, or disable the endpoint")
-    return tuple(event for event in known if event in selection)
+    return tuple(event for event in event_types if event in selection)
 
 
 def build_headers(

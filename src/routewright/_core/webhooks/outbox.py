@@ -197,15 +197,15 @@ class Outbox:
         # delivers it, and the process that was only slow can no longer end it (P9;
         # test_a_delivery_is_leased_to_one_process_at_a_time). ``next_at`` leaves out endpoints without room, or the
         # caller would come back at once and in vain.
-        taken: list[wire.ClaimedDelivery] = []
+        deliveries: list[wire.ClaimedDelivery] = []
         blocked: set[str] = set()
-        left = claim.failing_limit
+        failing_room = claim.failing_limit
         due_first = sorted((due[0][0], id) for id, due in self._due.items() if due)
         due_here = [id for _, id in takewhile(lambda first: first[0] <= claim.at, due_first)]
         for id in sorted(due_here, key=lambda id: self._served.get(id, 0)):
-            room = min(claim.room.get(id, claim.per_endpoint), claim.limit - len(taken))
+            room = min(claim.room.get(id, claim.per_endpoint), claim.limit - len(deliveries))
             if id in claim.failing:
-                room = min(room, left)
+                room = min(room, failing_room)
             if room <= 0:
                 blocked.add(id)
                 continue
@@ -215,12 +215,12 @@ class Outbox:
                 row.state = "in_flight"
                 row.lease = claim.lease
                 self._schedule(row, claim.until)
-                taken.append(wire.ClaimedDelivery(row.event, row.endpoint, row.tries))
-            left -= len(rows) if id in claim.failing else 0
+                deliveries.append(wire.ClaimedDelivery(row.event, row.endpoint, row.tries))
+            failing_room -= len(rows) if id in claim.failing else 0
             self._turn += 1
             self._served[id] = self._turn
         next_at = min((due[0][0] for id, due in self._due.items() if due and id not in blocked), default=None)
-        return wire.Claimed(tuple(taken), next_at)
+        return wire.Claimed(tuple(deliveries), next_at)
 
     def _replay(self, account: str, write: wire.ReplayDeliveries) -> int:
         rows = [
