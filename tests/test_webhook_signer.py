@@ -245,7 +245,7 @@ def test_a_new_secret_has_at_least_192_random_bits_and_fits_both_profiles() -> N
         ((CANARY.encode(),), "secrets[0]: is bytes; pass each secret as a string"),
         (([CANARY],), "secrets[0]: is list; pass each secret as a string"),
         ((None,), "secrets[0]: is NoneType"),
-        ((copy.copy(Secret(CANARY)),), "secrets[0]: is a copy of a hidden secret; keep what Secret.reveal() gives"),
+        ((copy.copy(Secret(CANARY)),), "secrets[0]: is a copy of a hidden secret; store the value of Secret.reveal()"),
     ],
 )
 @table("kind", [WebhookSigner, StandardWebhookSigner])
@@ -259,7 +259,7 @@ def test_an_invalid_secret_is_refused_and_not_shown(kind: type, secrets: tuple[o
 @table(
     ("secret", "said"),
     [
-        ("whsec_" + "Canary-_" * 4, "secrets[0]: is not base64 after whsec_; pass it as it was given to you"),
+        ("whsec_" + "Canary-_" * 4, "secrets[0]: is not base64 after whsec_; pass the secret unchanged"),
         ("whsec_" + "C" * 33, "secrets[0]: is not base64"),
         ("whsec_" + "ä" * 40, "secrets[0]: is not base64"),
         ("whsec_" + "Canary//" * 11, "secrets[0]: holds 66 bytes; Standard Webhooks takes 24 to 64"),

@@ -111,12 +111,12 @@ def test_every_required_capability_must_hold() -> None:
         (
             Policy(name="p", models=["house/*"], capabilities=["image", "json"]),
             "policies['p']: allows no model: of 1 that match 'models', none has all of 'image', 'json'; "
-            "widen 'models', or narrow what stands against it",
+            "widen 'models', or shorten 'exclude' and 'capabilities'",
         ),
         (
             Policy(name="p", models=["house/*"], exclude=["*/one"]),
             "policies['p']: allows no model: of 1 that match 'models', 'exclude' removes all; "
-            "widen 'models', or narrow what stands against it",
+            "widen 'models', or shorten 'exclude' and 'capabilities'",
         ),
         (
             Policy(name="p", exclude=["short"], fallback=PolicyFallback(models=["short"])),

@@ -180,5 +180,5 @@ def test_the_format_is_added_to_a_requests_params() -> None:
     ],
 )
 def test_a_request_with_another_format_is_refused(asked: dict[str, Any]) -> None:
-    with pytest.raises(ValidationFailed, match=r"^output_type: is given together with"):
+    with pytest.raises(ValidationFailed, match=r"^output_type: cannot be combined with"):
         with_output(RouteRequest([Message("user", "hi")], **asked), Form("Point", POINT, point))

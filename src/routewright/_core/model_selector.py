@@ -65,7 +65,7 @@ def select_models(policy: Policy, index: ModelIndex, path: str) -> tuple[str, ..
     if not able:
         missing = f"none has all of {listed(policy.capabilities or ())}" if remaining else "'exclude' removes all"
         problem = f"allows no model: of {len(picked)} that match 'models', {missing}"
-        raise ValidationFailed.at(path, problem, "widen 'models', or narrow what stands against it")
+        raise ValidationFailed.at(path, problem, "widen 'models', or shorten 'exclude' and 'capabilities'")
     return tuple(able)
 
 

@@ -29,7 +29,7 @@ FENCE = "```"
 
 _OBJECT = Decoder(dict[str, Raw])
 _ANYTHING = Decoder(Raw)
-_FORCED = "is given together with a tool_choice that demands a tool call, which is no JSON answer"
+_FORCED = "cannot be combined with a tool_choice that requires a tool call"
 
 
 class Misfit(NamedTuple):
@@ -135,8 +135,8 @@ def with_output(request: RouteRequest, form: Form) -> RouteRequest:
     params = request.params or Params()
     problems = []
     if params.response_format is not None:
-        hint = "give one of the two: output_type makes a response_format of its own"
-        problems.append(Problem("output_type", "is given together with params.response_format", hint))
+        hint = "use one of them; output_type sets response_format"
+        problems.append(Problem("output_type", "cannot be combined with params.response_format", hint))
     if request.tool_choice not in (None, "auto", "none"):
         problems.append(Problem("output_type", _FORCED, "use tool_choice 'auto', or leave output_type out"))
     if problems:

@@ -85,8 +85,8 @@ def judge_request(question: str, cached: str, live: str) -> list[Message]:
     texts = {"question": question, "first": cached, "second": live}
     for name, text in texts.items():
         if len(text) > _JUDGED:
-            problem = f"of {len(text)} characters is too long to be judged"
-            raise ValidationFailed.at(name, problem, f"at most {_JUDGED} are")
+            problem = f"has {len(text)} characters, too many to judge"
+            raise ValidationFailed.at(name, problem, f"shorten it to {_JUDGED}")
     # some servers interpret <|...|> as control tokens anywhere
     prompt = json.dumps(texts, ensure_ascii=False).replace("<|", "\\u003c|")
     return [Message("system", _SYSTEM), Message("user", prompt)]

@@ -77,7 +77,7 @@ def parse_filter(text: str) -> tuple[Term, ...]:
         terms.append(_term(f"filter[{len(terms)}]", *map(str.strip, match.groups(""))))
         at = match.end() + 1  # after the comma
         if len(terms) > MAX_TERMS:
-            raise ValidationFailed.at("filter", f"has more than {MAX_TERMS} terms", "ask for less at a time")
+            raise ValidationFailed.at("filter", f"has more than {MAX_TERMS} terms", "use fewer terms")
     return tuple(terms)
 
 
@@ -160,7 +160,7 @@ def _term(path: str, key: str, sign: str, written: str) -> Term:
     if written[0] == '"':
         if _QUOTED.fullmatch(written) is None:
             problem = f"the quotes of {shown(written)} are not closed"
-            raise ValidationFailed.at(path, problem, 'within them write \\" for a quote')
+            raise ValidationFailed.at(path, problem, 'close them; write \\" for a quote inside')
         value = _ESCAPED.sub(r"\1", written[1:-1])
     if key.startswith(METADATA) and len(key) > len(METADATA):
         return Term(key, op, value if op in ("=", "!=") else _number(path, key, value))
@@ -171,7 +171,7 @@ def _term(path: str, key: str, sign: str, written: str) -> Term:
         hint = f"{near} the keys are {', '.join(KEYS)} and metadata.<key>".lstrip()
         raise ValidationFailed.at(path, f"unknown key {shown(key)}", hint)
     if op not in ("=", "!="):
-        hint = f"only {', '.join(NUMBERS)} and metadata can"
+        hint = f"compare {', '.join(NUMBERS)} or metadata"
         raise ValidationFailed.at(path, f"{key} cannot be compared with {op}", hint)
     if key in FLAGS:
         if value not in ("true", "false"):
@@ -223,7 +223,7 @@ def unseal(cursor: object, query: object, secrets: Sequence[bytes], now: float) 
         data = b""
     content = data[:-_MAC_BYTES]
     if not any(same(data[-_MAC_BYTES:], _mac(content, query, secret)) for secret in secrets):
-        raise CursorInvalid("the cursor does not belong to this query: pass next_cursor unchanged with the same filter")
+        raise CursorInvalid("the cursor does not belong to this query; pass next_cursor unchanged with the same filter")
     read = msgspec.json.decode(content, type=_Content)  # authenticated, so it decodes
     if int(now) - read.issued_at > CURSOR_LIFETIME_S:
         raise CursorExpired("the cursor is older than 24 hours: start again without a cursor")

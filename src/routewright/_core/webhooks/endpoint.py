@@ -43,7 +43,9 @@ def check_url(url: object, *, allow_loopback: bool) -> None:
             raise ValidationFailed.at("url", problem, hint)
     parts = _PARTS.fullmatch(url)
     if parts is None or not 1 <= int(parts[3] or 443) <= 65_535:
-        raise ValidationFailed.at("url", "has no valid host and port", "a host ends without a dot, ports with 65535")
+        raise ValidationFailed.at(
+            "url", "has no valid host and port", "use a host without a final dot, and a port up to 65535"
+        )
     host = parts[2].lower()
     is_address = _ADDRESS.fullmatch(host)
     address = host.strip("[]")

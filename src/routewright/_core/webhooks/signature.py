@@ -62,7 +62,7 @@ class Key:
 
 def copy_error() -> TypeError:
     """The error for pickling or copying a signer."""
-    return TypeError("webhook signers cannot be pickled or copied: create another one from the same secrets")
+    return TypeError("webhook signers cannot be pickled or copied; create another one from the same secrets")
 
 
 def keys_of(secrets: Sequence[object], key_of: Callable[[str, str], bytes]) -> tuple[Key, ...]:
@@ -76,7 +76,7 @@ def keys_of(secrets: Sequence[object], key_of: Callable[[str, str], bytes]) -> t
             raise ValidationFailed.at(path, f"is {type(value).__name__}", "pass each secret as a string")
         secret = Secret(value).reveal()
         if secret == HIDDEN:
-            raise ValidationFailed.at(path, "is a copy of a hidden secret", "keep what Secret.reveal() gives")
+            raise ValidationFailed.at(path, "is a copy of a hidden secret", "store the value of Secret.reveal()")
         if not secret.startswith(PREFIX):
             raise ValidationFailed.at(path, f"does not begin with {PREFIX}", f"pass it whole, or {_NEW}")
         if not secret.isprintable() or " " in secret:
@@ -98,7 +98,7 @@ def decode_key(secret: str, path: str) -> bytes:
     try:
         key = b64decode(text + "=" * (-len(text) % 4), validate=True)
     except ValueError:
-        raise ValidationFailed.at(path, f"is not base64 after {PREFIX}", "pass it as it was given to you") from None
+        raise ValidationFailed.at(path, f"is not base64 after {PREFIX}", "pass the secret unchanged") from None
     if len(key) not in _KEY_BYTES:
         hint = f"Standard Webhooks takes {_KEY_BYTES[0]} to {_KEY_BYTES[-1]}"
         raise ValidationFailed.at(path, f"holds {len(key)} bytes", hint)
@@ -183,7 +183,7 @@ def _check_fresh(body: object, at: str, now: object, name: str, sent: Sequence[s
     age = now - int(at)
     if not -TOLERANCE_S <= age <= TOLERANCE_S:
         difference = f"{abs(age):.1f} s {'ago' if age > 0 else 'ahead'}"
-        raise SignatureError(f"the webhook was signed {difference}, and {TOLERANCE_S} s are allowed: check both clocks")
+        raise SignatureError(f"the webhook was signed {difference}, and {TOLERANCE_S} s are allowed; check both clocks")
     return body
 
 
