@@ -18,8 +18,8 @@ from . import protocols, wire
 from ._core.analytics.report import check_keys
 from ._core.attempts.faults import place_of
 from ._core.cache.comparators import NormalisedEquality
-from ._core.model_selector import Known
-from ._core.policy import changes_between, drawn, published, version_asked
+from ._core.model_selector import ModelIndex
+from ._core.policy import find_changes, resolve, version_write, with_version
 from ._core.request.read import read_retries, timeout_ms_of
 from ._core.routing.inputs import Defaults
 from ._core.tokens.estimate import VOCABULARIES, Vocabulary, count_request

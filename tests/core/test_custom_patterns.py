@@ -14,7 +14,7 @@ from routewright._core.guardrails.custom import MOST_CHARS, custom_pattern
 from routewright._core.guardrails.detectors import PATTERNS
 from routewright._core.guardrails.screen import AnswerGate, RuleGuardrail, guardrails_of
 from routewright._core.guardrails.texts import parts_of, redact_parts
-from routewright._core.policy import checked_policy
+from routewright._core.policy import check_policy
 from routewright.wire import Policy, PolicyGuardrail, Redact
 from tests.tables import table
 

@@ -92,7 +92,7 @@ class Deciding:
     async def choose(self, call: Call, decision_input: DecisionInput) -> Choice:
         """Decide by an input of the call's own, and count tokens if their bounds leave the outcome open."""
         with suppress(CountTokens):  # so that it is not in the chain of a later refusal
-            return choose(decision_input, call.board, call.laid)
+            return choose(decision_input, call.board, call.applied_policy)
         vocabularies = choose_vocabularies(decision_input, call.board)  # those whose counts can change the decision
         counted = await self.counting.count(call, decision_input, vocabularies)
         return choose(counted, call.board, call.applied_policy)

@@ -479,7 +479,10 @@ class Engine:
                 call = self.make_call(policy_read, caller, policies={published.policy.id: snapshot})
                 assert call.applied_policy is not None, "the call has a policy"
                 results.append(
-                    replace(check_policy(self.deciding.count_tokens(call), call.board, call.laid), policy_class=name)
+                    replace(
+                        check_policy(self.deciding.count_tokens(call), call.board, call.applied_policy),
+                        policy_class=name,
+                    )
                 )
         return results
 

@@ -14,7 +14,7 @@ from routewright import wire
 from routewright._core.accounts.keys import check_key
 from routewright._core.accounts.payer import parties_of
 from routewright._core.attempts.statistics import EPOCH_S, add_learned
-from routewright._core.limits import Window, refused
+from routewright._core.limits import Window, limit_error
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import at_once
 from routewright._runtime.worker import Job, Worker

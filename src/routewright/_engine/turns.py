@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright import wire
-from routewright._core.agent.request import FULL, fitted
+from routewright._core.agent.request import FULL, fit_messages
 from routewright._core.request.read import check_request
 from routewright._core.structured_output import Form, with_output
 from routewright._core.tokens.estimate import bounds_of

@@ -100,7 +100,9 @@ class Amendment(NamedTuple):
     effort: ChangeSize
 
 
-def refuse(inputs: DecisionInput, board: Board, eligible: Eligible, applied_policy: AppliedPolicy | None) -> NoCandidates:
+def refuse(
+    inputs: DecisionInput, board: Board, eligible: Eligible, applied_policy: AppliedPolicy | None
+) -> NoCandidates:
     """The error for a request that no model fits. ``applied_policy`` is the policy already applied to it."""
     search = Search(inputs, board, applied_policy)
     check = FitCheck(inputs, board.forecast)
@@ -309,9 +311,9 @@ class Search:
             yield f"add {model.id!r} to 'models'", False
         if self.published.models is None or model.id in self.published.models:
             return
-        excluding = picking(policy.exclude or (), model, self.known)
-        missing = lacking(policy, model)
-        includes = picking(policy.models or (), model, self.known)
+        excluding = match_words(policy.exclude or (), model, self.known)
+        missing = find_missing(policy, model)
+        includes = match_words(policy.models or (), model, self.known)
         is_unlisted = policy.models is not None
         if model.free_tier:  # picked only by its name, not by a pattern
             includes = [word for word in includes if self.known.named(word) is not None]

@@ -249,7 +249,7 @@ def _latency_ms(inputs: DecisionInput, board: Board, row: int) -> int:
 
 def check_policy(inputs: DecisionInput, board: Board, applied_policy: AppliedPolicy) -> PolicyCheck:
     """Check a policy with one request: an input with counted tokens and the policy applied."""
-    snapshot = applied_policy.published
+    snapshot = applied_policy.snapshot
     pool = board.forecast.pool
     allowed = len(pool) if snapshot.models is None else len(snapshot.models)
     result = PolicyCheck(policy=snapshot.policy.name, id=snapshot.policy.id, version=snapshot.version, allowed=allowed)
