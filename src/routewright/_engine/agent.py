@@ -292,7 +292,7 @@ class Run:
                 is_own = is_short and error.detail.get("level") == "agent_run"
                 if not (state.steps or error.retryable or error.trace_id or is_own):
                     raise  # the run is refused before its first step
-                run.failed(error, start_ms, self._ms_since(started_at), error.cost_nanos, is_budget=is_short)
+                run.record_failure(error, start_ms, self._ms_since(started_at), error.cost_nanos, is_budget=is_short)
             else:
                 self.data = answer.data
                 run.record_answer(answer.response, start_ms, took_ms, nanos_of(answer.routing.cost_usd))
@@ -336,7 +336,7 @@ class Run:
             async with anyio.create_task_group() as group:
                 for index, call in enumerate(action.calls):
                     group.start_soon(use_in_turn, index, call)
-        run.observed([results[index] for index in range(len(action.calls))], start_ms)
+        run.record_results([results[index] for index in range(len(action.calls))], start_ms)
 
     # End
 

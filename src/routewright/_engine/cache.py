@@ -108,7 +108,7 @@ class Caching:
         lookup.line = self._line(lookup, (started_at - call.started_at) * 1000, spent_ms, patient=patient)
         with self.guard.lock:
             tenant = call.caller.account, call.environment
-            lookup.evicted = self._low_hits.looked(tenant, self.clock.time(), is_hit=entry is not None)
+            lookup.evicted = self._low_hits.count_lookup(tenant, self.clock.time(), is_hit=entry is not None)
         if entry is not None:
             lookup.served = cached_attempt(entry.answer)
             lookup.land(None)

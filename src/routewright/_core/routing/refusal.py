@@ -316,7 +316,7 @@ class Search:
         includes = match_words(policy.models or (), model, self.known)
         is_unlisted = policy.models is not None
         if model.free_tier:  # picked only by its name, not by a pattern
-            includes = [word for word in includes if self.known.named(word) is not None]
+            includes = [word for word in includes if self.known.find(word) is not None]
             others = len(policy.exclude or ()) > len(excluding) or len(policy.capabilities or ()) > len(missing)
             is_unlisted |= others or (self.request_models is None and model.id not in self.decision_input.prefer)
         if is_unlisted and not includes:
