@@ -120,7 +120,7 @@ class Console(Closing):
         try:
             await self._change(name, wire.PutAccount(account, expect="absent"))
         except PreconditionFailed as error:
-            problem = Problem("name", f"{told(name)} exists already", "change_account() changes its terms")
+            problem = Problem("name", f"{describe(name)} exists already", "change_account() changes its terms")
             raise ValidationFailed.of(problem) from error
         return account
 
@@ -141,7 +141,7 @@ class Console(Closing):
 
         async def attempt() -> wire.Account:
             current = await self.account(name)
-            account = checked_account(changed(current, terms))
+            account = check_account(change(current, terms))
             await self._change(name, wire.PutAccount(account, expect=current))
             return account
 
@@ -184,7 +184,7 @@ class Console(Closing):
         ``NotFound``."""
         standing = await self._read_standing(account)
         if standing.account is None:
-            raise NotFound(f"no account {told(account)}")
+            raise NotFound(f"no account {describe(account)}")
         month = next(purse for purse in standing.purses if purse.level == "month")
         keys = []
         for key in await self.keys(account):
@@ -255,7 +255,7 @@ class Console(Closing):
 
         async def attempt() -> wire.Key:
             current = await self.key(account, key_id)
-            key = changed(current, terms)
+            key = change(current, terms)
             await self._change(account, wire.PutKey(key, expect=current))
             return key
 
@@ -367,12 +367,12 @@ class Console(Closing):
         Raises ``NotFound``."""
         seconds: object = overlap_s
         if not isinstance(seconds, int | float) or not 0 <= overlap_s <= MAX_OVERLAP_S:
-            problem = f"must be a number of seconds from 0 to {MAX_OVERLAP_S:.0f}, got {told(seconds)}"
+            problem = f"must be a number of seconds from 0 to {MAX_OVERLAP_S:.0f}, got {describe(seconds)}"
             raise ValidationFailed.at("overlap_s", problem, "pass at most 30 days")
         secret = WebhookSigner.new_secret()
 
         def change(current: wire.Endpoint) -> wire.Endpoint:
-            return rotated(current, self._seal(secret), self._clock.time(), overlap_s)
+            return add_secret(current, self._seal(secret), self._clock.time(), overlap_s)
 
         return wire.NewEndpoint(secret, await self._change_endpoint(account, endpoint_id, change))
 
@@ -433,7 +433,7 @@ class Console(Closing):
         outcome by type. Raises ``NotFound``."""
         endpoint = await self._endpoint(account, endpoint_id)
         now = self._clock.time()
-        keys = opened(endpoint, self._secret.derive_keys(PURPOSE), now, partial(secrets.token_bytes, 16)).secrets
+        keys = open_secrets(endpoint, self._secret.derive_keys(PURPOSE), now, partial(secrets.token_bytes, 16)).secrets
         sender = transport or WebhookSettings(allow_loopback=allow_loopback).open_transport()
         try:
             outcomes: dict[wire.EventType, wire.DeliveryAttempt] = {}
@@ -473,7 +473,7 @@ class Console(Closing):
         if force is not True and len(peppers) > 1:  # live keys still digested with the previous secret
             for account in await self.accounts():
                 keys = await self.keys(account.name)
-                unused_keys += [key for key in keys if is_live(key) and peppers[1].made(key.digest)]
+                unused_keys += [key for key in keys if is_live(key) and peppers[1].matches(key.digest)]
         if unused_keys:
             names = listed([f"{key.name} of {key.account}" for key in unused_keys])
             count = "1 live key was" if len(unused_keys) == 1 else f"{len(unused_keys)} live keys were"

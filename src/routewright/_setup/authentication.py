@@ -71,7 +71,7 @@ class Authenticator:
         # Tests: test_results_are_cached_for_two_seconds, test_refusals_are_not_cached,
         # test_a_wrong_key_from_the_storage_is_refused,
         # test_unknown_and_revoked_keys_take_the_same_path_to_the_same_error.
-        sent_key = told_key(authorization, environment)
+        sent_key = parse_authorization(authorization, environment)
         if self._peppers:
             cached = self._cache.get(self._peppers[0].digest(sent_key.key))
             if cached is not None and self._clock.monotonic() < cached.until:
@@ -107,7 +107,7 @@ class Authenticator:
     def count_strangers(self, digests: Sequence[str]) -> int:
         """Number of keys that are refused because they were made with another secret. Makes no secret."""
         peppers = [Pepper(derive(root, PURPOSE)) for root in self._secret.load_existing()] if digests else []
-        return sum(not any(pepper.made(digest) for pepper in peppers) for digest in digests)
+        return sum(not any(pepper.matches(digest) for pepper in peppers) for digest in digests)
 
     def forget(self, account: str) -> None:
         """Drop an account's keys from the cache after a change."""
