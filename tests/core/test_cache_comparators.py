@@ -305,5 +305,5 @@ def test_an_answer_stays_within_its_string(text: str) -> None:
 def test_a_text_too_long_to_judge_is_refused() -> None:
     same = "x" * 8_000
     judge_request("?", same, same)
-    with pytest.raises(ValidationFailed, match="too long to be judged"):
+    with pytest.raises(ValidationFailed, match="too many to judge"):
         judge_request("?", f"{same}1", f"{same}2")

@@ -37,8 +37,8 @@ def check_policy(policy: object, place: int) -> wire.Policy:
     name: object = policy.name
     path = f"policies[{quoted(name) if isinstance(name, str) else place}]"
     policy = rebuild(policy, wire.Policy, path)
-    found: Problems = []
-    rules.check_text(f"{path}.name", policy.name, found)
+    problems: Problems = []
+    rules.check_text(f"{path}.name", policy.name, problems)
     if "@" in policy.name:
         problem = "contains '@', which separates name and date in policy_version"
         problems.append(Problem(f"{path}.name", problem, "remove it"))

@@ -51,13 +51,13 @@ def check_trace(trace: object) -> Trace:
     if not isinstance(trace, Trace):
         raise ValidationFailed.of(Problem("trace", f"{shown(trace)} is not a Trace", "pass a Trace, as answer.trace"))
     _check_flaw("trace.metadata", find_flaw(trace.metadata))
-    found: Problems = []
+    problems: Problems = []
     try:
         plain = msgspec.to_builtins(trace)
         same = msgspec.convert(plain, Trace)
-        _check_numbers("trace", {name: held for name, held in plain.items() if name != "metadata"}, "", found)
-        if found:
-            raise ValidationFailed.of(*found[:MAX_PROBLEMS])
+        _check_numbers("trace", {name: held for name, held in plain.items() if name != "metadata"}, "", problems)
+        if problems:
+            raise ValidationFailed.of(*problems[:MAX_PROBLEMS])
         _check_flaw("trace", find_flaw(plain, MAX_DEPTH + 1))
         read = msgspec.json.decode(msgspec.json.encode(plain), type=Trace)
     except msgspec.ValidationError as error:
