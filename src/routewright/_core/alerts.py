@@ -37,13 +37,13 @@ class ErrorBursts:
     def count_call(self, owner: Hashable, now: float, *, error: bool) -> ErrorBurst | None:
         """Count a finished call. ``error``: a 5xx. Returns a burst when it begins. ``now`` in seconds."""
         account = self._account(owner)
-        account.calls.add(int(now // _STEP_S), bad=error)
-        requests = account.calls.total
-        errors = account.calls.bad
-        if not error or requests < LEAST_REQUESTS or errors <= BURST_RATE * requests or now < account.quiet_until:
+        calls = account.calls
+        calls.add(int(now // _STEP_S), bad=error)
+        is_burst = error and calls.total >= LEAST_REQUESTS and calls.bad > BURST_RATE * calls.total
+        if not is_burst or now < account.quiet_until:
             return None
         account.quiet_until = now + WINDOW_S
-        return ErrorBurst(WINDOW_S, requests, errors, round(errors / requests, 4))
+        return ErrorBurst(WINDOW_S, calls.total, calls.bad, round(calls.bad / calls.total, 4))
 
     def count_answers(self, owner: Hashable, now: float, count: int) -> None:
         """Count successful calls, which never begin a burst."""
@@ -52,8 +52,8 @@ class ErrorBursts:
     def _account(self, owner: Hashable) -> _Account:
         account = self._accounts.get(owner)
         if account is None:
-            calls = WindowedCount(WINDOW_S // _STEP_S + 1)  # one more step, since the latest is partial
-            account = self._accounts[owner] = _Account(calls)
+            # one more step, since the latest is partial
+            account = self._accounts[owner] = _Account(WindowedCount(WINDOW_S // _STEP_S + 1))
             if len(self._accounts) > MOST_COUNTED:
                 self._accounts.popitem(last=False)
         else:

@@ -291,8 +291,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
             return 0
         if self.served is not None:
             return self.cost_nanos
-        left_midway = self.status == "cancelled" and any(attempt.delivered for attempt in self.attempts)
-        return self.cost_nanos if left_midway else 0
+        is_left = self.status == "cancelled" and any(attempt.delivered for attempt in self.attempts)
+        return self.cost_nanos if is_left else 0
 
     @property
     def latency_ms(self) -> float:
@@ -567,8 +567,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         first = self.attempts[0]
         before = attempt.after or (None if attempt is first else first)
         model = before.model if before is not None else attempt.model if self.plan is None else self.plan.legs[0].id
-        is_fallback = model != attempt.model and (not attempt.hedge or attempt is self.served)
-        return (model if is_fallback else None), before
+        return (model if model != attempt.model and (not attempt.hedge or attempt is self.served) else None), before
 
     def response(self, output: str, calls: list[ToolCall] | None, reasoning: Reasoning | None = None) -> RouteResponse:
         """The route response (spec 2.2) of a served call."""
@@ -577,6 +576,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         assert plan is not None
         assert served is not None
         usage = served.usage
+        amounts = () if usage is None else (usage.input, usage.output, usage.cached, usage.reasoning, usage.written)
         primary, *chain = map(ID, plan.legs)
         last_reason = plan.last_reason
         budget = self.budget
@@ -598,9 +598,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             cost_usd=usd(served.cost_nanos if len(self.attempts) == 1 else self.cost_nanos),
             latency_ms=round(self.latency_ms + self.waited_s * 1000, 3),
             cache_hit=is_hit,
-            tokens=Tokens()
-            if usage is None
-            else Tokens(usage.input, usage.output, usage.cached, usage.reasoning, usage.written),
+            tokens=Tokens(*amounts),
         )
         if usage is not None and usage.cached and not is_hit and (saved := saved_nanos(served.prices, usage)):
             routing = replace(routing, saved_usd=usd(saved))

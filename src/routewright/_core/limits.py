@@ -18,10 +18,11 @@ SLOT_WAIT_S = 1.0  # retry delay for a slot, because its release is unknown
 UNLIMITED = 2**53 - 1  # remaining requests without a limit
 AWAY_S = 5  # retry delay if a process has no share of a limit while the coordination is away
 OUTPUT_TOKENS = 256  # assumed for a call without a cap, until its usage is known
-_LIMITS: dict[Resource, tuple[str, str, str]] = {  # with the field of ``RateLimits``
-    "requests": ("request", "a minute", "requests_per_min"),
-    "tokens": ("token", "a minute", "tokens_per_min"),
-    "slots": ("call", "at a time", "concurrency"),
+_FIELDS: dict[Resource, str] = {"requests": "requests_per_min", "tokens": "tokens_per_min", "slots": "concurrency"}
+_RATES: dict[Resource, str] = {
+    "requests": "request{} a minute",
+    "tokens": "token{} a minute",
+    "slots": "call{} at a time",
 }
 
 
@@ -228,8 +229,7 @@ def refusal_of(takes: Sequence[Take], verdict: Denied, now: float, processes: in
     owner = take.name.partition(":")[0]
     has_part = state.limit > 0 or take.limit == 0
     wait_s = max(1, ceil(verdict.retry_after_s)) if has_part else AWAY_S
-    noun, per, field = _LIMITS[take.resource]
-    message = f"the {owner} is limited to {take.limit} {noun}{'' if take.limit == 1 else 's'} {per}"
+    message = f"the {owner} is limited to {take.limit} {_RATES[take.resource].format('' if take.limit == 1 else 's')}"
     if processes > 1 and take.limit:
         message += f", of which each of {processes} processes has {state.limit} while the coordination is away"
     if not take.limit:
@@ -242,7 +242,7 @@ def refusal_of(takes: Sequence[Take], verdict: Denied, now: float, processes: in
         "level": owner,
         # the specification has two resources; concurrency counts as requests
         "resource": "tokens" if take.resource == "tokens" else "requests",
-        "limit_of": field,
+        "limit_of": _FIELDS[take.resource],
         "limit": take.limit,
         "remaining": state.remaining,
         "asked": take.amount,

@@ -268,7 +268,7 @@ def _narrower(own: bool | wire.CacheOpts | None, outer: bool | wire.CacheOpts | 
         mode="exact" if "exact" in (own.mode, outer.mode) else "semantic",
         ttl_seconds=min(own.ttl_seconds, outer.ttl_seconds),
         explore=max(own.explore, outer.explore),
-        namespace="/".join(each for each in (outer.namespace, own.namespace) if each) or None,
+        namespace="/".join(name for name in (outer.namespace, own.namespace) if name) or None,
         max_error=max_error,
         threshold=threshold,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from routewright._core.limits import Window
 from routewright.wire import Account, Caller, Key, RateLimits
 
-from .purses import Sums
+from .purses import LimitedPurse
 from .terms import limits_of
 
 _NO_LIMITS = RateLimits()
@@ -22,7 +22,7 @@ class Payer:
         key: Key | None,
         day: int,
         windows: list[tuple[str, Window, RateLimits]],
-        purses: list[tuple[Sums, int | None]],
+        purses: list[LimitedPurse],
     ) -> None:
         self.account = account
         self.key = key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TypeAlias
 
 from routewright._core.money import usd
 from routewright.errors import InsufficientBalance, QuotaExhausted, RateLimited, RouterError
@@ -12,6 +13,7 @@ from routewright.wire.money import usd_text
 RUN = "run:"
 MONTH = len("2026-11")  # length of the month in a timestamp
 BALANCE = -1  # marks a balance as limit: the credit granted so far
+LimitedPurse: TypeAlias = "tuple[Sums, int | None]"  # a purse and its limit
 _LEVELS: dict[str, Level] = {"run": "agent_run", "key": "key", "account": "account", "month": "month"}
 _OWNERS = {"agent_run": "the agent run", "key": "the key", "account": "the account", "month": "this month"}
 _MONTH = re.compile(r":(\d{4}-\d{2})$")

@@ -93,8 +93,7 @@ def end_hold(state: State, end: End) -> Hold | None:
     hold = state.holds.pop(end.id, None)
     purses: tuple[Sums, ...] = ()
     if end.charge or end.run_nanos or (hold is not None and hold.nanos):
-        account = end.account if hold is None else hold.account
-        purses = state.group(account, (hold and hold.purses) or end.purses)
+        purses = state.group(end.account if hold is None else hold.account, (hold and hold.purses) or end.purses)
     if hold is not None:
         state.free(hold, purses)
         if end.tokens is not None and end.tokens != hold.tokens:

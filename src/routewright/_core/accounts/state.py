@@ -28,7 +28,7 @@ from routewright.wire.timestamps import timestamp
 from .holds import FreedName, Hold, Wait
 from .keys import check_key
 from .payer import Payer, parties_of
-from .purses import BALANCE, MONTH, RUN, Sums, level_of, purses_of
+from .purses import BALANCE, MONTH, RUN, LimitedPurse, Sums, level_of, purses_of
 
 _DAY_S = 86_400
 
@@ -100,7 +100,7 @@ class State:
         account = self._books.account(caller.account)
         key = None if caller.key_id is None else self._books.key(caller.account, caller.key_id)
         windows = [(name, self.window(name), limits) for name, limits in parties_of(caller, account, key)]
-        purses: list[tuple[Sums, int | None]] = []
+        purses: list[LimitedPurse] = []
         if caller.environment == "production":
             limits_of_month = purses_of(account, key, timestamp(day * _DAY_S)[:MONTH])
             purses = [(self.purse(caller.account, name), limit) for name, limit in limits_of_month.items()]
@@ -208,7 +208,6 @@ class State:
                 return short
         else:
             nanos = 0
-        names = payer.names if ask.run is None else tuple([sums.name for sums, _ in purses])
         hold = Hold(
             ask.id,
             caller.account,
@@ -219,7 +218,7 @@ class State:
             ask.tokens,
             slots,
             nanos,
-            names,
+            payer.names if ask.run is None else tuple([sums.name for sums, _ in purses]),
             scope,
             "" if ask.claim is None else ask.claim.fingerprint,
             owner,
@@ -242,9 +241,7 @@ class State:
             self.reserve(hold, nanos)
         return short
 
-    def _short(
-        self, purses: Sequence[tuple[Sums, int | None]], nanos: int, hold: Hold | None = None
-    ) -> Wait | Short | None:
+    def _short(self, purses: Sequence[LimitedPurse], nanos: int, hold: Hold | None = None) -> Wait | Short | None:
         """Why an amount is not available. None: it is. ``hold``: of a running call, which queues behind nobody."""
         # "Not enough" has two meanings. Spent money is gone, so the refusal is final; reserved money may come back, so
         # the call waits for it. The purse with the least left decides, since that one has to change. A call that would

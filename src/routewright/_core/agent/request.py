@@ -133,9 +133,9 @@ def run_of(document: object) -> AgentRequest:
         unknown = [name for name in document if name not in _FIELDS][:MAX_PROBLEMS]
         if unknown:
             known = f"known: {', '.join(_FIELDS)}"
-            hints = [_MEANT.get(name) or did_you_mean(name, _FIELDS) or known for name in unknown]
-            told = zip(unknown, hints, strict=True)
-            raise ValidationFailed.of(*(Problem(joined("", name), "is not a field", hint) for name, hint in told))
+            hints = {name: _MEANT.get(name) or did_you_mean(name, _FIELDS) or known for name in unknown}
+            problems = [Problem(joined("", name), "is not a field", hint) for name, hint in hints.items()]
+            raise ValidationFailed.of(*problems)
     return convert_value(document, AgentRequest, "")
 
 

@@ -132,9 +132,8 @@ def _words(text: str) -> list[str]:
 def _value(text: str) -> object:
     text = text.strip()
     opening = text.partition("\n")[0]
-    rest = text[len(opening) + 1 :]
-    if opening.rstrip().lower() in ("```", "```json") and rest.endswith("```"):
-        text = rest.removesuffix("```")
+    if opening.rstrip().lower() in ("```", "```json") and text[len(opening) :].endswith("```"):
+        text = text[len(opening) :].removesuffix("```")
     return json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_refuse, object_pairs_hook=_members)
 
 

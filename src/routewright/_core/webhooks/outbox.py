@@ -125,8 +125,7 @@ class Outbox:
                 there = self.taken(id)
                 if there is None or there.account != account:
                     return wire.Written(created=False, count=0)
-                for row in self._of(account, id):
-                    self._drop(row)
+                self._drop(*self._of(account, id))
                 del self._endpoints[id]
                 self._served.pop(id, None)
                 self._due.pop(id, None)
@@ -174,17 +173,11 @@ class Outbox:
     def sweep(self, now: float) -> int:
         """Remove deliveries that ended a day ago. Returns their number."""
         rows = [row for rows in self._rows.values() for row in rows.values()]
-        old = [row for row in rows if row.ended_at is not None and row.ended_at <= now - HISTORY_S]
-        for row in old:
-            self._drop(row)
-        return len(old)
+        return self._drop(*[row for row in rows if row.ended_at is not None and row.ended_at <= now - HISTORY_S])
 
     def delete(self, account: str, environment: wire.Environment | None) -> int:
         """Remove an account's deliveries. Returns their number."""
-        gone = [row for row in self._of(account) if environment in (None, row.endpoint.environment)]
-        for row in gone:
-            self._drop(row)
-        return len(gone)
+        return self._drop(*[row for row in self._of(account) if environment in (None, row.endpoint.environment)])
 
     def _of(self, account: str, endpoint: str | None = None) -> list[_Row]:
         return [row for row in self._rows.get(account, {}).values() if endpoint in (None, row.endpoint.id)]
@@ -244,9 +237,11 @@ class Outbox:
         row.lease = None
         row.ended_at = at
 
-    def _drop(self, row: _Row) -> None:
-        self._unschedule(row)
-        del self._rows[row.endpoint.account][row.endpoint.id, row.event.id]
+    def _drop(self, *rows: _Row) -> int:
+        for row in rows:
+            self._unschedule(row)
+            del self._rows[row.endpoint.account][row.endpoint.id, row.event.id]
+        return len(rows)
 
     def _schedule(self, row: _Row, at: float) -> None:
         self._unschedule(row)

@@ -108,8 +108,7 @@ def decode_key(secret: str, path: str) -> bytes:
 def header_of(keys: Sequence[Key], body: object, timestamp: object) -> str:
     """The service profile's header for a webhook. Raises ``ValidationFailed``."""
     signed, at = _check_signable(body, timestamp)
-    head = f"{at}.".encode()
-    return f"t={at}" + "".join([f",v1={key.code(head, signed).hex()}" for key in keys])
+    return f"t={at}" + "".join([f",v1={key.code(f'{at}.'.encode(), signed).hex()}" for key in keys])
 
 
 def headers_of(keys: Sequence[Key], body: object, timestamp: object, event_id: object) -> dict[str, str]:
