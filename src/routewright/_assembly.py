@@ -576,9 +576,9 @@ class Parts:
 
     def _draw_policies(self, policies: Sequence[wire.Policy], fleet: Fleet | None = None) -> list[wire.PolicySnapshot]:
         fleet = self._ensure_fleet(self.environment) if fleet is None else fleet
-        drawn_policies = drawn(policies, ModelIndex(fleet.pool.models, fleet.aliases))
-        versions = self._versions.of([version_asked(policy, fleet.today()) for policy in drawn_policies])
-        self._published = [*map(published, drawn_policies, versions)]
+        drawn_policies = resolve(policies, ModelIndex(fleet.pool.models, fleet.aliases))
+        versions = self._versions.of([version_write(policy, fleet.today()) for policy in drawn_policies])
+        self._published = [*map(with_version, drawn_policies, versions)]
         self._in_force = policies
         return self._published
 
