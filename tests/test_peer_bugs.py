@@ -43,7 +43,7 @@ BUGS = [
     Bug(
         "a budget is checked and not reserved, so calls at once overspend it",
         STATE,
-        "            if left - sums.reserved + own < nanos:",
+        "            if left - sums.reserved + own_nanos < nanos:",
         "            if left < nanos:",
         ADMISSION,
         "waits_for_reserved_money_until",
@@ -100,19 +100,19 @@ BUGS = [
     Bug(
         "requests and tokens are counted in one window",
         WINDOW,
-        "self.used_requests < requests)",
-        "self.used_requests + self.used_tokens < requests)",
+        "self.used_requests < limits.requests_per_min)",
+        "self.used_requests + self.used_tokens < limits.requests_per_min)",
         "tests/core/test_window.py",
         "each_limit_refuses_by_itself",
     ),
     Bug(
         "a refusal takes of the limits that had room",
         STATE,
-        "                raise refused(",
+        "                raise limit_error(",
         "                for _, other, most in payer.windows:\n"
         "                    if other.admits(most, ask.tokens, 0):\n"
         "                        other.take(self.at, ask.tokens)\n"
-        "                raise refused(",
+        "                raise limit_error(",
         ACCOUNTS,
         "Memory and refused_by_one_limit",
     ),

@@ -177,7 +177,7 @@ class Console(Closing):
                 problem = f"{shown(write.id)} was used for ${usd_text(before)}"
                 raise ValidationFailed.at("id", problem, "pass another id for another amount")
         balance = _balance((await self._read_standing(account)).purses)
-        return wire.Credit(write.id, nanos, written.created, None if balance is None else balance.left_nanos)
+        return wire.Credit(write.id, credit.nanos, written.created, None if balance is None else balance.left_nanos)
 
     async def standing(self, account: str) -> wire.AccountStanding:
         """The balance of an account and its charges of this month, also for its keys with budgets. Raises
