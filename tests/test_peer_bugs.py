@@ -175,8 +175,8 @@ BUGS = [
     Bug(
         "what was produced of a stream that is left is not billed",
         "_core/call.py",
-        "        left_midway = ",
-        "        left_midway = False and ",
+        "        is_left = ",
+        "        is_left = False and ",
         ADMISSION,
         "stream_left_midway",
     ),
