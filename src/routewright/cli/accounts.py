@@ -262,7 +262,7 @@ def _changes(args: Namespace, names: Sequence[str]) -> JsonObject:
     if not values and not limits:
         options = ", ".join(args.parser.spelling()[name] for name in (*names, *_LIMITS))
         raise refused("", "no change is given", f"give at least one of {options}")
-    return {**values, "limits": SomeLimits(**limits, told=frozenset(limits))} if limits else values
+    return {**values, "limits": SomeLimits(**limits, fields=frozenset(limits))} if limits else values
 
 
 def _purse_json(purse: Purse) -> dict[str, float | None]:

@@ -91,7 +91,7 @@ def caller_of(index: int, caller: Caller, month: str, windows: bool) -> dict[str
     """Encode a caller: its limits and purses."""
     return {
         "i": index, "account": caller.account, "key": caller.key_id, "month": month,
-        "pays": caller.environment == "production", "is_made": caller.key_id is not None and is_made(caller.key_id),
+        "pays": caller.environment == "production", "is_made": caller.key_id is not None and is_issued(caller.key_id),
         "window_": f"account:{caller.environment}:{caller.account}" if windows else None,
         "key_window": None if caller.key_id is None or not windows else f"key:{caller.account}\0{caller.key_id}",
     }  # fmt: skip

@@ -212,7 +212,7 @@ def _snapshot_of(connection: Statements, snapshot_id: str) -> wire.Snapshot | No
     snapshot = _decode_snapshot(body)
     for changed_id, body in reversed(changes):
         assert isinstance(snapshot, wire.HealthSnapshot), "only these are stored as changes"
-        snapshot = changed(snapshot, _change(body), changed_id)
+        snapshot = apply_change(snapshot, _change(body), changed_id)
     return snapshot
 
 

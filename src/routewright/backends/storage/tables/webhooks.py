@@ -111,7 +111,7 @@ def write(connection: Statements, account: str, write: OF_WEBHOOKS) -> Written:
             return Written(created=False, count=len(connection.execute(_END, row).fetchall()))
         case wire.ReplayDeliveries(endpoint_id, event_id, at):
             condition = "state <> 'delivered'" if event_id is None else "event = ?"
-            values = (at, endpoint_id, account, at - KEPT_S, *(() if event_id is None else (event_id,)))
+            values = (at, endpoint_id, account, at - HISTORY_S, *(() if event_id is None else (event_id,)))
             return Written(created=False, count=len(connection.execute(_REPLAY.format(condition), values).fetchall()))
 
 

@@ -151,7 +151,7 @@ class Writes:
             self._health = snapshot
             if last is not None and last.id != snapshot.id:
                 depth = connection.execute(_DEPTH, (last.id,)).fetchone()
-                changes = _encode(change(last, snapshot))
+                changes = _encode(find_change(last, snapshot))
                 if depth is not None and depth[0] < LONGEST_CHAIN and len(changes) * 2 <= len(body):
                     row = snapshot.id, changes, last.id, depth[0] + 1, at
         connection.execute(_PUT_SNAPSHOT, row)
