@@ -75,8 +75,8 @@ def end_of(index: int, grant: Grant, facts: Facts, blobs: list[bytes | None]) ->
         result = len(blobs)
     return {
         "i": index, "account": caller.account, "id": facts.id, "is_release": False, "nanos": grant.nanos,
-        "used": facts.tokens, "charge": charge, "run": run_nanos, "month": facts.created_at[:MONTH],
-        "created_at": facts.created_at, "tells": facts.event_id is not None, "is_open": not is_paid or not rows,
+        "used": facts.tokens, "charge": charge.nanos, "run": charge.run_nanos, "month": facts.created_at[:MONTH],
+        "created_at": facts.created_at, "tells": facts.event_id is not None, "is_open": not is_paid or not charge.rows,
         "environment": caller.environment, "result": result,
         "rows": [dict(zip(_NAMES, columns_of(row), strict=True)) for row in charge.rows],
     }  # fmt: skip
