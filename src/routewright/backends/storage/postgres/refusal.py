@@ -43,7 +43,7 @@ class _Facts:
         amounts = self.purses.get(purse, (0, 0, 0))
         return amounts[0], amounts[1]
 
-    def kept(self, account: str, claim: bytes, now: float) -> KeptResult | None:
+    def read_result(self, account: str, claim: bytes, now: float) -> KeptResult | None:
         row = self._result
         return None if row is None else KeptResult(row["fingerprint"], unescape(row["call"]), b"")  # read separately
 

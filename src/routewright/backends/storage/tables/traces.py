@@ -195,7 +195,7 @@ def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
         packed_line = _pack(line)
     except OverflowError:  # a number over 64 bits, such as a caller's budget
         return rows_of_trace(account, draft.trace, rollup_keys, draft.counted)
-    decision_input = line.given
+    decision_input = line.decision_input
     model = line.model or ""
     columns = (
         account, line.created_at, line.id, line.environment, line.status, "route", model,
