@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from routewright import wire
-from routewright._core.accounts.keys import is_made
+from routewright._core.accounts.keys import is_issued
 from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
 from routewright._core.limits import OUTPUT_TOKENS, headers_of

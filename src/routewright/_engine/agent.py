@@ -13,7 +13,7 @@ import anyio
 from msgspec import json
 
 from routewright import errors, wire
-from routewright._core.accounts.purses import without_money
+from routewright._core.accounts.purses import money_error
 from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observation, RunTools
 from routewright._core.agent.record import RunRecord, run_trace, words_of
 from routewright._core.money import budget_nanos, usd
@@ -194,7 +194,7 @@ class Run:
             try:
                 reply = await hold.take()
                 if isinstance(reply, wire.Short):
-                    raise without_money(reply.purse, None)
+                    raise money_error(reply.purse, None)
             except errors.RouterError as error:
                 hold.annotate(error)
                 raise

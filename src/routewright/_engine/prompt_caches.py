@@ -69,7 +69,7 @@ class Warmth:
             return
         if cache.by_marks and call.asks is not None and call.asks.hour_cache:
             cache = cache._replace(lifetime_s=HOUR_S)
-        sent = self._prefixes.answered(call.warm.prompt, attempt.leg.id, cache, usage, call.created_at)
+        sent = self._prefixes.learn(call.warm.prompt, attempt.leg.id, cache, usage, call.created_at)
         id = _turn_of(call)
         if sent is not None and id is not None and self._path is not None:
             put = PutAgentState(id, call.caller.environment, msgpack.encode(sent), sent.until)

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, TypeVar, get_args, get_origin, get_overloads, get_type_hints
 
 from routewright import errors
-from routewright._core.trace.spans import joined
+from routewright._core.trace.spans import join_traces
 from routewright._runtime.loop import is_cancelled
 from routewright.protocols import Clock, Facts, ImmediateStorage, Storage
 from routewright.wire import Ask, Caller, Grant, Left, Query, RunLimit, Scan, Stands, Trace, TraceById, Write, Written

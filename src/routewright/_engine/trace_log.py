@@ -168,7 +168,7 @@ class TraceLog:
         return answer, error
 
     def _failure(self, call: Call, execution: Ending) -> errors.RouterError:
-        error, hidden = failure(call, execution)
+        error, hidden = build_failure(call, execution)
         if hidden:
             _log.warning("call %s: %s", call.id, hidden)
         if execution.cause is not None:

@@ -330,7 +330,7 @@ class TraceWriter:
             if limit.expired:
                 return False
         maximum = call.cost_nanos if pending.grant is None or not pending.grant.is_limited else pending.grant.nanos
-        for shorten in (None, without_trace, partial(bounded, most_nanos=maximum)):
+        for shorten in (None, without_trace, partial(limit_cost, most_nanos=maximum)):
             facts_part = facts if shorten is None else shorten(facts)
             try:
                 settle = partial(self.accounts.settle, pending.grant, facts_part)

@@ -72,7 +72,7 @@ async def post(
     error: str | None = f"no answer within {ATTEMPT_S:g} s"
     try:
         with clock.deadline(began + ATTEMPT_S):
-            answer = await transport.post(endpoint.url, headers_for(endpoint, event, body, secrets, at), body)
+            answer = await transport.post(endpoint.url, build_headers(endpoint, event, body, secrets, at), body)
             status, retry_after_s = answer.status, answer.retry_after_s
             error = None
     except (OSError, RouterError) as fault:
