@@ -224,7 +224,7 @@ class MemoryAccounts:
             for row in booking.rows:
                 record.books.book(row, booking.purses)
             if booking.keeps is not None:
-                record.books.keep(*booking.keeps)
+                record.books.put_result(*booking.keeps)
             if facts.trace is not None and facts.trace.is_void != booking.is_void:
                 facts.trace.void(booking.is_void)
             for event in booking.events:
