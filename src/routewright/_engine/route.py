@@ -299,7 +299,7 @@ class Engine:
             if policy.classes:
                 policy, class_name = class_of(policy, request.metadata or {})
             applied_policy = AppliedPolicy(policy, request.models)
-            request = under_policy(request, policy)
+            request = apply_policy(request, policy)
         asks = None
         is_plain = request.params is None and request.tools is None
         for message in request.messages if is_plain else ():
@@ -345,7 +345,7 @@ class Engine:
         if read.traceparent is not None:
             call.traceparent = read.traceparent
         if policy is not None:
-            call.policy, call.laid = policy, applied_policy
+            call.policy, call.applied_policy = policy, applied_policy
             if class_name:
                 call.policy_class = class_name
         if steps := fleet.workloads.steps:
