@@ -699,19 +699,19 @@ def _coded(words: Iterable[str]) -> str:
 
 def figure_table() -> str:
     """What Prometheus is told."""
-    rows = [(f"`{each.name}`", each.kind, _coded(each.labels), each.what) for each in FIGURES.values()]
+    rows = [(f"`{each.name}`", each.kind, _coded(each.labels), each.help) for each in FIGURES.values()]
     return table(("name", "kind", "labels", "meaning"), rows)
 
 
 def attribute_table() -> str:
     """What spans and figures of OpenTelemetry are told with."""
-    rows = [(each.on, _code(each.name), each.what) for each in ATTRIBUTES.values()]
+    rows = [(each.on, _code(each.name), each.help) for each in ATTRIBUTES.values()]
     return table(("of", "name", "meaning"), rows)
 
 
 def histogram_table() -> str:
     """The figures of OpenTelemetry."""
-    rows = [(_code(each.name), f"`{each.unit}`", each.what) for each in HISTOGRAMS.values()]
+    rows = [(_code(each.name), f"`{each.unit}`", each.help) for each in HISTOGRAMS.values()]
     return table(("name", "unit", "meaning"), rows)
 
 

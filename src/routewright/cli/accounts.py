@@ -23,10 +23,10 @@ _STANDING = "id name revoked_at total.spent_usd total.limit_usd month.spent_usd 
 _KEYS = "id name prefix environment created_at revoked_at scopes"
 
 
-def _limits(none: str, more: str) -> list[Declaration]:
+def _limits(word: str, scope: str) -> list[Declaration]:
     return [
-        arg(f"--{name.replace('_', '-')} N", f"{what}, {more}", number_or(none, int), ABSENT)
-        for name, what in _LIMITS.items()
+        arg(f"--{name.replace('_', '-')} N", f"{label}, {scope}", number_or(word, int), ABSENT)
+        for name, label in _LIMITS.items()
     ]
 
 

@@ -53,8 +53,8 @@ def _import(args: Namespace, screen: Screen) -> None:
     document = read(args.file)
     with document.naming():
         listed, problems = read_price_list(document.content)
-    chosen = _select_rows(args, listed)
-    updates, refusals = updates_of(catalogue.models, chosen, today, add=args.add)
+    selection = _select_rows(args, listed)
+    updates, refusals = updates_of(catalogue.models, selection, today, add=args.add)
     problems += refusals
     # a partial import does not update the date of the other models
     text = _text(with_updates(content, updates, today if args.provider is None else None))
@@ -176,5 +176,5 @@ def _label(check: PolicyCheck) -> str:
 def _loss(check: PolicyCheck) -> str:
     if check.breaks_without:
         return f"breaks without {', '.join(check.breaks_without)}"
-    first = next((loss for loss in check.losses if loss.model != check.model), None)
-    return "" if first is None else f"without {first.provider}: {first.model}"
+    change = next((loss for loss in check.losses if loss.model != check.model), None)
+    return "" if change is None else f"without {change.provider}: {change.model}"

@@ -61,8 +61,8 @@ _KEYS: dict[Environment, tuple[str, str]] = {
 
 
 def _option(key: str, option: str, text: str, kind: object) -> Declaration:
-    how = {"action": _ACTIONS[kind]} if kind in _ACTIONS else {"kind": kind}
-    return arg(option, text, default=ABSENT, dest=key, **how)
+    extra = {"action": _ACTIONS[kind]} if kind in _ACTIONS else {"kind": kind}
+    return arg(option, text, default=ABSENT, dest=key, **extra)
 
 
 @verb(
@@ -111,38 +111,38 @@ def _warn(warnings: Sequence[str], screen: Screen) -> None:
         screen.note(f"routewright: {warning}", "plain")
 
 
-def started_page(plan: Plan, begun: Setup, providers: Sequence[str]) -> str:
+def started_page(plan: Plan, setup: Setup, providers: Sequence[str]) -> str:
     """Where the server listens, and how to send a request. Only the first start has keys. ``providers``: the variables
     that hold their keys. Plain text, since ``serve`` works without rich."""
-    return "".join(f"{line}\n" for line in _page(plan, begun, providers))
+    return "".join(f"{line}\n" for line in _page(plan, setup, providers))
 
 
-def _page(plan: Plan, begun: Setup, providers: Sequence[str]) -> Iterator[str]:
+def _page(plan: Plan, setup: Setup, providers: Sequence[str]) -> Iterator[str]:
     workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
     yield f"routewright serves at {_url(plan)} with {workers}"
     if plan.admin is not None:
         yield f"health checks and metrics, without a key: http://{_host_port(plan.admin)}"
     store = shlex.quote(plan.shown_store)
-    if begun.keys:
-        where = "in memory and ends with the server" if plan.in_memory else store
-        yield from ("", f"This is the first start. The store is {where}. The account {ACCOUNT!r} was created.")
+    if setup.keys:
+        location = "in memory and ends with the server" if plan.in_memory else store
+        yield from ("", f"This is the first start. The store is {location}. The account {ACCOUNT!r} was created.")
         yield "ITS PLAN IS 'unlimited': THE REQUESTS AND THE SPENDING OF ITS LIVE KEYS ARE NOT LIMITED."
         if not plan.in_memory:
             yield f"To limit it: routewright accounts change {ACCOUNT} --plan pro --store {store}"
         yield ""
-        width = max(map(len, begun.keys.values()))
-        for environment, key in begun.keys.items():
-            name, does = _KEYS[environment]
-            yield f"{name}  {key:<{width}}  {does}"
+        width = max(map(len, setup.keys.values()))
+        for environment, key in setup.keys.items():
+            name, text = _KEYS[environment]
+            yield f"{name}  {key:<{width}}  {text}"
         yield from ("Save them now: they are not shown again.", "", "Send a request from another terminal:", "")
-        headers = f'-H "Authorization: Bearer {begun.keys.get("sandbox") or begun.keys["production"]}"'
+        headers = f'-H "Authorization: Bearer {setup.keys.get("sandbox") or setup.keys["production"]}"'
         yield f"curl {_url(plan)}/v1/route {headers} -H \"Content-Type: application/json\" -d '{_BODY}'"
         if plan.tls is not None:
             yield "(curl must trust the certificate, and the address must be a name in it: see --cacert and --resolve)"
         if not plan.in_memory:
             yield from ("", "See its trace:", "", f"routewright traces ls --account {ACCOUNT} --store {store}")
     elif not plan.in_memory:
-        yield f"another key: routewright keys create {shlex.quote(begun.account)} --name NAME --store {store}"
+        yield f"another key: routewright keys create {shlex.quote(setup.account)} --name NAME --store {store}"
         yield "             with --environment sandbox for a test key; 'routewright accounts ls' lists the accounts"
     yield ""
     if plan.environment == "sandbox":

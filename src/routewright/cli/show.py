@@ -221,10 +221,10 @@ def cost(billed: TraceItem | ModelSpan) -> str:
     return f"{dollars(billed.cost_usd)} ({low} to {high})"
 
 
-def tokens(used: Tokens) -> str:
+def tokens(counts: Tokens) -> str:
     """How many tokens came in and went out."""
-    cached = f" ({used.cached:,} cached)" if used.cached else ""
-    return f"{used.input:,} in{cached}, {used.output:,} out"
+    suffix = f" ({counts.cached:,} cached)" if counts.cached else ""
+    return f"{counts.input:,} in{suffix}, {counts.output:,} out"
 
 
 def percent(share: float) -> str:

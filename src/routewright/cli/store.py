@@ -263,8 +263,8 @@ async def _retain(args: Namespace, screen: Screen) -> None:
             retention = replace(retention, **changes)
             removed = await store.retain(retention)
     terms = pick(retention, "production_days sandbox_days")
-    shown = {name: "for ever" if days is None else days for name, days in terms.items()}
-    screen.report({**terms, "removed": removed}, fields({**shown, "removed": removed}))
+    table = {name: "for ever" if days is None else days for name, days in terms.items()}
+    screen.report({**terms, "removed": removed}, fields({**table, "removed": removed}))
 
 
 @verb(

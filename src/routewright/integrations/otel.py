@@ -65,7 +65,7 @@ class OpenTelemetry:
             meter = meter_provider.get_meter(SCOPE)
             self._histograms = {
                 word: meter.create_histogram(
-                    row.name, row.unit, row.what, explicit_bucket_boundaries_advisory=row.bounds
+                    row.name, row.unit, row.help, explicit_bucket_boundaries_advisory=row.bounds
                 )
                 for word, row in HISTOGRAMS.items()
             }
@@ -258,7 +258,7 @@ def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _end(span: Span, at: int, error: str | None) -> None:
+def _end(span: Span, end_ns: int, error: str | None) -> None:
     if error is not None:
         span.set_status(Status(StatusCode.ERROR, error))
-    span.end(at)
+    span.end(end_ns)

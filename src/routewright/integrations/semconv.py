@@ -14,7 +14,7 @@ class Name(NamedTuple):
     on: str
     """The spans, events and metrics that have the attribute."""
     name: str
-    what: str
+    help: str
 
 
 class Histogram(NamedTuple):
@@ -23,15 +23,15 @@ class Histogram(NamedTuple):
     name: str
     unit: str
     bounds: tuple[float, ...]
-    what: str
+    help: str
 
 
-def _own(on: str, word: str, what: str) -> Name:
-    return Name(on, f"routewright.{word}", what)
+def _own(on: str, word: str, help: str) -> Name:
+    return Name(on, f"routewright.{word}", help)
 
 
-def _ai(on: str, word: str, what: str) -> Name:
-    return Name(on, f"gen_ai.{word}", what)
+def _ai(on: str, word: str, help: str) -> Name:
+    return Name(on, f"gen_ai.{word}", help)
 
 
 CALL = "routewright.route"

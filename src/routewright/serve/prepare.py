@@ -162,12 +162,12 @@ def _file_of(url: str) -> str | None:
 
 
 @contextmanager
-def _renamed(theirs: str, ours: str) -> Iterator[None]:
+def _renamed(pattern: str, name: str) -> Iterator[None]:
     """Let problems of a struct name its configuration table."""
     try:
         yield
     except ValidationFailed as error:
-        problems = [problem._replace(path=re.sub(rf"^({theirs})\b", ours, problem.path)) for problem in error.problems]
+        problems = [problem._replace(path=re.sub(rf"^({pattern})\b", name, problem.path)) for problem in error.problems]
     else:
         return
     raise ValidationFailed.of(*problems)

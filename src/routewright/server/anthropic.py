@@ -136,7 +136,7 @@ class MessageCall(VendorCall):
         self.shows_thought = bool(tools) or (bool(thinking) and thinking.peek("type") != "disabled")
         user = fields.inner("metadata").get("user_id", str)
         top_k = fields.get("top_k", float)
-        allowed = self.known.extra(VENDOR)
+        allowed = self.directory.extra(VENDOR)
         passed: JsonObject = {"top_k": top_k} if top_k is not None and "top_k" in allowed else {}
         if top_k is not None and not passed:
             self.ignored.add("top_k")
@@ -311,14 +311,14 @@ _BLOCKS = {
 """Supported blocks by role, and in the result of a tool."""
 
 
-def _read(blocks: list[Fields], role: str, where: str) -> _Turn:
-    """Read the blocks of a content. ``where``: its place, for errors."""
+def _read(blocks: list[Fields], role: str, location: str) -> _Turn:
+    """Read the blocks of a content. ``location``: its place, for errors."""
     turn = _Turn()
     kinds = _BLOCKS[role]
     for kind, block in [(entry.need("type", str), entry) for entry in blocks]:
         if kind not in kinds:
             hint = f"supported: {', '.join(map(repr, kinds))}; describe it in a text block"
-            raise block.wrong("type", f"is {shown(kind)}, which is not supported in {where}", hint)
+            raise block.wrong("type", f"is {shown(kind)}, which is not supported in {location}", hint)
         match kind:
             case "text":
                 turn.parts.append(wire.TextPart(block.need("text", str), mark_of(block)))
@@ -347,10 +347,10 @@ def _read(blocks: list[Fields], role: str, where: str) -> _Turn:
                 turn.results.append((block.path, _result(block)))
             case _:  # reasoning: Anthropic's unchanged, others' as packed by us
                 names = ("thinking", "signature") if kind == "thinking" else ("data",)
-                sent = {"type": kind, **{name: block.need(name, str) for name in names}}
+                fields = {"type": kind, **{name: block.need(name, str) for name in names}}
                 position = [sum(len(wire.text_of(part)) for part in turn.parts), len(turn.calls)]
-                thought = wire.Reasoning(VENDOR, [sent | ({_AT: position} if any(position) else {})])
-                turn.thoughts.append(unpack(sent[names[-1]]) or thought)
+                thought = wire.Reasoning(VENDOR, [fields | ({_AT: position} if any(position) else {})])
+                turn.thoughts.append(unpack(fields[names[-1]]) or thought)
     return turn
 
 

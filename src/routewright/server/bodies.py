@@ -118,10 +118,10 @@ class _Share:
                 ("account", self._account, bodies.most_bytes // 2),
                 ("server", None, bodies.most_bytes),
             ):
-                waiting = bodies.waiting[account]
-                if waiting > self._bytes and waiting + more > limit:
-                    of = "of your requests" if account is not None else "of requests"
-                    message = f"{waiting} bytes {of} wait to be read, of at most {limit}; send the request again"
+                pending = bodies.waiting[account]
+                if pending > self._bytes and pending + more > limit:
+                    subject = "of your requests" if account is not None else "of requests"
+                    message = f"{pending} bytes {subject} wait to be read, of at most {limit}; send the request again"
                     busy = {"level": level, "resource": "requests", "limit_of": "bodies", "retry_after_seconds": 1}
                     raise RateLimited(message, detail=busy)
             bodies.waiting.update({self._account: more, None: more})

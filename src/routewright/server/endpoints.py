@@ -182,12 +182,12 @@ class ListedModel(wire.Model, frozen=True, kw_only=True):
         return cls(**asdict(model), created=released(model.released_at), owned_by=model.provider)
 
 
-def released(at: str | None) -> int:
+def released(date: str | None) -> int:
     """Day of a model's release in Unix seconds; 0: not known."""
-    if not at:
+    if not date:
         return 0
     try:
-        day = datetime.fromisoformat(at if len(at) > len("YYYY-MM") else f"{at}-01")
+        day = datetime.fromisoformat(date if len(date) > len("YYYY-MM") else f"{date}-01")
     except ValueError:
         return 0
     return int(day.replace(tzinfo=UTC).timestamp())

@@ -56,9 +56,9 @@ def to_client_error(error: Exception, request_id: str) -> RouterError:
     if isinstance(error, StorageUnavailable):
         _log.error("request %s: %s", request_id, error)
         message = f"the server's storage is not available; the operator finds the cause in the log by {request_id}"
-        shown = StorageUnavailable(message, trace_id=error.trace_id)
-        shown.headers = error.headers
-        error = shown
+        public = StorageUnavailable(message, trace_id=error.trace_id)
+        public.headers = error.headers
+        error = public
     if error.outside is not None:
         _log.warning("request %s: %s", request_id, error.message)
         message, detail = error.outside
@@ -97,8 +97,8 @@ def envelope(error: RouterError) -> bytes:
 
 def fit(text: bytes) -> bytes:
     """Replace advice for Python in the body of an error, and mask API keys."""
-    for ours, theirs in _WORDS.items():
-        text = text.replace(ours, theirs)
+    for advice, replacement in _WORDS.items():
+        text = text.replace(advice, replacement)
     return without_keys(text.decode()).encode() if b"sk_" in text else text
 
 
@@ -149,7 +149,7 @@ def refuse(refusal: Refusal, client: str | None, headers: Iterable[tuple[bytes, 
     request_id = _ids("req_")
     body = envelope(kind(refusal.message, request_id=request_id))
     phrase = HTTPStatus(kind.status).phrase
-    own = {
+    fields = {
         "content-type": "application/json",
         "content-length": len(body),
         "x-request-id": request_id,
@@ -157,7 +157,7 @@ def refuse(refusal: Refusal, client: str | None, headers: Iterable[tuple[bytes, 
         "connection": "close",
     }
     if refusal is Refusal.BUSY:
-        own["retry-after"] = 1
-    lines = [f"{name}: {value}".encode() for name, value in own.items()]
+        fields["retry-after"] = 1
+    lines = [f"{name}: {value}".encode() for name, value in fields.items()]
     head = [f"HTTP/1.1 {kind.status} {phrase}".encode(), *(b"%s: %s" % header for header in headers), *lines]
     return RefusedClient(refusal, request_id, client, _clock.time(), b"\r\n".join([*head, b"", body]))

@@ -120,8 +120,8 @@ class Exchange:
         """Raise ``UnsupportedMediaType`` if the headers say that the body is not JSON in UTF-8."""
         content_type = self.header(b"content-type")
         if (content_type or "").partition(";")[0].strip().lower() != "application/json":
-            shown = "none" if content_type is None else quoted(content_type)
-            raise UnsupportedMediaType(f"the Content-Type is {shown}: send 'Content-Type: application/json'")
+            label = "none" if content_type is None else quoted(content_type)
+            raise UnsupportedMediaType(f"the Content-Type is {label}: send 'Content-Type: application/json'")
         charset = _CHARSET.search(content_type or "")
         if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):
             raise UnsupportedMediaType(f"the charset is {quoted(charset[1].lower())}: send UTF-8")  # spec 1

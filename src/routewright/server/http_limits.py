@@ -64,9 +64,9 @@ def _check(limits: HttpLimits | ConnectionLimits) -> None:
     """Raises ``ValidationFailed`` unless all limits are positive numbers."""
     for name in limits.__struct_fields__:
         value: object = getattr(limits, name)
-        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
-        whole = not name.endswith("_s")
-        if not number or (whole and not isinstance(value, int)):
-            kind = "a whole number of bytes" if name.endswith("_bytes") else "a whole number" if whole else "seconds"
+        is_valid = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
+        is_whole = not name.endswith("_s")
+        if not is_valid or (is_whole and not isinstance(value, int)):
+            kind = "a whole number of bytes" if name.endswith("_bytes") else "a whole number" if is_whole else "seconds"
             problem = Problem(f"{type(limits).__name__}.{name}", f"is {shown(value)}", f"take {kind} above 0")
             raise ValidationFailed.of(problem)

@@ -51,19 +51,19 @@ class Figure(NamedTuple):
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     labels: tuple[str, ...]
-    what: str
+    help: str
 
 
-def _counter(name: str, labels: str, what: str) -> Figure:
-    return Figure(f"routewright_{name}_total", "counter", tuple(labels.split()), what)
+def _counter(name: str, labels: str, text: str) -> Figure:
+    return Figure(f"routewright_{name}_total", "counter", tuple(labels.split()), text)
 
 
-def _gauge(name: str, what: str) -> Figure:
-    return Figure(f"routewright_{name}", "gauge", (), what)
+def _gauge(name: str, text: str) -> Figure:
+    return Figure(f"routewright_{name}", "gauge", (), text)
 
 
-def _seconds(name: str, labels: str, what: str) -> Figure:
-    return Figure(f"routewright_{name}_seconds", "histogram", tuple(labels.split()), what)
+def _seconds(name: str, labels: str, text: str) -> Figure:
+    return Figure(f"routewright_{name}_seconds", "histogram", tuple(labels.split()), text)
 
 
 FIGURES: dict[str, Figure] = {
@@ -123,7 +123,7 @@ class Metrics:
             "histogram": partial(Histogram, buckets=_SECONDS),
         }
         for word, figure in FIGURES.items():
-            self._metrics[word] = make[figure.kind](figure.name, figure.what, figure.labels, registry=self._registry)
+            self._metrics[word] = make[figure.kind](figure.name, figure.help, figure.labels, registry=self._registry)
         for environment in get_args(Environment):  # opens the file of histograms while its folder exists
             self._metrics["call_seconds"].labels(environment)
         self._requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
@@ -224,9 +224,9 @@ class Metrics:
         self._subscription()
 
 
-async def _stay_fresh(of: weakref.ref[Metrics], clock: Clock) -> None:
+async def _stay_fresh(reference: weakref.ref[Metrics], clock: Clock) -> None:
     """Update the gauges for other processes while the metrics are in use."""
-    while (metrics := of()) is not None:
+    while (metrics := reference()) is not None:
         metrics.refresh()
         del metrics
         await clock.sleep(FRESH_S)

@@ -80,7 +80,7 @@ class OpenAICall(VendorCall):
     @property
     def provider(self) -> str | None:
         """Provider of the named model, or None if none is named."""
-        return None if chooses(self.model) else self.known.names.get(self.model, self.model).partition("/")[0]
+        return None if chooses(self.model) else self.directory.names.get(self.model, self.model).partition("/")[0]
 
     def limits(self, limit_headers: Mapping[str, str], now: float) -> dict[str, str]:
         """The limit of our headers, of requests or tokens, in OpenAI's headers."""
@@ -117,7 +117,7 @@ class OpenAICall(VendorCall):
         # Of the rest, the provider gets the fields that callers may send it: for an unnamed model, OpenAI's own.
         provider = self.provider or VENDOR
         extra: JsonObject = {}
-        allowed = self.known.extra(provider)
+        allowed = self.directory.extra(provider)
         for name, value in fields.rest().items():
             is_meant = name in self.passthrough or (self.provider and name not in self.unsupported)
             if is_meant and name in allowed and provider not in _OTHER_TONGUES:
@@ -482,13 +482,13 @@ def envelope(error: RouterError) -> bytes:
 
 def error_of(error: RouterError) -> JsonObject:
     """An error in OpenAI's format."""
-    ours = wire.error_envelope(error).error
+    body = wire.error_envelope(error).error
     problems = error.problems if isinstance(error, ValidationFailed) else ()
-    optional = {"request_id": ours.request_id, "trace_id": ours.trace_id, "detail": ours.detail}
+    optional = {"request_id": body.request_id, "trace_id": body.trace_id, "detail": body.detail}
     return {
-        "message": ours.message,
-        "type": TYPES.get(ours.type, ours.type),
+        "message": body.message,
+        "type": TYPES.get(body.type, body.type),
         "param": problems[0].path or None if problems else "model" if isinstance(error, ModelNotFound) else None,
-        "code": ours.code,
+        "code": body.code,
         **{name: value for name, value in optional.items() if value is not None},
     }

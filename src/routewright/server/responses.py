@@ -318,26 +318,26 @@ class ResponseFrames(BlockFrames):
             opening[blank] = []
         yield self._event("response.output_item.added", output_index=block.index, item=opening)
         if block.kind == "text":
-            yield self._of(block, "response.content_part.added", content_index=0, part=_part(""))
+            yield self._item_event(block, "response.content_part.added", content_index=0, part=_part(""))
         for part in summary:
             name = "response.reasoning_summary"
-            yield self._of(block, f"{name}_part.added", summary_index=0, part={**part, "text": ""})
-            yield self._of(block, f"{name}_text.delta", summary_index=0, delta=part["text"])
-            yield self._of(block, f"{name}_text.done", summary_index=0, text=part["text"])
-            yield self._of(block, f"{name}_part.done", summary_index=0, part=part)
+            yield self._item_event(block, f"{name}_part.added", summary_index=0, part={**part, "text": ""})
+            yield self._item_event(block, f"{name}_text.delta", summary_index=0, delta=part["text"])
+            yield self._item_event(block, f"{name}_text.done", summary_index=0, text=part["text"])
+            yield self._item_event(block, f"{name}_part.done", summary_index=0, part=part)
 
     def _extend_block(self, block: Block, piece: str) -> bytes:
         if block.kind == "text":
-            return self._of(block, "response.output_text.delta", content_index=0, delta=piece, logprobs=[])
-        return self._of(block, "response.function_call_arguments.delta", delta=piece)
+            return self._item_event(block, "response.output_text.delta", content_index=0, delta=piece, logprobs=[])
+        return self._item_event(block, "response.function_call_arguments.delta", delta=piece)
 
     def _end_block(self, block: Block) -> Iterator[bytes]:
         text = block.text
         if block.kind == "text":
-            yield self._of(block, "response.output_text.done", content_index=0, text=text, logprobs=[])
-            yield self._of(block, "response.content_part.done", content_index=0, part=_part(text))
+            yield self._item_event(block, "response.output_text.done", content_index=0, text=text, logprobs=[])
+            yield self._item_event(block, "response.content_part.done", content_index=0, part=_part(text))
         elif block.kind == "call":
-            yield self._of(block, "response.function_call_arguments.done", arguments=text, name=block.name)
+            yield self._item_event(block, "response.function_call_arguments.done", arguments=text, name=block.name)
         yield self._event("response.output_item.done", output_index=block.index, item=self._item(block))
 
     def _end_answer(self, response: RouteResponse) -> Iterator[bytes]:
@@ -354,7 +354,7 @@ class ResponseFrames(BlockFrames):
         }
         return fit(self._event("error", **flat, error=body) + self._event("response.failed", response=response))
 
-    def _of(self, block: Block, kind: str, /, **data: object) -> bytes:
+    def _item_event(self, block: Block, kind: str, /, **data: object) -> bytes:
         """An event of an item."""
         id = _id(self.trace_id, block, block.index or 0)
         return self._event(kind, item_id=id, output_index=block.index, **data)

@@ -72,8 +72,8 @@ async def openapi(service: Service, exchange: Exchange) -> None:
 @lru_cache(_MOUNTS)
 def document_at(root_path: str) -> tuple[bytes, str]:
     """The document of a server at a mount point, and its ``ETag``."""
-    written = msgspec.json.decode(files("routewright.server").joinpath("openapi.json").read_bytes())
-    body = msgspec.json.encode({**written, "servers": [{"url": quote("/" + root_path.strip("/"), errors="replace")}]})
+    document = msgspec.json.decode(files("routewright.server").joinpath("openapi.json").read_bytes())
+    body = msgspec.json.encode({**document, "servers": [{"url": quote("/" + root_path.strip("/"), errors="replace")}]})
     return body, f'"{sha256(body).hexdigest()[:32]}"'
 
 

@@ -56,8 +56,8 @@ class VendorCall(ABC):
     no_effect: ClassVar[Mapping[str, tuple[object, ...]]] = {}
     """Values that change nothing: fields with these are accepted silently."""
 
-    def __init__(self, known: Directory = NO_MODELS) -> None:
-        self.known = known
+    def __init__(self, directory: Directory = NO_MODELS) -> None:
+        self.directory = directory
         """Models that the caller may name."""
         self.model = AUTO
         """The requested model, under its id if the name is unambiguous."""
@@ -81,7 +81,7 @@ class VendorCall(ABC):
             if fields.peek(name) is not None:
                 raise fields.wrong(name, problem, hint)
         hint = f"send an id from {self.names.listed_at}, 'auto', 'auto:<goal>' or 'policy:<id>'"
-        self.model = self.known.id_of(fields.need("model", str, hint), self.vendor, self.names.listed_at)
+        self.model = self.directory.id_of(fields.need("model", str, hint), self.vendor, self.names.listed_at)
         tree = fields.get(FIELD, dict)
         request = self.read(fields)
         fields.end()
@@ -90,9 +90,9 @@ class VendorCall(ABC):
             if not request.metadata:
                 self.places["metadata"] = f"{FIELD}.metadata"
             request = replace(request, metadata=(request.metadata or {}) | options.metadata)
-        full_request = add_options(request, self.model, self.vendor, replace(options, metadata=None), self.known.names)
+        result = add_options(request, self.model, self.vendor, replace(options, metadata=None), self.directory.names)
         self.words = self.names.having(self.places | places_of(self.model, options.fallback), self.turns)
-        return full_request
+        return result
 
     @abstractmethod
     def read(self, fields: Fields) -> wire.RouteRequest:
@@ -131,7 +131,7 @@ async def prepare(service: Service, exchange: Exchange, vendor_call: VendorCall,
     """Read the call. Raises errors with the client's names of fields."""
     try:
         caller = await vendor_call.caller(service, exchange)
-        vendor_call.known = directory_of(service, caller)
+        vendor_call.directory = directory_of(service, caller)
         yield await service.prepare(exchange, caller, vendor_call.decode, path)
     except RouterError as error:
         raise vendor_call.in_words(error, exchange.clock.time()) from None
@@ -153,10 +153,10 @@ async def answer(
 
 async def model_at(service: Service, exchange: Exchange, vendor_call: VendorCall) -> wire.Model:
     """The model of a path, by any of its names. Raises ``ModelNotFound``."""
-    known = directory_of(service, await vendor_call.caller(service, exchange, "models:read"))
-    id = known.id_of(exchange.parameter, vendor_call.vendor, vendor_call.names.listed_at)
-    for model in known.models():
-        if model.id == known.names.get(id):
+    directory = directory_of(service, await vendor_call.caller(service, exchange, "models:read"))
+    id = directory.id_of(exchange.parameter, vendor_call.vendor, vendor_call.names.listed_at)
+    for model in directory.models():
+        if model.id == directory.names.get(id):
             return model
     raise ModelNotFound(f"there is no model {shown(id)}; {vendor_call.names.listed_at} lists those that can be called")
 
@@ -232,9 +232,9 @@ class Block(Struct, eq=False):
     pieces: list[str] = field(default_factory=list)
     """Sent text, or sent arguments of a call."""
     id: str = ""
-    """``id``, ``name`` and ``waiting`` are those of a call."""
+    """``id``, ``name`` and ``pending`` are those of a call."""
     name: str = ""
-    waiting: str = ""
+    pending: str = ""
     """Arguments that are not sent yet, since the name is missing."""
     thought: Any = None
     """A thought arrives complete."""
@@ -292,12 +292,12 @@ class BlockFrames(CallFrames):
                 call = self._calls.setdefault(data.index, Block("call"))
                 call.id = call.id or data.call_id
                 call.name = call.name or data.name
-                call.waiting += data.arguments
+                call.pending += data.arguments
                 if call.index is None and call.name:
                     yield from self._open(call)
-                if call.waiting and call in self._open_blocks:
-                    yield self._append(call, call.waiting)
-                    call.waiting = ""
+                if call.pending and call in self._open_blocks:
+                    yield self._append(call, call.pending)
+                    call.pending = ""
             case wire.RouteCompleted(data=response):
                 if not self.blocks:
                     yield from self._begin_empty()

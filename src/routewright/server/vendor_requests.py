@@ -189,9 +189,9 @@ def places_of(model: str, fallback: wire.Fallback | None = None) -> dict[str, st
 
 
 def add_options(
-    request: wire.RouteRequest, model: str, vendor: str, options: RoutingOptions, known: Container[str]
+    request: wire.RouteRequest, model: str, vendor: str, options: RoutingOptions, names: Container[str]
 ) -> wire.RouteRequest:
-    """Add the routing of ``model`` and ``options`` to a request. ``model`` is ``known``, or leaves the choice to the
+    """Add the routing of ``model`` and ``options`` to a request. ``model`` is ``names``, or leaves the choice to the
     router (``chooses``). A named model is the only candidate, followed by ``fallback.models`` in order. Raises
     ``ValidationFailed`` if model and options contradict each other."""
     if request.stream and options.fallback is not None and options.fallback.on_partial == "restart":
@@ -214,8 +214,8 @@ def add_options(
         raise wrong("model", f"is {shown(model)}, but {FIELD}.{option} differs", hint)
     changes[option] = value
     if option == "models" and options.fallback is not None and options.fallback.models:
-        owned = [(f"{vendor}/{name}", name) for name in options.fallback.models]
-        fallbacks = [own if own in known else name for own, name in owned]
+        pairs = [(f"{vendor}/{name}", name) for name in options.fallback.models]
+        fallbacks = [full_name if full_name in names else name for full_name, name in pairs]
         changes["fallback"] = replace(options.fallback, models=fallbacks)
         changes["models"] = [model, *[name for name in fallbacks if name != model]]
         changes.setdefault("prefer", model)
