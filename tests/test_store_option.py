@@ -82,7 +82,7 @@ def test_another_kind_of_file_is_refused_and_unchanged(tmp_path: Path, capsys: C
     other.write_text("not a store, and longer than a header of one" * 9)
     before = other.read_bytes()
     assert traces("show", "tr_1", "--store", str(other)) == 1
-    assert "not a store of routewright" in capsys.readouterr().err
+    assert "no store of routewright" in capsys.readouterr().err
     assert other.read_bytes() == before
 
 

@@ -231,7 +231,7 @@ def test_a_cache_in_redis_is_shown_without_its_password() -> None:
 def test_an_invalid_cache_url_is_refused() -> None:
     for given, said in [
         ("ftp://x", "--cache: is 'ftp://x'; write memory: or sqlite:///cache.db"),
-        ("./store.db", "--cache: is the file of the store; name another file, as cache.db"),
+        ("./store.db", "--cache: is the file of the store; name another file, such as cache.db"),
     ]:
         with pytest.raises(ValidationFailed) as refused:
             planned(cache=given)

@@ -192,7 +192,7 @@ async def test_models_are_listed_in_each_vendors_format() -> None:
 async def test_unsupported_paths_use_the_vendors_envelope(path: str, kind: str) -> None:
     told = await ask(APP, scope_of("GET", path=path))
     assert (told.status, told.json["error"]["type"]) == (404, kind)
-    assert "is not offered" in told.json["error"]["message"]
+    assert "is not served here" in told.json["error"]["message"]
 
 
 # Thought.

@@ -339,7 +339,7 @@ def test_a_worker_does_not_recreate_a_removed_store() -> None:
         async with open_router(plan):
             pass
 
-    with pytest.raises(StorageUnavailable, match=r"routewright\.db was removed while it was in use: restore a backup"):
+    with pytest.raises(StorageUnavailable, match=r"routewright\.db was removed while it was in use; restore a backup"):
         anyio.run(work)
     assert list(Path().iterdir()) == []
 

@@ -84,7 +84,7 @@ async def open_router(plan: Plan) -> AsyncIterator[tuple[Router, Console]]:
     if isinstance(storage, LocalStorage) and not storage.path.is_file():
         # a new one would have no account, key or balance
         advice = "restore a backup, or restart the server, which then creates an empty one"
-        raise StorageUnavailable(f"the store {storage.path} was removed while it was in use: {advice}")
+        raise StorageUnavailable(f"the store {storage.path} was removed while it was in use; {advice}")
     if plan.seed is not None:
         name = plan.seed.account.name
         await storage.apply(name, [PutAccount(plan.seed.account, expect="absent")])

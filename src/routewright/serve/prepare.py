@@ -139,7 +139,7 @@ def _check(plan: Plan, file: ServeFile) -> None:
         raise ValidationFailed.of(Problem(SECRET, problem, "set the same on all machines ('openssl rand -hex 32')"))
     cached_in = _file_of(plan.cache)
     if cached_in is not None and cached_in == _file_of(plan.store):
-        raise ValidationFailed.of(Problem("cache", "is the file of the store", "name another file, as cache.db"))
+        raise ValidationFailed.of(Problem("cache", "is the file of the store", "name another file, such as cache.db"))
     if plan.admin is not None and file.port and plan.admin.port == file.port:
         problem = f"is {file.port}, but that is the port for requests"
         raise ValidationFailed.of(Problem("admin.port", problem, "choose another one"))

@@ -71,7 +71,7 @@ class Auth:
         if self._environment is not None and caller.environment != self._environment:
             exchange.caller = None
             problem = f"this address serves the {self._environment} environment, but your key is for the other one"
-            raise AuthenticationFailed(f"{problem}: use the {caller.environment} address")
+            raise AuthenticationFailed(f"{problem}; use the {caller.environment} address")
         if caller.scopes is not None and scope not in caller.scopes:
             raise PermissionDenied(f"the API key lacks the scope {scope!r}: use one that has it")
         return caller

@@ -114,16 +114,16 @@ _ids = Ids(_clock, SystemRandom())
 class Refusal(Enum):
     """Reasons to refuse a connection, each with its error and message."""
 
-    MALFORMED = MalformedRequest, "not a valid HTTP/1.1 request, see RFC 9112"
-    VERSION = MalformedRequest, "unsupported HTTP version; use HTTP/1.1 or HTTP/1.0"
-    HOST = MalformedRequest, "send the header 'Host' exactly once"
-    UPGRADE = MalformedRequest, "no upgrade is supported; leave out 'Upgrade': streams are server-sent events"
-    CODING = MalformedRequest, "unsupported 'Transfer-Encoding'; send 'chunked' or leave it out"
-    CONNECT = MalformedRequest, "CONNECT is not supported: this is not a proxy"
-    PIPELINED = MalformedRequest, "too many pending requests on this connection; read their answers first"
+    MALFORMED = MalformedRequest, "the request is not valid HTTP/1.1; see RFC 9112"
+    VERSION = MalformedRequest, "the HTTP version is not supported; use HTTP/1.1 or HTTP/1.0"
+    HOST = MalformedRequest, "the header 'Host' is missing or repeated; send it once"
+    UPGRADE = MalformedRequest, "'Upgrade' is not supported; leave it out: streams are server-sent events"
+    CODING = MalformedRequest, "the 'Transfer-Encoding' is not supported; send 'chunked' or leave it out"
+    CONNECT = MalformedRequest, "CONNECT is not supported; this is not a proxy"
+    PIPELINED = MalformedRequest, "this connection has too many pending requests; read their answers first"
     LATE = RequestTimedOut, "the headers did not arrive in time; send them at once"
-    TOO_LARGE = HeadersTooLarge, "the request line or the headers are too long, or too many"
-    BUSY = Overloaded, "too many open connections; try again in a moment"
+    TOO_LARGE = HeadersTooLarge, "the request line or the headers are too long, or too many; send fewer"
+    BUSY = Overloaded, "the server has too many open connections; try again in a moment"
 
     def __init__(self, kind: type[RouterError], message: str) -> None:
         self.kind = kind

@@ -127,7 +127,7 @@ class Exchange:
             raise UnsupportedMediaType(f"the charset is {quoted(charset[1].lower())}: send UTF-8")  # spec 1
         encoding = self.header(b"content-encoding")
         if encoding is not None and encoding.strip().lower() != "identity":
-            raise UnsupportedMediaType(f"the Content-Encoding is {quoted(encoding)}: send the body as it is")
+            raise UnsupportedMediaType(f"the Content-Encoding is {quoted(encoding)}: send the body uncompressed")
 
     async def wait_disconnect(self) -> None:
         """Wait until the client disconnects. Call it after the body was read."""

@@ -90,7 +90,7 @@ def parameters(raw: bytes, shape: type[Q], limit: int) -> Q:
     values: dict[str, Any] = {}
     for name, value in pairs:
         if name in values:
-            raise wrong(quoted(name), "is given twice", "give it once")
+            raise wrong(quoted(name), "is sent twice", "send it once")
         values[name] = value
     names = shape.__struct_encode_fields__
     for name in values:
@@ -199,7 +199,7 @@ def find(method: str, path: str) -> Endpoint:
             rest = path.lstrip("/").partition("/v1/")[2]
             name = (rest or path.removeprefix("/v1/")).partition("/")[0]
             if any(name in names for owner, names in NOT_OFFERED.items() if path.startswith("/v1/") or vendor == owner):
-                raise errors.NotFound(f"{name!r} is not offered, only chats: {_INSTEAD.get(name, _ELSEWHERE)}")
+                raise errors.NotFound(f"{name!r} is not served here; {_INSTEAD.get(name, _ELSEWHERE)}")
             raise errors.NotFound(_NO_PROBE if path in PROBES else _NOTHING)
     methods = ENDPOINTS[pattern]
     serve = methods.get("GET" if method == "HEAD" else method)

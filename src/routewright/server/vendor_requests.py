@@ -208,7 +208,7 @@ def add_options(
         value = model.partition(":")[2]
     if option == "goal" and value not in goals:
         hint = f"{did_you_mean(value, goals)} take auto, or auto:{', auto:'.join(goals)}".lstrip()
-        raise wrong("model", f"asks for the goal {shown(value)}", hint)
+        raise wrong("model", f"names the unknown goal {shown(value)}", hint)
     if changes.get(option, value) != value:
         hint = f"set only one; with {FIELD}.{option} send 'auto'"
         raise wrong("model", f"is {shown(model)}, but {FIELD}.{option} differs", hint)

@@ -86,7 +86,7 @@ def test_an_endpoint_that_is_not_offered_is_404() -> None:
     with sdk(sandbox()) as client, pytest.raises(anthropic.NotFoundError) as caught:
         client.messages.batches.list()
     assert caught.value.type == "not_found_error"
-    assert "'messages' is not offered" in caught.value.message
+    assert "'messages' is not served here" in caught.value.message
 
 
 def test_a_body_over_the_limit_is_too_large() -> None:

@@ -326,7 +326,7 @@ def test_the_ignored_list_is_bounded_and_holds_no_api_key() -> None:
         ({"output_config": {"effort": "some"}}, "output_config.effort: must be one of low, medium, high, xhigh, max"),
         ({"cache_control": {"type": "x"}}, "cache_control.type: must be 'ephemeral', got 'x'"),
         ({"service_tier": "x"}, "service_tier: must be one of auto, standard_only, got 'x'"),
-        ({"model": "auto:speed"}, "model: asks for the goal 'speed'"),
+        ({"model": "auto:speed"}, "model: names the unknown goal 'speed'"),
         ({"messages": None}, "messages: must hold at least one message"),
         ({"messages": []}, "messages: must hold at least one message"),
         ({"messages": "Hi"}, "messages: must be an array, got a string"),
