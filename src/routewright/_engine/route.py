@@ -478,12 +478,8 @@ class Engine:
             for name, snapshot in (("", published), *zip(names, published.classes, strict=True)):
                 call = self.make_call(policy_read, caller, policies={published.policy.id: snapshot})
                 assert call.applied_policy is not None, "the call has a policy"
-                results.append(
-                    replace(
-                        check_policy(self.deciding.count_tokens(call), call.board, call.applied_policy),
-                        policy_class=name,
-                    )
-                )
+                policy_check = check_policy(self.deciding.count_tokens(call), call.board, call.applied_policy)
+                results.append(replace(policy_check, policy_class=name))
         return results
 
     def execution(
