@@ -1,0 +1,88 @@
+"""The words of the source: nouns for values, one thing in a statement, one voice in what people read."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from .messages import SRC, messages
+
+PARTICIPLES = "found given told said asked laid kept made".split()
+DICTATED = {"connection_made"}
+"""Names that a library asks for."""
+MOST = {"participles": 3806, "each": 1479, "Any": 414}
+"""How often the words may stand in the source; lower a figure when it falls. Participles as verbs, "each" before a
+noun, lines with ``Any`` (imports aside)."""
+PAIRS = 742
+"""Assignments of two values to two names in one statement."""
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    return tuple(sorted(SRC.rglob("*.py")))
+
+
+def count(word: str) -> int:
+    return sum(len(re.findall(rf"\b(?:{word})\b", path.read_text())) for path in files())
+
+
+def lines_with_any() -> int:
+    lines = (line for path in files() for line in path.read_text().splitlines())
+    return sum(1 for line in lines if re.search(r"\bAny\b", line) and "import" not in line)
+
+
+def test_counts_only_fall() -> None:
+    counts = {"participles": count("|".join(PARTICIPLES)), "each": count("each"), "Any": lines_with_any()}
+    assert counts == MOST, "name the value by a noun; if a figure fell, lower it in MOST"
+
+
+def test_no_name_is_a_participle() -> None:
+    words = {*PARTICIPLES, "each"}
+    wrong = []
+    for path in files():
+        with tokenize.open(path) as source:
+            for token in tokenize.generate_tokens(source.readline):
+                parts = set(token.string.lower().split("_")) if token.type == tokenize.NAME else set()
+                if parts & words and token.string not in DICTATED:
+                    wrong.append(f"{path.relative_to(SRC)}:{token.start[0]}: {token.string}")
+    assert not wrong
+
+
+def test_no_assignment_names_three_things() -> None:
+    assert not [place for place, names, _ in assignments() if names > 2]
+
+
+def test_pairs_in_one_assignment_only_fall() -> None:
+    """``low, high = bounds`` is one thing; ``a, b = f(), g()`` seldom is."""
+    assert sum(1 for _, names, is_tuple in assignments() if names == 2 and is_tuple) == PAIRS
+
+
+def assignments() -> Iterator[tuple[str, int, bool]]:
+    """Every assignment to several names: where, how many, and whether a tuple is written out on its right side."""
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assign):
+                for target in (target for target in node.targets if isinstance(target, ast.Tuple | ast.List)):
+                    place = f"{path.relative_to(SRC)}:{node.lineno}"
+                    yield place, len(target.elts), isinstance(node.value, ast.Tuple)
+
+
+def test_messages_are_in_one_voice() -> None:
+    """Lower case at the start, no full stop at the end: they are joined by "; " and put behind a path."""
+    wrong = [
+        f"{message.path.name}:{message.line}: {message.text}"
+        for message in messages([SRC])
+        if message.kind in ("error", "log")
+        and "testing" not in message.path.parts
+        and not re.match(NAME, message.text)
+        and re.search(r"^[A-Z][a-z]+ |(?<!\.)\.$", message.text)
+    ]
+    assert not wrong
+
+
+NAME = re.compile(r"PostgreSQL|[A-Z]\w*[A-Z.(]|Standard Webhooks|Redis|Azure|OpenAI|Gemini|Claude|Number out of range$")
+"""A message may begin with the name of a class, a function or a product. The last one is msgspec's own."""
