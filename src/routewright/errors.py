@@ -41,7 +41,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, Self
+
+
+@contextmanager
+def require_extra(name: str, module: str) -> Iterator[None]:
+    """Name the extra if an import within the block fails. Raises ``ModuleNotFoundError``."""
+    try:
+        yield
+    except ImportError as error:  # psycopg without libpq is no ModuleNotFoundError
+        lack = f"{error.name} is missing" if error.name else error
+        message = f"{module} needs the extra '{name}' ({lack}): pip install 'routewright[{name}]'"
+        raise ModuleNotFoundError(message, name=error.name) from error
 
 
 class Problem(NamedTuple):

@@ -15,17 +15,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import Threads
-from routewright.errors import StorageUnavailable, ValidationFailed
+from routewright.errors import StorageUnavailable, ValidationFailed, require_extra
 
-try:
+with require_extra("redis", __name__):
     from redis import Redis, RedisError, cluster, sentinel
     from redis.backoff import NoBackoff
     from redis.exceptions import NoScriptError, RedisClusterException
     from redis.retry import Retry
-except ModuleNotFoundError as exc:
-    raise ModuleNotFoundError(
-        f"{__name__} needs the extra 'redis' ({exc.name} is missing): pip install 'routewright[redis]'", name=exc.name
-    ) from exc
 
 T = TypeVar("T")
 _digest = lru_cache(lambda script: hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest())

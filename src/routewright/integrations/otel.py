@@ -15,20 +15,17 @@ from typing import Any, assert_never
 import msgspec
 
 from routewright import Router, wire
+from routewright.errors import require_extra
 from routewright.router import Subscription
 from routewright.wire.ids import parse_traceparent, span_id_of
 
 from .semconv import ATTRIBUTES, CACHE, CALL, DECISION, FALLBACK, GUARDRAIL, HISTOGRAMS, OPERATION, PROVIDERS
 
-try:
+with require_extra("otel", __name__):
     from opentelemetry import metrics, trace
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace.id_generator import IdGenerator
     from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
-except ModuleNotFoundError as exc:
-    raise ModuleNotFoundError(
-        f"{__name__} needs the extra 'otel' ({exc.name} is missing): pip install 'routewright[otel]'", name=exc.name
-    ) from exc
 
 SCOPE = "routewright"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from routewright.errors import require_extra
 from routewright.protocols import Clock
 from routewright.router import Router
 from routewright.wire import CacheSpan, Environment, FallbackSpan, FaultKind, GuardrailSpan, ModelSpan, Trace
@@ -20,15 +21,10 @@ from routewright.wire import CacheSpan, Environment, FallbackSpan, FaultKind, Gu
 from .errors import RefusedClient
 from .exchange import Exchange
 
-try:
+with require_extra("metrics", __name__):
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
     from prometheus_client.exposition import CONTENT_TYPE_LATEST
     from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
-except ModuleNotFoundError as exc:
-    raise ModuleNotFoundError(
-        f"{__name__} needs the extra 'metrics' ({exc.name} is missing): pip install 'routewright[metrics]'",
-        name=exc.name,
-    ) from exc
 
 SHARED_BY = "PROMETHEUS_MULTIPROC_DIR"
 """Variable of ``prometheus_client``."""

@@ -21,7 +21,7 @@ from routewright._core.attempts.faults import kind_of_status
 from routewright._core.catalogue.models import models_of
 from routewright._core.request.rules import CALLER_EXTRA, checked_caller_extra
 from routewright.backends.clock import SystemClock
-from routewright.errors import ProviderFault, ValidationFailed
+from routewright.errors import ProviderFault, ValidationFailed, require_extra
 from routewright.protocols import BaseProvider, Clock
 from routewright.wire import Chunk, FaultKind, Feature, JsonObject, Model, ServiceTier, UpstreamCall
 from routewright.wire.account import Secret
@@ -41,12 +41,8 @@ def _import_litellm() -> Any:
     before = os.environ.get(_OFFLINE)
     os.environ[_OFFLINE] = "True"
     try:
-        return import_module("litellm")
-    except ModuleNotFoundError as exc:
-        raise ModuleNotFoundError(
-            f"{__name__} needs the extra 'litellm' ({exc.name} is missing): pip install 'routewright[litellm]'",
-            name=exc.name,
-        ) from exc
+        with require_extra("litellm", __name__):
+            return import_module("litellm")
     finally:
         if before is None:
             del os.environ[_OFFLINE]

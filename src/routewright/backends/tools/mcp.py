@@ -12,22 +12,18 @@ from typing import Self, TextIO, cast
 from urllib.parse import urlsplit
 
 from routewright.backends.providers.endpoint import Endpoint, address_of, header_of
-from routewright.errors import ValidationFailed
+from routewright.errors import ValidationFailed, require_extra
 from routewright.protocols import BaseTool, ToolContext, ToolFailed
 from routewright.wire import FunctionSpec, JsonObject
 from routewright.wire.account import Secret
 from routewright.wire.problems import shown
 
-try:
+with require_extra("mcp", __name__):
     import httpx2
     from mcp import StdioServerParameters, stdio_client, types
     from mcp.client.streamable_http import streamable_http_client
 
     from .mcp_connection import Connect, Connection, shorten
-except ModuleNotFoundError as exc:
-    raise ModuleNotFoundError(
-        f"{__name__} needs the extra 'mcp' ({exc.name} is missing): pip install 'routewright[mcp]'", name=exc.name
-    ) from exc
 
 CONNECT_S = 30.0
 MOST_BYTES = 4 << 20

@@ -6,15 +6,11 @@ from functools import partial
 
 import anyio.to_thread
 
+from routewright.errors import require_extra
 from routewright.protocols import Executed, ToolFailed
 
-try:
+with require_extra("sandbox", __name__):
     import pydantic_monty as monty
-except ModuleNotFoundError as exc:
-    raise ModuleNotFoundError(
-        f"{__name__} needs the extra 'sandbox' ({exc.name} is missing): pip install 'routewright[sandbox]'",
-        name=exc.name,
-    ) from exc
 
 START_S = 5.0
 GRACE_S = 0.2

@@ -14,18 +14,14 @@ from functools import cache
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from routewright.errors import ProviderFault
+from routewright.errors import ProviderFault, require_extra
 
 from .connections import DEFAULT_LIMITS, Answer, LoopPool, LoopPools, TransportLimits, failure_of, refusal_of, reset_of
 from .network import Network, Proxy
 
-try:
+with require_extra("trio", __name__):
     import httpcore2
     import trio
-except ModuleNotFoundError as exc:
-    raise ModuleNotFoundError(
-        f"{__name__} needs the extra 'trio' ({exc.name} is missing): pip install 'routewright[trio]'", name=exc.name
-    ) from exc
 
 _CONNECT_ERRORS = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout)
 _verifying_context = cache(ssl.create_default_context)  # reads the authorities from disk: 10 ms

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 from routewright import errors
 from routewright._runtime.fork import Renewals
 from routewright._runtime.loop import Threads
-from routewright.errors import RouterError, StorageUnavailable
+from routewright.errors import RouterError, StorageUnavailable, require_extra
 
-try:
+with require_extra("postgres", __name__):
     import psycopg
     from psycopg import pq
     from psycopg.abc import PQGen
@@ -30,10 +30,6 @@ try:
     from psycopg.generators import execute
     from psycopg.types.string import StrDumper
     from psycopg.waiting import Ready
-except ImportError as error:
-    raise ImportError(
-        "PostgreSQL needs the extra postgres: run pip install 'routewright[postgres]'", name=error.name
-    ) from error
 
 T = TypeVar("T")
 CONNECT_S = 2
