@@ -226,8 +226,10 @@ async def test_a_store_of_version_1_is_used_and_may_be_upgraded_meanwhile(url: s
     await till.short("refused", 901)
     await till.admit("after", 900, key="k", run=RUN)
     till.release("after")
-    assert await till.purses() == dict.fromkeys(PURSES, (100, 0))
-    await storage.aclose()
+    await storage.aclose()  # nobody waits for a release, but closing does
+    reopened = open_storage(url)
+    assert await Till(reopened).purses() == dict.fromkeys(PURSES, (100, 0))
+    await reopened.aclose()
     found, _ = check(Address(url))
     assert (found.version, found.problems) == (VERSION, [])
 
