@@ -133,9 +133,7 @@ class OpenAICall(VendorCall):
             metadata=metadata,
             stream=stream or False,
             params=wire.Params(
-                **params,
-                service_tier=cast("wire.ServiceTier | None", tier),
-                extra={provider: extra} if extra else None,
+                **params, service_tier=cast("wire.ServiceTier | None", tier), extra={provider: extra} if extra else None
             ),
         )
 

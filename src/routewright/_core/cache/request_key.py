@@ -24,12 +24,7 @@ class Keys(NamedTuple):
 
 
 def keys_of(
-    request: RouteRequest,
-    caller: Caller,
-    policy_version: str,
-    candidates: bytes,
-    embedder: str,
-    namespace: str | None,
+    request: RouteRequest, caller: Caller, policy_version: str, candidates: bytes, embedder: str, namespace: str | None
 ) -> Keys:
     """Keys of a request after its policy, with aliases resolved. ``candidates`` is a digest of the models it may
     call."""
