@@ -257,13 +257,11 @@ class Caching:
             raise ValueError("an embedding must be a list of finite numbers")
         return vector / np.float32(length) if length else None
 
-    async def await_cache(
-        self, operation: Coroutine[Any, Any, Any], deadline: float = inf, part: Part | None = None
-    ) -> Any:
+    async def await_cache(self, work: Coroutine[Any, Any, Any], deadline: float = inf, part: Part | None = None) -> Any:
         if self._waits:
-            return await (part or self._cache_part).ask(self.clock, operation, deadline)
+            return await (part or self._cache_part).ask(self.clock, work, deadline)
         try:
-            return await operation
+            return await work
         except Exception as error:  # a custom cache may raise anything; calls go on without it
             _log.warning("the response cache failed: %s", place_of(error))
             return None

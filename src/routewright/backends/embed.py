@@ -8,13 +8,14 @@ import logging
 import os
 import re
 import zlib
+from collections import namedtuple
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
 from msgspec import Meta, MsgspecError, Struct, json
@@ -121,14 +122,8 @@ def shorten(text: str) -> str:
     return text if len(text) <= _LONGEST_TEXT else f"{text[:half]} {text[-half:]}"
 
 
-class HashParts(NamedTuple):
-    """What the bits of hashes choose: two rows, their signs (0 or 1), and the place of the gain."""
-
-    first: NDArray[Any]
-    second: NDArray[Any]
-    first_sign: NDArray[Any]
-    second_sign: NDArray[Any]
-    gain: NDArray[Any]
+HashParts = namedtuple("HashParts", "first second first_sign second_sign gain")
+"""What the bits of hashes choose: two rows, their signs (0 or 1), and the place of the gain; columns of numbers."""
 
 
 def split(hashed: NDArray[np.uint32]) -> HashParts:
