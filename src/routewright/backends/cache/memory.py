@@ -226,11 +226,9 @@ def stats_of(entries: Iterable[_SizedEntry], account: str | None, now: float) ->
 def _size_of(entry: CacheEntry) -> int:
     """Estimated bytes of an entry in memory."""
     answer = entry.answer
-    size = 700 + getsizeof(answer.output)
+    size = 700 + getsizeof(answer.output) + len(entry.metadata or b"")
     if entry.prompt is not None:
         size += getsizeof(entry.prompt)
-    if entry.metadata is not None:
-        size += len(entry.metadata)
     if entry.vector is not None:
         size += 700 + len(entry.vector)  # it may be alone in its partition
     if answer.tool_calls is not None:

@@ -54,10 +54,8 @@ class RedisCache(BaseCache):
         """Keep an answer (``protocols.Cache``)."""
         body = body_of(entry)
         name = ENTRY + entry.key.hex()
-        left_ms = int(1000 * (entry.expires_at - self._clock.time()))
-        await self._server.run(
-            lambda client: client.set(name, body, px=left_ms) if left_ms > 0 else client.delete(name)
-        )
+        ms = int(1000 * (entry.expires_at - self._clock.time()))
+        await self._server.run(lambda client: client.set(name, body, px=ms) if ms > 0 else client.delete(name))
 
     async def remove(self, which: CacheSelection) -> int:
         """Remove entries, and return how many (``protocols.Cache``)."""

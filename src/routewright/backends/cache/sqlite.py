@@ -125,9 +125,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     has_tables = connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # first, since others may create them now
     if has_tables and pragma(connection, "application_id") != APPLICATION_ID:
         raise StorageCorrupt(f"{path} belongs to another program: name another file for the cache")
-    retry_transient(
-        lambda: connection.execute("PRAGMA journal_mode = WAL").fetchall(), BUSY_S
-    )  # SQLite does not wait here
+    # SQLite does not wait here
+    retry_transient(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchall(), BUSY_S)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA secure_delete = ON").fetchall()
     if pragma(connection, "user_version") == VERSION:

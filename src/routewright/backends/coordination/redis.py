@@ -165,15 +165,14 @@ class _Step(NamedTuple):
     def encoded(self, names: dict[str, int]) -> Any:
         """Encode it for the script, with the places of its parties among the keys. None: nothing to do."""
         takes = self.takes
+        parties = takes.parties
         taken = self.of.result if isinstance(self.of, Reply) else self.of
-        if not takes.parties or (self.reply is not None and self.reply.is_left) or (self.kind == "end" and not taken):
+        if not parties or (self.reply is not None and self.reply.is_left) or (self.kind == "end" and not taken):
             return None
-        rows: Any = [(0, -1)] * len(takes.parties) if taken is None else taken.places
+        rows: Any = [(0, -1)] * len(parties) if taken is None else taken.places
         if self.reply is not None:
-            rows = [[-1 if limit is None else limit for limit in astuple(limits)] for _, limits in takes.parties]
-        places = [
-            (names.setdefault(name, len(names) + 1), *row) for (name, _), row in zip(takes.parties, rows, strict=True)
-        ]
+            rows = [[-1 if limit is None else limit for limit in astuple(limits)] for _, limits in parties]
+        places = [(names.setdefault(name, len(names) + 1), *row) for (name, _), row in zip(parties, rows, strict=True)]
         corrections = (self.tokens, self.requests) if self.reply is None else (takes.tokens, takes.slots)
         return self.kind, takes.id, *corrections, places
 
