@@ -25,14 +25,8 @@ with require_extra("trio", __name__):
 
 _CONNECT_ERRORS = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout)
 _verifying_context = cache(ssl.create_default_context)  # reads the authorities from disk: 10 ms
-_BROKEN_ERRORS = (
-    httpcore2.NetworkError,
-    httpcore2.TimeoutException,
-    httpcore2.ProtocolError,
-    httpcore2.ProxyError,
-    OSError,
-    ssl.SSLError,
-)
+_CORE_ERRORS = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, httpcore2.ProxyError)
+_BROKEN_ERRORS = (*_CORE_ERRORS, OSError)  # an ssl.SSLError is one
 
 
 class Httpx2Transport:
@@ -116,7 +110,7 @@ class _Pool(LoopPool):
     def __init__(self, loop: trio.lowlevel.TrioToken, limits: TransportLimits, tls: ssl.SSLContext | None) -> None:
         super().__init__(loop)
         self._sockets = _Sockets()
-        self._settings = {
+        self._settings: dict[str, Any] = {
             "ssl_context": tls or _verifying_context(),
             "max_connections": limits.connections,
             "keepalive_expiry": limits.keepalive_s,
@@ -128,13 +122,13 @@ class _Pool(LoopPool):
         """The pool for direct connections or a proxy."""
         pool = self._pools.get(proxy)
         if pool is None:
-            settings: dict[str, Any] = self._settings
             if proxy is None:
-                pool = httpcore2.AsyncConnectionPool(**settings)
+                pool = httpcore2.AsyncConnectionPool(**self._settings)
             else:
-                tls = settings["ssl_context"] if proxy.url.startswith("https:") else None
+                tls = self._settings["ssl_context"] if proxy.url.startswith("https:") else None
+                headers = list(proxy.headers.items())
                 pool = httpcore2.AsyncHTTPProxy(
-                    proxy.url, proxy_headers=list(proxy.headers.items()), proxy_ssl_context=tls, **settings
+                    proxy.url, proxy_headers=headers, proxy_ssl_context=tls, **self._settings
                 )
             self._pools[proxy] = pool
         return pool

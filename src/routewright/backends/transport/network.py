@@ -88,8 +88,7 @@ class Network:
                 unverified.check_hostname = False
                 unverified.verify_mode = ssl.CERT_NONE
                 return unverified
-            case _:
-                return None
+        return None
 
     def _proxy_of(self, scheme: str, netloc: str) -> Proxy | None:
         parts = urlsplit(f"{scheme}://{netloc}")
@@ -104,10 +103,8 @@ def _check_verify(verify: object) -> str | bool | ssl.SSLContext:
     if isinstance(verify, bool | ssl.SSLContext):
         return verify
     if not isinstance(verify, str | os.PathLike):
-        hint = "pass True, False, a path or an ssl.SSLContext"
-        raise ValidationFailed.at(
-            "verify", f"must be a bool, a path or an ssl.SSLContext, got {type(verify).__name__}", hint
-        )
+        problem = f"must be a bool, a path or an ssl.SSLContext, got {type(verify).__name__}"
+        raise ValidationFailed.at("verify", problem, "pass True, False, a path or an ssl.SSLContext")
     path = os.fspath(verify)
     if not isinstance(path, str) or not os.path.exists(path):
         raise ValidationFailed.at("verify", f"there is no {path!r}", "name a PEM file, or a folder of them")
