@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from base64 import b32encode
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from routewright._core.catalogue.models import models_of
 from routewright._core.request.read import are_plain
 from routewright._core.sse import SseEvent
 from routewright.errors import ProviderFault, ValidationFailed
+from routewright.wire.problems import did_you_mean
 
 from .answer import Piece, Reader, count_of
 from .discovery import SERVERS
@@ -153,10 +153,9 @@ class OpenAIProvider(HttpProvider):
         return Completion(self._host.name, self._host.thought)
 
     def _learns(self, fault: ProviderFault) -> bool:
-        if fault.kind is not wire.FaultKind.REQUEST or _USAGE_FIELD not in (fault.body or ""):
-            return False
-        self._refuses_usage = True
-        return True
+        refuses_usage = fault.kind is wire.FaultKind.REQUEST and _USAGE_FIELD in (fault.body or "")
+        self._refuses_usage = self._refuses_usage or refuses_usage
+        return refuses_usage
 
 
 def _host_of(name: str, base_url: str | None) -> Host:
@@ -166,11 +165,8 @@ def _host_of(name: str, base_url: str | None) -> Host:
         return Host(name=name, base_url=base_url, needs_key=False, usage_on_request=True)
     if name in _OTHERS:
         raise ValidationFailed.at("name", f"{name} has its own protocol", f"use {_OTHERS[name]}")
-    matches = difflib.get_close_matches(name, HOSTS, n=1)
-    hint = f"did you mean {matches[0]!r}? " if matches else ""
-    raise ValidationFailed.at(
-        "name", f"no host is known as {name!r}", f"{hint}pass base_url=..., or one of {', '.join(HOSTS)}"
-    )
+    hint = f"{did_you_mean(name, HOSTS)} pass base_url=..., or one of {', '.join(HOSTS)}".lstrip()
+    raise ValidationFailed.at("name", f"no host is known as {name!r}", hint)
 
 
 # --- requests
