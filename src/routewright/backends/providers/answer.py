@@ -151,13 +151,11 @@ def _read(data: bytes, parser: SseParser, reader: Reader) -> Iterator[Chunk | No
 def _end(parser: SseParser, reader: Reader) -> None:
     """Add the end of a stream. An error outside all events becomes the fault."""
     try:
-        return reader.end()
-    except ProviderFault as raised:
-        fault = raised
-    stray = parser.stray()
-    if '"error"' in stray:
-        reader.add(SseEvent(stray, "error"))  # it raises
-    raise fault
+        reader.end()
+    except ProviderFault:
+        if '"error"' in (stray := parser.stray()):
+            reader.add(SseEvent(stray, "error"))  # it raises
+        raise
 
 
 def decode_body(reader: Reader, body: bytes) -> Iterator[Chunk]:
