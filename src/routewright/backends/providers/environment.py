@@ -25,21 +25,20 @@ def providers_from_environment(
     may send, as ``provider.field``. Raises ``ValidationFailed`` if there is no such provider."""
     vendors = {vendor.name: vendor for vendor in ENDPOINTS.values() if vendor.is_set(environ)}
     choice = f"name one of {', '.join(vendors)}" if vendors else "set the variables of the provider"
-    for place, name in enumerate(fetches_urls):
+    problem = "is not a provider of the environment"
+    for index, name in enumerate(fetches_urls):
         if name not in vendors:
-            raise ValidationFailed.at(
-                f"fetches_urls[{place}]", f"{name!r} is not a provider of the environment", choice
-            )
+            raise ValidationFailed.at(f"fetches_urls[{index}]", f"{name!r} {problem}", choice)
     fields: dict[str, list[str]] = {name: [] for name in vendors}
-    for place, entry in enumerate(caller_extra):
+    for index, entry in enumerate(caller_extra):
         name = entry.partition(".")[0]
         if name not in vendors:
             hint = f"write the provider in front, as {next(iter(vendors), '')}.{entry}"
             hint = choice if "." in entry or not vendors else hint
-            raise ValidationFailed.at(f"caller_extra[{place}]", f"{name!r} is not a provider of the environment", hint)
+            raise ValidationFailed.at(f"caller_extra[{index}]", f"{name!r} {problem}", hint)
         field = entry[len(name) + 1 :]
         if not field:
-            raise ValidationFailed.at(f"caller_extra[{place}]", f"{entry!r} has no field", f"write {name}.FIELD")
+            raise ValidationFailed.at(f"caller_extra[{index}]", f"{entry!r} has no field", f"write {name}.FIELD")
         fields[name].append(field)
     options = {
         name: HttpOptions(
