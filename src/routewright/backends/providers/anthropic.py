@@ -41,6 +41,7 @@ _SHOWN_CHARS = 40
 _SYSTEM = ("system", "developer")
 _THOUGHTS = ("thinking", "redacted_thinking")
 _THOUGHT_FIELDS = ("type", "thinking", "signature", "data")
+_GROWING = ("thinking", "signature")
 _AT = "at"
 """Added to a block of thought that is not first: the numbers of characters and tool calls before it."""
 
@@ -327,9 +328,7 @@ _AS_THEY_ARE = frozenset("type description title enum const default required $re
 _FORMATS = frozenset("date-time time date duration email hostname uri ipv4 ipv6 uuid".split())
 _HARD_PATTERN = re.compile(r"\(\?|\\[bB1-9]")
 """Look-arounds, word boundaries and back references."""
-_MEANINGLESS = frozenset(
-    "$schema $id $comment additionalProperties discriminator deprecated readOnly writeOnly".split()
-)
+_SILENT = frozenset("$schema $id $comment additionalProperties discriminator deprecated readOnly writeOnly".split())
 """Not repeated in the description."""
 _SHAPES = frozenset("type enum const anyOf allOf $ref".split())
 """A schema without any of them allows everything."""
@@ -362,7 +361,7 @@ def closed_form(schema: object) -> wire.JsonObject:
                 closed[keyword] = value
             case "pattern" if not _HARD_PATTERN.search(value):
                 closed[keyword] = value
-            case _ if keyword not in _MEANINGLESS:
+            case _ if keyword not in _SILENT:
                 notes.append(f"{keyword}: {msgspec.json.encode(value).decode()}")
     if not closed.keys() & _SHAPES:
         raise OpenEnded
@@ -521,10 +520,9 @@ class Blocks(Reader):
             function = Function(self._string(block.get("name")))
             self.chunks.append(self._tools.add(Piece(number, self._string(block.get("id")), function)))
         elif block.get("type") in _THOUGHTS:
-            grows: wire.JsonObject = {
-                name: [self._string(block[name])] for name in ("thinking", "signature") if name in block
+            self._blocks[self._number(index)] = {
+                name: [self._string(value)] if name in _GROWING else value for name, value in block.items()
             }
-            self._blocks[self._number(index)] = {**block, **grows}
             self._think(block.get("thinking"))
 
     def _stop(self, index: object) -> None:

@@ -189,9 +189,8 @@ class RunningFunction(Struct, eq=False):
         except (ProviderFault, StopAsyncIteration):
             raise
         except Exception as error:  # a function of the host may raise anything
-            raise ProviderFault(
-                FaultKind.SERVER, f"the function raised {place_of(error)}", hint=hint_of(error)
-            ) from error
+            message = f"the function raised {place_of(error)}"
+            raise ProviderFault(FaultKind.SERVER, message, hint=hint_of(error)) from error
         if piece is _END:
             self.finished = True
             return Finish("tool_calls" if self.tools else "stop")

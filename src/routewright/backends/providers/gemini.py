@@ -163,7 +163,7 @@ def _build_contents(call: wire.UpstreamCall, provider: str) -> list[wire.JsonObj
         thought = message.reasoning
         own = thought.items if thought is not None and thought.provider == provider else ()
         items = [item for item in own if isinstance(item.get(_SIGNATURE), str)]
-        pieces = _split_at_signatures(message.content, items)
+        pieces = _split_text(message.content, items)
         pieces = pieces or [_encode_part(part, signing) for part in _parts(message.content)]
         calls: list[wire.JsonObject] = []
         for tool_call in message.tool_calls or ():
@@ -184,9 +184,7 @@ def _build_contents(call: wire.UpstreamCall, provider: str) -> list[wire.JsonObj
     return contents
 
 
-def _split_at_signatures(
-    content: str | list[wire.Part] | None, items: Sequence[wire.JsonObject]
-) -> list[wire.JsonObject]:
+def _split_text(content: str | list[wire.Part] | None, items: Sequence[wire.JsonObject]) -> list[wire.JsonObject]:
     """A text in pieces that end with a signature. Empty if no text is signed."""
     ends = [(item[_AT], item[_SIGNATURE]) for item in items if isinstance(item.get(_AT), int)]
     if not ends or isinstance(content, list):

@@ -72,14 +72,12 @@ _FEATURES: dict[Feature, str] = {
     "verbosity": "verbosity",
 }
 """litellm's argument for each feature."""
-_THINKING = (
-    Thinking(
-        words="minimal low medium high",
-        off={"reasoning_effort": "none"},
-        bound="thinking.budget_tokens",
-        bounded=at("thinking.type", "enabled"),
-        least=1024,
-    ),
+_THINKING = Thinking(
+    words="minimal low medium high",
+    off={"reasoning_effort": "none"},
+    bound="thinking.budget_tokens",
+    bounded=at("thinking.type", "enabled"),
+    least=1024,
 )
 """litellm's own arguments, which it translates for each vendor."""
 _SECRETS = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
@@ -127,7 +125,7 @@ class LiteLLMProvider(BaseProvider):
         self._options = dict(options or {})
         self._clock = SystemClock() if clock is None else clock
         self._dialect = Host(
-            name=name, base_url="", usage_on_request=True, thinking=_THINKING, thought="reasoning_content",
+            name=name, base_url="", usage_on_request=True, thinking=(_THINKING,), thought="reasoning_content",
             takes=dict.fromkeys(DIALS, ""), tiers={tier: tier for tier in get_args(ServiceTier)}, cache_ttl=True,
             files=True,
         )  # fmt: skip
@@ -154,7 +152,7 @@ class LiteLLMProvider(BaseProvider):
             supported = None
         supported = _FEATURES.values() if supported is None else supported
         missing = [feature for feature, argument in _FEATURES.items() if argument not in supported]
-        return (*missing, *(_THINKING[0].missing if model.reasoning else ()))
+        return (*missing, *(_THINKING.missing if model.reasoning else ()))
 
     @asynccontextmanager
     async def open(self, call: UpstreamCall) -> AsyncIterator[AsyncIterator[Chunk]]:

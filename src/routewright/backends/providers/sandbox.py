@@ -73,9 +73,7 @@ class SandboxProvider:
                 if kind not in list(wire.FaultKind):
                     hint = f"known kinds: {', '.join(wire.FaultKind)}"
                     raise ValidationFailed.at(f"faults[{quoted(model)}]", f"{shown(kind)} is not a kind of fault", hint)
-            self._faults[model] = (
-                wire.FaultKind(kinds) if isinstance(kinds, str) else [wire.FaultKind(kind) for kind in kinds]
-            )
+            self._faults[model] = wire.FaultKind(kinds) if isinstance(kinds, str) else [*map(wire.FaultKind, kinds)]
 
     def models(self) -> Sequence[wire.Model]:
         """All models of the catalogue."""
@@ -119,10 +117,10 @@ def last_user_text(messages: Sequence[wire.Message]) -> str:
     return "".join(part.text for part in parts if isinstance(part, wire.TextPart))
 
 
-def _build_chunks(call: wire.UpstreamCall, answer: str | None) -> Iterable[wire.Chunk]:
+def _build_chunks(call: wire.UpstreamCall, text: str | None) -> Iterable[wire.Chunk]:
     """A complete answer with its usage: a tool call if one is required, JSON if there is a schema."""
     input_tokens = bounds_of(wire.RouteRequest(call.messages, tools=call.tools)).estimate
-    if answer is None and call.tools and call.tool_choice not in (None, "auto", "none"):
+    if text is None and call.tools and call.tool_choice not in (None, "auto", "none"):
         choice = call.tool_choice
         specs = [tool.function_spec for tool in call.tools]
         name = choice.function.name if isinstance(choice, wire.NamedToolChoice) else choice
@@ -132,7 +130,6 @@ def _build_chunks(call: wire.UpstreamCall, answer: str | None) -> Iterable[wire.
         yield wire.Usage(input_tokens, estimate_text(arguments))
         yield wire.Finish("tool_calls")
         return
-    text = answer
     response_format = call.params.response_format or {}
     if text is None and response_format.get("type") == "json_schema":
         text = json.dumps(example_of(response_format["json_schema"]["schema"]))

@@ -128,9 +128,7 @@ class HttpSearch(ABC):
         if not isinstance(document, list):
             raise ProviderFault("malformed", "the answer is not a list of results")
         results: list[SearchResult] = []
-        for row in document:
-            if not isinstance(row, dict):
-                continue
+        for row in (row for row in document if isinstance(row, dict)):
             url = row.get("url")
             title = _plain(row.get("title"), TITLE_CHARS)
             if isinstance(url, str) and len(url) <= URL_CHARS and url.startswith(("https://", "http://")):
