@@ -37,6 +37,7 @@ class PendingDeadline(Protocol):
 
 Entry = tuple[float, int, PendingDeadline]
 """Time, tie-breaker and deadline."""
+ErrorType = type[BaseException]
 
 
 class Alarms:
@@ -231,9 +232,7 @@ class Alarm:
             alarms.add(-inf, self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    def __exit__(self, kind: ErrorType | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
         task = self._task
         if task is None:
             scope = self._instead
@@ -345,9 +344,7 @@ class ScopeDeadline:
         self._scope.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    def __exit__(self, kind: ErrorType | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
         self.entry = None
         alarms, self.alarms = self.alarms, None
         if alarms is not None and self._shield and self._task is not None and this_task() is self._task:
