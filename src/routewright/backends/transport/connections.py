@@ -32,9 +32,7 @@ _REMEDIES = {
 }
 """Errors that this process causes, not a provider."""
 
-_PROXY_HINT = (
-    "check the proxy's address, user and password in proxy=... or HTTPS_PROXY, and the issuer of its certificates"
-)
+_PROXY_HINT = "check the proxy's address, user and password in proxy=... or HTTPS_PROXY, and its certificate's issuer"
 
 Receive = Callable[[], Awaitable[bytes]]
 """Returns the next raw bytes of a body; empty at its end."""

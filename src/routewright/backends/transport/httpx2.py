@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import ssl
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from routewright.errors import ProviderFault, require_extra
@@ -23,6 +23,7 @@ with require_extra("trio", __name__):
     import httpcore2
     import trio
 
+T = TypeVar("T")
 _CONNECT_ERRORS = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout)
 _verifying_context = cache(ssl.create_default_context)  # reads the authorities from disk: 10 ms
 _CORE_ERRORS = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, httpcore2.ProxyError)
@@ -56,29 +57,22 @@ class Httpx2Transport:
         )
         proxy = None if self._proxy_of is None else self._proxy_of(parts.scheme, parts.netloc)
         connections = self._pools.get().connections(proxy)
-        fault = None
-        try:
-            response = await connections.handle_async_request(request)
-        except _BROKEN_ERRORS as exc:
-            fault = _fault_of(exc, request, proxy)
-        else:
-            if proxy is not None and response.status == 407:  # of an http address
-                await response.aclose()
-                fault = refusal_of(proxy, parts.netloc, 407)
-        if fault is not None:
-            raise fault  # outside the handler, without the server's data as context
-        raw = cast("AsyncGenerator[bytes, None]", aiter(cast("AsyncIterable[bytes]", response.stream)))
 
-        async def receive() -> bytes:
+        async def wait(waiting: Awaitable[T]) -> T:
             try:
-                return await anext(raw, b"")
+                return await waiting
             except _BROKEN_ERRORS as exc:
                 fault = _fault_of(exc, request, proxy)
-            raise fault
+            raise fault  # outside the handler, without the server's data as context
 
+        response = await wait(connections.handle_async_request(request))
+        if proxy is not None and response.status == 407:  # of an http address
+            await response.aclose()
+            raise refusal_of(proxy, parts.netloc, 407)
+        raw = cast("AsyncGenerator[bytes, None]", aiter(cast("AsyncIterable[bytes]", response.stream)))
         try:
             fields = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-            yield Answer(response.status, fields, receive, self._limits.answer_bytes)
+            yield Answer(response.status, fields, lambda: wait(anext(raw, b"")), self._limits.answer_bytes)
         finally:  # returns the connection if the body was read completely, else closes it
             try:
                 await raw.aclose()
