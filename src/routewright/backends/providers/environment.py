@@ -25,11 +25,12 @@ def providers_from_environment(
     may send, as ``provider.field``. Raises ``ValidationFailed`` if there is no such provider."""
     vendors = {vendor.name: vendor for vendor in ENDPOINTS.values() if vendor.is_set(environ)}
     choice = f"name one of {', '.join(vendors)}" if vendors else "set the variables of the provider"
+    options = {name: HttpOptions(environ=environ, caller_extra=()) for name in vendors}
     problem = "is not a provider of the environment"
     for index, name in enumerate(fetches_urls):
         if name not in vendors:
             raise ValidationFailed.at(f"fetches_urls[{index}]", f"{name!r} {problem}", choice)
-    fields: dict[str, list[str]] = {name: [] for name in vendors}
+        options[name]["fetches_urls"] = "callers"
     for index, entry in enumerate(caller_extra):
         name = entry.partition(".")[0]
         if name not in vendors:
@@ -39,13 +40,7 @@ def providers_from_environment(
         field = entry[len(name) + 1 :]
         if not field:
             raise ValidationFailed.at(f"caller_extra[{index}]", f"{entry!r} has no field", f"write {name}.FIELD")
-        fields[name].append(field)
-    options = {
-        name: HttpOptions(
-            environ=environ, fetches_urls="callers" if name in fetches_urls else None, caller_extra=fields[name]
-        )
-        for name in vendors
-    }
+        options[name]["caller_extra"] = (*options[name]["caller_extra"], field)
     return [
         *(OpenAIProvider(name=name, **options[name]) for name in HOSTS if name in vendors),
         *(provider(**options[vendor.name]) for vendor, provider in _OWN if vendor.name in vendors),
