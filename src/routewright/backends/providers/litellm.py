@@ -121,8 +121,8 @@ class LiteLLMProvider(BaseProvider):
         """Whether it may be sent URLs of images and files (``protocols.BaseProvider``)."""
         self.caller_extra = CALLER_EXTRA | checked_caller_extra(caller_extra)
         """Vendor fields that callers with a key may send (``protocols.Provider``)."""
-        self._key = Secret(api_key or "")
-        self._options = dict(options or {})
+        key = Secret(api_key or "")
+        self._options = {**(options or {}), **({"api_key": key} if key.reveal() else {})}
         self._clock = SystemClock() if clock is None else clock
         self._dialect = Host(
             name=name, base_url="", usage_on_request=True, thinking=(_THINKING,), thought="reasoning_content",
@@ -130,7 +130,7 @@ class LiteLLMProvider(BaseProvider):
             files=True,
         )  # fmt: skip
         environment = (os.environ if environ is None else environ).items()
-        secrets = [self._key, *(value for value in self._options.values() if isinstance(value, Secret))]
+        secrets = [value for value in self._options.values() if isinstance(value, Secret)]
         secrets += [Secret(value) for name, value in environment if _SECRETS.search(name.upper())]
         self._redact = Redactor(secrets)
 
@@ -178,9 +178,8 @@ class LiteLLMProvider(BaseProvider):
             extra = (call.params.extra or {}).get(self.name)
             plain = replace(call, params=replace(call.params, extra=None))
             body: JsonObject = msgspec.to_builtins(request_body(plain, self._dialect))
-            options = {**self._options, **({"api_key": self._key} if self._key.reveal() else {})}
             revealed: JsonObject = {
-                name: value.reveal() if isinstance(value, Secret) else value for name, value in options.items()
+                name: value.reveal() if isinstance(value, Secret) else value for name, value in self._options.items()
             }
             arguments: JsonObject = {
                 "model": f"{self._vendor}/{wire_name(call.model)}",
