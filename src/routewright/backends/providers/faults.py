@@ -80,6 +80,11 @@ def decode(decoder: msgspec.json.Decoder[T], provider: str, document: bytes | st
     raise fault_of_document(provider, f"broken JSON, or {expectation}", document)
 
 
+def dicts_of(value: object) -> list[JsonObject]:
+    """The objects of a list; none of another value."""
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
 def text_of(document: bytes | str) -> str:
     """A document as text."""
     return document.decode("utf-8", "replace") if isinstance(document, bytes) else document
@@ -149,7 +154,7 @@ def _parse(body: str) -> _Error:
 
 def _read(error: JsonObject) -> _Error:
     details = error.get("details")
-    details = [detail for detail in (details if isinstance(details, list) else [details]) if isinstance(detail, dict)]
+    details = dicts_of(details if isinstance(details, list) else [details])
     metadata = error.get("metadata")  # OpenRouter's field for the vendor's error
     metadata = metadata if isinstance(metadata, dict) else {}
     names = [error.get("code"), *(detail.get(name) for detail in details for name in ("reason", "error_code"))]

@@ -20,7 +20,7 @@ from routewright.wire.json_scan import object_in
 
 from .answer import Function, Piece, Reader, count_of
 from .endpoint import wire_name
-from .faults import decode, fault_in_answer, fault_of_document, reason_of, text_of
+from .faults import decode, dicts_of, fault_in_answer, fault_of_document, reason_of, text_of
 from .features import GEMINI_THINKING, SIGNING, generation_of
 from .hosts import GOOGLE
 from .http import HttpOptions, HttpProvider
@@ -383,9 +383,7 @@ def read_usage(usage: object) -> wire.Usage | None:
 
 def _count_audio(usage: wire.JsonObject, name: str) -> int:
     """Audio tokens in counts by modality."""
-    rows = usage.get(name)
-    counts = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    return sum(_count(row, "tokenCount") or 0 for row in counts if row.get("modality") == "AUDIO")
+    return sum(_count(row, "tokenCount") or 0 for row in dicts_of(usage.get(name)) if row.get("modality") == "AUDIO")
 
 
 def _count(usage: wire.JsonObject, name: str) -> int | None:

@@ -23,7 +23,7 @@ from routewright.wire.problems import did_you_mean
 from .answer import Piece, Reader, count_of
 from .discovery import SERVERS
 from .endpoint import address_in_region, check_arguments, wire_name
-from .faults import decode, fault_in_answer, reason_of, text_of
+from .faults import decode, dicts_of, fault_in_answer, reason_of, text_of
 from .hosts import HOSTS, Host
 from .http import HttpOptions, HttpProvider
 from .reasoning import effort_of, merge, thinking_of, tier_of, with_extra
@@ -282,7 +282,7 @@ def _encode_message(message: wire.Message, host: Host, *, takes_marks: bool) -> 
         return fields
     thoughts = [item.get(host.thought) for item in message.reasoning.items]
     if host.thought == "reasoning_details":
-        details = [detail for part in thoughts for detail in _dicts_of(part)]
+        details = [detail for part in thoughts for detail in dicts_of(part)]
         pieces = [detail for detail in details if str(detail.get("type")).startswith("reasoning.")]
         return fields | ({host.thought: _join_details(pieces)} if pieces else {})
     text = "".join(part for part in thoughts if isinstance(part, str))
@@ -379,14 +379,10 @@ class _Part(msgspec.Struct):
         for value in (self.reasoning_content, self.reasoning):
             if value and isinstance(value, str):
                 return value
-        pieces = [piece for part in _dicts_of(self.content) for piece in _dicts_of(part.get("thinking"))]
-        pieces += _dicts_of(self.reasoning_details)
+        pieces = [piece for part in dicts_of(self.content) for piece in dicts_of(part.get("thinking"))]
+        pieces += dicts_of(self.reasoning_details)
         texts = (piece.get("text") or piece.get("summary") for piece in pieces)
         return "".join(text for text in texts if isinstance(text, str))
-
-
-def _dicts_of(value: object) -> list[wire.JsonObject]:
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def _join_details(details: Sequence[wire.JsonObject]) -> list[wire.JsonObject]:
@@ -493,7 +489,7 @@ class Completion(Reader):
             text = part.text
             if part.thinks:
                 self._thought = True
-                self._details += _dicts_of(part.reasoning_details)
+                self._details += dicts_of(part.reasoning_details)
                 if thought := part.thought:
                     self._thoughts.append(thought)
                     self.chunks.append(wire.Thought(thought))

@@ -16,6 +16,7 @@ from msgspec import DecodeError, json
 
 from routewright.backends.clock import SystemClock
 from routewright.backends.providers.endpoint import Endpoint, address_of
+from routewright.backends.providers.faults import dicts_of
 from routewright.backends.transport import AutoTransport
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import Clock, SearchResult, ToolFailed, Transport
@@ -128,7 +129,7 @@ class HttpSearch(ABC):
         if not isinstance(document, list):
             raise ProviderFault("malformed", "the answer is not a list of results")
         results: list[SearchResult] = []
-        for row in (row for row in document if isinstance(row, dict)):
+        for row in dicts_of(document):
             url = row.get("url")
             title = _plain(row.get("title"), TITLE_CHARS)
             if isinstance(url, str) and len(url) <= URL_CHARS and url.startswith(("https://", "http://")):
