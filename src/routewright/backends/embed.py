@@ -166,8 +166,7 @@ class OpenAIEmbedder:
         check_arguments(model, base_url)
         if dimensions is not None and dimensions < 1:
             raise ValidationFailed.at("dimensions", f"must be 1 or more, got {dimensions}", "for example 256")
-        own = Endpoint(name="embedder", base_url=base_url, needs_key=False) if base_url else None
-        endpoint: Endpoint = own or HOSTS["openai"]
+        endpoint = Endpoint(name="embedder", base_url=base_url, needs_key=False) if base_url else HOSTS["openai"]
         self._key = keys_of(api_key, endpoint, os.environ)[0]
         self._url = address_of(endpoint, base_url, os.environ) + "/embeddings"
         self._fields = {"model": model, "encoding_format": "float"} | ({"dimensions": dimensions} if dimensions else {})

@@ -118,8 +118,7 @@ class HttpProvider(BaseProvider, ABC):
         self._headers = {str(name).lower(): header_of(name, value) for name, value in (headers or {}).items()}
         self._redact = Redactor([*self._keys.keys, *self._headers.values()])
         self._own_transport = transport is None
-        own = AutoTransport(proxy=proxy, verify=verify, environ=environ) if transport is None else transport
-        self._transport: Transport = own
+        self._transport = AutoTransport(proxy=proxy, verify=verify, environ=environ) if transport is None else transport
         self._timeout_s = None if timeout is None else timeout_ms_of(timeout) / 1000
         self.max_retries = None if max_retries is None else read_retries(max_retries)
         """Retries of its models (``protocols.Provider``)."""
@@ -137,8 +136,7 @@ class HttpProvider(BaseProvider, ABC):
         return f"{type(self).__name__}(name={self.name!r}, base_url={self._url!r})"
 
     def __getstate__(self) -> NoReturn:
-        kind = type(self).__name__
-        raise TypeError(f"{kind} cannot be copied or pickled, since it has a key; create another one")
+        raise TypeError(f"{type(self).__name__} cannot be copied or pickled, since it has a key; create another one")
 
     # Differences between protocols
 

@@ -148,10 +148,9 @@ async def _open_http(url: str, headers: Mapping[str, Secret]) -> AsyncIterator[o
 
     fields = {"accept-encoding": "identity"} | {name: value.reveal() for name, value in headers.items()}
     timeout = httpx2.Timeout(CONNECT_S, read=None)  # the step's deadline bounds a call
+    hooks = {"response": [limit]}
     async with (
-        httpx2.AsyncClient(
-            headers=fields, timeout=timeout, trust_env=False, event_hooks={"response": [limit]}
-        ) as client,
+        httpx2.AsyncClient(headers=fields, timeout=timeout, trust_env=False, event_hooks=hooks) as client,
         streamable_http_client(url, http_client=client) as streams,
     ):
         yield streams
