@@ -11,10 +11,12 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from msgspec.structs import replace
 
 from routewright import (
     DenyList,
     MemoryStorage,
+    NoCandidates,
     ProviderFault,
     RateLimited,
     Router,
@@ -24,7 +26,7 @@ from routewright import (
 )
 from routewright.errors import BlockedByPolicy, IdempotencyKeyReused, QuotaExhausted, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Facts, Guardrail
-from routewright.testing import FakeClock
+from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause
 from routewright.wire import (
     Allow,
@@ -42,7 +44,7 @@ from routewright.wire import (
     Usage,
 )
 
-from .account_router import ACME, ANSWER, CAP, COST, Bank, account
+from .account_router import ACME, ANSWER, CAP, COST, ONE, Bank, account
 
 pytestmark = pytest.mark.anyio
 
@@ -61,6 +63,16 @@ async def test_the_key_of_a_refused_call_is_free_at_once_and_the_request_counts(
     await bank.clock.sleep(60.0)
     await bank.storage.apply("acme", [account(monthly_nanos=10**9)])
     assert (await bank.route("another request", idempotency_key="k")).output == "an answer"
+
+
+async def test_a_kept_answer_is_given_though_no_model_fits_any_more() -> None:
+    bank = await Bank(ANSWER, terms=[account(monthly_nanos=LIMIT)]).open()
+    await bank.route(idempotency_key="k")
+    too_small = replace(ONE, context_window=CAP["max_output_tokens"])
+    bank.use(bank.storage, [ScriptedProvider([], models=[too_small], clock=bank.clock)])
+    with pytest.raises(NoCandidates):
+        await bank.route(idempotency_key="another key")
+    assert (await bank.route(idempotency_key="k")).output == "an answer"
 
 
 async def plain(router: Router) -> None:

@@ -407,7 +407,8 @@ class Engine:
         # speed would never meet its rate limit; and a repeated request would get an error instead of the answer kept
         # under its key, if no model fits it any more. So `count` admits a failed request first: it answers from the
         # key, raises the refusal for a rate limit, or lets the error stand (contract 7; P1: one key, one result).
-        # test_the_key_of_a_refused_call_is_free_at_once_and_the_request_counts
+        # test_the_key_of_a_refused_call_is_free_at_once_and_the_request_counts,
+        # test_a_kept_answer_is_given_though_no_model_fits_any_more
         choice: Choice | None = None
         lookup = None
         try:
