@@ -308,12 +308,12 @@ class Router:
         caller = self._as(caller)
         fleet = self._parts.hosted(caller.environment)
         read = self._read(request, options)
-        hold = engine.admissions.begin(read, caller, patient=False)
-        if hold is None:
+        admission = engine.admissions.begin(read, caller, patient=False)
+        if admission is None:
             call = engine.make_call(read, caller, fleet)
             start = partial(engine.begin, patient=False)
             return Steps(engine, wait(start, call) if read.request.cache else at_once(start(call)), wait)
-        return Steps(engine, wait(begin, engine, read, hold, fleet), wait)
+        return Steps(engine, wait(begin, engine, read, admission, fleet), wait)
 
     def decide(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Decision:
         """Choose a model without calling it. Takes microseconds, unless tokens have to be counted.

@@ -35,7 +35,7 @@ NAMED = {
         webhooks.ANY,
         webhooks.ENDPOINT,
         webhooks.TURN,
-        webhooks.SERVED,
+        webhooks.SET_TURN,
         webhooks.ENDPOINTS,
         webhooks.EVENT,
     ),

@@ -806,9 +806,9 @@ async def test_a_stalled_disk_does_not_stop_admissions(scene: Scene, monkeypatch
         await anyio.to_thread.run_sync(stalls.wait, 30)
         for call in "abc":
             await till.admit(call, 100)
-        transaction, before = scene.storage._writer.transaction, scene.storage._writer.transaction.log._last
+        transaction, before = scene.storage._writer.transaction, scene.storage._writer.transaction.log._last_tick
         transaction.beat_s = 0.01
-        while transaction.log._last == before:  # noqa: ASYNC110  # the writer says that this process lives
+        while transaction.log._last_tick == before:  # noqa: ASYNC110  # the writer says that this process lives
             await anyio.sleep(0.001)
         assert settled == []
         goes_on.set()

@@ -207,9 +207,9 @@ async def test_every_process_has_the_state_of_the_log(site: Site, scene: Scene) 
 
 def trusts_stale_state(patch: pytest.MonkeyPatch) -> None:
     def follow(self: Log, connection: Any) -> bool:
-        if self._last is None:
+        if self._last_tick is None:
             return False
-        for row in connection.execute(log._SINCE, (self._last[0] + 1,)).fetchall():
+        for row in connection.execute(log._SINCE, (self._last_tick[0] + 1,)).fetchall():
             self._fold(*row)
         return True
 
@@ -241,7 +241,7 @@ def refuses_from_stale_state(patch: pytest.MonkeyPatch) -> None:
     follow = Log._fold_new
 
     def lazy(self: Log, connection: Any) -> bool:
-        return (self._last is not None and bool(self.state.holds)) or follow(self, connection)
+        return (self._last_tick is not None and bool(self.state.holds)) or follow(self, connection)
 
     patch.setattr(Log, "_fold_new", lazy)
 

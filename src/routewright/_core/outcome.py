@@ -75,8 +75,8 @@ class Ending(Protocol):
         """The answer parsed as the requested type."""
 
     @property
-    def hold(self) -> Admitted | None:
-        """What the call holds."""
+    def admission(self) -> Admitted | None:
+        """The admission with what the call holds."""
 
     @property
     def lookup(self) -> LookedUp | None:

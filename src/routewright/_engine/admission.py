@@ -99,19 +99,19 @@ class Admissions:
             self, read, caller, run, left, patient, tokens, trace_id, at, started_at, deadline, self.event_id
         )
 
-    async def is_open(self, hold: Admission) -> bool:
+    async def is_open(self, admission: Admission) -> bool:
         """Look up an unknown caller. True if nothing limits the call. A caller that had no account before is not held
         up by an unavailable or hanging storage. Raises as ``Admission.look``."""
-        name = hold.caller.account, hold.caller.key_id
-        if not hold.may_be_open or name not in self._open:
-            return self._note(name, await hold.look()) and hold.may_be_open
+        name = admission.caller.account, admission.caller.key_id
+        if not admission.may_be_open or name not in self._open:
+            return self._note(name, await admission.look()) and admission.may_be_open
         with suppress(InternalError), self.clock.deadline(self.clock.monotonic() + OPEN_S):
-            return self._note(name, await hold.look())
+            return self._note(name, await admission.look())
         self._open[name] = self.clock.monotonic() + KNOWN_S
 
         async def look_again() -> None:  # take the answer of a slow storage when it comes
             with suppress(RouterError):
-                self._note(name, await hold.look(LONGEST_S))
+                self._note(name, await admission.look(LONGEST_S))
 
         self._worker.start_if_open(look_again)
         return True
@@ -160,7 +160,7 @@ class Admission(Struct, eq=False):
     """The rate limits when it was admitted."""
     grant: wire.Grant | None = None
     """None: it holds nothing."""
-    is_refused: bool = False
+    is_unadmitted: bool = False
     """The storage refused it, or has not answered: it is not counted, and leaves no trace."""
 
     def adopt(self, call: Call) -> None:
@@ -187,13 +187,13 @@ class Admission(Struct, eq=False):
     async def look(self, longest_s: float | None = None) -> wire.Left:
         """Ask the storage for the caller's remaining money. Raises ``AuthenticationFailed`` for a key that is revoked
         or of another store, ``StorageUnavailable``, and ``RouterTimeoutError``."""
-        self.is_refused = self.grant is None
+        self.is_unadmitted = self.grant is None
         deadline = self.deadline if longest_s is None else self._shared.clock.monotonic() + longest_s
         left: object = await in_time(self._shared.accounts.look(self.caller, self.run), self._shared.clock, deadline)
         if not isinstance(left, wire.Left):
             raise unfit(self._shared.accounts, "look", "a Left", left)
         self.left = left
-        self.is_refused = False
+        self.is_unadmitted = False
         return left
 
     async def take(self, nanos: int = 0) -> wire.Grant | wire.Replay | wire.Short:
@@ -205,7 +205,7 @@ class Admission(Struct, eq=False):
         # storage takes all in one step, or nothing (contract 7; P1: one key, one call at a time). It also holds the
         # queue: a second call with a running key waits inside `admit` for the answer, which comes as a `Replay`, and
         # takes over if the first leaves without one. Until the storage answers, nobody knows if the call was admitted:
-        # `is_refused` stays set, so that a call that times out here leaves no trace; what the storage took, it returns.
+        # `is_unadmitted` stays set: a call that times out here leaves no trace, and the storage returns what it took.
         # test_calls_with_one_idempotency_key_are_one_call, test_a_waiting_call_takes_over_if_the_first_is_cancelled,
         # test_an_unanswered_admission_is_released
         shared = self._shared
@@ -228,18 +228,20 @@ class Admission(Struct, eq=False):
                 run=self.run,
                 slot=self.run is None,
             )
-            admission = shared.accounts.admit(ask)
-            self.is_refused = self.grant is None
+            pending_reply = shared.accounts.admit(ask)
+            self.is_unadmitted = self.grant is None
             reply: object
             try:
-                reply = await (admission if shared.is_immediate else in_time(admission, shared.clock, self.deadline))
+                reply = await (
+                    pending_reply if shared.is_immediate else in_time(pending_reply, shared.clock, self.deadline)
+                )
             except RateLimited as error:
                 wait_s = error.detail["retry_after_seconds"]
                 if self.run is None or wait_s > left_s:
                     raise
                 await shared.clock.sleep(wait_s)
                 continue
-            self.is_refused = False
+            self.is_unadmitted = False
             if isinstance(reply, wire.Grant):
                 if self.grant is None:
                     self.windows = reply.windows
@@ -247,7 +249,7 @@ class Admission(Struct, eq=False):
                 return reply
             if isinstance(reply, wire.Replay | wire.Short):
                 return reply
-            self.is_refused = True
+            self.is_unadmitted = True
             raise unfit(shared.accounts, "admit", "a Grant, a Replay or a Short", reply)
 
     async def count(self) -> bytes | None:

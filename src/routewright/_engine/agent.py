@@ -65,7 +65,7 @@ class Run:
         self._caller = caller
         self._resumed = resumed
         self._within = within
-        self._hold: Admission | None = None
+        self._admission: Admission | None = None
         self._step_s = (request.per_step_timeout_ms or 0.0) / 1000
         self._max_steps = int(request.max_steps or 0)
         budget = request.total_budget_usd
@@ -174,7 +174,7 @@ class Run:
         else:
             key = resumed.state.key
         self._key, self._keeps_answer = key, key is not None and key == request.idempotency_key
-        hold = None
+        admission = None
         approval_s = 0.0 if self._settings.approve is None else APPROVAL_S
         lasts_s = self._max_steps * (self._step_s * 2 + approval_s) + 60  # each step twice, and a minute
         if self._within is None or key is not None:
@@ -183,31 +183,31 @@ class Run:
             )
             read = Read(task_request, wire.TokenBounds(0, 0, 0), PATH, body=identity_of(request))
             limit = None if self._within is None else self._within.limit
-            hold = self._engine.admissions.begin(read, self._caller, limit, scope="agents")
-        if hold is not None and hold.left is None and await self._engine.admissions.is_open(hold):
-            hold = None
-        self._is_limited = self._cap_nanos is not None or hold is not None or not self._is_immediate
-        if hold is not None:
-            hold.tokens = 0
+            admission = self._engine.admissions.begin(read, self._caller, limit, scope="agents")
+        if admission is not None and admission.left is None and await self._engine.admissions.is_open(admission):
+            admission = None
+        self._is_limited = self._cap_nanos is not None or admission is not None or not self._is_immediate
+        if admission is not None:
+            admission.tokens = 0
             if resumed is None:
-                hold.trace_id = self.trace_id
+                admission.trace_id = self.trace_id
             try:
-                reply = await hold.take()
+                reply = await admission.take()
                 if isinstance(reply, wire.Short):
                     raise money_error(reply.purse, None)
             except errors.RouterError as error:
-                hold.annotate(error)
+                admission.annotate(error)
                 raise
-            self.headers = hold.headers
+            self.headers = admission.headers
             if isinstance(reply, wire.Replay):
                 return reply.result
-            self._hold = hold
+            self._admission = admission
         self.deadline = self._clock.monotonic() + lasts_s
         return None
 
     def _release(self) -> None:
-        if self._hold is not None:
-            self._hold.release()
+        if self._admission is not None:
+            self._admission.release()
 
     async def _begin(self) -> wire.Checkpoint:
         """Load the checkpoint of an interrupted run, or create one."""
@@ -372,7 +372,7 @@ class Run:
     def _record(self, run: AgentRun, status: Any, result: bytes | None) -> RunRecord:
         """Pass the run to the trace log; its writes have ``LAST_S``."""
         log = self._engine.log
-        hold = self._hold
+        admission = self._admission
         caller = self._caller
         self._is_recorded = True
         took_ms, now = self._now_ms(), self._clock.time()
@@ -387,10 +387,12 @@ class Run:
         event = event_of(message, caller, self._engine.ids("evt_"), now).stored
         put = wire.PutEvent(event, once, 2 * CHECKPOINT_S, now, log.writer.durability)
         grant = facts = None
-        if hold is not None and hold.grant is not None:
-            grant, hold.grant = hold.grant, None
+        if admission is not None and admission.grant is not None:
+            grant, admission.grant = admission.grant, None
             stored = result if self._keeps_answer and status != "failed" else None
-            facts = Facts(grant.id, caller, record.created, trace=record, tokens=0, claim=hold.claim, result=stored)
+            facts = Facts(
+                grant.id, caller, record.created, trace=record, tokens=0, claim=admission.claim, result=stored
+            )
         log.put(Pending(record, (), [put], grant, facts))
         return record
 

@@ -37,7 +37,7 @@ Texts: TypeAlias = tuple[str, str, str]
 """The question, the cached and the live answer."""
 Compare: TypeAlias = Callable[[str, str, str], Judgement]
 Judge: TypeAlias = Callable[[Caller, str, str, str], Awaitable[bool | None]]
-Learned: TypeAlias = Callable[[str, Sequence[Observation], int], Awaitable[tuple[Sequence[Observation], int]]]
+Share: TypeAlias = Callable[[str, Sequence[Observation], int], Awaitable[tuple[Sequence[Observation], int]]]
 """Adds a space's observations to the cache; returns others' since a position, and the next position."""
 
 _log = logging.getLogger(__name__)
@@ -62,15 +62,15 @@ class Calibrations:
 
     def __init__(
         self,
-        learned: Learned | None,
+        share: Share | None,
         comparators: Sequence[AnswerComparator],
         judge: Judge | None,
         clock: Clock,
         rng: Rng,
         worker: Worker,
     ) -> None:
-        """``learned``: None if the cache shares no observations."""
-        self._learned = learned
+        """``share``: None if the cache shares no observations."""
+        self._share = share
         self._comparators = comparators
         self._judge = judge
         self._clock = clock
@@ -103,7 +103,7 @@ class Calibrations:
             space.calibration.count()
             nearest = offer(question, matches, space.calibration, bound)
         now = self._clock.monotonic()
-        if self._learned is not None and now >= space.due:
+        if self._share is not None and now >= space.due:
             space.due = now + NEWS_EVERY_S
             self._worker.start_if_open(partial(self._exchange, space))
         return nearest
@@ -162,12 +162,12 @@ class Calibrations:
     def learn(self, space: Space, observation: Observation) -> None:
         with self._guard.lock:
             space.calibration.learn(observation)
-            if self._learned is not None:
+            if self._share is not None:
                 space.new.append(observation)
 
     async def of(self, space: Space) -> Calibration:
         """A copy, since using a calibration changes it."""
-        if self._learned is not None and not space.position:
+        if self._share is not None and not space.position:
             await self._exchange(space)
         with self._guard.lock:
             return deepcopy(space.calibration)
@@ -175,13 +175,13 @@ class Calibrations:
     async def share(self) -> None:
         """Share all new observations with other processes."""
         with self._guard.lock:
-            spaces = [space for space in self._spaces.values() if space.new and self._learned is not None]
+            spaces = [space for space in self._spaces.values() if space.new and self._share is not None]
         for space in spaces:
             await self._exchange(space)
 
     async def _exchange(self, space: Space) -> None:
         """Share a space's observations with other processes, and learn from theirs."""
-        assert self._learned is not None, "the callers have checked"
+        assert self._share is not None, "the callers have checked"
         with self._guard.lock:
             if space.is_sharing:
                 return
@@ -190,7 +190,7 @@ class Calibrations:
         others: Sequence[Observation] = ()
         try:
             with self._logging_faults("the response cache"):
-                others, space.position = await self._learned(space.name, new, space.position)
+                others, space.position = await self._share(space.name, new, space.position)
                 new = []
         finally:
             with self._guard.lock:

@@ -40,7 +40,7 @@ class CancelWatch(Struct, eq=False):
         task = this_task()
         return cls(task, 0 if task is None else task.cancelling())
 
-    def is_on(self) -> bool:
+    def is_cancelling(self) -> bool:
         """True if the task is being cancelled, by a scope around it or by ``cancel`` since the wait began."""
         if self.task is not None and self.task.cancelling() > self.before:
             return True
@@ -58,14 +58,14 @@ class CancelWatch(Struct, eq=False):
             if task.cancelling() > self.before:
                 raise
 
-    def passes(self, error: BaseException) -> bool:
+    def must_propagate(self, error: BaseException) -> bool:
         """True if the exception must propagate: it ends the program, this task or this coroutine."""
         # Providers are the code of others: some turn a cancellation into an error of their own, some raise one that
         # nobody asked for. To propagate every CancelledError would let a stray one end the caller's task, where the
         # next model could answer; to catch it would leave a task that nobody can end. So the exception decides nothing,
         # but whether this task is being cancelled. asyncio counts the calls of `Task.cancel`, and a task that cleans up
         # after an earlier one keeps its count, hence `before`; a scope of anyio counts nothing before its next turn,
-        # hence the effective deadline in `is_on`. test_a_stray_cancellation_is_a_provider_fault,
+        # hence the effective deadline in `is_cancelling`. test_a_stray_cancellation_is_a_provider_fault,
         # test_a_cancelled_task_ends_though_the_provider_converts_it,
         # test_a_task_that_was_cancelled_before_still_has_its_fallbacks
         if isinstance(error, Exception):
@@ -73,7 +73,7 @@ class CancelWatch(Struct, eq=False):
         if isinstance(error, BaseExceptionGroup):  # a cancellation in it stays pending
             return error.subgroup((KeyboardInterrupt, SystemExit)) is not None
         if isinstance(error, asyncio.CancelledError):
-            return self.is_on()
+            return self.is_cancelling()
         if isinstance(error, GeneratorExit):  # if it came through other frames, a provider raised it
             return error.__traceback__ is None or error.__traceback__.tb_next is None
         return isinstance(error, KeyboardInterrupt | SystemExit | anyio.get_cancelled_exc_class())

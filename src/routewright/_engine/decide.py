@@ -28,7 +28,7 @@ class Deciding:
         self.counting = counting
         self._defaults = defaults
 
-    async def afford(self, hold: Admission, call: Call) -> Choice | bytes:
+    async def afford(self, admission: Admission, call: Call) -> Choice | bytes:
         """Decide within the money that the caller has left, and reserve the most that the plan can cost."""
         # To read the balance, decide within it and call would spend one balance many times: the figure in memory is old
         # once another process, or another call, is admitted. So it only guides the first decision. What counts is the
@@ -37,8 +37,8 @@ class Deciding:
         # cheaper model may fit; a call is refused only if none does. A figure that is too low refuses nothing either:
         # without a choice the call asks for one nano-dollar more than it knows of, and the storage corrects it.
         # test_cached_balances_neither_admit_nor_refuse, test_a_cheaper_model_answers_if_the_balance_covers_no_other
-        assert hold.left is not None, "`enter` has looked"
-        left_nanos = hold.left.nanos
+        assert admission.left is not None, "`enter` has looked"
+        left_nanos = admission.left.nanos
         own_input = None
         if left_nanos is not None and call.asks is not None:
             check_costs_nothing(call.request.params)
@@ -62,15 +62,15 @@ class Deciding:
                 if choice is not None:
                     bounds = call.bounds if choice.own_input is None else choice.own_input.tokens
                     nanos = worst_of_start(choice.plan, bounds, choice.budget or UNLIMITED, calls)
-            reply = await hold.take(nanos)
+            reply = await admission.take(nanos)
             if isinstance(reply, Replay):
                 return reply.result
             if isinstance(reply, Grant):
                 if choice is not None and (left_nanos is not None or not reply.is_limited):
                     return choice
-                left_nanos = (await hold.look()).nanos
+                left_nanos = (await admission.look()).nanos
             elif reply.waits:
-                raise reserved_error(reply.purse, call.timeout_ms if hold.is_patient else None)
+                raise reserved_error(reply.purse, call.timeout_ms if admission.is_patient else None)
             elif choice is None:
                 counted = await self.counting.count(call, own_input or self.input_of(call))
                 raise money_error(reply.purse, least_nanos(counted, call.board))

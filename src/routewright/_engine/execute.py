@@ -62,7 +62,7 @@ class Execution(Struct, eq=False):
     deadline: float
     """When all waiting ends: the call's deadline, or earlier if the reader left."""
     is_sandbox: bool
-    hold: Admission | None = None
+    admission: Admission | None = None
     """What the call holds of limits and money. None: nothing limits it."""
     payer: Admission | None = None
     """Reserves money for the call, which may not cost more."""
@@ -262,13 +262,13 @@ class Execution(Struct, eq=False):
             await self.abandon(exchange)
             return None
         except BaseException as error:
-            if watch.passes(error):
+            if watch.must_propagate(error):
                 raise
             fault = fault_of(error, attempt.provider, answered=exchange.is_entered)
         # whatever the provider turned a cancellation into. A scope that was cancelled in this turn of the loop has not
         # cancelled the task yet; asking for that takes microseconds, which a complete answer need not pay.
         is_cancelled = task is not None and task.cancelling() > before
-        if is_cancelled or (attempt.finish_reason is None and watch.is_on()):
+        if is_cancelled or (attempt.finish_reason is None and watch.is_cancelling()):
             await raise_cancelled()
         try:
             self.end_attempt(exchange, fault, abandoned=abandoned)

@@ -67,7 +67,7 @@ async def pass_gate(gate: PassageGate | AnswerGate, resting: Resting) -> None:
             raise
         except BaseException as error:
             in_loop = this_loop() is not None
-            if watch.passes(error) if in_loop else isinstance(error, KeyboardInterrupt | SystemExit):
+            if watch.must_propagate(error) if in_loop else isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             # the error's message may hold the text
             raise GuardrailFailed(f"{label} failed with {type(error).__name__}") from error

@@ -47,7 +47,7 @@ class Part(Struct, eq=False):
             if limit.expired:
                 raise TimeoutError(f"no result within {self.patience_s} s")
         except BaseException as error:
-            if watch.passes(error):
+            if watch.must_propagate(error):
                 raise
             self.faults += 1
             if self.faults >= FAULTS:

@@ -102,16 +102,16 @@ class Prepared:
         """Admit an operation that calls no model. It takes no idempotency key, since it has no answer to keep."""
         read = replace(self._read, request=replace(self.request, idempotency_key=None))
         await self._engine.servers.wait()
-        hold = self._engine.admissions.begin(read, self.caller)
-        if hold is None:
+        admission = self._engine.admissions.begin(read, self.caller)
+        if admission is None:
             yield
             return
         try:
-            await hold.take()
-            self.headers = hold.headers
+            await admission.take()
+            self.headers = admission.headers
             yield
         except RouterError as error:
-            hold.annotate(error)
+            admission.annotate(error)
             raise
         finally:
-            hold.release()
+            admission.release()

@@ -255,7 +255,7 @@ class ProviderExchange(Struct, eq=False):
             with self.clock.deadline(min(now + FAREWELL_S, max(now, deadline) + LATE_S), shield=True):
                 await context.__aexit__(None, None, None)
         except BaseException as error:
-            if self.watch.passes(error):
+            if self.watch.must_propagate(error):
                 raise
             # the answer or the fault is known; an error on closing changes neither
             _log.warning("provider %s raised %s on closing", self.attempt.provider, type(error).__name__)

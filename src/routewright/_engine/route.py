@@ -80,7 +80,7 @@ class AdmittedCall(Struct, frozen=True):
     """A call that may begin."""
 
     call: Call
-    hold: Admission | None = None
+    admission: Admission | None = None
     """What it holds. None: nothing limits the call, which is not decided yet."""
     lookup: Lookup | None = None
 
@@ -157,33 +157,33 @@ class Engine:
                 raise ValidationFailed.of(STREAMED)
         if not self.servers.ready.is_set:
             await self.servers.wait()
-        hold = self.admissions.begin(read, caller, run, scope=scope)
-        if hold is None:
+        admission = self.admissions.begin(read, caller, run, scope=scope)
+        if admission is None:
             return await self._answer(self.make_call(read, caller), None, form)
-        return await self._limited(hold, read, None, form)
+        return await self._limited(admission, read, None, form)
 
     async def carry_out(self, read: Read, call: Call) -> Answer:
         """Answer an admitted request that has passed the guardrails."""
-        hold = self.admissions.begin(read, call.caller)
-        if hold is None:
+        admission = self.admissions.begin(read, call.caller)
+        if admission is None:
             return await self._answer(call)
-        hold.adopt(call)
-        return await self._limited(hold, read, call)
+        admission.adopt(call)
+        return await self._limited(admission, read, call)
 
-    async def _limited(self, hold: Admission, read: Read, call: Call | None, form: Form | None = None) -> Answer:
+    async def _limited(self, admission: Admission, read: Read, call: Call | None, form: Form | None = None) -> Answer:
         try:
-            entry = await self.enter(hold, read, call, form=form)
+            entry = await self.enter(admission, read, call, form=form)
             if isinstance(entry, bytes):
-                return await self.replay(entry, hold.caller, form)
+                return await self.replay(entry, admission.caller, form)
             return await self._answer(entry.call, entry, form)
         except RouterError as error:
-            hold.annotate(error)
+            admission.annotate(error)
             raise
         finally:
-            if hold.grant is not None:
-                hold.release()
+            if admission.grant is not None:
+                admission.release()
             if self.admissions.queue.is_closed:
-                await self.log.write_last(hold.trace_id)
+                await self.log.write_last(admission.trace_id)
 
     async def replay(self, stored: bytes, caller: wire.Caller, form: Form | None = None) -> Answer:
         """The answer kept under an idempotency key."""
@@ -196,13 +196,13 @@ class Engine:
     async def _answer(self, call: Call, entry: AdmittedCall | None = None, form: Form | None = None) -> Answer:
         """Answer an admitted request; return once everything that must be stored is. Raises ``RouterError``; the trace
         is kept either way."""
-        is_limited = entry is not None and entry.hold is not None
+        is_limited = entry is not None and entry.admission is not None
         commits = self.log.commits or (is_limited and not self.admissions.is_immediate)
         try:
-            if entry is None or entry.hold is None:
+            if entry is None or entry.admission is None:
                 execution = await self.begin(call, form=form)
             else:
-                execution = self.execution(call, entry.hold, entry.lookup, form=form)
+                execution = self.execution(call, entry.admission, entry.lookup, form=form)
             try:
                 await execution.run()
             except BaseException:
@@ -247,22 +247,22 @@ class Engine:
         return Decision(call.plan, call.decision_input, call.board)
 
     async def start(
-        self, hold: Admission, read: Read, fleet: Fleet | None = None, *, whole: bool = True
+        self, admission: Admission, read: Read, fleet: Fleet | None = None, *, whole: bool = True
     ) -> Execution | bytes:
         """Begin a call of a caller with limits. Returns the answer kept under its idempotency key, if there is one."""
-        entry = await self.enter(hold, read, fleet=fleet)
+        entry = await self.enter(admission, read, fleet=fleet)
         if isinstance(entry, bytes):
             return entry
-        if entry.hold is None:
-            return await self.begin(entry.call, whole=whole, patient=hold.is_patient)
-        return self.execution(entry.call, entry.hold, entry.lookup, whole=whole)
+        if entry.admission is None:
+            return await self.begin(entry.call, whole=whole, patient=admission.is_patient)
+        return self.execution(entry.call, entry.admission, entry.lookup, whole=whole)
 
-    async def leave(self, call: Call, hold: Admission) -> None:
-        """Settle a call that has ended, and release its hold."""
+    async def leave(self, call: Call, admission: Admission) -> None:
+        """Settle a call that has ended, and release what it holds."""
         try:
             await self.log.commit(call)
         finally:
-            hold.release()
+            admission.release()
             await self.log.write_last(call.id)
 
     def make_call(
@@ -270,7 +270,7 @@ class Engine:
         read: Read,
         caller: wire.Caller,
         fleet: Fleet | None = None,
-        hold: Admission | None = None,
+        admission: Admission | None = None,
         policies: Mapping[str, wire.PolicySnapshot] | None = None,
     ) -> Call:
         """Make the call of a checked request, under its policy. ``fleet`` and ``policies`` replace the caller's fleet
@@ -280,7 +280,7 @@ class Engine:
         class_name = ""
         if self.log.dropped:
             self.log.keep_dropped()
-        started_at = self._clock.monotonic() if hold is None else hold.started_at
+        started_at = self._clock.monotonic() if admission is None else admission.started_at
         if fleet is None:
             fleet = self._fleets.get(caller.environment) or self.fleet(caller.environment)
         if not fleet.serves:
@@ -316,7 +316,7 @@ class Engine:
             if request.budget is not None and request.budget.max_cost_usd is not None:
                 check_costs_nothing(request.params)
         call = Call(
-            self.ids("tr_") if hold is None else hold.trace_id,
+            self.ids("tr_") if admission is None else admission.trace_id,
             caller,
             request,
             read.tokens,
@@ -326,7 +326,7 @@ class Engine:
             board.ids if policy is None else (*board.ids[:2], policy.id),
             fleet.inline_version if policy is None else policy.version,
             self.defaults.timeout_ms if request.timeout_ms is None else int(request.timeout_ms),
-            self._clock.time() if hold is None else hold.at,
+            self._clock.time() if admission is None else admission.at,
             started_at,
             started_at,
         )
@@ -393,7 +393,7 @@ class Engine:
 
     async def enter(
         self,
-        hold: Admission,
+        admission: Admission,
         read: Read,
         call: Call | None = None,
         fleet: Fleet | None = None,
@@ -402,7 +402,7 @@ class Engine:
         """Make the call of a caller with limits, apply the guardrails, decide within the money that is left, and
         reserve the most that the chosen model can cost.
 
-        Returns the call (without a hold if nothing limits it), or the answer kept under its idempotency key."""
+        Returns the call (without an admission if nothing limits it), or the answer kept under its idempotency key."""
         # Raising an error at once, before the admission, would be wrong twice. A client that sends nonsense at full
         # speed would never meet its rate limit; and a repeated request would get an error instead of the answer kept
         # under its key, if no model fits it any more. So `count` admits a failed request first: it answers from the
@@ -413,43 +413,47 @@ class Engine:
         lookup = None
         try:
             if call is None:
-                call = self.make_call(read, hold.caller, fleet, hold)
+                call = self.make_call(read, admission.caller, fleet, admission)
             if call.policy is not None:  # it may shorten the time-out
-                hold.adopt(call)
-            if hold.left is None and await self.admissions.is_open(hold):
+                admission.adopt(call)
+            if admission.left is None and await self.admissions.is_open(admission):
                 return AdmittedCall(call)
             has_guardrails = bool(self._guardrails) or call.policy is not None
             if has_guardrails and not call.is_guarded and at_stage(self.guardrails(call), "input"):
-                reply = await hold.take()  # a guardrail may cost something: admit first
+                reply = await admission.take()  # a guardrail may cost something: admit first
                 if isinstance(reply, wire.Replay):
                     return reply.result
                 await self.guard(call)
             if call.request.cache:
                 choice = await self.deciding.choice(call)
-                lookup = await self._look_up(call, form, patient=hold.is_patient)
+                lookup = await self._look_up(call, form, patient=admission.is_patient)
             if choice is not None and lookup is not None and lookup.served is not None:
-                reply = await hold.take()
+                reply = await admission.take()
                 if isinstance(reply, wire.Replay):
                     return reply.result
             else:
-                outcome = await self.deciding.afford(hold, call)
+                outcome = await self.deciding.afford(admission, call)
                 if isinstance(outcome, bytes):
                     if lookup is not None:
                         lookup.leave()
                     return outcome
                 choice = outcome
             call.decide(choice)
-            call.windows = hold.windows
-            return AdmittedCall(call, hold, lookup)
+            call.windows = admission.windows
+            return AdmittedCall(call, admission, lookup)
         except BaseException as error:
             if lookup is not None:  # first, since the rest may be cancelled
                 lookup.leave()
-            if isinstance(error, RouterError) and hold.grant is None and not hold.is_refused:
-                stored = await hold.count()
+            if isinstance(error, RouterError) and admission.grant is None and not admission.is_unadmitted:
+                stored = await admission.count()
                 if stored is not None:
                     return stored
             # a call that failed before a model was chosen leaves a trace, unless its admission was refused
-            if call is not None and call.status == "running" and not (hold.is_refused or isinstance(error, TRACELESS)):
+            if (
+                call is not None
+                and call.status == "running"
+                and not (admission.is_unadmitted or isinstance(error, TRACELESS))
+            ):
                 self.conclude_undecided(call, error, choice)
             raise
 
@@ -486,7 +490,7 @@ class Engine:
     def execution(
         self,
         call: Call,
-        hold: Admission | None,
+        admission: Admission | None,
         lookup: Lookup | None = None,
         *,
         whole: bool = True,
@@ -502,9 +506,9 @@ class Engine:
         rules = fleet.rules
         if call.policy is not None or call.request.fallback is not None:
             rules = call.attempt_rules(rules)
-        if hold is not None and room is not None and hold.grant is not None and hold.grant.is_limited:
-            room = room.within(hold.grant.nanos)
-            payer = hold
+        if admission is not None and room is not None and admission.grant is not None and admission.grant.is_limited:
+            room = room.within(admission.grant.nanos)
+            payer = admission
         timeout_s = call.timeout_ms / 1000
         deadline = call.started_at + timeout_s
         machine = Attempts(
@@ -522,7 +526,7 @@ class Engine:
         )
         is_sandbox = call.caller.environment == "sandbox"
         execution = Execution(
-            call, machine, fleet, self._clock, self._rng, deadline, is_sandbox, hold, payer, lookup, form
+            call, machine, fleet, self._clock, self._rng, deadline, is_sandbox, admission, payer, lookup, form
         )
         if rules.hedged:
             execution.hedge = Hedge(execution)

@@ -188,10 +188,10 @@ class Steps:
 
     def _conclude(self) -> None:
         execution = self._execution
-        call, hold = execution.call, execution.hold
+        call, admission = execution.call, execution.admission
         self._answer, self._error = self._engine.log.conclude(call, execution)
-        if hold is not None:
-            self._wait(partial(self._engine.leave, call, hold))
+        if admission is not None:
+            self._wait(partial(self._engine.leave, call, admission))
 
     def _read(self, exchange: ProviderExchange, outcome: Iterable[Chunk] | ProviderFault) -> Fault:
         """Read chunks to their end; returns the fault that applies if the answer is not complete then."""
@@ -226,15 +226,15 @@ class Steps:
         return fault
 
 
-async def begin(engine: Engine, read: Read, hold: Admission, fleet: Fleet) -> Execution | Answer:
+async def begin(engine: Engine, read: Read, admission: Admission, fleet: Fleet) -> Execution | Answer:
     """Admit a limited call and choose a model. Returns the earlier answer if its idempotency key has one."""
     try:
-        start = await engine.start(hold, read, fleet=fleet)
+        start = await engine.start(admission, read, fleet=fleet)
         if isinstance(start, Execution):
             return start
-        hold.release()
-        return await engine.replay(start, hold.caller)
+        admission.release()
+        return await engine.replay(start, admission.caller)
     except BaseException as error:
-        hold.annotate(error)
-        hold.release()
+        admission.annotate(error)
+        admission.release()
         raise

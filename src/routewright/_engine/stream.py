@@ -47,7 +47,7 @@ class Stream:
         """Set once the call has ended, even if it was left or failed."""
         self._error: RouterError | None = None
         """Why it failed."""
-        self._hold: Admission | None = None
+        self._admission: Admission | None = None
         self._replay: deque[wire.RouteEvent] | None = None
         """Events of an earlier call with the same idempotency key, or of a cached answer."""
         self._event_id = 0
@@ -204,10 +204,10 @@ class Stream:
                 self._left.set()
 
     async def _give_back(self) -> None:
-        hold, self._hold = self._hold, None
-        if hold is not None:
-            hold.release()
-            await self._engine.log.write_last(hold.trace_id)
+        admission, self._admission = self._admission, None
+        if admission is not None:
+            admission.release()
+            await self._engine.log.write_last(admission.trace_id)
 
     async def _begin(self) -> wire.RouteEvent:
         """Admit the call and choose a model. Returns the first event, on a replay that of the earlier answer."""
@@ -217,17 +217,17 @@ class Stream:
             read = request if isinstance(request, Read) else await engine.read(request)
             if not engine.servers.ready.is_set:
                 await engine.servers.wait()
-            self._hold = hold = engine.admissions.begin(read, self._caller)
-            if hold is None:
+            self._admission = admission = engine.admissions.begin(read, self._caller)
+            if admission is None:
                 execution = await engine.begin(engine.make_call(read, self._caller), whole=False)
             else:
-                start = await engine.start(hold, read, whole=False)
+                start = await engine.start(admission, read, whole=False)
                 if not isinstance(start, Execution):
                     self._answer = await engine.replay(start, self._caller)
                     self._replay = deque(events_again(self._answer.response))
                     await self._give_back()
                     return self._replay.popleft()
-                execution, self._headers = start, hold.headers
+                execution, self._headers = start, admission.headers
         except BaseException as error:
             self._closed = True
             if isinstance(error, RouterError):
@@ -255,8 +255,8 @@ class Stream:
         return wire.RouteStarted(1, started)
 
     def _tell(self, error: BaseException | None) -> None:
-        if self._hold is not None:
-            self._hold.annotate(error)
+        if self._admission is not None:
+            self._admission.annotate(error)
 
     def _thought(self, attempt: Attempt) -> wire.ReasoningDelta | None:
         """The thoughts of an attempt that were not sent yet."""
@@ -284,7 +284,7 @@ class Stream:
 
     async def _end_event(self, execution: Execution) -> wire.RouteEvent:
         self._answer, self._error = self._engine.log.conclude(execution.call, execution)
-        if self._engine.log.commits or self._hold is not None:
+        if self._engine.log.commits or self._admission is not None:
             self._tell(self._error)
             try:
                 await self._engine.log.commit(execution.call)

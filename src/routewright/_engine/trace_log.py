@@ -121,12 +121,12 @@ class TraceLog:
         except with ``left`` or ``behind``. ``at``: monotonic seconds; None: now."""
         served = call.served
         fleet = call.fleet
-        hold = None if execution is None else execution.hold
+        admission = None if execution is None else execution.admission
         lookup = None if execution is None else execution.lookup
-        grant = None if hold is None else hold.grant
+        grant = None if admission is None else admission.grant
         used = None
         if execution is not None:
-            if call.request.budget is not None or (hold is not None and hold.run is not None):
+            if call.request.budget is not None or (admission is not None and admission.run is not None):
                 used = execution.used
             end = execution.machine.end
             if not left and end is not None and end is not End.SUCCEEDED:
@@ -153,11 +153,11 @@ class TraceLog:
         if call.started_at < self._since:  # it began before a fork: the parent records it
             return answer, error
         facts = None
-        if hold is not None and grant is not None:
-            hold.grant = None
-            keeps = hold.claim is not None and served is not None and error is None
+        if admission is not None and grant is not None:
+            admission.grant = None
+            keeps = admission.claim is not None and served is not None and error is None
             result = msgspec.json.encode(answer.response) if keeps else None
-            facts = facts_of(call, hold, call.used.nanos, result)
+            facts = facts_of(call, admission, call.used.nanos, result)
         events: Sequence[wire.PutEvent] = ()
         sandbox = call.caller.environment == "sandbox"
         if error is not None or served is None or served.place or sandbox or not call.attempts or evicted is not None:
@@ -218,7 +218,7 @@ class TraceLog:
             self.writer.lose(call.id)
             return
         self.dropped.append(Drop(call, execution, self.clock.monotonic()))
-        if execution.hold is not None:
+        if execution.admission is not None:
             self._ending.poke()
         if self._over is not None:
             self._over.set()
@@ -230,12 +230,12 @@ class TraceLog:
                 drop = self.dropped.popleft()
             except IndexError:  # another thread took it
                 return
-            hold = drop.execution.hold
+            admission = drop.execution.admission
             try:
                 self.conclude(drop.call, drop.execution, behind=True, at=drop.at)
             finally:
-                if hold is not None:
-                    hold.release()
+                if admission is not None:
+                    admission.release()
 
     async def _end_dropped(self) -> None:
         self.keep_dropped()

@@ -52,7 +52,7 @@ class End(Struct, array_like=True, gc=False):
 class Expired(NamedTuple):
     """An expired hold, whose call's cost is unknown."""
 
-    most: int
+    max_cost_nanos: int
     """Highest possible cost, which agent runs count as spent."""
     purses: tuple[str, ...]
 
@@ -158,9 +158,9 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
             is_void = owner_of_key != call
         if is_void:
             rows = tuple([replace(row, charge_nanos=0) for row in rows])
-    runs = bool(purses) and purses[0].startswith(RUN)
-    charge = compute_charge(rows, facts, 0 if hold is None else hold.nanos, expired, runs=runs)
-    counted_before = expired.most if runs and expired is not None else 0
+    is_of_run = bool(purses) and purses[0].startswith(RUN)
+    charge = compute_charge(rows, facts, 0 if hold is None else hold.nanos, expired, is_of_run=is_of_run)
+    counted_before = expired.max_cost_nanos if is_of_run and expired is not None else 0
     end = End(call, facts.tokens, charge.nanos, charge.run_nanos - counted_before)
     if hold is None or not hold.purses:
         end.account = account
@@ -181,9 +181,9 @@ class Charge(NamedTuple):
 
 
 def compute_charge(
-    rows: Sequence[LedgerRow], facts: Facts, reserved: int, expired: Expired | None = None, *, runs: bool
+    rows: Sequence[LedgerRow], facts: Facts, reserved: int, expired: Expired | None = None, *, is_of_run: bool
 ) -> Charge:
-    """Add up the rows of a call whose hold reserved ``reserved``. ``runs``: an agent run counts it, too."""
+    """Add up the rows of a call whose hold reserved ``reserved``. ``is_of_run``: an agent run counts it, too."""
     # A provider may bill more than the cap that it was sent, so a cost can exceed its reservation. Less must not be
     # booked than was spent, so it is charged in full, and the last row says by how much it overran. An agent run counts
     # the cost, not the charge: attempts that nobody is charged for use up its budget, too. If an earlier hold of the
@@ -193,19 +193,19 @@ def compute_charge(
     for row in rows:
         charge += row.charge_nanos
         cost += row.cost_nanos
-    if runs and rows:
+    if is_of_run and rows:
         run_nanos = max(cost, facts.run_nanos or 0)
-    if rows and (expired is not None or (reserved and (runs or charge > reserved))):
+    if rows and (expired is not None or (reserved and (is_of_run or charge > reserved))):
         excess = charge - reserved
-        if runs:  # the run still counts the expired hold
-            excess = max(excess, run_nanos - reserved - (0 if expired is None else expired.most))
+        if is_of_run:  # the run still counts the expired hold
+            excess = max(excess, run_nanos - reserved - (0 if expired is None else expired.max_cost_nanos))
         rows = [*rows[:-1], replace(rows[-1], overrun_nanos=excess)] if excess > 0 else rows
     return Charge(rows, charge, run_nanos)
 
 
 def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:
     """``expired`` row for a call whose owner is gone. None: it held no money."""
-    maximum = hold.nanos + (0 if before is None else before.most)
+    maximum = hold.nanos + (0 if before is None else before.max_cost_nanos)
     if not maximum:
         return None
     return LedgerRow(

@@ -60,9 +60,9 @@ def fit(mean: Floats, x: Floats, signs: Floats, weight: Floats) -> tuple[Floats,
             break
         mean, loss = mean + size * step, after
     chance = sigmoid(x @ mean)
-    doubt = weight * chance * (1.0 - chance)
-    inverse = np.linalg.inv(curve(doubt))
-    return mean, inverse @ curve(weight * doubt) @ inverse  # sandwich estimate, because heavy observations are few
+    curvature = weight * chance * (1.0 - chance)
+    inverse = np.linalg.inv(curve(curvature))
+    return mean, inverse @ curve(weight * curvature) @ inverse  # sandwich estimate, because heavy observations are few
 
 
 def sigmoid(odds: Floats) -> Floats:
@@ -197,18 +197,18 @@ class Calibration:
         limit = self._limits.get(bound)
         if limit is None:
             x = self._candidates[self._numbers > self.requests - WINDOW]
-            odds = CAUTION * np.sqrt(((x @ self._covariance) * x).sum(axis=1).clip(0.0)) - x @ self._mean
-            shares = np.clip(0.5 + (_GRID[:, None] - odds) / (2 * RAMP), 0.0, 1.0)  # (n_grid, n_candidates)
+            log_odds = CAUTION * np.sqrt(((x @ self._covariance) * x).sum(axis=1).clip(0.0)) - x @ self._mean
+            shares = np.clip(0.5 + (_GRID[:, None] - log_odds) / (2 * RAMP), 0.0, 1.0)  # (n_grid, n_candidates)
             risks = sigmoid(-x @ self._mean)
             slopes = shares @ (x * (risks * (1.0 - risks))[:, None])  # gradients of the summed risks in the weights
-            doubt = np.sqrt(((slopes @ self._covariance) * slopes).sum(axis=1).clip(0.0))
-            wrong = (shares @ risks + SAFETY * doubt) * (1.0 - bound.explore)
+            deviation = np.sqrt(((slopes @ self._covariance) * slopes).sum(axis=1).clip(0.0))
+            wrong = (shares @ risks + SAFETY * deviation) * (1.0 - bound.explore)
             requests = min(self.requests, WINDOW)
             allowed = bound.max_error * MARGIN * requests * self.requests / (self.requests + START)
-            most = min(WORST * bound.max_error, 0.5)
+            ceiling = min(WORST * bound.max_error, 0.5)
             fitting = np.flatnonzero(wrong <= allowed)
             best = float(_GRID[fitting[-1]]) if len(fitting) else -inf
-            limit = self._limits[bound] = min(best, log(most / (1.0 - most)))
+            limit = self._limits[bound] = min(best, log(ceiling / (1.0 - ceiling)))
         return limit
 
 

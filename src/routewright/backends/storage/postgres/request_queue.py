@@ -67,8 +67,8 @@ def end_of(index: int, grant: Grant, facts: Facts, blobs: list[bytes | None]) ->
     """Encode the settlement of a granted call."""
     caller = facts.caller
     is_paid = caller.environment == "production"
-    runs = is_paid and facts.run is not None
-    charge = compute_charge(facts.rows, facts, grant.nanos, runs=runs)
+    is_of_run = is_paid and facts.run is not None
+    charge = compute_charge(facts.rows, facts, grant.nanos, is_of_run=is_of_run)
     result = None
     if facts.claim is not None and facts.result is not None:
         blobs.append(facts.result)

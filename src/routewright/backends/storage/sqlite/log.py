@@ -51,7 +51,7 @@ class Log:
         self._lease_s = lease_s
         self.owner = int.from_bytes(os.urandom(7), "big")
         self.state = State(books)
-        self._last: tuple[int, int, float] | None = None
+        self._last_tick: tuple[int, int, float] | None = None
         """Number, owner and time of the last folded tick. None: fold everything."""
         self._ahead = 0.0
         self._boot = read_boot_name()
@@ -62,12 +62,12 @@ class Log:
 
     def forget(self) -> None:
         """Fold everything next time, since the result of a transaction is unknown."""
-        self._last = None
+        self._last_tick = None
 
     def has_news(self, connection: Connection) -> bool:
         """True if there are new ticks. Takes no lock."""
         row = connection.execute("SELECT max(n) FROM tick").fetchone()
-        return self._last is None or row[0] != self._last[0]
+        return self._last_tick is None or row[0] != self._last_tick[0]
 
     def catch_up(self, connection: Connection) -> list[Hold]:
         """Fold all new ticks and set the state's time, inside the write lock. Returns holds that a reboot has ended."""
@@ -90,10 +90,10 @@ class Log:
         # `_fold_all` starts again. `test_a_planted_bug_is_found` removes this proof and sees a refusal missing;
         # `test_an_idle_process_recovers_from_pruned_ticks` and `test_a_restored_backup_is_folded_from_scratch` rely
         # on it.
-        if self._last is None:
+        if self._last_tick is None:
             return False
-        ticks = connection.execute(_SINCE, (self._last[0],)).fetchall()
-        if not ticks or ticks[0][:3] != self._last:
+        ticks = connection.execute(_SINCE, (self._last_tick[0],)).fetchall()
+        if not ticks or ticks[0][:3] != self._last_tick:
             return False
         for tick in ticks[1:]:
             self._fold(*tick)
@@ -105,7 +105,7 @@ class Log:
         expired = dict.fromkeys(state.owners.get(self.owner, ()), state.at) | state.expired
         state.clear()
         state.expired = expired  # holds of this owner may have expired in ticks that were pruned
-        self._last = self._copy = None
+        self._last_tick = self._copy = None
         first_n = 0
         self._copied_n = 0  # the file may be an older copy
         copy = connection.execute("SELECT n, body FROM fold").fetchone()
@@ -117,7 +117,7 @@ class Log:
                 raise StorageCorrupt(f"{self._path}: the accounts' state is damaged; restore a backup") from error
         for row in connection.execute(_SINCE, (first_n,)).fetchall():
             if copy is not None and row[0] == first_n:
-                self._last = tuple(row[:3])
+                self._last_tick = tuple(row[:3])
             else:
                 self._fold(*row)
         return self._take_clock(connection)
@@ -140,10 +140,10 @@ class Log:
 
     def _fold(self, n: int, owner: int, at: float, until: float, version: int, ops: bytes) -> None:
         if version > FORMAT:
-            self._last = None
+            self._last_tick = None
             raise StorageVersion(f"{self._path} was written by a newer routewright; install that version")
         fold(self.state, owner, at, until, _tick(ops))
-        self._last = n, owner, at
+        self._last_tick = n, owner, at
 
     def append(self, connection: Connection, tick: Tick) -> None:
         """Write this owner's changes, and sometimes a copy of the state before them."""
@@ -165,17 +165,17 @@ class Log:
         at = self.state.at
         connection.execute(_APPEND, (self.owner, at, at + self._lease_s, FORMAT, _encode(tick)))
         n: int = connection.execute("SELECT last_insert_rowid()").fetchone()[0]
-        self._last = n, self.owner, at
+        self._last_tick = n, self.owner, at
         return n
 
     def copy(self) -> None:
         """Make a copy of the state for the next tick if one is due. Called outside the lock."""
         now = self._clock.monotonic()
-        if self._last is None or now < self._copy_at:
+        if self._last_tick is None or now < self._copy_at:
             return
-        if self._last[0] > self._copied_n:
+        if self._last_tick[0] > self._copied_n:
             began = time.perf_counter()
-            self._copied_n = self._last[0]
+            self._copied_n = self._last_tick[0]
             self._copy = self._copied_n, _encode(dump(self.state))
             self._copy_at = now + max(FOLD_S, SHARE * (time.perf_counter() - began))
 

@@ -19,7 +19,7 @@ DUE = "SELECT id FROM endpoint INDEXED BY endpoint_due WHERE due <= ? ORDER BY t
 ANY = "SELECT 1 FROM endpoint LIMIT 1"
 ENDPOINT = "SELECT body FROM endpoint WHERE id = ?"
 TURN = "SELECT coalesce(max(turn), 0) FROM endpoint"
-SERVED = "UPDATE endpoint SET turn = ? WHERE id = ?"
+SET_TURN = "UPDATE endpoint SET turn = ? WHERE id = ?"
 NEXT = "SELECT id, due FROM endpoint INDEXED BY endpoint_due WHERE due IS NOT NULL ORDER BY due, id LIMIT ?"
 _PUT = upsert("endpoint", "id", "account body")
 _CLAIM = """
@@ -30,7 +30,7 @@ UPDATE delivery SET state = 'in_flight', due = ?, lease = ? WHERE endpoint = ? A
 """
 ENDPOINTS = "SELECT body FROM endpoint"
 EVENT = "SELECT body FROM event WHERE id = ? AND account IN (?, '_system')"
-"""These eight look at all accounts."""
+"""The statements so far look at all accounts."""
 _END = """
 UPDATE delivery SET state = ?, due = ?, lease = NULL, tries = tries + ?, ended_at = ?,
     attempts = CASE WHEN CAST(? AS INTEGER) = 0 THEN attempts
@@ -156,7 +156,7 @@ def _claim(connection: Statements, request: wire.ClaimDeliveries) -> wire.Claime
         rows = connection.execute(_CLAIM, (request.until, request.lease, id, id, request.at, room)).fetchall()
         failing_left -= len(rows) if id in request.failing else 0
         turn += 1
-        connection.execute(SERVED, (turn, id))
+        connection.execute(SET_TURN, (turn, id))
         for event, tries in sorted(rows):
             body = connection.execute(EVENT, (event, endpoint.account)).fetchone()
             if body is None:  # older than a week, and removed
