@@ -68,7 +68,7 @@ BUGS = [
     Bug(
         "a call that is blocked, or cancelled before it runs, keeps its slot",
         "_engine/route.py",
-        "            if hold.grant is not None:\n                hold.release()",
+        "            if admission.grant is not None:\n                admission.release()",
         "            pass",
         "tests/engine/test_hold_release.py",
         "guardrail and plain",
