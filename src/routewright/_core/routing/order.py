@@ -142,10 +142,8 @@ class OwnOrder(Order):
 
     def among(self, pool: Pool, models: Iterable[str] | None) -> Iterator[Key]:
         """As in ``Order``."""
-        if models is None:
-            return (self.key(self._outlook, row) for row in self._rows)
-        rows = {pool.row.get(model, -1) for model in models}
-        return (self.key(self._outlook, row) for row in self._rows if row in rows)
+        allowed = range(len(pool)) if models is None else {*map(pool.row.get, models)}
+        return (self.key(self._outlook, row) for row in self._rows if row in allowed)
 
     def key(self, forecast: Forecast, row: int) -> Key:
         """As in ``Order``."""
