@@ -45,6 +45,8 @@ _NUMBERS_OF_PARAMS = attrgetter(*NUMBERS[wire.Params])
 _WORDS_OF_PARAMS = attrgetter(*(name for name in wire.Params.__struct_fields__ if name not in NUMBERS[wire.Params]))
 BITS: Any = type("Bits", (), {str(need.name): int(need) for need in wire.Need})
 """The needs as plain numbers: flags are slow to combine."""
+TIER_BITS: dict[str | None, int] = {"flex": BITS.FLEX, "priority": BITS.PRIORITY}
+_FORM_BITS = {"json_object": BITS.JSON | BITS.JSON_OBJECT, "json_schema": BITS.JSON | BITS.JSON_SCHEMA}
 BRIEF_TOKENS = 1024  # the smallest reasoning budget of some models; their output cap must be larger
 _LEAST_TOP_P = 0.95  # some models refuse a lower top_p while they reason
 PLAIN_ROLES: dict[str, wire.Role] = {"user": "user", "assistant": "assistant", "system": "system"}
@@ -103,7 +105,7 @@ def check_same_key(header: str | None, own: str | None) -> None:
     """Raise ``ValidationFailed`` if the idempotency keys of header and body differ."""
     if None not in (header, own) and header != own:
         problem = f"is {shown(header)}, but the body says {shown(own)}"
-        raise ValidationFailed.of(Problem("Idempotency-Key", problem, "send only one of the two"))
+        raise ValidationFailed.at("Idempotency-Key", problem, "send only one of the two")
 
 
 def check_request(request: wire.RouteRequest) -> wire.RouteRequest:
@@ -148,11 +150,8 @@ def needs_of(request: wire.RouteRequest) -> int:
         needs |= BITS.STOP
     if params.seed is not None:
         needs |= BITS.SEED
-    match (params.response_format or {}).get("type"):
-        case "json_object":
-            needs |= BITS.JSON | BITS.JSON_OBJECT
-        case "json_schema":
-            needs |= BITS.JSON | BITS.JSON_SCHEMA
+    if params.response_format is not None:
+        needs |= _FORM_BITS.get(params.response_format.get("type"), 0)
     if params.parallel_tool_calls is False and request.tools:
         needs |= BITS.SERIAL_TOOLS
     if params.reasoning is None or params.reasoning == "none":
@@ -180,10 +179,7 @@ def wishes_of(request: wire.RouteRequest) -> int:
     wishes: int = BITS.CACHE_CONTROL if any(mark is not None for mark in _marks(request)) else 0
     params = request.params
     if params is not None:
-        if params.service_tier == "flex":
-            wishes |= BITS.FLEX
-        elif params.service_tier == "priority":
-            wishes |= BITS.PRIORITY
+        wishes |= TIER_BITS.get(params.service_tier, 0)
         if params.verbosity is not None:
             wishes |= BITS.VERBOSITY
     return wishes
@@ -214,7 +210,7 @@ def _request_of(value: object) -> wire.RouteRequest:
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
         return wire.RouteRequest(convert_value(list(value), list[wire.Message], "messages"))
     hint = "pass a string, a list of messages, a dict or a RouteRequest"
-    raise ValidationFailed.of(Problem("", f"{shown(value)} is not a request", hint))
+    raise ValidationFailed.at("", f"{shown(value)} is not a request", hint)
 
 
 def timeout_ms_of(seconds: object) -> int:
@@ -229,7 +225,7 @@ def read_retries(retries: object) -> int:
 
 def _number(name: str, value: object, allowed: Range, hint: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not allowed.admits(value):
-        raise ValidationFailed.of(Problem(name, f"must be {allowed}, got {shown(value)}", hint))
+        raise ValidationFailed.at(name, f"must be {allowed}, got {shown(value)}", hint)
     return value
 
 
@@ -237,11 +233,11 @@ def _overridden(request: wire.RouteRequest, overrides: Mapping[str, object]) -> 
     """The request with fields replaced by arguments. ``timeout`` and ``max_retries`` must agree with its own."""
     for name in overrides:
         if name == "messages":
-            raise ValidationFailed.of(Problem(name, "is passed twice", "pass messages as the first argument only"))
+            raise ValidationFailed.at(name, "is passed twice", "pass messages as the first argument only")
         if name == "stream":
             raise ValidationFailed.of(STREAMED._replace(problem="is not an argument"))
         if name not in _ARGUMENTS:
-            raise ValidationFailed.of(Problem(joined("", name), "is not an argument", hint_for(name, "", _ARGUMENTS)))
+            raise ValidationFailed.at(joined("", name), "is not an argument", hint_for(name, "", _ARGUMENTS))
     if not overrides:
         return request
     fields = {
@@ -268,7 +264,7 @@ def _overridden(request: wire.RouteRequest, overrides: Mapping[str, object]) -> 
 
 def _check_agrees(name: str, text: object, field: str, value: object, meant: int) -> None:
     if value is not None and value != meant:
-        raise ValidationFailed.of(Problem(name, f"is {text}, but {field} is {shown(value)}", "pass only one of them"))
+        raise ValidationFailed.at(name, f"is {text}, but {field} is {shown(value)}", "pass only one of them")
 
 
 def are_plain(messages: list[wire.Message]) -> bool:
@@ -363,7 +359,7 @@ def _check_size(path: str, tags: Tags, parts: str) -> None:
     size = _size(tags)
     if size > MAX_METADATA_BYTES:
         problem = f"takes {size} bytes as JSON{parts}; at most {MAX_METADATA_BYTES} are allowed"
-        raise ValidationFailed.of(Problem(path, problem, "keep long values elsewhere and put a reference here"))
+        raise ValidationFailed.at(path, problem, "keep long values elsewhere and put a reference here")
 
 
 def _size(tags: Tags) -> int:

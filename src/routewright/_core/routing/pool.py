@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from routewright._core.catalogue.prices import Price, Prices, dearest_at, price_at, pricing_on, tier_prices
 from routewright._core.money import MOST_TOKENS, PICOS_PER_NANO
-from routewright._core.request.read import BITS, BRIEF_TOKENS
+from routewright._core.request.read import BITS, BRIEF_TOKENS, TIER_BITS
 from routewright._core.tokens.estimate import Measure, measure_of
 from routewright.wire import CatalogueSnapshot, Feature, Model, Need
 
@@ -79,9 +79,8 @@ class Pool:
         self.least_max_output = min(self.max_output, default=0)
         measures = [measure_of(m.id, m.tokenizer) for m in models]
         self.measures: tuple[Measure, ...] = tuple(dict.fromkeys(measures))  # the ways models count their input
-        self.measure: list[int] = [
-            self.measures.index(measure) for measure in measures
-        ]  # index of each model's measure
+        self.measure: list[int] = [self.measures.index(measure) for measure in measures]
+        """The index of each model's measure."""
         self.measured = np.array(self.measure, dtype=np.int64)
 
         self.quality = np.array([micro(DEFAULT_QUALITY if m.quality is None else m.quality) for m in models], np.int64)
@@ -216,7 +215,7 @@ class Pool:
         return tier_prices(model.provider, model.pricing_per_1m, self.dials.tier if self._has_tier(row) else "")
 
     def _has_tier(self, row: int) -> bool:
-        return bool(self._ables[row] & _TIER_BITS.get(self.dials.tier, 0))
+        return bool(self._ables[row] & TIER_BITS.get(self.dials.tier, 0))
 
     def prices_served(self, row: int, tier: str, day: str) -> Prices:
         """A model's prices on a day, in the tier the vendor reports having used."""
@@ -285,5 +284,4 @@ def _abilities(model: Model) -> int:
 
 _FEATURE_BITS = {feature: int(need) for feature, need in FEATURES.items()}  # flags are slow to combine
 _EVERY_FEATURE = sum(_FEATURE_BITS.values())
-_TIER_BITS = {"flex": BITS.FLEX, "priority": BITS.PRIORITY}
 _MODALITY_BITS = {"image": BITS.IMAGE, "tool": BITS.TOOLS, "audio": BITS.AUDIO, "file": BITS.FILE}
