@@ -36,8 +36,7 @@ _REFUSED = {
     "MIN_REPEAT": "a lazy repeat; write a greedy one over fewer characters",
     "POSSESSIVE_REPEAT": "a possessive repeat; write a plain one",
     "ATOMIC_GROUP": "an atomic group; write a plain one",
-    "ASSERT": "a look-around; only \\b at the start and the end is supported",
-    "ASSERT_NOT": "a look-around; only \\b at the start and the end is supported",
+    **dict.fromkeys(("ASSERT", "ASSERT_NOT"), "a look-around; only \\b at the start and the end is supported"),
     "AT": "an anchor; only \\b at the start and the end is supported",
     "GROUPREF": "a back-reference; write out what it repeats",
     "GROUPREF_EXISTS": "a condition; write alternatives",
@@ -198,13 +197,12 @@ def _class(kind: str, value: _Argument) -> str:
     """A class of characters, as inside brackets."""
     if kind == "ANY":
         return r"^\n"
-    codes = [value] if kind != "IN" else [code for item in value for code in _codes(*item)]
+    members = value if kind == "IN" else [("LITERAL", value)]
+    codes = (code for item, detail in members for code in {"LITERAL": (detail,), "RANGE": detail}.get(str(item), ()))
     if max(codes, default=0) >= PLANES:
         raise ValueError("has a character above U+1FFFF, which is not supported; leave it out")
-    if kind != "IN":
-        return ("^" if kind == "NOT_LITERAL" else "") + re.escape(chr(value))
-    written = list[str]()
-    for item, detail in value:
+    written = ["^"] if kind == "NOT_LITERAL" else []
+    for item, detail in members:
         match str(item):
             case "NEGATE":
                 written.append("^")
@@ -215,16 +213,6 @@ def _class(kind: str, value: _Argument) -> str:
             case _:
                 written.append(re.escape(chr(detail)))
     return "".join(written)
-
-
-def _codes(item: object, detail: _Argument) -> Iterable[int]:
-    """The characters named in a part of a class."""
-    match str(item):
-        case "LITERAL":
-            return (detail,)
-        case "RANGE":
-            return detail  # type: ignore[no-any-return]
-    return ()
 
 
 def _overlap(first: Iterable[str], second: Iterable[str]) -> bool:

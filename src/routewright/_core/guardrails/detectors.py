@@ -279,13 +279,11 @@ class ColumnPattern(Pattern):
 class ColumnSearch(PatternSearch):
     """A pattern of columns applied to a text."""
 
-    def __init__(self, pattern: ColumnPattern, text: str) -> None:
-        super().__init__(pattern, text)
-        self._column_pattern = pattern
+    pattern: ColumnPattern
 
     @cached_property
     def _spans(self) -> Sequence[Span]:
-        return self._column_pattern.columns(self.text) if self._column_pattern.hint.search(self.text) else ()
+        return self.pattern.columns(self.text) if self.pattern.hint.search(self.text) else ()
 
     def find(self, at: int) -> Redaction | None:
         """The first finding at or after a position."""

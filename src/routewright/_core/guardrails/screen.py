@@ -342,9 +342,18 @@ class PassageGate:
     def take(self, verdict: object) -> None:
         """Apply the verdict of the guardrail returned by ``next``."""
         assert self._call is not None, "next() names the guardrail"
+        assert self._passage is not None, "a passage is being checked"
         call = self._call
         self._call = None
-        self._apply(call.guardrail, check_verdict(verdict, call.guardrail.name), len(call.text))
+        name = call.guardrail.name
+        checked = check_verdict(verdict, name)
+        if isinstance(checked, Block):
+            self.blocked = Hit(name, checked.rule, self._stage, "block")
+            return
+        parts = parts_of(checked, len(call.text))
+        self._passage.redact(parts)
+        self._passage.end_redaction()
+        self._counts.update((name, part.rule) for part in parts)
 
     def _walk(self, guardrails: Sequence[Guardrail]) -> Iterator[GuardrailCall | Rest]:
         for passage in self.passages:
@@ -376,16 +385,6 @@ class PassageGate:
                 self._spent = 0
                 yield REST
         passage.end_redaction()
-
-    def _apply(self, guardrail: Guardrail, verdict: Verdict, length: int) -> None:
-        assert self._passage is not None, "a passage is being checked"
-        if isinstance(verdict, Block):
-            self.blocked = Hit(guardrail.name, verdict.rule, self._stage, "block")
-            return
-        parts = parts_of(verdict, length)
-        self._passage.redact(parts)
-        self._passage.end_redaction()
-        self._counts.update((guardrail.name, part.rule) for part in parts)
 
 
 class RequestGate(PassageGate):
