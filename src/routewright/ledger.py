@@ -15,13 +15,12 @@ from ._runtime.blocking import Twin, plain, plain_loop
 from ._runtime.worker import Worker
 from ._setup.arguments import check_storage
 from .backends.clock import SystemClock
-from .errors import ValidationFailed
 from .protocols import Clock, Storage
 from .storage import open_storage
 from .trace import OfAccount, When
 from .wire import LedgerRow, LedgerRows, LedgerSum, LedgerSums
 from .wire.ids import normalise_trace_id
-from .wire.timestamps import moment
+from .wire.timestamps import span_of
 
 PIECE = 200
 """Rows per read."""
@@ -62,10 +61,7 @@ class Ledger(OfAccount):
         """Rows of an account, newest first: at or after ``since``, before ``until``, and of one call.
 
         Raises ``ValidationFailed``."""
-        first = None if since is None else moment("since", since)
-        last = None if until is None else moment("until", until)
-        if first is not None and last is not None and first > last:
-            raise ValidationFailed.at("since", f"is {first}, after until ({last})", "swap them")
+        first, last = span_of(since, until)
         query = LedgerRows(first, last, None if trace_id is None else normalise_trace_id(trace_id))
         account = self._of(account)
         after = None
