@@ -204,13 +204,12 @@ def _checked(model: Model) -> Model:
             problems.append(Problem(f"{at}.starts", problem, "sort the changes by day, at most one per day"))
         last_day = change.starts
         _check_pricing(f"{at}.pricing_per_1m", change.pricing_per_1m, problems)
-    for name in ("provider", "provider_model_id", "display_name"):
-        if getattr(model, name):
-            check_text(f"{path}.{name}", getattr(model, name), problems)
-    for index, region in enumerate(model.availability.regions):
-        check_text(f"{path}.availability.regions[{index}]", region, problems)
-    for index, tag in enumerate(model.tags or ()):
-        check_text(f"{path}.tags[{index}]", tag, problems)
+    texts = {name: getattr(model, name) for name in ("provider", "provider_model_id", "display_name")}
+    texts = {name: text for name, text in texts.items() if text}
+    texts |= {f"availability.regions[{index}]": region for index, region in enumerate(model.availability.regions)}
+    texts |= {f"tags[{index}]": tag for index, tag in enumerate(model.tags or ())}
+    for name, text in texts.items():
+        check_text(f"{path}.{name}", text, problems)
     if model.modalities is not None and "text" not in model.modalities:
         problem = f"must include 'text', got {listed(model.modalities) or 'none'}"
         problems.append(Problem(f"{path}.modalities", problem, "add 'text'"))

@@ -253,8 +253,7 @@ class _Row(NamedTuple):
             return []
         if not isinstance(values, list):
             _refuse(joined(self.place, key), "must be an array", values)
-        places = (f"{joined(self.place, key)}[{index}]" for index in range(len(values)))
-        return [_Row.of(place, value) for place, value in zip(places, values, strict=True)]
+        return [_Row.of(f"{joined(self.place, key)}[{index}]", value) for index, value in enumerate(values)]
 
     def says(self, key: str) -> bool:
         return self.fields.get(key) is True
