@@ -210,12 +210,8 @@ class Parts:
         fleet = engine.fleet(self.environment)
         served = zip(fleet.pool.models, fleet.server, strict=True)
         kinds = {model.tokenizer for model, server in served if server is not None}
-        if (
-            not kinds
-            or self.environment == "sandbox"
-            or not self.settings.preload_tokens
-            or self.settings.clock.virtual
-        ):
+        settings = self.settings
+        if not kinds or self.environment == "sandbox" or not settings.preload_tokens or settings.clock.virtual:
             return
         needed = VOCABULARIES[:1] if kinds == {*VOCABULARIES[:1]} else VOCABULARIES
         if not engine.counting.loaded.issuperset(needed):
@@ -224,7 +220,7 @@ class Parts:
                 for encoding in needed:
                     options_of(self._token_counter, protocols.BaseTokenCounter).load(encoding)
 
-            await in_thread(self.settings.clock, load)
+            await in_thread(settings.clock, load)
             engine.counting.loaded.update(needed)
 
     def fleet(self, environment: wire.Environment | Literal["hosted"]) -> Fleet:
@@ -640,8 +636,7 @@ class Parts:
 
 
 def _join(names: Sequence[str]) -> str:
-    more = ", ..." if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
 def _resolve(environment: wire.Environment, caller: wire.Caller) -> wire.Caller:

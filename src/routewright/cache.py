@@ -157,11 +157,12 @@ class ResponseCache:
             question_gist = gist(lookup.question)
             calibration = await caching.calibrations.of(lookup.space)
             chosen = offer(lookup.question, matches, calibration, lookup.bound)
+            figures = {name: round(getattr(chosen, name), 4) for name in ("probability", "risk", "serve")}
             for match in matches:
                 entry = match.entry
                 question = entry.prompt or ""
-                offered = chosen if match is chosen.match else None
                 verdict = guard(question_gist, gist(question))
+                judged: dict[str, Any] = figures if match is chosen.match else {}
                 near.append(
                     NearEntry(
                         trace_id=entry.id,
@@ -170,9 +171,7 @@ class ResponseCache:
                         age_s=round(now - entry.created_at, 3),
                         refused_by=verdict.refused_by,
                         compared=[*verdict.compared],
-                        probability=None if offered is None else round(offered.probability, 4),
-                        risk=None if offered is None else round(offered.risk, 4),
-                        serve=0.0 if offered is None else round(offered.serve, 4),
+                        **judged,
                     )
                 )
             reason = _reason(near, lookup.bound, calibration.requests)

@@ -55,10 +55,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Output cap for calls with a limit of money or tokens (contract 7). A model that usually needs more gets more."""
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise _refusal(f"Limits.{name}", value, "take at least 1")
+        tokens: object = self.default_max_output_tokens
+        if type(tokens) is not int or tokens < 1:
+            raise _refusal("Limits.default_max_output_tokens", tokens, "take at least 1")
 
 
 class Retention(Struct, frozen=True, kw_only=True):
@@ -80,11 +79,8 @@ class Retention(Struct, frozen=True, kw_only=True):
     @property
     def write(self) -> SetRetention:
         """The write for a storage."""
-        production, sandbox = self.production_days, self.sandbox_days
-        return SetRetention(
-            production_s=None if production is None else production * DAY_S,
-            sandbox_s=None if sandbox is None else sandbox * DAY_S,
-        )
+        production_s, sandbox_s = (days and days * DAY_S for days in (self.production_days, self.sandbox_days))
+        return SetRetention(production_s=production_s, sandbox_s=sandbox_s)
 
     @classmethod
     def of(cls, write: SetRetention) -> Retention:
