@@ -46,7 +46,7 @@ from ._setup.root_secret import SECRET as SECRET
 from ._setup.root_secret import RootSecret
 from ._setup.root_secret import secret_path as secret_path
 from .backends.clock import SystemClock
-from .errors import NotFound, PreconditionFailed, Problem, StorageUnavailable, UnsupportedWrite, ValidationFailed
+from .errors import NotFound, PreconditionFailed, StorageUnavailable, UnsupportedWrite, ValidationFailed
 from .protocols import BaseStorage, Clock, LocalStorage, Storage, WebhookTransport, options_of
 from .settings import WebhookSettings
 from .storage import open_storage
@@ -120,8 +120,8 @@ class Console(Closing):
         try:
             await self._change(name, wire.PutAccount(account, expect="absent"))
         except PreconditionFailed as error:
-            problem = Problem("name", f"{describe(name)} exists already", "change_account() changes its terms")
-            raise ValidationFailed.of(problem) from error
+            problem = f"{describe(name)} exists already"
+            raise ValidationFailed.at("name", problem, "change_account() changes its terms") from error
         return account
 
     async def change_account(

@@ -69,8 +69,7 @@ class FunctionTool(BaseTool):
         Raises ``ValidationFailed`` for a class, a generator, and a function whose arguments have no JSON schema."""
         name = name or str(getattr(function, "__name__", ""))
         if isinstance(function, type):
-            hint = "pass a function, or an object that can be called"
-            raise ValidationFailed.at("tools", f"{name} is a class", hint)
+            raise ValidationFailed.at("tools", f"{name} is a class", "pass a function, or an object that can be called")
         if not FUNCTION_NAME.fullmatch(name):
             hint = "pass routewright.tools.FunctionTool(f, name=...)"
             raise ValidationFailed.at("tools", f"has a function named {shown(name)}", hint)

@@ -157,8 +157,7 @@ def server_context(tls: Tls) -> ssl.SSLContext:
             Path(path).read_bytes()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not a path"
-            problem = Problem(name, f"{path} cannot be read: {reason}", "name a file in PEM")
-            raise ValidationFailed.of(problem) from error
+            raise ValidationFailed.at(name, f"{path} cannot be read: {reason}", "name a file in PEM") from error
     is_encrypted = False
 
     def password() -> str:  # else OpenSSL prompts at the terminal

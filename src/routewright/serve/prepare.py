@@ -17,7 +17,7 @@ from typing import get_args
 from routewright import MemoryStorage
 from routewright.backends.providers.environment import variables_set
 from routewright.console import SECRET, Console
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import ValidationFailed
 from routewright.protocols import LocalStorage
 from routewright.router import Router
 from routewright.server.app import check_origins
@@ -67,7 +67,7 @@ def plan_of(sources: Sources) -> Plan:
             server_context(tls)
         for name in ("key", "key_password") if tls is None else ():
             if getattr(file.tls, name) is not None:
-                raise ValidationFailed.of(Problem(f"tls.{name}", "needs a certificate", "set tls.cert, too"))
+                raise ValidationFailed.at(f"tls.{name}", "needs a certificate", "set tls.cert, too")
         plan = Plan(
             address=Address(file.host, file.port),
             admin=None if file.admin.port is None else Address(file.admin.host, file.admin.port),
@@ -130,22 +130,22 @@ def _check(plan: Plan, file: ServeFile) -> None:
     if plan.tls is None and not is_loopback and not file.insecure_bind:
         problem = f"is {host!r}, which other machines can reach, and without TLS their API keys can be read on the way"
         hint = "set --tls-cert and --tls-key, or --insecure-bind if a proxy in front terminates TLS"
-        raise ValidationFailed.of(Problem("host", problem, hint))
+        raise ValidationFailed.at("host", problem, hint)
     if plan.in_memory and plan.workers > 1:
         problem = f"is memory:, which {plan.workers} workers cannot share: each would have its own keys and limits"
-        raise ValidationFailed.of(Problem("store", problem, "name a file, or run one worker"))
+        raise ValidationFailed.at("store", problem, "name a file, or run one worker")
     if is_postgres(plan.store) and not os.environ.get(SECRET):
         problem = "is not set, but a store in PostgreSQL needs it: API keys depend on it"
-        raise ValidationFailed.of(Problem(SECRET, problem, "set the same on all machines ('openssl rand -hex 32')"))
+        raise ValidationFailed.at(SECRET, problem, "set the same on all machines ('openssl rand -hex 32')")
     cached_in = _file_of(plan.cache)
     if cached_in is not None and cached_in == _file_of(plan.store):
-        raise ValidationFailed.of(Problem("cache", "is the file of the store", "name another file, such as cache.db"))
+        raise ValidationFailed.at("cache", "is the file of the store", "name another file, such as cache.db")
     if plan.admin is not None and file.port and plan.admin.port == file.port:
         problem = f"is {file.port}, but that is the port for requests"
-        raise ValidationFailed.of(Problem("admin.port", problem, "choose another one"))
+        raise ValidationFailed.at("admin.port", problem, "choose another one")
     if plan.otel and not (find_spec("opentelemetry") and find_spec(_EXPORTER)):
         problem = f"needs {_EXPORTER}, which is not installed"
-        raise ValidationFailed.of(Problem("telemetry.otel", problem, "run: pip install 'routewright[otel]'"))
+        raise ValidationFailed.at("telemetry.otel", problem, "run: pip install 'routewright[otel]'")
     if plan.otel:
         exporter("traces"), exporter("metrics")
     check_origins(plan.cors_origins, "cors_origins")

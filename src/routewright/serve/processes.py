@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from uvicorn.config import STARTUP_FAILURE, Config
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
-from routewright.errors import InternalError, Problem, RouterError, ValidationFailed
+from routewright.errors import InternalError, RouterError, ValidationFailed
 from routewright.wire.account import without_keys
 
 from .plan import Address, CommandOptions, Configuration, Plan, Setup
@@ -341,5 +341,5 @@ def listen(address: Address, name: str) -> socket.socket:
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]
         problem = f"cannot listen at {address.host} port {address.port}: {reason}"
-        raise ValidationFailed.of(Problem(name, problem, "choose another port, or stop what uses it")) from error
+        raise ValidationFailed.at(name, problem, "choose another port, or stop what uses it") from error
     return socket.socket(fileno=listener.detach())  # detects TCP, for which asyncio sets TCP_NODELAY

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio.to_thread
 import msgspec
 
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import ValidationFailed
 from routewright.router import Router
 from routewright.wire.problems import shown
 
@@ -110,7 +110,7 @@ def create_admin(router: Router, *, metrics: Metrics | None = None, ready_s: flo
     seconds: object = ready_s
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MOST_READY_S:
         hint = f"take a number of seconds above 0, at most {MOST_READY_S:g}"
-        raise ValidationFailed.of(Problem("ready_s", f"is {shown(ready_s)}", hint))
+        raise ValidationFailed.at("ready_s", f"is {shown(ready_s)}", hint)
     if metrics is not None:
         return Admin(router, metrics, ready_s)
     try:

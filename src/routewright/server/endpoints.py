@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 from routewright import Agent, Stream, wire
 from routewright.agent import Run, decode_run
 from routewright.console import Console
-from routewright.errors import AuthenticationFailed, PermissionDenied, Problem, ValidationFailed
+from routewright.errors import AuthenticationFailed, PermissionDenied, ValidationFailed
 from routewright.router import Options, Prepared, Router
 from routewright.trace import TraceStore
 from routewright.wire.timestamps import span_of
@@ -127,7 +127,7 @@ def _text(key: bytes) -> str:
     try:
         return key.decode()
     except UnicodeDecodeError:
-        raise ValidationFailed.of(Problem("Idempotency-Key", "is not UTF-8", "take a new random key")) from None
+        raise ValidationFailed.at("Idempotency-Key", "is not UTF-8", "take a new random key") from None
 
 
 class NoQuery(Struct, frozen=True):
@@ -279,8 +279,7 @@ def _traces(service: Service, caller: wire.Caller) -> TraceStore:
 
 async def trace(service: Service, exchange: Exchange, caller: wire.Caller, _: NoQuery) -> None:
     """One trace with its spans."""
-    record = await _traces(service, caller).get(exchange.parameter, environment=caller.environment)
-    await exchange.json(record)
+    await exchange.json(await _traces(service, caller).get(exchange.parameter, environment=caller.environment))
 
 
 async def traces(service: Service, exchange: Exchange, caller: wire.Caller, query: TracesQuery) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from routewright._runtime.loop import current_task, outcome_of
 from routewright.backends.clock import Entry, alarms_of, here
-from routewright.errors import Problem, UnsupportedMediaType, ValidationFailed
+from routewright.errors import UnsupportedMediaType, ValidationFailed
 from routewright.protocols import Clock
 from routewright.wire import Caller
 from routewright.wire.json_scan import quoted
@@ -97,7 +97,7 @@ class Exchange:
         counts = Counter([name for name, _ in self.scope["headers"]])
         for name, count in counts.items():
             if count > 1 and name in _ONCE:
-                raise ValidationFailed.of(Problem(name.decode("latin-1"), "is sent twice", "send it once"))
+                raise ValidationFailed.at(name.decode("latin-1"), "is sent twice", "send it once")
         if counts[b"traceparent"] > 1:  # ambiguous by the standard
             del self.sent[b"traceparent"]
 

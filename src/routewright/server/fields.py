@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import ValidationFailed
 from routewright.wire import JsonObject
 from routewright.wire.account import holds_key
 from routewright.wire.json_scan import decode, joined, scan
@@ -36,7 +36,7 @@ _SHOWN = frozenset("model max_tokens max_completion_tokens max_output_tokens tem
 
 def wrong(path: str, problem: str, hint: str) -> ValidationFailed:
     """The error of one field."""
-    return ValidationFailed.of(Problem(path, problem, hint))
+    return ValidationFailed.at(path, problem, hint)
 
 
 class Ignored(set[str]):

@@ -6,7 +6,7 @@ from math import inf
 
 from msgspec import Struct
 
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import ValidationFailed
 from routewright.wire.problems import shown
 
 
@@ -68,5 +68,4 @@ def _check(limits: HttpLimits | ConnectionLimits) -> None:
         is_whole = not name.endswith("_s")
         if not is_valid or (is_whole and not isinstance(value, int)):
             kind = "a whole number of bytes" if name.endswith("_bytes") else "a whole number" if is_whole else "seconds"
-            problem = Problem(f"{type(limits).__name__}.{name}", f"is {shown(value)}", f"take {kind} above 0")
-            raise ValidationFailed.of(problem)
+            raise ValidationFailed.at(f"{type(limits).__name__}.{name}", f"is {shown(value)}", f"take {kind} above 0")

@@ -385,8 +385,7 @@ def check_tools(tools: list[wire.Tool], choice: str | wire.NamedToolChoice | Non
             hint = "put name, description, parameters and strict into 'function', or leave 'function' out"
             problems.append(Problem(path, "mixes the nested and the flat form", hint))
         elif tool.function is None and tool.name is None:
-            hint = 'a tool is {"type": "function", "function": {"name": ...}}'
-            problems.append(Problem(path, "has no name", hint))
+            problems.append(Problem(path, "has no name", 'a tool is {"type": "function", "function": {"name": ...}}'))
         else:
             _check_function_name(f"{path}.function.name" if tool.function else f"{path}.name", name, problems)
         if name in declared:
@@ -466,7 +465,7 @@ def check_costs_nothing(params: wire.Params | None) -> None:
             if key not in COST_NOTHING:
                 hint = f"under a limit on cost only these are allowed: {', '.join(sorted(COST_NOTHING))}"
                 problem = "may add costs that no budget accounts for"
-                raise ValidationFailed.of(Problem(f"params.extra.{provider}.{key}", problem, hint))
+                raise ValidationFailed.at(f"params.extra.{provider}.{key}", problem, hint)
 
 
 def _places_of(keys: Collection[str], holder: Any) -> Iterator[str]:
@@ -503,7 +502,7 @@ def check_caller_extra(extra: Mapping[str, wire.JsonObject], allowed: Mapping[st
     problems: Problems = []
     if (size := len(encode(extra))) > MAX_CALLER_EXTRA_BYTES:
         problem = f"takes {size} bytes as JSON, at most {MAX_CALLER_EXTRA_BYTES} are allowed to callers with a key"
-        raise ValidationFailed.of(Problem("params.extra", problem, "leave out values, for example of logit_bias"))
+        raise ValidationFailed.at("params.extra", problem, "leave out values, for example of logit_bias")
     for provider, values in extra.items():
         names = allowed.get(provider, CALLER_EXTRA)
         known = ", ".join(sorted(names)) or "none"
