@@ -125,8 +125,7 @@ def is_postgres(url: object) -> bool:
 def url_of(named: str) -> str:
     """The URL for a URL or a plain file name."""
     begins = tuple(f"{scheme}{end}" for scheme in (*SCHEMES, "redis", "rediss") for end in (":", "//"))
-    is_url = "://" in named or named.startswith(begins)
-    return named if is_url else f"sqlite:///{named}"
+    return named if "://" in named or named.startswith(begins) else f"sqlite:///{named}"
 
 
 @contextmanager

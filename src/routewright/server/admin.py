@@ -96,8 +96,7 @@ class Admin:
             return _json_reply(404, error=self._metrics)
         from .metrics import CONTENT_TYPE  # installed, since there are metrics
 
-        body = await anyio.to_thread.run_sync(self._metrics.render)
-        return Reply(200, body, CONTENT_TYPE.encode())
+        return Reply(200, await anyio.to_thread.run_sync(self._metrics.render), CONTENT_TYPE.encode())
 
 
 def create_admin(router: Router, *, metrics: Metrics | None = None, ready_s: float = READY_S) -> Admin:
