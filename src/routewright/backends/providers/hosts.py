@@ -349,20 +349,15 @@ HOSTS = {host.name: host for host in _TABLE}
 
 # Vendors with their own protocol.
 ANTHROPIC = Endpoint(
-    name="anthropic",
-    base_url="https://api.anthropic.com",
-    key_variables=("ANTHROPIC_API_KEY",),
-    url_variable="ANTHROPIC_BASE_URL",
-    fetches_urls=True,
-    caller_extra=frozenset(("top_k", "metadata")),
-)
+    name="anthropic", fetches_urls=True, caller_extra=frozenset(("top_k", "metadata")),
+    base_url="https://api.anthropic.com", key_variables=("ANTHROPIC_API_KEY",), url_variable="ANTHROPIC_BASE_URL",
+)  # fmt: skip
 GOOGLE = Endpoint(
-    name="google",
+    name="google", fetches_urls=True,
     base_url="https://generativelanguage.googleapis.com",
     key_variables=("GOOGLE_API_KEY", "GEMINI_API_KEY"),  # the first one set counts, as in Google's packages
     url_variable="GOOGLE_GEMINI_BASE_URL",
-    fetches_urls=True,
     caller_extra=frozenset(f"generationConfig.{name}" for name in ("topK", "presencePenalty", "frequencyPenalty")),
-)
+)  # fmt: skip
 ENDPOINTS: dict[str, Endpoint] = {ANTHROPIC.name: ANTHROPIC, GOOGLE.name: GOOGLE, **HOSTS}
 """All vendors by name."""
