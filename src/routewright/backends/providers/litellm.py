@@ -227,22 +227,17 @@ class LiteLLMProvider(BaseProvider):
         """Classify an exception of litellm by its type and status."""
         kind = next((_KINDS[base.__name__] for base in type(error).__mro__ if base.__name__ in _KINDS), None)
         status = getattr(error, "status_code", None)
-        message = str(getattr(error, "message", ""))
+        text = str(getattr(error, "message", ""))
         if not isinstance(status, int) or not 100 <= status < 600 or kind is FaultKind.CONNECT:
             status = None  # litellm makes up one for connection errors
         if kind is FaultKind.CONNECT and answered:
             kind = FaultKind.RESET
         if kind is None:
-            kind = FaultKind.SERVER if status is None else kind_of_status(status, "", message)
+            kind = FaultKind.SERVER if status is None else kind_of_status(status, "", text)
         headers = getattr(getattr(error, "response", None), "headers", None) or {}
-        fault = ProviderFault(
-            kind,
-            f"{self.name} failed in litellm: {type(error).__name__}" + (f", status {status}" if status else ""),
-            status=status,
-            retry_after=retry_after({str(name).lower(): str(value) for name, value in headers.items()}),
-            body=start_of(message),
-            answered=answered,
-        )
+        wait = retry_after({str(name).lower(): str(value) for name, value in headers.items()})
+        message = f"{self.name} failed in litellm: {type(error).__name__}" + (f", status {status}" if status else "")
+        fault = ProviderFault(kind, message, status=status, retry_after=wait, body=start_of(text), answered=answered)
         conceal(fault, self._redact)
         return fault
 
