@@ -102,13 +102,11 @@ class _Pool(LoopPool):
             sockets.add(new_socket)
             return new_socket
 
+        connector = _Connector(
+            limit=limits.connections, keepalive_timeout=limits.keepalive_s, ssl=tls or True, socket_factory=make_socket
+        )
         self.session = aiohttp.ClientSession(
-            connector=_Connector(
-                limit=limits.connections,
-                keepalive_timeout=limits.keepalive_s,
-                ssl=tls or True,
-                socket_factory=make_socket,
-            ),
+            connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),  # callers must not share cookies
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout_s),
             headers={"User-Agent": "routewright", "Accept-Encoding": "gzip"},

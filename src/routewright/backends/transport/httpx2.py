@@ -44,19 +44,16 @@ class Httpx2Transport:
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
     ) -> AsyncIterator[Answer]:
         """Send one request. The answer is valid inside the context."""
-        request_headers = {name.lower(): value for name, value in headers.items()}
         parts = urlsplit(url)
-        request_headers.setdefault("host", parts.netloc.rpartition("@")[2])
-        request_headers.setdefault("user-agent", "routewright")
-        request_headers.setdefault("accept-encoding", "gzip")
+        fields = {"host": parts.netloc.rpartition("@")[2], "user-agent": "routewright", "accept-encoding": "gzip"}
+        fields |= {name.lower(): value for name, value in headers.items()}
         if body is not None:
-            request_headers["content-length"] = str(len(body))
+            fields["content-length"] = str(len(body))
         timeouts = {"timeout": {"connect": self._limits.connect_timeout_s}}
         request = httpcore2.Request(
-            method, httpcore2.URL(url), headers=list(request_headers.items()), content=body, extensions=timeouts
+            method, httpcore2.URL(url), headers=list(fields.items()), content=body, extensions=timeouts
         )
         proxy = None if self._proxy_of is None else self._proxy_of(parts.scheme, parts.netloc)
-        connections = self._pools.get().connections(proxy)
 
         async def wait(waiting: Awaitable[T]) -> T:
             try:
@@ -65,14 +62,14 @@ class Httpx2Transport:
                 fault = _fault_of(exc, request, proxy)
             raise fault  # outside the handler, without the server's data as context
 
-        response = await wait(connections.handle_async_request(request))
+        response = await wait(self._pools.get().connections(proxy).handle_async_request(request))
         if proxy is not None and response.status == 407:  # of an http address
             await response.aclose()
             raise refusal_of(proxy, parts.netloc, 407)
         raw = cast("AsyncGenerator[bytes, None]", aiter(cast("AsyncIterable[bytes]", response.stream)))
         try:
-            fields = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-            yield Answer(response.status, fields, lambda: wait(anext(raw, b"")), self._limits.answer_bytes)
+            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+            yield Answer(response.status, headers, lambda: wait(anext(raw, b"")), self._limits.answer_bytes)
         finally:  # returns the connection if the body was read completely, else closes it
             try:
                 await raw.aclose()
@@ -120,9 +117,8 @@ class _Pool(LoopPool):
                 pool = httpcore2.AsyncConnectionPool(**self._settings)
             else:
                 tls = self._settings["ssl_context"] if proxy.url.startswith("https:") else None
-                headers = list(proxy.headers.items())
                 pool = httpcore2.AsyncHTTPProxy(
-                    proxy.url, proxy_headers=headers, proxy_ssl_context=tls, **self._settings
+                    proxy.url, proxy_headers=list(proxy.headers.items()), proxy_ssl_context=tls, **self._settings
                 )
             self._pools[proxy] = pool
         return pool
