@@ -133,8 +133,7 @@ class PostgresCache(BaseCache):
         while rows := [*_frames(await self._server.value(sql, last, AT_ONCE, *filters.values()))]:
             chosen = [n for n, metadata in rows if which.metadata is None or is_tagged(metadata, which.metadata)]
             if chosen:
-                count = await self._server.value("SELECT drop_answers($1, $2)", _array(chosen), now)
-                removed += int.from_bytes(count)
+                removed += int.from_bytes(await self._server.value("SELECT drop_answers($1, $2)", _array(chosen), now))
             last = rows[-1][0]
         return removed
 

@@ -349,8 +349,7 @@ class RedisCoordination:
             if (arguments := step.encoded(script.names)) is not None:
                 script.steps.append(step)
                 script.arguments.append(arguments)
-        at = round(self._clock.time() * UNITS) if self._inline else -1
-        header = (at, WINDOW, int(self._lease_s * UNITS))
+        header = (round(self._clock.time() * UNITS) if self._inline else -1, WINDOW, int(self._lease_s * UNITS))
         sent = [script for script in scripts.values() if script.steps]
         calls = [(script.list_keys(), msgpack.encode((*header, script.arguments))) for script in sent]
         try:

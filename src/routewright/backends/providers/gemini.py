@@ -352,8 +352,7 @@ class GeneratedContent(Reader):
                     self._called += 1
                     if not call.name:
                         raise fault_of_document(self._provider, "a function call without a name")
-                    piece = Piece(id=call.id, function=Function(call.name, call.args or {}))
-                    self.chunks.append(self._tools.add(piece))
+                    self.chunks.append(self._tools.add(Piece(None, call.id, Function(call.name, call.args or {}))))
                 elif text and not part.thought:
                     self._spoke = True
                     self.chunks.append(wire.Delta(text))

@@ -201,10 +201,8 @@ class _Example:
                 items = [*islice(schema.get("prefixItems", ()), self._left)]
                 items += [schema.get("items")] * (min(schema.get("minItems", 0), self._left) - len(items))
                 return [self.value(item, depth + 1) for item in items if self._left > 0]
-            case "integer":
-                return _build_number(schema, ceil)
-            case "number":
-                return _build_number(schema, float)
+            case "integer" | "number" as word:
+                return _build_number(schema, ceil if word == "integer" else float)
             case "boolean":
                 return False
             case "null":

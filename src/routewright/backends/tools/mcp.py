@@ -135,9 +135,8 @@ class McpTool(BaseTool):
 @asynccontextmanager
 async def _open_stdio(command: str, args: list[str], env: Mapping[str, Secret]) -> AsyncIterator[object]:
     variables = {name: value.reveal() for name, value in env.items()}
-    parameters = StdioServerParameters(command=command, args=args, env=variables)
     errors = sys.__stderr__ or cast(TextIO, subprocess.DEVNULL)  # a notebook's sys.stderr is not a file
-    async with stdio_client(parameters, errors) as streams:
+    async with stdio_client(StdioServerParameters(command=command, args=args, env=variables), errors) as streams:
         yield streams
 
 

@@ -136,8 +136,7 @@ class Connection:
                     problem = f"the MCP server {self.name} lists more than {MOST_TOOLS} tools"
                     raise ValidationFailed.at("tools", problem, "configure the server to list fewer")
                 self.specs[tool.name] = FunctionSpec(tool.name, tool.description, tool.input_schema)
-            cursor = page.next_cursor
-            if cursor is None:
+            if (cursor := page.next_cursor) is None:
                 break
         else:
             problem = f"the MCP server {self.name} lists its tools on more than {MOST_PAGES} pages"
