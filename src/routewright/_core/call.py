@@ -11,36 +11,8 @@ from typing import Any, Protocol
 from msgspec import Raw, Struct, json, msgpack
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright.errors import BudgetExceeded, RouterError
-from routewright.wire import (
-    FAILED,
-    Budget,
-    BudgetRefused,
-    Caller,
-    Counted,
-    DecisionInput,
-    Environment,
-    ErrorBurst,
-    FallbackReason,
-    FallbackTriggered,
-    JsonObject,
-    LedgerRow,
-    PolicyFallback,
-    PolicySnapshot,
-    PushedEvent,
-    Reasoning,
-    RouteRequest,
-    RouteResponse,
-    Routing,
-    Snapshot,
-    Span,
-    TokenBounds,
-    Tokens,
-    ToolCall,
-    Trace,
-    TraceStatus,
-    WindowState,
-)
 from routewright.wire.ids import TraceParent
 from routewright.wire.timestamps import timestamp
 
@@ -62,7 +34,7 @@ from .routing.plan import ID, Plan
 from .routing.request_options import Requirements
 from .trace.spans import AttemptLine, CallLine, ChoiceLine, Flag, LookLine, spans_of, trace_of
 
-decode_object = json.Decoder(JsonObject).decode
+decode_object = json.Decoder(wire.JsonObject).decode
 MAX_CANDIDATES = 5  # candidates in a trace; a replay gives all of them
 
 
@@ -75,7 +47,7 @@ class Serving(Protocol):
     def candidates(self) -> bytes:
         """Digest of the served models and their providers."""
 
-    def count_end(self, account: tuple[str, str], *, error: bool) -> ErrorBurst | None:
+    def count_end(self, account: tuple[str, str], *, error: bool) -> wire.ErrorBurst | None:
         """Count a finished call of an account and environment. Returns an error burst when one begins."""
 
 
@@ -84,7 +56,7 @@ class _Rare(Rare):
 
     __slots__ = ()
 
-    policy: PolicySnapshot | None = None
+    policy: wire.PolicySnapshot | None = None
     applied_policy: AppliedPolicy | None = None
     """The policy applied to the request, until the call ends."""
     asks: Requirements | None = None
@@ -100,7 +72,7 @@ class _Rare(Rare):
     has_lists = False
     """True: the request names models, so it shares no plan with its class."""
     budget: Room | None = None
-    own_input: DecisionInput | None = None
+    own_input: wire.DecisionInput | None = None
     """The decision's input if it differs from the class's. None: ``decision_input`` derives it from the plan's."""
     policy_class = ""
     """Name of the policy's class that applies."""
@@ -109,7 +81,7 @@ class _Rare(Rare):
     """Encoded at the start, because callers may change their object."""
     rollup_keys: tuple[str, ...] = ()
     """Metadata keys that usage is counted by."""
-    windows: Sequence[WindowState] = ()
+    windows: Sequence[wire.WindowState] = ()
     """Rate limits at its admission."""
     traceparent: TraceParent | None = None
     is_guarded = False
@@ -134,23 +106,23 @@ class Outcome(Struct):
     """Working data that a call hands over when it ends: its answer, and the sources of its trace and events."""
 
     board: Board
-    budget: Budget | None
+    budget: wire.Budget | None
     """The request's."""
-    snapshots: Sequence[Snapshot]
+    snapshots: Sequence[wire.Snapshot]
     """Those that its trace names."""
     output: str = ""
-    tool_calls: list[ToolCall] | None = None
-    reasoning: Reasoning | None = None
+    tool_calls: list[wire.ToolCall] | None = None
+    reasoning: wire.Reasoning | None = None
 
 
 class Call(_Rare, Struct, dict=True, eq=False):
     """One request that was admitted."""
 
     id: str
-    caller: Caller
-    request: RouteRequest
+    caller: wire.Caller
+    request: wire.RouteRequest
     """The request after its policy. Dropped at the end, like ``board`` and ``fleet``."""
-    bounds: TokenBounds
+    bounds: wire.TokenBounds
     board: Board
     """Snapshots used for the whole call."""
     fleet: Serving
@@ -168,7 +140,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
     plan: Plan | None = None
     attempts: tuple[Attempt, ...] = ()
     served: Attempt | None = None
-    status: TraceStatus = "running"
+    status: wire.TraceStatus = "running"
     cost_nanos: int = 0
     """Cost of all attempts. Set at the end."""
 
@@ -191,7 +163,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         return self.started_at + self.timeout_ms / 1000
 
     @property
-    def policy_fallback(self) -> PolicyFallback | None:
+    def policy_fallback(self) -> wire.PolicyFallback | None:
         """The fallback rules of its policy, if any."""
         return None if self.policy is None else self.policy.policy.fallback
 
@@ -217,7 +189,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         budget = self.request.budget
         least = least_room(room, UNLIMITED if budget is None else room_of(budget))
         cost_usd = None if least.nanos is None else usd(least.nanos)
-        self.request = replace(self.request, budget=Budget(cost_usd, least.tokens))
+        self.request = replace(self.request, budget=wire.Budget(cost_usd, least.tokens))
 
     def decide(self, choice: Choice) -> None:
         """Record the decision."""
@@ -228,11 +200,11 @@ class Call(_Rare, Struct, dict=True, eq=False):
             self.own_input = choice.own_input
             self.bounds = choice.own_input.tokens
 
-    def refuse(self, decision_input: DecisionInput) -> None:
+    def refuse(self, decision_input: wire.DecisionInput) -> None:
         """Record the input of a decision that found no model."""
         self.own_input = decision_input
 
-    def pass_guardrails(self, request: RouteRequest, hits: Sequence[Hit], bounds: TokenBounds) -> None:
+    def pass_guardrails(self, request: wire.RouteRequest, hits: Sequence[Hit], bounds: wire.TokenBounds) -> None:
         """Record the outcome of the input guardrails."""
         self.request = request
         self.hits = hits
@@ -240,7 +212,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         self.is_guarded = True
 
     @property
-    def decision_input(self) -> DecisionInput:
+    def decision_input(self) -> wire.DecisionInput:
         """The decision's input."""
         if self.own_input is not None:
             return self.own_input
@@ -275,7 +247,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         return self.created + self.id
 
     @property
-    def environment(self) -> Environment:
+    def environment(self) -> wire.Environment:
         """The caller's environment."""
         return self.caller.environment
 
@@ -303,10 +275,10 @@ class Call(_Rare, Struct, dict=True, eq=False):
         return round(milliseconds, 3)
 
     @property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> wire.Tokens:
         """Tokens of the attempt that served the request."""
         usage = None if self.served is None else self.served.usage
-        return Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached)
+        return wire.Tokens() if usage is None else wire.Tokens(usage.input, usage.output, usage.cached)
 
     def most_used(self, spent: Amount) -> Amount:
         """Upper bound for the budget used, of which ``spent`` is booked. An answer without reported usage counts with
@@ -393,14 +365,14 @@ class Call(_Rare, Struct, dict=True, eq=False):
     # Results for the ledger, the storage and listeners
 
     @property
-    def rows(self) -> list[LedgerRow]:
+    def rows(self) -> list[wire.LedgerRow]:
         """Ledger rows to book with its trace (``TraceDraft``)."""
         return [] if self.is_booked else self.ledger_rows
 
     @property
-    def ledger_rows(self) -> list[LedgerRow]:
+    def ledger_rows(self) -> list[wire.LedgerRow]:
         """One row per attempt that may have a cost; none in the sandbox."""
-        rows: list[LedgerRow] = []
+        rows: list[wire.LedgerRow] = []
         if self.caller.environment == "sandbox":
             return rows
         is_charged = self.charged_nanos > 0
@@ -409,14 +381,14 @@ class Call(_Rare, Struct, dict=True, eq=False):
             cost_range = None if attempt.unsure is None else attempt.cost_range_nanos(self.bounds)
             if usage is None and cost_range is None:
                 continue
-            row = LedgerRow(
+            row = wire.LedgerRow(
                 request_id=self.id,
                 attempt=attempt.number,
                 at=self.created,
                 key_id=self.caller.key_id,
                 model=attempt.leg.id,
                 provider=attempt.server or attempt.leg.provider,
-                tokens=Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached),
+                tokens=wire.Tokens() if usage is None else wire.Tokens(usage.input, usage.output, usage.cached),
                 cost_nanos=attempt.cost_nanos,
                 charge_nanos=attempt.cost_nanos if is_charged else 0,
                 cost_range_nanos=cost_range,
@@ -458,7 +430,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             line.hits = tuple(self.hits)
         return line
 
-    def _choice(self, plan: Plan, decision_input: DecisionInput) -> ChoiceLine:
+    def _choice(self, plan: Plan, decision_input: wire.DecisionInput) -> ChoiceLine:
         decided_at = self.attempts[0].started_at if self.attempts else self.ended_at
         looked = self.looked
         took_ms = round((decided_at - self.started_at) * 1000, 3) if looked is None else round(looked.start_ms, 3)
@@ -513,22 +485,22 @@ class Call(_Rare, Struct, dict=True, eq=False):
         return line
 
     @property
-    def trace(self) -> Trace:
+    def trace(self) -> wire.Trace:
         """The trace (spec 2.6, contract 9), newly built for each reader."""
         return trace_of(self.line, None if self.captured is None else self.captured.content)
 
     @property
-    def wordless(self) -> Trace:
+    def wordless(self) -> wire.Trace:
         """The trace without captured content, so it needs no redactor."""
         return trace_of(self.line)
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[wire.Span]:
         """Spans of the trace, in order."""
         return spans_of(self.line)
 
     @property
-    def counted(self) -> Counted:
+    def counted(self) -> wire.Counted:
         """What analytics count of its trace."""
         served = self.served
         looked = self.looked
@@ -546,14 +518,14 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if self.fell_back:
             replaced = map(self._replaced_by, self.attempts)
             reason = next((_reason_after(before) for model, before in replaced if model is not None), None)
-        return Counted(
+        return wire.Counted(
             environment=self.caller.environment,
             created_at=self.created,
-            is_error=self.status in FAILED,
+            is_error=self.status in wire.FAILED,
             model=served.leg.id if served is not None else self.attempts[-1].leg.id if self.attempts else "",
             cost_nanos=self.cost_nanos,
             charged_nanos=self.charged_nanos if self.cost_nanos else 0,
-            tokens=Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached),
+            tokens=wire.Tokens() if usage is None else wire.Tokens(usage.input, usage.output, usage.cached),
             metadata={} if self.metadata_json is None else self.metadata,
             was_tried=bool(self.attempts),
             ended=ended,
@@ -569,7 +541,9 @@ class Call(_Rare, Struct, dict=True, eq=False):
         model = before.model if before is not None else attempt.model if self.plan is None else self.plan.legs[0].id
         return (model if model != attempt.model and (not attempt.hedge or attempt is self.served) else None), before
 
-    def response(self, output: str, calls: list[ToolCall] | None, reasoning: Reasoning | None = None) -> RouteResponse:
+    def response(
+        self, output: str, calls: list[wire.ToolCall] | None, reasoning: wire.Reasoning | None = None
+    ) -> wire.RouteResponse:
         """The route response (spec 2.2) of a served call."""
         plan = self.plan
         served = self.served
@@ -590,7 +564,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if looked is not None and is_hit:
             near = "" if looked.similarity is None else f", similarity {looked.similarity:.3f}"
             sentence = f"from the cache ({looked.mode}, {looked.age_s:.0f} s old{near}); else {sentence}"
-        routing = Routing(
+        routing = wire.Routing(
             selected_model=served.leg.id,
             fallback_chain=chain,
             policy_version=self.policy_version,
@@ -598,13 +572,13 @@ class Call(_Rare, Struct, dict=True, eq=False):
             cost_usd=usd(served.cost_nanos if len(self.attempts) == 1 else self.cost_nanos),
             latency_ms=round(self.latency_ms + self.waited_s * 1000, 3),
             cache_hit=is_hit,
-            tokens=Tokens(*amounts),
+            tokens=wire.Tokens(*amounts),
         )
         if usage is not None and usage.cached and not is_hit and (saved := saved_nanos(served.prices, usage)):
             routing = replace(routing, saved_usd=usd(saved))
         if self.asks is not None:
             routing.ignored_params.extend(self.asks.ignored_by(served.leg.able))
-        return RouteResponse(
+        return wire.RouteResponse(
             trace_id=self.id,
             output=output,
             routing=routing,
@@ -617,10 +591,10 @@ class Call(_Rare, Struct, dict=True, eq=False):
             reasoning=reasoning,
         )
 
-    def events(self, error: RouterError | None, budget: Budget | None) -> list[PushedEvent]:
+    def events(self, error: RouterError | None, budget: wire.Budget | None) -> list[wire.PushedEvent]:
         """Events to push (spec 6.1). ``budget`` is the request's."""
         if isinstance(error, BudgetExceeded):
-            return [BudgetRefused(self.id, error.detail["rejected_candidates"], budget, self.metadata)]
+            return [wire.BudgetRefused(self.id, error.detail["rejected_candidates"], budget, self.metadata)]
         plan = self.plan
         served = self.served
         if plan is None or served is None or served.place == 0:
@@ -628,10 +602,10 @@ class Call(_Rare, Struct, dict=True, eq=False):
         primary = [attempt for attempt in self.attempts if attempt.place == 0]
         reason = _reason_after(primary[-1] if primary else None)
         spent_ms = round(sum((attempt.ended_at - attempt.started_at) * 1000 for attempt in primary), 3)
-        return [FallbackTriggered(self.id, plan.legs[0].id, served.model, reason, spent_ms, self.metadata)]
+        return [wire.FallbackTriggered(self.id, plan.legs[0].id, served.model, reason, spent_ms, self.metadata)]
 
 
-def _reason_after(before: Attempt | None) -> FallbackReason:
+def _reason_after(before: Attempt | None) -> wire.FallbackReason:
     """Reason for the fallback after an attempt. None: the model was skipped because of earlier faults."""
     if before is None:
         return "upstream_5xx"

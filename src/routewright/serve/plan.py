@@ -57,7 +57,7 @@ class Setup(Struct, frozen=True):
     """An existing account, preferably the one of the first start."""
 
     def __repr__(self) -> str:
-        return f"Begun({sorted(self.keys)})"
+        return f"Setup({sorted(self.keys)})"
 
 
 class Plan(Struct, frozen=True, kw_only=True):

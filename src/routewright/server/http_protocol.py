@@ -35,7 +35,7 @@ _USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 
 OBSERVERS = "routewright.observers"
-"""Key of the lifespan's state: functions that are called with each ``Refused`` client. They must be quick."""
+"""Key of the lifespan's state: functions that are called with each ``RefusedClient``. They must be quick."""
 ENDING = "routewright.ending"
 """Key that the lifespan's state has when the server shuts down: each connection is closed after its next answer."""
 

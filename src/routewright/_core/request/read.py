@@ -285,7 +285,7 @@ def are_plain(messages: list[wire.Message]) -> bool:
 
 
 def _has_plain_types(request: Any) -> bool:
-    """True if the types are certainly right. False means undecided: ``rebuilt`` checks them in full."""
+    """True if the types are certainly right. False means undecided: ``rebuild`` checks them in full."""
     budget = request.budget
     fallback = request.fallback
     params = request.params
