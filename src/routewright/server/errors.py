@@ -12,25 +12,14 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from routewright import errors
 from routewright._runtime.identity import Ids
-from routewright.errors import (
-    AuthenticationFailed,
-    HeadersTooLarge,
-    InternalError,
-    MalformedRequest,
-    Overloaded,
-    Problem,
-    RequestTimedOut,
-    RouterError,
-    StorageUnavailable,
-    ValidationFailed,
-)
 from routewright.settings import SystemClock
 from routewright.wire import error_envelope
 from routewright.wire.account import without_keys
 from routewright.wire.problems import in_json, problem_in_json
 
-E = TypeVar("E", bound=RouterError)
+E = TypeVar("E", bound=errors.RouterError)
 
 _WORDS = {
     b"create one with Console.create_key": b"the server's operator creates one with 'routewright keys create'",
@@ -47,16 +36,18 @@ _WORDS = {
 _log = logging.getLogger("routewright.server")
 
 
-def to_client_error(error: Exception, request_id: str) -> RouterError:
+def to_client_error(error: Exception, request_id: str) -> errors.RouterError:
     """The error for the client, with the request's id. Details of internal errors, storage paths and upstream addresses
     are logged instead."""
-    if not isinstance(error, RouterError):
+    if not isinstance(error, errors.RouterError):
         _log.error("request %s failed with an internal error", request_id, exc_info=error)
-        error = InternalError(f"the server failed to answer; the operator finds the cause in the log by {request_id}")
-    if isinstance(error, StorageUnavailable):
+        error = errors.InternalError(
+            f"the server failed to answer; the operator finds the cause in the log by {request_id}"
+        )
+    if isinstance(error, errors.StorageUnavailable):
         _log.error("request %s: %s", request_id, error)
         message = f"the server's storage is not available; the operator finds the cause in the log by {request_id}"
-        public = StorageUnavailable(message, trace_id=error.trace_id)
+        public = errors.StorageUnavailable(message, trace_id=error.trace_id)
         public.headers = error.headers
         error = public
     if error.outside is not None:
@@ -71,10 +62,12 @@ def to_client_error(error: Exception, request_id: str) -> RouterError:
     return error
 
 
-def rewrite(error: E, rewrite_problem: Callable[[Problem], Problem], rewrite_text: Callable[[str], str]) -> E:
+def rewrite(
+    error: E, rewrite_problem: Callable[[errors.Problem], errors.Problem], rewrite_text: Callable[[str], str]
+) -> E:
     """A copy of an error with its texts rewritten."""
     translated = copy(error)
-    if isinstance(translated, ValidationFailed) and translated.problems:
+    if isinstance(translated, errors.ValidationFailed) and translated.problems:
         translated.problems = [rewrite_problem(problem) for problem in translated.problems]
         translated.message = "\n".join(map(str, translated.problems))
         translated.detail = translated.detail | {"problems": [problem._asdict() for problem in translated.problems]}
@@ -85,12 +78,12 @@ def rewrite(error: E, rewrite_problem: Callable[[Problem], Problem], rewrite_tex
     return translated
 
 
-def shutdown_error() -> InternalError:
+def shutdown_error() -> errors.InternalError:
     """The error of a request that is cancelled at shutdown."""
-    return InternalError("the server was stopped before the answer was complete; send the request again")
+    return errors.InternalError("the server was stopped before the answer was complete; send the request again")
 
 
-def envelope(error: RouterError) -> bytes:
+def envelope(error: errors.RouterError) -> bytes:
     """The body of an error response (spec 7)."""
     return fit(msgspec.json.encode(error_envelope(error)))
 
@@ -102,9 +95,9 @@ def fit(text: bytes) -> bytes:
     return without_keys(text.decode()).encode() if b"sk_" in text else text
 
 
-def headers_of(error: RouterError) -> dict[str, str]:
+def headers_of(error: errors.RouterError) -> dict[str, str]:
     """Headers of an error response: limits, ``Retry-After``, ``WWW-Authenticate``."""
-    return error.headers | ({"WWW-Authenticate": "Bearer"} if isinstance(error, AuthenticationFailed) else {})
+    return error.headers | ({"WWW-Authenticate": "Bearer"} if isinstance(error, errors.AuthenticationFailed) else {})
 
 
 _clock = SystemClock()
@@ -114,18 +107,18 @@ _ids = Ids(_clock, SystemRandom())
 class Refusal(Enum):
     """Reasons to refuse a connection, each with its error and message."""
 
-    MALFORMED = MalformedRequest, "the request is not valid HTTP/1.1; see RFC 9112"
-    VERSION = MalformedRequest, "the HTTP version is not supported; use HTTP/1.1 or HTTP/1.0"
-    HOST = MalformedRequest, "the header 'Host' is missing or repeated; send it once"
-    UPGRADE = MalformedRequest, "'Upgrade' is not supported; leave it out: streams are server-sent events"
-    CODING = MalformedRequest, "the 'Transfer-Encoding' is not supported; send 'chunked' or leave it out"
-    CONNECT = MalformedRequest, "CONNECT is not supported; this is not a proxy"
-    PIPELINED = MalformedRequest, "this connection has too many pending requests; read their answers first"
-    LATE = RequestTimedOut, "the headers did not arrive in time; send them at once"
-    TOO_LARGE = HeadersTooLarge, "the request line or the headers are too long, or too many; send fewer"
-    BUSY = Overloaded, "the server has too many open connections; try again in a moment"
+    MALFORMED = errors.MalformedRequest, "the request is not valid HTTP/1.1; see RFC 9112"
+    VERSION = errors.MalformedRequest, "the HTTP version is not supported; use HTTP/1.1 or HTTP/1.0"
+    HOST = errors.MalformedRequest, "the header 'Host' is missing or repeated; send it once"
+    UPGRADE = errors.MalformedRequest, "'Upgrade' is not supported; leave it out: streams are server-sent events"
+    CODING = errors.MalformedRequest, "the 'Transfer-Encoding' is not supported; send 'chunked' or leave it out"
+    CONNECT = errors.MalformedRequest, "CONNECT is not supported; this is not a proxy"
+    PIPELINED = errors.MalformedRequest, "this connection has too many pending requests; read their answers first"
+    LATE = errors.RequestTimedOut, "the headers did not arrive in time; send them at once"
+    TOO_LARGE = errors.HeadersTooLarge, "the request line or the headers are too long, or too many; send fewer"
+    BUSY = errors.Overloaded, "the server has too many open connections; try again in a moment"
 
-    def __init__(self, kind: type[RouterError], message: str) -> None:
+    def __init__(self, kind: type[errors.RouterError], message: str) -> None:
         self.kind = kind
         self.message = message
 

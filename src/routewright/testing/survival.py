@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import anyio
 
+from routewright import errors
 from routewright._core.guardrails.screen import RequestGate, guardrails_of
 from routewright._core.request.read import as_request
 from routewright._engine.guardrails import pass_gate, rest
@@ -21,14 +22,6 @@ from routewright._runtime.loop import this_loop
 from routewright._setup.arguments import RequestLike, validate_policies
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
-from routewright.errors import (
-    ContentRefused,
-    Problem,
-    RouterError,
-    RouterTimeoutError,
-    UpstreamFailed,
-    ValidationFailed,
-)
 from routewright.router import Router
 from routewright.settings import Settings
 from routewright.wire import Fallback, ModelSpan, Policy, PolicyFallback, RouteRequest, Trace, Usage
@@ -145,13 +138,13 @@ def situations(
         policy_list = validate_policies(policy_list)
     else:
         hint = "pass the path of a file, or a list: [Policy(...)]"
-        raise ValidationFailed.of(Problem(path, f"{shown(policy_list)} is not a list of policies", hint))
+        raise errors.ValidationFailed.of(errors.Problem(path, f"{shown(policy_list)} is not a list of policies", hint))
     if not policy_list:
-        raise ValidationFailed.of(Problem(path, "there is no policy", "write the policy to test"))
+        raise errors.ValidationFailed.of(errors.Problem(path, "there is no policy", "write the policy to test"))
     selected = [candidate for candidate in policy_list if policy is None or policy in (candidate.name, candidate.id)]
     if policy is not None and not selected:
         hint = did_you_mean(policy, [candidate.name for candidate in policy_list]) or "give the name or the id of one"
-        raise ValidationFailed.of(Problem("policy", f"there is no policy {shown(policy)}", hint))
+        raise errors.ValidationFailed.of(errors.Problem("policy", f"there is no policy {shown(policy)}", hint))
     models = Catalogue() if catalogue is None else catalogue
     route_request = as_request(request, {})
     return [
@@ -213,7 +206,7 @@ class _Stage:
             raise NotSurvived(f"policy {name!r} cannot be tried: its {by}; pass another 'request='")
         try:
             decision = self._router.decide(gate.request, policy_id=name)
-        except RouterError as error:
+        except errors.RouterError as error:
             raise NotSurvived(f"policy {name!r} cannot serve the request even without a fault: {error}") from None
         self._model = decision.model
         self._chain = decision.chain
@@ -245,7 +238,7 @@ class _Stage:
         """Make a call. Returns its trace; raises ``NotSurvived`` if it did not end as it should."""
         request = self._request
         name = self._situation.name
-        error: RouterError | None = None
+        error: errors.RouterError | None = None
         try:
             if self._streamed:
                 async with self._router.stream(request, policy_id=self._policy.name) as stream:
@@ -254,7 +247,7 @@ class _Stage:
                 trace_id = stream.result.trace_id
             else:
                 trace_id = (await self._router.route(request, policy_id=self._policy.name)).trace_id
-        except RouterError as failed:
+        except errors.RouterError as failed:
             error = failed
             trace_id = failed.trace_id or ""
         trace = await self._router.trace(trace_id)
@@ -264,20 +257,20 @@ class _Stage:
         if error is None:
             return trace
         if refuses:
-            expected = isinstance(error, ContentRefused)
+            expected = isinstance(error, errors.ContentRefused)
         elif name == "context_overflow":  # no other model takes more
             windows = [self._models[model].context_window or 0 for model in (self._model, *self._chain)]
-            expected = isinstance(error, UpstreamFailed) and max(windows) == windows[0]
+            expected = isinstance(error, errors.UpstreamFailed) and max(windows) == windows[0]
         else:  # a caller may prefer to be told of a cut answer
             on_partial = (request.fallback or Fallback()).on_partial or self._rules.on_partial
-            is_cut = self._streamed and name in _CUT and isinstance(error, UpstreamFailed)
+            is_cut = self._streamed and name in _CUT and isinstance(error, errors.UpstreamFailed)
             expected = is_cut and on_partial == "error"
         if expected:
             return trace
         outcome = f"the caller got {type(error).__name__} ({error.status}); {calls_of(trace)}"
         raise self._lost(outcome, self._remedy(error))
 
-    def _remedy(self, error: RouterError) -> str:
+    def _remedy(self, error: errors.RouterError) -> str:
         """What to change."""
         model = self._models[self._model]
         chain = self._chain
@@ -288,7 +281,7 @@ class _Stage:
             return f"its plan is {model.id} alone: let 'models' or 'fallback.models' allow another provider{again}"
         if all(self._models[other].provider == model.provider for other in chain):
             return f"its plan is all served by {model.provider}: let 'models' or 'fallback.models' allow another{again}"
-        if isinstance(error, RouterTimeoutError):
+        if isinstance(error, errors.RouterTimeoutError):
             return "allow more time in 'timeout_ms': a stream may be silent for a second"
         return "raise 'budget', which is to pay for a second attempt, or allow cheaper models"
 
