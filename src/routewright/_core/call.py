@@ -324,7 +324,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if is_booked:
             self.is_booked = True
         self.ended_at = at
-        self.request = self.fleet = self.board = None  # type: ignore[assignment]
+        self.request = None  # type: ignore[assignment]
+        self.fleet = self.board = None  # type: ignore[assignment]
         if self.warm is not None:
             self.warm = None
         if self.applied_policy is not None:

@@ -173,7 +173,8 @@ class Run:
             key = f"{self.trace_id}.{len(resumed.state.steps)}"
         else:
             key = resumed.state.key
-        self._key, self._keeps_answer = key, key is not None and key == request.idempotency_key
+        self._key = key
+        self._keeps_answer = key is not None and key == request.idempotency_key
         admission = None
         approval_s = 0.0 if self._settings.approve is None else APPROVAL_S
         lasts_s = self._max_steps * (self._step_s * 2 + approval_s) + 60  # each step twice, and a minute
@@ -211,7 +212,8 @@ class Run:
 
     async def _begin(self) -> wire.Checkpoint:
         """Load the checkpoint of an interrupted run, or create one."""
-        state, resumed = None, self._resumed
+        state = None
+        resumed = self._resumed
         if resumed is not None:
             state = await self._checkpoints.reload(resumed)
         elif self._request.idempotency_key is not None:

@@ -228,7 +228,8 @@ class Execution(Struct, eq=False):
             if exchange.chunks is None:
                 context = exchange.provider.open(exchange.upstream)
                 chunks = await context.__aenter__()
-                exchange.context, exchange.is_entered = context, True
+                exchange.context = context
+                exchange.is_entered = True
                 exchange.chunks = chunks if hasattr(chunks, "__anext__") else aiter(chunks)
                 exchange.waits_since = self.clock.monotonic()
             following = exchange.chunks.__anext__
@@ -256,7 +257,8 @@ class Execution(Struct, eq=False):
         except StopAsyncIteration:
             fault = CUT_SHORT
         except Blocked as blocked:
-            fault, abandoned = blocked.fault, True
+            fault = blocked.fault
+            abandoned = True
         except GuardrailFailed as error:
             self.end_with(error)
             await self.abandon(exchange)
@@ -415,7 +417,8 @@ class Execution(Struct, eq=False):
     def end_with(self, error: RouterError | None) -> None:
         """End with an error that is not a provider's fault, unless it has ended. None has no effect."""
         if error is not None and self.machine.end is None:
-            self.error, self.machine.end = error, End.FAILED
+            self.error = error
+            self.machine.end = End.FAILED
 
     def expect_text(self) -> None:
         """From now on a fault after content is an error: plain text cannot be voided."""

@@ -133,7 +133,8 @@ class Hooks:
         """Start with an empty queue: after a fork the parent delivers what was queued. The hooks stay."""
         self._queue: deque[_News | Signal] = deque()
         """A signal is set once everything before it was delivered."""
-        self._waiting = self._failed = self._lost = 0
+        self._waiting = 0
+        self._failed = self._lost = 0
         self._logged: dict[str, float] = {}
 
     @property

@@ -47,7 +47,8 @@ class Warmth:
         if prompt.sizes[-1] > MOST_BYTES:  # for example with images
             return None
         prefixes = self._prefixes.find(prompt, call.created_at)
-        is_new, id = all(place < prompt.turn for place, _ in prompt.known.values()), _turn_of(call)
+        is_new = all(place < prompt.turn for place, _ in prompt.known.values())
+        id = _turn_of(call)
         if not (is_new and prompt.turn) or id is None or self._path is None or not self._path.exists():
             return Warm(prompt, prefixes)  # a decision does not create the file
         query = AgentState(id, environment=caller.environment, informs=True)

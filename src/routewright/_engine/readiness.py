@@ -107,7 +107,8 @@ class PolicyNames:
         """Policies with provisional versions of this process, because the storage was unavailable."""
 
     def of(self, writes: list[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
-        self.provisional, are_retried = [], bool(self.provisional)
+        are_retried = bool(self.provisional)
+        self.provisional = []
         if not writes:
             return []
         try:
@@ -124,7 +125,8 @@ class PolicyNames:
         return [self._own.put(write)[0] for write in writes]
 
     async def ask(self, writes: Sequence[wire.PutPolicyVersion]) -> list[wire.PolicyVersion]:
-        storage, query = self._storage, wire.PolicyVersions(tuple(version.content for version in writes))
+        storage = self._storage
+        query = wire.PolicyVersions(tuple(version.content for version in writes))
         versions: dict[str, wire.PolicyVersion] = {
             version.content: version for version in await storage.read(wire.SYSTEM_ACCOUNT, query)
         }

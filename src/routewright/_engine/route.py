@@ -7,7 +7,8 @@
 counts tokens only where their bounds do not settle it. ``enter`` does the same for a caller with limits, and reserves
 what the call needs. The execution calls models. ``TraceLog.conclude`` keeps the trace; then any failure is raised.
 
-Deciding, admission, guardrails and the cache return values; only this file puts them into the ``Call``, each once."""
+Deciding, admission, guardrails and the cache return values. This file puts them into the ``Call``; ``many`` alone
+also limits a call and records its guardrails. ``tests/test_layers.py`` lists every writer."""
 
 from __future__ import annotations
 
@@ -345,7 +346,8 @@ class Engine:
         if read.traceparent is not None:
             call.traceparent = read.traceparent
         if policy is not None:
-            call.policy, call.applied_policy = policy, applied_policy
+            call.policy = policy
+            call.applied_policy = applied_policy
             if class_name:
                 call.policy_class = class_name
         if steps := fleet.workloads.steps:

@@ -177,7 +177,8 @@ class SharedLimits:
 
     async def _ask_coordination(self, takes: wire.Takes) -> wire.Taken | None:
         """Ask the coordination; None: it is unavailable. Raises ``RateLimited``."""
-        now, why = self._clock.monotonic(), f"no answer within {PATIENCE_S:g} s"
+        now = self._clock.monotonic()
+        why = f"no answer within {PATIENCE_S:g} s"
         if now < self._away_until:
             return None
         if self.is_away:
@@ -194,7 +195,8 @@ class SharedLimits:
             why = type(error).__name__
         self._away_until = self._clock.monotonic() + RETRY_S
         if not self.is_away:
-            self.is_away, part = True, f"1/{self._coordination.processes} of every rate limit"
+            self.is_away = True
+            part = f"1/{self._coordination.processes} of every rate limit"
             _log.warning("%r is away (%s): this process goes on with %s", self._coordination, why, part)
         return None
 

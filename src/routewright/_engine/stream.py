@@ -227,7 +227,8 @@ class Stream:
                     self._replay = deque(events_again(self._answer.response))
                     await self._give_back()
                     return self._replay.popleft()
-                execution, self._headers = start, admission.headers
+                execution = start
+                self._headers = admission.headers
         except BaseException as error:
             self._closed = True
             if isinstance(error, RouterError):

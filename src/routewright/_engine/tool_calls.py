@@ -71,7 +71,8 @@ async def run_tool(
         output = {"error": message}
     cost_usd: Any = context.spent_usd
     if not isinstance(cost_usd, int | float) or not 0 <= cost_usd <= MOST_COST_USD:
-        output, cost_usd = {"error": f"the tool reported a cost of {cost_usd}"}, 0.0
+        output = {"error": f"the tool reported a cost of {cost_usd}"}
+        cost_usd = 0.0
     if "error" in output:
         text = json.encode(output).decode()
     if still_running:

@@ -132,7 +132,8 @@ class TraceLog:
             if not left and end is not None and end is not End.SUCCEEDED:
                 error = execution.error or self._failure(call, execution)
         if error is not None:
-            error.trace_id, error.request_id = call.id, self._ids("req_")
+            error.trace_id = call.id
+            error.request_id = self._ids("req_")
         # a redactor need not read a prompt that no model can take
         is_unfit = isinstance(error, errors.NoCandidates) and exceeds_windows(call.decision_input, call.board)
         capture = None if is_unfit else self.capture
@@ -172,7 +173,8 @@ class TraceLog:
         if hidden:
             _log.warning("call %s: %s", call.id, hidden)
         if execution.cause is not None:
-            error.__cause__, execution.cause = execution.cause, None
+            error.__cause__ = execution.cause
+            execution.cause = None
         return error
 
     def _events(
@@ -256,10 +258,13 @@ class TraceLog:
         or delays a call.
 
         The call settles itself by ``commit``; with ``behind`` the background does."""
-        call, facts = pending.call, pending.facts
-        writer, storage = self.writer, self._immediate
+        call = pending.call
+        facts = pending.facts
+        writer = self.writer
+        storage = self._immediate
         if facts is not None:
-            facts.snapshots, facts.events = pending.snapshots, pending.events
+            facts.snapshots = pending.snapshots
+            facts.events = pending.events
         if storage is not None:
             account = call.caller.account
             events: Sequence[wire.Event] = ()

@@ -117,7 +117,8 @@ class TraceWriter:
         """No call with limits should be admitted."""
         self._text_bytes = self._settlements = 0
         self._announced: list[wire.PutEvent] = []
-        self._refused = self._lost = self._shortened = self._unbilled = 0
+        self._refused = self._shortened = 0
+        self._lost = self._unbilled = 0
         self._raised = 0
         """Calls that ``flush`` has raised for."""
         self._last_fault: Exception | None = None

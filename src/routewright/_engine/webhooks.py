@@ -124,15 +124,16 @@ class Dispatcher:
         """Opened for the first attempt, since it loads a library."""
         self._in_flight: dict[str, int] = {}
         """Running attempts by endpoint."""
-        self._answered: dict[str, bool] = {}
+        self._successes: dict[str, bool] = {}
         """True if the last attempt succeeded, by endpoint."""
-        self._ended: list[wire.EndAttempt] = []
+        self._outcomes: list[wire.EndAttempt] = []
         """Outcomes to be stored."""
         self._room: dict[str, int] = {}
         """The ``room`` of the last claim."""
         self._size = BATCH
         """Outcomes per write; reduced while the storage refuses one of them."""
-        self._is_full = self._storing = self._fails = False
+        self._is_full = self._fails = False
+        self._is_storing = False
         self._woken = Signal()
         self._idle = Signal()
 
@@ -167,13 +168,13 @@ class Dispatcher:
     def stop(self, start: Start) -> None:
         """Claim nothing more; ``start`` ``drain`` if attempts are in flight."""
         self._start, self.is_stopping = None, True
-        if self._in_flight or self._ended:
+        if self._in_flight or self._outcomes:
             start(self.drain)
 
     async def drain(self) -> None:
         """Claim nothing more, and wait until attempts in flight have ended and are stored."""
         self.is_stopping = True
-        while self._in_flight or self._ended:
+        while self._in_flight or self._outcomes:
             self._idle = idle = Signal()
             await idle.wait()
 
@@ -183,10 +184,12 @@ class Dispatcher:
         self._is_full = limit <= 0
         if self.is_stopping or self._is_full:
             return self._poll_s
-        now, lease = self._clock.time(), token_hex(8)
-        counts, answered = self._in_flight, self._answered
-        self._room = {id: (PER_ENDPOINT if answered.get(id) else 1) - count for id, count in counts.items()}
-        failing = frozenset(id for id, is_fine in answered.items() if not is_fine)
+        now = self._clock.time()
+        lease = token_hex(8)
+        counts = self._in_flight
+        successes = self._successes
+        self._room = {id: (PER_ENDPOINT if successes.get(id) else 1) - count for id, count in counts.items()}
+        failing = frozenset(id for id, is_fine in successes.items() if not is_fine)
         claim = wire.ClaimDeliveries(
             lease=lease,
             at=now,
@@ -239,7 +242,7 @@ class Dispatcher:
             self._in_flight[endpoint.id] -= 1
             if not self._in_flight[endpoint.id]:
                 del self._in_flight[endpoint.id]
-            self._ended.append(
+            self._outcomes.append(
                 wire.EndAttempt(
                     endpoint_id=endpoint.id,
                     event_id=event.id,
@@ -251,15 +254,15 @@ class Dispatcher:
                 )
             )
             await self._store()
-            if attempt is None or self._is_full or endpoint.id in self._room or not self._answered.get(endpoint.id):
+            if attempt is None or self._is_full or endpoint.id in self._room or not self._successes.get(endpoint.id):
                 self.wake()  # it is due again, or others waited for its end
 
     def _learn(self, endpoint: wire.Endpoint, state: wire.DeliveryState, attempt: wire.DeliveryAttempt) -> None:
         """Remember if an endpoint works, and log changes."""
-        if len(self._answered) > MOST_KNOWN:
-            self._answered.clear()
-        was_fine, is_fine = self._answered.get(endpoint.id, True), state == "delivered"
-        self._answered[endpoint.id] = is_fine
+        if len(self._successes) > MOST_KNOWN:
+            self._successes.clear()
+        was_fine, is_fine = self._successes.get(endpoint.id, True), state == "delivered"
+        self._successes[endpoint.id] = is_fine
         if was_fine and not is_fine:
             answer = f"it answered {attempt.status}" if attempt.error is None else attempt.error
             _log.warning("webhook endpoint %s of %s fails: %s", endpoint.id, endpoint.account, answer)
@@ -270,8 +273,8 @@ class Dispatcher:
         """The live signing secrets. After a rotation of the root secret they are sealed anew, to survive the next
         one."""
         secrets, resealed = open_secrets(endpoint, self._keys(), self._clock.time(), partial(token_bytes, 16))
-        if not secrets and self._answered.get(endpoint.id) is not False:
-            self._answered[endpoint.id] = False
+        if not secrets and self._successes.get(endpoint.id) is not False:
+            self._successes[endpoint.id] = False
             hint = "set ROUTEWRIGHT_SECRET to the root secret it was made with, or rotate the endpoint's secret"
             _log.error("the signing secret of webhook endpoint %s cannot be read: %s", endpoint.id, hint)
         if resealed is not None:
@@ -281,12 +284,12 @@ class Dispatcher:
 
     async def _store(self) -> None:
         """Store all queued outcomes; failed writes are tried again."""
-        if self._storing:
+        if self._is_storing:
             return
-        self._storing = True
+        self._is_storing = True
         try:
-            while self._ended:
-                batch = self._ended[: self._size]
+            while self._outcomes:
+                batch = self._outcomes[: self._size]
                 try:
                     await self._apply(wire.SYSTEM_ACCOUNT, *batch)
                 except StorageUnavailable as error:
@@ -295,13 +298,13 @@ class Dispatcher:
                 except RouterError as error:  # refuses one of them, which is delivered again when its lease ends
                     self._note(error)
                     if len(batch) == 1:
-                        del self._ended[0]
+                        del self._outcomes[0]
                     self._size = max(1, len(batch) // 2)
                 else:
-                    del self._ended[: len(batch)]
+                    del self._outcomes[: len(batch)]
                     self._size = BATCH
         finally:
-            self._storing = False
+            self._is_storing = False
         self._idle.set()
 
     async def _apply(self, account: str, *writes: wire.Write) -> list[wire.Written]:

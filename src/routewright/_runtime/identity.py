@@ -32,7 +32,8 @@ class Ids:
         self._guard = Guard()
         self._milliseconds = -1
         self._within = self._at = 0
-        self._high = self._lead = self._chance = ""
+        self._high = self._lead = ""
+        self._chance = ""
         renew_in_children(self)  # a child must not go on with its parent's sequence
 
     def __call__(self, prefix: str) -> str:

@@ -198,7 +198,8 @@ class Alarm:
     _instead: ScopeDeadline | None
 
     def __enter__(self) -> Self:
-        self.entry = self._task = self._instead = None
+        self.entry = None
+        self._task = self._instead = None
         try:
             loop = get_running_loop()
         except RuntimeError:

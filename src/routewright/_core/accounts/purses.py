@@ -27,7 +27,8 @@ class Sums:
     def __init__(self, account: str, name: str) -> None:
         self.account = account
         self.name = name
-        self.spent = self.granted = self.reserved = 0
+        self.spent = self.granted = 0
+        self.reserved = 0
         self.charged: int | None = None  # charges not in the books yet (``State.charged``)
         self.is_known = False  # True once ``spent`` and ``granted`` are loaded from the books
         self.is_of_run = name.startswith(RUN)

@@ -189,7 +189,8 @@ def compute_charge(
     # the cost, not the charge: attempts that nobody is charged for use up its budget, too. If an earlier hold of the
     # call expired, the run has counted it already, and only what exceeds both holds is an overrun
     # (test_expired_and_new_holds_of_a_run_pay_together).
-    charge = cost = run_nanos = 0
+    charge = cost = 0
+    run_nanos = 0
     for row in rows:
         charge += row.charge_nanos
         cost += row.cost_nanos

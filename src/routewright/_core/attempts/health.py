@@ -45,7 +45,10 @@ class Sums:
 
     def __init__(self, now: float) -> None:
         self.origin = now
-        self.good = self.bad = self.answers = self.length = self.length_squared = self.tokens = self.us = 0.0
+        self.good = self.bad = 0.0
+        self.answers = self.tokens = 0.0
+        self.length = self.length_squared = 0.0
+        self.us = 0.0
         self.unusual = self.late = 0.0
         self.first: Histogram = defaultdict(float)  # of the times in milliseconds
         self.whole: Histogram = defaultdict(float)
@@ -124,7 +127,8 @@ class Health:
         ms_per_token = forecast.us_per_token[row] / 1000
         whole_times = sums.whole
         first_times = sums.first
-        count = length = length_squared = tokens = 0
+        count = tokens = 0
+        length = length_squared = 0
         after_first_ms = 0.0
         for answer in answers:
             output = answer.usage.output

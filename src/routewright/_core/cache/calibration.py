@@ -126,7 +126,8 @@ class Calibration:
         self._next = 0
         self._observations: deque[Observation] = deque(maxlen=LEARNED)
         self._unlearned = 0
-        self._expected = self._wrong = self._alarm = 0.0
+        self._expected = self._wrong = 0.0
+        self._alarm = 0.0
         """Recent wrong answers, expected and found, and the log-odds that their ratio adds to each risk."""
         self._recent = self._typical = 0.0  # short and long moving averages of candidates' probabilities
         self._doubt = 0.0  # from 0 to 1

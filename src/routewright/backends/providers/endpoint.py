@@ -119,7 +119,8 @@ def address_of(endpoint: Endpoint, base_url: str | None, environ: Mapping[str, s
         parts = urlsplit(url)
         is_web = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # bad port or brackets; the text may contain a password
-        is_web, quoted = False, "the value"
+        is_web = False
+        quoted = "the value"
     if not is_web:
         raise ValidationFailed.at(source, f"{quoted} is not an address", "write https://host/path")
     own_path = parts.path.rstrip("/")

@@ -76,7 +76,8 @@ class Writer:
         """Accounts with long locks. They are tried separately, so that the others need not wait."""
         self._faults: dict[str | None, RouterError] = {}
         """Errors for the remaining work of an account; None: of all."""
-        self._spoke_at = self._failed_at = self._expires_at = -inf
+        self._spoke_at = self._failed_at = -inf
+        self._expires_at = -inf
         """Monotonic times of the last answered and the last failed tick, and of the next try to expire holds."""
         self._is_closed = False
         """True after ``close`` without holds: the thread ends, even if some releases were not sent."""

@@ -76,7 +76,8 @@ class BackgroundWork:
     def renew(self) -> None:
         """Start without work."""
         self._is_closed = False
-        self._wrote_at = self._retry_at = self._look_at = 0.0
+        self._wrote_at = self._look_at = 0.0
+        self._retry_at = 0.0
         self._max_bytes = 2 * LOG_BYTES
         """The log is checkpointed at once beyond this size."""
         self._is_stale = False
