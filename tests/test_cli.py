@@ -554,7 +554,7 @@ def test_models_warns_once_of_old_prices(tmp_path: Path, capsys: Capture, caplog
     assert main(["models", "--all", "--catalogue", str(path)]) == 0
     out, err = capsys.readouterr()
     assert "2020-01-01" not in out
-    assert re.search(r"the prices are of 2020-01-01, \d+ days ago: renew them with 'routewright catalogue import", err)
+    assert re.search(r"the prices are of 2020-01-01, \d+ days ago; renew them with 'routewright catalogue import", err)
     assert not caplog.records
     path.write_text(f"as_of = {datetime.now(UTC).date()}")
     main(["models", "--all", "--catalogue", str(path)])

@@ -253,7 +253,7 @@ def opaque(thing: object = object()) -> None: ...
     [
         (Forecast, "Forecast is a class; pass a function, or an object that can be called"),
         (dict, "dict is a class"),
-        (max, "max has no signature; call it from a function of your own"),
+        (max, "max has no signature; wrap it in a function"),
         (print, "print takes *args"),
         (lambda city: city, "has a function named '<lambda>'; pass routewright.tools.FunctionTool(f, name=...)"),
         (chatter, "chatter takes *words"),

@@ -269,7 +269,7 @@ METHODS = {
     "_engine/many": {"limit", "pass_guardrails"},
     "_engine/execute": {"settle", "doubt"},
     "_engine/provider_exchange": {"take"},
-    "_engine/trace_log": {"end", "answered"},
+    "_engine/trace_log": {"end", "record_wait"},
 }
 """The methods that change a record, by the file that calls them on one. The trace writer and the storages, which know
 no record, ``shorten`` and ``void`` what they are given to keep."""

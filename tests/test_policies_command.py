@@ -71,7 +71,7 @@ def test_check_takes_a_request(path: Path, capsys: Capture) -> None:
     body.write_text(json.dumps({"messages": [{"role": "user", "content": "hi"}], "models": ["openai/gpt-4.1"]}))
     assert check(path, "--request", str(body)) == 3
     out, _ = capsys.readouterr()
-    assert "one: no model fits: 1 asked, rejected: all, since policy 'one' allows none" in out
+    assert "one: no model fits: 1 requested, rejected: all, since policy 'one' allows none" in out
 
 
 def test_check_as_json_is_one_object(path: Path, capsys: Capture) -> None:

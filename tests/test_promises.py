@@ -45,7 +45,7 @@ def functions_of(path: Path) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef
     """The functions that pytest collects from a file."""
     tree = ast.parse(path.read_text("utf-8"))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.startswith("Test")]
-    nodes = [node for body in (tree.body, *(each.body for each in classes)) for node in body]
+    nodes = [node for body in (tree.body, *(node.body for node in classes)) for node in body]
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return {function.name: function for function in functions if function.name.startswith("test_")}
 
@@ -87,10 +87,17 @@ def test_what_comments_cite_is_there() -> None:
 
 def is_section(number: str) -> bool:
     """Also true of a chapter, as ``spec 4``, and of an item, as ``spec 5.4``."""
-    return any(each == number or each.startswith(f"{number}.") or number.startswith(f"{each}.") for each in SECTIONS)
+    return any(f"{number}.".startswith(f"{section}.") or section.startswith(f"{number}.") for section in SECTIONS)
 
 
 def test_test_files_that_the_source_names_exist() -> None:
     for path in SRC.rglob("*.py"):
         missing = [file for file in _FILE.findall(path.read_text("utf-8")) if not (TESTS.parent / file).is_file()]
         assert not missing, f"{path.relative_to(SRC)} names {missing}"
+
+
+def test_cited_chapters_of_the_contract_have_a_row() -> None:
+    rows = {*re.findall(r"^\| (\d+) \| [^|]+ \|$", PAGE.read_text("utf-8"), re.MULTILINE)}
+    for path in SRC.rglob("*.py"):
+        cited = {*re.findall(r"[Cc]ontract (\d+)", path.read_text("utf-8"))}
+        assert cited <= rows, f"{path.relative_to(SRC)} cites a chapter without a row"

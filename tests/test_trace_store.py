@@ -400,7 +400,7 @@ async def test_a_cursor_expires_after_24_hours(store: TraceStore, clock: FakeClo
     await clock.advance(DAY_S)
     assert (await store.query(cursor=cursor)).data
     await clock.advance(1.0)
-    with pytest.raises(CursorExpired, match="older than 24 hours: start again without a cursor"):
+    with pytest.raises(CursorExpired, match="older than 24 hours; start again without a cursor"):
         await store.query(cursor=cursor)
 
 

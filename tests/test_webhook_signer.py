@@ -163,7 +163,7 @@ def test_an_invalid_time_is_refused_with_the_same_error(now: object) -> None:
 @table("body", [None, BODY.decode(), bytearray(BODY), memoryview(BODY), 1, [BODY]])
 def test_a_body_that_is_not_bytes_is_refused_with_the_same_error(body: object) -> None:
     told = refused(WebhookSigner(CANARY), body, WebhookSigner(CANARY).sign(BODY, NOW), NOW)
-    assert told == f"the body is {type(body).__name__}: pass the raw bytes"
+    assert told == f"the body is {type(body).__name__}; pass the raw bytes"
 
 
 @given(st.one_of(st.none(), st.text(), st.binary(), st.integers(), st.floats(), st.complex_numbers()), st.data())

@@ -15,8 +15,8 @@ PARTICIPLES = "found given told said asked laid kept made".split()
 DICTATED = {"connection_made", "MODEL_NOT_FOUND"}
 """Names that a library or a vendor dictates."""
 MOST = {"participles": 278, "each": 382, "Any": 413}
-"""How often the words may stand in the source; lower a figure when it falls. Participles as verbs, "each" before a
-noun, lines with ``Any`` (imports aside)."""
+"""How often words may stand in the source: participles as verbs, "each" before a noun, lines with ``Any`` (imports
+aside). Lower a figure when it has fallen; do not raise one."""
 PAIRS = 167
 """Assignments of two values to two names in one statement."""
 
@@ -35,9 +35,9 @@ def lines_with_any() -> int:
     return sum(1 for line in lines if re.search(r"\bAny\b", line) and "import" not in line)
 
 
-def test_counts_only_fall() -> None:
+def test_counts_do_not_grow() -> None:
     counts = {"participles": count("|".join(PARTICIPLES)), "each": count("each"), "Any": lines_with_any()}
-    assert counts == MOST, "name the value by a noun; if a figure fell, lower it in MOST"
+    assert not {word: (number, MOST[word]) for word, number in counts.items() if number > MOST[word]}
 
 
 def test_no_name_is_a_participle() -> None:
@@ -56,33 +56,35 @@ def test_no_assignment_names_three_things() -> None:
     assert not [place for place, names, _ in assignments() if names > 2]
 
 
-def test_pairs_in_one_assignment_only_fall() -> None:
+def test_pairs_in_one_assignment_do_not_grow() -> None:
     """``low, high = bounds`` is one thing; ``a, b = f(), g()`` seldom is."""
-    assert sum(1 for _, names, is_tuple in assignments() if names == 2 and is_tuple) == PAIRS
+    assert sum(1 for _, names, is_tuple in assignments() if names == 2 and is_tuple) <= PAIRS
 
 
 def assignments() -> Iterator[tuple[str, int, bool]]:
-    """Every assignment to several names: where, how many, and whether a tuple is written out on its right side."""
+    """Every assignment: where, to how many names, and whether a tuple is written out on its right side."""
     for path in files():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Assign):
+                place = f"{path.relative_to(SRC)}:{node.lineno}"
+                yield place, len(node.targets), False
                 for target in (target for target in node.targets if isinstance(target, ast.Tuple | ast.List)):
-                    place = f"{path.relative_to(SRC)}:{node.lineno}"
                     yield place, len(target.elts), isinstance(node.value, ast.Tuple)
 
 
 def test_messages_are_in_one_voice() -> None:
-    """Lower case at the start, no full stop at the end: they are joined by "; " and put behind a path."""
+    """Lower case at the start and no full stop at the end, since they stand behind a path; "; " before what to do."""
     wrong = [
         f"{message.path.name}:{message.line}: {message.text}"
         for message in messages([SRC])
         if message.kind in ("error", "log")
         and "testing" not in message.path.parts
         and not re.match(NAME, message.text)
-        and re.search(r"^[A-Z][a-z]+ |(?<!\.)\.$", message.text)
+        and re.search(rf"^[A-Z][a-z]+ |(?<!\.)\.$|: (?:{IMPERATIVES}) ", message.text)
     ]
     assert not wrong
 
 
+IMPERATIVES = "use|try|call|start|send|pass|set|raise|define|renew"
 NAME = re.compile(r"PostgreSQL|[A-Z]\w*[A-Z.(]|Standard Webhooks|Redis|Azure|OpenAI|Gemini|Claude|Number out of range$")
 """A message may begin with the name of a class, a function or a product. The last one is msgspec's own."""

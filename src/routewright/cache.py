@@ -162,7 +162,7 @@ class ResponseCache:
                 entry = match.entry
                 question = entry.prompt or ""
                 verdict = guard(question_gist, gist(question))
-                judged: dict[str, Any] = figures if match is chosen.match else {}
+                judged: dict[str, float] = figures if match is chosen.match else {}
                 near.append(
                     NearEntry(
                         trace_id=entry.id,

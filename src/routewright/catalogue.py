@@ -98,7 +98,7 @@ class Catalogue:
         age = self.age_days(today)
         if age is None or after_days is None or age <= after_days:
             return ""
-        return f"the prices are of {self.as_of}, {age} days ago: renew them with 'routewright catalogue import FILE'"
+        return f"the prices are of {self.as_of}, {age} days ago; renew them with 'routewright catalogue import FILE'"
 
     def bill(self, model: str, usage: Usage, *, on: str | date | None = None, batch: bool = False) -> Bill:
         """Price one call by the prices of a day, by default today in UTC.

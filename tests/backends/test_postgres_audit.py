@@ -125,7 +125,7 @@ def test_the_command_checks_and_upgrades_a_database(
     assert main(["store", "check", url]) == 1
     assert capsys.readouterr().out.endswith("is missing\ndamaged: restore a backup\n")
     assert main(["store", "backup", "copy.db"]) == 2
-    assert "save databases in PostgreSQL with pg_dump" in capsys.readouterr().err
+    assert "back up databases in PostgreSQL with pg_dump" in capsys.readouterr().err
     assert main(["store", "create", "traces.db"]) == 2
     said = "URL: is not a database in PostgreSQL; a file needs no such step; write postgresql://..."
     assert capsys.readouterr().err == f"routewright: {said}\n"

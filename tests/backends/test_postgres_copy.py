@@ -239,7 +239,7 @@ def test_a_source_in_use_is_refused(source: Path, url: str, capsys: pytest.Captu
     ("source", "target", "said"),
     [
         ("none.db", "postgresql://host/db", "there is no store none.db"),
-        ("none.db", "copy.db", "TO: is no database in PostgreSQL"),
+        ("none.db", "copy.db", "TO: is not a database in PostgreSQL"),
         ("memory:", "postgresql://host/db", "FROM: is memory:"),
         (
             "postgresql://host/db",

@@ -700,7 +700,7 @@ def test_what_older_claudes_cannot_combine_with_reasoning_is_refused() -> None:
     for params, rest in rows:
         assert router.decide("hi", models=models, params=params, **rest).model == models[0]
         thinking: Any = {"reasoning": "low", **params}
-        with pytest.raises(NoCandidates, match=r"1 asked, .* params; drop params\.reasoning to admit"):
+        with pytest.raises(NoCandidates, match=r"1 requested, .* params; drop params\.reasoning to admit"):
             router.decide("hi", models=models, params=thinking, **rest)
 
 

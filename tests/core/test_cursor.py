@@ -189,7 +189,7 @@ def test_errors_say_what_to_do_and_hide_the_content() -> None:
     cursor = seal(AFTER, ASKED, SECRET, NOW)
     with pytest.raises(CursorInvalid, match="pass next_cursor unchanged with the same filter") as other:
         unseal(cursor, "other", [SECRET], NOW)
-    with pytest.raises(CursorExpired, match="older than 24 hours: start again without a cursor") as old:
+    with pytest.raises(CursorExpired, match="older than 24 hours; start again without a cursor") as old:
         unseal(cursor, ASKED, [SECRET], NOW + 1e6)
     for caught in (other, old):
         assert cursor not in str(caught.value)

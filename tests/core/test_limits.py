@@ -227,15 +227,15 @@ def test_a_refusal_names_its_limit(limit: str) -> None:
 
 
 def test_a_limit_of_one_is_worded_in_the_singular() -> None:
-    assert str(refused(2, concurrency=1)).startswith("the account is limited to 1 call at a time, and 0 are left: ")
+    assert str(refused(2, concurrency=1)).startswith("the account is limited to 1 call at a time, and 0 are left; ")
     assert str(refused(3, requests_per_min=2)).startswith("the account is limited to 2 requests a minute, ")
-    assert "limited to 11 tokens a minute, and 1 is left: " in str(refused(2, tokens_per_min=11))
+    assert "limited to 11 tokens a minute, and 1 is left; " in str(refused(2, tokens_per_min=11))
 
 
 @table("limit", LIMITS)
 def test_a_limit_of_zero_suggests_no_retry(limit: str) -> None:
     said = refused(**{limit: 0})
-    assert str(said).endswith(", which refuses every call: raise it first")
+    assert str(said).endswith(", which refuses every call; raise it first")
     assert str(said).startswith("the account is limited to 0 ")
 
 

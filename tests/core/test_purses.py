@@ -19,7 +19,7 @@ ASK = "or ask for less, such as a smaller params.max_output_tokens"
         (Purse("key", "key:key_1", 10**9, 5 * 10**8), "the key has $0.5 left of its $1, and the", None),
         (
             Purse("key", "key:key_1:2026-11", 10**9, 10**9 + 1),
-            "the key, in this month, has -$0.000000001 left of its $1, and the",
+            "the key has -$0.000000001 left of its monthly $1, and the",
             "2026-11",
         ),
         (Purse("agent_run", "run:r", 0), "the agent run has $0 left of its $0, and the", None),

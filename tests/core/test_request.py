@@ -326,11 +326,11 @@ def test_limits_themselves_are_allowed() -> None:
         ({"timeout_ms": "5"}, "timeout_ms: must be a number, got '5'"),
         (
             {"idempotency_key": ""},
-            "idempotency_key: takes 0 bytes in UTF-8, must take 1 to 64; hash a longer one",
+            "idempotency_key: is 0 bytes long in UTF-8, must be 1 to 64; hash a longer one",
         ),
         (
             {"idempotency_key": "\u00e9" * 33},
-            "idempotency_key: takes 66 bytes in UTF-8, must take 1 to 64; hash a longer one",
+            "idempotency_key: is 66 bytes long in UTF-8, must be 1 to 64; hash a longer one",
         ),
     ],
 )
@@ -347,10 +347,10 @@ def test_a_refusal_has_path_value_and_hint(fields: dict[str, Any], message: str)
             "role: must be one of system, developer, user, assistant, tool, got 'usr'; did you mean 'user'?",
         ),
         ({"role": "user", "content": 5}, "content: must be a string or a list, got a number"),
-        ({"role": "user"}, "content: is missing; only an assistant message with tool_calls may go without"),
+        ({"role": "user"}, "content: is missing; only an assistant message with tool_calls may have none"),
         (
             {"role": "assistant", "content": None},
-            "content: is missing; only an assistant message with tool_calls may go without",
+            "content: is missing; only an assistant message with tool_calls may have none",
         ),
         (
             {"role": "user", "content": [{"type": "image"}]},

@@ -252,7 +252,9 @@ async def test_a_failing_guardrail_blocks_the_text_and_does_not_show_it(ask: Ask
 
 async def test_an_invalid_verdict_blocks_the_text() -> None:
     house = House([MAIL], guardrails=[Moderation(lambda text: True)])  # type: ignore[arg-type, return-value]
-    with pytest.raises(InternalError, match=r"check\(\) of the guardrail 'moderation' gave True, no verdict"):
+    with pytest.raises(
+        InternalError, match=r"check\(\) of the guardrail 'moderation' returned True, which is no verdict"
+    ):
         await plain(house.router)
 
 

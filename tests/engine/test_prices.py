@@ -337,7 +337,7 @@ async def test_outdated_prices_are_logged_once_with_their_age(caplog: pytest.Log
     router.models()
     (said_once,) = warnings(caplog)
     assert said_once == (
-        f"the prices are of {Catalogue().as_of}, 91 days ago: renew them with 'routewright catalogue import FILE', "
+        f"the prices are of {Catalogue().as_of}, 91 days ago; renew them with 'routewright catalogue import FILE', "
         "or raise settings.stale_after_days"
     )
     assert caplog.records[0].levelno == logging.WARNING

@@ -146,7 +146,7 @@ async def test_when_every_attempt_fails_the_error_lists_them_in_order() -> None:
         (["model_not_found"] * 2, "check the model's provider_model_id, and whether the key may use it"),
         (
             ["request"] * 2,
-            "the provider takes no such request: check what the model can do, and the provider's base_url",
+            "the provider rejects such requests; check what the model can do, and the provider's base_url",
         ),
         (["auth", "request"], "try again later"),
         (["connect", "connect"], "try again later"),

@@ -172,9 +172,7 @@ async def test_lists_without_a_common_model_raise_no_candidates() -> None:
     router = House(["x"], policies=[Policy(name="p", models=["spare/two"])]).router
     with pytest.raises(NoCandidates, match="add 'spare/two' to 'models' to admit") as refused:
         await router.route("hi", policy_id="p", models=["good/one"])
-    said = (
-        "no model fits: 1 asked, rejected: all, since policy 'p' allows none of the request's models; add 'spare/two'"
-    )
+    said = "1 requested, rejected: all, since policy 'p' allows none of the request's models; add 'spare/two'"
     assert said in str(refused.value)
     (rejected,) = refused.value.detail["rejected_candidates"]
     assert (rejected["model"], rejected["reason"]) == ("good/one", "whitelist"), "what was asked for, though in vain"

@@ -334,7 +334,7 @@ async def test_a_limit_too_small_to_share_admits_nothing_while_redis_is_down(
             await office.open(**limits)
             with pytest.raises(RateLimited) as refused:
                 await office.accounts.admit(make_ask("c", at=time.time(), lasts_s=60.0, tokens=1))
-            assert str(refused.value) == f"the account is limited to {said}, {away}: try again in 5 s"
+            assert str(refused.value) == f"the account is limited to {said}, {away}; try again in 5 s"
             assert refused.value.headers["Retry-After"] == "5"
             assert refused.value.detail is not None
             assert (refused.value.detail["limit"], refused.value.detail["remaining"]) == (int(said.split()[0]), 0)

@@ -218,12 +218,12 @@ def test_2_1_a_budget_is_hard(place: Place, budget: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize("cache", [False, {"threshold": 0.9, "ttl_seconds": 60}])
-def test_2_1_cache_options(place: Place, cache: Any) -> None:
+def test_2_1_cache_options_are_accepted(place: Place, cache: Any) -> None:
     assert place.live.post("/v1/route", json=ask(cache=cache)).json()["cache_hit"] is False
 
 
 @pytest.mark.parametrize("choice", ["required", "weather", {"type": "function", "function": {"name": "weather"}}])
-def test_2_1_tool_choice(place: Place, choice: Any) -> None:
+def test_2_1_a_tool_choice_is_accepted(place: Place, choice: Any) -> None:
     answer = place.live.post("/v1/route", json=ask(tools=[WEATHER], tool_choice=choice))
     assert answer.status_code == 200
     if choice == "required":
@@ -270,7 +270,7 @@ RESPONSE: dict[str, Callable[[Any], bool]] = {
 
 
 @pytest.mark.parametrize("field", RESPONSE)
-def test_2_2_a_field_of_the_response(place: Place, field: str) -> None:
+def test_2_2_a_response_has_the_field(place: Place, field: str) -> None:
     answer = place.live.post("/v1/route", json=ask())
     assert answer.headers["content-type"] == "application/json"
     assert RESPONSE[field](at(answer.json(), field))
@@ -296,7 +296,7 @@ MODEL: dict[str, Callable[[Any], bool]] = {
 
 
 @pytest.mark.parametrize("field", MODEL)
-def test_2_3_a_field_of_a_model(place: Place, field: str) -> None:
+def test_2_3_every_model_has_the_field(place: Place, field: str) -> None:
     models = place.test.get("/v1/models").json()["models"]
     assert len(models) > 50
     assert all(MODEL[field](at(model, field)) for model in models)
@@ -359,7 +359,7 @@ def test_9_a_live_key_sees_no_trace_of_the_sandbox(place: Place) -> None:
 # 2.7, 4.8: policies
 
 
-def test_2_7_a_policy(place: Place) -> None:
+def test_2_7_policies_are_a_bare_list_with_ids_and_times(place: Place) -> None:
     policies = place.live.get("/v1/policies").json()
     assert isinstance(policies, list)  # 4.8: not wrapped
     assert {each["name"] for each in policies} == {"careful", "clean"}
@@ -375,7 +375,7 @@ def test_2_7_policies_hide_their_guardrails(place: Place) -> None:
 # 2.8, 4.5: lists of traces
 
 
-def test_2_8_the_list_envelope(place: Place) -> None:
+def test_2_8_a_list_has_data_cursor_and_has_more(place: Place) -> None:
     page = place.live.get("/v1/traces").json()
     assert page.keys() == {"data", "next_cursor", "has_more"}
 
@@ -578,7 +578,7 @@ def test_5_2_each_address_accepts_its_own_keys(environment: Any, kind: Any) -> N
 # 7: errors
 
 
-def test_7_the_envelope(place: Place) -> None:
+def test_7_an_error_has_all_fields_of_the_envelope(place: Place) -> None:
     answer = place.live.post("/v1/route", json=ask("fault server", budget={"maxCostUsd": 0.01}))
     error = answer.json()["error"]
     assert error.keys() == {"code", "message", "type", "request_id", "trace_id", "detail"}
@@ -678,7 +678,7 @@ def test_7_405_names_the_allowed_methods(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("plan", "requests"), [("free", 60), ("pro", 600), ("team", 3_000)])
-def test_8_plans(place: Place, plan: str, requests: int) -> None:
+def test_8_the_headers_state_the_limit_of_the_plan(place: Place, plan: str, requests: int) -> None:
     key = place.site.key(f"of-{plan}", account_plan=plan)
     answer = httpx2.post(f"{place.url}/v1/route", headers=bearer(key), json=ask())
     assert answer.headers["x-ratelimit-limit"] == str(requests)

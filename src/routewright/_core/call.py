@@ -359,7 +359,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         self.captured = None
         self.text_bytes = 0
 
-    def answered(self, at: float) -> None:
+    def record_wait(self, at: float) -> None:
         """Record that its answer was held back until it was stored."""
         self.waited_s = at - self.ended_at
 

@@ -233,11 +233,11 @@ def refusal_of(takes: Sequence[Take], verdict: Denied, now: float, processes: in
     if processes > 1 and take.limit:
         message += f", of which each of {processes} processes has {state.limit} while the coordination is away"
     if not take.limit:
-        message += ", which refuses every call: raise it first"
+        message += ", which refuses every call; raise it first"
     elif not has_part:
-        message += f": try again in {wait_s} s"
+        message += f"; try again in {wait_s} s"
     else:
-        message += f", and {state.remaining} {'is' if state.remaining == 1 else 'are'} left: try again in {wait_s} s"
+        message += f", and {state.remaining} {'is' if state.remaining == 1 else 'are'} left; try again in {wait_s} s"
     detail = {
         "level": owner,
         # the specification has two resources; concurrency counts as requests

@@ -19,13 +19,15 @@ from .attempts.record import Attempt
 from .call import Call
 from .routing.budget import Amount
 
-_BEGUN = "part of the answer had been read; read events, with on_partial 'restart', to have it begun again"
+_BEGUN = (
+    "part of the answer had been read; iterate over events with on_partial='restart' to get the answer from its start"
+)
 _REMEDIES = {
     FaultKind.AUTH: "check the provider's key",
     FaultKind.CONTEXT_OVERFLOW: "shorten the input, or widen 'models'",
     FaultKind.MODEL_NOT_FOUND: "check the model's provider_model_id, and whether the key may use it",
     FaultKind.INVALID_OUTPUT: "ask for a simpler output_type, say what its fields mean, or let better models answer",
-    FaultKind.REQUEST: "the provider takes no such request: check what the model can do, and the provider's base_url",
+    FaultKind.REQUEST: "the provider rejects such requests; check what the model can do, and the provider's base_url",
 }
 """What to do about faults that a retry does not fix."""
 

@@ -75,7 +75,7 @@ class Admissions:
         if may_be_open and key_id is None and caller.scopes is None and caller.account == wire.DEFAULT_ACCOUNT:
             return None
         if caller.scopes is not None and scope not in caller.scopes:
-            raise self._named(PermissionDenied(f"the API key lacks the scope {scope!r}: use one that has it"))
+            raise self._named(PermissionDenied(f"the API key lacks the scope {scope!r}; use one that has it"))
         if not self._has_accounts and (not may_be_open or (key_id is not None and is_issued(key_id))):
             raise self._named(no_accounts())
         left = self.accounts.left(caller, run)

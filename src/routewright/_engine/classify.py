@@ -12,14 +12,14 @@ from routewright.wire import FaultKind
 _log = logging.getLogger(__name__)
 
 
-CUT_SHORT = Fault(FaultKind.TRUNCATED, "truncated: the answer ended without its end")
+CUT_SHORT = Fault(FaultKind.TRUNCATED, "truncated: the answer broke off without a finish reason")
 TOO_SLOW = Fault(FaultKind.TIMEOUT, "timeout: the answer came far slower than usual", answered=True)
 WITH_GUARDRAILS = Fault(FaultKind.TIMEOUT, "timeout: a guardrail was checking the answer", answered=True)
 FILTERED = Fault(FaultKind.REFUSED, "refused: the provider's moderation refused the content")
 
 _CUT = {
-    "length": "invalid_output: the answer was cut before its end; allow more params.max_output_tokens",
-    "budget": "invalid_output: the answer was cut by the budget before its end; allow more of it",
+    "length": "invalid_output: the answer reached the output cap; raise params.max_output_tokens",
+    "budget": "invalid_output: the budget cut the answer off; raise the budget",
 }
 
 

@@ -39,7 +39,7 @@ DEGRADED_BELOW = 500
 """A model that answers fewer than this of a thousand calls, with confidence, is shown as degraded."""
 
 NO_PROVIDER = (
-    "no provider is configured: set a provider's key in the environment (OPENAI_API_KEY ...), "
+    "no provider is configured; set a provider's key in the environment (OPENAI_API_KEY ...), "
     "pass Router(providers=[...]), or use Router.sandbox() for canned answers"
 )
 
@@ -207,7 +207,7 @@ class Fleet:
         if self.serves:
             return
         names = ", ".join(provider.name for provider in self.providers)
-        reason = f"no models are known for {names}: pass models=[Model(id=...)] to each" if names else NO_PROVIDER
+        reason = f"no models are known for {names}; pass models=[Model(id=...)] to each" if names else NO_PROVIDER
         faults = self._problems.values()
         own = "; ".join(fault.message for fault in faults) or reason
         public = "; ".join(fault.public or fault.message for fault in faults) or reason

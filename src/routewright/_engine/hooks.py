@@ -241,7 +241,7 @@ class Hooks:
                     if isinstance(returned, Awaitable):
                         if inspect.iscoroutine(returned):
                             returned.close()
-                        raise TypeError("the hook returned an awaitable: define it with async def")
+                        raise TypeError("the hook returned an awaitable; define it with async def")
                 except BaseException as error:  # nothing else catches it in this thread
                     self._fail(delivery, error)
 

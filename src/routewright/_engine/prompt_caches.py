@@ -59,7 +59,7 @@ class Warmth:
                 prefixes = self._prefixes.find(prompt, call.created_at)
         return Warm(prompt, prefixes)
 
-    def answered(self, call: Call, attempt: Attempt) -> None:
+    def learn(self, call: Call, attempt: Attempt) -> None:
         """Record what the vendor found in its cache, and that it has the prompt now."""
         usage = attempt.usage
         prices = attempt.prices

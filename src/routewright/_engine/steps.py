@@ -131,7 +131,7 @@ class Steps:
         Raises ``RuntimeError`` if no call is running, and ``TypeError`` for anything else."""
         exchange = self._exchange()
         if exchange is None:
-            raise RuntimeError("no call is running: call next() first, and feed() once for each StepCall")
+            raise RuntimeError("no call is running; call next() first, and feed() once for each StepCall")
         if isinstance(outcome, str | bytes | Mapping) or not isinstance(outcome, Iterable | ProviderFault):
             raise TypeError(f"feed() takes a list of chunks or a ProviderFault, got {type(outcome).__name__}")
         execution = self._execution
@@ -153,14 +153,14 @@ class Steps:
         running."""
         exchange = self._exchange()
         if exchange is None:
-            raise RuntimeError("no call is running, so there is no time limit: call next() first")
+            raise RuntimeError("no call is running, so there is no time limit; call next() first")
         return self._left_s(exchange)
 
     @property
     def result(self) -> Answer:
         """The answer, once the call has ended. Raises the error it ended with."""
         if self._answer is None:
-            raise RuntimeError("the call has not ended: call next() until it returns StepDone")
+            raise RuntimeError("the call has not ended; call next() until it returns StepDone")
         if self._error is not None:
             raise_failure(self._error)
         if not self._answer.is_served:

@@ -165,7 +165,7 @@ def no_accounts() -> errors.InternalError:
     """The error of an operation that needs a storage with ``accounts``."""
     return errors.InternalError(
         "this storage has no `accounts`, so it serves no accounts or keys of a Console, idempotency keys or agent "
-        "runs: use MemoryStorage or SqliteStorage, or give yours `accounts` that pass the AccountsContract of "
+        "runs; use MemoryStorage or SqliteStorage, or give yours `accounts` that pass the AccountsContract of "
         "tests/contracts"
     )
 

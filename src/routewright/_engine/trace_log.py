@@ -139,7 +139,7 @@ class TraceLog:
         capture = None if is_unfit else self.capture
         captured = None if capture is None else capture.of(call.request.messages, served)
         if call.warm is not None and self.warmth is not None and served is not None and call.attempts:
-            self.warmth.answered(call, served)
+            self.warmth.learn(call, served)
         ended_at = self.clock.monotonic() if at is None else at
         outcome = call.end(error, ended_at, used=used, captured=captured, is_booked=grant is not None)
         if error is not None:
@@ -322,7 +322,7 @@ class TraceLog:
                 if writer.is_closed:
                     await writer.write()
                 await pending.tried.wait()
-        call.answered(self.clock.monotonic())
+        call.record_wait(self.clock.monotonic())
 
     async def _write_soon(self) -> None:
         """Write in the background. While the storage is unavailable, repeat with growing delay."""

@@ -73,7 +73,7 @@ class Auth:
             problem = f"this address serves the {self._environment} environment, but your key is for the other one"
             raise AuthenticationFailed(f"{problem}; use the {caller.environment} address")
         if caller.scopes is not None and scope not in caller.scopes:
-            raise PermissionDenied(f"the API key lacks the scope {scope!r}: use one that has it")
+            raise PermissionDenied(f"the API key lacks the scope {scope!r}; use one that has it")
         return caller
 
 

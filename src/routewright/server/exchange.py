@@ -121,13 +121,13 @@ class Exchange:
         content_type = self.header(b"content-type")
         if (content_type or "").partition(";")[0].strip().lower() != "application/json":
             label = "none" if content_type is None else quoted(content_type)
-            raise UnsupportedMediaType(f"the Content-Type is {label}: send 'Content-Type: application/json'")
+            raise UnsupportedMediaType(f"the Content-Type is {label}; send 'Content-Type: application/json'")
         charset = _CHARSET.search(content_type or "")
         if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):
-            raise UnsupportedMediaType(f"the charset is {quoted(charset[1].lower())}: send UTF-8")  # spec 1
+            raise UnsupportedMediaType(f"the charset is {quoted(charset[1].lower())}; send UTF-8")  # spec 1
         encoding = self.header(b"content-encoding")
         if encoding is not None and encoding.strip().lower() != "identity":
-            raise UnsupportedMediaType(f"the Content-Encoding is {quoted(encoding)}: send the body uncompressed")
+            raise UnsupportedMediaType(f"the Content-Encoding is {quoted(encoding)}; send the body uncompressed")
 
     async def wait_disconnect(self) -> None:
         """Wait until the client disconnects. Call it after the body was read."""

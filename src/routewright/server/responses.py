@@ -45,7 +45,7 @@ async def responses(service: Service, exchange: Exchange) -> None:
     await answer(service, exchange, ResponseCall(), PATH, ResponseFrames)
 
 
-_STATELESS = "nothing is stored here: send the whole chat as 'input'"
+_STATELESS = "nothing is stored here; send the whole chat as 'input'"
 REFUSALS = {
     "previous_response_id": ("names a stored response", _STATELESS),
     "conversation": ("names a stored conversation", _STATELESS),

@@ -152,15 +152,15 @@ _NOTHING = (
     "not found; /v1/openapi.json lists the paths below /v1; the base URL ends with /openai/v1 for OpenAI's clients, "
     "and with /anthropic for Anthropic's"
 )
-_NO_PROBE = "health checks are not served here: start the server with --health, or with --admin-port"
+_NO_PROBE = "health checks are not served here; start the server with --health, or with --admin-port"
 
 _ELSEWHERE = "use the vendor's own API"
 _INSTEAD = {
     "completions": "send messages to chat/completions",
     "complete": "send messages to messages",
     "messages": "send each message by itself",
-    "responses": "responses are not stored: send the whole chat as 'input'",
-    "conversations": "nothing is stored: send the whole chat as 'input'",
+    "responses": "responses are not stored; send the whole chat as 'input'",
+    "conversations": "nothing is stored; send the whole chat as 'input'",
 }
 """Replacements for what is not offered."""
 

@@ -296,8 +296,9 @@ class BlockFrames(CallFrames):
                 if call.index is None and call.name:
                     yield from self._open(call)
                 if call.pending and call in self._open_blocks:
-                    yield self._append(call, call.pending)
+                    arguments = call.pending
                     call.pending = ""
+                    yield self._append(call, arguments)
             case wire.RouteCompleted(data=response):
                 if not self.blocks:
                     yield from self._begin_empty()

@@ -138,7 +138,7 @@ class Books:
                 return None
             case wire.Incidents():
                 return sorted(self._incidents.values(), key=_by_start, reverse=True)
-        raise UnsupportedWrite(f"no query {type(query).__name__} is known")
+        raise UnsupportedWrite(f"the query {type(query).__name__} is not known")
 
     def scan(self, query: wire.LedgerRows | wire.Events, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` rows or events after the key ``after``, newest first."""

@@ -69,8 +69,8 @@ def money_error(purse: Purse, least_nanos: int | None) -> RouterError:
         message = f"the balance of the account is {_dollars(left)}{_needs(least_nanos, 'add credit')}"
         return InsufficientBalance(message, detail=detail)
     monthly = purse.level == "key" and detail["period"] is not None
-    owner = "the key, in this month," if monthly else _OWNERS[purse.level]
-    message = f"{owner} has {_dollars(left)} left of its {_dollars(limit)}"
+    limit_text = f"monthly {_dollars(limit)}" if monthly else _dollars(limit)
+    message = f"{_OWNERS[purse.level]} has {_dollars(left)} left of its {limit_text}"
     return QuotaExhausted(f"{message}{_needs(least_nanos, 'raise that limit')}", detail=detail)
 
 

@@ -150,7 +150,7 @@ class _Parser:
         if function is None:
             if not token:
                 raise CalculatorError("the expression is incomplete")
-            raise CalculatorError(f"{token!r} is not known; known: {', '.join([*_FUNCTIONS, *_CONSTANTS])}")
+            raise CalculatorError(f"{token!r} is not known; use one of: {', '.join([*_FUNCTIONS, *_CONSTANTS])}")
         self._expect("(")
         arguments: list[Decimal] = []
         if self._peek() != ")":

@@ -41,7 +41,7 @@ class RunRecord(Struct, eq=False):
         """Drop captured content."""
         self.captured = None
 
-    def answered(self, at: float) -> None:
+    def record_wait(self, at: float) -> None:
         """Does nothing: the answer of a run does not show its latency."""
 
     @property

@@ -43,7 +43,7 @@ def find_misfits(arguments: Mapping[str, object], schema: Mapping[str, object] |
         kinds = [*map(str, _as_list(field.get("type")))]
         choices = _as_list(field.get("enum"))
         if name not in known and schema.get("additionalProperties") is False:
-            errors.append(f"{name} is not known; known: {', '.join(known)}")
+            errors.append(f"{name} is not known; use one of: {', '.join(known)}")
         elif kinds and not any(kind not in _KINDS or _KINDS[kind](value) for kind in kinds):
             types = [f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}" for kind in kinds]
             errors.append(f"{name} must be {' or '.join(types)}")

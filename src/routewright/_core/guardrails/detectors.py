@@ -314,7 +314,7 @@ _DOUBLED = np.array([0, 2, 4, 6, 8, 1, 3, 5, 7, 9])
 
 
 def _cards(text: str) -> list[Span]:
-    # A card number may start at every digit, end after 13 to 19 of them, and is one only if its check sum is right. An
+    # A card number may start at any digit and has 13 to 19 of them; it counts only if its check sum is right. An
     # expression with a judge would add up 19 digits from each of a million places. Here the running sums of all digits
     # are made once, as columns, and the sum of any run is the difference of two of them. In Luhn's sum every second
     # digit from the right is doubled, so there are two running sums, one for each parity of the last digit's place.

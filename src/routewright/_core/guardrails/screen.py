@@ -265,7 +265,9 @@ def check_verdict(verdict: object, guardrail: str) -> Verdict:
         case _:
             description = shown(verdict)
     hint = "return Allow(), Redact((Redaction(start, end, rule),)) or Block(rule)"
-    raise InternalError(f"check() of the guardrail {quoted(guardrail)} gave {description}, no verdict; {hint}")
+    raise InternalError(
+        f"check() of the guardrail {quoted(guardrail)} returned {description}, which is no verdict; {hint}"
+    )
 
 
 def _is_text(text: object) -> bool:

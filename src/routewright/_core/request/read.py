@@ -46,7 +46,10 @@ _WORDS_OF_PARAMS = attrgetter(*(name for name in wire.Params.__struct_fields__ i
 BITS: Any = type("Bits", (), {str(need.name): int(need) for need in wire.Need})
 """The needs as plain numbers: flags are slow to combine."""
 TIER_BITS: dict[str | None, int] = {"flex": BITS.FLEX, "priority": BITS.PRIORITY}
-_FORM_BITS: dict[Any, int] = {"json_object": BITS.JSON | BITS.JSON_OBJECT, "json_schema": BITS.JSON | BITS.JSON_SCHEMA}
+_FORM_BITS: dict[object, int] = {
+    "json_object": BITS.JSON | BITS.JSON_OBJECT,
+    "json_schema": BITS.JSON | BITS.JSON_SCHEMA,
+}
 BRIEF_TOKENS = 1024  # the smallest reasoning budget of some models; their output cap must be larger
 _LEAST_TOP_P = 0.95  # some models refuse a lower top_p while they reason
 PLAIN_ROLES: dict[str, wire.Role] = {"user": "user", "assistant": "assistant", "system": "system"}

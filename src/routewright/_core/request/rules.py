@@ -176,7 +176,7 @@ def complete_request(request: wire.RouteRequest) -> wire.RouteRequest:
     if request.idempotency_key is not None:
         size = len(request.idempotency_key.encode())
         if not 1 <= size <= MAX_KEY_BYTES:
-            problem = f"takes {size} bytes in UTF-8, must take 1 to {MAX_KEY_BYTES}"
+            problem = f"is {size} bytes long in UTF-8, must be 1 to {MAX_KEY_BYTES}"
             problems.append(Problem("idempotency_key", problem, "hash a longer one"))
     if request.models is not None:
         check_whitelist("models", request.models, problems)
@@ -276,7 +276,7 @@ def _check_message(path: str, message: wire.Message, problems: Problems) -> None
     calls = message.tool_calls
     role = message.role
     if content is None and not (role == "assistant" and calls):
-        hint = "only an assistant message with tool_calls may go without"
+        hint = "only an assistant message with tool_calls may have none"
         problems.append(Problem(f"{path}.content", "is missing", hint))
     if isinstance(content, list):
         if not content:
@@ -449,7 +449,7 @@ def check_params(params: wire.Params, problems: Problems) -> None:
         cap = params.max_output_tokens
         if cap is not None and params.reasoning.max_tokens >= cap:
             problem = f"is {params.reasoning.max_tokens:g}, which uses up max_output_tokens={cap:g}"
-            hint = "reasoning counts as output: raise max_output_tokens"
+            hint = "reasoning counts as output; raise max_output_tokens"
             problems.append(Problem("params.reasoning.max_tokens", problem, hint))
     for provider, values in (params.extra or {}).items():
         path = f"params.extra.{provider}"

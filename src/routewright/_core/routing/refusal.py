@@ -130,7 +130,7 @@ def refuse(
     else:
         suggestion = f"{' and '.join(amendment.words)} to admit {amendment.model}" + (unserved and f"; or {unserved}")
     error = BudgetExceeded if any(why <= _BUDGET for why in reasons) else NoCandidates
-    models_text = f"{len(rows)} {'asked' if search.request_models else 'considered'}"
+    models_text = f"{len(rows)} {'requested' if search.request_models else 'considered'}"
     return error(
         f"no model fits: {models_text}, rejected: {rejections}; {suggestion}",
         detail={

@@ -226,7 +226,7 @@ def unseal(cursor: object, query: object, secrets: Sequence[bytes], now: float) 
         raise CursorInvalid("the cursor does not belong to this query; pass next_cursor unchanged with the same filter")
     read = msgspec.json.decode(content, type=_Content)  # authenticated, so it decodes
     if int(now) - read.issued_at > CURSOR_LIFETIME_S:
-        raise CursorExpired("the cursor is older than 24 hours: start again without a cursor")
+        raise CursorExpired("the cursor is older than 24 hours; start again without a cursor")
     return read.after
 
 

@@ -174,7 +174,7 @@ def _check_fresh(body: object, at: str, now: object, name: str, sent: Sequence[s
     if not 0 < len(sent) <= MAX_SECRETS:
         raise SignatureError(f"the {name} header has {len(sent)} signatures of version 1, not 1 to {MAX_SECRETS}")
     if not isinstance(body, bytes):
-        raise SignatureError(f"the body is {type(body).__name__}: pass the raw bytes")
+        raise SignatureError(f"the body is {type(body).__name__}; pass the raw bytes")
     if not at.isdigit() or len(at) > _DIGITS:
         raise SignatureError("the timestamp is not a Unix time in seconds")
     if not isinstance(now, (int, float)) or not 0 <= now < _TOO_LATE:

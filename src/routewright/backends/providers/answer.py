@@ -152,10 +152,12 @@ def _end(parser: SseParser, reader: Reader) -> None:
     """Add the end of a stream. An error outside all events becomes the fault."""
     try:
         reader.end()
-    except ProviderFault:
-        if '"error"' in (stray := parser.stray()):
-            reader.add(SseEvent(stray, "error"))  # it raises
-        raise
+        return
+    except ProviderFault as error:
+        fault = error
+    if '"error"' in (stray := parser.stray()):  # outside the handler: a fault in its context would not be redacted
+        reader.add(SseEvent(stray, "error"))
+    raise fault
 
 
 def decode_body(reader: Reader, body: bytes) -> Iterator[Chunk]:

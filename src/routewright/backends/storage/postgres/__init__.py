@@ -71,7 +71,7 @@ class PostgresStorage(BaseStorage):
         if any(isinstance(write, MONEY) for write in batch):
             self._writer.forget(account)
         if trace_times:
-            self._keeper.wrote()
+            self._keeper.note_write()
         return results
 
     async def read(self, account: str, query: wire.Query) -> Any:
@@ -135,7 +135,7 @@ class PostgresAccounts:
         trace = None
         if facts.trace is not None:
             trace = rows_of_draft(account, facts.trace)
-            self._keeper.wrote()
+            self._keeper.note_write()
         ending = Ending(account, facts.id, grant, facts, trace, awaited=not self._inline)
         self._writer.put(ending)
         return await ending.wait()

@@ -102,7 +102,7 @@ class BackgroundWork:
         self._is_closed = False
         self._day = ""
 
-    def wrote(self) -> None:
+    def note_write(self) -> None:
         """Called after traces were written."""
         if not self._inline:
             self._is_closed = False

@@ -85,7 +85,7 @@ class BackgroundWork:
         self._has_failed = False
         """A defect has been logged."""
 
-    def wrote(self) -> None:
+    def note_write(self) -> None:
         """Called after a write."""
         now = self._wrote_at = time.monotonic()
         if self._inline:

@@ -350,7 +350,7 @@ class Writer:
         # stalled disk must not stop admissions and signs of life (`test_a_stalled_disk_does_not_stop_admissions`).
         # Replays wait as well, because the row of their answer may be an unsynced commit of another process
         # (`test_no_answer_precedes_its_sync`).
-        self._keeper.wrote()  # first: after its answer, a caller may close the file
+        self._keeper.note_write()  # first: after its answer, a caller may close the file
         now: list[Reply[Any]] = []
         synced: list[Reply[Any]] = []
         is_scrub_due = self._is_gentle = False
