@@ -811,7 +811,7 @@ def test_every_refusal_lists_rejections_and_a_suggestion(case: Case) -> None:
     assert refused.status == 422
     asked = [model.id for model in case.pool] if case.given.models is None else case.given.models
     assert [each["model"] for each in refused.detail["rejected_candidates"]] == [*asked]
-    assert f"no model fits: {len(asked)} {'considered' if case.given.models is None else 'asked'}, " in str(refused)
+    assert f"no model fits: {len(asked)} {'considered' if case.given.models is None else 'requested'}, " in str(refused)
     assert refused.detail["suggestion"]
     assert refused.detail["suggestion"] in str(refused)
 

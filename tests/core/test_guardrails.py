@@ -482,7 +482,7 @@ def test_an_invalid_verdict_releases_nothing(said: object) -> None:
     gate.end()
     ask = gate.next()
     assert ask is not None
-    with pytest.raises(InternalError, match=r"check\(\) of the guardrail 'fixed' gave") as refused:
+    with pytest.raises(InternalError, match=r"check\(\) of the guardrail 'fixed' returned") as refused:
         gate.take(ask.guardrail.check(ask.text, ask.stage))
     assert gate.text == ""
     assert "canary" not in str(refused.value)
