@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 import msgspec
 
+from . import wire
 from ._core.agent.request import check_run, run_of
 from ._core.agent.request import decode_run as decode_run
 from ._core.money import usd
@@ -22,19 +23,6 @@ from ._engine.turns import SYSTEM, AgentSettings
 from ._runtime.fork import importing
 from .errors import NotFound, ValidationFailed
 from .protocols import BaseTool, CodeSandbox, SearchBackend, Tool, ToolContext, ToolFailed, options_of
-from .wire import (
-    AgentEvent,
-    AgentRequest,
-    AgentResponse,
-    Caller,
-    FunctionSpec,
-    Goal,
-    ModelStrategy,
-    RunSummary,
-    Step,
-    Strategy,
-    ToolCall,
-)
 from .wire import Tool as Declaration
 from .wire.ids import normalise_trace_id
 from .wire.json_scan import quoted
@@ -72,7 +60,7 @@ _TASK = {
 class RunOptions(TypedDict, total=False):
     """Options of one run; the defaults are the agent's."""
 
-    caller: Caller | None
+    caller: wire.Caller | None
     max_steps: int | None
     total_budget_usd: float | None
     metadata: dict[str, Any] | None
@@ -84,9 +72,9 @@ class RunOptions(TypedDict, total=False):
 class AgentAnswer(PlainData, Generic[T_co]):
     """The outcome of a run. ``to_dict`` and ``to_json`` give its ``response`` as plain data."""
 
-    _shape = AgentResponse
+    _shape = wire.AgentResponse
 
-    def __init__(self, response: AgentResponse, data: T_co) -> None:
+    def __init__(self, response: wire.AgentResponse, data: T_co) -> None:
         self.response = response
         """The body of the HTTP response."""
         self.data = data
@@ -100,7 +88,7 @@ class AgentAnswer(PlainData, Generic[T_co]):
         return f"<AgentAnswer {self.trace_id}: {self.status}, steps: {len(self.steps)}>"
 
     @property
-    def _plain(self) -> AgentResponse:
+    def _plain(self) -> wire.AgentResponse:
         return self.response
 
     @property
@@ -124,17 +112,17 @@ class AgentAnswer(PlainData, Generic[T_co]):
         return self.response.error
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[wire.Step]:
         """The steps, in order."""
         return self.response.steps
 
     @property
-    def summary(self) -> RunSummary:
+    def summary(self) -> wire.RunSummary:
         """Steps, cost, time and tools."""
         return self.response.summary
 
     @property
-    def pending_tool_calls(self) -> list[ToolCall]:
+    def pending_tool_calls(self) -> list[wire.ToolCall]:
         """Calls left to you: ``Agent.resume`` takes their results."""
         return self.response.pending_tool_calls
 
@@ -151,10 +139,10 @@ class AgentStream:
         self._run = run
         self._events = run.events()
 
-    def __aiter__(self) -> AsyncIterator[AgentEvent]:
+    def __aiter__(self) -> AsyncIterator[wire.AgentEvent]:
         return self
 
-    async def __anext__(self) -> AgentEvent:
+    async def __anext__(self) -> wire.AgentEvent:
         return await anext(self._events)
 
     @property
@@ -186,8 +174,8 @@ class Agent:
         max_steps: int | None = None,
         per_step_timeout_ms: int | None = None,
         total_budget_usd: float | None = None,
-        goal: Goal | None = None,
-        strategy: Strategy | None = None,
+        goal: wire.Goal | None = None,
+        strategy: wire.Strategy | None = None,
         system: str | None = SYSTEM,
         approve: Approve | None = None,
         search: SearchBackend | None = None,
@@ -218,7 +206,7 @@ class Agent:
         request = as_request(system or "-", {"goal": goal, "strategy": strategy, **options})
         names = {"fallback" if name == "max_retries" else name for name in options}
         self._options = {name: getattr(request, name) for name in names}
-        own = ModelStrategy(goal, strategy) if goal or strategy else None
+        own = wire.ModelStrategy(goal, strategy) if goal or strategy else None
         self._limits = msgspec.structs.replace(limits, model_strategy=own)
         self._approve = approve
         self._system = system
@@ -272,11 +260,11 @@ class Agent:
 
     async def resume(
         self,
-        run: str | AgentResponse | AgentAnswer[Any],
+        run: str | wire.AgentResponse | AgentAnswer[Any],
         results: Mapping[str, object] | None = None,
         *,
         approved: Mapping[str, bool] | None = None,
-        caller: Caller | None = None,
+        caller: wire.Caller | None = None,
     ) -> AgentAnswer[Any]:
         """Continue a run that waits for its ``pending_tool_calls``, or was interrupted, after its last finished step.
         Finished steps are not paid for again.
@@ -321,7 +309,7 @@ class Agent:
             raise ValidationFailed.at("tools", f"{names} would wait for a client", "leave them out")
         return _AgentTool(self, name, description)
 
-    def prepare(self, request: AgentRequest, caller: Caller | None = None) -> Run:
+    def prepare(self, request: wire.AgentRequest, caller: wire.Caller | None = None) -> Run:
         """Prepare a run for a server. ``request.tools`` selects from the agent's tools. A request may lower the agent's
         limits, not raise them. Raises ``ValidationFailed`` for an unknown tool."""
         limits = {name: _least(getattr(request, name), getattr(self._limits, name)) for name in _CEILINGS}
@@ -346,7 +334,7 @@ class Agent:
                 request = msgspec.structs.replace(request, **{name: getattr(self._limits, name)})
         return self._run(request, caller, within)
 
-    def _run(self, request: AgentRequest, caller: Caller | None, within: ToolContext | None = None) -> Run:
+    def _run(self, request: wire.AgentRequest, caller: wire.Caller | None, within: ToolContext | None = None) -> Run:
         router = self.router
         tags = router.tags_here
         run_request = msgspec.structs.replace(
@@ -359,7 +347,7 @@ class Agent:
         caller = router.resolve_caller(caller or router.caller)
         return Run(router.engine, self._storage, self._settings(run_request), run_request, caller, within=within)
 
-    def _settings(self, request: AgentRequest) -> AgentSettings:
+    def _settings(self, request: wire.AgentRequest) -> AgentSettings:
         """The plan of a run, with all of the agent's tools or those that the request names."""
         tools = self._tools if request.tools is None else {}
         client_tools = self._client_tools if request.tools is None else {}
@@ -440,7 +428,7 @@ class BlockingAgent:
 
 class _AgentTool:
     def __init__(self, agent: Agent, name: str, description: str) -> None:
-        self.spec = FunctionSpec(name, description, _TASK)
+        self.spec = wire.FunctionSpec(name, description, _TASK)
         self._agent = agent
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> object:

@@ -9,22 +9,13 @@ from typing import Any, get_args
 
 from msgspec import Struct, field
 
+from . import protocols
 from ._core.analytics.report import check_keys
 from ._core.attempts.timeouts import ExecutionLimits as ExecutionLimits
 from ._core.webhooks.outbox import DELAYS_S, MAX_ATTEMPTS
 from ._engine.capture import Capturing
 from .backends.clock import SystemClock as SystemClock
 from .errors import ValidationFailed
-from .protocols import (
-    AnswerComparator,
-    Clock,
-    Embedder,
-    QualityPredictor,
-    Redactor,
-    Rng,
-    TokenCounter,
-    WebhookTransport,
-)
 from .wire import Durability, SetRetention
 from .wire.problems import shown
 
@@ -96,7 +87,7 @@ class Capture(Struct, frozen=True, kw_only=True):
 
     prompts: bool = True
     answers: bool = True
-    redactor: Redactor | None = None
+    redactor: protocols.Redactor | None = None
     """Returns the text to keep; called in any thread. None: replaces e-mail addresses, telephone, card and bank account
     numbers, and keys. If it raises, the text is not kept, and the call goes on."""
 
@@ -117,9 +108,9 @@ class CacheSettings(Struct, frozen=True, kw_only=True):
 
     router = Router(settings=Settings(cache=CacheSettings(judge_usd_a_day=0)))"""
 
-    embedder: Embedder | None = None
+    embedder: protocols.Embedder | None = None
     """Turns questions into vectors; None: ``HashedEmbedder()``, which needs no network."""
-    comparators: tuple[AnswerComparator, ...] | None = None
+    comparators: tuple[protocols.AnswerComparator, ...] | None = None
     """Judge if a cached answer would have been right; the first that can tell decides. None:
     ``NormalisedEquality()``."""
     judge_usd_a_day: float = 1.0
@@ -129,7 +120,7 @@ class CacheSettings(Struct, frozen=True, kw_only=True):
     """Below this share of hits, over an hour with 100 look-ups, ``cache.evicted`` is emitted."""
 
     def __post_init__(self) -> None:
-        if self.embedder is not None and not isinstance(self.embedder, Embedder):
+        if self.embedder is not None and not isinstance(self.embedder, protocols.Embedder):
             raise _refusal("CacheSettings.embedder", self.embedder, "pass an object with name and embed(text)")
         if not isinstance(self.comparators, tuple | list | None):
             raise _refusal("CacheSettings.comparators", self.comparators, "pass a tuple of comparators")
@@ -151,7 +142,7 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
     """Attempts in all; the sixth is four hours after the fifth."""
     allow_loopback: bool = False
     """For development: deliver to this machine, also over plain http."""
-    transport: WebhookTransport | None = None
+    transport: protocols.WebhookTransport | None = None
     """Replaces the default, for instance to use your egress proxy. Closed with the Router."""
 
     def __post_init__(self) -> None:
@@ -160,7 +151,7 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
         if type(attempts) is not int or not 1 <= attempts <= maximum:
             raise _refusal("WebhookSettings.max_attempts", attempts, f"take 1 to {maximum}")
 
-    def open_transport(self) -> WebhookTransport:
+    def open_transport(self) -> protocols.WebhookTransport:
         """The transport to use."""
         if self.transport is not None:
             return self.transport
@@ -198,12 +189,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Price the part of a prompt that the vendor is expected to have cached as cached input."""
     stale_after_days: int | None = 90
     """Age in days above which a Router warns, once, that its prices are old; None: never."""
-    clock: Clock = field(default_factory=SystemClock)
-    rng: Rng = field(default_factory=SystemRandom)
+    clock: protocols.Clock = field(default_factory=SystemClock)
+    rng: protocols.Rng = field(default_factory=SystemRandom)
     """The source of random numbers; ``random.Random(seed)`` makes a run repeatable."""
-    predictor: QualityPredictor | None = None
+    predictor: protocols.QualityPredictor | None = None
     """Predicts how well each model would answer a request; None: the catalogue's figures for every request."""
-    tokens: TokenCounter | None = None
+    tokens: protocols.TokenCounter | None = None
     """Counts tokens if bounds do not suffice; None: the bundled vocabularies."""
     preload_tokens: bool = True
     """Load token tables before a server is ready (75 to 110 MB per process) if any model can be called. False: at the

@@ -14,17 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from . import wire
-from ._core.analytics.report import (
-    GROUP_LIMIT,
-    cache_report,
-    check_bucket,
-    check_group,
-    check_keys,
-    days_of,
-    fallback_report,
-    latency_report,
-    usage_report,
-)
+from ._core.analytics import report
 from ._core.analytics.rollup import GROUPS
 from ._core.request.rules import Range
 from ._core.snapshot_delta import check_trace
@@ -85,7 +75,7 @@ class TraceStore(OfAccount):
             storage = open_storage(storage, clock=clock)
         check_storage(storage)
         self._storage = storage
-        self._rollup_keys = check_keys("rollup_keys", rollup_keys)
+        self._rollup_keys = report.check_keys("rollup_keys", rollup_keys)
         self._clock = clock or SystemClock()
         self._checked: Storage = FreshStorage(storage, self._clock)
         self._secret = RootSecret(storage, os.environ)
@@ -264,19 +254,19 @@ class TraceStore(OfAccount):
 
         Dates are UTC and inclusive; the default is the last seven days. ``group_by``: ``model``, ``tenant`` or
         ``workflow`` (metadata keys), or ``metadata.<key>`` for one of ``rollup_keys``. Raises ``ValidationFailed``."""
-        first, last = days_of(start_date, end_date, self._clock.time())
-        check_bucket(bucket, first, last)
+        first, last = report.days_of(start_date, end_date, self._clock.time())
+        report.check_bucket(bucket, first, last)
         if group_by not in GROUPS:
-            check_group(group_by, [*self._rollup_keys, *await self._read(account, wire.RollupKeys())])
+            report.check_group(group_by, [*self._rollup_keys, *await self._read(account, wire.RollupKeys())])
         query = wire.UsageCounts(
             first=first,
             last=last,
             environment=check_environment(environment),
             group_by=group_by,
             hourly=bucket == "hour",
-            groups=GROUP_LIMIT,
+            groups=report.GROUP_LIMIT,
         )
-        return usage_report(await self._read(account, query), first, last, bucket, group_by)
+        return report.usage_report(await self._read(account, query), first, last, bucket, group_by)
 
     async def cache_report(
         self,
@@ -287,9 +277,9 @@ class TraceStore(OfAccount):
         environment: wire.Environment | None = None,
     ) -> wire.CacheReport:
         """Hits, misses and dollars saved (spec 4.7). Dates as in ``usage``."""
-        first, last = days_of(start_date, end_date, self._clock.time())
+        first, last = report.days_of(start_date, end_date, self._clock.time())
         query = wire.CacheCounts(first=first, last=last, environment=check_environment(environment))
-        return cache_report(await self._read(account, query), first, last)
+        return report.cache_report(await self._read(account, query), first, last)
 
     async def fallback_report(
         self,
@@ -300,9 +290,9 @@ class TraceStore(OfAccount):
         environment: wire.Environment | None = None,
     ) -> wire.FallbackReport:
         """How often fallbacks served and why, and how attempts ended by model (spec 4.7). Dates as in ``usage``."""
-        first, last = days_of(start_date, end_date, self._clock.time())
+        first, last = report.days_of(start_date, end_date, self._clock.time())
         query = wire.FallbackCounts(first=first, last=last, environment=check_environment(environment))
-        return fallback_report(await self._read(account, query), first, last)
+        return report.fallback_report(await self._read(account, query), first, last)
 
     async def latency_report(
         self,
@@ -313,9 +303,9 @@ class TraceStore(OfAccount):
         environment: wire.Environment | None = None,
     ) -> wire.LatencyReport:
         """Latency quantiles by model and strategy, within 1 % (spec 4.7). Dates as in ``usage``."""
-        first, last = days_of(start_date, end_date, self._clock.time())
+        first, last = report.days_of(start_date, end_date, self._clock.time())
         query = wire.LatencyCounts(first=first, last=last, environment=check_environment(environment))
-        return latency_report(await self._read(account, query), first, last)
+        return report.latency_report(await self._read(account, query), first, last)
 
     async def aclose(self) -> None:
         """Close the storage, unless it is a Router's."""
