@@ -228,8 +228,7 @@ class Parts:
         return self._fleets.get(environment) or self._after_discovery(lambda: self._ensure_fleet(environment))
 
     def _ensure_fleet(self, environment: wire.Environment | Literal["hosted"]) -> Fleet:
-        fleet = self._fleets.get(environment)
-        if fleet is None:
+        if (fleet := self._fleets.get(environment)) is None:
             if environment == "production":
                 today = datetime.fromtimestamp(self.settings.clock.time(), UTC).date().isoformat()
                 warning = self.catalogue.stale(today, self.settings.stale_after_days)

@@ -323,8 +323,7 @@ class Agent:
     def _start(self, task: str, options: RunOptions, within: ToolContext | None = None) -> Run:
         fields: dict[str, Any] = {**options}
         caller = fields.pop("caller", None)
-        conversation = fields.pop("conversation", None)
-        if conversation is not None:
+        if (conversation := fields.pop("conversation", None)) is not None:
             if not isinstance(conversation, str) or not conversation:
                 raise ValidationFailed.at("conversation", f"is {shown(conversation)}", "pass its name")
             fields["metadata"] = {**(fields.get("metadata") or {}), "conversation": conversation}

@@ -110,8 +110,7 @@ class Catalogue:
         day = _day(on, "on")
         if not isinstance(model, str):
             raise ValidationFailed.at("model", f"must be an id or alias, got {shown(model)}", 'as "openai/gpt-4.1"')
-        match = models.get(self.aliases.get(model, model))
-        if match is None:
+        if (match := models.get(self.aliases.get(model, model))) is None:
             hint = did_you_mean(model, [*models, *self.aliases]) or "'models' of the catalogue lists the known ids"
             raise ValidationFailed.at("model", f"unknown model {quoted(model)}", hint)
         usage = validate_usage(usage)

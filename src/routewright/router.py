@@ -308,8 +308,7 @@ class Router:
         caller = self._as(caller)
         fleet = self._parts.hosted(caller.environment)
         read = self._read(request, options)
-        admission = engine.admissions.begin(read, caller, patient=False)
-        if admission is None:
+        if (admission := engine.admissions.begin(read, caller, patient=False)) is None:
             call = engine.make_call(read, caller, fleet)
             start = partial(engine.begin, patient=False)
             return Steps(engine, wait(start, call) if read.request.cache else at_once(start(call)), wait)

@@ -54,8 +54,7 @@ def problem_of_url(path: str, url: str) -> Problem | None:
     are usually printed. ``0x7f.1``, ``2130706433`` and circled digits name loopback to some programs."""
     if _NO_URL_CHARACTER.search(url):
         return Problem(path, "has white space, a control character or a backslash", "percent-encode it")
-    authority = _AUTHORITY.match(url)
-    if authority is None:
+    if (authority := _AUTHORITY.match(url)) is None:
         return Problem(path, "must begin with https:// for callers with a key", "use https://, or send a data: URL")
     if "@" in authority[1]:
         return Problem(path, "has user information", "leave out the part before the @")

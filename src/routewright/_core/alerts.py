@@ -50,8 +50,7 @@ class ErrorBursts:
         self._account(owner).calls.add(int(now // _STEP_S), count=count)
 
     def _account(self, owner: Hashable) -> _Account:
-        account = self._accounts.get(owner)
-        if account is None:
+        if (account := self._accounts.get(owner)) is None:
             # one more step, since the latest is partial
             account = self._accounts[owner] = _Account(WindowedCount(WINDOW_S // _STEP_S + 1))
             if len(self._accounts) > MOST_COUNTED:

@@ -97,8 +97,7 @@ class Claims:
 
     def owner_of(self, account: str, scope: bytes, now: float) -> str | None:
         """The call that has a key, or whose answer is kept under it. None: the key is free."""
-        running = self.running.get(scope)
-        if running is not None:
+        if (running := self.running.get(scope)) is not None:
             return running.id
         result = self._results.read_result(account, scope, now)
         return None if result is None else result.call

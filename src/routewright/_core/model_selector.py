@@ -85,8 +85,7 @@ def match_words(words: Iterable[str], model: Model, index: ModelIndex) -> list[s
 
 
 def _match_models(word: str, index: ModelIndex, path: str) -> list[Model]:
-    named = index.find(word)
-    if named is not None:
+    if (named := index.find(word)) is not None:
         return [named]
     picked = [*filter(_matcher_of(word), index.models)]
     if not picked:

@@ -135,8 +135,7 @@ def by_key(snapshots: Iterable[wire.PolicySnapshot]) -> dict[str, wire.PolicySna
 
 def find_policy(key: str, policies: Mapping[str, wire.PolicySnapshot]) -> wire.PolicySnapshot:
     """Look up a policy in the result of ``by_key``. Raises ``ValidationFailed`` with a suggestion."""
-    policy = policies.get(key)
-    if policy is None:
+    if (policy := policies.get(key)) is None:
         names = list(dict.fromkeys(snapshot.policy.name for snapshot in policies.values()))
         known = f"known: {listed(names)}" if names else "pass it to Router(policies=...)"
         raise ValidationFailed.at("policy_id", f"unknown policy {quoted(key)}", did_you_mean(key, policies) or known)
@@ -347,8 +346,7 @@ class Versions:
 
     def put(self, write: wire.PutPolicyVersion) -> tuple[wire.PolicyVersion, bool]:
         """Version of a content, and whether it is new."""
-        version = self._by_content.get(write.content)
-        if version is not None:
+        if (version := self._by_content.get(write.content)) is not None:
             return version, False
         labels = self._labels.setdefault(write.name, [])
         labels.append(next_label(write.name, write.created_at, labels))

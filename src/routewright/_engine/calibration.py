@@ -88,8 +88,7 @@ class Calibrations:
     def space(self, caller: Caller, namespace: str | None, embedder: str) -> Space:
         name = f"{caller.account}\n{caller.environment}\n{namespace or ''}\n{embedder}"
         with self._guard.lock:
-            space = self._spaces.get(name)
-            if space is None:
+            if (space := self._spaces.get(name)) is None:
                 space = self._spaces[name] = Space(name, Calibration())
                 if len(self._spaces) > MOST_SPACES:
                     self._spaces.popitem(last=False)

@@ -31,8 +31,7 @@ _TURN: RunVar[anyio.Semaphore] = RunVar("routewright.guardrails")
 async def rest(clock: Clock) -> None:
     """Let others go on. One search of a long text continues at a time in an event loop, however many there are:
     otherwise each round of the loop would take as long as a piece of all of them together."""
-    turn = _TURN.get(None)
-    if turn is None:
+    if (turn := _TURN.get(None)) is None:
         turn = anyio.Semaphore(1)
         _TURN.set(turn)
     async with turn:

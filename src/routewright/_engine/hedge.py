@@ -97,8 +97,7 @@ class Hedge:
                 await race.decided.wait()
             if not race.decided.is_set() and not first.is_over and first.attempt.first_at is None:
                 now = execution.clock.monotonic()
-                attempt = execution.machine.hedge(now)
-                if attempt is not None:
+                if (attempt := execution.machine.hedge(now)) is not None:
                     second = execution.open(attempt, now)
                     self._racing = (*self._racing, second)
                     race.running += 1

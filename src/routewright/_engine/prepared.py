@@ -102,8 +102,7 @@ class Prepared:
         """Admit an operation that calls no model. It takes no idempotency key, since it has no answer to keep."""
         read = replace(self._read, request=replace(self.request, idempotency_key=None))
         await self._engine.servers.wait()
-        admission = self._engine.admissions.begin(read, self.caller)
-        if admission is None:
+        if (admission := self._engine.admissions.begin(read, self.caller)) is None:
             yield
             return
         try:

@@ -158,15 +158,13 @@ class Engine:
                 raise ValidationFailed.of(STREAMED)
         if not self.servers.ready.is_set:
             await self.servers.wait()
-        admission = self.admissions.begin(read, caller, run, scope=scope)
-        if admission is None:
+        if (admission := self.admissions.begin(read, caller, run, scope=scope)) is None:
             return await self._answer(self.make_call(read, caller), None, form)
         return await self._limited(admission, read, None, form)
 
     async def carry_out(self, read: Read, call: Call) -> Answer:
         """Answer an admitted request that has passed the guardrails."""
-        admission = self.admissions.begin(read, call.caller)
-        if admission is None:
+        if (admission := self.admissions.begin(read, call.caller)) is None:
             return await self._answer(call)
         admission.adopt(call)
         return await self._limited(admission, read, call)

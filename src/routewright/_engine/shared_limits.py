@@ -213,8 +213,7 @@ class SharedLimits:
     def _end(self, call: str, tokens: int | None, *, void: bool = False) -> None:
         """Release what a call holds, once; the tokens it used stay counted."""
         with self._guard.lock:
-            held = self._held.pop(call, None)
-            if held is None:
+            if (held := self._held.pop(call, None)) is None:
                 return
             for window in held.windows:
                 window.correct(held.at, 0 if tokens is None else tokens - held.takes.tokens, -void)

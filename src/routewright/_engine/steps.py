@@ -129,8 +129,7 @@ class Steps:
         """Pass the result of the call: its chunks, including a ``Finish``, or a ``ProviderFault``. An iterator is read
         until it ends or the time is up; if it raises anything but a ``ProviderFault``, that counts as ``server``.
         Raises ``RuntimeError`` if no call is running, and ``TypeError`` for anything else."""
-        exchange = self._exchange()
-        if exchange is None:
+        if (exchange := self._exchange()) is None:
             raise RuntimeError("no call is running; call next() first, and feed() once for each StepCall")
         if isinstance(outcome, str | bytes | Mapping) or not isinstance(outcome, Iterable | ProviderFault):
             raise TypeError(f"feed() takes a list of chunks or a ProviderFault, got {type(outcome).__name__}")
@@ -151,8 +150,7 @@ class Steps:
     def idle_s(self) -> float:
         """How long the next piece of a streamed answer may take from now. Raises ``RuntimeError`` if no call is
         running."""
-        exchange = self._exchange()
-        if exchange is None:
+        if (exchange := self._exchange()) is None:
             raise RuntimeError("no call is running, so there is no time limit; call next() first")
         return self._left_s(exchange)
 

@@ -304,8 +304,7 @@ class Threads:
         # function ends. A caller that is cancelled before the thread begins frees it itself. ``begins`` is true for the
         # first of the two that calls it, so the place is freed exactly once.
         # Tests: test_work_keeps_its_thread_after_its_caller_was_cancelled, test_a_cancelled_caller_takes_no_thread.
-        limiter = self._limiter.get(None)
-        if limiter is None:
+        if (limiter := self._limiter.get(None)) is None:
             limiter = anyio.CapacityLimiter(self._most)
             self._limiter.set(limiter)
         work = work or Work()

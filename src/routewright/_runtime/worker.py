@@ -394,8 +394,7 @@ class _CallersLoop:
 
     def _tasks(self) -> _Tasks:
         loop = this_loop()
-        tasks = self._tasks_by_loop.get(loop)
-        if tasks is None:
+        if (tasks := self._tasks_by_loop.get(loop)) is None:
             for closed in [old for old in self._tasks_by_loop if is_closed(old)]:
                 del self._tasks_by_loop[closed]  # tasks may refer to their loop
             tasks = self._tasks_by_loop[loop] = _Tasks(self._clock)

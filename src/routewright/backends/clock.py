@@ -80,8 +80,7 @@ class Alarms:
 
     def arm(self, at: float) -> None:
         """Set the timer, replacing the current one."""
-        loop = self.loop()
-        if loop is None:
+        if (loop := self.loop()) is None:
             return
         before = None if self.timer is None else self.timer()
         if before is not None:

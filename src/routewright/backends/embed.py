@@ -81,8 +81,7 @@ class HashedEmbedder:
         return (total / length).astype(np.float32) if length else total
 
     def _word(self, word: str) -> Floats:
-        vector = self._words.get(word)
-        if vector is None:
+        if (vector := self._words.get(word)) is None:
             feature, *parts = hashes(word)
             vector = self._sum([feature]) + self._sum(parts) / np.sqrt(np.float32(len(parts)))
             if len(self._words) >= _MOST_WORDS:

@@ -95,8 +95,7 @@ _building = Guard()
 
 
 def _encoder(encoding: str) -> tiktoken.Encoding:
-    ready = _encoders.get(encoding)
-    if ready is not None:
+    if (ready := _encoders.get(encoding)) is not None:
         return ready
     with _building.lock:
         if encoding not in _encoders:
@@ -105,8 +104,7 @@ def _encoder(encoding: str) -> tiktoken.Encoding:
 
 
 def _build(encoding: str) -> tiktoken.Encoding:
-    vocabulary = _VOCABULARIES.get(encoding)
-    if vocabulary is None:
+    if (vocabulary := _VOCABULARIES.get(encoding)) is None:
         raise ValueError(f"no token table named {encoding!r}; there are {', '.join(sorted(_VOCABULARIES))}")
     packed = (files("routewright") / "data" / "encodings" / f"{encoding}.ranks.xz").read_bytes()
     digest = hashlib.sha256(packed).hexdigest()
@@ -139,8 +137,7 @@ def _cut_pieces(text: str) -> Iterator[str]:
     """Pieces of a text with the same total count."""
     start = 0
     for at in range(_PIECE, len(text), _PIECE):
-        cut = _CUT.search(text, at, at + _SEARCHED)
-        if cut is not None:
+        if (cut := _CUT.search(text, at, at + _SEARCHED)) is not None:
             yield text[start : cut.start()]
             start = cut.start()
     yield text[start:]

@@ -60,8 +60,7 @@ class Admin:
         if scope["type"] != "http":
             return
         root: str = scope.get("root_path", "").rstrip("/")
-        serve = self.addresses.get(scope["path"].removeprefix(root))
-        if serve is None:
+        if (serve := self.addresses.get(scope["path"].removeprefix(root))) is None:
             reply = _json_reply(404, error=f"not found; available are {', '.join(self.addresses)}")
         elif scope["method"] not in ("GET", "HEAD"):
             reply = _json_reply(405, error="this address takes GET")

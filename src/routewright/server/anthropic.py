@@ -286,8 +286,7 @@ def _system(system: str | list[Fields] | None) -> list[PathAndMessage]:
 def _messages(fields: Fields) -> list[PathAndMessage]:
     """One turn as messages. Raises ``ValidationFailed``."""
     role = cast("wire.Role", fields.one_of("role", ("user", "assistant", "system")))
-    blocks = fields.content("content")
-    if blocks is None:
+    if (blocks := fields.content("content")) is None:
         raise fields.wrong("content", "is missing", "send a string or an array of blocks")
     if isinstance(blocks, str):
         return [(fields.path, wire.Message(role, blocks))]

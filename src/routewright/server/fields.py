@@ -84,8 +84,7 @@ class Fields:
 
     def need(self, name: str, kind: type[T], hint: str = "send it") -> T:
         """Take a required field."""
-        value = self.get(name, kind)
-        if value is None:
+        if (value := self.get(name, kind)) is None:
             raise self.wrong(name, "is missing", hint)
         return value
 
@@ -102,8 +101,7 @@ class Fields:
 
     def one_of(self, name: str, words: Collection[str]) -> str:
         """Take a required word."""
-        word = self.get(name, str)
-        if word is None:
+        if (word := self.get(name, str)) is None:
             raise self.wrong(name, "is missing", f"one of {', '.join(words)}")
         if word not in words:
             raise ValidationFailed.of(no_choice(self.at(name), word, [*words]))

@@ -134,8 +134,7 @@ class Metrics:
         """Count an ended request."""
         endpoint = exchange.endpoint or NONE
         key = (endpoint, exchange.method_label, exchange.final_status)
-        series = self._requests.get(key)
-        if series is None:
+        if (series := self._requests.get(key)) is None:
             requests = self._metrics["requests"].labels(*key)
             series = self._requests[key] = (requests, self._metrics["request_seconds"].labels(endpoint))
         requests, seconds = series
@@ -186,8 +185,7 @@ class Metrics:
         if self._shared is None or not Path(self._shared).is_dir():  # removed: only this process's metrics are left
             return generate_latest(self._registry)
         for file in Path(self._shared).glob("gauge_live*_*.db"):  # gauges of ended processes; their counters stay
-            match = _LIVE.fullmatch(file.name)
-            if match is None:
+            if (match := _LIVE.fullmatch(file.name)) is None:
                 continue
             try:
                 os.kill(int(match[1]), 0)

@@ -48,8 +48,7 @@ async def models(service: Service, exchange: Exchange) -> None:
 
 async def model(service: Service, exchange: Exchange) -> None:
     """One model, by any of its names."""
-    entry = CHOSEN.get(exchange.parameter)
-    if entry is None:
+    if (entry := CHOSEN.get(exchange.parameter)) is None:
         entry = model_of(await model_at(service, exchange, ChatCall()))
     else:
         await service.auth.caller(exchange, "models:read")

@@ -143,8 +143,7 @@ class ResponseCall(OpenAICall):
         if isinstance(raw, str):
             return [*messages, ("input", Message("user", raw))]
         for item in raw:
-            turn = self._item(item)
-            if turn is None:
+            if (turn := self._item(item)) is None:
                 continue
             last = messages[-1][1] if messages else None
             is_new = last is None or last.role != "assistant" or (last.content is not None and turn.tool_calls is None)
@@ -176,8 +175,7 @@ class ResponseCall(OpenAICall):
         match kind:
             case "message":
                 role = cast("Role", item.one_of("role", _ROLES))
-                content = item.content("content")
-                if content is None:
+                if (content := item.content("content")) is None:
                     raise item.wrong("content", "is missing", "send a text, or an array of parts")
                 return Message(role, self._content(content) or ([] if content == [] and role != "assistant" else None))
             case "function_call":

@@ -202,8 +202,7 @@ def find(method: str, path: str) -> Endpoint:
                 raise errors.NotFound(f"{name!r} is not served here; {_INSTEAD.get(name, _ELSEWHERE)}")
             raise errors.NotFound(_NO_PROBE if path in PROBES else _NOTHING)
     methods = ENDPOINTS[pattern]
-    serve = methods.get("GET" if method == "HEAD" else method)
-    if serve is None:
+    if (serve := methods.get("GET" if method == "HEAD" else method)) is None:
         error = errors.MethodNotAllowed(f"this address takes {' and '.join(methods)}")
         error.headers = {"Allow": ", ".join(methods)}
         raise error

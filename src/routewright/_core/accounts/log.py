@@ -47,8 +47,7 @@ def fold(state: State, owner: int, at: float, until: float, tick: Tick) -> None:
     for end in tick.ends:
         end_hold(state, end)
     for widened in tick.widened:
-        running = state.holds.get(widened.id)
-        if running is not None:
+        if (running := state.holds.get(widened.id)) is not None:
             state.reserve(running, widened.nanos)
     for hold in tick.admits:
         hold.owner = owner

@@ -98,8 +98,7 @@ def end_hold(state: State, end: End) -> Hold | None:
         state.free(hold, purses)
         if end.tokens is not None and end.tokens != hold.tokens:
             for party in hold.parties:
-                window = state.windows.get(party)
-                if window is not None:
+                if (window := state.windows.get(party)) is not None:
                     window.correct(hold.taken_at, end.tokens - hold.tokens)
     if end.charge or end.run_nanos:
         for sums in purses:
@@ -120,8 +119,7 @@ def expire_hold(state: State, hold_id: str) -> Hold | None:
     # range (``expired_row``). An agent run must stay within its budget whatever happened, so it counts the maximum
     # (test_an_expired_hold_is_freed_except_for_windows_and_its_run). The owner may only have been slow: the id stays in
     # ``expired``, and a late settlement replaces the row (test_an_expired_hold_of_a_run_pays_for_the_late_settlement).
-    hold = state.holds.get(hold_id)
-    if hold is None:
+    if (hold := state.holds.get(hold_id)) is None:
         return None
     state.expired[hold_id] = state.at
     return end_hold(state, End(hold_id, None, 0, hold.nanos))

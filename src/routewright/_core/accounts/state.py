@@ -85,8 +85,7 @@ class State:
         """Terms of a caller for a call that arrived ``at`` (Unix seconds)."""
         name = caller.environment, caller.key_id
         day = int(at) // _DAY_S
-        payers = self.payers.get(caller.account)
-        if payers is None:
+        if (payers := self.payers.get(caller.account)) is None:
             payers = self.payers[caller.account] = {}
         payer = payers.get(name)
         if payer is None or payer.day != day:
@@ -176,8 +175,7 @@ class State:
         # idempotency key comes first (spec 4.1): a repeated call gets its stored answer even if the limits are used up
         # (test_the_key_is_checked_before_limits_and_money). Rate limits come before money, because a call that they
         # refuse must not join the queue for money. A call that is already admitted only widens its reservation.
-        hold = self.holds.get(ask.id)
-        if hold is not None:
+        if (hold := self.holds.get(ask.id)) is not None:
             return self.widen(hold, ask.nanos) or hold
         caller = ask.caller
         payer = self.payer(caller, ask.at)
@@ -285,8 +283,7 @@ class State:
         if hold.claim is not None:
             self.claims.running[hold.claim] = hold
         self.holds[hold.id] = hold
-        holds = self.owners.get(hold.owner)
-        if holds is None:
+        if (holds := self.owners.get(hold.owner)) is None:
             holds = self.owners[hold.owner] = {}
             self.heard[hold.owner] = self._until
         holds[hold.id] = hold
@@ -347,8 +344,7 @@ class State:
 
     def window(self, name: str) -> Window:
         """The window of an account or key."""
-        window = self.windows.get(name)
-        if window is None:
+        if (window := self.windows.get(name)) is None:
             window = self.windows[name] = Window()
         return window
 
@@ -366,11 +362,9 @@ class State:
 
     def group(self, account: str, names: tuple[str, ...]) -> tuple[Sums, ...]:
         """Purses of an account. Their sums may not be loaded yet."""
-        groups = self._groups.get(account)
-        if groups is None:
+        if (groups := self._groups.get(account)) is None:
             groups = self._groups[account] = {}
-        purses = groups.get(names)
-        if purses is None:
+        if (purses := groups.get(names)) is None:
             by_name = self.sums.setdefault(account, {})
             for name in names:
                 if name not in by_name:

@@ -69,8 +69,7 @@ class _Parser:
         at = 0
         expression = expression.rstrip()
         while at < len(expression):
-            match = _TOKEN.match(expression, at)
-            if match is None:
+            if (match := _TOKEN.match(expression, at)) is None:
                 rest = expression[at:].lstrip()
                 raise CalculatorError(f"{rest[0]!r} at {len(expression) - len(rest) + 1} is not part of an expression")
             self._tokens.append(match[0].strip())
@@ -146,8 +145,7 @@ class _Parser:
             return +Decimal(token.replace("_", ""))
         if token in _CONSTANTS:
             return +_CONSTANTS[token]
-        function = _FUNCTIONS.get(token)
-        if function is None:
+        if (function := _FUNCTIONS.get(token)) is None:
             if not token:
                 raise CalculatorError("the expression is incomplete")
             raise CalculatorError(f"{token!r} is not known; use one of: {', '.join([*_FUNCTIONS, *_CONSTANTS])}")

@@ -246,8 +246,7 @@ class Rollups:
         hour = counted.created_at[:13]
         if hour <= self._forgotten:
             return
-        used = self._hours.get(hour)
-        if used is None:
+        if (used := self._hours.get(hour)) is None:
             used = self._hours[hour] = _Hour()
         before = used.rows
         used.add((counted.environment, "model"), counted.model, sums, self._values)
@@ -401,8 +400,7 @@ def _counts(rows: dict[tuple[str, str | None], list[int]]) -> list[wire.UsageCou
 
 def add_to(rows: dict[K, list[int]], key: K, sums: Sequence[int], *, keep: bool = False) -> None:
     """Add to a row. Remove it if it becomes zero, unless ``keep``."""
-    row = rows.get(key)
-    if row is None:
+    if (row := rows.get(key)) is None:
         rows[key] = [*sums]
         return
     for place, more in enumerate(sums):

@@ -166,8 +166,7 @@ class Circuits:
     def record_success(self, row: int, now: float, *, probe: bool, count: int = 1) -> bool:
         """Record one or more answers of a model; True if a circuit changed, which only a probe can do."""
         has_changed = self._models[row].record_success(now, probe=probe, count=count)
-        credential = self._credentials.get(self._providers[row])
-        if credential is not None:
+        if (credential := self._credentials.get(self._providers[row])) is not None:
             has_changed |= credential.record_success(now, probe=probe, count=count)
         return self._retrip(has_changed)
 

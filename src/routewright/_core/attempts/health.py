@@ -182,8 +182,7 @@ class Health:
 
     def _sums_of(self, row: int, now: float) -> Sums:
         self._news.add(row)
-        sums = self._sums.get(row)
-        if sums is None:
+        if (sums := self._sums.get(row)) is None:
             sums = self._sums[row] = Sums(now)
             self._looks.append((now + LOOK_EVERY_S, row))
         return sums
@@ -296,8 +295,7 @@ class SharedHealth(Health):
         """Move to an epoch. ``rows``: the models changed since the previous one."""
         self.epoch = epoch
         for model in rows:
-            pool_row = self._pool.row.get(model.model)
-            if pool_row is not None:
+            if (pool_row := self._pool.row.get(model.model)) is not None:
                 self._learned[pool_row] = observations_in(model, epoch)
                 self._looked_at.pop(pool_row, None)
 

@@ -195,8 +195,7 @@ class Calibration:
         if self.requests >= self._stale_at:
             self._limits.clear()
             self._stale_at = self.requests + 2 * _EVERY
-        limit = self._limits.get(bound)
-        if limit is None:
+        if (limit := self._limits.get(bound)) is None:
             x = self._candidates[self._numbers > self.requests - WINDOW]
             log_odds = CAUTION * np.sqrt(((x @ self._covariance) * x).sum(axis=1).clip(0.0)) - x @ self._mean
             shares = np.clip(0.5 + (_GRID[:, None] - log_odds) / (2 * RAMP), 0.0, 1.0)  # (n_grid, n_candidates)

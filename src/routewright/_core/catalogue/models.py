@@ -59,8 +59,7 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, object]]) -> tup
             if key not in _FIELDS:
                 hint = _IN_FILES.get(key) or did_you_mean(key, _FIELDS) or f"known: {', '.join(_FIELDS)}"
                 raise ValidationFailed.at(f"models[{quoted(model_id)}]", f"{shown(key)} is not a field", hint)
-        old_model = models.get(model_id)
-        if old_model is None:
+        if (old_model := models.get(model_id)) is None:
             provider, name = model_id.split("/", 1)
             names = {"provider": provider, "provider_model_id": name, "display_name": name}
             like = row.get("like")

@@ -248,8 +248,7 @@ class _Row(NamedTuple):
 
     def rows(self, key: str) -> list[_Row]:
         """An array of objects; empty if it is missing."""
-        values = self.fields.get(key)
-        if values is None:
+        if (values := self.fields.get(key)) is None:
             return []
         if not isinstance(values, list):
             _refuse(joined(self.place, key), "must be an array", values)
@@ -260,8 +259,7 @@ class _Row(NamedTuple):
 
     def usd(self, key: str) -> float | None:
         """A price per million tokens. Only litellm's keys name the token, and have prices per token."""
-        value = self.fields.get(key)
-        if value is None:
+        if (value := self.fields.get(key)) is None:
             return None
         place = joined(self.place, key)
         if isinstance(value, bool) or not isinstance(value, int | float):

@@ -46,8 +46,7 @@ class LruCache(dict[K, V | None]):
         self._old: dict[K, V | None] = {}
 
     def __missing__(self, key: K) -> V | None:
-        value = self._old.pop(key, None)
-        if value is not None:
+        if (value := self._old.pop(key, None)) is not None:
             self.put(key, value)
         return value
 

@@ -78,8 +78,7 @@ class Forecast:
 
     def column(self, name: str) -> IntArray:
         """One of the integer lists as an array. Shape (n,)."""
-        column = self._columns.get(name)
-        if column is None:
+        if (column := self._columns.get(name)) is None:
             column = self._columns[name] = np.array(getattr(self, name), dtype=np.int64)
         return column
 

@@ -110,8 +110,7 @@ class Order:
         legs = self._legs
         plan_legs = []
         for row in rows:
-            leg = legs.get(row)
-            if leg is None:
+            if (leg := legs.get(row)) is None:
                 leg = legs[row] = Leg.of(forecast, row, self.ranking.cls.cap)
             plan_legs.append(leg)
         return tuple(plan_legs)

@@ -151,8 +151,7 @@ def find_admission(
     if amendment is None:
         return None
     words = " and ".join(amendment.words).removesuffix(",")
-    probe_at_ms = board.forecast.open.get(row)
-    if probe_at_ms is not None:
+    if (probe_at_ms := board.forecast.open.get(row)) is not None:
         at = datetime.fromtimestamp(probe_at_ms / 1000, UTC).strftime("%H:%M:%S UTC")
         words = f"{words} and " if words else ""
         words += f"wait until {at}, when its circuit allows a probe call"

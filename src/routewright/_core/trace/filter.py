@@ -147,8 +147,7 @@ def texts_meant(value: str) -> tuple[str, ...]:
 
 
 def _term(path: str, key: str, sign: str, written: str) -> Term:
-    op = _OPS.get(sign)
-    if op is None:
+    if (op := _OPS.get(sign)) is None:
         text = shown(key + sign + written)
         raise ValidationFailed.at(path, f"{text} is not a term", f"write key=value;  operators are {' '.join(COMPARE)}")
     value = written

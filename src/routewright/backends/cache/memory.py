@@ -156,8 +156,7 @@ class MemoryCache(BaseCache):
             while self.size_bytes + size > max_bytes or len(self._entries) >= max_entries:
                 self._drop(next(iter(self._entries)))
             if row is not None:
-                vectors = self._partitions.get(entry.partition)
-                if vectors is None:
+                if (vectors := self._partitions.get(entry.partition)) is None:
                     vectors = self._partitions[entry.partition] = Vectors(len(row))
                 if vectors.dimension == len(row):
                     vectors.add(key, row)

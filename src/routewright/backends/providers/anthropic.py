@@ -506,8 +506,7 @@ class Blocks(Reader):
                 self._stop(event.get("index"))
 
     def _count(self, report: object) -> None:
-        usage = self._counts.add(report)
-        if usage is not None:
+        if (usage := self._counts.add(report)) is not None:
             self.chunks.append(usage)
 
     def _start(self, index: object, block: wire.JsonObject) -> None:

@@ -60,8 +60,7 @@ CLAUDE_THINKING = (
 
 def claude_of(model: Model) -> tuple[str, tuple[int, int]]:
     """Family and version; (0, 0) for other models."""
-    match = _CLAUDE.search(wire_name(model))
-    if match is None:
+    if (match := _CLAUDE.search(wire_name(model))) is None:
         return "", (0, 0)
     version = NEWEST if match["major"] is None else (int(match["major"]), int(match["minor"] or 0))
     return match["family"] or "", version
@@ -93,8 +92,7 @@ GEMINI_THINKING = (
 def generation_of(model: Model) -> tuple[int, int]:
     """The version of Gemini in a model's name, the newest without one; (0, 0) for other models."""
     name = wire_name(model)
-    numbers = re.search(r"gemini-(\d+)(?:\.(\d+))?", name)
-    if numbers is None:
+    if (numbers := re.search(r"gemini-(\d+)(?:\.(\d+))?", name)) is None:
         return NEWEST if "gemini" in name else (0, 0)
     return int(numbers[1]), int(numbers[2] or 0)
 

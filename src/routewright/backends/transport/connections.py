@@ -314,8 +314,7 @@ class LoopPools(Generic[P]):
     def get(self) -> P:
         """Find or create the pool of the running loop."""
         loop = self._running_loop()
-        pool = self._pools.get(loop)
-        if pool is not None:
+        if (pool := self._pools.get(loop)) is not None:
             return pool
         for other, old in list(self._pools.items()):
             if old.is_stale and self._pools.pop(other, None) is not None:  # else another thread did

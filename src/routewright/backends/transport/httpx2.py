@@ -111,8 +111,7 @@ class _Pool(LoopPool):
 
     def connections(self, proxy: Proxy | None) -> httpcore2.AsyncConnectionPool:
         """The pool for direct connections or a proxy."""
-        pool = self._pools.get(proxy)
-        if pool is None:
+        if (pool := self._pools.get(proxy)) is None:
             if proxy is None:
                 pool = httpcore2.AsyncConnectionPool(**self._settings)
             else:

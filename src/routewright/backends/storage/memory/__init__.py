@@ -97,8 +97,7 @@ class MemoryStorage(BaseStorage):
     def keep_trace(self, record: AccountRecord, draft: TraceDraft, snapshots: Sequence[Snapshot] = ()) -> bool:
         """``keep`` under the lock for an existing account. The trace replaces one with its id, which is removed from
         the roll-ups. Returns True if there was none."""
-        previous = record.traces.get(draft.id)
-        if previous is not None:
+        if (previous := record.traces.get(draft.id)) is not None:
             check_place(draft.id, draft.environment, previous.environment)
         system = self._system.snapshots
         for snapshot in snapshots:
@@ -132,8 +131,7 @@ class MemoryStorage(BaseStorage):
         """
         if account == SYSTEM_ACCOUNT:
             return self._system
-        record = self._accounts.get(account)
-        if record is not None:
+        if (record := self._accounts.get(account)) is not None:
             self._accounts.move_to_end(account)
             return record
         new_record = self._accounts[account] = self._new_record()
@@ -303,8 +301,7 @@ class MemoryStorage(BaseStorage):
                 self._retention = write
                 return Written(created=False)
             case wire.PutKey(key):
-                old_key = record.books.key(key.id)
-                if old_key is not None:
+                if (old_key := record.books.key(key.id)) is not None:
                     del self._digests[old_key.digest]
                 self._digests[key.digest] = key.account, key.id
                 return self.accounts.change(account, write)

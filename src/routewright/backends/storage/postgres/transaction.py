@@ -174,8 +174,7 @@ class AccountTransaction:
     def refresh_terms(self, account: str, key_id: str | None = None) -> None:
         """Store the limits of changed terms in their columns."""
         if key_id is None:
-            terms = self.shelf.account(account)
-            if terms is not None:
+            if (terms := self.shelf.account(account)) is not None:
                 row = *astuple(limits_of(terms)), terms.prepaid, terms.monthly_nanos, account
                 self._tables.execute(_ACCOUNT, row)
         elif (key := self.shelf.key(account, key_id)) is not None:

@@ -244,8 +244,7 @@ class TableShelf:
         """As ``Shelf`` says."""
         self.flush_rows()
         key = account, name_of(call, 0)
-        row = self.connection.execute(_EXPIRED, key).fetchone()
-        if row is None:
+        if (row := self.connection.execute(_EXPIRED, key).fetchone()) is None:
             return None
         expired = Expired(row[0], tuple(names_of(row[1] or "[]")))  # may raise
         self.connection.execute(_DROP_ROW, key)
