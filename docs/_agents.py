@@ -108,7 +108,10 @@ def _arguments(takes: Callable[..., Any], meanings: dict[str, str]) -> str:
         raise ValueError(f"ARGUMENTS does not have the meanings of those of {takes.__qualname__}")
     return table(
         ("argument", "type", "default", "meaning"),
-        [(f"`{shown}`", f"`{hint}`", default, meanings[name]) for name, shown, hint, default in rows],
+        [
+            (f"`{shown}`", f"`{hint.replace('wire.', '')}`", default, meanings[name])
+            for name, shown, hint, default in rows
+        ],
     )
 
 
