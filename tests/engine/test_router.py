@@ -276,7 +276,7 @@ def test_a_file_name_in_the_wrong_place_gets_a_hint() -> None:
 
 def test_a_provider_without_models_is_told_to_declare_some() -> None:
     provider = OpenAIProvider("a-key", name="openrouter", environ={})
-    with pytest.raises(NoProviders, match="no models are known for openrouter: pass models="):
+    with pytest.raises(NoProviders, match="no models are known for openrouter; pass models="):
         Router(providers=[provider]).decide("hi")
 
 

@@ -348,7 +348,7 @@ async def test_a_refusal_names_the_limit_and_the_share_of_this_process(office: O
         for _ in range(LIMIT // PROCESSES):
             assert await office.ask() is not None
         part = (
-            r"limited to 40 requests a minute, of which each of 4 processes has 10 while .* away, and 0 are left: try"
+            r"limited to 40 requests a minute, of which each of 4 processes has 10 while .* away, and 0 are left; try"
         )
         with pytest.raises(RateLimited, match=part):
             await office.accounts.admit(make_ask("c", at=time.time(), lasts_s=60.0))

@@ -367,7 +367,7 @@ async def test_a_cut_answer_that_fits_is_accepted() -> None:
 
 async def test_a_cut_answer_says_what_to_allow() -> None:
     cut = whole("{", reason="length")
-    with pytest.raises(UpstreamFailed, match=r"cut before its end; allow more params\.max_output_tokens"):
+    with pytest.raises(UpstreamFailed, match=r"reached the output cap; raise params\.max_output_tokens"):
         await Office([cut], [cut]).invoice()
 
 

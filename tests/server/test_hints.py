@@ -321,7 +321,7 @@ async def test_a_budget_refusal_uses_the_callers_terms(router: Router, app: App)
     with pytest.raises(routewright.BudgetExceeded) as refused:
         router.decide(poor)
     assert "raise budget.max_cost_usd (maxCostUsd in a dict) to 0.0" in refused.value.detail["suggestion"]
-    assert "1 asked" in str(refused.value)
+    assert "1 requested" in str(refused.value)
     told = await ask(app, "/v1/route", "POST", body=poor)
     for said in (told.json["error"]["message"], told.json["error"]["detail"]["suggestion"]):
         assert "raise budget.maxCostUsd to 0.0" in said
