@@ -13,7 +13,7 @@ import anyio
 import msgspec
 import pytest
 
-from routewright import Decision, MemoryStorage, NoCandidates, Router, Settings, Trace
+from routewright import Catalogue, Decision, MemoryStorage, NoCandidates, Router, Settings, Trace
 from routewright.errors import NotFound
 from routewright.testing import FakeClock
 from routewright.wire import SYSTEM_ACCOUNT, DecisionInput, PutSnapshot, Snapshot
@@ -121,7 +121,7 @@ READING = {"predictor": "prd_1", "cell": [1, 0], "difficulty": 0.4, "topic": "ma
 
 
 def test_a_decision_by_a_predictor_of_the_library_is_read_and_not_replayed() -> None:
-    router, given, _ = old_decision(reading=READING, quality=[500_000] * 160)
+    router, given, _ = old_decision(reading=READING, quality=[500_000] * len(Catalogue().models))
     with pytest.raises(NotFound, match=r"^the decision used a quality predictor that this version lacks, so it cannot"):
         outcome(router, given)
 
@@ -135,7 +135,7 @@ def test_a_decision_that_no_prediction_changed_replays() -> None:
 
 
 def test_a_decision_by_a_hosts_predictor_replays() -> None:
-    router, given, plan = old_decision(quality=[500_000] * 160)
+    router, given, plan = old_decision(quality=[500_000] * len(Catalogue().models))
     found = outcome(router, given)["plan"]
     assert {each["quality"] for each in found["candidates"]} == {0.5}
     assert found["digest"] not in (plan["digest"], "")

@@ -55,7 +55,7 @@ def test_an_unservable_policy_fails_with_the_reason(path: Path, capsys: Capture)
     assert check(path) == 3
     out, _ = capsys.readouterr()
     assert re.search(r"\npoor +nobody ", out)
-    assert "poor: no model fits: 160 considered" in out
+    assert "poor: no model fits: 169 considered" in out
 
 
 def test_strict_fails_a_policy_that_depends_on_one_provider(path: Path, capsys: Capture) -> None:

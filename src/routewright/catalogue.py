@@ -1,4 +1,4 @@
-"""``Catalogue``: the models a Router chooses from, 160 bundled ones and your own."""
+"""``Catalogue``: the models a Router chooses from, 169 bundled ones and your own."""
 
 from __future__ import annotations
 
@@ -169,3 +169,10 @@ def bundled() -> tuple[tuple[Model, ...], str]:
     file = files("routewright") / "data" / "models.json"
     catalogue = msgspec.json.decode(file.read_bytes(), type=_Bundled)
     return catalogue.models, catalogue.as_of
+
+
+def price_sources() -> dict[str, list[dict[str, str]]]:
+    """The pages on which the bundled prices were read, by model: that of the present price, then those of its changes.
+    A page has a ``title``, a ``url`` if known, and ``starts`` if it is of a change."""
+    file = files("routewright") / "data" / "price_sources.json"
+    return msgspec.json.decode(file.read_bytes(), type=dict[str, list[dict[str, str]]])

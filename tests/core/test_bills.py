@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 import pytest
-from benchmarks.merge_catalogue import MERGED, SOURCES, merged
+from benchmarks.merge_catalogue import MERGED, PRICE_SOURCES, SOURCES, merged, price_sources
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -202,11 +202,16 @@ FILE = (SOURCES / "models_catalogue.json").read_text("utf-8")
 RAW: list[dict[str, Any]] = json.loads(FILE, parse_float=Fraction)["models"]
 CORRECTIONS = (SOURCES / "price_corrections.json").read_text("utf-8")
 MENDED: dict[str, dict[str, Any]] = json.loads(CORRECTIONS, parse_float=Fraction)["pricing_per_1m"]
+NEWS = json.loads((SOURCES / "announcements.json").read_text("utf-8"), parse_float=Fraction)
+MENDED |= {price["model"]: price["pricing_per_1m"] for price in NEWS["prices"]}
+MENDED |= {model["id"]: model["pricing_per_1m"] for model in NEWS["models"]}
+RAW += NEWS["models"]
 BUNDLED = Catalogue()
 
 
 def test_the_bundled_catalogue_is_what_its_sources_say() -> None:
     assert MERGED.read_bytes() == merged(), "run python -m benchmarks.merge_catalogue"
+    assert PRICE_SOURCES.read_bytes() == price_sources(), "run python -m benchmarks.merge_catalogue"
 
 
 class Rates(NamedTuple):
@@ -244,6 +249,12 @@ def listed_rates(row: dict[str, Any]) -> Iterator[Rates]:
             yield Rates(int(band["range"][0]), given, made, band.get("cache_read_input_token_cost"), None)
 
 
+def batch_rates(row: dict[str, Any]) -> tuple[Any, Any]:
+    if row["id"] in MENDED:
+        return MENDED[row["id"]].get("batch_input_usd"), MENDED[row["id"]].get("batch_output_usd")
+    return row["batch_input_usd_per_1m"], row["batch_output_usd_per_1m"]
+
+
 def exact_usd(row: dict[str, Any], usage: Usage, *, batch: bool) -> Fraction:
     base, *_ = all_rates = list(rates_of(row))
     rates = max((each for each in all_rates if usage.input > each.above), key=lambda each: each.above)
@@ -255,8 +266,9 @@ def exact_usd(row: dict[str, Any], usage: Usage, *, batch: bool) -> Fraction:
     thought = (base.output if base.reasoning is None else base.reasoning) * Fraction(rates.output) / (base.output or 1)
     cut, cut_output = Fraction(1), Fraction(1)
     if batch:
-        cut = Fraction(row["batch_input_usd_per_1m"]) / base.input if base.input else cut
-        cut_output = Fraction(row["batch_output_usd_per_1m"]) / base.output if base.output else cut_output
+        batch_input, batch_output = batch_rates(row)
+        cut = Fraction(batch_input) / base.input if base.input else cut
+        cut_output = Fraction(batch_output) / base.output if base.output else cut_output
     fresh = usage.input - usage.cached - usage.written
     given = fresh * rates.input + usage.cached * cached + usage.written * written
     made = (usage.output - usage.reasoning) * rates.output + usage.reasoning * thought
@@ -273,9 +285,9 @@ def usages(draw: st.DrawFn) -> Usage:
 @given(usages(), st.booleans())
 @example(Usage(1_000_000, 100_000, 900_000, 90_000, 50_000), True)
 def test_every_bundled_model_is_billed_at_its_listed_price(usage: Usage, batch: bool) -> None:
-    assert len(RAW) == len(BUNDLED.models) == 160
+    assert len(RAW) == len(BUNDLED.models) == 169
     for row, model in zip(RAW, BUNDLED.models, strict=True):
-        if batch and row["batch_input_usd_per_1m"] is None:
+        if batch and None in batch_rates(row):
             with pytest.raises(ValidationFailed, match=r"^batch: no batch price"):
                 BUNDLED.bill(model.id, usage, on=ON, batch=True)
             continue

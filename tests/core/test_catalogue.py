@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from benchmarks.merge_catalogue import announcements
 
 from routewright import Catalogue, Model, Pricing, ValidationFailed
 from routewright._core.catalogue.models import fields_of, mark_unavailable, overlay, snapshot
+from routewright._core.catalogue.prices import pricing_on
 from routewright._core.request.rules import MAX_PROBLEMS
 from routewright._setup import input_file
+from routewright.catalogue import price_sources
 from routewright.policies import read_policies
 from routewright.wire import Availability, PriceTier
 from tests.tables import table
@@ -24,12 +28,85 @@ KNOWN = Model(
 )  # fmt: skip
 
 
-def test_the_bundled_catalogue_has_160_models_with_prices_and_priors() -> None:
+def test_the_bundled_catalogue_has_169_models_with_prices_and_priors() -> None:
     models = Catalogue().models
-    assert len(models) == 160
-    assert len({model.id for model in models}) == 160
+    assert len(models) == 169
+    assert len({model.id for model in models}) == 169
     assert all(model.quality is not None and model.pricing_per_1m is not None for model in models)
-    assert Catalogue().as_of == "2026-11-20"
+    assert Catalogue().as_of == "2026-11-30"
+
+
+# what vendors have announced since the price lists
+
+NEWS = announcements()
+BY_ID = {model.id: model for model in Catalogue().models}
+
+
+def test_every_announcement_has_the_title_and_address_of_its_source() -> None:
+    pages = [price.source for price in (*NEWS.prices, *NEWS.price_changes)]
+    pages += [end.source for end in NEWS.ends] + [page for model in NEWS.models for page in model.sources]
+    assert all(model.sources for model in NEWS.models)
+    assert all(len(page.title) > 10 and page.url.startswith("https://") for page in pages)
+
+
+def test_every_bundled_price_and_price_change_has_a_source() -> None:
+    assert price_sources().keys() == BY_ID.keys()
+    for model_id, (present, *changes) in price_sources().items():
+        assert present["title"]
+        assert "starts" not in present
+        assert [change["starts"] for change in changes] == [at.starts for at in BY_ID[model_id].price_changes or ()]
+        assert all(change["url"] for change in changes)
+
+
+def test_price_changes_are_ahead_and_releases_are_not() -> None:
+    assert all(price.starts is not None and price.starts > Catalogue().as_of for price in NEWS.price_changes)
+    assert all(price.starts is None for price in NEWS.prices)
+    released = [model.released_at for model in NEWS.models if model.released_at is not None]
+    assert max(released) <= Catalogue().as_of
+
+
+def test_the_price_changes_of_a_model_are_in_order() -> None:
+    for model in Catalogue().models:
+        days = [change.starts for change in model.price_changes or ()]
+        assert days == sorted(set(days))
+
+
+@table(
+    ("model", "last_day", "promotional", "regular"),
+    [
+        ("google/gemini-4-argon", "2026-11-30", (2.0, 10.0, 0.1), (4.0, 20.0, 0.2)),
+        ("google/gemini-4-carbon", "2026-11-30", (2.0, 10.0, 0.1), (4.0, 20.0, 0.2)),
+        ("google/gemini-3.6-flash", "2026-12-31", (0.75, 3.75, 0.075), (1.5, 7.5, 0.15)),
+        ("google/gemini-3.7-flash", "2026-12-31", (0.75, 3.75, 0.075), (1.5, 7.5, 0.15)),
+        ("google/gemini-3.8-flash", "2026-12-31", (0.75, 3.75, 0.075), (1.5, 7.5, 0.15)),
+    ],
+)
+def test_an_introductory_price_ends_after_its_last_day(
+    model: str, last_day: str, promotional: tuple[float, ...], regular: tuple[float, ...]
+) -> None:
+    next_day = (date.fromisoformat(last_day) + timedelta(days=1)).isoformat()
+    for day, prices in ((last_day, promotional), (next_day, regular)):
+        pricing = pricing_on(BY_ID[model], day)
+        assert pricing is not None
+        assert (pricing.input_usd, pricing.output_usd, pricing.cached_input_usd) == prices
+
+
+def test_a_changed_price_keeps_its_batch_discount() -> None:
+    for price in NEWS.price_changes:
+        pricing = price.pricing_per_1m
+        assert pricing.batch_input_usd == pricing.input_usd / 2
+        assert pricing.batch_output_usd == pricing.output_usd / 2
+
+
+def test_an_added_model_has_the_quality_and_speed_of_the_model_it_is_like() -> None:
+    for added in NEWS.models:
+        new, known = BY_ID[added.id], BY_ID[added.like]
+        assert (new.quality, new.ttft_s, new.tokens_per_s) == (known.quality, known.ttft_s, known.tokens_per_s)
+        assert new.provider == known.provider
+
+
+def test_announced_ends_are_in_the_catalogue() -> None:
+    assert all(BY_ID[end.model].deprecated_at == end.deprecated_at for end in NEWS.ends)
 
 
 def test_a_vendors_free_tier_is_marked() -> None:

@@ -185,7 +185,7 @@ async def test_hooks_are_called_for_policy_changes(path: Path) -> None:
 
 
 def test_replaced_policies_keep_the_versions_of_unchanged_ones() -> None:
-    fast, good = Policy(name="desk", models=["openai/gpt-4.1"]), Policy(name="desk", models=["openai/gpt-6-luna"])
+    fast, good = Policy(name="desk", models=["openai/gpt-6-sol"]), Policy(name="desk", models=["openai/gpt-6-luna"])
     clock = FakeClock(1_800_000_000)
     desk = Router.sandbox(policies=[fast], settings=Settings(clock=clock))
     versions = [desk.decide("Hello", policy_id="desk").input.policy]

@@ -181,7 +181,7 @@ async def test_a_request_keeps_the_prices_that_it_was_admitted_with() -> None:
 
 
 async def test_without_price_changes_a_new_day_rebuilds_nothing() -> None:
-    house = House([])
+    house = House([], catalogue=Catalogue([]))
     fleet = house.router._parts.fleet("production")
     board = fleet.board()
     await house.clock.advance(3 * 86_400)

@@ -27,7 +27,7 @@ from routewright.wire.ids import span_id_of
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 HERE = f"00-{TRACE}-{SPAN}-01"
-MODELS = ["google/gemini-2.5-pro", "openai/gpt-4.1"]
+MODELS = ["google/gemini-3.8-flash", "openai/gpt-4.1"]
 
 
 class Exports:
@@ -83,10 +83,10 @@ def test_a_call_is_exported_as_a_tree_with_its_times() -> None:
     trace = exports.export(faulty_router(), **FALLS_BACK)
     spans = exports.spans
     whole = spans.pop("routewright.route")
-    assert {*spans} == {"routewright.decide", "chat gemini-2.5-pro", "chat gpt-4.1"}
+    assert {*spans} == {"routewright.decide", "chat gemini-3.8-flash", "chat gpt-4.1"}
     assert all(span.parent == context_of(whole) for span in spans.values())
     assert whole.kind is SpanKind.INTERNAL
-    assert spans["chat gemini-2.5-pro"].kind is SpanKind.CLIENT
+    assert spans["chat gemini-3.8-flash"].kind is SpanKind.CLIENT
     for model in (each for each in trace.spans if isinstance(each, ModelSpan)):
         span = spans[f"chat {model.model.partition('/')[2]}"]
         assert span.start_time is not None
@@ -100,7 +100,7 @@ def test_faults_are_errors_and_fallbacks_are_events() -> None:
     exports = Exports()
     exports.export(faulty_router(), **FALLS_BACK)
     spans = exports.spans
-    failed, whole = spans["chat gemini-2.5-pro"], spans["routewright.route"]
+    failed, whole = spans["chat gemini-3.8-flash"], spans["routewright.route"]
     assert failed.status.status_code is StatusCode.ERROR
     assert attributes(failed)["error.type"] == "server"
     assert "gen_ai.response.model" not in attributes(failed)

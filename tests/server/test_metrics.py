@@ -30,7 +30,7 @@ from .uvicorn_server import HELLO, Site, bearer
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parent.parent.parent
-MODELS = ["google/gemini-2.5-pro", "openai/gpt-4.1"]
+MODELS = ["google/gemini-3.8-flash", "openai/gpt-4.1"]
 Labels = frozenset[tuple[str, str]]
 
 

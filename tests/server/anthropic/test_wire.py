@@ -17,7 +17,7 @@ from .clients import ASKED, WEATHER, sandbox
 
 AT = "/anthropic/v1/messages"
 AGENT: dict[str, Any] = {
-    "model": "claude-sonnet-4-5-20250929",
+    "model": "claude-haiku-4-5-20251001",
     "max_tokens": 32_000,
     "stream": True,
     "temperature": 1,
@@ -71,7 +71,7 @@ def test_a_coding_agent_is_answered() -> None:
         answer = client.post(f"{AT}?beta=true", json=AGENT, headers={**HEADERS, "x-api-key": key})
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
-    assert answer.headers["X-Routewright-Model"] == "anthropic/claude-sonnet-4-5"
+    assert answer.headers["X-Routewright-Model"] == "anthropic/claude-haiku-4-5"
     assert answer.headers["X-Routewright-Ignored"].split(", ") == ["context_management", "eager_input_streaming"]
     events = events_of(answer.text)
     assert all(name == data["type"] for name, data in events)
