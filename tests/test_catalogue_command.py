@@ -14,8 +14,10 @@ import pytest
 
 from routewright import Catalogue, Pricing
 from routewright.backends.clock import SystemClock
+from routewright.backends.providers.hosts import ENDPOINTS
 from routewright.cli import main
 from routewright.wire import PriceChange
+from tests.tables import table
 
 Capture = pytest.CaptureFixture[str]
 
@@ -265,3 +267,129 @@ def test_a_file_may_hold_every_price_dated_changes_and_its_date() -> None:
     assert catalogue.as_of == date(2026, 11, 1).isoformat()
     assert model.pricing_per_1m == Pricing(1.0, 2.0, None, None, 0.5, 1.0, reasoning_usd=3.0)
     assert model.price_changes == (PriceChange("2027-01-01", Pricing(2.0, 2.0)),)
+
+
+# models NAME
+
+
+@pytest.fixture
+def _without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for endpoint in ENDPOINTS.values():
+        for name in (*endpoint.key_variables, endpoint.url_variable or "_"):
+            monkeypatch.delenv(name, raising=False)
+
+
+def shown(capsys: Capture, *argv: str) -> str:
+    assert main(["models", *argv]) == 0
+    return capsys.readouterr().out
+
+
+def card_of(capsys: Capture, *argv: str) -> Any:
+    return json.loads(shown(capsys, *argv, "--json"))
+
+
+@pytest.mark.usefixtures("_without_keys")
+@table(("name", "model"), [
+    ("openai/gpt-5.4", "openai/gpt-5.4"), ("gpt-5.4", "openai/gpt-5.4"), ("GPT-5.4", "openai/gpt-5.4"),
+    ("Claude Sonnet 4.6", "anthropic/claude-sonnet-4-6"), ("claude-opus-4-5-20251101", "anthropic/claude-opus-4-5"),
+    ("kimi-k3", "moonshotai/kimi-k3"),
+])  # fmt: skip
+def test_a_model_is_shown_by_id_and_by_a_name_without_its_vendor(name: str, model: str, capsys: Capture) -> None:
+    assert card_of(capsys, name)["id"] == model
+
+
+@pytest.mark.usefixtures("_without_keys")
+def test_a_model_is_shown_whole(tmp_path: Path, capsys: Capture) -> None:
+    overlay: dict[str, Any] = {
+        "aliases": {"fast": "acme/one"},
+        "models": [{
+            "id": "acme/one", "display_name": "One", "context_window": 9000, "modalities": ["text", "tool"],
+            "prices": {
+                "input_usd": 1, "output_usd": 2, "cached_input_usd": 0.1, "batch_input_usd": 0.5, "batch_output_usd": 1,
+                "tiers": [{"above_tokens": 200_000, "input_usd": 2, "output_usd": 3}],
+                "service_tiers": [{"tier": "priority", "input_usd": 4, "output_usd": 8}],
+            },
+            "price_changes": [
+                {"starts": "2026-01-01", "input_usd": 7, "output_usd": 7},
+                {"starts": "2999-01-01", "input_usd": 9, "output_usd": 9},
+            ],
+            "deprecated_at": "2999-06-01", "unsupported": ["seed", "flex"], "reasoning": True,
+        }],
+    }  # fmt: skip
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(overlay), "utf-8")
+    out = shown(capsys, "fast", "--catalogue", str(file))
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    for line in (
+        "id acme/one", "aliases fast", "context window 9,000", "modalities text, tool", "ends 2999-06-01",
+        f"price sources {file}", "to set a provider of your own, or LiteLLMProvider",
+        "2999-01-01 calls $9 $9", "images not accepted by the model", "seed not supported by acme for this model",
+        "flex not supported by acme for this model, so left out",
+    ):  # fmt: skip
+        assert line in lines
+    card = card_of(capsys, "one", "--catalogue", str(file))
+    assert [(row["from"], row["for"], row["input_usd"]) for row in card["prices"]] == [
+        ("now", "calls", 7.0), ("2999-01-01", "calls", 9.0),
+    ]  # fmt: skip
+    assert (card["aliases"], card["provider_is_set_up"]) == (["fast"], False)
+
+
+@pytest.mark.usefixtures("_without_keys")
+def test_every_kind_of_price_has_a_row(tmp_path: Path, capsys: Capture) -> None:
+    prices = {
+        "input_usd": 1, "output_usd": 2, "reasoning_usd": 3, "batch_input_usd": 0.5, "batch_output_usd": 1,
+        "tiers": [{"above_tokens": 200_000, "input_usd": 2, "output_usd": 3}],
+        "service_tiers": [{"tier": "priority", "input_usd": 4, "output_usd": 8}],
+    }  # fmt: skip
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"models": [{"id": "acme/one", "prices": prices}]}), "utf-8")
+    rows = {row["for"]: row for row in card_of(capsys, "one", "--catalogue", str(file))["prices"]}
+    assert {kind: row["output_usd"] for kind, row in rows.items()} == {
+        "calls": 2.0, "batch": 1.0, "input above 200,000": 3.0, "priority": 8.0,
+    }  # fmt: skip
+    assert rows["calls"]["reasoning_usd"] == 3.0
+
+
+@pytest.mark.usefixtures("_without_keys")
+@table(("model", "protocol", "variable"), [
+    ("openai/gpt-5.4", "chat completions", "OPENAI_API_KEY"),
+    ("anthropic/claude-opus-5", "Messages", "ANTHROPIC_API_KEY"),
+    ("google/gemini-3.8-flash", "generateContent", "GOOGLE_API_KEY"),
+    ("amazon-bedrock/amazon.nova-pro-v1:0", "", "a provider of your own, or LiteLLMProvider"),
+])  # fmt: skip
+def test_the_protocol_and_the_variable_to_set_are_shown(
+    model: str, protocol: str, variable: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = card_of(capsys, model)
+    assert (card["protocol"], card["to_set"], card["provider_is_set_up"]) == (protocol, variable, False)
+    if protocol:
+        monkeypatch.setenv(variable, "sk-canary-0123456789")
+        out = shown(capsys, model)
+        assert "canary" not in out
+        assert "provider is set up" in out
+        assert "to set" not in out
+
+
+@pytest.mark.usefixtures("_without_keys")
+@table(("argv", "said"), [
+    (["gpt-5.4x"], "NAME: unknown model 'gpt-5.4x'; did you mean 'gpt-5.4'?"),
+    (["openai/gpt-5.4x"], "NAME: unknown model 'openai/gpt-5.4x'; did you mean 'openai/gpt-5.4'?"),
+    (["KIMI-K3"], "NAME: 'KIMI-K3' is the name of several models; give one of 'moonshotai/kimi-k3', 'together"),
+    (["zzzzzz"], "NAME: unknown model 'zzzzzz'; 'routewright models --all' lists the known ids"),
+    (["show", "openai/gpt-5.4"], "NAME: takes one model, got 'show', 'openai/gpt-5.4'; write 'routewright mod"),
+])  # fmt: skip
+def test_a_name_that_is_no_model_is_refused(argv: list[str], said: str, capsys: Capture) -> None:
+    assert main(["models", *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_without_keys")
+def test_every_bundled_model_can_be_shown_with_the_source_of_its_price(capsys: Capture) -> None:
+    models = Catalogue().models
+    for model in (*models[::20], *models[-9:]):
+        card = card_of(capsys, model.id)
+        assert card["id"] == model.id
+        assert card["price_sources"][0]["title"].startswith(
+            ("price map of ", "genai-prices", "litellm", "TokenM", "Traz")
+        )
+        assert all(row["why"] for row in card["not_supported"])

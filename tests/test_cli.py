@@ -343,7 +343,7 @@ def test_a_refusal_shows_the_models_over_budget(capsys: Capture) -> None:
     ("argv", "usage", "said"),
     [
         (["route", "--sandbx", "hi"], "usage: routewright route ", "--sandbx; did you mean --sandbox?"),
-        (["models", "--modalty", "image"], "usage: routewright models ", "--modalty image; did you mean --modality?"),
+        (["models", "--modalty", "image"], "usage: routewright models ", "--modalty; did you mean --modality?"),
         (["route", "hi", "there"], "usage: routewright route ", "unrecognized arguments: there\n"),
         (["catalogue", "import"], "usage: routewright catalogue import ", "\nroutewright catalogue import: error: the"),
         (["--vresion", "models"], "usage: routewright ", "--vresion; did you mean --version?"),

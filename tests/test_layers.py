@@ -85,6 +85,8 @@ INSIDE = {
     ("cli/catalogue", "_core.catalogue.price_list"): "imports price lists, which nothing else reads",
     ("cli/catalogue", "_setup.config"): "checks what it writes as a file is checked",
     ("cli/catalogue", "_setup.input_file"): "names the place in the file",
+    ("cli/models", "backends.providers.features"): "shows how a model is called",
+    ("cli/models", "backends.providers.hosts"): "names the variables of its vendor",
     ("cli/store", "backends.storage"): "makes, checks, upgrades, copies and saves stores, which nothing else does",
     ("serve/config", "_setup.config"): "its file has the tables of the other files",
     ("serve/config", "_setup.input_file"): "reads it as those are read",

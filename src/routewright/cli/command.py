@@ -74,7 +74,7 @@ _COMMANDS = {
     "agent": ("agent", "work on a task in steps, with tools"),
     "decide": ("route", "show which model would answer, and why, without calling it"),
     "serve": ("serve", "answer requests over HTTP at /v1"),
-    "models": ("route", "list the available models"),
+    "models": ("models", "list the available models, or show one"),
     "catalogue": ("catalogue", "import prices into a catalogue file"),
     "policies": ("catalogue", "check policies before deployment"),
     "traces": ("traces", "list, show, export and delete the traces of a store"),

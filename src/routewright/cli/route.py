@@ -1,4 +1,4 @@
-"""The commands ``route``, ``decide`` and ``models``."""
+"""The commands ``route`` and ``decide``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,21 +21,20 @@ from routewright.protocols import Storage
 from routewright.router import Router, decode_request
 from routewright.settings import Settings, WebhookSettings
 from routewright.trace import TraceStore
-from routewright.wire import Effort, Goal, JsonObject, Message, Modality, Model, Part, Reason, RouteRequest, Strategy
+from routewright.wire import Effort, Goal, JsonObject, Message, Model, Part, Reason, RouteRequest, Strategy
 from routewright.wire.json_scan import quoted
 from routewright.wire.problems import did_you_mean
 from routewright.wire.timestamps import time_short
 
-from .command import CATALOGUE, JSON, arg, either, flag, group, in_words, refused, repeated, several, verb
-from .show import LIST_PRICE, USUAL_TIME, Block, Line, Row, Screen, Table, dollars, facts, listing, pick, tokens
+from .command import CATALOGUE, arg, either, flag, group, in_words, refused, repeated, several, verb
+from .show import LIST_PRICE, USUAL_TIME, Block, Line, Row, Screen, Table, dollars, facts, pick, tokens
 from .spans import trace_page
 from .store import KEEPS, named_store
 
 MAX_NAMED = 3
 """The number of models named for each rejection reason."""
-_NOTHING_CONFIGURED = "no provider is configured: showing the whole catalogue, of which no model can be called yet"
+NOTHING_CONFIGURED = "no provider is configured: showing the whole catalogue, of which no model can be called yet"
 _HOW = "give it as an argument, pipe it in, or name a file with @FILE"
-_MODELS = "id context_window pricing_per_1m.input_usd pricing_per_1m.output_usd quality modalities availability"
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -303,7 +301,7 @@ def _decide(args: Namespace, screen: Screen) -> None:
     lines: list[Line] = []
     try:
         if all(model.availability.status == "unavailable" for model in router.models()):
-            screen.note(_NOTHING_CONFIGURED)
+            screen.note(NOTHING_CONFIGURED)
             router = router_of(args, sandbox=True)
         if args.why_not is not None:
             why = {"why_not": router.why_not(request, args.why_not)}
@@ -338,52 +336,3 @@ def _refusal_page(detail: Mapping[str, Any]) -> list[Block]:
     ]
     title = f"Decision: none of {len(detail['rejected_candidates'])} models fits"
     return [Line(title, "title"), Line(), Table(rows, ">rejected | by | among them", prose=True), Line()]
-
-
-@verb(
-    "models",
-    repeated("--modality", "only models that accept this", Modality),
-    flag("--all", "include models that cannot be called: deprecated, disabled, without a key"),
-    PROVIDER,
-    CATALOGUE,
-    JSON,
-)
-def _models(args: Namespace, screen: Screen) -> None:
-    """List the models that can be routed to.
-
-    Prices are US dollars per million tokens."""
-    today = datetime.now(UTC).date().isoformat()
-    catalogue = Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)
-    age = catalogue.stale(today, Settings().stale_after_days)
-    if age:
-        screen.note(age)
-    models = Router(catalogue=catalogue, settings=Settings(stale_after_days=None)).models()
-    configured = any(model.availability.status != "unavailable" for model in models)
-    if not configured:
-        screen.note(_NOTHING_CONFIGURED)
-    offered = models if args.provider is None else named_providers(args.provider, models)
-    entries = [model for model in offered if set(args.modality) <= set(model.modalities or ())]
-    if not args.all:
-        entries = [model for model in entries if _is_current(model, today)]
-        entries = [model for model in entries if not configured or model.availability.status != "unavailable"]
-    entries.sort(key=lambda model: model.id)
-    rows = [{**msgspec.to_builtins(model), "availability": _availability(model, today)} for model in entries]
-    note = "" if entries else "no callable model matches; --all includes those that cannot be called"
-    screen.report({"models": entries}, listing(rows, _MODELS), note=note)
-
-
-def _is_current(model: Model, today: str) -> bool:
-    """True if neither disabled nor deprecated."""
-    return not model.disabled and (model.deprecated_at is None or model.deprecated_at[:10] > today)
-
-
-def _availability(model: Model, today: str) -> str:
-    retires = None if model.deprecated_at is None else model.deprecated_at[:10]
-    if model.disabled:
-        return "disabled"
-    if not _is_current(model, today):
-        return f"deprecated {retires}"
-    if model.availability.status == "unavailable":
-        return "no key"
-    status = "free offer, by name" if model.free_tier else model.availability.status
-    return status if retires is None else f"until {retires}"

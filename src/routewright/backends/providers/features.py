@@ -99,6 +99,8 @@ def generation_of(model: Model) -> tuple[int, int]:
 
 # --- all vendors
 
+_PROTOCOLS = {"anthropic": "Messages", "google": "generateContent"}
+
 
 def unsupported_at(provider: str, model: Model) -> tuple[Feature, ...]:
     """Features that a vendor does not support for a model. Empty for unknown vendors."""
@@ -130,3 +132,8 @@ def unsupported_at(provider: str, model: Model) -> tuple[Feature, ...]:
         return ()
     host = HOSTS[provider]
     return tuple(sorted(host.list_missing(model) if host.fetches_urls else host.list_missing(model).union(URLS)))
+
+
+def protocol_at(provider: str, model: Model) -> str:
+    """The API by which a model is called at a vendor. Empty for unknown vendors."""
+    return _PROTOCOLS.get(provider, "chat completions" if provider in HOSTS else "")
