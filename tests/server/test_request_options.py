@@ -255,6 +255,7 @@ def test_thinking_streams_as_anthropic_sends_it() -> None:
         ("content_block_stop", 1),
         ("content_block_start", 2),
         ("content_block_delta", 2),
+        ("content_block_delta", 2),
         ("content_block_stop", 2),
         ("message_delta", None),
         ("message_stop", None),

@@ -17,13 +17,16 @@ from msgspec.structs import replace
 from routewright import wire
 from routewright.errors import AuthenticationFailed, RouterError
 from routewright.wire import JsonObject
+from routewright.wire.json_scan import decode
+from routewright.wire.json_stream import complete_object
 from routewright.wire.problems import example, shown
 
+from .client_tools import arguments_of, note_of
 from .endpoints import Service, released
 from .errors import fit
 from .exchange import Exchange, while_connected
 from .fields import Fields, wrong
-from .vendor_call import Block, BlockFrames, VendorCall, answer, encode_event, input_of, model_at, prepare
+from .vendor_call import Block, CallFrames, VendorCall, answer, encode_event, model_at, prepare
 from .vendor_requests import EFFORTS, PLACES, Words, chooses, content_of, join_thoughts, mark_of, pack, unpack
 
 MESSAGES = "/anthropic/v1/messages"
@@ -128,7 +131,7 @@ class MessageCall(VendorCall):
         """Make a request from the fields of a body."""
         messages = self._read_messages(fields)
         self.turns = [path for path, _ in messages]
-        tools = [_tool(tool) for tool in fields.objects("tools")]
+        tools = [tool for declaration in fields.objects("tools") if (tool := _tool(declaration)) is not None]
         choice = fields.inner("tool_choice")
         serial = choice.get("disable_parallel_tool_use", bool)
         config = fields.inner("output_config")
@@ -223,12 +226,17 @@ FORM_NAME = "answer"
 """Name of the schema, which the route request needs."""
 
 
-def _tool(fields: Fields) -> wire.Tool:
+def _tool(fields: Fields) -> wire.Tool | None:
     """A tool of the client. Anthropic's own tools are refused: other vendors' models cannot use them, and would answer
-    without them."""
+    without them. Its tool search is ignored, since models get all tools at once."""
     kind = fields.get("type", str) or "custom"
+    if kind.startswith("tool_search_tool_"):
+        fields.ignored.add(kind)
+        return None
     if kind != "custom":
         hint = "leave it out, or declare your own tool with an input_schema"
+        if kind.startswith("web_search_"):
+            hint = "leave it out; Claude Code: deny WebSearch in the permissions of settings.json"
         raise fields.wrong("type", f"is {shown(kind)}, a tool that only Anthropic's models know", hint)
     return wire.Tool(
         name=fields.need("name", str),
@@ -308,6 +316,11 @@ _BLOCKS = {
     "tool": ("text", "image", "document"),
 }
 """Supported blocks by role, and in the result of a tool."""
+_NOTES = frozenset(
+    "search_result tool_reference tool_addition tool_removal server_tool_use mcp_tool_use mcp_tool_listing compaction "
+    "fallback".split()
+)
+"""Blocks that become text, as do the results of tools that Anthropic ran."""
 
 
 def _read(blocks: list[Fields], role: str, location: str) -> _Turn:
@@ -315,6 +328,9 @@ def _read(blocks: list[Fields], role: str, location: str) -> _Turn:
     turn = _Turn()
     kinds = _BLOCKS[role]
     for kind, block in [(entry.need("type", str), entry) for entry in blocks]:
+        if kind in _NOTES or (kind.endswith("_tool_result") and role == "assistant"):
+            turn.parts.append(note_of(kind, block))
+            continue
         if kind not in kinds:
             hint = f"supported: {', '.join(map(repr, kinds))}; describe it in a text block"
             raise block.wrong("type", f"is {shown(kind)}, which is not supported in {location}", hint)
@@ -335,15 +351,22 @@ def _read(blocks: list[Fields], role: str, location: str) -> _Turn:
                 if source.peek("type") == "text":
                     source.forget("type", "media_type")
                     turn.parts.append(wire.TextPart(source.need("data", str), mark))
+                elif source.peek("type") == "content":
+                    source.forget("type")
+                    raw = source.content("content") or ""
+                    turn.parts += [wire.TextPart(raw)] if isinstance(raw, str) else _read(raw, "tool", location).parts
                 else:
                     data = _address(source, (PDF,), "'base64', 'url' or 'text'")
                     turn.parts.append(wire.FilePart(wire.FileData(data, title), mark))
             case "tool_use":
                 id = block.text("id")
-                call = wire.FunctionCall(block.text("name"), _encode(block.need("input", dict)).decode())
+                call = wire.FunctionCall(block.text("name"), arguments_of(block, "input"))
                 turn.calls.append(wire.ToolCall(id, call))
             case "tool_result":
                 turn.results.append((block.path, _result(block)))
+            case _ if not block.peek("signature" if kind == "thinking" else "data"):
+                block.ignored.add(kind)  # Anthropic refuses unsigned reasoning, and others cannot read it
+                block.rest()
             case _:  # reasoning: Anthropic's unchanged, others' as packed by us
                 names = ("thinking", "signature") if kind == "thinking" else ("data",)
                 fields = {"type": kind, **{name: block.need(name, str) for name in names}}
@@ -382,8 +405,6 @@ def _result(block: Fields) -> wire.Message:
     return wire.Message("tool", content_of(parts) or "", tool_call_id=id)
 
 
-UNREAD = "INVALID_JSON"
-"""Field for arguments that are not a JSON object, as in Anthropic's own clients."""
 _REASONS: dict[str | None, str] = {
     "length": "max_tokens",
     "budget": "max_tokens",
@@ -416,9 +437,7 @@ def _text_block(text: str) -> JsonObject:
 
 
 def _call_block(call: wire.ToolCall) -> JsonObject:
-    arguments = call.function.arguments
-    tree = input_of(arguments)
-    return _tool_block(call.id, call.function.name, {UNREAD: arguments} if tree is None else tree)
+    return _tool_block(call.id, call.function.name, decode(complete_object(call.function.arguments)))
 
 
 def _tool_block(id: str, name: str, tree: JsonObject) -> JsonObject:
@@ -472,7 +491,7 @@ def _usage_of(tokens: wire.Tokens) -> dict[str, int]:
 # Streams. A message begins with its first content, when the serving model is known.
 
 
-class MessageFrames(BlockFrames):
+class MessageFrames(CallFrames):
     """The events of one call, as the Messages API sends them."""
 
     _vendor_call: MessageCall

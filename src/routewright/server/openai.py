@@ -6,24 +6,26 @@ Fields without a meaning here are ignored and listed in a header; fields that wo
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, cast, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from routewright import wire
 from routewright.errors import RouterError, ValidationFailed
-from routewright.router import Prepared
 from routewright.wire import JsonObject
 from routewright.wire.conversion import convert_value
 from routewright.wire.ids import milliseconds_of
+from routewright.wire.json_stream import complete_object
 from routewright.wire.problems import did_you_mean, listed, shown
 
+from .client_tools import PARAMETERS, arguments_of, input_of, origin_of
 from .endpoints import Service, released
 from .errors import fit
 from .exchange import Exchange
 from .fields import Fields, wrong
-from .vendor_call import CallFrames, VendorCall, answer, model_at
+from .vendor_call import Block, CallFrames, VendorCall, answer, model_at
 from .vendor_requests import AUTO, EFFORTS, PLACES, ModelNotFound, Words, chooses, join_thoughts, mark_of, pack, unpack
 
 PATH = "/openai/v1/chat/completions"
@@ -61,6 +63,11 @@ _COUNTS = ("X-RateLimit-Limit", "X-RateLimit-Remaining")
 _MODES = ("auto", "none", "required")
 _OTHER_TONGUES = frozenset(("anthropic", "google"))
 """Providers that refuse OpenAI's fields."""
+_SWITCHES = {
+    "web_search": 'web_search = "disabled" in config.toml',
+    "image_generation": "image_generation = false below [features] in config.toml",
+}
+"""What turns off tools that Codex sends."""
 
 
 class OpenAICall(VendorCall):
@@ -75,6 +82,8 @@ class OpenAICall(VendorCall):
     """Types of a message's parts, with their names in chat completions."""
     nests: ClassVar[bool]
     """True if the fields of a typed object are in an inner object named like the type."""
+    late_tools: Sequence[Fields] = ()
+    """Tools that are declared within the chat."""
 
     @property
     def provider(self) -> str | None:
@@ -100,7 +109,10 @@ class OpenAICall(VendorCall):
     def read(self, fields: Fields) -> wire.RouteRequest:
         """Make a request from the fields of a body."""
         messages = self.messages(fields)
-        choice, tools = self.choice(fields, [self.tool(tool) for tool in fields.objects("tools")])
+        tools = [*self.tools(fields.objects("tools"))]
+        names = {tool.function_spec.name for tool in tools}
+        late = {tool.function_spec.name: tool for tool in self.tools(self.late_tools)}
+        choice, tools = self.choice(fields, [*tools, *(tool for name, tool in late.items() if name not in names)])
         metadata = fields.get("metadata", dict)
         stream = fields.get("stream", bool)
         params = {
@@ -167,21 +179,38 @@ class OpenAICall(VendorCall):
             detail = None
         return wire.ImagePart(wire.ImageUrl(url, cast('Literal["auto", "low", "high"] | None', detail)), mark)
 
-    def tool(self, fields: Fields) -> wire.Tool:
-        """A function of the client. Tools that OpenAI runs are refused, since other vendors' models cannot use them."""
-        kind = fields.get("type", str) or "function"
-        if kind != "function":
-            hint = "leave it out, or declare your own tool of type 'function'"
-            raise fields.wrong("type", f"is {shown(kind)}, a tool that only OpenAI runs", hint)
+    def tools(self, declarations: Iterable[Fields], namespace: str | None = None) -> Iterator[wire.Tool]:
+        """The client's tools as functions. Tools that OpenAI runs are refused, since other vendors' models cannot use
+        them, but not its tool search: models get all tools at once."""
+        for fields in declarations:
+            kind = fields.get("type", str) or "function"
+            if kind == "namespace":
+                yield from self.tools(fields.objects("tools"), fields.text("name"))
+            elif kind == "tool_search" and fields.get("execution", str) != "client":
+                self.ignored.add(kind)
+            elif kind in ("function", "custom", "tool_search"):
+                yield self._tool(fields, kind, namespace)
+            else:
+                own = f"Codex: {_SWITCHES[kind]}" if kind in _SWITCHES else "or declare your own of type 'function'"
+                problem = f"is {shown(kind)}, a tool that only OpenAI runs or its models know"
+                raise fields.wrong("type", problem, f"leave it out; {own}")
+
+    def _tool(self, fields: Fields, kind: str, namespace: str | None) -> wire.Tool:
         mark = mark_of(fields)
-        inner = fields.inner("function")
+        inner = fields.inner(kind)
         source = inner or fields
-        spec = wire.FunctionSpec(
-            source.need("name", str),
-            source.get("description", str),
-            source.get("parameters", dict),
-            source.get("strict", bool),
-        )
+        origin = origin_of(source, kind)._replace(namespace=namespace)
+        if kind != "function" or namespace:
+            self.origins[origin.function] = origin
+        description = source.get("description", str)
+        parameters = source.get("parameters", dict)
+        if kind == "custom":
+            parameters = PARAMETERS
+            form = source.inner("format")
+            if grammar := (form.inner("grammar") or form).get("definition", str):
+                description = f"{description or ''}\n\nThe input must match this grammar:\n{grammar}".strip()
+            form.rest()
+        spec = wire.FunctionSpec(origin.function, description, parameters, source.get("strict", bool))
         if inner:
             return wire.Tool(function=spec, cache_control=mark)
         return wire.Tool(**msgspec.structs.asdict(spec), cache_control=mark)
@@ -194,17 +223,17 @@ class OpenAICall(VendorCall):
             mode = fields.get("tool_choice", str) if self.nests else fields.may_be("tool_choice", _MODES)
             return (None if mode == "auto" and not tools else mode), tools
         choice = fields.object("tool_choice")
-        kind = choice.one_of("type", ("function", "allowed_tools"))
+        kind = choice.one_of("type", ("function", "custom", "allowed_tools"))
         inner = self.inside(choice, kind)
-        if kind == "function":
-            return wire.NamedToolChoice(wire.FunctionName(inner.text("name"))), tools
+        if kind != "allowed_tools":
+            return wire.NamedToolChoice(wire.FunctionName(origin_of(inner, kind).function)), tools
         mode = inner.one_of("mode", _MODES[::2])
         allowed = []
         declared = {tool.function_spec.name: tool for tool in tools}
         for reference in inner.objects("tools"):
-            reference.forget("type")
-            function = self.inside(reference, "function")
-            name = function.text("name")
+            kind = reference.get("type", str) or "function"
+            function = self.inside(reference, kind)
+            name = origin_of(function, kind).function
             if name not in declared:
                 alternatives = f"declared: {listed([*declared])}" if declared else "there are no tools"
                 problem = f"names the tool {shown(name)}, which is not declared ({alternatives})"
@@ -253,7 +282,7 @@ class ChatCall(OpenAICall):
 
     def answer_of(self, response: wire.RouteResponse) -> JsonObject:
         """An answer as a chat completion."""
-        return completion_of(response)
+        return completion_of(response, [name for name, origin in self.origins.items() if origin.kind == "custom"])
 
     def messages(self, fields: Fields) -> list[wire.Message]:
         """The messages."""
@@ -299,10 +328,13 @@ class ChatCall(OpenAICall):
         content = [self.part(part) for part in raw] if isinstance(raw, list) else raw
         calls: list[wire.ToolCall] = []
         for call in item.objects("tool_calls"):
-            call.may_be("type", ("function",))
+            kind = call.may_be("type", ("function", "custom")) or "function"
             id = call.need("id", str)
-            inner = call.object("function")
-            calls.append(wire.ToolCall(id, wire.FunctionCall(inner.need("name", str), inner.need("arguments", str))))
+            inner = call.object(kind)
+            arguments = arguments_of(inner) if kind == "function" else _encode({"input": inner.take("input")}).decode()
+            calls.append(wire.ToolCall(id, wire.FunctionCall(inner.need("name", str), arguments)))
+        if not content and role in ("assistant", "tool"):
+            content = None if calls else ""
         return wire.Message(
             cast("wire.Role", role),
             content,
@@ -336,9 +368,9 @@ _FINISH: dict[str | None, str] = {"length": "length", "budget": "length", "tool_
 """OpenAI's finish reasons by ours; any other is ``stop``."""
 
 
-def completion_of(response: wire.RouteResponse) -> JsonObject:
-    """An answer as a chat completion."""
-    calls = response.tool_calls
+def completion_of(response: wire.RouteResponse, customs: Container[str] = ()) -> JsonObject:
+    """An answer as a chat completion. ``customs``: names of custom tools."""
+    calls = [_call_of(call.id, call.function, call.function.name in customs) for call in response.tool_calls or ()]
     message: JsonObject = {
         "role": "assistant",
         "content": None if calls and not response.output else response.output,
@@ -351,6 +383,12 @@ def completion_of(response: wire.RouteResponse) -> JsonObject:
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_of(response)}
     completion = _chat_object("chat.completion", response.trace_id, response.routing.selected_model, [choice])
     return {**completion, "usage": _usage_of(response.routing.tokens)}
+
+
+def _call_of(id: str, call: wire.FunctionCall, is_custom: bool) -> JsonObject:
+    if is_custom:
+        return {"id": id, "type": "custom", "custom": {"name": call.name, "input": input_of(call.arguments)}}
+    return {"id": id, "type": "function", "function": replace(call, arguments=complete_object(call.arguments))}
 
 
 def _chat_object(kind: str, trace_id: str, model: str, choices: list[JsonObject]) -> JsonObject:
@@ -408,51 +446,43 @@ class ChunkFrames(CallFrames):
     """The chunks of one call."""
 
     _vendor_call: ChatCall
-    _has_begun = False
-    _thoughts = 0
-
-    def __init__(self, exchange: Exchange, prepared: Prepared, vendor_call: ChatCall) -> None:
-        super().__init__(exchange, prepared, vendor_call)
-        self._places: dict[int, int] = {}
-        """Places of tool calls (0, 1, ...) by the model's own index."""
-        self._sent_fields: set[tuple[int, str]] = set()
-        """Fields sent for each call. Clients concatenate, so none is sent twice."""
-
-    def events(self, event: wire.RouteEvent) -> Iterator[bytes]:
-        """The chunks of an event."""
-        match event:
-            case wire.OutputDelta(data=data):
-                yield self._begin("") + self._chunk({"content": data.text})
-            case wire.ReasoningDelta(data=data):
-                thought = wire.Reasoning(data.provider, data.items, data.text or None)
-                yield self._begin("") + self._chunk(_reasoning_fields(thought, self._thoughts))
-                self._thoughts += 1
-            case wire.ToolCallDelta(data=data):
-                index = self._places.setdefault(data.index, len(self._places))
-                function = self._once(index, name=data.name) | {"arguments": data.arguments}
-                call = {"index": index, **self._once(index, id=data.call_id, type="function"), "function": function}
-                yield self._begin(None) + self._chunk({"tool_calls": [call]})
-            case wire.RouteCompleted(data=response):
-                yield self._begin("") + self._chunk({}, _finish_of(response))
-                if self._vendor_call.wants_usage:
-                    yield self._frame([], _usage_of(response.routing.tokens))
-                yield DONE
 
     def _encode_error(self, error: RouterError) -> bytes:
         return b"data: %s\n\n" % envelope(error)
 
-    def _begin(self, content: str | None) -> bytes:
-        """The chunk with the role, before the first one."""
-        if self._has_begun:
-            return b""
-        self._has_begun = True
-        return self._chunk({"role": "assistant", "content": content})
+    def _begin_answer(self) -> Iterator[bytes]:
+        return iter(())
 
-    def _once(self, index: int, **values: str) -> JsonObject:
-        """The values that were not sent for this call."""
-        new = {name: value for name, value in values.items() if value and (index, name) not in self._sent_fields}
-        self._sent_fields.update((index, name) for name in new)
-        return new
+    def _begin_empty(self) -> Iterator[bytes]:
+        yield self._chunk({"role": "assistant", "content": ""})
+
+    def _begin_block(self, block: Block) -> Iterator[bytes]:
+        if block.index == 0:
+            yield self._chunk({"role": "assistant", "content": None if block.kind == "call" else ""})
+        if block.kind == "thought":
+            yield self._chunk(_reasoning_fields(block.thought, block.number))
+        elif block.kind == "call" and block.origin.kind != "custom":
+            function = {"name": block.name, "arguments": ""}
+            yield self._call_chunk(block, {"id": block.id, "type": "function", "function": function})
+
+    def _extend_block(self, block: Block, piece: str) -> bytes:
+        if block.kind == "text":
+            return self._chunk({"content": piece})
+        return b"" if block.origin.kind == "custom" else self._call_chunk(block, {"function": {"arguments": piece}})
+
+    def _end_block(self, block: Block) -> Iterator[bytes]:
+        if block.origin.kind == "custom":  # whole: only now is it certain that the model wrote arguments
+            call = wire.FunctionCall(block.name, block.arguments.text)
+            yield self._call_chunk(block, _call_of(block.id, call, True))
+
+    def _end_answer(self, response: wire.RouteResponse) -> Iterator[bytes]:
+        yield self._chunk({}, _finish_of(response))
+        if self._vendor_call.wants_usage:
+            yield self._frame([], _usage_of(response.routing.tokens))
+        yield DONE
+
+    def _call_chunk(self, block: Block, call: JsonObject) -> bytes:
+        return self._chunk({"tool_calls": [{"index": block.number, **call}]})
 
     def _chunk(self, delta: JsonObject, finish_reason: str | None = None) -> bytes:
         return self._frame([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}], None)

@@ -5,7 +5,8 @@ A body becomes a route request, the answer a response or its events. Code shared
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, cast, get_args
 
 import msgspec
@@ -13,14 +14,17 @@ from msgspec.structs import replace
 
 from routewright.errors import RouterError
 from routewright.wire import FunctionCall, JsonObject, Message, Part, Role, RouteResponse, Tokens, ToolCall, Verbosity
+from routewright.wire.json_scan import decode
+from routewright.wire.json_stream import complete_object
 from routewright.wire.problems import shown
 
+from .client_tools import Origin, arguments_of, input_of, note_of, origin_of
 from .endpoints import Service
 from .errors import fit
 from .exchange import Exchange
 from .fields import Fields, wrong
 from .openai import LISTED_AT, OpenAICall, created_at, error_of
-from .vendor_call import Block, BlockFrames, answer, encode_event
+from .vendor_call import Block, CallFrames, answer, encode_event
 from .vendor_requests import EFFORTS, PLACES, Words, content_of, pack, unpack
 
 PATH = "/openai/v1/responses"
@@ -62,6 +66,8 @@ NO_EFFECT: dict[str, tuple[object, ...]] = {
 _INCLUDED = ("reasoning.encrypted_content",)
 """Values of ``include`` that are always included."""
 _ROLES = ("user", "assistant", "system", "developer")
+_NOTES = re.compile(r"\w+_(call|output|request|response|tools|update)|program")
+"""Items of tools that this API does not have: they become text."""
 _ECHOED = ("metadata", "parallel_tool_calls", "service_tier", "temperature", "tool_choice", "top_p", "user")
 
 
@@ -87,7 +93,7 @@ class ResponseCall(OpenAICall):
 
     def answer_of(self, response: RouteResponse) -> JsonObject:
         """An answer as a response."""
-        return response_of(response, self.echo)
+        return response_of(response, self.echo, self.origins)
 
     def messages(self, fields: Fields) -> list[Message]:
         """The messages."""
@@ -172,18 +178,29 @@ class ResponseCall(OpenAICall):
         """One item as a message, or as a part of an assistant's message."""
         kind = item.get("type", str) or "message"
         item.forget("id", "status", "phase")
+        if kind in ("additional_tools", "tool_search_output"):
+            self.late_tools = [*self.late_tools, *item.objects("tools")]
+        is_hosted = item.take("execution") == "server"
         match kind:
+            case "additional_tools":
+                item.forget("role")
+                return None
             case "message":
                 role = cast("Role", item.one_of("role", _ROLES))
                 if (content := item.content("content")) is None:
                     raise item.wrong("content", "is missing", "send a text, or an array of parts")
                 return Message(role, self._content(content) or ([] if content == [] and role != "assistant" else None))
-            case "function_call":
-                call = FunctionCall(item.text("name"), item.need("arguments", str))
-                return Message("assistant", tool_calls=[ToolCall(item.text("call_id"), call)])
-            case "function_call_output":
+            case "function_call" | "custom_tool_call" | "tool_search_call" if not is_hosted:
+                id = item.text("call_id")
+                name = origin_of(item, kind.removesuffix("_call")).function
+                is_custom = kind == "custom_tool_call"
+                arguments = _encode({"input": item.need("input", str)}).decode() if is_custom else arguments_of(item)
+                return Message("assistant", tool_calls=[ToolCall(id, FunctionCall(name, arguments))])
+            case "function_call_output" | "custom_tool_call_output":
                 output = self._content(item.content("output") or "")
                 return Message("tool", output or "", tool_call_id=item.text("call_id"))
+            case "tool_search_output" if not is_hosted:
+                return Message("tool", "The tools that match can be called now.", tool_call_id=item.text("call_id"))
             case "reasoning":
                 item.forget("summary", "content")
                 opaque = item.get("encrypted_content", str)
@@ -193,7 +210,12 @@ class ResponseCall(OpenAICall):
                 return None if thought is None else Message("assistant", reasoning=thought)
             case "item_reference":
                 raise item.wrong("type", "is 'item_reference', a stored item", _STATELESS)
-        hint = "supported: 'message', 'function_call', 'function_call_output', 'reasoning'"
+            case _ if "compaction" in kind:
+                hint = "send the messages that it stands for, or begin a new chat"
+                raise item.wrong("type", f"is {shown(kind)}, which only OpenAI can read", hint)
+            case _ if _NOTES.fullmatch(kind):
+                return Message("assistant", note_of(kind, item).text)
+        hint = "supported: 'message', 'reasoning', calls of functions and custom tools, and their outputs"
         raise item.wrong("type", f"is {shown(kind)}, which is not supported", hint)
 
     def _content(self, content: str | list[Fields]) -> str | list[Part] | None:
@@ -215,17 +237,22 @@ def _form(form: Fields) -> JsonObject | None:
 
 _CUT = ("length", "budget")
 """Finish reasons of incomplete answers."""
-_KINDS = {"thought": "rs", "text": "msg", "call": "fc"}
+_KINDS = {"thought": "rs", "text": "msg", "function": "fc", "custom": "ctc", "tool_search": "tsc"}
 """Prefixes of item ids."""
 
 
-def response_of(response: RouteResponse, echo: JsonObject) -> JsonObject:
-    """An answer as a response."""
+def response_of(response: RouteResponse, echo: JsonObject, origins: Mapping[str, Origin] | None = None) -> JsonObject:
+    """An answer as a response. ``origins``: the client's tools by the names of their functions."""
     thought, calls = response.reasoning, response.tool_calls or ()
     blocks = [] if thought is None else [Block("thought", thought=thought)]
     if response.output or not calls:
         blocks.append(Block("text", pieces=[response.output]))
-    blocks += [Block("call", None, [call.function.arguments], call.id, call.function.name) for call in calls]
+    for call in calls:
+        arguments = call.function.arguments
+        block = Block("call", None, [complete_object(arguments)], call.id, call.function.name)
+        block.origin = (origins or {}).get(block.name) or Origin("function", block.name)
+        block.arguments.add(arguments)
+        blocks.append(block)
     return _complete_response(response, blocks, echo)
 
 
@@ -257,7 +284,8 @@ def _response_start(trace_id: str, model: str, echo: JsonObject) -> JsonObject:
 
 
 def _id(trace_id: str, block: Block, number: int) -> str:
-    return f"{_KINDS[block.kind]}_{trace_id.partition('_')[2]}{number}"
+    kind = block.origin.kind if block.kind == "call" else block.kind
+    return f"{_KINDS[kind]}_{trace_id.partition('_')[2]}{number}"
 
 
 def _item(trace_id: str, block: Block, number: int) -> JsonObject:
@@ -271,8 +299,15 @@ def _item(trace_id: str, block: Block, number: int) -> JsonObject:
         case "text":
             return {"type": "message", **item, "role": "assistant", "content": [_part(block.text)]}
         case "call":
-            names = {"call_id": block.id, "name": block.name, "arguments": block.text}
-            return {"type": "function_call", **item, **names}
+            origin = block.origin
+            item["call_id"] = block.id
+            names = {"name": origin.name} | ({"namespace": origin.namespace} if origin.namespace else {})
+            if origin.kind == "custom":
+                return {"type": "custom_tool_call", **item, **names, "input": input_of(block.arguments.text)}
+            if origin.kind == "function":
+                return {"type": "function_call", **item, **names, "arguments": block.text}
+            arguments = decode(complete_object(block.arguments.text))
+            return {"type": "tool_search_call", **item, "execution": "client", "arguments": arguments}
 
 
 def _part(text: str) -> JsonObject:
@@ -293,7 +328,7 @@ _ERROR_CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 """OpenAI's error codes by status; any other is ``server_error``."""
 
 
-class ResponseFrames(BlockFrames):
+class ResponseFrames(CallFrames):
     """The events of one call, as the Responses API sends them."""
 
     _vendor_call: ResponseCall
@@ -327,15 +362,22 @@ class ResponseFrames(BlockFrames):
     def _extend_block(self, block: Block, piece: str) -> bytes:
         if block.kind == "text":
             return self._item_event(block, "response.output_text.delta", content_index=0, delta=piece, logprobs=[])
+        if block.origin.kind != "function":
+            return b""
         return self._item_event(block, "response.function_call_arguments.delta", delta=piece)
 
     def _end_block(self, block: Block) -> Iterator[bytes]:
         text = block.text
+        origin = block.origin
         if block.kind == "text":
             yield self._item_event(block, "response.output_text.done", content_index=0, text=text, logprobs=[])
             yield self._item_event(block, "response.content_part.done", content_index=0, part=_part(text))
-        elif block.kind == "call":
-            yield self._item_event(block, "response.function_call_arguments.done", arguments=text, name=block.name)
+        elif block.kind == "call" and origin.kind == "function":
+            yield self._item_event(block, "response.function_call_arguments.done", arguments=text, name=origin.name)
+        elif origin.kind == "custom":  # whole: only now is it certain that the model wrote arguments
+            text = input_of(block.arguments.text)
+            yield self._item_event(block, "response.custom_tool_call_input.delta", delta=text)
+            yield self._item_event(block, "response.custom_tool_call_input.done", input=text)
         yield self._event("response.output_item.done", output_index=block.index, item=self._item(block))
 
     def _end_answer(self, response: RouteResponse) -> Iterator[bytes]:

@@ -8,16 +8,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, M
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Literal
 
-import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from routewright import wire
 from routewright.errors import RateLimited, RouterError
 from routewright.router import Prepared
-from routewright.wire import JsonObject
+from routewright.wire.json_stream import JsonObjectStream
 from routewright.wire.problems import shown
 
+from .client_tools import Origin
 from .endpoints import Service
 from .errors import to_client_error
 from .exchange import Exchange
@@ -42,7 +42,6 @@ from .vendor_requests import (
 MAX_REJECTED = 20
 """Rejected models in one error."""
 _UNCALLABLE = (wire.Reason.DISABLED, wire.Reason.DEPRECATED, wire.Reason.PROVIDER_UNAVAILABLE)
-_decode_object = msgspec.json.Decoder(JsonObject).decode
 
 
 class VendorCall(ABC):
@@ -66,6 +65,8 @@ class VendorCall(ABC):
         """Names of fields in errors. None: there is no route request yet, and errors use the client's names anyway."""
         self.places: dict[str, str] = {}
         """Names of fields that this body may write in several places (``Words.places``)."""
+        self.origins: dict[str, Origin] = {}
+        """The client's tools by the names of their functions, if they differ."""
         self.turns: list[str] | None = None
         """Path of each message, if it differs from the route request's (``Words.turns``)."""
 
@@ -166,9 +167,43 @@ def encode_event(name: str, data: bytes) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
 
 
+class Block(Struct, eq=False):
+    """A text, a tool call or a thought in an answer, which may arrive in pieces."""
+
+    kind: Literal["text", "call", "thought"]
+    index: int | None = None
+    """Place in the answer. None: not begun."""
+    pieces: list[str] = field(default_factory=list)
+    """Sent text, or sent arguments of a call."""
+    id: str = ""
+    """``id``, ``name``, ``pending``, ``arguments`` and ``origin`` are those of a call."""
+    name: str = ""
+    pending: str = ""
+    """Arguments that are not sent yet, since the name is missing."""
+    arguments: JsonObjectStream = field(default_factory=JsonObjectStream)
+    """All that the model wrote."""
+    origin: Origin = Origin("function", "")
+    """The client's tool."""
+    number: int = 0
+    """Number of blocks of its kind before it."""
+    thought: Any = None
+    """A thought arrives complete."""
+
+    @property
+    def text(self) -> str:
+        """What was sent so far."""
+        return "".join(self.pieces)
+
+    @property
+    def is_complete(self) -> bool:
+        """True if it is complete once another block begins."""
+        return self.kind != "call" or self.arguments.is_whole
+
+
 class CallFrames(ABC):
-    """The events of one call in a vendor's format (``sse.Frames``). These formats cannot restart an answer, so a fault
-    after the first text ends the stream."""
+    """The events of one call in a vendor's format (``sse.Frames``), an answer in consecutive blocks. A call with
+    incomplete arguments stays open when the next block begins, since some vendors interleave calls. These formats
+    cannot restart an answer, so a fault after the first text ends the stream."""
 
     def __init__(self, exchange: Exchange, prepared: Prepared, vendor_call: VendorCall) -> None:
         self.headers: dict[str, str] = {}
@@ -178,6 +213,11 @@ class CallFrames(ABC):
         self._prepared = prepared
         self._vendor_call = vendor_call
         self.stream.expect_text()
+        self.blocks: list[Block] = []
+        """Blocks that have begun."""
+        self._open_blocks: list[Block] = []
+        self._calls: dict[int, Block] = {}
+        """By the model's own index."""
 
     async def __aiter__(self) -> AsyncGenerator[Frame, None]:
         """Give them in order. Raises the error in which the call ends."""
@@ -215,60 +255,8 @@ class CallFrames(ABC):
         return self._encode_error(self._vendor_call.in_words(client_error, self.exchange.clock.time()))
 
     @abstractmethod
-    def events(self, event: wire.RouteEvent) -> Iterator[bytes]:
-        """The frames of an event."""
-
-    @abstractmethod
     def _encode_error(self, error: RouterError) -> bytes:
         """The frames of an error."""
-
-
-class Block(Struct, eq=False):
-    """A text, a tool call or a thought in an answer, which may arrive in pieces."""
-
-    kind: Literal["text", "call", "thought"]
-    index: int | None = None
-    """Place in the answer. None: not begun."""
-    pieces: list[str] = field(default_factory=list)
-    """Sent text, or sent arguments of a call."""
-    id: str = ""
-    """``id``, ``name`` and ``pending`` are those of a call."""
-    name: str = ""
-    pending: str = ""
-    """Arguments that are not sent yet, since the name is missing."""
-    thought: Any = None
-    """A thought arrives complete."""
-
-    @property
-    def text(self) -> str:
-        """What was sent so far."""
-        return "".join(self.pieces)
-
-    @property
-    def is_complete(self) -> bool:
-        """True if it is complete once another block begins."""
-        return self.kind != "call" or (bool(self.pieces) and input_of(self.text) is not None)
-
-
-def input_of(arguments: str) -> JsonObject | None:
-    """The arguments of a call, or None if they are not a JSON object."""
-    try:
-        return _decode_object(arguments.strip() or "{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-
-
-class BlockFrames(CallFrames):
-    """The events of an answer in consecutive blocks. A call with incomplete arguments stays open when the next block
-    begins, since some vendors interleave calls."""
-
-    def __init__(self, exchange: Exchange, prepared: Prepared, vendor_call: VendorCall) -> None:
-        super().__init__(exchange, prepared, vendor_call)
-        self.blocks: list[Block] = []
-        """Blocks that have begun."""
-        self._open_blocks: list[Block] = []
-        self._calls: dict[int, Block] = {}
-        """By the model's own index."""
 
     def events(self, event: wire.RouteEvent) -> Iterator[bytes]:
         """The frames of an event."""
@@ -292,7 +280,7 @@ class BlockFrames(CallFrames):
                 call = self._calls.setdefault(data.index, Block("call"))
                 call.id = call.id or data.call_id
                 call.name = call.name or data.name
-                call.pending += data.arguments
+                call.pending += call.arguments.add(data.arguments)
                 if call.index is None and call.name:
                     yield from self._open(call)
                 if call.pending and call in self._open_blocks:
@@ -310,6 +298,8 @@ class BlockFrames(CallFrames):
             yield from self._begin_answer()
         yield from self._close([previous for previous in self._open_blocks if previous.is_complete])
         block.index = len(self.blocks)
+        block.number = sum(other.kind == block.kind for other in self.blocks)
+        block.origin = self._vendor_call.origins.get(block.name) or Origin("function", block.name)
         self.blocks.append(block)
         self._open_blocks.append(block)
         yield from self._begin_block(block)
@@ -321,6 +311,9 @@ class BlockFrames(CallFrames):
     def _close(self, blocks: list[Block]) -> Iterator[bytes]:
         self._open_blocks = [open_block for open_block in self._open_blocks if open_block not in blocks]
         for block in blocks:
+            rest = block.arguments.finish() if block.kind == "call" else ""
+            if rest:
+                yield self._append(block, rest)
             yield from self._end_block(block)
 
     def _thoughts(self, reasoning: wire.Reasoning) -> Iterable[object]:

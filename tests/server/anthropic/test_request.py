@@ -368,7 +368,7 @@ def test_errors_name_the_field_as_this_api_does(fields: dict[str, Any], said: st
     ("block", "said"),
     [
         ({"type": "document", "source": {"type": "file", "file_id": "f"}}, "source.type: must be 'base64', 'url'"),
-        ({"type": "server_tool_use"}, "type: is 'server_tool_use'"),
+        ({"type": "container_upload"}, "type: is 'container_upload'"),
         ({"type": "tool_use", "id": "a", "name": "b", "input": {}}, "type: is 'tool_use'"),
         ({"type": "image", "source": {"type": "file", "file_id": "f"}}, "source.type: must be 'base64' or 'url'"),
         ({"type": "image", "source": {"type": "url", "url": "file:///x"}}, "source.url: must begin with https://"),

@@ -163,7 +163,7 @@ def test_interleaved_calls_keep_their_own_arguments() -> None:
     found = blocks_of(
         piece(0, '{"x":', "a", "f"), piece(1, '{"y":', "b", "g"), piece(0, "1}"), piece(1, "2}"), piece(2, "", "c", "h")
     )
-    assert [(each["name"], each["json"]) for each in found] == [("f", '{"x":1}'), ("g", '{"y":2}'), ("h", "")]
+    assert [(each["name"], each["json"]) for each in found] == [("f", '{"x":1}'), ("g", '{"y":2}'), ("h", "{}")]
 
 
 def test_a_call_begins_once_its_name_is_known() -> None:

@@ -109,9 +109,9 @@ def test_tool_choice_may_name_one_tool() -> None:
 @table(
     ("fields", "path", "said"),
     [
-        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type", "'function'"),
+        ({"tools": [{"type": "customs", "custom": {"name": "x"}}]}, "tools[0].type", "'function'"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "missing"),
-        ({"tools": [TOOL], "tool_choice": {"type": "custom", "custom": {}}}, "tool_choice.type", "'function'"),
+        ({"tools": [TOOL], "tool_choice": {"type": "custom", "custom": {}}}, "tool_choice.custom.name", "missing"),
         ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice", "not declared"),
         ({"tool_choice": "required"}, "tool_choice", "no tools"),
         ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools", "must be"),

@@ -233,7 +233,7 @@ def test_errors_repeat_no_text_of_a_message() -> None:
         {"role": "user", "content": [{"type": "text", "text": [secret]}]},
         {"role": "user", "content": [{"type": "image_url", "image_url": secret}]},
         {"role": "assistant", "content": [{"type": "refusal", "refusal": [secret]}]},
-        {"role": "assistant", "tool_calls": [{"id": "x", "function": {"name": "f", "arguments": [secret]}}]},
+        {"role": "assistant", "tool_calls": [{"id": "x", "function": {"name": [secret]}}]},
         secret,
     ):
         assert secret not in str(fault(messages=[message]))

@@ -1,0 +1,1 @@
+"""What vendors, servers and clients really send."""
