@@ -267,7 +267,7 @@ WRITERS = {
 
 
 METHODS = {
-    "_engine/route": {"decide", "refuse", "pass_guardrails"},
+    "_engine/route": {"decide", "refuse", "pass_guardrails", "limit"},
     "_engine/many": {"limit", "pass_guardrails"},
     "_engine/execute": {"settle", "doubt"},
     "_engine/provider_exchange": {"take"},

@@ -17,6 +17,7 @@ from ._core.request.read import as_request, merge_tags
 from ._core.structured_output import Form
 from ._engine.agent import Run as Run
 from ._engine.checkpoints import Resumption, checkpoint_of
+from ._engine.context import find_tool
 from ._engine.storage import GuardedStorage
 from ._engine.tool_calls import Approve, shown_text
 from ._engine.turns import SYSTEM, AgentSettings
@@ -344,7 +345,8 @@ class Agent:
             model_strategy=request.model_strategy or self._limits.model_strategy,
         )
         caller = router.resolve_caller(caller or router.caller)
-        return Run(router.engine, self._storage, self._settings(run_request), run_request, caller, within=within)
+        tool = within or find_tool(router.engine.admissions, caller)
+        return Run(router.engine, self._storage, self._settings(run_request), run_request, caller, within=tool)
 
     def _settings(self, request: wire.AgentRequest) -> AgentSettings:
         """The plan of a run, with all of the agent's tools or those that the request names."""

@@ -22,7 +22,7 @@ from ._core.routing.what_if import PolicyCheck, WhyNot, why_not
 from ._core.structured_output import Form
 from ._core.tokens.estimate import bounds_of
 from ._engine.answer import Answer
-from ._engine.context import NO_TAGS, current_parent, current_tags, find_parent, within
+from ._engine.context import NO_TAGS, current_parent, current_tags, current_tool, find_parent, find_tool, within
 from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
 from ._engine.prepared import InputTokens, Prepared
@@ -211,7 +211,8 @@ class Router:
 
             form = form_of(output_type)
         engine = self._parts.running or await self._parts.begin()
-        caller = self._caller if caller is None else self.resolve_caller(caller)
+        own = self._caller if current_tool() is None else self.caller
+        caller = own if caller is None else self.resolve_caller(caller)
         return await engine.route(self._input_of(request, options, form), caller)
 
     async def route_to_end(
@@ -261,7 +262,8 @@ class Router:
         request_input = self._input_of(request, options)
         if not isinstance(request_input, Read) and not request_input.is_large:
             request_input = request_input.read()
-        caller = self._caller if caller is None else self.resolve_caller(caller)
+        own = self._caller if current_tool() is None else self.caller
+        caller = own if caller is None else self.resolve_caller(caller)
         return Stream(self._parts.running or self._parts.engine, request_input, caller)
 
     def prepare(
@@ -287,7 +289,8 @@ class Router:
         Takes some microseconds; call it in a thread for bodies of many kilobytes. Raises ``InvalidJson`` and
         ``ValidationFailed``."""
         tags_by_scope = current_tags()
-        caller = self._caller if caller is None else self.resolve_caller(caller)
+        own = self._caller if current_tool() is None else self.caller
+        caller = own if caller is None else self.resolve_caller(caller)
         route_request = read_request(request, _declared(options) if "tools" in options else options)
         if tags_by_scope is not NO_TAGS and (tags := tags_by_scope.get(self._parts.tags)):
             route_request = add_tags(route_request, tags)
@@ -482,7 +485,10 @@ class Router:
 
     @property
     def caller(self) -> Caller:
-        """The default caller."""
+        """The default caller: inside a tool of an agent of this Router the run's, unless ``as_caller`` set one."""
+        if current_tool() is not None and self._caller == Caller(environment=self._caller.environment):
+            tool = find_tool(self._parts.engine.admissions)
+            return self._caller if tool is None else tool.scope.caller
         return self._caller
 
     @property
@@ -617,7 +623,7 @@ class Router:
         return request_input if isinstance(request_input, Read) else request_input.read()
 
     def _as(self, caller: Caller | None) -> Caller:
-        return self._caller if caller is None else self.resolve_caller(caller)
+        return self.caller if caller is None else self.resolve_caller(caller)
 
 
 def _declared(options: Options) -> Options:

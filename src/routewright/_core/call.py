@@ -51,6 +51,13 @@ class Serving(Protocol):
         """Count a finished call of an account and environment. Returns an error burst when one begins."""
 
 
+class ToolCalling(Protocol):
+    """A tool call that makes calls (``_engine/context.py``)."""
+
+    def record(self, trace_id: str, nanos: int, model: str | None, tokens: wire.Tokens | None) -> None:
+        """Record a call that ended."""
+
+
 class _Rare(Rare):
     """Fields that few calls need."""
 
@@ -96,6 +103,8 @@ class _Rare(Rare):
     text_bytes = 0
     is_booked = False
     """True: its cost is settled separately from its trace."""
+    tool: ToolCalling | None = None
+    """The tool call of an agent run that it is part of."""
     waited_s = 0.0
     """How long its answer waited for the storage; not in the trace."""
     is_void = False
@@ -199,6 +208,12 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if choice.own_input is not None:
             self.own_input = choice.own_input
             self.bounds = choice.own_input.tokens
+
+    def renew(self, board: Board) -> None:
+        """Decide again by newer snapshots."""
+        self.board = board
+        self.snapshot_ids = (*board.ids[:2], self.snapshot_ids[2])
+        self.own_input = None
 
     def refuse(self, decision_input: wire.DecisionInput) -> None:
         """Record the input of a decision that found no model."""
@@ -352,6 +367,9 @@ class Call(_Rare, Struct, dict=True, eq=False):
             self.status = "budget_exceeded" if isinstance(error, BudgetExceeded) else "failed"
         if error is not None:
             self.error_code = error.code
+        if self.tool is not None:
+            self.tool.record(self.id, self.cost_nanos, None if served is None else served.leg.id, self.tokens)
+            self.tool = None
         return outcome
 
     def shorten(self) -> None:

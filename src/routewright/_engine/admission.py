@@ -26,6 +26,7 @@ from routewright.errors import InternalError, PermissionDenied, RateLimited, Rou
 from routewright.protocols import Accounts, Clock, ImmediateStorage, Storage
 from routewright.wire import Caller, RunLimit, Scope
 
+from .context import InsideTool, current_tool, find_tool
 from .request_input import Read
 from .shared_limits import SharedLimits
 from .storage import KNOWN_S, LONGEST_S, MOST_KNOWN, NoAccounts, in_time, no_accounts, unfit
@@ -71,8 +72,13 @@ class Admissions:
         for money that other calls hold. Raises ``PermissionDenied``, ``StorageUnavailable`` while too many calls wait
         to be written, and ``InternalError`` if the storage keeps no accounts."""
         key_id = caller.key_id
+        tool = None
+        if scope != "agents" and current_tool() is not None and (tool := find_tool(self, caller)) is not None:
+            run = tool.limit
+            scope = "agents"
         may_be_open = read.request.idempotency_key is None and run is None
-        if may_be_open and key_id is None and caller.scopes is None and caller.account == wire.DEFAULT_ACCOUNT:
+        is_default = key_id is None and caller.scopes is None and caller.account == wire.DEFAULT_ACCOUNT
+        if is_default and may_be_open and tool is None:
             return None
         if caller.scopes is not None and scope not in caller.scopes:
             raise self._named(PermissionDenied(f"the API key lacks the scope {scope!r}; use one that has it"))
@@ -81,6 +87,8 @@ class Admissions:
         left = self.accounts.left(caller, run)
         if not may_be_open:
             pass
+        elif tool is not None:
+            left = None  # the run counts the call, even if nothing limits it
         elif left is None:
             if self._open.get((caller.account, key_id), -inf) > self.clock.monotonic():
                 return None
@@ -96,7 +104,7 @@ class Admissions:
         trace_id = self.ids("tr_")
         at = self.clock.time()
         return Admission(
-            self, read, caller, run, left, patient, tokens, trace_id, at, started_at, deadline, self.event_id
+            self, read, caller, run, left, patient, tokens, trace_id, at, started_at, deadline, self.event_id, tool
         )
 
     async def is_open(self, admission: Admission) -> bool:
@@ -155,6 +163,8 @@ class Admission(Struct, eq=False):
     deadline: float
     event_id: Callable[[int], str]
     """``Facts.event_id``."""
+    tool: InsideTool | None = None
+    """The tool call of an agent run that makes the call."""
     claim: wire.Claim | None = None
     windows: Sequence[wire.WindowState] = ()
     """The rate limits when it was admitted."""

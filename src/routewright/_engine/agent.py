@@ -24,6 +24,7 @@ from routewright.wire.money import nanos_of, usd_text
 from .admission import Admission
 from .answer import reread
 from .checkpoints import CHECKPOINT_S, Checkpoints, Resumption, identity_of
+from .context import InsideTool, RunScope, inside_tool
 from .request_input import Read
 from .route import Engine
 from .storage import GuardedStorage
@@ -53,7 +54,7 @@ class Run:
         caller: wire.Caller,
         *,
         resumed: Resumption | None = None,
-        within: ToolContext | None = None,
+        within: ToolContext | InsideTool | None = None,
     ) -> None:
         """``request`` has its limits filled in. ``within`` is the tool call of another run that started this one."""
         self._engine = engine
@@ -66,6 +67,7 @@ class Run:
         self._resumed = resumed
         self._within = within
         self._admission: Admission | None = None
+        self._scope = RunScope(engine.admissions, caller)
         self._step_s = (request.per_step_timeout_ms or 0.0) / 1000
         self._max_steps = int(request.max_steps or 0)
         budget = request.total_budget_usd
@@ -126,6 +128,8 @@ class Run:
                     yield wire.StepCompleted(next(ids), step)
                 if not self._is_immediate and run.ended is None:
                     await self._checkpoints.try_keep(state)
+            self._scope.is_over = True
+            self._record_nested(run)
             self.error = run_error = run.error
             message = None if run_error is None else (run_error.outside or (run_error.message,))[0]
             self.response = wire.AgentResponse(
@@ -267,6 +271,7 @@ class Run:
         start_ms = self._now_ms()
         while len(state.steps) < action.number and run.ended is None:
             took_ms = 0.0
+            self._record_nested(run)
             try:
                 cap, spent = self._cap_nanos, state.spent_nanos
                 if cap is not None and spent >= cap:
@@ -308,11 +313,15 @@ class Run:
         if self._cap_nanos is None:
             return wire.RunLimit(self.trace_id, UNLIMITED_NANOS)
         tools = sum(nanos_of(step.cost_usd) for step in state.steps if step.tool is not None and step.trace_id is None)
+        tools -= sum(nanos_of(call.cost_usd) for call in state.nested)  # the purse has counted them
         return wire.RunLimit(self.trace_id, max(0, self._cap_nanos - tools))
 
     async def _use(self, run: AgentRun, action: RunTools) -> None:
         start_ms, results = self._now_ms(), dict[int, tuple[wire.Step, Observation]]()
         left_nanos = None if self._cap_nanos is None else max(0, self._cap_nanos - run.state.spent_nanos)
+        self._scope.limit = self._limit_of(run.state)
+        if self._within is not None or self._caller.environment == "sandbox":
+            self._scope.room_nanos = left_nanos
 
         async def use(index: int, call: wire.ToolCall) -> None:
             context = ToolContext(
@@ -324,7 +333,9 @@ class Run:
                 metadata=self._request.metadata or {},
                 limit=self._limit_of(run.state),
             )
-            results[index] = await run_tool(self._settings.tools, call, context, self._clock, self._settings.approve)
+            with inside_tool(self._scope, context.step):
+                settings = self._settings
+                results[index] = await run_tool(settings.tools, call, context, self._clock, settings.approve)
 
         if len(action.calls) == 1:
             await use(0, action.calls[0])  # a new task would take longer than most tools
@@ -339,6 +350,12 @@ class Run:
                 for index, call in enumerate(action.calls):
                     group.start_soon(use_in_turn, index, call)
         run.record_results([results[index] for index in range(len(action.calls))], start_ms)
+        self._record_nested(run)
+
+    def _record_nested(self, run: AgentRun) -> None:
+        """Record the calls of tools that have ended."""
+        while self._scope.ended:
+            run.record_nested(self._scope.ended.popleft())
 
     # End
 
@@ -367,6 +384,8 @@ class Run:
                     await self._checkpoints.forget(self.trace_id)
                 return
             run.give_up(fault)
+            self._scope.is_over = True
+            self._record_nested(run)
             if run.state.steps:  # before the key is released
                 await self._checkpoints.try_keep(run.state)
             await self._engine.log.commit(self._record(run, "cancelled" if fault is None else "failed", None))
@@ -377,14 +396,17 @@ class Run:
         admission = self._admission
         caller = self._caller
         self._is_recorded = True
-        took_ms, now = self._now_ms(), self._clock.time()
+        summary = run.summary(self._now_ms()) if self.response is None else self.response.summary
+        took_ms, now = summary.total_latency_ms, self._clock.time()
+        if isinstance(self._within, InsideTool):
+            self._within.record(self.trace_id, run.state.spent_nanos, None, None)
         trace = run_trace(
             run.state, caller, self._turns.base, status, took_ms, None if run.error is None else run.error.code
         )
         captured = None if log.capture is None else log.capture.of(words_of(run.state), None)
         record = RunRecord(trace, captured, deadline=self._clock.monotonic() + LAST_S)
         outcome = "failed" if status == "cancelled" else status
-        message = wire.AgentRunCompleted(self.trace_id, outcome, run.summary(took_ms), self._request.metadata or {})
+        message = wire.AgentRunCompleted(self.trace_id, outcome, summary, self._request.metadata or {})
         once = f"{message.type}:{self.trace_id}:{len(run.state.steps)}"  # a resumed run ends more than once
         event = event_of(message, caller, self._engine.ids("evt_"), now).stored
         put = wire.PutEvent(event, once, 2 * CHECKPOINT_S, now, log.writer.durability)

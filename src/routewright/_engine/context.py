@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,10 +13,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, Self
 
 import anyio.lowlevel
-from msgspec import Struct
+from msgspec import Struct, field
 
+from routewright._core.money import usd
 from routewright._core.request.read import merge_tags
 from routewright._runtime.loop import this_task
+from routewright.wire import Caller, NestedCall, RunLimit, Tokens
 from routewright.wire.ids import RANDOM, SAMPLED, TraceParent, span_id_of
 
 
@@ -105,6 +108,66 @@ class TagScopes:
             yield
         finally:
             _tags.set(before)  # not a reset, which fails where a generator is ended in another context
+
+
+class RunScope(Struct, eq=False):
+    """An agent run, for calls of its Router that its tools make."""
+
+    router: object
+    """The ``Admissions`` of its Router."""
+    caller: Caller
+    limit: RunLimit | None = None
+    """The purse of the run. None: nothing limits it."""
+    room_nanos: int | None = None
+    """What a call may cost, if the run has a budget but no purse of its own."""
+    ended: deque[NestedCall] = field(default_factory=deque)
+    """Calls that ended and are not recorded by the run yet."""
+    is_over: bool = False
+
+
+class InsideTool(NamedTuple):
+    """The tool call that this context belongs to."""
+
+    scope: RunScope
+    step: int
+    outer: InsideTool | None
+
+    @property
+    def limit(self) -> RunLimit | None:
+        """The purse of the run."""
+        return self.scope.limit
+
+    def record(self, trace_id: str, nanos: int, model: str | None, tokens: Tokens | None) -> None:
+        """Record a call, or a run, that ended."""
+        self.scope.ended.append(NestedCall(self.step, trace_id, usd(nanos), model, tokens))
+
+
+_tool: ContextVar[InsideTool | None] = ContextVar("routewright.tool", default=None)
+current_tool = _tool.get
+"""The innermost tool call of an agent, of any Router."""
+
+
+@contextmanager
+def inside_tool(scope: RunScope, step: int) -> Iterator[None]:
+    """Make calls in the block, and in tasks started there, part of a run."""
+    outer = _tool.get()
+    _tool.set(InsideTool(scope, step, outer))
+    try:
+        yield
+    finally:
+        _tool.set(outer)
+
+
+def find_tool(router: object, caller: Caller | None = None) -> InsideTool | None:
+    """The tool call that this context belongs to, of a run of this Router that has not ended. None for a ``caller`` of
+    another account or environment: its calls are not charged to the run."""
+    tool = _tool.get()
+    while tool is not None and (tool.scope.router is not router or tool.scope.is_over):
+        tool = tool.outer
+    if tool is None or caller is None:
+        return tool
+    owner = tool.scope.caller
+    return tool if (owner.account, owner.environment) == (caller.account, caller.environment) else None
 
 
 EVERYONE = "*"

@@ -7,8 +7,8 @@
 counts tokens only where their bounds do not settle it. ``enter`` does the same for a caller with limits, and reserves
 what the call needs. The execution calls models. ``TraceLog.conclude`` keeps the trace; then any failure is raised.
 
-Deciding, admission, guardrails and the cache return values. This file puts them into the ``Call``; ``many`` alone
-also limits a call and records its guardrails. ``tests/test_layers.py`` lists every writer."""
+Deciding, admission, guardrails and the cache return values. This file puts them into the ``Call``; ``many`` also limits
+a call and records its guardrails, ``decide`` renews its snapshots. ``tests/test_layers.py`` lists every writer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from routewright._core.policy import AppliedPolicy, apply_policy, by_key, class_
 from routewright._core.prompt_caches import LEAST_TOKENS
 from routewright._core.request.read import STREAMED
 from routewright._core.request.rules import check_costs_nothing, check_https
-from routewright._core.routing.budget import room_of
+from routewright._core.routing.budget import Room, room_of
 from routewright._core.routing.choice import class_choice, input_of_call
 from routewright._core.routing.decide import Choice
 from routewright._core.routing.decision import Decision
@@ -414,6 +414,10 @@ class Engine:
         try:
             if call is None:
                 call = self.make_call(read, admission.caller, fleet, admission)
+            if (tool := admission.tool) is not None:
+                call.tool = tool
+                if tool.scope.room_nanos is not None:
+                    call.limit(Room(tool.scope.room_nanos, None))
             if call.policy is not None:  # it may shorten the time-out
                 admission.adopt(call)
             if admission.left is None and await self.admissions.is_open(admission):

@@ -163,6 +163,17 @@ class AgentRunCompleted(Struct, frozen=True):
     """The run's tags."""
 
 
+class NestedCall(Struct, frozen=True, omit_defaults=True):
+    """A call of the Router by a tool of a run, or a run of an agent by it."""
+
+    step: int
+    """Number of the tool's step."""
+    trace_id: str
+    cost_usd: float
+    model: str | None = None
+    tokens: Tokens | None = None
+
+
 class Checkpoint(msgspec.Struct, kw_only=True):
     """State needed to continue a run after its last finished step. Contains prompts and answers."""
 
@@ -180,6 +191,8 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     """Traces of model calls that were retried."""
     spent_nanos: int = 0
     """Cost of its steps."""
+    nested: list[NestedCall] = []
+    """Calls by its tools; included in the cost of their steps."""
     pending: list[ToolCall] = []
     """Tool calls of the last answer without a result."""
     approved: list[str] = []

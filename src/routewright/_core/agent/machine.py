@@ -180,6 +180,17 @@ class AgentRun:
             self._observe(observation)
         state.pending = list(pending.values())
 
+    def record_nested(self, call: wire.NestedCall) -> None:
+        """Record a call by a tool as part of its step's cost. The step may have ended before."""
+        nanos = nanos_of(call.cost_usd)
+        state = self.state
+        state.nested.append(call)
+        state.spent_nanos += nanos
+        if call.step > len(state.steps):  # the run ends before its tool
+            return
+        step = state.steps[call.step - 1]
+        state.steps[call.step - 1] = replace(step, cost_usd=usd(nanos_of(step.cost_usd) + nanos))
+
     def resume(self, results: Mapping[str, str], approved: Collection[str], start_ms: float) -> None:
         """Continue with the client's results, by call id, and the ``approved`` calls. Others stay pending."""
         state = self.state

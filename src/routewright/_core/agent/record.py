@@ -108,6 +108,7 @@ def run_trace(
     """The trace of a run, without texts. ``request``: of its model calls, if there were any."""
     tokens = [step.tokens for step in state.steps if step.tokens is not None]
     children = [step.trace_id for step in state.steps if step.trace_id is not None] + state.failed_tries
+    children += [call.trace_id for call in state.nested]
     return wire.Trace(
         id=state.trace_id,
         kind="agent",
@@ -166,6 +167,10 @@ def _spans(state: wire.Checkpoint) -> list[wire.Span]:
                     **shared,
                 )
             )
+        for call in state.nested:
+            if call.step == step.number:
+                shared |= {"id": len(spans) + 1, "name": call.model or "agent run", "trace_id": call.trace_id}
+                spans.append(wire.SubTraceSpan(model=call.model, cost_usd=call.cost_usd, tokens=call.tokens, **shared))
     return spans
 
 
