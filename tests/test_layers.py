@@ -267,6 +267,7 @@ WRITERS = {
 
 
 METHODS = {
+    "_engine/decide": {"renew"},
     "_engine/route": {"decide", "refuse", "pass_guardrails", "limit"},
     "_engine/many": {"limit", "pass_guardrails"},
     "_engine/execute": {"settle", "doubt"},

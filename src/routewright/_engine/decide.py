@@ -19,6 +19,7 @@ from routewright.wire import DecisionInput, Grant, Replay
 
 from .admission import TRIES, Admission
 from .counting import Counting
+from .fleet import Fleet
 
 
 class Deciding:
@@ -67,7 +68,9 @@ class Deciding:
                 return reply.result
             if isinstance(reply, Grant):
                 if choice is not None and (left_nanos is not None or not reply.is_limited):
-                    return choice
+                    if not self._is_outdated(call, choice):
+                        return choice
+                    own_input = None
                 left_nanos = (await admission.look()).nanos
             elif reply.waits:
                 raise reserved_error(reply.purse, call.timeout_ms if admission.is_patient else None)
@@ -77,6 +80,20 @@ class Deciding:
             else:
                 left_nanos = reply.purse.left_nanos
         raise StorageUnavailable(f"the caller's balance changed during each of {TRIES} decisions; try again")
+
+    def _is_outdated(self, call: Call, choice: Choice) -> bool:
+        """True if a provider of the plan has billed more than was admitted since the decision. The call then has newer
+        snapshots."""
+        # A call may wait for money between its decision and its grant, often for the very call whose provider then
+        # bills too much. Admitted with the old reservation, it would overspend with full knowledge
+        # (test_a_call_that_waited_for_money_is_covered_by_what_it_waited_for).
+        fleet = call.fleet
+        assert isinstance(fleet, Fleet), "`make_call` took one"
+        overruns = fleet.health.overruns
+        if not overruns or all(overruns.get(leg.row) == leg.overrun for leg in choice.plan.legs):
+            return False
+        call.renew(fleet.board().with_dials(call.board.pool.dials))
+        return True
 
     async def choice(self, call: Call) -> Choice:
         """Decide within the call's own budget. Long prompts are counted in a worker thread; in plain code this blocks.

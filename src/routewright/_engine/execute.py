@@ -296,6 +296,8 @@ class Execution(Struct, eq=False):
         if attempt.usage is not None and attempt.usage.tier:
             self._apply_tier(attempt, attempt.usage.tier)
         usage = attempt.settle(self.call.bounds)
+        if attempt.overrun is not None:
+            self._report_overrun(attempt)
         self.call.served = attempt
         self.cause = None
         if self.is_sandbox:
@@ -398,6 +400,14 @@ class Execution(Struct, eq=False):
         if attempt.usage is not None and attempt.usage.tier:
             self._apply_tier(attempt, attempt.usage.tier)
         attempt.settle(self.call.bounds)
+        if attempt.overrun is not None:
+            self._report_overrun(attempt)
+
+    def _report_overrun(self, attempt: Attempt) -> None:
+        """Cover later calls. Input above its bound matters to budgets only: many servers add tokens to a prompt."""
+        overrun = attempt.overrun
+        if overrun is not None and not self.is_sandbox and (overrun.output_tokens or self.machine.room is not None):
+            self.fleet.record_overrun(attempt, overrun, self.call.bounds)
 
     def _apply_tier(self, attempt: Attempt, tier: str) -> None:
         """Price it as the tier that served it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
@@ -16,6 +17,7 @@ from routewright._core.attempts.breaker import Circuits
 from routewright._core.attempts.health import Health, SharedHealth, health_after, health_snapshot
 from routewright._core.attempts.journal import FOLDED_AT, MOST_WAITING, Journal
 from routewright._core.attempts.machine import Rules
+from routewright._core.attempts.record import Attempt
 from routewright._core.attempts.retry import RetryBudget
 from routewright._core.attempts.statistics import EPOCH_S, Entry, epoch_at
 from routewright._core.attempts.timeouts import ExecutionLimits
@@ -26,11 +28,22 @@ from routewright._core.routing.pool import Pool
 from routewright._runtime.fork import Guard
 from routewright.errors import NoProviders, ProviderFault, ValidationFailed
 from routewright.protocols import BaseProvider, Clock, Provider, options_of
-from routewright.wire import Availability, AvailabilityStatus, Caller, ErrorBurst, Learned, Model, Need
+from routewright.wire import (
+    Availability,
+    AvailabilityStatus,
+    Caller,
+    ErrorBurst,
+    Learned,
+    Model,
+    Need,
+    Overrun,
+    TokenBounds,
+)
 
 from .declarations import as_served, caller_extra_of, is_whole, overlay_declared, read_models, servers_of
 from .shared_limits import Sharing
 
+_log = logging.getLogger(__name__)
 DAY_S = 86_400
 PUBLISH_EVERY_S = 0.25
 """Least interval between two publications of health."""
@@ -38,6 +51,10 @@ PUBLISH_EVERY_S = 0.25
 DEGRADED_BELOW = 500
 """A model that answers fewer than this of a thousand calls, with confidence, is shown as degraded."""
 
+_OVERRUN = (
+    "%s billed %d input and %d output tokens, admitted were %d and %s; from now on budgets cover as much: "
+    "leave the model out of calls with a budget if its provider does not honour max_output_tokens"
+)
 NO_PROVIDER = (
     "no provider is configured; set a provider's key in the environment (OPENAI_API_KEY ...), "
     "pass Router(providers=[...]), or use Router.sandbox() for canned answers"
@@ -103,6 +120,8 @@ class Fleet:
         self._published = clock.monotonic()
         self.announce: Callable[[str, float], object] | None = None
         """Called when a circuit opens, with the model and the seconds."""
+        self._warned: set[str] = set()
+        """Models whose overrun was logged."""
         self._look_at = inf
         """When to publish next; infinity before the first call."""
         if sharing is not None:
@@ -125,8 +144,11 @@ class Fleet:
         with before._guard.lock:
             before._journal.fold(before._board.forecast)
             self.workloads = self._journal.workloads = before.workloads
+            self._warned = before._warned
+            rows = {self.pool.row[model]: row for model, row in before.pool.row.items() if model in self.pool.row}
+            overruns = before.health.overruns
+            self.health.overruns = {row: overruns[theirs] for row, theirs in rows.items() if theirs in overruns}
             if not isinstance(before.health, SharedHealth):  # shared health is read from the storage
-                rows = {self.pool.row[model]: row for model, row in before.pool.row.items() if model in self.pool.row}
                 self.health.learn_from(before.health, rows, self._clock.monotonic())
         self._look_at = min(before._look_at, self._published)
 
@@ -242,6 +264,18 @@ class Fleet:
                 return True
             self._journal.fold(self._board.forecast)
             return self._retries.take(now)
+
+    def record_overrun(self, attempt: Attempt, overrun: Overrun, bounds: TokenBounds) -> None:
+        """Cover with budgets what the provider of an attempt has billed, from the next admission on."""
+        usage = attempt.usage
+        with self._guard.lock:
+            self.health.record_overrun(attempt.leg.row, overrun)
+            if self._sharing is not None:
+                self._sharing.poke()
+            self._publish(self._clock.monotonic())
+        if usage is not None and attempt.model not in self._warned:
+            self._warned.add(attempt.model)
+            _log.warning(_OVERRUN, attempt.model, usage.input, usage.output, attempt.leg.length(bounds)[1], attempt.cap)
 
     def admits(self, row: int, now: float) -> bool | None:
         """True if a model may be called now; None: as a probe (``Traffic``)."""
@@ -380,4 +414,6 @@ class Fleet:
         """Use the health of this process only: the storage cannot share it."""
         with self._guard.lock:
             self._sharing = None
+            overruns = self.health.overruns
             self.health = self._journal.health = Health(self.pool)
+            self.health.overruns = overruns

@@ -7,7 +7,7 @@ from typing import Literal
 
 from .model import Model
 from .plain import JsonObject, Struct
-from .policy import Policy
+from .policy import Overrun, Policy
 from .request import Effort, Goal, Strategy
 
 
@@ -226,6 +226,8 @@ class ModelHealth(Struct, frozen=True, omit_defaults=True):
     """True: the circuit breaker is open."""
     probe_at_ms: int | None = None
     """Unix milliseconds at which an open breaker allows a probe."""
+    overrun: Overrun | None = None
+    """None: its provider has billed no more than was admitted."""
 
 
 class HealthSnapshot(Struct, frozen=True, tag="health", tag_field="kind"):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
+from msgspec.structs import astuple
+
 from .account import Durability
 from .plain import Struct
 from .request import Budget, CacheOpts, Goal, OnPartial, Params, Strategy
 
+PARTS = 1_000_000
 Stage = Literal["input", "output"]  # a text is checked on its way to a model, or from it
 GuardrailAction = Literal["redact", "block"]
 PatternKind = Literal["email", "phone", "card", "iban", "api_key"]
@@ -154,6 +157,31 @@ class Policy(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_
     """Rules for particular requests. The first class that matches applies."""
 
 
+class Overrun(Struct, frozen=True, array_like=True):
+    """The most that a model's provider has billed beyond what calls were admitted with: a factor, in millionths, or a
+    number of tokens, whichever is more. Budgets cover it."""
+
+    input_factor: int = PARTS
+    """Of the bound of the prompt."""
+    input_tokens: int = 0
+    output_factor: int = PARTS
+    """Of the output cap."""
+    output_tokens: int = 0
+
+    def billed(self, input_tokens: int, output_tokens: int) -> tuple[int, int]:
+        """The most that may be billed for a prompt of at most ``input_tokens`` and an output cap."""
+        billed_input = max(-(-input_tokens * self.input_factor // PARTS), self.input_tokens)
+        return billed_input, max(-(-output_tokens * self.output_factor // PARTS), self.output_tokens)
+
+    def cap_within(self, output_tokens: int) -> int:
+        """The largest output cap for which at most this much is billed; negative if there is none."""
+        return -1 if output_tokens < self.output_tokens else output_tokens * PARTS // self.output_factor
+
+    def merge(self, other: Overrun | None) -> Overrun:
+        """The larger of both in every respect."""
+        return self if other is None else Overrun(*map(max, astuple(self), astuple(other)))
+
+
 class Learned(Struct, frozen=True, omit_defaults=True):
     """Decaying sums over the attempts at one model. An attempt's weight halves with every half-life."""
 
@@ -175,6 +203,8 @@ class Learned(Struct, frozen=True, omit_defaults=True):
     first: dict[int, float] = {}
     """Histogram of times to the first token: weight by bucket number."""
     whole: dict[int, float] = {}
+    overrun: Overrun | None = None
+    """Not a sum: the most of all processes. It does not decay."""
 
 
 class LearnedModel(Struct, frozen=True):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from routewright._core.routing.forecast import UNKNOWN, Forecast
 from routewright._core.routing.pool import Pool
-from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth
+from routewright.wire import HealthSnapshot, Learned, LearnedModel, ModelHealth, Overrun
 
 from .statistics import BUCKETS, EPOCH_S, HALF_LIFE_S, SUMS, Entry, Histogram, observations_in, quantile, scale
 
@@ -32,7 +32,7 @@ FADED = 0.02  # a model with less weight than this counts as never called
 OCTAVE_STEP = 2 ** (1 / 8)
 _SCALES = "ttft_ms us_per_token ttft_p95_ms latency_p50_ms latency_p95_ms output_tokens output_p90".split()
 STEPS: dict[str, float | None] = {
-    "stability": 10, **dict.fromkeys(_SCALES, OCTAVE_STEP), "open": None, "probe_at_ms": None
+    "stability": 10, **dict.fromkeys(_SCALES, OCTAVE_STEP), "open": None, "probe_at_ms": None, "overrun": None
 }  # fmt: skip
 """By how much each figure may differ from the published one: absolutely (stability), by a factor, or not (None)."""
 
@@ -96,12 +96,18 @@ class Health:
         self._closed: frozenset[int] = frozenset()
         self._news: set[int] = set()  # rows with observations since the last publication
         self._looks: deque[tuple[float, int]] = deque()  # the next check of each row for fading, soonest first
+        self.overruns: dict[int, Overrun] = {}
+        """Of rows whose provider has billed more than was admitted, until the process ends."""
 
     def learn_from(self, other: Health, rows: Mapping[int, int], now: float) -> None:
         """Copy another pool's knowledge. ``rows`` maps this pool's rows to the other's."""
         self._sums = {row: other._sums[theirs] for row, theirs in rows.items() if theirs in other._sums}
         self._looks.extend((now + LOOK_EVERY_S, row) for row in self._sums)
         self._news.update(self._sums)
+
+    def record_overrun(self, row: int, overrun: Overrun) -> None:
+        """Record that a provider billed more than was admitted. Later calls are covered by the most that was billed."""
+        self.overruns[row] = overrun.merge(self.overruns.get(row))
 
     def record_fault(self, row: int, now: float) -> None:
         """Record a failure that is the provider's fault. ``now`` in monotonic seconds."""
@@ -160,7 +166,7 @@ class Health:
     def publish(self, now: float, closed: Mapping[int, int]) -> dict[int, ModelHealth]:
         """The rows whose figures moved by a step, with the new figures, which are then the published ones. ``closed``:
         rows with an open circuit, with the Unix millisecond of their next probe."""
-        rows = self._news | self._due(now) | closed.keys() | self._closed
+        rows = self._news | self._due(now) | closed.keys() | self._closed | self.overruns.keys()
         self._news = set()
         self._closed = frozenset(closed)
         updates = {}
@@ -168,6 +174,8 @@ class Health:
             figures = self.figures(row, now)
             if row in closed:
                 figures = replace(figures, open=True, probe_at_ms=closed[row])
+            if row in self.overruns:
+                figures = replace(figures, overrun=self.overruns[row])
             if self._is_news(self._published.get(row, UNKNOWN), figures):
                 self._published[row] = updates[row] = figures
         return updates
@@ -283,7 +291,9 @@ class SharedHealth(Health):
 
     def take(self, now: float, at: float) -> dict[str, Learned]:
         """Remove and return what was collected, by model. ``now`` is ``at`` in Unix seconds."""
-        learned = {self._pool.ids[row]: sums.learned(now, at) for row, sums in self._sums.items()}
+        learned = {}
+        for row, sums in self._sums.items():
+            learned[self._pool.ids[row]] = replace(sums.learned(now, at), overrun=self.overruns.get(row))
         self.forget()
         return learned
 
@@ -296,7 +306,9 @@ class SharedHealth(Health):
         self.epoch = epoch
         for model in rows:
             if (pool_row := self._pool.row.get(model.model)) is not None:
-                self._learned[pool_row] = observations_in(model, epoch)
+                learned = self._learned[pool_row] = observations_in(model, epoch)
+                if learned.overrun is not None:
+                    self.record_overrun(pool_row, learned.overrun)
                 self._looked_at.pop(pool_row, None)
 
     def figures(self, row: int, now: float) -> ModelHealth:

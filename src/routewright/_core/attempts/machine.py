@@ -357,6 +357,8 @@ class Attempts(Struct, eq=False):
         prices = attempt.leg.prices_held if attempt.leg.is_dialled else attempt.prices
         high = attempt.leg.length(self._shown(attempt.repair))[1]
         cap = attempt.cap or attempt.leg.max_output
+        if attempt.leg.overrun is not None:
+            high, cap = attempt.leg.overrun.billed(high, cap)
         return Amount(call_nanos(dearest_at(prices, high), high, cap) if prices else 0, high + cap)
 
     def _shown(self, repair: TokenBounds | None) -> TokenBounds:

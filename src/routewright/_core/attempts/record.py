@@ -23,6 +23,8 @@ from .faults import ENDING, FinishReason, ending_of
 MAX_ANSWER_CHARS = 32 << 20
 """Limit on the length of an answer. Each piece of a tool call counts ``PIECE_CHARS`` extra."""
 PIECE_CHARS = 64
+CHARACTERS_PER_TOKEN = 6
+"""More than in the tokens of most texts."""
 MAX_REASON_CHARS = 200  # of a finish reason
 _COMMON = ("stop", "tool_calls", "length", "content_filter")  # finish reasons that need no table look-up
 
@@ -92,6 +94,8 @@ class _Rare(Rare):
     unsure: tuple[int, ...] | None = None
     """If the provider did not report final usage: the output tokens it reported, the bytes of the answer and the tokens
     of its tool calls' names. Empty if the answer never arrived."""
+    overrun: wire.Overrun | None = None
+    """Set if the provider billed more than the prompt's bound or the cap."""
     unslept_ms = 0.0
     """In the sandbox: the model's usual latency."""
     screen: CheckedAnswer | None = None
@@ -269,8 +273,30 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
                 self.usage_estimated = True
                 usage = replace(usage, output=output_tokens)
             self.usage = usage
+        if self.cap is not None:
+            high = self.leg.length(bounds)[1] if bounds.counted or bounds.images else bounds.high
+            if self.repair is not None:
+                high += self.repair.high
+            if usage.output > self.cap or usage.input > high:
+                self._note_overrun(usage, high, self.cap)
         self.cost_nanos = usage_nanos(self.leg.prices if self.prices_of_day is None else self.prices_of_day, usage)
         return usage
+
+    def _note_overrun(self, usage: Usage, high: int, cap: int) -> None:
+        # One observation has several explanations, and the next call must be covered whichever holds. Input: the host
+        # adds tokens to every prompt, or multiplies them. Output: the host bills a multiple of the cap, thinks
+        # beside it, or ignores it. A factor alone fails calls that are smaller than this one, a sum of tokens larger
+        # ones; the larger of both covers whoever bills in the manner that was seen. A text that is visibly longer than
+        # the cap shows that the host ignores it: then only the model's own maximum bounds the next.
+        # test_no_call_admitted_after_an_overrun_exceeds_its_budget
+        overrun = wire.Overrun()
+        if usage.input > high:
+            overrun = replace(overrun, input_factor=usage.input * wire.PARTS // high, input_tokens=usage.input)
+        if usage.output > cap:
+            is_ignored = self.characters + self.thought_characters > cap * CHARACTERS_PER_TOKEN
+            tokens = max(usage.output, self.leg.max_output * is_ignored)
+            overrun = replace(overrun, output_factor=usage.output * wire.PARTS // cap, output_tokens=tokens)
+        self.overrun = overrun
 
     def doubt(self) -> None:
         """Note that the provider may bill output that never arrived."""

@@ -64,7 +64,8 @@ def add_learned(one: Learned, other: Learned) -> Learned:
         for bucket, weight in more.items():
             total[bucket] = total.get(bucket, 0.0) + weight * its
         histograms.append({bucket: weight for bucket, weight in total.items() if weight > 1e-6})
-    return Learned(at, first=histograms[0], whole=histograms[1], **totals)
+    overrun = one.overrun.merge(other.overrun) if one.overrun else other.overrun
+    return Learned(at, first=histograms[0], whole=histograms[1], overrun=overrun, **totals)
 
 
 def added(model: str, row: LearnedModel | None, learned: Learned) -> LearnedModel:

@@ -149,6 +149,8 @@ def limit_to(inputs: DecisionInput, room: Room) -> DecisionInput:
 def worst_of_call(leg: Leg, tokens: TokenBounds, cap: int) -> Amount:
     """The most one call of a priced model can use."""
     high = leg.length(tokens)[1]
+    if leg.overrun is not None:
+        high, cap = leg.overrun.billed(high, cap)
     return Amount(call_nanos(leg.worst_price(high), high, cap), high + cap)
 
 
@@ -203,6 +205,8 @@ def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
         for leg in chain:
             high = leg.length(tokens)[1]
             reserve = _held(inputs, leg)
+            if leg.overrun is not None:
+                high, reserve = leg.overrun.billed(high, reserve)
             least_tokens = min(least_tokens, high + reserve)
             if room.nanos is not None:
                 price = leg.worst_price(high)
@@ -220,7 +224,7 @@ def worst_of_start(plan: Plan, tokens: TokenBounds, room: Room, calls: int = 1) 
     cap = plan_output(plan, tokens, room).cap
     assert cap is not None, "a limit on cost implies a cap"
     price = leg.dearest
-    if price is None or tokens.counted or tokens.images:
+    if price is None or tokens.counted or tokens.images or leg.overrun is not None:
         first_nanos = worst_of_call(leg, tokens, cap).nanos
     else:
         first_nanos = -(-(tokens.high * price.input + cap * price.output) // PICOS_PER_NANO)
@@ -238,7 +242,7 @@ def _ample(plan: Plan) -> Ample[OutputPlan]:
         cap = max(inputs.default_output_cap, plan.legs[0].held)
     cap = max(1, min(cap, plan.legs[0].max_output))
     per_token, fixed = 0, 1 << 200
-    if all(leg.prices_held for leg in plan.legs):
+    if all(leg.prices_held and leg.overrun is None for leg in plan.legs):
         primary_price, *prices = [dearest_at(leg.prices_held, 1 << 53) for leg in plan.legs]
         outputs = [_held(inputs, leg) * price.output for leg, price in zip(plan.legs[1:], prices, strict=True)]
         per_token = primary_price.input + max([price.input for price in prices], default=0)
@@ -254,10 +258,13 @@ def _held(inputs: DecisionInput, leg: Leg) -> int:
 
 def _affordable(leg: Leg, high: int, room: Room) -> int:
     """Output tokens the room pays for beside the input; negative if it does not cover the input."""
+    overrun = leg.overrun
+    if overrun is not None:
+        high = overrun.billed(high, 0)[0]
     affordable = 1 << 53 if room.tokens is None else room.tokens - high
-    if room.nanos is None:
-        return affordable
-    return min(affordable, affordable_output(leg.worst_price(high), high, room.nanos))
+    if room.nanos is not None:
+        affordable = min(affordable, affordable_output(leg.worst_price(high), high, room.nanos))
+    return affordable if overrun is None else overrun.cap_within(affordable)
 
 
 def _capped(inputs: DecisionInput, leg: Leg, length: Length, affordable: int) -> int:

@@ -174,6 +174,8 @@ class FitCheck:
             return _CONTEXT
         if not self.limited:
             return PASSES
+        if row in forecast.overruns:
+            input_tokens, reserve = forecast.overruns[row].billed(input_tokens, reserve)
         if self.budget_tokens is not None and input_tokens + reserve > self.budget_tokens:
             return _BUDGET_TOKENS
         if self.budget_picos is None:
@@ -184,6 +186,8 @@ class FitCheck:
     def fits_all(self) -> bool:
         """True if certainly no row fails; the common case."""
         forecast = self.forecast
+        if self.limited and forecast.overruns:
+            return False
         longest = max([high for _, high, _ in self.lengths]) if self.text.images else self.text.high
         if longest > forecast.least_room(self.output):
             return False
@@ -195,8 +199,15 @@ class FitCheck:
 
     def worst_picos(self, row: int, input_tokens: int) -> int:
         """The most the longest input and held output can cost; above every budget if unpriced."""
+        input_tokens, output_tokens = self.billed(row, input_tokens)
         price = self.forecast.pool.dearest(row, input_tokens)
-        return input_tokens * price.input + self.held_output(row) * price.output
+        return input_tokens * price.input + output_tokens * price.output
+
+    def billed(self, row: int, input_tokens: int) -> tuple[int, int]:
+        """The most tokens that may be billed for this input, and for the held output."""
+        overrun = self.forecast.overruns.get(row)
+        held = self.held_output(row)
+        return (input_tokens, held) if overrun is None else overrun.billed(input_tokens, held)
 
     def worst_usd(self, row: int) -> float | None:
         """The dollars a budget must cover for a row; None if its price is unknown."""
@@ -274,11 +285,14 @@ def _own_failures(inputs: DecisionInput, check: FitCheck) -> Iterator[tuple[Reas
         too_long = lengths[:, 2] + output > pool.windows
         yield Reason.CONTEXT, too_long if check.output is None else too_long | (check.output > pool.max_outputs)
         if check.budget_tokens is not None:
-            yield Reason.BUDGET_TOKENS, high + forecast.held_output(check.output) > check.budget_tokens
+            over = high + forecast.held_output(check.output) > check.budget_tokens
+            for row in forecast.overruns:
+                over[row] = sum(check.billed(row, check.high(row))) > check.budget_tokens
+            yield Reason.BUDGET_TOKENS, over
         if check.budget_picos is not None:
             over = pool.picos(pool.worst, high, forecast.held_output(check.output)) > check.budget_picos
             over |= ~pool.priced
-            for row in pool.tiered[high[pool.tiered] > pool.first_tier]:
+            for row in (*pool.tiered[high[pool.tiered] > pool.first_tier].tolist(), *forecast.overruns):
                 over[row] = check.worst_picos(row, check.high(row)) > check.budget_picos
             yield Reason.BUDGET_COST, over
     if forecast.open:

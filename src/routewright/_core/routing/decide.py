@@ -244,6 +244,8 @@ def _compile(inputs: DecisionInput, board: Board) -> Plan | None:
     )
     plan.p90 = forecast.output_p90
     plan.flat_to = int(pool.first_tier[np.isin(pool.tiered, passing)].min(initial=plan.max_high))
+    if not forecast.overruns.keys().isdisjoint(passing.tolist()):
+        plan.flat_to = -1  # calls with a budget are decided one by one
     return plan
 
 
@@ -262,6 +264,8 @@ def _holds(plan: Plan, version: int, board: Board) -> bool:
     if order.bar.max_latency_ms is not None:
         return not change.rows  # rows may come and go
     for row in change.rows & order.of.keys():
+        if row in board.forecast.overruns:
+            return False  # the same
         if plan.reached is not None and order.of[row] < plan.reached:
             return False
         if cap is None and board.forecast.pool.window[row] - board.forecast.output[row] < plan.max_high:

@@ -7,7 +7,7 @@ from operator import sub
 
 import numpy as np
 
-from routewright.wire import HealthSnapshot, ModelHealth
+from routewright.wire import HealthSnapshot, ModelHealth, Overrun
 
 from .logarithms import RATIOS, IntArray, scale
 from .pool import Pool, p90_of
@@ -32,6 +32,8 @@ class Forecast:
         self.stability: list[int] = [UNKNOWN.stability] * len(pool)
         self.open: dict[int, int] = {}
         """Rows with an open circuit, with the Unix millisecond of their next probe."""
+        self.overruns: dict[int, Overrun] = {}
+        """Rows whose provider has billed more than was admitted."""
         self._columns: dict[str, IntArray] = {}
         self._least_room: int | None = None
         self._most_p90: int | None = None
@@ -47,6 +49,7 @@ class Forecast:
         for name in ("output", "output_p90", "ttft_ms", "ttft_p95_ms", "latency_p95_ms", "us_per_token", "stability"):
             setattr(forecast, name, getattr(self, name).copy())
         forecast.open = {row: at for row, at in self.open.items() if row not in updates}
+        forecast.overruns = self.overruns.copy()  # they only grow
         for row, model_health in updates.items():
             forecast._expect(row, model_health)
         forecast._columns = {}
@@ -75,6 +78,8 @@ class Forecast:
         self.stability[row] = health.stability
         if health.open:
             self.open[row] = health.probe_at_ms or 0
+        if health.overrun is not None:
+            self.overruns[row] = health.overrun
 
     def column(self, name: str) -> IntArray:
         """One of the integer lists as an array. Shape (n,)."""

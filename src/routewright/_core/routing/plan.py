@@ -16,7 +16,7 @@ from msgspec import Struct
 from routewright._core.catalogue.prices import Price, Prices, dearest_at
 from routewright._core.money import PICOS_PER_NANO
 from routewright._core.tokens.estimate import ANY_MARGIN, Length, Measure, length, within_window
-from routewright.wire import Candidate, DecisionInput, Reason, TokenBounds
+from routewright.wire import Candidate, DecisionInput, Overrun, Reason, TokenBounds
 
 from .forecast import Forecast
 from .logarithms import BoolArray, IntArray
@@ -63,6 +63,7 @@ class Leg(Struct, eq=False):
     us_per_token: int = 0
     patience_s: float = 0.0
     """Time to wait for the first token, from observed or expected times."""
+    overrun: Overrun | None = None
     whole_patience_s: float = 0.0
     """Time to wait for a whole answer; at least the expected time, which may exceed the observed ones."""
 
@@ -95,6 +96,7 @@ class Leg(Struct, eq=False):
             latency_p95_ms=forecast.latency_p95_ms[row],
             us_per_token=forecast.us_per_token[row],
             patience_s=PATIENCE * (ttft_p95_ms or ttft_ms) / 1000,
+            overrun=forecast.overruns.get(row),
             whole_patience_s=max(PATIENCE * (forecast.latency_p95_ms[row] or expected_ms), expected_ms) / 1000,
         )
 

@@ -435,7 +435,7 @@ def _raised(inputs: DecisionInput, forecast: Forecast, row: int) -> DecisionInpu
     """The input with its limits raised to what the model needs."""
     check = FitCheck(inputs, forecast)
     high = check.high(row)
-    tokens = high + check.held_output(row)
+    tokens = sum(check.billed(row, high))
     worst_nanos = nanos(check.worst_picos(row, high))
     cap = None if inputs.max_output_tokens is None else class_size(size_class(inputs.max_output_tokens))
     latency_ms = forecast.expected_ms(row, cap, inputs.workload or USUAL)
