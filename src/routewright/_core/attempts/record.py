@@ -291,11 +291,11 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         # test_no_call_admitted_after_an_overrun_exceeds_its_budget
         overrun = wire.Overrun()
         if usage.input > high:
-            overrun = replace(overrun, input_factor=usage.input * wire.PARTS // high, input_tokens=usage.input)
+            overrun = replace(overrun, input_factor=-(-usage.input * wire.PARTS // high), input_tokens=usage.input)
         if usage.output > cap:
             is_ignored = self.characters + self.thought_characters > cap * CHARACTERS_PER_TOKEN
             tokens = max(usage.output, self.leg.max_output * is_ignored)
-            overrun = replace(overrun, output_factor=usage.output * wire.PARTS // cap, output_tokens=tokens)
+            overrun = replace(overrun, output_factor=-(-usage.output * wire.PARTS // cap), output_tokens=tokens)
         self.overrun = overrun
 
     def doubt(self) -> None:
