@@ -159,7 +159,7 @@ class Policy(PolicyRules, frozen=True, kw_only=True, omit_defaults=True, forbid_
 
 class Overrun(Struct, frozen=True, array_like=True):
     """The most that a model's provider has billed beyond what calls were admitted with: a factor, in millionths, or a
-    number of tokens, whichever is more. Budgets cover it."""
+    number of tokens, whichever is more. Budgets cover it. Factors are rounded up."""
 
     input_factor: int = PARTS
     """Of the bound of the prompt."""
@@ -170,8 +170,8 @@ class Overrun(Struct, frozen=True, array_like=True):
 
     def billed(self, input_tokens: int, output_tokens: int) -> tuple[int, int]:
         """The most that may be billed for a prompt of at most ``input_tokens`` and an output cap."""
-        billed_input = max(-(-input_tokens * self.input_factor // PARTS), self.input_tokens)
-        return billed_input, max(-(-output_tokens * self.output_factor // PARTS), self.output_tokens)
+        billed_input = max(input_tokens * self.input_factor // PARTS, self.input_tokens)
+        return billed_input, max(output_tokens * self.output_factor // PARTS, self.output_tokens)
 
     def cap_within(self, output_tokens: int) -> int:
         """The largest output cap for which at most this much is billed; negative if there is none."""
