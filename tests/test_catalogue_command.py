@@ -352,7 +352,7 @@ def test_every_kind_of_price_has_a_row(tmp_path: Path, capsys: Capture) -> None:
 
 @pytest.mark.usefixtures("_without_keys")
 @table(("model", "protocol", "variable"), [
-    ("openai/gpt-5.4", "chat completions", "OPENAI_API_KEY"),
+    ("openai/gpt-5.4", "Responses with tools, else chat completions", "OPENAI_API_KEY"),
     ("anthropic/claude-opus-5", "Messages", "ANTHROPIC_API_KEY"),
     ("google/gemini-3.8-flash", "generateContent", "GOOGLE_API_KEY"),
     ("amazon-bedrock/amazon.nova-pro-v1:0", "", "a provider of your own, or LiteLLMProvider"),

@@ -19,11 +19,11 @@ if TYPE_CHECKING:  # the vendors' SDKs take seconds to import, and most tests he
     from .vendors import Vendor
 
 
-@pytest.fixture(params=["openai", "anthropic", "google"])
+@pytest.fixture(params=["openai", "responses", "anthropic", "google"])
 def vendor(request: pytest.FixtureRequest) -> Vendor:
     from .vendors import VENDORS
 
-    return next(each for each in VENDORS if each.name == request.param)
+    return next(each for each in VENDORS if str(each) == request.param)
 
 
 @pytest.fixture

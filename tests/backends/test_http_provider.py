@@ -906,7 +906,7 @@ async def test_a_request_over_tcp_has_its_path_key_and_form(
     assert ("authorization" in request.headers) == (vendor.name == "openai")
     assert KEY not in request.path
     plain: dict[str, Any] = json.loads(provider.request(call("abc", stream=False)).body)
-    usage = {"stream_options": {"include_usage": True}} if vendor.name == "openai" else {}
+    usage = {"stream_options": {"include_usage": True}} if str(vendor) == "openai" else {}
     option = {} if vendor.name == "google" else {"stream": True, **usage}
     assert request.body == plain | (option if stream else {})
 
@@ -1002,7 +1002,9 @@ async def test_a_router_routes_through_it(provider: HttpProvider, stream: bool) 
 def test_steps_use_a_provider_whose_requests_the_caller_sends(vendor: Vendor) -> None:
     provider = vendor.make(KEY)
     answers = [(404, b"{}"), (200, bytes_of(vendor.calling))]
-    with Router(providers=[provider]).steps("hi", tools=[{"type": "function", "name": "f"}]) as steps:
+    tools: Any = [{"type": "function", "name": "f"}]
+    models = ["openai/gpt-4.1", "openai/gpt-5.2"] if vendor is OPENAI else None  # newer ones go over another API
+    with Router(providers=[provider]).steps("hi", tools=tools, models=models) as steps:
         while isinstance(step := steps.next(), StepCall):
             request = provider.request(step.upstream)
             assert vendor.problems(request.body) == []

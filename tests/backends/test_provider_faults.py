@@ -16,7 +16,7 @@ from tests.tables import table
 from .provider_calls import call, came_from, kind_of, read_streamed
 from .vendors import KEY, VENDORS
 
-BY_NAME = {vendor.name: vendor for vendor in VENDORS}
+BY_NAME = {str(vendor): vendor for vendor in VENDORS}
 ERRORS = [
     json.loads(line)
     for line in (Path(__file__).parents[1] / "data/vendor_errors.jsonl").read_text("utf-8").splitlines()

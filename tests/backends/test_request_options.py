@@ -47,6 +47,7 @@ from tests.tables import table
 from . import anthropic_server as anthropic
 from . import gemini_server as gemini
 from . import openai_server as openai
+from . import responses_server as responses
 from .provider_calls import call
 
 CAP = 4000
@@ -78,9 +79,12 @@ def model_of(id: str, *, reasoning: bool = True) -> Model:
 def sent(upstream: UpstreamCall) -> dict[str, Any]:
     """The body of a call, checked with the vendor's official types."""
     name = upstream.model.id.partition("/")[0]
-    raw = made(name).request(upstream).body
+    request = made(name).request(upstream)
+    raw = request.body
     body: dict[str, Any] = json.loads(raw)
     match name:
+        case "openai" if request.url.endswith("/responses"):
+            assert responses.problems_of(body) == []
         case "openai":
             assert openai.problems_of(body) == []
         case "anthropic":
@@ -100,6 +104,10 @@ def base_of(id: str) -> dict[str, Any]:
         said = [{"role": "user", "parts": [{"text": "hi"}]}]
         return {"contents": said, "generationConfig": {"maxOutputTokens": CAP}}
     host = HOSTS[name]
+    if id in OVER_RESPONSES:
+        items = [{"type": "message", "role": "user", "content": "hi"}]
+        encrypted = ["reasoning.encrypted_content"]
+        return {"model": model, "input": items, "max_output_tokens": CAP, "store": False, "include": encrypted}
     return {"model": model, "messages": [{"role": "user", "content": "hi"}], host.cap_field: CAP, **host.extra_body}
 
 
@@ -160,6 +168,14 @@ def of_openrouter(bound: Any) -> dict[str, Any]:
     return rows | {"max": {"reasoning": {"effort": "xhigh"}}, "bound": bound}
 
 
+OVER_RESPONSES = ("openai/gpt-5-pro", "openai/gpt-5.3-codex", "openai/gpt-5.5-pro")
+
+
+def over_responses(*words: str) -> dict[str, Any]:
+    rows = {name: {"reasoning": {"effort": word, "summary": "auto"}} for name, word in zip(ORDER, words, strict=True)}
+    return rows | {"none": None, "bound": None}
+
+
 LOW_TO_HIGH = efforts("low", "low", "medium", "high", "high")
 NONE = {"reasoning_effort": "none"}
 NOTHING = toggled(None, None)
@@ -171,12 +187,12 @@ THINKING: dict[str, dict[str, Any]] = {
     "openai/o3": LOW_TO_HIGH,
     "openai/gpt-5": efforts("minimal", "low", "medium", "high", "high"),
     "openai/gpt-5-mini-2025-08-07": efforts("minimal", "low", "medium", "high", "high"),
-    "openai/gpt-5-pro": efforts("high"),
+    "openai/gpt-5-pro": over_responses("high", "high", "high", "high", "high"),
     "openai/gpt-5.1": efforts("low", "low", "medium", "high", "high", none=NONE),
     "openai/gpt-5.2": efforts("low", "low", "medium", "high", "xhigh", none=NONE),
-    "openai/gpt-5.3-codex": efforts("low", "low", "medium", "high", "xhigh"),
+    "openai/gpt-5.3-codex": over_responses("low", "low", "medium", "high", "xhigh"),
     "openai/gpt-5.4-mini": efforts("low", "low", "medium", "high", "xhigh", none=NONE),
-    "openai/gpt-5.5-pro": efforts("medium", "medium", "medium", "high", "xhigh"),
+    "openai/gpt-5.5-pro": over_responses("medium", "medium", "medium", "high", "xhigh"),
     "openai/gpt-5.6-sol": efforts("low", "low", "medium", "high", "max", none=NONE),
     "openai/gpt-6-luna": efforts("low", "low", "medium", "high", "max", none=NONE),
     "openai/gpt-6-astra": efforts("low", "low", "medium", "high", "max"),
@@ -321,11 +337,11 @@ BESIDE: tuple[Feature, ...] = (
     ("id", "lacking"),
     [
         ("openai/gpt-5.1", ""),
-        ("openai/gpt-5.4-mini", "tools"),
-        ("azure/gpt-5.6-sol", "tools"),
-        ("openai/gpt-5.5-pro", "none tools"),
-        ("openai/gpt-6-astra", "none tools"),
-        ("openai/gpt-6.1-sol", "none tools"),
+        ("openai/gpt-5.4-mini", ""),
+        ("azure/gpt-5.6-sol", ""),
+        ("openai/gpt-5.5-pro", "none"),
+        ("openai/gpt-6-astra", "none"),
+        ("openai/gpt-6.1-sol", "none"),
         ("deepseek/deepseek-v4-pro", ""),
         ("anthropic/claude-haiku-4-5", "tool_choice sampling brief tokens_brief"),
         ("anthropic/claude-opus-4-6", "tool_choice sampling tokens_brief"),
@@ -683,7 +699,8 @@ def test_every_request_has_the_cap_and_asks_for_one_answer(
         assert config.get("thinkingConfig", {}).get("thinkingBudget", 0) < cap
         assert "candidateCount" not in flat
         return
-    assert body["max_tokens" if name == "anthropic" else HOSTS[name].cap_field] == cap
+    field = "max_output_tokens" if "input" in body else "max_tokens" if name == "anthropic" else HOSTS[name].cap_field
+    assert body[field] == cap
     budgets = [body.get("thinking", {}).get("budget_tokens"), body.get("thinking_budget")]
     budgets.append((body.get("reasoning") or {}).get("max_tokens"))
     assert all(each is None or 1 <= each < cap for each in budgets)

@@ -1,10 +1,10 @@
-"""The three HTTP protocols and their servers, with what the shared test suite needs of each."""
+"""The four HTTP protocols and their servers, with what the shared test suite needs of each."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,14 @@ from routewright.backends.providers import openai as chat
 from routewright.backends.providers.answer import Reader
 from routewright.backends.providers.anthropic import Blocks, Counts
 from routewright.backends.providers.http import HttpProvider
+from routewright.backends.providers.responses import ResponseItems, read_usage
 from routewright.wire import Chunk, Delta, Finish, Model, Thought, ToolDelta, Usage
 from tests.upstream import Answer, Cut, Gate, Request, Upstream, of_json
 
 from . import anthropic_server as anthropic
 from . import gemini_server as gemini
 from . import openai_server as openai
+from . import responses_server as responses
 
 Piece = dict[str, Any] | bytes | Gate | Cut
 USAGE = Usage(9, 3)
@@ -96,8 +98,11 @@ class Vendor:
     """Optional fields of the report."""
     read_usage: Callable[[Any], Usage | None]
 
+    api: str = ""
+    """Tells protocols of one vendor apart."""
+
     def __str__(self) -> str:
-        return self.name
+        return self.api or self.name
 
     @property
     def begun(self) -> list[Chunk]:
@@ -167,6 +172,56 @@ OPENAI = Vendor(
     counts=lambda given, made: {"prompt_tokens": given, "completion_tokens": made},
     details=lambda count: {"prompt_tokens_details": {"cached_tokens": count}},
     read_usage=chat.read_usage,
+)
+
+_COUNTED: dict[str, Any] = {"usage": {"input_tokens": 9, "output_tokens": 3}, "service_tier": None}
+_RESPONSE = responses.whole(TEXT, responses.called("f", {"a": "🦜"}, "c1"), responses.called("g", {}, "c2"), **_COUNTED)
+*_PIECES, _COMPLETED = responses.events_of(_RESPONSE, 99)
+
+
+def _response(*items: Any) -> Answer:
+    return of_json(responses.whole(*items, **_COUNTED))
+
+
+def _make(*arguments: Any, **options: Any) -> OpenAIProvider:
+    return OpenAIProvider(*arguments, api="responses", **options)
+
+
+_make.__name__ = OpenAIProvider.__name__
+
+
+def _echo(request: Request) -> Answer:
+    text = request.body["input"][-1]["content"]
+    return responses.answer_to(request, responses.whole(text, **_COUNTED))
+
+
+RESPONSES = replace(
+    OPENAI,
+    api="responses",
+    make=_make,
+    serve=partial(responses.ResponsesServer, _echo),
+    path="/responses",
+    problems=lambda body: responses.problems_of_form(json.loads(body)),
+    reader=partial(ResponseItems, "x"),
+    whole=_response,
+    calling=_response("hello", responses.called("f", '{"a":1}', "c1")),
+    stream=responses.sse,
+    text=lambda text: {"type": "response.output_text.delta", "output_index": 0, "delta": text},
+    ending=({"type": "response.completed", "response": responses.whole(**_COUNTED)},),
+    mark=(),
+    long=tuple(_PIECES),
+    long_ending=(_COMPLETED,),
+    calls=(
+        ToolDelta(0, "", "c1", "f"),
+        ToolDelta(0, json.dumps({"a": "🦜"})),
+        ToolDelta(1, "", "c2", "g"),
+        ToolDelta(1, "{}"),
+    ),
+    content="output",
+    deep=b'{"output": ',
+    counts=lambda given, made: {"input_tokens": given, "output_tokens": made},
+    details=lambda count: {"input_tokens_details": {"cached_tokens": count}},
+    read_usage=lambda reported: read_usage(reported, ""),
 )
 
 _START, _, _OPENED, _, *_ENDING, _STOP = anthropic.events_of(anthropic.message(anthropic.said("x")))
@@ -243,4 +298,4 @@ GEMINI = Vendor(
     read_usage=google.read_usage,
 )
 
-VENDORS = (OPENAI, ANTHROPIC, GEMINI)
+VENDORS = (OPENAI, RESPONSES, ANTHROPIC, GEMINI)

@@ -75,6 +75,8 @@ class Need(IntFlag):
     """A URL begins with ``http://``."""
     CALLER_URL = 1 << 28
     """A URL was sent by a caller with a key, or over HTTP."""
+    TOOLS_STOP = 1 << 29
+    """Stop sequences or a seed, together with tools."""
 
 
 class Images(Struct, frozen=True, omit_defaults=True):

@@ -14,7 +14,7 @@ Feature = Literal[
     "temperature", "top_p", "stop", "seed", "tool_choice", "image_url", "json_object", "json_schema",
     "file_url", "parallel_tool_calls", "reasoning", "reasoning_none", "reasoning_tokens", "reasoning_tools",
     "reasoning_tool_choice", "reasoning_sampling", "reasoning_brief", "reasoning_tokens_brief",
-    "flex", "priority", "verbosity", "cache_control", "http_url", "caller_url",
+    "flex", "priority", "verbosity", "cache_control", "http_url", "caller_url", "tools_stop",
 ]  # fmt: skip
 """A request feature that not every vendor supports. ``tool_choice``: require a tool call; ``image_url`` and
 ``file_url``: images and files by URL; ``json_object`` and ``json_schema``: kinds of ``response_format``;
@@ -24,7 +24,8 @@ tools; ``reasoning_tool_choice``: a required tool call; ``reasoning_sampling``: 
 ``top_p`` below 0.95; ``reasoning_brief``: an effort with an output cap of 1,024 tokens or less;
 ``reasoning_tokens_brief``: a reasoning limit with such a cap, or below 1,024 tokens. ``flex``, ``priority``,
 ``verbosity`` and ``cache_control`` are optional: models without them are not rejected. ``http_url``: images by a URL
-that begins with ``http://``; ``caller_url``: images and files by URL in requests of callers with a key."""
+that begins with ``http://``; ``caller_url``: images and files by URL in requests of callers with a key;
+``tools_stop``: stop sequences or a seed together with tools."""
 
 
 class PriceTier(Struct, frozen=True, omit_defaults=True):

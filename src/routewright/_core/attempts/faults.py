@@ -124,8 +124,9 @@ SIGNS: tuple[Sign, ...] = (  # higher rows take precedence; a comment names the 
     *_signs(
         "code",
         FaultKind.REFUSED,
-        # OpenAI
+        # OpenAI, the last three within answers of its Responses API
         "content_policy_violation invalid_prompt moderation_blocked "
+        "bio_policy misalignment_policy_violation image_content_policy_violation "
         # Azure; Alibaba; MiniMax
         "content_filter data_inspection_failed base_resp.1026 base_resp.1027",
     ),
@@ -188,6 +189,8 @@ SIGNS: tuple[Sign, ...] = (  # higher rows take precedence; a comment names the 
         r"|model\b.{0,80}\b(not found|not exist|does not exist|not a valid|not supported in|decommissioned)",
         FaultKind.MODEL_NOT_FOUND,
     ),
+    # OpenAI's codes, within answers of its Responses API
+    Sign("text", r"(invalid|empty|unsupported|base64|download)_image|\bimage_(too|parse|file)_", FaultKind.REQUEST),
     # vague codes, if the message says nothing
     # Anthropic, and Ollama of a model that is not there; many
     *_signs("code at last", FaultKind.SERVER, "api_error server_error"),

@@ -153,6 +153,8 @@ def needs_of(request: wire.RouteRequest) -> int:
         needs |= BITS.STOP
     if params.seed is not None:
         needs |= BITS.SEED
+    if request.tools and needs & (BITS.STOP | BITS.SEED):
+        needs |= BITS.TOOLS_STOP
     if params.response_format is not None:
         needs |= _FORM_BITS.get(params.response_format.get("type"), 0)
     if params.parallel_tool_calls is False and request.tools:

@@ -35,7 +35,10 @@ _NEEDS = (
     ),
     (Need.TOOLS | Need.TOOL_CHOICE | Need.SERIAL_TOOLS, Reason.TOOLS),
     (Need.JSON | Need.JSON_OBJECT | Need.JSON_SCHEMA, Reason.RESPONSE_FORMAT),
-    (Need.TEMPERATURE | Need.TOP_P | Need.STOP | Need.SEED | Need.NO_REASONING | THINKING, Reason.PARAMS),
+    (
+        Need.TEMPERATURE | Need.TOP_P | Need.STOP | Need.SEED | Need.TOOLS_STOP | Need.NO_REASONING | THINKING,
+        Reason.PARAMS,
+    ),
 )
 
 

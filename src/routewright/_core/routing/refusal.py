@@ -35,11 +35,14 @@ NAMED = 4  # for whitelists up to this length the message lists each model
 _NO_POLICY = PolicySnapshot("", "", Policy(name=""))
 _FIXED = {Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE}  # no change of the request removes these
 _BUDGET = {Reason.BUDGET_COST, Reason.BUDGET_TOKENS}
+_BESIDE_TOOLS = Need.REASONING_TOOLS | Need.REASONING_TOOL_CHOICE | Need.TOOLS_STOP
 _PARTS_OF_NEEDS = {  # needs that are dropped with another
     Need.IMAGE: Need.IMAGE_URL | Need.HTTP_URL,
     Need.IMAGE_URL: Need.HTTP_URL,
     Need.FILE: Need.FILE_URL,
-    Need.TOOLS: Need.TOOL_CHOICE | Need.SERIAL_TOOLS | Need.REASONING_TOOLS | Need.REASONING_TOOL_CHOICE,
+    Need.STOP: Need.TOOLS_STOP,
+    Need.SEED: Need.TOOLS_STOP,
+    Need.TOOLS: Need.TOOL_CHOICE | Need.SERIAL_TOOLS | _BESIDE_TOOLS,
     Need.TOOL_CHOICE: Need.REASONING_TOOL_CHOICE,
     Need.REASONING: THINKING & ~Need.REASONING,
     Need.JSON: Need.JSON_OBJECT | Need.JSON_SCHEMA,
@@ -54,6 +57,7 @@ _NO_NEED = {
     Need.TOP_P: "drop params.top_p",
     Need.STOP: "drop params.stop",
     Need.SEED: "drop params.seed",
+    Need.TOOLS_STOP: "drop params.stop and params.seed",
     Need.AUDIO: "send no audio",
     Need.FILE: "send no files",
     Need.SERIAL_TOOLS: "drop params.parallel_tool_calls",
@@ -62,6 +66,7 @@ _NO_NEED = {
     Need.REASONING_TOKENS: "set params.reasoning to an effort instead of max_tokens",
     Need.HTTP_URL: "use https:// for images",
 }
+_NOT_BESIDE = " (no tools beside thinking here; OpenAI and Azure have both over the Responses API, with api='auto')"
 _MILLION = 10**6
 _MOST_MS = int(NUMBERS[Policy]["max_latency_ms"].high)
 
@@ -118,6 +123,9 @@ def refuse(
         rejections = f"all, since {search.by} allows none of the request's models"
     elif inputs.models is not None and len(inputs.models) <= NAMED:
         ends = {row: f" since {pool.models[row].deprecated_at}" for row in rows if firsts[row] is Reason.DEPRECATED}
+        for row in rows:
+            if firsts[row] is Reason.TOOLS and "reasoning_tools" in (pool.models[row].unsupported or ()):
+                ends[row] = _NOT_BESIDE
         rejections = ", ".join(f"{pool.ids[row]} {firsts[row]}{ends.get(row, '')}" for row in rows)
         absent = [pool.models[row].provider for row in rows if firsts[row] is Reason.PROVIDER_UNAVAILABLE]
         if providers := [name for name in dict.fromkeys(absent) if name in board.boards.variables]:

@@ -17,7 +17,7 @@ from routewright.wire.problems import shown
 _SECRET_CHARS = 6
 """Minimum length of a secret to redact. Shorter ones could be ordinary words."""
 _URL_CHARS = 200
-_CALL = "/chat/completions"
+_CALLS = ("/chat/completions", "/responses")
 _DEPLOYMENTS = "/openai/deployments/"
 _AZURE_VERSION = "api-version="
 
@@ -127,8 +127,8 @@ def address_of(endpoint: Endpoint, base_url: str | None, environ: Mapping[str, s
     hint = ""
     if _DEPLOYMENTS in own_path or parts.query.startswith(_AZURE_VERSION):
         hint = "pass https://RESOURCE.openai.azure.com, with the name 'azure'"
-    elif own_path.endswith(_CALL):
-        hint = f"write {parts.scheme}://{parts.netloc}{own_path.removesuffix(_CALL)}"
+    elif path := next(filter(own_path.endswith, _CALLS), ""):
+        hint = f"write {parts.scheme}://{parts.netloc}{own_path.removesuffix(path)}"
     if hint and parts.username is None:
         location = f"{parts.scheme}://{parts.netloc}{parts.path}"
         raise ValidationFailed.at(source, f"{location} is the address of a single call", hint)

@@ -136,4 +136,7 @@ def unsupported_at(provider: str, model: Model) -> tuple[Feature, ...]:
 
 def protocol_at(provider: str, model: Model) -> str:
     """The API by which a model is called at a vendor. Empty for unknown vendors."""
-    return _PROTOCOLS.get(provider, "chat completions" if provider in HOSTS else "")
+    if provider not in HOSTS:
+        return _PROTOCOLS.get(provider, "")
+    plain, tooled = (HOSTS[provider].uses_responses(model, "auto", tools=tools) for tools in (False, True))
+    return "Responses" if plain else "Responses with tools, else chat completions" if tooled else "chat completions"

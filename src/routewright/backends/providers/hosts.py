@@ -14,8 +14,8 @@ from typing import Literal
 from routewright._core.request.rules import CALLER_EXTRA
 from routewright.wire import Feature, JsonObject, Model
 
-from .endpoint import Endpoint, wire_name
-from .reasoning import Thinking, at, thinking_of
+from .endpoint import Endpoint
+from .reasoning import Thinking, at, name_of, thinking_of
 
 DIALS: tuple[Feature, ...] = (
     "parallel_tool_calls", "flex", "priority", "verbosity", "cache_control", "file_url", "http_url",
@@ -34,11 +34,15 @@ Oddity = Literal[
     "strict_turns",  # consecutive messages of one role are joined, and system messages come first
     "thought_needed",  # tool calls are sent with blank reasoning, which the common chat format has no field for
 ]
+Api = Literal["auto", "chat", "responses"]
+ResponsesTrait = Literal["auto", "encrypted", "file_url"]
+"""``auto``: the vendor's own, which takes the calls that its chat completions refuses; ``encrypted``: reasoning comes
+encrypted on request, to be sent back, and with summaries; ``file_url``: documents can be sent by URL."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host(Endpoint):
-    """One vendor's dialect of chat completions."""
+    """One vendor's dialect of chat completions, and of the Responses API."""
 
     cap_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     seed_field: str = "seed"
@@ -71,31 +75,50 @@ class Host(Endpoint):
     extra_body: JsonObject = field(default_factory=dict)
     """Extra fields for all requests."""
 
-    def list_missing(self, model: Model) -> frozenset[Feature]:
-        """Features that the host does not support for a model."""
-        name = wire_name(model)
-        missing = (dial for dial in DIALS if dial not in self.takes or not re.search(self.takes[dial], name))
+    responses: tuple[ResponsesTrait, ...] = ()
+    """What the host's Responses API does besides what all do. Empty: nothing is documented."""
+
+    def list_missing(self, model: Model, api: Api = "auto") -> frozenset[Feature]:
+        """Features that the host does not support for a model over an API."""
+        name = name_of(self.thinking, model)
+        dials = (dial for dial in DIALS if dial not in self.takes or not re.search(self.takes[dial], name))
         reasoning = (*self.unsupported_reasoning, *thinking_of(self.thinking, model).missing) if model.reasoning else ()
-        return frozenset((*self.unsupported, *reasoning, *missing))
+        missing: set[Feature] = {*self.unsupported, *reasoning, *dials}
+        if self.uses_responses(model, api, tools=True):
+            missing.discard("reasoning_tools")
+            missing.add("tools_stop")
+        if self.uses_responses(model, api, tools=False):
+            missing.update(("stop", "seed"))
+            missing.difference_update(self.responses)
+        return frozenset(missing)
+
+    def uses_responses(self, model: Model, api: Api, *, tools: bool) -> bool:
+        """True if calls of a model, with or without tools, go over the Responses API."""
+        if api != "auto" or "auto" not in self.responses:
+            return api == "responses"
+        row = thinking_of(self.thinking, model)
+        return not row.chat or (tools and not row.tools and model.reasoning is not False)
 
 
 _NO_EFFORT = {"reasoning_effort": "none"}
 _NO_THINKING = {"thinking": {"type": "disabled"}}
 _THINKING = {"thinking": {"type": "enabled"}}
 _TEMPLATE = "chat_template_kwargs.enable_thinking"
-# A model's page lists its efforts. From GPT-5.4 on, only the Responses API supports tools with reasoning.
+# A model's page lists its efforts and APIs. From GPT-5.4 on, only the Responses API supports tools with reasoning
+# ("Function tools with reasoning_effort are not supported for gpt-5.6-sol in /v1/chat/completions. To use function
+# tools, use /v1/responses or set reasoning_effort to 'none'"). It alone has the pro and codex models.
 _OPENAI_THINKING = (
-    Thinking(models=r"gpt-5-pro", words="high"),
-    Thinking(models=r"gpt-5\.[4-9]-pro", words="medium high xhigh", tools=False),
-    Thinking(models=r"gpt-5\.\d-pro", words="medium high xhigh"),
-    Thinking(models=r"gpt-5(\.1)?-codex(?!-max)", words=_LOW_TO_HIGH),
-    Thinking(models=r"codex", words="low medium high xhigh"),
+    Thinking(models=r"gpt-5-pro", words="high", tools=False, chat=False),
+    Thinking(models=r"gpt-5\.\d-pro", words="medium high xhigh", tools=False, chat=False),
+    Thinking(models=r"gpt-5(\.1)?-codex(?!-max)", words=_LOW_TO_HIGH, tools=False, chat=False),
+    Thinking(models=r"codex", words="low medium high xhigh", tools=False, chat=False),
     Thinking(models=r"gpt-5(?!\.)", words="minimal low medium high"),
     Thinking(models=r"gpt-5\.1", words=_LOW_TO_HIGH, off=_NO_EFFORT),
     Thinking(models=r"gpt-5\.[23]", words="low medium high xhigh", off=_NO_EFFORT),
     Thinking(models=r"gpt-5\.[45]", words="low medium high xhigh", off=_NO_EFFORT, tools=False),
     Thinking(models=r"gpt-5\.|gpt-6-(sol|luna)", words="low medium high xhigh max", off=_NO_EFFORT, tools=False),
     Thinking(models=r"gpt-([6-9]|1\d)", words="low medium high xhigh max", tools=False),
+    Thinking(models=r"^o\d-pro", words=_LOW_TO_HIGH, tools=False, chat=False),
     Thinking(words=_LOW_TO_HIGH),
 )
 _OPENAI_EXTRA = CALLER_EXTRA | {"store", "metadata", "prompt_cache_retention"}
@@ -124,7 +147,7 @@ _TABLE = (
             "verbosity": _NEW_GPT,
             "cache_control": r"gpt-(5\.[6-9]|[6-9]|1\d)(?!\d)",
         },
-        tiers=_TIERS, oddities=("cache_breakpoints",), files=True,
+        tiers=_TIERS, oddities=("cache_breakpoints",), files=True, responses=("auto", "encrypted", "file_url"),
     ),
     # Azure OpenAI v1 API; Content filtering; Flex processing; Priority processing. The name of a deployment replaces
     # the model's.
@@ -135,7 +158,7 @@ _TABLE = (
         url_path="/openai/v1", key_header="api-key", cap_field="max_completion_tokens", developer_role=True,
         usage_on_request=True, unsupported_reasoning=("temperature", "top_p"), thinking=_OPENAI_THINKING,
         takes={"parallel_tool_calls": r"^(?!o\d)", "flex": "", "priority": "", "verbosity": _NEW_GPT}, tiers=_TIERS,
-        files=True,
+        files=True, responses=("auto", "encrypted"),
     ),
     # Chat completion API reference (unknown fields are rejected; errors of the API: "Tool call id was ... but must be
     # a-z, A-Z, 0-9, with a length of 9", "Unexpected role 'user' after role 'tool'"); Regional inference; Reasoning.
@@ -179,6 +202,7 @@ _TABLE = (
             Thinking(models=r"grok-(4\.[7-9]|[5-9])", words="low medium high xhigh"),
         ),
         takes={"parallel_tool_calls": "", "priority": ""}, tiers={"default": "default", "priority": "priority"},
+        responses=("encrypted",),
     ),
     # OpenAI compatibility; Reasoning.
     Host(
@@ -312,7 +336,7 @@ _TABLE = (
         ),
         thought="reasoning_details",
         takes={"parallel_tool_calls": "", "verbosity": rf"^openai/{_NEW_GPT}", "cache_control": "", "file_url": ""},
-        cache_ttl=True, files=True,
+        cache_ttl=True, files=True, responses=("encrypted", "file_url"),
         file_body={"plugins": [{"id": "file-parser", "pdf": {"engine": "native"}}]},  # the other engines are billed
     ),
     # OpenAI compatibility.

@@ -1,4 +1,4 @@
-"""Chat completions: the protocol of OpenAI and of many other hosts."""
+"""Chat completions, the protocol of OpenAI and of many other hosts, and the choice between it and the Responses API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from base64 import b32encode
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -18,19 +18,27 @@ from routewright._core.catalogue.models import models_of
 from routewright._core.request.read import are_plain
 from routewright._core.sse import SseEvent
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.wire.problems import did_you_mean
+from routewright.wire.problems import did_you_mean, no_choice
 
 from .answer import Piece, Reader, count_of
 from .discovery import SERVERS
 from .endpoint import address_in_region, check_arguments, wire_name
 from .faults import decode, dicts_of, fault_in_answer, reason_of, text_of
-from .hosts import HOSTS, Host
+from .hosts import HOSTS, Api, Host
 from .http import HttpOptions, HttpProvider
 from .reasoning import effort_of, merge, thinking_of, tier_of, with_extra
+from .responses import INCLUDE, SUMMARY, ResponseItems, response_body
 
 _OTHERS = {"anthropic": "AnthropicProvider", "google": "GeminiProvider"}
 """Providers of known vendors with another protocol."""
 _USAGE_FIELD = "stream_options"
+_OPTIONAL = {
+    _USAGE_FIELD: re.compile(_USAGE_FIELD),
+    INCLUDE: re.compile(r"encrypted.content is not supported|[\"']include\b", re.IGNORECASE),
+    SUMMARY: re.compile(r"reasoning\.summary|reasoning summar", re.IGNORECASE),
+}
+"""Fields that a host may refuse, with the words of such an error: for OpenAI's summaries of reasoning, an organization
+has to be verified."""
 _TOOL_CHOICES = ("auto", "none", "required")
 _NO_PARAMS = wire.Params()
 _SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
@@ -48,7 +56,7 @@ _WRITTEN = ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation
 
 
 class OpenAIProvider(HttpProvider):
-    """Serves models over chat completions, of OpenAI or another host.
+    """Serves models over chat completions or the Responses API, of OpenAI or another host.
 
         OpenAIProvider()                                    # key from OPENAI_API_KEY
         OpenAIProvider(name="mistral")                      # key from MISTRAL_API_KEY
@@ -59,6 +67,11 @@ class OpenAIProvider(HttpProvider):
 
     Without ``models`` it serves the catalogue's models under its name. Ollama, vLLM, llama.cpp and LM Studio are asked
     for their models before the first call.
+
+    ``api``: with ``"auto"``, calls that OpenAI and Azure refuse over chat completions (tools beside thinking from
+    GPT-5.4 on, all of the pro and codex models) go over the Responses API, and all others over chat completions;
+    ``"chat"`` and ``"responses"`` choose one of them for all calls. The Responses API stores nothing
+    (``store: false``).
 
     Keys are read when the provider is created; a variable may have several, separated by commas. Raises
     ``ValidationFailed`` if the host needs a key and there is none. ``headers`` are sent with every request, and kept
@@ -79,6 +92,7 @@ class OpenAIProvider(HttpProvider):
         base_url: str | None = None,
         region: str | None = None,
         host: Host | None = None,
+        api: Api = "auto",
         **options: Unpack[HttpOptions],
     ) -> None:
         check_arguments(name, base_url)
@@ -86,8 +100,13 @@ class OpenAIProvider(HttpProvider):
             hint = "pass the name of a known one as name=..., or base_url=..."
             raise ValidationFailed.at("host", f"must be a Host, got {type(host).__name__}", hint)
         self._host = dataclasses.replace(host or _host_of(name, base_url), name=name)
-        self._refuses_usage = False
-        """True once the host has refused the option for the usage of streams."""
+        if api not in get_args(Api):
+            raise ValidationFailed.of(no_choice("api", api, get_args(Api)))
+        self._api: Api = api if api != "auto" or "auto" in self._host.responses else "chat"
+        self._choices: dict[tuple[object, ...], bool] = {}
+        """The choice of ``auto`` by the names of a model, and whether there are tools."""
+        self._refused: set[str] = set()
+        """Optional fields that the host has refused, which are not sent again."""
         super().__init__(self._host, api_key, address_in_region(self._host, region, base_url), **options)
         self.region = region
         """Region of all calls (``protocols.BaseProvider``)."""
@@ -132,10 +151,19 @@ class OpenAIProvider(HttpProvider):
 
     def unsupported(self, model: wire.Model) -> tuple[wire.Feature, ...]:
         """Features that the host does not support for a model (``protocols.BaseProvider``)."""
-        return tuple(sorted(self._host.list_missing(model)))
+        return tuple(sorted(self._host.list_missing(model, self._api)))
+
+    def _uses_responses(self, call: wire.UpstreamCall) -> bool:
+        if self._api != "auto":
+            return self._api == "responses"
+        model = call.model
+        key = model.id, model.provider_model_id, model.like, bool(call.tools)
+        if (choice := self._choices.get(key)) is None:
+            choice = self._choices[key] = self._host.uses_responses(model, "auto", tools=bool(call.tools))
+        return choice
 
     def _address(self, call: wire.UpstreamCall) -> str:
-        return f"{self._url}/chat/completions"
+        return f"{self._url}/{'responses' if self._uses_responses(call) else 'chat/completions'}"
 
     def _credentials(self, key: str) -> dict[str, str]:
         if not key:
@@ -144,18 +172,21 @@ class OpenAIProvider(HttpProvider):
         return {header: f"Bearer {key}" if header == "authorization" else key}
 
     def _body(self, call: wire.UpstreamCall) -> bytes:
-        body = request_body(call, self._host)
-        if self._refuses_usage:
-            body.pop(_USAGE_FIELD, None)
+        host = self._host
+        has_responses = self._uses_responses(call)
+        body = response_body(_adapt(call, host), host) if has_responses else request_body(call, host)
+        for field in self._refused:
+            (body.get("reasoning", {}) if field == SUMMARY else body).pop(field, None)
         return msgspec.json.encode(body)
 
-    def _reader(self, call: wire.UpstreamCall, headers: Mapping[str, str]) -> Completion:
-        return Completion(self._host.name, self._host.thought)
+    def _reader(self, call: wire.UpstreamCall, headers: Mapping[str, str]) -> Reader:
+        return ResponseItems(self.name) if self._uses_responses(call) else Completion(self.name, self._host.thought)
 
     def _learns(self, fault: ProviderFault) -> bool:
-        refuses_usage = fault.kind is wire.FaultKind.REQUEST and _USAGE_FIELD in (fault.body or "")
-        self._refuses_usage = self._refuses_usage or refuses_usage
-        return refuses_usage
+        is_request = fault.kind is wire.FaultKind.REQUEST
+        fields = [field for field, words in _OPTIONAL.items() if is_request and words.search(fault.body or "")]
+        self._refused.update(fields)
+        return bool(fields)
 
 
 def _host_of(name: str, base_url: str | None) -> Host:
@@ -212,14 +243,19 @@ def request_body(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
     return with_extra(merge(body, options), call, host.name)
 
 
-def _encode_tools(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
+def _choose(call: wire.UpstreamCall, host: Host) -> tuple[list[wire.Tool], str | wire.NamedToolChoice | None]:
+    """The tools and their choice, in a form that the host supports."""
     tools = call.tools or []
     choice = call.tool_choice
     if isinstance(choice, str) and choice not in _TOOL_CHOICES:
         choice = wire.NamedToolChoice(wire.FunctionName(choice))
     if isinstance(choice, wire.NamedToolChoice) and "no_tool_by_name" in host.oddities:
-        tools = [tool for tool in tools if tool.function_spec.name == choice.function.name]
-        choice = "required"
+        return [tool for tool in tools if tool.function_spec.name == choice.function.name], "required"
+    return tools, choice
+
+
+def _encode_tools(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
+    tools, choice = _choose(call, host)
     fields: list[wire.JsonObject] = [{"type": "function", "function": tool.function_spec} for tool in tools]
     for field, tool in zip(fields, tools, strict=True):
         if tool.cache_control and host.cache_ttl:
@@ -232,11 +268,15 @@ def _as_integer(value: float | None) -> float | None:
     return int(value) if value is not None and float(value).is_integer() else value
 
 
-def _messages_of(call: wire.UpstreamCall, host: Host) -> list[wire.Message] | list[wire.JsonObject]:
-    """The messages in the host's form, changed by its ``oddities``."""
-    messages = call.messages
-    if "strict_turns" not in host.oddities and are_plain(messages):
-        return messages
+def _adapt(call: wire.UpstreamCall, host: Host) -> wire.UpstreamCall:
+    """A call with the messages and tools that the host supports, for the Responses API."""
+    messages = call.messages if "auto" in host.responses else _adapt_messages(call.messages, host)
+    tools, choice = _choose(call, host)
+    return replace(call, messages=messages, tools=tools, tool_choice=choice)
+
+
+def _adapt_messages(messages: list[wire.Message], host: Host) -> list[wire.Message]:
+    """The messages, changed by the host's ``oddities``."""
     if "short_ids" in host.oddities:
         messages = [_shorten_ids(message) for message in messages]
     if "images_in_results" not in host.oddities:
@@ -249,6 +289,15 @@ def _messages_of(call: wire.UpstreamCall, host: Host) -> list[wire.Message] | li
         messages = _join_turns(messages)
     if "no_text_parts" in host.oddities:
         messages = [replace(message, content=_join_texts(message.content)) for message in messages]
+    return messages
+
+
+def _messages_of(call: wire.UpstreamCall, host: Host) -> list[wire.Message] | list[wire.JsonObject]:
+    """The messages in the host's form."""
+    messages = call.messages
+    if "strict_turns" not in host.oddities and are_plain(messages):
+        return messages
+    messages = _adapt_messages(messages, host)
     is_blank = "thought_needed" in host.oddities and call.model.reasoning and any(m.tool_calls for m in messages)
     parts = [part for message in messages if isinstance(message.content, list) for part in message.content]
     is_marked = any(part.cache_control is not None for part in parts)

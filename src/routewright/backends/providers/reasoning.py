@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from routewright._core.request.read import BRIEF_TOKENS
@@ -47,7 +47,9 @@ class Thinking:
     most: int = 1 << 30
     """Largest budget. Larger ones are lowered to it."""
     tools: bool = True
-    """True if reasoning and tools can be combined."""
+    """True if reasoning and tools can be combined over chat completions."""
+    chat: bool = True
+    """True if they are served over chat completions, not only over the Responses API."""
 
     @property
     def missing(self) -> tuple[Feature, ...]:
@@ -92,9 +94,17 @@ class Thinking:
         return merge(switch, at(self.bound, max(self.least, min(tokens, maximum))))
 
 
-def thinking_of(rows: Iterable[Thinking], model: Model, version: tuple[int, int] = (0, 0)) -> Thinking:
+def name_of(rows: Sequence[Thinking], model: Model) -> str:
+    """The name by which a model is looked up: the vendor's. If no row knows that, as with Azure's deployments, the name
+    in its id or in the id of the model that it is ``like``."""
+    names = (wire_name(model), model.id.partition("/")[2], (model.like or "").partition("/")[2])
+    known = (name for name in names for row in rows if row.models and re.search(row.models, name, re.IGNORECASE))
+    return next(known, names[0])
+
+
+def thinking_of(rows: Sequence[Thinking], model: Model, version: tuple[int, int] = (0, 0)) -> Thinking:
     """The first row for a model's version and name, or an empty one."""
-    name = wire_name(model)
+    name = name_of(rows, model)
     fitting = (row for row in rows if row.since <= version and re.search(row.models, name, re.IGNORECASE))
     return next(fitting, Thinking())
 
