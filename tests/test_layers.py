@@ -34,8 +34,8 @@ FLOORS = [
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
     "addresses money catalogue/prices routing/logarithms routing/quality sse tokens/images tokens/estimate "
-    "request/rules structured_output crypto trace/filter analytics/rollup analytics/report write_batch "
-    "guardrails/detectors guardrails/custom guardrails/texts request/read catalogue/models model_selector "
+    "request/compatibility request/rules structured_output crypto trace/filter analytics/rollup analytics/report "
+    "write_batch guardrails/detectors guardrails/custom guardrails/texts request/read catalogue/models model_selector "
     "routing/request_options routing/pool routing/forecast attempts/statistics attempts/health policy "
     "routing/inputs routing/constraints prompt_caches routing/scoring routing/plan routing/order routing/board "
     "routing/budget routing/refusal routing/decide routing/decision routing/what_if idempotency cache/request_key "

@@ -137,7 +137,8 @@ def test_structs_are_accepted_wherever_dicts_are() -> None:
     made = as_request("Hello", structs)
     assert made == as_request({"messages": [HELLO], **structs}, {})
     assert made.budget == Budget(0.01, 2000)
-    assert made.tools == [Tool(function=FunctionSpec("f")), Tool(name="g")]
+    none = {"type": "object", "properties": {}}
+    assert made.tools == [Tool(function=FunctionSpec("f", parameters=none)), Tool(name="g", parameters=none)]
 
 
 def test_keyword_arguments_override_fields() -> None:

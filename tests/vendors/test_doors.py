@@ -246,9 +246,9 @@ NONE = object()
         pytest.param(" \n", "{}", id="C blank"),
         pytest.param('{"a": 1}', '{"a": 1}', id="C a text"),
         pytest.param({"a": 1}, '{"a":1}', id="C ollama: an object"),
-        pytest.param('{"order": 7', '{"order": 7', id="C cline: cut off"),
-        pytest.param("null", "null", id="C the word null"),
-        pytest.param([1], "[1]", id="C a list"),
+        pytest.param('{"order": 7', '{"INVALID_JSON":"{\\"order\\": 7"}', id="C cline: cut off"),
+        pytest.param("null", '{"INVALID_JSON":"null"}', id="C the word null"),
+        pytest.param([1], '{"INVALID_JSON":"[1]"}', id="C a list"),
     ],
 )
 async def test_histories_with_odd_arguments_are_accepted(path: str, value: Any, upstream: str) -> None:

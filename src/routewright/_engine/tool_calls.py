@@ -98,7 +98,7 @@ def shown_text(value: Any) -> str:
 
 
 def _checked(tools: Mapping[str, Tool], call: ToolCall) -> tuple[Tool, dict[str, Any]]:
-    name, raw = call.function.name, call.function.arguments or "{}"
+    name, raw = call.function.name, call.function.arguments.strip() or "{}"
     if (tool := tools.get(name)) is None:
         hint = did_you_mean(name, list(tools)) or f"known: {', '.join(tools) or 'none'}"
         raise ToolFailed(f"there is no tool {name!r}; {hint}")

@@ -68,6 +68,7 @@ class Turns:
         history of ``state`` if it is too long."""
         if self.base is None:
             self.base = self._begin(state)
+            state.messages = [*self.base.messages]  # completed: an older version may have stored them
             self._window = max(self._fleet().board().pool.window, default=0)
         request = replace(self.base, messages=list(state.messages), idempotency_key=key)
         if budget is not None:

@@ -133,7 +133,7 @@ def object_in(text: str) -> Raw | None:
         _SKIP(text)
     except (MsgspecError, UnicodeError, RecursionError):
         return None
-    return Raw(text.encode()) if text.lstrip().startswith("{") else None
+    return Raw(text.encode()) if text[:1] == "{" or text.lstrip()[:1] == "{" else None
 
 
 def is_unicode(text: str) -> bool:

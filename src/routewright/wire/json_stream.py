@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from math import isinf
 
+from msgspec import MsgspecError
 from msgspec.json import encode
 
-from .json_scan import MAX_DEPTH
+from .json_scan import MAX_DEPTH, decode, nests_deeper
 
 INVALID = "INVALID_JSON"
 """Field with the text of tool arguments that are not a JSON object, as in Anthropic's own clients."""
@@ -35,11 +36,14 @@ _CLOSE = str.maketrans("{[", "}]")
 
 def complete_object(text: str) -> str:
     """Complete tool arguments: blank ones are ``{}``, and what is not a JSON object is in ``INVALID_JSON``."""
-    stream = JsonObjectStream()
-    stream.add(text)
-    if stream.is_whole:
+    try:
+        tree = decode(text)
+    except (MsgspecError, UnicodeError, RecursionError):
+        tree = None
+    is_shallow = text.count("[") + text.count("{") <= _DEEPEST or not nests_deeper(tree, _DEEPEST)
+    if isinstance(tree, dict) and is_shallow:
         return text
-    return encode({INVALID: text}).decode() if text.strip() else "{}"
+    return encode({INVALID: text.encode(errors="replace").decode()}).decode() if text.strip() else "{}"
 
 
 class JsonObjectStream:

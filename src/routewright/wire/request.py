@@ -146,7 +146,7 @@ class FunctionCall(Struct, frozen=True, forbid_unknown_fields=True):
     """The function that a model calls. ``arguments`` is JSON text as the model wrote it."""
 
     name: str
-    arguments: str
+    arguments: str = ""
 
 
 class ToolCall(Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import Model, Params, Router
+from routewright._core.request.compatibility import complete_tool
 from routewright._core.request.rules import complete_request
 from routewright._core.tokens.estimate import bounds_of
 from routewright.backends.providers.anthropic import message_body
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.server.anthropic import FAILED, MessageCall
 from routewright.server.vendor_requests import Directory, ModelNotFound
-from routewright.wire import RouteRequest, UpstreamCall
+from routewright.wire import RouteRequest, Tool, UpstreamCall
 
 from .bodies import JSON, bodies, broken
 
@@ -59,7 +60,7 @@ def test_a_body_reaches_anthropic_unchanged(body: dict[str, Any]) -> None:
         assert not meant(body)["messages"]  # nothing but blanks: the API itself would refuse it
         return
     assert words(blocks(sent.get("system"))) == words(blocks(meant(body).get("system")))
-    assert turns(sent["messages"]) == meant(body)["messages"]
+    assert turns(sent["messages"]) == with_ids_as_sent(meant(body)["messages"], sent["messages"])
     for name in ("max_tokens", "stream", "tools"):
         assert sent.get(name) == meant(body).get(name), name
     assert sent.get("temperature") == body["temperature"]
@@ -78,8 +79,19 @@ def meant(body: dict[str, Any]) -> dict[str, Any]:
     if body["tools"]:
         told["tools"] = [{name: value for name, value in tool.items() if value is not None} for tool in body["tools"]]
         for tool in told["tools"]:
-            tool["input_schema"] = {"type": "object"} | tool["input_schema"]
+            schema = {"type": "object"} | tool["input_schema"]
+            tool["input_schema"] = complete_tool(Tool(name="f", parameters=schema)).parameters
     return told
+
+
+def with_ids_as_sent(turns: list[dict[str, Any]], sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The turns, with the ids that were sent where calls share one, which the API refuses."""
+    ids = [block["id"] for turn in turns for block in turn["content"] if block["type"] == "tool_use"]
+    if len({*ids}) < len(ids):
+        for turn, other in zip(turns, sent, strict=True):
+            for block, its in zip(turn["content"], other["content"], strict=True):
+                block |= {name: its[name] for name in ("id", "tool_use_id") if name in block}
+    return turns
 
 
 def turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from routewright import wire
 from routewright._core.money import usd
+from routewright._core.request.compatibility import complete_call
 from routewright.errors import RouterError
 from routewright.wire import JsonObject
 from routewright.wire.json_scan import is_shallow
@@ -125,7 +126,8 @@ class AgentRun:
         by_id: dict[str, wire.ToolCall] = {}  # by id; some models omit or repeat ids
         for place, call in enumerate(response.tool_calls or []):
             id = call.id if call.id and call.id not in by_id else f"call_{len(self.state.steps)}_{place}"
-            by_id[id] = call if id == call.id else replace(call, id=id)
+            function = call.function if call.function.arguments.strip() else replace(call.function, arguments="{}")
+            by_id[id] = replace(call, id=id, function=function)
         state = self.state
         calls = list(by_id.values())
         self.output = response.output or self.output
@@ -139,7 +141,9 @@ class AgentRun:
             finish_reason=response.finish_reason,
             trace_id=response.trace_id,
         )
-        message = wire.Message("assistant", response.output or None, calls or None, reasoning=response.reasoning)
+        # pending calls keep bad arguments, which become an error for the model; in a history some vendors refuse them
+        sent = [complete_call(call) for call in calls]
+        message = wire.Message("assistant", response.output or None, sent or None, reasoning=response.reasoning)
         state.messages.append(message)
         if not calls:
             self._end("completed")

@@ -32,6 +32,8 @@ from routewright.wire.problems import (
     shown,
 )
 
+from .compatibility import complete_message, complete_tool
+
 MAX_MESSAGES = 1_000
 MAX_STOPS = 4
 MAX_METADATA_BYTES = 16 * 1024
@@ -162,9 +164,9 @@ def check_numbers(kind: type[msgspec.Struct], prefix: str, holder: object, probl
 
 
 def complete_request(request: wire.RouteRequest) -> wire.RouteRequest:
-    """Check all rules, and fill in goal and strategy. Raises ``ValidationFailed``."""
+    """Check all rules, complete messages and tools, and fill in goal and strategy. Raises ``ValidationFailed``."""
     problems: Problems = []
-    _check_messages(request.messages, problems)
+    messages = _check_messages(request.messages, problems)
     if request.goal is not None and request.goal not in get_args(wire.Goal):
         problems.append(no_choice("goal", request.goal))
     if request.strategy is not None and request.strategy not in get_args(wire.Strategy):
@@ -203,8 +205,8 @@ def complete_request(request: wire.RouteRequest) -> wire.RouteRequest:
         request,
         goal=request.goal or ("quality" if strategy == "quality-first" else "cost"),
         strategy=strategy,
-        messages=[*request.messages],  # the caller may change their list later
-        tools=request.tools or None,
+        messages=messages,
+        tools=[complete_tool(tool) for tool in request.tools] if request.tools else None,
         prefer=prefer,
     )
 
@@ -258,7 +260,9 @@ def _empty(path: str) -> Problem:
     return Problem(path, "must not be empty", "fill it in")
 
 
-def _check_messages(messages: list[wire.Message], problems: Problems) -> None:
+def _check_messages(messages: list[wire.Message], problems: Problems) -> list[wire.Message]:
+    """Check and complete the messages. Returns a list of its own, since the caller may change theirs later."""
+    messages = [*messages]
     if not messages:
         problems.append(Problem("messages", "must hold at least one message", example("messages")))
     elif len(messages) > MAX_MESSAGES:
@@ -268,7 +272,9 @@ def _check_messages(messages: list[wire.Message], problems: Problems) -> None:
         for index, message in enumerate(messages):
             more = message.tool_calls, message.tool_call_id, message.name, message.reasoning
             if type(message.content) is not str or message.role == "tool" or more != (None, None, None, None):
+                messages[index] = message = complete_message(message)
                 _check_message(f"messages[{index}]", message, problems)
+    return messages
 
 
 def _check_message(path: str, message: wire.Message, problems: Problems) -> None:
