@@ -17,6 +17,7 @@ import msgspec
 from routewright import wire
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.wire.json_scan import object_in
+from routewright.wire.json_stream import complete_object
 
 from .answer import Function, Piece, Reader, count_of
 from .endpoint import Endpoint, check_arguments, wire_name
@@ -25,6 +26,7 @@ from .features import CLAUDE_THINKING, NO_PREFILL, NO_SAMPLING, ONE_OF_TWO, THIN
 from .hosts import ANTHROPIC
 from .http import HttpOptions, HttpProvider
 from .reasoning import effort_of, merge, thinking_of, tier_of, with_extra
+from .tool_ids import with_ids
 
 VERSION = "2023-06-01"
 """API version. The next one, 2026-10-21, only differs in not accepting a temperature."""
@@ -34,7 +36,8 @@ DEFAULT_MAX_TOKENS = 4096
 _MEDIA = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _PDF = "application/pdf"
 _DATA_URL = re.compile(r"data:([^;,]*);base64,", re.IGNORECASE)
-_NO_ID_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
+_ID = re.compile("[a-zA-Z0-9_-]{1,64}")
+"""The form of ids. The limit of their length is that of Bedrock."""
 _TOOL_CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 _TIERS = {"auto": "auto", "default": "standard_only"}
 _SHOWN_CHARS = 40
@@ -166,7 +169,7 @@ def _build_turns(call: wire.UpstreamCall, thinker: str | None, *, may_prefill: b
     # test_turns_of_messages_alternate_with_results_first_and_blank_texts_left_out proves the order,
     # test_a_prefill_is_sent_without_trailing_white_space_where_supported the last turn.
     turns: list[wire.JsonObject] = []
-    for message in call.messages:
+    for message in with_ids(call.messages, _ID):
         blocks = [] if message.role in _SYSTEM else [*_build_blocks(message, thinker)]
         role = "assistant" if message.role == "assistant" else "user"
         if blocks and turns and turns[-1]["role"] == role:
@@ -188,7 +191,7 @@ def _build_turns(call: wire.UpstreamCall, thinker: str | None, *, may_prefill: b
 
 def _build_blocks(message: wire.Message, thinker: str | None) -> Iterator[wire.JsonObject]:
     if message.role == "tool":
-        result: wire.JsonObject = {"type": "tool_result", "tool_use_id": _clean_id(message.tool_call_id or "")}
+        result: wire.JsonObject = {"type": "tool_result", "tool_use_id": message.tool_call_id}
         content = [*_encode_content(message)]
         marks = [block.pop("cache_control") for block in content if "cache_control" in block]
         if content:
@@ -225,10 +228,9 @@ def _build_blocks(message: wire.Message, thinker: str | None) -> Iterator[wire.J
 
 
 def _encode_call(call: wire.ToolCall) -> wire.JsonObject:
-    arguments = object_in(call.function.arguments or "{}")
-    if arguments is None:
-        raise _fault_of("supports only tool calls with a JSON object as arguments")
-    return {"type": "tool_use", "id": _clean_id(call.id), "name": call.function.name, "input": arguments}
+    text = call.function.arguments
+    arguments = object_in(text) or msgspec.Raw(complete_object(text).encode())
+    return {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
 
 
 def _encode_content(message: wire.Message) -> Iterator[wire.JsonObject]:
@@ -264,11 +266,6 @@ def _encode_source(url: str, media_types: tuple[str, ...], noun: str) -> wire.Js
         label = media_type[:_SHOWN_CHARS] or "another data: URL"
         raise _fault_of(f"supports {noun} as base64 of {', '.join(media_types)}, got {label!r}")
     return {"type": "base64", "media_type": media_type, "data": url[match.end() :]}
-
-
-def _clean_id(id: str) -> str:
-    """Another vendor's id with the allowed characters. Different ids stay different."""
-    return _NO_ID_CHARACTER.sub(lambda match: f"_{ord(match[0]):x}_", id)
 
 
 def _encode_tool(tool: wire.Tool) -> wire.JsonObject:

@@ -17,6 +17,7 @@ import msgspec
 from routewright import wire
 from routewright.errors import ProviderFault
 from routewright.wire.json_scan import object_in
+from routewright.wire.json_stream import complete_object
 
 from .answer import Function, Piece, Reader, count_of
 from .endpoint import wire_name
@@ -25,6 +26,7 @@ from .features import GEMINI_THINKING, SIGNING, generation_of
 from .hosts import GOOGLE
 from .http import HttpOptions, HttpProvider
 from .reasoning import effort_of, merge, thinking_of, tier_of, with_extra
+from .tool_ids import with_ids
 
 MOST_STOPS = 5
 INSTRUCTIONS = ("system", "developer")
@@ -150,7 +152,7 @@ def _build_contents(call: wire.UpstreamCall, provider: str) -> list[wire.JsonObj
     signing = generation_of(call.model) >= SIGNING
     contents: list[wire.JsonObject] = []
     functions: dict[str, str] = {}  # by id of their last call
-    for message in call.messages:
+    for message in with_ids(call.messages):
         if message.role in INSTRUCTIONS:
             continue
         role = "model" if message.role == "assistant" else "user"
@@ -168,15 +170,14 @@ def _build_contents(call: wire.UpstreamCall, provider: str) -> list[wire.JsonObj
         calls: list[wire.JsonObject] = []
         for tool_call in message.tool_calls or ():
             functions[tool_call.id] = tool_call.function.name
-            arguments = object_in(tool_call.function.arguments or "{}")
-            if arguments is None:
-                raise _fault_of("supports only tool calls with a JSON object as arguments")
+            text = tool_call.function.arguments
+            arguments = object_in(text) or msgspec.Raw(complete_object(text).encode())
             calls.append({"functionCall": {"id": tool_call.id, "name": tool_call.function.name, "args": arguments}})
         for item in items:
             if isinstance(number := item.get(_CALL), int) and 0 <= number < len(calls):
                 calls[number][_SIGNATURE] = item[_SIGNATURE]
-        is_signed = any(_SIGNATURE in part for part in calls)
-        if calls and signing and not is_signed and not any("functionCall" in part for part in parts):
+        is_first = calls and signing and not any("functionCall" in part for part in parts)
+        if is_first and not any(_SIGNATURE in part for part in calls):
             calls[0][_SIGNATURE] = UNSIGNED  # the first call suffices
         parts += [part for part in pieces if part != {"text": ""}] + calls or pieces
     if not contents:

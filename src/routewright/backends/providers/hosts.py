@@ -16,6 +16,7 @@ from routewright.wire import Feature, JsonObject, Model
 
 from .endpoint import Endpoint
 from .reasoning import Thinking, at, name_of, thinking_of
+from .tool_ids import COMMON_ID
 
 DIALS: tuple[Feature, ...] = (
     "parallel_tool_calls", "flex", "priority", "verbosity", "cache_control", "file_url", "http_url",
@@ -30,7 +31,6 @@ Oddity = Literal[
     "no_names",  # messages are sent without names
     "no_text_parts",  # text parts are joined
     "no_tool_by_name",  # a choice of one tool is sent as ``required``, with only that tool
-    "short_ids",  # ids of tool calls are changed to nine letters and digits
     "strict_turns",  # consecutive messages of one role are joined, and system messages come first
     "thought_needed",  # tool calls are sent with blank reasoning, which the common chat format has no field for
 ]
@@ -51,6 +51,8 @@ class Host(Endpoint):
     """True if the role ``developer`` is supported. Else it is sent as ``system``."""
     oddities: tuple[Oddity, ...] = ()
     """Differences from most hosts."""
+    id_form: re.Pattern[str] = COMMON_ID
+    """The form of tool-call ids. Others are replaced."""
     usage_on_request: bool = False
     """True if streams report usage on request (``stream_options``). False: they always report it, or the host rejects
     the field. If a host rejects it anyway, it is not sent again."""
@@ -166,7 +168,7 @@ _TABLE = (
         name="mistral", fetches_urls=True,
         base_url="https://api.mistral.ai/v1", key_variables=("MISTRAL_API_KEY",),
         regions={"eu": "https://api.eu.mistral.ai/v1"}, seed_field="random_seed",
-        oddities=("images_in_results", "no_names", "short_ids"),
+        oddities=("images_in_results", "no_names"), id_form=re.compile("[a-zA-Z0-9]{9}"),
         thinking=(Thinking(models="magistral"), Thinking(words="high", off=_NO_EFFORT)), thought="content",
         takes={"parallel_tool_calls": ""},
     ),

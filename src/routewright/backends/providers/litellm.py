@@ -127,7 +127,7 @@ class LiteLLMProvider(BaseProvider):
         self._dialect = Host(
             name=name, base_url="", usage_on_request=True, thinking=(_THINKING,), thought="reasoning_content",
             takes=dict.fromkeys(DIALS, ""), tiers={tier: tier for tier in get_args(ServiceTier)}, cache_ttl=True,
-            files=True,
+            files=True, id_form=re.compile("[a-zA-Z0-9_-]{1,40}"),
         )  # fmt: skip
         environment = (os.environ if environ is None else environ).items()
         secrets = [value for value in self._options.values() if isinstance(value, Secret)]

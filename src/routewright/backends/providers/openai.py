@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from base64 import b32encode
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
+from operator import attrgetter
 from typing import Any, Unpack, get_args
 from urllib.parse import urlsplit
 
@@ -28,6 +27,7 @@ from .hosts import HOSTS, Api, Host
 from .http import HttpOptions, HttpProvider
 from .reasoning import effort_of, merge, thinking_of, tier_of, with_extra
 from .responses import INCLUDE, SUMMARY, ResponseItems, response_body
+from .tool_ids import with_ids
 
 _OTHERS = {"anthropic": "AnthropicProvider", "google": "GeminiProvider"}
 """Providers of known vendors with another protocol."""
@@ -41,7 +41,7 @@ _OPTIONAL = {
 has to be verified."""
 _TOOL_CHOICES = ("auto", "none", "required")
 _NO_PARAMS = wire.Params()
-_SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
+_REASONING = attrgetter("reasoning")
 _SHOWN_BELOW = "(attachments, which are shown below)"
 """Replaces a tool result without text."""
 _FILE_NAME = "document.pdf"
@@ -257,8 +257,8 @@ def _choose(call: wire.UpstreamCall, host: Host) -> tuple[list[wire.Tool], str |
 def _encode_tools(call: wire.UpstreamCall, host: Host) -> wire.JsonObject:
     tools, choice = _choose(call, host)
     fields: list[wire.JsonObject] = [{"type": "function", "function": tool.function_spec} for tool in tools]
-    for field, tool in zip(fields, tools, strict=True):
-        if tool.cache_control and host.cache_ttl:
+    for field, tool in zip(fields, tools, strict=True) if host.cache_ttl else ():
+        if tool.cache_control:
             field["cache_control"] = tool.cache_control
     return {"tools": fields} if choice is None else {"tools": fields, "tool_choice": choice}
 
@@ -270,16 +270,15 @@ def _as_integer(value: float | None) -> float | None:
 
 def _adapt(call: wire.UpstreamCall, host: Host) -> wire.UpstreamCall:
     """A call with the messages and tools that the host supports, for the Responses API."""
-    messages = call.messages if "auto" in host.responses else _adapt_messages(call.messages, host)
+    messages = with_ids(call.messages, host.id_form)
+    messages = messages if "auto" in host.responses else _adapt_messages(messages, host, has_parts=True)
     tools, choice = _choose(call, host)
     return replace(call, messages=messages, tools=tools, tool_choice=choice)
 
 
-def _adapt_messages(messages: list[wire.Message], host: Host) -> list[wire.Message]:
-    """The messages, changed by the host's ``oddities``."""
-    if "short_ids" in host.oddities:
-        messages = [_shorten_ids(message) for message in messages]
-    if "images_in_results" not in host.oddities:
+def _adapt_messages(messages: list[wire.Message], host: Host, *, has_parts: bool) -> list[wire.Message]:
+    """The messages, changed by the host's ``oddities``. ``has_parts``: some of them may consist of parts."""
+    if has_parts and "images_in_results" not in host.oddities:
         messages = _move_attachments(messages)
     if not host.developer_role:
         messages = [replace(message, role="system") if message.role == "developer" else message for message in messages]
@@ -297,12 +296,11 @@ def _messages_of(call: wire.UpstreamCall, host: Host) -> list[wire.Message] | li
     messages = call.messages
     if "strict_turns" not in host.oddities and are_plain(messages):
         return messages
-    messages = _adapt_messages(messages, host)
+    parts = [part for message in messages if type(message.content) is list for part in message.content]
+    messages = _adapt_messages(with_ids(messages, host.id_form), host, has_parts=bool(parts))
     is_blank = "thought_needed" in host.oddities and call.model.reasoning and any(m.tool_calls for m in messages)
-    parts = [part for message in messages if isinstance(message.content, list) for part in message.content]
-    is_marked = any(part.cache_control is not None for part in parts)
-    has_files = any(isinstance(part, wire.AudioPart | wire.FilePart) for part in parts)
-    if not is_blank and not is_marked and not has_files and all(message.reasoning is None for message in messages):
+    is_rich = any(part.cache_control or isinstance(part, wire.AudioPart | wire.FilePart) for part in parts)
+    if not is_blank and not is_rich and not any(map(_REASONING, messages)):
         return messages
     takes_marks = "cache_control" not in host.list_missing(call.model)
     bodies = [_encode_message(message, host, takes_marks=takes_marks) for message in messages]
@@ -380,19 +378,6 @@ def _join_texts(content: str | list[wire.Part] | None) -> str | list[wire.Part] 
     """Text parts as paragraphs of one text. Unchanged if there are other parts."""
     texts = [part.text for part in content if isinstance(part, wire.TextPart)] if isinstance(content, list) else []
     return content if content is None or len(texts) < len(content) else "\n\n".join(texts)
-
-
-def _shorten_ids(message: wire.Message) -> wire.Message:
-    if not message.tool_calls and message.tool_call_id is None:
-        return message
-    calls = [replace(call, id=_shorten_id(call.id)) for call in message.tool_calls or ()]
-    answers = None if message.tool_call_id is None else _shorten_id(message.tool_call_id)
-    return replace(message, tool_calls=calls or None, tool_call_id=answers)
-
-
-def _shorten_id(id: str) -> str:
-    """Another vendor's id as nine letters and digits, equal for a call and its result."""
-    return id if _SHORT_ID.fullmatch(id) else b32encode(blake2b(id.encode(), digest_size=6).digest()).decode()[:9]
 
 
 # --- answers
