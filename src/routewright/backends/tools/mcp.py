@@ -11,6 +11,8 @@ from pathlib import PurePath
 from typing import Self, TextIO, cast
 from urllib.parse import urlsplit
 
+from msgspec import json
+
 from routewright.backends.providers.endpoint import Endpoint, address_of, header_of
 from routewright.errors import ValidationFailed, require_extra
 from routewright.protocols import BaseTool, ToolContext, ToolFailed
@@ -92,13 +94,14 @@ class McpTools:
         return f"<McpTools of {self.name!r}>"
 
     async def __aenter__(self) -> list[McpTool]:
-        """Start the server and list its tools. Raises ``ToolFailed`` for a server that cannot be reached, and
-        ``ValidationFailed`` for tools that cannot be offered to a model."""
+        """Start the server and list its tools. Names that vendors refuse are mapped; tools that cannot be offered to a
+        model are left out, with one warning. Raises ``ToolFailed`` for a server that cannot be reached, and
+        ``ValidationFailed`` for ``allow`` with a tool that it does not have."""
         if self._connection is not None:
             raise RuntimeError(f"{self!r} is open already")
         self._connection = connection = Connection(self.name, self._connect, self._allow)
         try:
-            return [McpTool(spec, connection, self.needs_approval) for spec in await connection.open()]
+            return [McpTool(*tool, connection, self.needs_approval) for tool in (await connection.open()).items()]
         except BaseException:
             self._connection = None
             await connection.close()
@@ -113,8 +116,10 @@ class McpTools:
 class McpTool(BaseTool):
     """One tool of an MCP server (``protocols.Tool``)."""
 
-    def __init__(self, spec: FunctionSpec, connection: Connection, needs_approval: bool) -> None:
+    def __init__(self, name: str, spec: FunctionSpec, connection: Connection, needs_approval: bool) -> None:
+        """``name``: the server's own, which vendors may not take."""
         self.spec = spec
+        self._name = name
         self.needs_approval = needs_approval
         self._connection = connection
 
@@ -123,13 +128,13 @@ class McpTool(BaseTool):
 
     async def run(self, arguments: JsonObject, context: ToolContext) -> object:
         """The structured content, or else the text. Raises ``ToolFailed``."""
-        result = await self._connection.call(self.spec.name, arguments)
-        if not result.is_error and result.structured_content is not None:
-            return result.structured_content
+        result = await self._connection.call(self._name, arguments)
+        structured = result.structured_content
         text = "\n".join(map(_text_of, result.content))
         if result.is_error:
-            raise ToolFailed(shorten(text) or "the tool failed without a message")
-        return text
+            text = text or (json.encode(structured).decode() if structured else "the tool failed without a message")
+            raise ToolFailed(shorten(text))
+        return text if structured is None or (text and not structured) else structured
 
 
 @asynccontextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import logging
+import re
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -12,13 +14,17 @@ from mcp import ClientSession, MCPError, types
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
 from msgspec import json
+from msgspec.structs import replace
 from pydantic import ValidationError
 
+from routewright._core.request.compatibility import complete_tool
 from routewright._core.request.rules import FUNCTION_NAME
 from routewright.backends.clock import SystemClock
+from routewright.backends.providers.tool_ids import short_id
 from routewright.errors import ValidationFailed
 from routewright.protocols import ToolFailed
-from routewright.wire import FunctionSpec, JsonObject
+from routewright.wire import FunctionSpec, JsonObject, Tool
+from routewright.wire.json_scan import MAX_DEPTH, find_flaw
 from routewright.wire.problems import did_you_mean, shown
 
 OPEN_S = 30.0
@@ -29,12 +35,13 @@ MOST_PAGES = 100
 MOST_TOOLS = 1_000
 DESCRIPTION_CHARS = 16_000
 SCHEMA_BYTES = 64 << 10
-_NAME_CHARS = 100
+_NAME_CHARS = 64
 ERROR_CHARS = 2_000
 """Longest error text."""
 _LOST = ("Connection closed", "SSE stream")
 """Beginnings of the SDK's messages about a lost connection."""
 _clock = SystemClock()
+_log = logging.getLogger(__name__)
 
 Connect = Callable[[], AbstractAsyncContextManager[Any]]
 """Opens a transport of the SDK: a pair of streams."""
@@ -46,9 +53,11 @@ class Connection:
     def __init__(self, name: str, connect: Connect, allow: Collection[str] | None) -> None:
         self.name = name
         self.specs: dict[str, FunctionSpec] = {}
-        """The allowed tools."""
+        """The allowed tools by the server's name. The spec has a name that vendors take."""
         self._allow = None if allow is None else set(allow)
         self._names = set[str]()
+        self._left_out: list[str] = []
+        self._cursors = {""}
         self._connect = connect
         self._group = anyio.create_task_group()
         self._is_open = anyio.Event()
@@ -57,8 +66,8 @@ class Connection:
         self._session: ClientSession | None = None
         self._error: Exception | None = None
 
-    async def open(self) -> list[FunctionSpec]:
-        """Connect and list the tools. Raises ``ToolFailed`` and ``ValidationFailed``."""
+    async def open(self) -> dict[str, FunctionSpec]:
+        """Connect and list the tools, by the server's names. Raises ``ToolFailed`` and ``ValidationFailed``."""
         self._loop = current_token()
         await self._group.__aenter__()
         self._group.start_soon(self._serve)
@@ -71,7 +80,7 @@ class Connection:
             error = error.exceptions[0]
         match error:
             case None:
-                return [*self.specs.values()]
+                return self.specs
             case ValidationFailed() | ToolFailed():
                 raise error
             case ValidationError():
@@ -80,7 +89,7 @@ class Connection:
             case FileNotFoundError() | PermissionError():
                 reason = f"cannot start {shown(error.filename)}: {error.strerror}"
             case _:
-                reason = shorten(error.message) if isinstance(error, MCPError) else type(error).__name__
+                reason = shown(error.message) if isinstance(error, MCPError) else type(error).__name__
         raise ToolFailed(f"the MCP server {self.name} cannot be opened: {reason}")
 
     async def close(self) -> None:
@@ -129,56 +138,65 @@ class Connection:
         cursor = None
         for _ in range(MOST_PAGES):
             page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
-            for tool in page.tools:
-                if tool.name in self.specs:
-                    raise self._refusal(tool.name, "is listed twice")
-                if len(self.specs) == MOST_TOOLS:
-                    problem = f"the MCP server {self.name} lists more than {MOST_TOOLS} tools"
-                    raise ValidationFailed.at("tools", problem, "configure the server to list fewer")
-                self.specs[tool.name] = FunctionSpec(tool.name, tool.description, tool.input_schema)
             if (cursor := page.next_cursor) is None:
                 break
         else:
-            problem = f"the MCP server {self.name} lists its tools on more than {MOST_PAGES} pages"
+            self._left_out.append(f"those after {MOST_PAGES} pages")
+        if len(self.specs) > MOST_TOOLS:
+            problem = f"the MCP server {self.name} lists more than {MOST_TOOLS} tools"
             raise ValidationFailed.at("tools", problem, "configure the server to list fewer")
-        for name in sorted((self._allow or set()) - self.specs.keys()):
+        for name in sorted((self._allow or set()) - self._names):
             hint = did_you_mean(name, self._names) or "leave it out"
             raise ValidationFailed.at("allow", f"the MCP server {self.name} has no tool {shown(name)}", hint)
+        if self._left_out:
+            tools = ", ".join(self._left_out[:10])
+            _log.warning("left out %d tools of the MCP server %s: %s", len(self._left_out), self.name, tools)
+        taken = set[str]()
+        for name in sorted(self.specs, key=lambda name: FUNCTION_NAME.fullmatch(name) is None):
+            new_name = re.sub("[^a-zA-Z0-9_-]", "_", name)[:_NAME_CHARS]
+            while new_name in taken:
+                new_name = f"{new_name[: _NAME_CHARS - 10]}_{short_id(new_name + name)}"
+            taken.add(new_name)
+            self.specs[name] = replace(self.specs[name], name=new_name)
 
-    def screen(self, page: Sequence[object]) -> list[object]:
-        """The allowed tools of a raw page, with only the used fields: output schemas are dropped, never evaluated.
-        Servers are not trusted: ``ValidationFailed`` for a tool that no model can use."""
-        self._names |= {str(tool.get("name"))[:_NAME_CHARS] for tool in page[:MOST_TOOLS] if isinstance(tool, dict)}
-        return [
-            self._check(tool) if isinstance(tool, dict) else tool
-            for tool in page
-            if self._allow is None or (isinstance(tool, dict) and tool.get("name") in self._allow)
-        ]
+    def screen(self, raw: JsonObject) -> JsonObject:
+        """Add the allowed tools of a raw page. Returns what the SDK has to know of it: schemas of servers are not
+        trusted, and one that it refuses would lose the whole page."""
+        # Servers say in odd ways that a list has ended: with an empty cursor, with the same one again, or with a new
+        # one for the same tools, for ever. To refuse such a server would lose all its tools, and to obey it would never
+        # end. So a page that brings nothing new is the last one, and so is the hundredth. See
+        # test_a_list_of_tools_ends and test_a_list_that_never_ends_is_cut.
+        page = (raw.get("tools") or [])[: MOST_TOOLS + 1]
+        count = len(self._names)
+        names: list[JsonObject] = []
+        for tool in page:
+            name = tool.get("name") if isinstance(tool, dict) else None
+            if not isinstance(tool, dict) or not isinstance(name, str) or not name.strip():
+                self._left_out += [f"{shown(name)} (has no name)"] if self._allow is None else []
+            elif name not in self._names:
+                self._names.add(name)
+                if self._allow is None or name in self._allow:
+                    self._add(name, tool)
+                    names.append({"name": name, "inputSchema": {"type": "object"}})
+        cursor = raw.get("nextCursor")
+        is_new = isinstance(cursor, str) and cursor not in self._cursors and (not page or len(self._names) > count)
+        self._cursors.add(str(cursor))
+        return {"tools": names, "nextCursor": cursor if is_new else None}
 
-    def _check(self, tool: Mapping[str, object]) -> JsonObject:
-        name = tool.get("name")
+    def _add(self, name: str, tool: Mapping[str, object]) -> None:
         description = tool.get("description")
         schema = tool.get("inputSchema")
-        if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
-            raise self._refusal(name, "has a name other than 1 to 64 letters, digits, '-' and '_'")
-        if not isinstance(description, str | None) or len(description or "") > DESCRIPTION_CHARS:
-            raise self._refusal(name, f"has a description other than a text of at most {DESCRIPTION_CHARS} characters")
-        if not isinstance(schema, dict) or schema.get("type", "object") != "object":
-            raise self._refusal(name, "has an inputSchema that is not the schema of an object")
-        if not isinstance(schema.get("properties", {}), dict):
-            raise self._refusal(name, "has an inputSchema whose properties are not an object")
-        if len(json.encode(schema)) > SCHEMA_BYTES:
-            raise self._refusal(name, f"has an inputSchema of more than {SCHEMA_BYTES >> 10} KiB")
-        return {"name": name, "description": description, "inputSchema": {"type": "object"} | schema}
-
-    def _refusal(self, tool: object, problem: str) -> ValidationFailed:
-        name = shown(tool[:_NAME_CHARS] if isinstance(tool, str) else tool)
-        message = f"the tool {name} of the MCP server {self.name} {problem}"
-        return ValidationFailed.at("tools", message, "fix the server, or name its other tools in allow=[...]")
+        text = description[:DESCRIPTION_CHARS] if isinstance(description, str) else None
+        if isinstance(schema, dict | None) and find_flaw([text, schema], MAX_DEPTH - 4) is None:
+            spec = complete_tool(Tool(function=FunctionSpec(name, text, schema))).function_spec
+            if len(json.encode(spec.parameters)) <= SCHEMA_BYTES and (spec.parameters or {})["type"] == "object":
+                self.specs[name] = spec
+                return
+        self._left_out.append(f"{shown(name)} (its inputSchema is not that of an object, or is too large)")
 
 
 class _Screen(JSONRPCDispatcher[TransportContext]):
-    """Checks lists of tools before the SDK, which refuses the complete list without naming the invalid tool."""
+    """Takes lists of tools before the SDK, which refuses a whole list for one tool, and completes results."""
 
     def __init__(self, read: Any, write: Any, connection: Connection) -> None:
         super().__init__(read, write)
@@ -186,8 +204,11 @@ class _Screen(JSONRPCDispatcher[TransportContext]):
 
     async def send_raw_request(self, method: str, *arguments: Any, **options: Any) -> JsonObject:
         raw = await super().send_raw_request(method, *arguments, **options)
-        if method == "tools/list" and isinstance(raw.get("tools"), list):
-            return raw | {"tools": self._connection.screen(raw["tools"])}
+        if method == "tools/list" and isinstance(raw.get("tools"), list | None):
+            return self._connection.screen(raw)
+        if method == "tools/call":  # languages without empty lists send null
+            raw = {name: value for name, value in raw.items() if value is not None}
+            return {"content": [], **raw}
         return raw
 
 
