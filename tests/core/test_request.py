@@ -685,7 +685,9 @@ def picture(url: str) -> dict[str, Any]:
         ({"params": {"response_format": {"type": "text"}}}, Need.NONE),
         ({"params": {"response_format": {"type": "json_object"}}}, Need.JSON | Need.JSON_OBJECT),
         ({"params": {"response_format": SCHEMA}}, Need.JSON | Need.JSON_SCHEMA),
-        (FULL, (2 * Need.JSON_SCHEMA - 1) & ~Need.TOP_P & ~Need.JSON_OBJECT),
+        ({"tools": [TOOL], "params": {"stop": "END"}}, Need.TOOLS | Need.STOP | Need.TOOLS_STOP),
+        ({"tools": [TOOL], "params": {"seed": 0}}, Need.TOOLS | Need.SEED | Need.TOOLS_STOP),
+        (FULL, Need.TOOLS_STOP | (2 * Need.JSON_SCHEMA - 1) & ~Need.TOP_P & ~Need.JSON_OBJECT),
     ],
 )
 def test_needs_follow_from_the_request(fields: dict[str, Any], needs: int) -> None:
