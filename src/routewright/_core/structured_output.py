@@ -7,7 +7,9 @@ Schema: objects whose properties are all required with no additional ones, array
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from msgspec import DecodeError, Raw
@@ -16,7 +18,7 @@ from msgspec.structs import replace
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import JsonObject, Message, Params, RouteRequest, TokenBounds
-from routewright.wire.json_scan import beneath
+from routewright.wire.json_scan import beneath, is_json
 
 from .request.rules import FUNCTION_NAME
 from .tokens.estimate import bounds_of
@@ -25,8 +27,16 @@ VALUE = "value"  # property that wraps a value other than a JSON object
 MAX_ERROR_MISFITS = 3  # misfits listed in an error
 MAX_MODEL_MISFITS = 10  # misfits sent to the model
 MOST_CHARS = 300  # limit on the description of one misfit
+MOST_TAGS = 100  # tags of reasoning that are tried as the last one
 FENCE = "```"
 
+_THOUGHT_TAG = re.compile(
+    # many, Seed, Perplexity; Mistral; Kimi; gpt-oss, without and with its special tokens; Gemma; Cohere
+    r"</?(?:(?:seed:)?think|thinking|thoughts?|reasoning|reflection|analysis|answer)\s*>|\[/?THINK\]|\u25c1/?think\u25b7"
+    r"|assistantfinal|<\|channel\|>[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>|<channel\|>|<\|(?:START|END)_\w+\|>",
+    re.IGNORECASE,
+)
+_AFTER_JSON = re.compile(r"(?:(?:</answer>|<\|\w{1,20}\|>)\s*+){1,3}+\Z")
 _OBJECT = Decoder(dict[str, Raw])
 _ANYTHING = Decoder(Raw)
 _FORCED = "cannot be combined with a tool_choice that requires a tool call"
@@ -63,6 +73,8 @@ class Fit(NamedTuple):
     """The value of an answer that matches its type."""
 
     value: Any
+    thought: str = ""
+    """Reasoning before the JSON."""
 
 
 Reader = Callable[[bytes], object]  # decodes JSON text, or raises ``Unfit``
@@ -88,8 +100,9 @@ class Form:
 
     def read(self, answer: str) -> Fit | Unfit:
         """Decode an answer."""
+        thought, text = split_thought(answer)
         try:
-            return Fit(self._value(unfence(answer).encode()))
+            return Fit(self._value(text.encode()), thought)
         except Unfit as unfit:
             return Unfit([*unfit.misfits])  # a new exception, because the frames of this one hold the answer
         except Exception as error:  # from a validator of the type; its message may contain the answer
@@ -157,6 +170,23 @@ def repair_of(answer: str, unfit: Unfit) -> Repair:
     messages = [Message("assistant", answer)] if answer.strip() else []  # some vendors reject an empty turn
     messages.append(Message("user", text))
     return Repair(messages, bounds_of(RouteRequest(messages)))
+
+
+def split_thought(answer: str) -> tuple[str, str]:
+    """The reasoning before the JSON of an answer, and the JSON, without a fence. Without JSON: all of the answer."""
+    # Many servers leave a model's reasoning in its text, in the tags of its training, often without the first one. All
+    # such answers would be repaired, which is paid for, and some repairs fail as well. To cut at the last tag would cut
+    # a text in the JSON that quotes one, at the first a thought that does. So what follows a tag is the answer if all
+    # of it is JSON; an answer that is JSON as it is has no tags. See test_thoughts_before_json_are_taken_off.
+    text = unfence(answer)
+    if is_json(text):
+        return "", text
+    answer = _AFTER_JSON.sub("", answer)
+    for tag in islice(_THOUGHT_TAG.finditer(answer), MOST_TAGS):
+        rest = unfence(answer[tag.end() :])
+        if is_json(rest):
+            return _THOUGHT_TAG.sub("", answer[: tag.start()]).strip(), rest
+    return "", text
 
 
 def unfence(answer: str) -> str:

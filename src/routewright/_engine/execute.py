@@ -27,7 +27,7 @@ from routewright._core.structured_output import Fit, Form, Repair
 from routewright._runtime.loop import current_task, in_plain_code
 from routewright.errors import RouterError
 from routewright.protocols import Clock, Guardrail, Rng
-from routewright.wire import FaultKind, Finish
+from routewright.wire import FaultKind, Finish, Thought
 
 from .admission import Admission
 from .cache import Lookup
@@ -291,7 +291,7 @@ class Execution(Struct, eq=False):
             return self._book_fault(exchange, fault, abandoned=abandoned)
         if reason == "content_filter":
             return self._book_fault(exchange, FILTERED, abandoned=abandoned)
-        if self.form is not None and (unfit := self._unfit(attempt, self.form)) is not None:
+        if self.form is not None and (unfit := self._unfit(exchange, self.form)) is not None:
             return self._book_fault(exchange, unfit, abandoned=abandoned)
         if attempt.usage is not None and attempt.usage.tier:
             self._apply_tier(attempt, attempt.usage.tier)
@@ -329,13 +329,16 @@ class Execution(Struct, eq=False):
             self.fleet.record_answer(entry, probe=attempt.probe)
         return self.machine.record_success(attempt)
 
-    def _unfit(self, attempt: Attempt, form: Form) -> Fault | None:
+    def _unfit(self, exchange: ProviderExchange, form: Form) -> Fault | None:
         """Parse the answer as the requested type. Returns a fault if it does not fit. Tool calls are not parsed."""
+        attempt = exchange.attempt
         if attempt.pieces is not None:
             return None
         result = form.read(attempt.answer)
         if isinstance(result, Fit):
             self.data = result.value
+            if result.thought:
+                exchange.take(Thought(result.thought))
             return None
         if self.is_sandbox:
             attempt.unslept_ms = float(attempt.leg.expected_ms)

@@ -127,13 +127,19 @@ def find_flaw(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
     return None
 
 
-def object_in(text: str) -> Raw | None:
-    """The text as ``Raw`` if it is a JSON object, else None."""
+def is_json(text: str) -> bool:
+    """True if the text is one JSON value."""
     try:
         _SKIP(text)
     except (MsgspecError, UnicodeError, RecursionError):
-        return None
-    return Raw(text.encode()) if text[:1] == "{" or text.lstrip()[:1] == "{" else None
+        return False
+    return True
+
+
+def object_in(text: str) -> Raw | None:
+    """The text as ``Raw`` if it is a JSON object, else None."""
+    is_object = text[:1] == "{" or text.lstrip()[:1] == "{"
+    return Raw(text.encode()) if is_object and is_json(text) else None
 
 
 def is_unicode(text: str) -> bool:
