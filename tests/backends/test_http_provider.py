@@ -170,11 +170,15 @@ def test_asyncio_and_trio_read_the_same_chunks(vendor: Vendor, server: Upstream)
 
 
 def test_invalid_usage_is_ignored(vendor: Vendor) -> None:
-    wrongs: tuple[Any, ...] = (-1, 1.5, 3.0, True, "9", 10**12, [], {})
+    wrongs: tuple[Any, ...] = (-1, 1.5, True, "x", "", "nan", 10**12, float("inf"), [], {})
     for wrong in wrongs:
         assert vendor.read_usage(vendor.counts(1, 1) | vendor.details(wrong)) == Usage(1, 1)
-        for usage in (vendor.counts(wrong, 1), vendor.counts(None, 1), vendor.counts(1, wrong), wrong, None):
+        assert vendor.read_usage(vendor.counts(wrong, 1)) in (None, Usage(0, 1))
+        assert vendor.read_usage(vendor.counts(1, wrong)) in (None, Usage(1, 0))
+        for usage in (vendor.counts(wrong, wrong), vendor.counts(0, 0), wrong, None):
             assert vendor.read_usage(usage) is None
+    for whole in (3, 3.0, "3", "3.0"):
+        assert vendor.read_usage(vendor.counts(whole, whole)) == Usage(3, 3)
 
 
 @pytest.mark.parametrize("noise", [b":\n\n", b"\n", b"event: ping\n\n", b": comment "])

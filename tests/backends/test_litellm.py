@@ -236,6 +236,22 @@ async def test_a_stream_is_read_like_that_of_a_host_and_closed(package: StandIn)
     assert package.calls[0]["stream_options"] == {"include_usage": True}
 
 
+async def test_halves_of_a_character_that_pydantic_refuses_are_joined(package: StandIn) -> None:
+    class Refused(Piece):
+        def model_dump_json(self, *, warnings: bool = True) -> str:
+            raise ValueError("surrogates not allowed")
+
+        def model_dump(self, *, warnings: bool = True) -> Any:
+            return self.document
+
+    class Stream(Wrapper):
+        async def __anext__(self) -> Piece:
+            return Refused((await super().__anext__()).document)
+
+    package.answer = Stream(delta("so \ud83d"), delta("\ude00 \ud83d", finish="stop"))
+    assert await chunks_of(made(), call()) == [Delta("so "), Delta("\U0001f600 "), Delta("\ufffd"), Finish("stop")]
+
+
 async def test_leaving_a_stream_closes_it(package: StandIn) -> None:
     package.answer = Wrapper(delta("a"), delta("b", finish="stop"))
     async with made().open(call()) as chunks:

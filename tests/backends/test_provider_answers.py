@@ -177,11 +177,10 @@ CHAT: dict[str, Row] = {
     "white space after the end mark": gives(
         Delta("a"), Finish("stop"), of=events(delta("a", finish="stop"), "[DONE] ", done=False)
     ),
-    "after the finish reason only usage counts": gives(
-        Delta("all"), TOLD, Finish("stop"),
+    "content after the finish reason counts": gives(
+        Delta("all"), Delta("more"), ToolDelta(0, "{}", "a", "f"), TOLD, Finish("length"),
         of=events(
-            delta("all", finish="stop"), delta("more", finish="length"), piece(0, "{}", "a", "f"),
-            delta(refusal="I cannot"), USAGE,
+            delta("all", finish="stop"), delta("more", finish="length"), piece(0, "{}", "a", "f"), USAGE
         ),
     ),
     "annotations of Azure's filter": gives(
@@ -202,6 +201,9 @@ CHAT: dict[str, Row] = {
         of=events(delta("a"), chosen("delta", {}, usage=COUNTS | {"cached_tokens": 4})),
     ),
     "a refusal": fails("refused", TOLD, of=(whole(REFUSED), events(delta(refusal="I cannot") | SPENT))),
+    "a refusal after the finish reason": fails(
+        "refused", Delta("all"), of=events(delta("all", finish="stop"), delta(refusal="I cannot"))
+    ),
     "a refusal in the middle": fails("refused", Delta("half"), of=events(delta("half"), delta(refusal="I cannot"))),
     **{
         f"half, then {word}": fails(kind, Delta("half"), of=events(delta("half"), delta(finish=word)))
@@ -293,7 +295,7 @@ CHAT_USAGE: list[tuple[dict[str, Any], Usage]] = [
     (prompt(2_600, 20, cached_tokens=100, cache_creation_tokens=50), Usage(2_600, 20, cached=100, written=50)),
     (prompt(2_600, 20, cached_tokens=5) | {"cache_creation_input_tokens": 70}, Usage(2_600, 20, cached=5, written=70)),
     (
-        prompt(2_600, 20) | {"prompt_tokens_details": {"cache_write_tokens": "9"}, "cache_creation_input_tokens": -1},
+        prompt(2_600, 20) | {"prompt_tokens_details": {"cache_write_tokens": "x"}, "cache_creation_input_tokens": -1},
         Usage(2_600, 20),
     ),
     # counted beside the prompt after all: never more than there is
@@ -374,7 +376,7 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
 def test_stop_reasons_of_messages_are_translated() -> None:
     for reason, common in STOPS.items():
         plain, streamed = both(said("x"), stop=reason)
-        assert came_from(Blocks("x"), plain) == ([TOLD, Delta("x"), Finish(common)], None)
+        assert came_from(Blocks("x"), plain) == ([Delta("x"), TOLD, Finish(common)], None)
         assert came_from(Blocks("x"), streamed) == ([BEGUN, Delta("x"), TOLD, Finish(common)], None)
     for reason in ("refusal", "max_tokens", "stop_sequence"):
         for answer in both(stop=reason, **DETAILS if reason == "refusal" else {}):
@@ -431,10 +433,11 @@ def test_a_tool_call_may_have_all_its_input_at_the_start() -> None:
     assert summary_of(came_from(Blocks("x"), sse(*pieces))[0])[1] == [("toolu_1", "f", {"a": 1})]
 
 
-def test_after_the_stop_reason_only_usage_counts() -> None:
+def test_content_after_the_stop_reason_counts() -> None:
     ended = {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 2}}
     late = events_of(message(said("late"), used("f", {})))
-    assert came_from(Blocks("x"), sse(ended, *late))[0] == [BEGUN, TOLD, Finish("length")]
+    calls: list[tuple[str, str, Any]] = [("toolu_1", "f", {})]
+    assert summary_of(came_from(Blocks("x"), sse(ended, *late))[0]) == ("late", calls, TOLD, "tool_calls")
 
 
 @table("broken", BROKEN.values(), ids=BROKEN)
@@ -473,7 +476,8 @@ def test_usage_of_messages_is_merged_and_repeated_only_if_changed() -> None:
     assert counts.add({"output_tokens": 0}) == Usage(13, 0, 7), "what a refusal took back"
     late = Counts()
     assert late.add({"input_tokens": 0}) is None
-    assert late.add({"input_tokens": 0, "output_tokens": 0}) == Usage(0, 0)
+    assert late.add({"input_tokens": 0, "output_tokens": 0}) is None
+    assert late.add({"output_tokens": 1}) == Usage(0, 1), "input not known yet"
     assert late.add({"input_tokens": 7, "output_tokens": 2}) == Usage(7, 2), "input reported only at the end"
 
 
@@ -718,7 +722,7 @@ _parts = st.lists(
     max_size=6,
 )
 _content_counts = st.fixed_dictionaries(
-    {"promptTokenCount": _few, "candidatesTokenCount": _few},
+    {"promptTokenCount": st.integers(1, 99), "candidatesTokenCount": _few},
     optional={"thoughtsTokenCount": _few, "cachedContentTokenCount": _few},
 )
 

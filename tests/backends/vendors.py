@@ -119,8 +119,7 @@ class Vendor:
 
     def plain(self, text: str) -> list[Chunk]:
         """The chunks of the plain answer."""
-        said: list[Chunk] = [Delta(text), USAGE]
-        return [*(reversed(said) if self.usage_first else said), Finish("stop")]
+        return [Delta(text), USAGE, Finish("stop")]
 
     @property
     def long_read(self) -> list[Chunk]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,12 +99,19 @@ def test_text_outside_events_is_bounded_and_loses_no_event() -> None:
     assert SseParser().stray() == ""
 
 
-def test_invalid_utf8_is_a_fault_without_the_text() -> None:
+def test_bytes_that_are_not_utf8_become_surrogates() -> None:
+    assert parsed(b"data: \xf0\x9f\n\ndata: \x98\x80\n\n") == [SseEvent("\udcf0\udc9f"), SseEvent("\udc98\udc80")]
+
+
+@table("end", [b"", b"\n", b"\r", b"\r\n"])
+def test_the_rest_is_what_follows_the_last_blank_line(end: bytes) -> None:
+    for stream, rest in ((b"data: a\n\ndata: {}", "{}"), (b"\xef\xbb\xbfdata:x", "x"), (b"data: a\ndata: b", "a\nb")):
+        parser = SseParser()
+        list(parser.feed(stream + end))
+        assert parser.rest() == rest
     parser = SseParser()
-    with pytest.raises(ProviderFault, match="not UTF-8") as caught:
-        list(parser.feed(b"data: secret \xff\n\n"))
-    assert caught.value.kind == "malformed"
-    assert caught.value.__context__ is None
+    list(parser.feed(b"data: a\n\n: comment" + end))
+    assert parser.rest() == ""
 
 
 def test_line_over_the_limit_is_a_fault_after_the_events_before_it() -> None:

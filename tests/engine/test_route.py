@@ -303,10 +303,10 @@ async def test_a_pause_before_a_retry_is_not_cut_by_the_previous_time_limit() ->
     assert house.clock.monotonic() == 22.0
 
 
-async def test_nothing_counts_after_the_end_but_usage() -> None:
+async def test_content_after_a_finish_reason_is_not_lost() -> None:
     house = House([said(Delta("all"), Finish("stop"), Delta(" more"), Finish("length"), Usage(10, 7))])
     answer = await house.router.route("hi", goal="quality")
-    assert (answer.output, answer.finish_reason, answer.routing.tokens.output) == ("all", "stop", 7)
+    assert (answer.output, answer.finish_reason, answer.routing.tokens.output) == ("all more", "length", 7)
 
 
 async def test_an_unexpected_exception_is_a_fault_and_hides_the_prompt() -> None:

@@ -26,8 +26,8 @@ class SseEvent(Struct, frozen=True, gc=False):
 
 class SseParser:
     """Splits a stream into events in linear time. Lines end with LF, CR or CRLF. An incomplete last event is dropped. A
-    line over ``max_line_bytes``, or text that is not UTF-8, raises ``ProviderFault("malformed")`` after the events
-    before it."""
+    line over ``max_line_bytes`` raises ``ProviderFault("malformed")`` after the events before it. Bytes that are not
+    UTF-8 become lone surrogates, as with the error handler ``surrogateescape``."""
 
     def __init__(self, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self._max_line_bytes = max_line_bytes
@@ -45,6 +45,12 @@ class SseParser:
         rest = b"".join(self._partial)
         text = self._stray + rest if rest.lstrip().startswith((b"{", b"}")) else self._stray
         return text[:MAX_STRAY_BYTES].decode("utf-8", "replace")
+
+    def rest(self) -> str:
+        """Data after the last blank line. It is an event if the stream has ended and nothing of it is missing."""
+        line = b"".join(self._partial).removeprefix(_BOM)
+        data = [line[5:].decode("utf-8", "replace").lstrip()] if line.startswith(b"data:") else []
+        return "\n".join([*self._data, *data])
 
     def feed(self, data: bytes) -> Iterator[SseEvent]:
         """Yield the events that ``data`` completes. Exhaust the iterator before feeding more."""
@@ -86,9 +92,7 @@ class SseParser:
         try:
             text = line.decode()
         except UnicodeDecodeError:
-            text = None
-        if text is None:  # raised here, because the caught exception contains the text
-            raise ProviderFault("malformed", "the event stream is not UTF-8")
+            text = line.decode("utf-8", "surrogateescape")
         name = text.partition(":")[0]
         value = text[len(name) + 1 :].removeprefix(" ")
         if name == "data":

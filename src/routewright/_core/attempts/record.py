@@ -199,15 +199,17 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         return self.leg.prices if self.prices_of_day is None else self.prices_of_day
 
     def take(self, chunk: object) -> Delta | ToolDelta | Finish | None:
-        """Add a chunk, and return it if it is for the caller. After the end only usage counts. Raises
-        ``ProviderFault("malformed")`` for an invalid chunk, an answer that is too long, or a tool call without a name,
-        and the fault that a finish reason stands for."""
+        """Add a chunk, and return it if it is for the caller. The last finish reason counts. Raises
+        ``ProviderFault("malformed")`` for an invalid chunk, an answer that is too long, a tool call without a name, or
+        an answer that goes on after its end behind guardrails, and the fault that a finish reason stands for."""
         if isinstance(chunk, Delta):
             text = chunk.text
             if not ((type(text) is str and text.isascii()) or _is_text(text)):
                 raise self._malformed(chunk)
-            if not text or self.finish_reason is not None:
+            if not text:
                 return None
+            if self.finish_reason is not None and self.screen is not None:
+                raise self._screened()
             self.text.append(text)
             self.characters = characters = self.characters + len(text)
             if characters > MAX_ANSWER_CHARS:
@@ -217,43 +219,66 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
             *counts, tier = astuple(chunk)
             if not ([*map(type, counts)] == _SEVEN_INTS and max(counts) <= MOST_TOKENS and type(tier) is str):
                 raise self._malformed(chunk)
-            if adds_up(chunk):
-                self.usage = chunk  # inconsistent usage is ignored and estimated instead
-                self.counted_at = self.characters
+            if adds_up(chunk):  # inconsistent usage is ignored and estimated instead
+                if chunk.input and chunk.output:
+                    self.usage = chunk
+                    self.counted_at = self.characters
+                elif chunk.input or chunk.output:
+                    self._merge(chunk)
             return None
         if isinstance(chunk, Finish):
             reason = chunk.reason
             if reason not in _COMMON and not (_is_text(reason) and len(reason) <= MAX_REASON_CHARS):
                 raise self._malformed(chunk)
-            if self.finish_reason is not None:
-                return None
             if reason not in _COMMON:
                 reason = self._read_ending(reason)
             pieces = self.pieces if reason != "content_filter" else None
             if pieces is not None and not all(call.name for call in pieces.values()):
                 raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} sent a tool call without a name")
+            is_first = self.finish_reason is None
             self.finish_reason = "budget" if reason == "length" and self.budget_capped else reason
-            return chunk
+            return chunk if is_first else None
         if isinstance(chunk, Thought):
             if not _is_text(chunk.text) or not isinstance(chunk.item, dict | None):
                 raise self._malformed(chunk)
-            if self.finish_reason is None and (chunk.text or chunk.item is not None):
+            if chunk.text or chunk.item is not None:
                 self._think(chunk)
             return None
         if not isinstance(chunk, ToolDelta) or not (
             type(chunk.index) is int and all(map(_is_text, (chunk.arguments, chunk.id, chunk.name)))
         ):
             raise self._malformed(chunk)
-        if self.finish_reason is not None:
-            return None
+        if self.finish_reason is not None and self.screen is not None:
+            raise self._screened()
         self._collect(chunk)
         return chunk
+
+    def _screened(self) -> ProviderFault:
+        """The fault of an answer that goes on although guardrails have passed its end. Takes the end back."""
+        self.finish_reason = None
+        return ProviderFault(FaultKind.MALFORMED, f"{self.provider} sent more of an answer after its end")
+
+    def _merge(self, report: Usage) -> None:
+        """Add usage with a zero, which keeps what was reported before; ``settle`` estimates the rest."""
+        # Many servers send zeros: before the end, in streams, or for a model whose tokenizer they do not know. No
+        # prompt has 0 tokens, and no visible answer. Taken as they are, they would make a call free that the vendor
+        # bills, also under a budget. Of an answer without text an output of 0 may be true. See
+        # test_zeros_are_not_reported.
+        before = self.usage or _NOTHING
+        if not report.input:
+            report = replace(before, output=report.output, reasoning=report.reasoning, tier=report.tier or before.tier)
+        if report.output or not self.characters:
+            self.counted_at = self.characters
+        else:
+            report = replace(report, output=before.output, reasoning=before.reasoning)
+        self.usage = report
 
     def settle(self, bounds: TokenBounds) -> Usage:
         """Compute the cost from usage and prices of the day. Without final usage the received text is counted too.
         ``bounds`` are the prompt's."""
         usage = self.usage
-        if usage is None or self.finish_reason is None or self.counted_at != self.characters:
+        is_final = self.finish_reason is not None and self.counted_at == self.characters
+        if usage is None or not usage.input or not is_final:
             output = "".join(self.text)
             name_tokens = 0
             if self.pieces is not None:
@@ -263,13 +288,15 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
             output_tokens = estimate(len(output), data)
             if self.cap is not None:
                 output_tokens = min(output_tokens, self.cap)
-            if usage is None:
+            usage = usage or Usage(0, -1)
+            if not usage.input:
                 input_tokens = bounds.estimate
                 if bounds.counted or bounds.images:
                     input_tokens = min(bounds.best, self.leg.length(bounds)[1])
-                usage = Usage(input_tokens + (0 if self.repair is None else self.repair.estimate), -1)
+                usage = replace(usage, input=input_tokens + (0 if self.repair is None else self.repair.estimate))
+                self.usage_estimated = True
             self.unsure = usage.output, len(data), name_tokens
-            if output_tokens > usage.output:
+            if output_tokens > usage.output and not is_final:
                 self.usage_estimated = True
                 usage = replace(usage, output=output_tokens)
             self.usage = usage
@@ -405,6 +432,7 @@ def cached_attempt(answer: wire.CachedAnswer) -> Attempt:
 
 NO_TEXT: Any = ()  # replaces text that was dropped
 _SEVEN_INTS = [int] * 7
+_NOTHING = Usage(0, 0)
 
 
 def _is_text(text: object) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
-from typing import Any, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 import anyio.lowlevel
 import msgspec
@@ -15,12 +16,20 @@ from routewright._core.sse import SseEvent, SseParser
 from routewright.errors import ProviderFault
 from routewright.protocols import Response
 from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
+from routewright.wire.json_scan import object_in
 
-from .faults import CUT, Redact, conceal, fault_in_answer, fault_of_document
+from .faults import CUT, Redact, conceal, fault_in_answer, fault_of_document, reason_of
+from .halves import Halves, encode
 
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 EVENTS = "text/event-stream"
+DONE = "[DONE]"
+"""The end mark of some protocols."""
+_NO_REASONS = ("null", "none", "finish_reason_unspecified")
+"""Finish reasons, in lower case, that some hosts send with pieces before the last."""
 MAX_ANSWER_BYTES = 32 << 20
+MOST_CHECKS = 100
 SLICE_BYTES = 4096
 """Bytes of a stream without an event after which other tasks get a turn."""
 
@@ -46,10 +55,32 @@ class Reader(ABC):
         """True once a part with an answer has arrived, even an empty one."""
         self._spoke = False
         self._reason: str | None = None
+        self._resumed: bool | None = False
+        """True once content has followed the finish reason; None in the document of the reason."""
+        self._halves: Halves | None = None
+        """Set once a document was not valid Unicode."""
 
     @abstractmethod
     def take(self, document: bytes | str) -> None:
         """Decode a document, usage last."""
+
+    def _decode(self, decoder: msgspec.json.Decoder[T], document: bytes | str, expectation: str) -> T:
+        """Decode a document. Raises a fault: broken JSON, or ``expectation``."""
+        # Hosts that cut an answer by UTF-16 units or by bytes put half a character at the end of one document and the
+        # rest at the start of the next, also in fields that nobody reads. msgspec refuses such documents, so the answer
+        # would be a fault although it is whole. So what msgspec refuses is decoded by the standard library, which keeps
+        # halves, and from then on they are joined (``Halves``). Sound answers never come here. See
+        # test_halves_of_a_character_are_joined.
+        try:
+            return decoder.decode(document)
+        except (ValueError, RecursionError):
+            pass  # its message may contain the text
+        with suppress(ValueError, RecursionError):
+            text = document if isinstance(document, str) else document.decode("utf-8", "surrogateescape")
+            decoded: T = msgspec.convert(json.loads(text), decoder.type)
+            self._halves = self._halves or Halves()
+            return decoded
+        raise fault_of_document(self._provider, f"broken JSON, or {expectation}", document)
 
     def _take(self, usage: Usage | None, read: Callable[[*Ts], None], *document: *Ts) -> None:
         """Add what ``read`` adds of a document, then its usage, also before a fault; if there is neither, an empty
@@ -60,14 +91,41 @@ class Reader(ABC):
         finally:
             if usage is not None:
                 self.chunks.append(usage)
+            if self._halves is not None:
+                self.chunks[before:] = self._halves.join(self.chunks[before:])
         if len(self.chunks) == before:
             self.chunks.append(Delta(""))
+        elif self._reason is not None:
+            self._resumed = self._resumed is not None and (self._resumed or self._has_content(before))
+
+    def _has_content(self, start: int) -> bool:
+        chunks = self.chunks[start:]
+        return any(isinstance(chunk, ToolDelta) or (isinstance(chunk, Delta) and chunk.text) for chunk in chunks)
+
+    def _end_with(self, word: str) -> None:
+        """Note a finish reason, after the content of its document. Raises for one that stands for a fault."""
+        # The first reason is not the last word: some hosts send one with every piece, or with an empty first piece, and
+        # the answer goes on after it. So the last one counts, once the end mark or the connection has ended the stream.
+        # A fault is raised at once, since nobody knows what is missing after it, even if content and "stop" follow;
+        # only words for no reason pass. The exception: a gateway may add its own "stop" to an answer that the vendor
+        # has cut, and the cut must be reported (contract 4: never a truncated success). So "stop" replaces a cut only
+        # if content came between them. See test_the_last_finish_reason_counts.
+        if word.lower() in _NO_REASONS:
+            self._reason = self._reason or word
+            return
+        reason = reason_of(self._provider, word)
+        if self._reason not in CUT or reason in CUT or self._resumed or self._has_content(0):
+            self._reason = reason
+            self._resumed = None
 
     def add(self, event: SseEvent) -> None:
         """Decode one event."""
         if event.event == "error":
             raise fault_in_answer(self._provider, event.data)
-        self.take(event.data)
+        if event.data.startswith(DONE):
+            self.end()
+        else:
+            self.take(event.data)
 
     def read(self, document: bytes) -> None:
         """Decode a complete answer, ``Finish`` last."""
@@ -80,11 +138,13 @@ class Reader(ABC):
         """Add the end of the answer, after which nothing may be read. Raises if it is empty or incomplete."""
         if self._reason is None:
             raise ProviderFault("truncated", f"{self._provider} ended the answer without a {self.ending}", status=200)
-        if self._tools and self._reason == "stop":
-            self._reason = "tool_calls"  # some hosts report "stop" if a tool was required
-        if not self._spoke and not self._tools and self._reason not in CUT:
+        reason = reason_of(self._provider, self._reason)
+        if self._tools and reason == "stop":
+            reason = "tool_calls"  # some hosts report "stop" if a tool was required
+        if not self._spoke and not self._tools and reason not in CUT:
             raise fault_of_document(self._provider, f"neither {self.content} nor tool calls")
-        self.chunks.append(Finish(self._reason))
+        end: list[Chunk] = [Finish(reason)]
+        self.chunks += end if self._halves is None else self._halves.join(end)
 
 
 async def decode_document(reader: Reader, response: Response, redact: Redact) -> AsyncGenerator[Chunk, None]:
@@ -122,8 +182,8 @@ async def decode_stream(reader: Reader, response: Response, redact: Redact) -> A
                         async for _ in body:
                             pass
                     return
-        _end(parser, reader)
-        yield reader.chunks.pop()
+        for chunk in _end(parser, reader):
+            yield chunk
     except ProviderFault as fault:
         fault.answered = True
         conceal(fault, redact)
@@ -148,10 +208,18 @@ def _read(data: bytes, parser: SseParser, reader: Reader) -> Iterator[Chunk | No
             yield None
 
 
-def _end(parser: SseParser, reader: Reader) -> None:
-    """Add the end of a stream. An error outside all events becomes the fault."""
+def _end(parser: SseParser, reader: Reader) -> Iterator[Chunk]:
+    """Give the chunks of the end of a stream. An error outside all events becomes the fault."""
+    rest = parser.rest()
+    if rest.startswith(DONE) or object_in(rest) is not None:  # only the blank line is missing
+        for chunk in _read(b"\n\n", parser, reader):
+            if chunk is not None:
+                yield chunk
+            if isinstance(chunk, Finish):
+                return
     try:
         reader.end()
+        yield from reader.chunks
         return
     except ProviderFault as error:
         fault = error
@@ -171,7 +239,10 @@ def decode_body(reader: Reader, body: bytes) -> Iterator[Chunk]:
 
 
 def count_of(value: object) -> int | None:
-    """A reported token count, or None if it is invalid."""
+    """A reported token count, or None if it is invalid. Some hosts report it as a text, or as ``12.0``."""
+    if type(value) is not int and isinstance(value, str | float):
+        with suppress(ValueError):
+            value = int(number) if (number := float(value)).is_integer() else None
     return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
 
 
@@ -185,7 +256,7 @@ class Function(msgspec.Struct):
 class Piece(msgspec.Struct):
     """A piece of a tool call, or all of it, as received."""
 
-    index: int | None = None
+    index: int | float | str | None = None
     id: str | None = None
     function: Function | None = None
 
@@ -199,39 +270,70 @@ class ToolCalls:
     def __init__(self) -> None:
         self._latest: dict[int, _Begun] = {}
         """By the host's index."""
-        self._last = 0
-        """The host's index of the latest call."""
+        self._by_id: dict[str, _Begun] = {}
+        """By the host's id."""
+        self._last: _Begun | None = None
+        """The call begun last."""
         self._indices: set[int] = set()
         self._free = 0
         """The next unused index."""
         self._ids: set[str] = set()
 
     def __bool__(self) -> bool:
-        return bool(self._latest)
+        return self._last is not None
 
     def add(self, piece: Piece) -> ToolDelta:
         """Return what a piece adds to its call."""
+        # By the protocol, the index says which call a piece belongs to. Hosts number otherwise: index 0 for all calls,
+        # with or without ids; a higher index with every piece; none at all; an id, a name or both with every piece; all
+        # arguments so far again. Taken by the index alone, two calls become one with the arguments {..}{..}, or one
+        # becomes several. So a piece belongs to the call of its index, else of its id, else, if it has no new id and no
+        # name, to the last one; and it begins the next call if its id is another, or if it has a name and the call of
+        # the place is complete. Calls that are numbered properly may interleave. See
+        # test_tool_calls_are_told_apart_in_any_numbering.
         function = piece.function or Function()
-        at = piece.index
-        if at is None:  # without indices, an id or a name begins a call
-            at = self._free if piece.id or function.name or not self._latest else self._last
-        call = self._latest.get(at)
+        name = function.name or ""
+        arguments = function.arguments if isinstance(function.arguments, str) else _text_of(function.arguments)
+        at = piece.index if type(piece.index) is int else count_of(piece.index)
+        call = None if at is None else self._latest.get(at)
         id = ""
-        # some hosts use index 0 for all calls; others repeat the id, but not the name
-        if call is None or (function.name and piece.id and call.id and piece.id != call.id):
-            index = self._free if at in self._indices else at
-            self._indices.add(index)
-            self._free = max(self._free, index + 1)
-            self._last = at
-            call = self._latest[at] = _Begun(index)
-            id = self._own(piece.id or f"call_{index}", call)
-        elif piece.id and call.id is None:
-            id = self._own(piece.id, call)
-        call.id = call.id or piece.id or None
-        arguments = function.arguments
-        if not isinstance(arguments, str):
-            arguments = "" if arguments is None else msgspec.json.encode(arguments).decode()
-        return ToolDelta(call.index, arguments, id, function.name or "")
+        if call is None or piece.id or name:
+            is_raised = at is not None and call is None
+            if piece.id and (call is None or call.id not in (None, piece.id)):
+                call = self._by_id.get(piece.id, call)
+            if call is None and (at is None or not (piece.id or name)):
+                call = self._last
+            if call is None or call.ends_before(piece.id, name, arguments, is_raised=is_raised):
+                return self.begin(piece)
+            if piece.id and call.id is None:
+                call.id = piece.id
+                id = self._own(piece.id, call)
+            if name:  # perhaps the second piece of it
+                call.name = name = name if name.startswith(call.name) else call.name + name
+        if not name:
+            call.is_named_once = True
+        if arguments[:1] == "{":
+            arguments = call.without_repetition(arguments)
+        if arguments:
+            call.arguments.append(arguments)
+            call.size += len(arguments)
+        return ToolDelta(call.index, arguments, id, name)
+
+    def begin(self, piece: Piece) -> ToolDelta:
+        """Return the start of a call, or all of it."""
+        function = piece.function or Function()
+        at = count_of(piece.index)
+        at = self._free if at is None else at
+        index = self._free if at in self._indices else at
+        self._indices.add(index)
+        self._free = max(self._free, index + 1)
+        arguments = _text_of(function.arguments)
+        call = self._latest[at] = _Begun(index, piece.id or None, function.name or "", [arguments], len(arguments))
+        self._last = call
+        if piece.id:
+            self._by_id[piece.id] = call
+        id = self._own(piece.id or f"call_{index}", call)
+        return ToolDelta(index, arguments, id, call.name)
 
     def _own(self, id: str, call: _Begun) -> str:
         """The id, made unique, since results refer to it."""
@@ -243,5 +345,47 @@ class ToolCalls:
 
 class _Begun(msgspec.Struct):
     index: int
-    id: str | None = None
+    id: str | None
     """The host's id."""
+    name: str
+    arguments: list[str]
+    size: int
+    """Characters of the arguments."""
+    is_named_once: bool = False
+    """True: a piece came without a name."""
+    checks: int = 0
+    """How often the arguments were checked; a check takes linear time."""
+    repeats: bool = False
+    """True: a piece has all arguments so far."""
+
+    def ends_before(self, id: str | None, name: str, arguments: str, *, is_raised: bool) -> bool:
+        """True if a piece begins the next call. ``is_raised``: its index is new."""
+        if not (name and self.name):
+            may_begin = is_raised and arguments != ""  # its name comes later
+        elif id and self.id and id != self.id:
+            return True
+        elif name != self.name:
+            return is_raised or self.size > 0 or self.id is None
+        else:
+            may_begin = self.is_named_once or arguments.startswith("{")
+        if not (may_begin and self.arguments[-1].rstrip().endswith("}")) or self.checks == MOST_CHECKS:
+            return False
+        self.checks += 1
+        before = "".join(self.arguments)
+        return not arguments.startswith(before) and object_in(before) is not None
+
+    def without_repetition(self, arguments: str) -> str:
+        """The new part of arguments, if they begin with those so far."""
+        if len(arguments) >= self.size > 0:
+            before = "".join(self.arguments)
+            # an object may contain its own beginning, but only as a value
+            if arguments.startswith(before) and (self.repeats or before.rstrip()[-1] not in ":[,"):
+                self.repeats = True
+                return arguments[self.size :]
+        return arguments
+
+
+def _text_of(arguments: object) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    return "" if arguments is None else encode(arguments)

@@ -21,8 +21,9 @@ from routewright.wire.json_stream import complete_object
 
 from .answer import Function, Piece, Reader, count_of
 from .endpoint import Endpoint, check_arguments, wire_name
-from .faults import decode, fault_in_answer, fault_of_document, reason_of, text_of
+from .faults import fault_in_answer, fault_of_document, text_of
 from .features import CLAUDE_THINKING, NO_PREFILL, NO_SAMPLING, ONE_OF_TWO, THINKS, claude_of
+from .halves import encode
 from .hosts import ANTHROPIC
 from .http import HttpOptions, HttpProvider
 from .reasoning import effort_of, merge, thinking_of, tier_of, with_extra
@@ -409,12 +410,12 @@ class Counts:
         if isinstance(usage.get("cache_creation"), dict):
             self._hour = count_of(usage["cache_creation"].get("ephemeral_1h_input_tokens")) or self._hour
         self._tier = tier_of(usage.get("service_tier")) or self._tier
-        if "input_tokens" not in counts or "output_tokens" not in counts:
-            return None
-        output = counts["output_tokens"]
+        output = counts.get("output_tokens", 0)
         cached = counts.get("cache_read_input_tokens", 0)
         written = counts.get("cache_creation_input_tokens", 0)
-        prompt = counts["input_tokens"] + cached + written
+        prompt = counts.get("input_tokens", 0) + cached + written
+        if not prompt and not output:
+            return None
         thought = min(self._thought, output)
         before = self._usage
         self._usage = wire.Usage(prompt, output, cached, thought, written, min(self._hour, written), tier=self._tier)
@@ -439,21 +440,29 @@ class Blocks(Reader):
 
     def take(self, document: bytes | str) -> None:
         """Decode an event."""
-        fields = decode(_DECODER, self._provider, document, "not an object")
+        fields = self._decode(_DECODER, document, "not an object")
         if fields.get("error"):
             raise fault_in_answer(self._provider, text_of(document))
-        self._take(None, self._read, fields)
+        kind = fields.get("type")
+        if kind == "message_stop":
+            self.end()
+        else:
+            self._take(None, self._read, kind, fields)
 
     def end(self) -> None:
-        """Add the end. Only the end mark follows a stop reason, so a stream that breaks between them is complete."""
-        self._spoke = self._spoke or self._may_be_silent or self._reason == "stop_sequence"
-        self._reason = self._reason and reason_of(self._provider, self._reason)
+        """Add the end, and of blocks without theirs."""
+        self._spoke = self._spoke or self._may_be_silent
+        for index in [*self._blocks]:
+            self._take(None, self._stop, index)
         super().end()
 
     def read(self, document: bytes) -> None:
-        """Decode a complete answer, usage first."""
-        message = decode(_DECODER, self._provider, document, "not an object")
-        self._count(message.get("usage"))
+        """Decode a complete answer."""
+        message = self._decode(_DECODER, document, "not an object")
+        self._take(self._counts.add(message.get("usage")), self._read_message, message, document)
+        self.end()
+
+    def _read_message(self, message: wire.JsonObject, document: bytes) -> None:
         if message.get("error"):
             raise fault_in_answer(self._provider, text_of(document))
         content = message.get("content")
@@ -462,22 +471,22 @@ class Blocks(Reader):
         for index, block in enumerate(content):
             self._start(index, self._object(block))
             self._stop(index)
-        self._reason = self._string(message.get("stop_reason")) or None
+        self._stop_for(message.get("stop_reason"))
         if self._reason is None and not self._spoke and not self._tools:
             raise fault_of_document(self._provider, "neither text nor tool calls", document)
-        self.end()
 
-    def _read(self, event: wire.JsonObject) -> None:
-        match event.get("type"):
-            case "message_stop":
-                self.end()
+    def _stop_for(self, value: object) -> None:
+        if reason := self._string(value):
+            self._end_with(reason)
+            self._spoke = self._spoke or reason == "stop_sequence"
+
+    def _read(self, kind: object, event: wire.JsonObject) -> None:
+        match kind:
             case "message_start":
                 self._count(self._object(event.get("message")).get("usage"))
             case "message_delta":
                 self._count(event.get("usage"))
-                self._reason = self._reason or self._string(self._object(event.get("delta")).get("stop_reason")) or None
-            case _ if self._reason is not None:
-                pass
+                self._stop_for(self._object(event.get("delta")).get("stop_reason"))
             case "content_block_start":
                 self._start(event.get("index"), self._object(event.get("content_block")))
             case "content_block_delta":
@@ -490,7 +499,7 @@ class Blocks(Reader):
                         text = self._string(piece.get("partial_json"))
                         if text and block.get("type") == "tool_use":
                             block.pop("input", None)
-                            self._add(block["number"], text)
+                            self.chunks.append(wire.ToolDelta(block["number"], text))
                     case "thinking_delta" | "signature_delta" as kind:
                         name = kind.removesuffix("_delta")
                         block = self._blocks.get(self._number(event.get("index")), {})
@@ -514,7 +523,7 @@ class Blocks(Reader):
             self._blocks[self._number(index)] = {"type": "tool_use", "number": number, "input": block.get("input")}
             self._calls += 1
             function = Function(self._string(block.get("name")))
-            self.chunks.append(self._tools.add(Piece(number, self._string(block.get("id")), function)))
+            self.chunks.append(self._tools.begin(Piece(number, self._string(block.get("id")), function)))
         elif block.get("type") in _THOUGHTS:
             self._blocks[self._number(index)] = {
                 name: [self._string(value)] if name in _GROWING else value for name, value in block.items()
@@ -528,10 +537,7 @@ class Blocks(Reader):
             item = {name: "".join(part) if isinstance(part, list) else part for name, part in block.items()}
             self.chunks.append(wire.Thought(item=item | ({_AT: position} if any(position) else {})))
         elif "input" in block:
-            self._add(block["number"], msgspec.json.encode(block["input"] or {}).decode())
-
-    def _add(self, number: int, arguments: str) -> None:
-        self.chunks.append(self._tools.add(Piece(number, None, Function(None, arguments))))
+            self.chunks.append(wire.ToolDelta(block["number"], encode(block["input"] or {})))
 
     def _say(self, value: object) -> None:
         self._spoke = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -9,9 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
-from typing import NamedTuple, TypeVar
-
-import msgspec
+from typing import NamedTuple
 
 from routewright._core.attempts.faults import ENDING, ending_of, is_known, kind_of_status, kind_of_words
 from routewright.errors import ProviderFault
@@ -30,7 +29,6 @@ _DURATION_S = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
 _WORDS = ("message", "msg", "detail", "error")
 """Fields with an error's message; the first one present counts."""
 
-T = TypeVar("T")
 Redact = Callable[[str], str]
 """Masks credentials in a text."""
 
@@ -71,15 +69,6 @@ def reason_of(provider: str, word: str) -> str:
     return reason or (word if ENDING.fullmatch(word) else "other")
 
 
-def decode(decoder: msgspec.json.Decoder[T], provider: str, document: bytes | str, expectation: str) -> T:
-    """Decode a document. Raises a fault: broken JSON, or ``expectation``."""
-    try:
-        return decoder.decode(document)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        pass  # its message may contain the text
-    raise fault_of_document(provider, f"broken JSON, or {expectation}", document)
-
-
 def dicts_of(value: object) -> list[JsonObject]:
     """The objects of a list; none of another value."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
@@ -91,8 +80,8 @@ def text_of(document: bytes | str) -> str:
 
 
 def start_of(body: str) -> str:
-    """The part of a body for a fault whose credentials are not hidden yet."""
-    return body[:_START_CHARS]
+    """The part of a body for a fault whose credentials are not hidden yet. Half characters become question marks."""
+    return body[:_START_CHARS].encode("utf-8", "replace").decode()
 
 
 def conceal(fault: ProviderFault, redact: Redact) -> None:
@@ -135,7 +124,7 @@ class _Error(NamedTuple):
 
 def _parse(body: str) -> _Error:
     try:
-        error: object = msgspec.json.decode(body)
+        error: object = json.loads(body)  # unlike msgspec, it takes half characters
         error = error[0] if isinstance(error, list) and error else error
         if isinstance(error, dict):
             groq = error.get("x_groq")
@@ -148,7 +137,7 @@ def _parse(body: str) -> _Error:
             elif inner and isinstance(inner, dict | list):  # if it is a text, other fields say more
                 error = inner
         return _read(error) if isinstance(error, dict) else _Error("", str(error)[:BODY_CHARS])
-    except (msgspec.DecodeError, RecursionError):  # nested too deeply
+    except (ValueError, RecursionError):  # nested too deeply
         return _Error("", body[:BODY_CHARS])
 
 

@@ -21,7 +21,7 @@ from routewright.wire.json_stream import complete_object
 
 from .answer import Function, Piece, Reader, count_of
 from .endpoint import wire_name
-from .faults import decode, dicts_of, fault_in_answer, fault_of_document, reason_of, text_of
+from .faults import dicts_of, fault_in_answer, fault_of_document, text_of
 from .features import GEMINI_THINKING, SIGNING, generation_of
 from .hosts import GOOGLE
 from .http import HttpOptions, HttpProvider
@@ -305,7 +305,7 @@ _decoder = msgspec.json.Decoder(_Document)
 
 
 class GeneratedContent(Reader):
-    """Reads one answer. A stream ends with its connection, so the last finish reason counts."""
+    """Reads one answer. A stream ends with its connection."""
 
     holder = "candidates"
     _chars = _called = 0
@@ -313,7 +313,7 @@ class GeneratedContent(Reader):
 
     def take(self, document: bytes | str) -> None:
         """Decode a document, usage last."""
-        content = decode(_decoder, self._provider, document, "no generated content")
+        content = self._decode(_decoder, document, "no generated content")
         usage = read_usage(content.usage_metadata)
         if usage is not None and self._tier:
             usage = msgspec.structs.replace(usage, tier=self._tier)
@@ -322,14 +322,10 @@ class GeneratedContent(Reader):
         self._take(None if is_known else usage, self._read, content, document)
 
     def _read(self, content: _Document, document: bytes | str) -> None:
-        # A finish reason is not the last word here. Gemini may send one with several chunks, and nothing marks the
-        # end but the end of the connection; a reader that stops at the first one cuts the text off, and one that lets
-        # it stand reports STOP although the last chunk says MAX_TOKENS. So reading goes on, and the last reason counts
-        # in `end`. Reasons that are faults (OTHER) raise at once, after the chunks of their own document: what came
-        # before is delivered and billed (contract 2: all attempts that produced tokens). A prompt that was blocked has
-        # no candidates at all, which would look like an empty answer. The rows of test_generated_content_is_read ("the
-        # last reason counts", "a blocked prompt") and test_finish_reasons_without_an_answer_are_faults_after_the_usage
-        # prove it.
+        # Reasons that are faults (OTHER) raise at once, after the chunks of their own document: what came before is
+        # delivered and billed (contract 2: all attempts that produced tokens). A prompt that was blocked has no
+        # candidates at all, which would look like an empty answer. The row "a blocked prompt" of
+        # test_generated_content_is_read and test_finish_reasons_without_an_answer_are_faults_after_the_usage prove it.
         if content.error:
             raise fault_in_answer(self._provider, text_of(document))
         blocked = content.prompt_feedback and content.prompt_feedback.block_reason
@@ -353,7 +349,7 @@ class GeneratedContent(Reader):
                     self._called += 1
                     if not call.name:
                         raise fault_of_document(self._provider, "a function call without a name")
-                    self.chunks.append(self._tools.add(Piece(None, call.id, Function(call.name, call.args or {}))))
+                    self.chunks.append(self._tools.begin(Piece(None, call.id, Function(call.name, call.args or {}))))
                 elif text and not part.thought:
                     self._spoke = True
                     self.chunks.append(wire.Delta(text))
@@ -363,19 +359,23 @@ class GeneratedContent(Reader):
                 message = f"{self._provider} broke off with {candidate.finish_reason!r}"
                 raise ProviderFault(wire.FaultKind.TRUNCATED, message, status=200)
             if candidate.finish_reason:
-                self._reason = reason_of(self._provider, candidate.finish_reason)
+                self._end_with(candidate.finish_reason)
 
 
 def read_usage(usage: object) -> wire.Usage | None:
-    """The reported token counts, or None if the prompt's is missing or any is invalid."""
-    if not isinstance(usage, dict) or usage.get("promptTokenCount") is None:
+    """The reported token counts, 0 for one that is not known, or None if none is or any is invalid."""
+    if not isinstance(usage, dict):
         return None
     prompt = _count(usage, "promptTokenCount")
     results = _count(usage, "toolUsePromptTokenCount")
     text = _count(usage, "candidatesTokenCount")
     thoughts = _count(usage, "thoughtsTokenCount")
-    if prompt is None or results is None or text is None or thoughts is None:
+    if prompt is None or results is None or text is None or thoughts is None or not (prompt or text):
         return None
+    if not (prompt and text):
+        rest = max((_count(usage, "totalTokenCount") or 0) - prompt - results - text - thoughts, 0)
+        prompt = prompt or rest
+        text = text or rest
     cached = min(_count(usage, "cachedContentTokenCount") or 0, prompt)
     audio = max(_count_audio(usage, "promptTokensDetails") - _count_audio(usage, "cacheTokensDetails"), 0)
     return wire.Usage(prompt + results, text + thoughts, cached, thoughts, audio=min(audio, prompt - cached))

@@ -7,6 +7,7 @@ prompt, so only ``ProviderFault.body`` has them.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
@@ -213,7 +214,8 @@ class LiteLLMProvider(BaseProvider):
                         yield chunk
                     reader.chunks.clear()
             reader.end()
-            yield reader.chunks.pop()
+            for chunk in reader.chunks:
+                yield chunk
             return
         except ProviderFault as fault:
             fault.answered = True
@@ -244,4 +246,7 @@ class LiteLLMProvider(BaseProvider):
 
 def _document(piece: Any) -> bytes:
     """Encode an answer or chunk of litellm as JSON."""
-    return str(piece.model_dump_json(warnings=False)).encode()
+    try:
+        return str(piece.model_dump_json(warnings=False)).encode()
+    except ValueError:  # half a character
+        return json.dumps(piece.model_dump(warnings=False), default=str).encode()

@@ -15,14 +15,13 @@ from msgspec.structs import replace
 from routewright import wire
 from routewright._core.catalogue.models import models_of
 from routewright._core.request.read import are_plain
-from routewright._core.sse import SseEvent
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.wire.problems import did_you_mean, no_choice
 
 from .answer import Piece, Reader, count_of
 from .discovery import SERVERS
 from .endpoint import address_in_region, check_arguments, wire_name
-from .faults import decode, dicts_of, fault_in_answer, reason_of, text_of
+from .faults import dicts_of, fault_in_answer, reason_of, text_of
 from .hosts import HOSTS, Api, Host
 from .http import HttpOptions, HttpProvider
 from .reasoning import effort_of, merge, thinking_of, tier_of, with_extra
@@ -46,7 +45,6 @@ _SHOWN_BELOW = "(attachments, which are shown below)"
 """Replaces a tool result without text."""
 _FILE_NAME = "document.pdf"
 """Required name of documents without one."""
-_DONE = "[DONE]"
 _GROWING = ("text", "summary", "data")
 """Fields of ``reasoning_details`` that arrive in pieces."""
 _LISTED_BYTES = 16 << 20
@@ -480,16 +478,9 @@ class Completion(Reader):
         self._details: list[wire.JsonObject] = []
         self._thought = self._blank = False
 
-    def add(self, event: SseEvent) -> None:
-        """Decode an event, which may be the end mark."""
-        if event.data.startswith(_DONE):
-            self.end()
-        else:
-            super().add(event)
-
     def take(self, document: bytes | str) -> None:
         """Decode a document, usage last."""
-        completion = decode(_decoder, self._provider, document, "not a chat completion")
+        completion = self._decode(_decoder, document, "not a chat completion")
         usage = read_usage(completion.usage)
         if usage is None and completion.x_groq is not None:
             usage = read_usage(completion.x_groq.usage)
@@ -515,8 +506,6 @@ class Completion(Reader):
             if choice.index:  # only one is requested
                 continue
             self._started = True
-            if self._reason is not None:
-                continue
             part = choice.delta or choice.message or _Part()
             if part.refusal:
                 raise ProviderFault("refused", f"{self._provider} refused to answer", status=200)
@@ -538,22 +527,26 @@ class Completion(Reader):
                 self._spoke = True
                 self.chunks.append(wire.Delta(text))
             for call in part.tool_calls or ():
-                self.chunks.append(self._tools.add(call))
+                self.chunks.append(self._tools.add(call) if choice.delta else self._tools.begin(call))
             if choice.finish_reason:
-                self._reason = reason_of(self._provider, choice.finish_reason)
+                self._end_with(choice.finish_reason)
                 native = choice.native_finish_reason
                 if isinstance(native, str) and reason_of(self._provider, native) == "content_filter":
                     self._reason = "content_filter"
 
 
 def read_usage(usage: object) -> wire.Usage | None:
-    """The reported token counts, or None if input or output are invalid."""
+    """The reported token counts, 0 for one that is not known, or None if none is."""
     if not isinstance(usage, dict):
         return None
-    prompt = count_of(usage.get("prompt_tokens"))
-    output = count_of(usage.get("completion_tokens"))
-    if prompt is None or output is None:
+    prompt = count_of(usage.get("prompt_tokens")) or _count(usage, "input_tokens")
+    output = count_of(usage.get("completion_tokens")) or _count(usage, "output_tokens")
+    if not prompt and not output:
         return None
+    if not prompt or not output:
+        rest = max(_count(usage, "total_tokens") - prompt - output, 0)
+        prompt = prompt or rest
+        output = output or rest
     details = usage.get("prompt_tokens_details")
     cached = _count(details, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens", "cached_tokens")
     written = _count(details, *_WRITTEN) or _count(usage, "cache_creation_input_tokens")

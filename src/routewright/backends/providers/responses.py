@@ -17,7 +17,8 @@ from routewright.errors import ProviderFault
 
 from .answer import Function, Piece, Reader, count_of
 from .endpoint import wire_name
-from .faults import CUT, decode, dicts_of, fault_in_answer, fault_of_document, reason_of, text_of
+from .faults import CUT, dicts_of, fault_in_answer, fault_of_document, reason_of, text_of
+from .halves import encode
 from .hosts import Host
 from .reasoning import at, effort_of, merge, thinking_of, tier_of, with_extra
 
@@ -248,7 +249,7 @@ class ResponseItems(Reader):
 
     def take(self, document: bytes | str) -> None:
         """Decode an event or a whole response."""
-        event = decode(_decoder, self._provider, document, "not an object")
+        event = self._decode(_decoder, document, "not an object")
         kind = self._string(event.get("type")) or self._name
         if kind in _ENDS or not kind.startswith(("response.", "error")):
             whole = event["response"] if isinstance(event.get("response"), dict) else event
@@ -316,7 +317,7 @@ class ResponseItems(Reader):
             item.number = self._calls
             self._calls += 1
             self._known[item.kind, id] = item
-            self.chunks.append(self._tools.add(Piece(item.number, id, Function(name, "".join(item.pieces)))))
+            self.chunks.append(self._tools.begin(Piece(item.number, id, Function(name, "".join(item.pieces)))))
 
     def _extend(self, item: _Item, piece: str, part: object = None) -> None:
         """Add a piece of an item."""
@@ -376,7 +377,7 @@ class ResponseItems(Reader):
         status = response.get("status")
         status = status if status in _STATUSES else kind
         if response.get("error"):
-            raise fault_in_answer(self._provider, msgspec.json.encode({"error": response["error"]}).decode())
+            raise fault_in_answer(self._provider, encode({"error": response["error"]}))
         self._started = self._started or status in _STATUSES or bool(output)
         self._add_items(output)
         details = response.get("incomplete_details")
@@ -413,7 +414,7 @@ class ResponseItems(Reader):
 
     def _arguments(self, body: wire.JsonObject) -> str:
         value = body.get("arguments")
-        return msgspec.json.encode(value).decode() if isinstance(value, dict) else self._string(value)
+        return encode(value) if isinstance(value, dict) else self._string(value)
 
     def _object(self, value: object) -> wire.JsonObject:
         return value if isinstance(value, dict) else self._refuse("an object")
@@ -426,12 +427,12 @@ class ResponseItems(Reader):
 
 
 def read_usage(usage: object, tier: str) -> wire.Usage | None:
-    """The reported token counts, or None if input or output are invalid."""
+    """The reported token counts, 0 for one that is not known, or None if none is."""
     if not isinstance(usage, dict):
         return None
-    prompt = count_of(usage.get("input_tokens"))
-    output = count_of(usage.get("output_tokens"))
-    if prompt is None or output is None:
+    prompt = count_of(usage.get("input_tokens")) or 0
+    output = count_of(usage.get("output_tokens")) or 0
+    if not prompt and not output:
         return None
     cached = min(_count(usage.get("input_tokens_details"), "cached_tokens"), prompt)
     written = min(_count(usage.get("input_tokens_details"), "cache_write_tokens"), prompt - cached)
