@@ -10,10 +10,12 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from msgspec import Struct
 
 from routewright.errors import ProviderFault
@@ -24,6 +26,7 @@ from .network import Network, Proxy
 T = TypeVar("T")
 _CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ClientSSLError, aiohttp.ConnectionTimeoutError)
 _BROKEN_ERRORS = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
+_IDLE = "the server closed the connection while it was idle"
 _WARNS_OVER_BYTES = 1 << 20
 """aiohttp warns of longer bodies that are not files."""
 
@@ -49,8 +52,21 @@ class AiohttpTransport:
                     headers = {**headers, **proxy.headers}
                 else:  # the proxy of a tunnel must not see the request's headers
                     options["proxy_headers"] = proxy.headers
-        data = io.BytesIO(body) if body is not None and len(body) > _WARNS_OVER_BYTES else body
-        send = partial(self._pools.get().session.request, method, url, headers=headers, data=data, **options)
+        pool = self._pools.get()
+
+        async def send() -> aiohttp.ClientResponse:
+            """Send it; once more if the server had closed the connection (see ``connections``)."""
+            for again in (False, True):
+                data = io.BytesIO(body) if body is not None and len(body) > _WARNS_OVER_BYTES else body
+                try:
+                    return await pool.session.request(method, url, headers=headers, data=data, **options)
+                except _BROKEN_ERRORS as exc:
+                    if again or _IDLE not in getattr(exc, "__notes__", ()):
+                        raise
+                for protocol, _ in chain.from_iterable(pool.idle.values()):
+                    protocol.close()
+            raise AssertionError("the second one returns or raises")
+
         return _Exchange(send, url, proxy, self._answer_bytes)
 
     async def aclose(self) -> None:
@@ -105,6 +121,8 @@ class _Pool(LoopPool):
         connector = _Connector(
             limit=limits.connections, keepalive_timeout=limits.keepalive_s, ssl=tls or True, socket_factory=make_socket
         )
+        connector._factory = partial(_Protocol, loop=loop)  # type: ignore[assignment]
+        self.idle = connector._conns
         self.session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),  # callers must not share cookies
@@ -151,6 +169,22 @@ class _Pool(LoopPool):
         """The transports of our sockets. Loops without such a table close theirs themselves."""
         table = getattr(self.loop, "_transports", {})
         return [transport for sock in list(self._sockets) if (transport := table.get(sock.fileno())) is not None]
+
+
+class _Protocol(ResponseHandler):
+    """Notes in its error whether the server closed the connection while it was idle."""
+
+    _heard: object = None
+    """The parser of the last answer of which a byte has come. Every answer has its own."""
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self._parser
+        super().data_received(data)
+
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        if self._parser is not None and self._heard not in (None, self._parser):
+            exc.add_note(_IDLE)
+        super().set_exception(exc, *cause)
 
 
 class _Connector(aiohttp.TCPConnector):
