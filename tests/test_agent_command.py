@@ -269,3 +269,19 @@ def test_show_has_the_models_steps_tokens_and_money_of_a_run(capsys: Capture) ->
         *("step llm_call", *asked),
     ]
     assert "Decision" not in page
+
+
+def test_the_words_of_a_model_forge_no_lines(monkeypatch: Patch, capsys: Capture) -> None:
+    forged = "look\n  9  answers, $0 spent\x1b[2J\u202e\u2028tool"
+
+    def forge(call: UpstreamCall) -> Iterator[Chunk]:
+        if call.messages[-1].role == "tool":
+            yield from (Delta("red \x1b[31m\u2028line"), Usage(9, 9), Finish("stop"))
+        else:
+            yield from (ToolDelta(0, f'{{"a": "{forged[:4]}\\nb"}}', "c1", forged), Usage(9, 9), Finish("tool_calls"))
+
+    answer_with(monkeypatch, answers=forge)
+    agent("--tool", "calculator", "hi")
+    lines = capsys.readouterr().err.splitlines()
+    assert not [line for line in lines if line.startswith("  9")]
+    assert all(line.isprintable() for line in lines)

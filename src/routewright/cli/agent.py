@@ -19,6 +19,7 @@ from routewright.protocols import CodeSandbox
 from routewright.tools import SearxngSearch
 from routewright.wire import AgentResponse, JsonObject, RunCompleted, RunStarted, Step, StepCompleted, StepStarted
 from routewright.wire.json_scan import quoted
+from routewright.wire.printable import one_line
 from routewright.wire.problems import did_you_mean
 from routewright.wire.timestamps import time_short
 
@@ -142,11 +143,11 @@ async def _watch(events: AsyncIterator[Any], args: Namespace, screen: Screen, ru
                 run.append(event.data.trace_id)
                 screen.note(f"run {event.data.trace_id}")
             case StepStarted() if event.data.action == "tool_call" and not args.json:
-                screen.note(f"{event.data.number:>3}  {event.data.tool} ...")
+                screen.note(f"{event.data.number:>3}  {one_line(event.data.tool or '')} ...")
             case StepCompleted():
                 spent_usd += event.data.cost_usd
                 if not args.json:
-                    screen.note(_step(event.data, spent_usd, args.max_cost))
+                    screen.note(one_line(_step(event.data, spent_usd, args.max_cost)))
             case RunCompleted():
                 return event.data
     raise AssertionError("a run ends with run.completed")

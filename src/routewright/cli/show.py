@@ -23,6 +23,7 @@ from routewright.errors import Problem, ValidationFailed
 from routewright.wire import JsonObject, ModelSpan, Tokens, TraceItem
 from routewright.wire.account import without_keys
 from routewright.wire.money import nanos_of, usd_text
+from routewright.wire.printable import DIRECTIONS, one_line, printable
 from routewright.wire.timestamps import time_short, timestamp
 
 Style = Literal["plain", "title", "good", "bad", "dim"]
@@ -40,10 +41,7 @@ _LEAST_PROSE = 20
 """Characters that a column of prose always gets."""
 _STAND_INS = str.maketrans("├└│─✗", "|`|-x")
 """Drawing characters in ASCII, for an encoding that lacks one."""
-_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""Characters that change the direction of writing: they can make one text look like another."""
-_UNSEEN = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS]) | {9: "\t", 10: "\n"}
-_IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *_DIRECTIONS)}
+_IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029, *DIRECTIONS)}
 """Control characters that JSON need not escape, but a terminal may obey."""
 
 
@@ -131,11 +129,6 @@ def cell(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
 
 
-def printable(text: str) -> str:
-    """Remove control characters: on a terminal they could move, hide or forge text."""
-    return text.translate(_UNSEEN)
-
-
 def render(blocks: Iterable[Block], stream: TextIO) -> str:
     """Blocks as text for a stream, with colours if it is a terminal."""
     columns = shutil.get_terminal_size().columns if stream.isatty() else _PIPE_WIDTH
@@ -170,11 +163,7 @@ def _layout(table: Table, columns: int) -> Iterator[Line]:
     if not table.rows:
         return
     names = [name.strip() for name in table.head.split("|")] if table.head else [""] * len(table.rows[0].cells)
-    # a cell that could end its line could forge the next
-    rows = [
-        Row(tuple(printable(" ".join(cell.splitlines()).replace("\t", " ")) for cell in row.cells), row.style)
-        for row in table.rows
-    ]
+    rows = [Row(tuple(map(one_line, row.cells)), row.style) for row in table.rows]
     if table.head:
         rows.insert(0, Row(tuple(name.removeprefix(">") for name in names), "dim"))
     widths = [max(map(_width, column)) for column in zip(*(row.cells for row in rows), strict=True)]
