@@ -99,6 +99,49 @@ async def test_only_the_model_that_ollama_cannot_show_is_left_out() -> None:
     assert [model.id for model in models] == ["ollama/gemma4:31b", "ollama/llama3.2"]
 
 
+LONG = "m" * 300
+LISTS: dict[str, tuple[str, str]] = {"vllm": ("/v1/models", "id"), "llamacpp": ("/v1/models", "id")}
+LISTS |= {"lmstudio": ("/api/v0/models", "id"), "ollama": ("/api/tags", "name")}
+BAD: dict[str, Any] = {
+    "O a line break": "bad\nforged",
+    "O an escape": "bad\x1b[2J",
+    "O a direction": "bad\u202ename",
+    "O an end of line": "bad\u2028name",
+    "O nothing": "",
+    "O a space": " ",
+    "O too long": LONG,
+    "O a number": 7,
+    "O null": None,
+    "O a list": ["bad"],
+    "O no object": ...,
+    "O twice": "good",
+}
+
+
+@pytest.mark.parametrize("host", LISTS)
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+async def test_one_bad_model_is_left_out_and_named(
+    host: str, bad: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, field = LISTS[host]
+    entries = [{field: "good"}, "bad" if bad is ... else {field: bad}, {field: "fine"}]
+    key = "models" if host == "ollama" else "data"
+    details = {"model_info": {"x.context_length": 10**30}, "capabilities": ["completion"]}
+    with LocalServer({path: {key: entries}, "/api/show": lambda body: details, "/api/ps": {"models": []}}) as server:
+        provider = OpenAIProvider(name=host, base_url=server.url, environ={})
+        for _ in range(2):
+            await provider.discover()
+        await provider.aclose()
+    assert [model.provider_model_id for model in provider.models()] == ["fine", "good"]
+    assert [model.context_window for model in provider.models()] == [None, None]
+    (record,) = [record for record in caplog.records if record.name.endswith("discovery")]
+    shown = (
+        "'7'" if bad == 7 else "['bad']" if bad == ["bad"] else "'None'" if bad is None else "bad" if bad is ... else ""
+    )
+    assert (record.levelname, shown in record.message, record.message.isprintable()) == ("WARNING", True, True)
+    assert len(record.message) < 200
+
+
 async def test_vllm_reports_windows_even_of_adapters() -> None:
     models, _ = await models_of("vllm", VLLM)
     assert facts(models) == [

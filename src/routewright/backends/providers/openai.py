@@ -19,7 +19,7 @@ from routewright.errors import ProviderFault, ValidationFailed
 from routewright.wire.problems import did_you_mean, no_choice
 
 from .answer import Piece, Reader, count_of
-from .discovery import SERVERS
+from .discovery import SERVERS, Listing
 from .endpoint import address_in_region, check_arguments, wire_name
 from .faults import dicts_of, fault_in_answer, reason_of, text_of
 from .hosts import HOSTS, Api, Host
@@ -109,7 +109,7 @@ class OpenAIProvider(HttpProvider):
         self.region = region
         """Region of all calls (``protocols.BaseProvider``)."""
         self._server = None if self._models else SERVERS.get(name if host is None else host.name)
-        self._learned: dict[str, wire.Model | None] = {}
+        self._listing = Listing()
 
     @property
     def discovers(self) -> bool:
@@ -121,7 +121,7 @@ class OpenAIProvider(HttpProvider):
         if self._server is None:
             return
         try:
-            models = await self._server.list(self.name, self._ask, self._learned)
+            models = self._listing.select(self.name, await self._server.list(self.name, self._ask, self._listing))
         except (ProviderFault, msgspec.MsgspecError, LookupError, TypeError) as error:
             detail = (error.public or error.message) if isinstance(error, ProviderFault) else ""
             reason = detail or "it is another kind of server"
@@ -131,8 +131,7 @@ class OpenAIProvider(HttpProvider):
             raise self._fault_of_list(f"cannot list its models ({reason})", hint) from error
         if not models:
             raise self._fault_of_list("has no models", f"get one with '{self._server.get}'")
-        by_id = {model.id: model for model in models}
-        self._models = models_of([by_id[model_id] for model_id in sorted(by_id)])
+        self._models = models_of(models)
 
     def _fault_of_list(self, lack: str, hint: str) -> ProviderFault:
         return ProviderFault("connect", f"{self.name} at {self._url} {lack}: {hint}", public=f"{self.name} {lack}")
