@@ -357,7 +357,8 @@ def sign_table() -> str:
     for place, signs in groupby(SIGNS, lambda sign: sign.place):
         kinds: dict[str, list[str]] = {}
         for sign in signs:
-            kinds.setdefault(sign.kind, []).append(_code(sign.what))
+            words = sign.what.split("|") if place in ("code", "status") else [sign.what]
+            kinds.setdefault(sign.kind, []).extend(map(_code, words))
         rows += [(place, f"`{kind}`", ", ".join(words)) for kind, words in kinds.items()]
     return table(("looked for in", "kind", "what"), rows)
 

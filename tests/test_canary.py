@@ -41,7 +41,7 @@ from routewright import (
 from routewright._core.accounts.keys import new_key
 from routewright._core.request.read import decode_request
 from routewright._setup.root_secret import secret_path
-from routewright.errors import BlockedByPolicy, InternalError, RouterTimeoutError, UpstreamFailed
+from routewright.errors import WROTE, BlockedByPolicy, InternalError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Storage
 from routewright.router import StepCall, StepDone, StepWait
 from routewright.testing import SCENARIOS, FakeClock, Pause, Scenario, ScriptedProvider
@@ -314,6 +314,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("any_cell", "position"), full if metafunc.config.getoption("--full") else in_turn)
 
 
+def look_at_failure(watch: Watch, error: RouterError) -> None:
+    """Look at an error, but at the vendors' own words only in the two places where the process may read them."""
+    watch.look_for("the error over HTTP", repr(error.body))
+    for attempt in error.detail.get("attempts", ()):
+        attempt.pop("provider_message", None)
+    if isinstance(error.__cause__, ProviderFault):
+        watch.look_for("the fault", str(error.__cause__).partition(WROTE)[0])
+        error.__cause__ = None
+    watch.look_at_error("the error", error)
+
+
 WAYS: dict[Way, Ask] = {"plain": plain, "events": events, "text": text}
 
 
@@ -331,7 +342,7 @@ async def test_no_fault_shows_a_word_of_prompt_or_answer(
             await ask(pair.router, watch)
         except RouterError as error:
             raised = error
-            watch.look_at_error("the error", error)
+            look_at_failure(watch, error)
         assert (None if raised is None else type(raised)) is case.error
         sent = pair.good.requests if position == "first" else pair.spare.requests
         assert all(word in sent[0].body.decode() for word in PROMPTS), "it was there to be seen"
@@ -379,7 +390,7 @@ async def test_a_call_that_is_cancelled_anywhere_shows_nothing(ask: Ask, watch: 
         try:
             await ask(router, watch)
         except RouterError as error:
-            watch.look_at_error("the error", error)
+            look_at_failure(watch, error)
         except BaseException as error:
             watch.look_at_error("the cancellation", error)
             raise

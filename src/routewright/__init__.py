@@ -76,7 +76,6 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "open_storage",
     # types for providers
     "Delta",
-    "FaultKind",
     "Finish",
     "ProviderFault",
     "UpstreamCall",
@@ -93,6 +92,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "NoCandidates",
     "RateLimited",
     "RouterError",
+    "RouterTimeoutError",
     "ValidationFailed",
 ]
 

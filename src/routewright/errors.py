@@ -319,16 +319,22 @@ class RouterTimeoutError(
     """``timeout_ms`` ran out before an answer was complete."""
 
 
+WROTE = "; the provider wrote: "
+"""Between the text of a fault and the vendor's own message."""
+
+
 class ProviderFault(Exception):
     """Raised by a provider when a call fails.
 
     ``kind`` is a ``FaultKind`` of ``routewright.wire``; ``status`` the HTTP status, if any; ``retry_after`` in seconds;
-    ``body`` the start of the response, never shown to callers. ``answered``: the provider had started to answer, so the
-    call may be billed even if nothing could be read; always true with status 200. ``public``: the message without
-    addresses, shown over HTTP and to callers with a key. ``hint``: how to fix it, if a retry does not help. ``retry``:
-    the provider's own word on whether to retry the model; None: as the kind says."""
+    ``body`` the start of the response, never shown to callers. ``quote``: the vendor's own message, only shown in this
+    process and to callers without a key, since it may repeat the prompt. ``answered``: the provider had started to
+    answer, so the call may be billed even if nothing could be read; always true with status 200. ``public``: the
+    message without addresses, shown over HTTP and to callers with a key. ``hint``: how to fix it, if a retry does not
+    help. ``retry``: the provider's own word on whether to retry the model; None: as the kind says."""
 
     public = hint = ""
+    quote = ""
     retry: bool | None = None
 
     def __init__(
@@ -342,6 +348,7 @@ class ProviderFault(Exception):
         answered: bool = False,
         public: str = "",
         hint: str = "",
+        quote: str = "",
         retry: bool | None = None,
     ) -> None:
         super().__init__(kind, message)
@@ -349,6 +356,7 @@ class ProviderFault(Exception):
         self.message = message
         self.public = public
         self.hint = hint
+        self.quote = quote
         self.status = status
         self.retry_after = retry_after
         self.body = body
@@ -357,4 +365,5 @@ class ProviderFault(Exception):
 
     def __str__(self) -> str:
         status = f" (status {self.status})" if self.status is not None else ""
-        return f"{self.kind}{status}: {self.message}" if self.message else f"{self.kind}{status}"
+        text = f"{self.kind}{status}: {self.message}" if self.message else f"{self.kind}{status}"
+        return f"{text}{WROTE}{self.quote}" if self.quote else text

@@ -5,7 +5,7 @@ the answer and the snapshots of the decision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, Protocol
 
 from routewright import wire
@@ -62,7 +62,11 @@ class Ending(Protocol):
     """How the execution of a call ended."""
 
     cause: BaseException | None
-    """The exception that the last attempt's provider raised instead of a ``ProviderFault``."""
+    """The exception behind the last attempt's fault, if there is one."""
+
+    @property
+    def quotes(self) -> Mapping[int, str]:
+        """The vendors' messages by the attempt's number. They may repeat the prompt, so no answer holds them."""
 
     @property
     def machine(self) -> Attempts:

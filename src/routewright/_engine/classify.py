@@ -6,8 +6,9 @@ import logging
 
 from routewright._core.attempts.faults import Fault, hint_of
 from routewright._core.structured_output import Unfit, describe_misfits, repair_of
-from routewright.errors import ProviderFault
+from routewright.errors import WROTE, ProviderFault
 from routewright.wire import FaultKind
+from routewright.wire.printable import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -61,12 +62,15 @@ def fault_of(error: BaseException, provider: str, *, answered: bool) -> Fault:
 def _fault_from(error: ProviderFault) -> Fault | None:
     """None for a malformed one."""
     try:
-        text, public = str(error), error.public
+        text = one_line(str(error).partition(WROTE)[0])
+        public = one_line(str(error.public))
         if public and error.message:
-            public = text.replace(error.message, public)
+            public = text.replace(one_line(error.message), public)
         fault = Fault(_kind(error.kind), text, bool(error.answered), _seconds(error.retry_after))
         retry = error.retry if isinstance(error.retry, bool) else None
-        return fault._replace(retry=retry, public=str(public), hint=str(error.hint), cause=error.__cause__)
+        quote = one_line(str(error.quote))
+        cause = error.with_traceback(None) if quote else error.__cause__  # the traceback refers to the execution
+        return fault._replace(retry=retry, public=public, hint=one_line(str(error.hint)), quote=quote, cause=cause)
     except Exception:  # a subclass may not call the constructor, or fail in ``__str__``
         return None
 

@@ -76,7 +76,9 @@ class Execution(Struct, eq=False):
     exchange: ProviderExchange | None = None
     error: RouterError | None = None
     cause: BaseException | None = None
-    """The exception that the last attempt's provider raised instead of a ``ProviderFault``."""
+    """``Ending.cause``: what a provider raised instead of a ``ProviderFault``, or one with the vendor's message."""
+    quotes: dict[int, str] = {}
+    """``Ending.quotes``."""
     data: Any = None
     pause_s: float = 0.0
     """What to wait before the next attempt."""
@@ -349,6 +351,7 @@ class Execution(Struct, eq=False):
         now = self.clock.monotonic()
         attempt.ended_at = now
         attempt.fault_text, attempt.fault_public = fault.text, fault.public
+        self.quotes[attempt.number] = fault.quote
         attempt.hint = fault.hint
         self.cause = fault.cause
         self.repair = fault.repair or self.repair

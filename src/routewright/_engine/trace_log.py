@@ -172,8 +172,14 @@ class TraceLog:
         error, hidden = build_failure(call, execution)
         if hidden:
             _log.warning("call %s: %s", call.id, hidden)
+        if any(execution.quotes.values()) and call.caller.key_id is None:
+            error.outside = error.outside or (error.message, {"attempts": [*map(dict, error.detail["attempts"])]})
+            for entry in error.detail["attempts"]:
+                if message := execution.quotes.get(entry["attempt"]):
+                    entry["provider_message"] = message
         if execution.cause is not None:
-            error.__cause__ = execution.cause
+            if call.caller.key_id is None or not isinstance(execution.cause, errors.ProviderFault):
+                error.__cause__ = execution.cause
             execution.cause = None
         return error
 

@@ -51,8 +51,9 @@ def to_client_error(error: Exception, request_id: str) -> errors.RouterError:
         public.headers = error.headers
         error = public
     if error.outside is not None:
-        _log.warning("request %s: %s", request_id, error.message)
         message, detail = error.outside
+        if message != error.message:
+            _log.warning("request %s: %s", request_id, error.message)
         error = copy(error)
         error.message = message
         error.detail = detail

@@ -18,7 +18,7 @@ from routewright.protocols import Response
 from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
 from routewright.wire.json_scan import object_in
 
-from .faults import CUT, Redact, conceal, fault_in_answer, fault_of_document, reason_of
+from .faults import CUT, Redact, conceal, fault_in_answer, fault_of_document, reason_of, text_of
 from .halves import Halves, encode
 
 T = TypeVar("T")
@@ -46,6 +46,8 @@ class Reader(ABC):
 
     def __init__(self, provider: str, tier: str = "") -> None:
         """``tier``: the service tier, if known."""
+        self.redact: Redact = str
+        """Masks credentials in a document, before it is decoded."""
         self.chunks: list[Chunk] = []
         """What was decoded and not taken yet."""
         self._provider = provider
@@ -200,7 +202,8 @@ def _read(data: bytes, parser: SseParser, reader: Reader) -> Iterator[Chunk | No
         for event in parser.feed(data[start : start + SLICE_BYTES]):
             has_event = True
             try:
-                reader.add(event)
+                text = reader.redact(event.data)
+                reader.add(event if text is event.data else SseEvent(text, event.event))
             finally:  # also before a fault
                 yield from reader.chunks
                 reader.chunks.clear()
@@ -231,7 +234,8 @@ def _end(parser: SseParser, reader: Reader) -> Iterator[Chunk]:
 def decode_body(reader: Reader, body: bytes) -> Iterator[Chunk]:
     """Give the chunks of a document; of an invalid one only its usage, before the fault."""
     try:
-        reader.read(body)
+        masked = reader.redact(text := text_of(body))
+        reader.read(body if masked is text else masked.encode())
     except ProviderFault:
         yield from (chunk for chunk in reader.chunks if isinstance(chunk, Usage))
         raise

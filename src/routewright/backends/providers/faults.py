@@ -14,12 +14,15 @@ from typing import NamedTuple
 
 from routewright._core.attempts.faults import ENDING, ending_of, is_known, kind_of_status, kind_of_words
 from routewright.errors import ProviderFault
-from routewright.wire import FaultKind, JsonObject
+from routewright.wire import FaultKind, JsonObject, UpstreamCall
+from routewright.wire.printable import one_line
 
 BODY_CHARS = 2048
 """Characters of a body that a fault keeps."""
 _START_CHARS = 2 * BODY_CHARS
 """Characters until credentials are hidden, so that none is cut in two before."""
+QUOTE_CHARS = 500
+"""Characters of a vendor's message that its caller gets to read."""
 MAX_RETRY_AFTER_S = 86_400.0
 CUT = ("length", "content_filter")
 """Finish reasons of answers that may be empty."""
@@ -28,6 +31,12 @@ _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?
 _DURATION_S = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
 _WORDS = ("message", "msg", "detail", "error")
 """Fields with an error's message; the first one present counts."""
+_TOOL = re.compile(
+    r"\b(?:tools(?!\[0\]\.func\w+d)|func\w+declarations)[.[](\d+)|(?:function|tool) ['`]([\w.-]+)['`]", re.I
+)
+"""Matches the index of a tool in a place, or a tool's name. Google has all of them within the first one."""
+_PLACE = re.compile(r"invalid '([\w.\[\]]{1,200})'", re.IGNORECASE)
+"""Matches the place in the request that a message is about, if no field names it."""
 
 Redact = Callable[[str], str]
 """Masks credentials in a text."""
@@ -36,23 +45,25 @@ Redact = Callable[[str], str]
 def fault_of_answer(provider: str, status: int, headers: Mapping[str, str], body: str) -> ProviderFault:
     """The fault of an answer with a status other than 200. Credentials are not hidden yet."""
     error = _parse(body)
-    kind = kind_of_status(status, error.code, error.text)
+    kind = kind_of_status(status, error.code, error.text, error.param)
     message = f"{provider} answered {status}" + (f" {error.code}" if error.code not in ("", str(status)) else "")
     wait = retry_after(headers)
     wait = error.retry_after if wait is None else wait
     retry = _SHOULD_RETRY.get(headers.get("x-should-retry", ""))
-    return ProviderFault(kind, message, status=status, retry_after=wait, body=start_of(body), retry=retry)
+    body = start_of(body)
+    return ProviderFault(kind, message, status=status, retry_after=wait, body=body, retry=retry, quote=error.quote)
 
 
 def fault_in_answer(provider: str, body: str) -> ProviderFault:
     """The fault of an error in an answer with status 200. Credentials are not hidden yet."""
     error = _parse(body)
     if error.code.isdecimal() and 400 <= int(error.code) < 600:
-        kind = kind_of_status(int(error.code), "", error.text)
+        kind = kind_of_status(int(error.code), "", error.text, error.param)
     else:
-        kind = kind_of_words(error.code, error.text) or FaultKind.MALFORMED
+        kind = kind_of_words(error.code, error.text, error.param) or FaultKind.MALFORMED
     message = f"{provider} answered 200 with an error" + (f": {error.code}" if error.code else "")
-    return ProviderFault(kind, message, status=200, retry_after=error.retry_after, body=start_of(body))
+    body = start_of(body)
+    return ProviderFault(kind, message, status=200, retry_after=error.retry_after, body=body, quote=error.quote)
 
 
 def fault_of_document(provider: str, problem: str, document: bytes | str = "") -> ProviderFault:
@@ -84,11 +95,21 @@ def start_of(body: str) -> str:
     return body[:_START_CHARS].encode("utf-8", "replace").decode()
 
 
+def hint_for_tool(body: str, call: UpstreamCall) -> str:
+    """A hint that names the tool which a vendor's error is about, by its index or its name; empty if there is none."""
+    index, name = match.groups() if (match := _TOOL.search(body)) else (None, "")
+    for number, tool in enumerate(call.tools or ()):
+        if str(number) == index or tool.function_spec.name == name:
+            return f"check the tool {tool.function_spec.name!r}"
+    return ""
+
+
 def conceal(fault: ProviderFault, redact: Redact) -> None:
     """Hide credentials in all texts of a fault."""
     fault.message = redact(fault.message)
     fault.body = redact(fault.body)[:BODY_CHARS]
     fault.public = redact(fault.public)
+    fault.quote = one_line(redact(fault.quote))[:QUOTE_CHARS]
     fault.args = (fault.kind, fault.message)
 
 
@@ -117,13 +138,17 @@ class _Error(NamedTuple):
 
     code: str
     """Safe to show."""
-    text: str
-    """May contain anything."""
+    quote: str
+    """The message, which may contain anything."""
     retry_after: float | None = None
+    param: str = ""
+    """The place in the request that it is about, if known."""
+    text: str = ""
+    """``quote`` with all codes, to look for words in."""
 
 
 def _parse(body: str) -> _Error:
-    try:
+    with suppress(ValueError, RecursionError):  # nested too deeply
         error: object = json.loads(body)  # unlike msgspec, it takes half characters
         error = error[0] if isinstance(error, list) and error else error
         if isinstance(error, dict):
@@ -136,9 +161,10 @@ def _parse(body: str) -> _Error:
                 error = {"type": "server_error", "message": groq["error"]}  # an aborted stream
             elif inner and isinstance(inner, dict | list):  # if it is a text, other fields say more
                 error = inner
-        return _read(error) if isinstance(error, dict) else _Error("", str(error)[:BODY_CHARS])
-    except (ValueError, RecursionError):  # nested too deeply
-        return _Error("", body[:BODY_CHARS])
+        if isinstance(error, dict):
+            return _read(error)
+        body = str(error)
+    return _Error("", start_of(body), text=body[:BODY_CHARS])
 
 
 def _read(error: JsonObject) -> _Error:
@@ -152,11 +178,15 @@ def _read(error: JsonObject) -> _Error:
     safe_codes = [name for name in codes if re.fullmatch(r"[\w.-]{1,64}", name)]
     code = next((name for name in safe_codes if is_known(name)), safe_codes[0] if safe_codes else "")
     message = next((error[name] for name in _WORDS if error.get(name)), "")
-    words = " ".join((_join_words(message), _join_words(metadata.get("raw")), *codes))
+    quote = f"{_join_words(message)} {_join_words(metadata.get('raw'))}".strip()
+    param = error.get("param")
+    if not isinstance(param, str) or param in ("", "None"):
+        param = match[1] if (match := _PLACE.search(quote[:BODY_CHARS])) else ""
     # Google's details have the time to wait: "34.07s"
     wait = next((delay for detail in details if isinstance(delay := detail.get("retryDelay"), str)), "")
     seconds = _parse_number(wait.removesuffix("s")) if wait.endswith("s") else None
-    return _Error(code, words[:BODY_CHARS], None if seconds is None else min(seconds, MAX_RETRY_AFTER_S))
+    wait_s = None if seconds is None else min(seconds, MAX_RETRY_AFTER_S)
+    return _Error(code, start_of(quote), wait_s, param, " ".join((quote, *codes))[:BODY_CHARS])
 
 
 def _join_words(message: object) -> str:

@@ -22,9 +22,9 @@ from routewright.protocols import BaseProvider, Clock, Response, Transport
 from routewright.wire import Chunk, FaultKind, Feature, Model, UpstreamCall
 from routewright.wire.account import Secret
 
-from .answer import EVENTS, Reader, decode_document, decode_stream
+from .answer import EVENTS, Reader, decode_body, decode_document, decode_stream
 from .endpoint import Endpoint, Fetches, Redactor, address_of, check_arguments, check_fetches, header_of, keys_of
-from .faults import conceal, fault_of_answer, seconds_until, start_of
+from .faults import conceal, fault_of_answer, hint_for_tool, seconds_until, start_of
 from .features import unsupported_at
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class HttpProvider(BaseProvider, ABC):
         self._keys = KeyRing(keys_of(api_key, endpoint, environ), self._clock, self.name)
         self._models = models_of(models)
         self._headers = {str(name).lower(): header_of(name, value) for name, value in (headers or {}).items()}
-        self._redact = Redactor([*self._keys.keys, *self._headers.values()])
+        self._redact = Redactor(self._keys.keys, self._headers)
         self._own_transport = transport is None
         self._transport = AutoTransport(proxy=proxy, verify=verify, environ=environ) if transport is None else transport
         self._timeout_s = None if timeout is None else timeout_ms_of(timeout) / 1000
@@ -212,9 +212,10 @@ class HttpProvider(BaseProvider, ABC):
             if _media_of(fields) not in _WHOLE:
                 raise self._fault_of_media(fields, _text_of(body))
             reader = self._reader(request.call, fields)
-            reader.read(body)
+            reader.redact = self._redact.answer
+            chunks = [*decode_body(reader, body)]
             self._note_limits(request.key, request.call, fields)
-            return reader.chunks
+            return chunks
         except ProviderFault as fault:
             self._keys.refuse(request.key, fault)
             conceal(fault, self._redact)
@@ -325,13 +326,17 @@ class _Call:
                 if media != EVENTS and media not in _WHOLE:
                     raise provider._fault_of_media(response.headers, await provider._start_of(response))
                 decode = decode_stream if media == EVENTS else decode_document
-                chunks = decode(provider._reader(call, response.headers), response, provider._redact)
+                reader = provider._reader(call, response.headers)
+                reader.redact = provider._redact.answer
+                chunks = decode(reader, response, provider._redact)
                 provider._note_limits(key, call, response.headers)
                 return chunks if provider._timeout_s is None else provider._limit_waits(chunks)
             except BaseException as exc:
                 await self._exchange.__aexit__(type(exc), exc, exc.__traceback__)
                 raise
         except ProviderFault as fault:
+            if fault.kind == FaultKind.REQUEST and not fault.hint:
+                fault.hint = hint_for_tool(fault.body, call)
             conceal(fault, provider._redact)
             raise
 

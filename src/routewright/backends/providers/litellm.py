@@ -201,6 +201,7 @@ class LiteLLMProvider(BaseProvider):
 
     async def _chunks(self, answer: Any, call: UpstreamCall) -> AsyncGenerator[Chunk, None]:
         reader = Completion(self.name, self._dialect.thought)
+        reader.redact = self._redact.answer
         try:
             if not call.stream:
                 for chunk in decode_body(reader, _document(answer)):
@@ -208,7 +209,7 @@ class LiteLLMProvider(BaseProvider):
                 return
             async for piece in answer:
                 try:
-                    reader.take(_document(piece))
+                    reader.take(reader.redact(_document(piece).decode()))
                 finally:  # also before a fault
                     for chunk in reader.chunks:
                         yield chunk
