@@ -248,10 +248,10 @@ class Redactor:
         # of a credential, at the speed of C, or an escaped lower-case letter, and the pattern with all its escapes only
         # runs where there is one. A key that is cut across two events passes: neither has enough of it to tell. See
         # test_an_echoed_key_is_redacted_wherever_it_stands and test_looking_for_keys_costs_next_to_nothing.
+        is_suspect = bool(self._signs) and "\\u00" in document and ("\\u006" in document or "\\u007" in document)
         for sign in self._signs:
-            if sign.reveal() in document or "\\u006" in document or "\\u007" in document:
-                return _mask(self._answer_pattern, document)
-        return document
+            is_suspect = is_suspect or sign.reveal() in document
+        return _mask(self._answer_pattern, document) if is_suspect else document
 
 
 def _mask(pattern: Secret, text: str) -> str:
