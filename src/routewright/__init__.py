@@ -76,6 +76,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "open_storage",
     # types for providers
     "Delta",
+    "FaultKind",
     "Finish",
     "ProviderFault",
     "UpstreamCall",
