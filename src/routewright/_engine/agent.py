@@ -223,11 +223,9 @@ class Run:
         elif self._request.idempotency_key is not None:
             state = await self._checkpoints.interrupted(self._request.idempotency_key)
         if state is None:
-            messages = list[wire.Message]()
-            if self._settings.system:
-                messages.append(wire.Message("system", self._settings.system))
-            messages += await self._checkpoints.conversation()
-            messages.append(wire.Message("user", self._request.task))
+            system = self._settings.system
+            messages = [wire.Message("system", system)] if system else []
+            messages += [*await self._checkpoints.conversation(), wire.Message("user", self._request.task)]
             state = wire.Checkpoint(
                 trace_id=self.trace_id,
                 created_at=self._clock.time(),
@@ -323,32 +321,29 @@ class Run:
         if self._within is not None or self._caller.environment == "sandbox":
             self._scope.room_nanos = left_nanos
 
+        slots = anyio.Semaphore(AT_ONCE, fast_acquire=True)
+
         async def use(index: int, call: wire.ToolCall) -> None:
-            context = ToolContext(
-                run_id=self.trace_id,
-                step=action.number + index,
-                caller=self._caller,
-                deadline=self._clock.monotonic() + self._step_s,
-                left_nanos=None if left_nanos is None else left_nanos // len(action.calls),
-                metadata=self._request.metadata or {},
-                limit=self._limit_of(run.state),
-            )
-            with inside_tool(self._scope, context.step):
-                settings = self._settings
-                results[index] = await run_tool(settings.tools, call, context, self._clock, settings.approve)
+            async with slots:
+                context = ToolContext(
+                    run_id=self.trace_id,
+                    step=action.number + index,
+                    caller=self._caller,
+                    deadline=self._clock.monotonic() + self._step_s,
+                    left_nanos=None if left_nanos is None else left_nanos // len(action.calls),
+                    metadata=self._request.metadata or {},
+                    limit=self._scope.limit,
+                )
+                with inside_tool(self._scope, context.step):
+                    settings = self._settings
+                    results[index] = await run_tool(settings.tools, call, context, self._clock, settings.approve)
 
         if len(action.calls) == 1:
             await use(0, action.calls[0])  # a new task would take longer than most tools
         else:
-            slots = anyio.Semaphore(AT_ONCE)
-
-            async def use_in_turn(index: int, call: wire.ToolCall) -> None:
-                async with slots:
-                    await use(index, call)
-
             async with anyio.create_task_group() as group:
                 for index, call in enumerate(action.calls):
-                    group.start_soon(use_in_turn, index, call)
+                    group.start_soon(use, index, call)
         run.record_results([results[index] for index in range(len(action.calls))], start_ms)
         self._record_nested(run)
 

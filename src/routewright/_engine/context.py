@@ -6,11 +6,11 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from math import inf
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import anyio.lowlevel
 from msgspec import Struct, field
@@ -20,6 +20,8 @@ from routewright._core.request.read import merge_tags
 from routewright._runtime.loop import this_task
 from routewright.wire import Caller, NestedCall, RunLimit, Tokens
 from routewright.wire.ids import RANDOM, SAMPLED, TraceParent, span_id_of
+
+T = TypeVar("T")
 
 
 async def raise_cancelled() -> NoReturn:
@@ -92,6 +94,16 @@ current_tags = _tags.get
 """The tags of all Routers in this context; ``NO_TAGS`` if there are none."""
 
 
+@contextmanager
+def _setting(variable: ContextVar[T], value: T) -> Iterator[None]:
+    before = variable.get()
+    variable.set(value)
+    try:
+        yield
+    finally:
+        variable.set(before)  # not a reset, which fails where a generator is ended in another context
+
+
 class TagScopes:
     """The tags of one Router. Has no references, since a context may keep it alive."""
 
@@ -102,12 +114,8 @@ class TagScopes:
     @contextmanager
     def scope(self, tags: Mapping[str, Any]) -> Iterator[None]:
         """Set checked tags inside, on top of the outer ones."""
-        before = _tags.get()
-        _tags.set({**before, self: merge_tags(before.get(self, _NONE), tags)})
-        try:
+        with _setting(_tags, {**_tags.get(), self: merge_tags(self.here(), tags)}):
             yield
-        finally:
-            _tags.set(before)  # not a reset, which fails where a generator is ended in another context
 
 
 class RunScope(Struct, eq=False):
@@ -147,15 +155,9 @@ current_tool = _tool.get
 """The innermost tool call of an agent, of any Router."""
 
 
-@contextmanager
-def inside_tool(scope: RunScope, step: int) -> Iterator[None]:
+def inside_tool(scope: RunScope, step: int) -> AbstractContextManager[None]:
     """Make calls in the block, and in tasks started there, part of a run."""
-    outer = _tool.get()
-    _tool.set(InsideTool(scope, step, outer))
-    try:
-        yield
-    finally:
-        _tool.set(outer)
+    return _setting(_tool, InsideTool(scope, step, _tool.get()))
 
 
 def find_tool(router: object, caller: Caller | None = None) -> InsideTool | None:
@@ -176,15 +178,9 @@ EVERYONE = "*"
 _parent: ContextVar[TraceParent | None] = ContextVar("routewright.traceparent", default=None)
 
 
-@contextmanager
-def within(parent: TraceParent | None) -> Iterator[None]:
+def within(parent: TraceParent | None) -> AbstractContextManager[None]:
     """Make calls in the block part of a trace. None removes an outer one."""
-    before = _parent.get()
-    _parent.set(parent)
-    try:
-        yield
-    finally:
-        _parent.set(before)  # not a reset, which fails where a generator is ended in another context
+    return _setting(_parent, parent)
 
 
 current_parent = _parent.get

@@ -176,13 +176,12 @@ class AgentRun:
     def record_results(self, results: Sequence[tuple[wire.Step, Observation]], start_ms: float) -> None:
         """Record the results of the last ``RunTools``, failed or not."""
         state = self.state
-        pending = {call.id: call for call in state.pending}
         for step, observation in results:
             state.steps.append(replace(step, number=len(state.steps) + 1, start_ms=start_ms))
             state.spent_nanos += nanos_of(step.cost_usd)
-            del pending[observation.call_id]
             self._observe(observation)
-        state.pending = list(pending.values())
+        done = {observation.call_id for _, observation in results}
+        state.pending = [call for call in state.pending if call.id not in done]
 
     def record_nested(self, call: wire.NestedCall) -> None:
         """Record a call by a tool as part of its step's cost. The step may have ended before."""
@@ -198,25 +197,12 @@ class AgentRun:
     def resume(self, results: Mapping[str, str], approved: Collection[str], start_ms: float) -> None:
         """Continue with the client's results, by call id, and the ``approved`` calls. Others stay pending."""
         state = self.state
-        remaining: list[wire.ToolCall] = []
-        for call in state.pending:
-            if call.id not in results:
-                remaining.append(call)
-                continue
+        for call in [call for call in state.pending if call.id in results]:
             self._observe(Observation(call.id, results[call.id]))
-            state.steps.append(
-                wire.Step(
-                    number=len(state.steps) + 1,
-                    action="tool_call",
-                    tool=call.function.name,
-                    input=arguments_shown(call.function),
-                    output={"result": results[call.id]},
-                    start_ms=start_ms,
-                    duration_ms=0.0,
-                    cost_usd=0.0,
-                )
-            )
-        state.pending = remaining
+            arguments = arguments_shown(call.function)
+            output = {"result": results[call.id]}
+            self._add_step(output, start_ms, 0.0, 0, action="tool_call", tool=call.function.name, input=arguments)
+        state.pending = [call for call in state.pending if call.id not in results]
         state.approved = [*approved]
         state.status = "running"
 
@@ -232,17 +218,15 @@ class AgentRun:
         return wire.RunSummary(len(self.state.steps), usd(self.state.spent_nanos), latency_ms, [*tools])
 
     def _add_step(self, output: JsonObject, start_ms: float, duration_ms: float, nanos: int, **more: Any) -> None:
-        """Add the step of a model call, with the cost of all its tries."""
+        """Add a step, by default of a model call, with the cost of all its tries."""
         state = self.state
         step = wire.Step(
             number=len(state.steps) + 1,
-            action="llm_call",
-            input={"messages": len(state.messages)},
             output=output,
             start_ms=start_ms,
             duration_ms=duration_ms,
             cost_usd=usd(nanos + self._tried_nanos),
-            **more,
+            **{"action": "llm_call", "input": {"messages": len(state.messages)}, **more},
         )
         state.spent_nanos += nanos
         state.steps.append(step)

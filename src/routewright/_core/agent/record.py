@@ -155,22 +155,13 @@ def _spans(state: wire.Checkpoint) -> list[wire.Span]:
                     **shared,
                 )
             )
+        calls = [(call.model or "agent run", call) for call in state.nested if call.step == step.number]
         if step.trace_id is not None:
-            spans.append(
-                wire.SubTraceSpan(
-                    id=len(spans) + 1,
-                    name=step.model or step.tool or "model call",
-                    trace_id=step.trace_id,
-                    model=step.model,
-                    cost_usd=step.cost_usd,
-                    tokens=step.tokens,
-                    **shared,
-                )
-            )
-        for call in state.nested:
-            if call.step == step.number:
-                shared |= {"id": len(spans) + 1, "name": call.model or "agent run", "trace_id": call.trace_id}
-                spans.append(wire.SubTraceSpan(model=call.model, cost_usd=call.cost_usd, tokens=call.tokens, **shared))
+            own = wire.NestedCall(step.number, step.trace_id, step.cost_usd, step.model, step.tokens)
+            calls.insert(0, (step.model or step.tool or "model call", own))
+        for name, call in calls:
+            shared |= {"id": len(spans) + 1, "name": name, "trace_id": call.trace_id}
+            spans.append(wire.SubTraceSpan(model=call.model, cost_usd=call.cost_usd, tokens=call.tokens, **shared))
     return spans
 
 
