@@ -745,8 +745,12 @@ def not_offered() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "chat-door": lambda: _door_table(VendorCall(_doors.OF_COMPLETIONS, openai.PASSTHROUGH, openai.REFUSALS)),
-    "responses-door": lambda: _door_table(VendorCall(_doors.OF_RESPONSES, responses.PASSTHROUGH, responses.REFUSALS)),
+    "chat-door": lambda: _door_table(
+        VendorCall(_doors.OF_COMPLETIONS, openai.ChatCall.passthrough, openai.ChatCall.refusals)
+    ),
+    "responses-door": lambda: _door_table(
+        VendorCall(_doors.OF_RESPONSES, responses.ResponseCall.passthrough, responses.ResponseCall.refusals)
+    ),
     "anthropic-door": lambda: _door_table(VendorCall(_doors.OF_MESSAGES, _doors.MESSAGES_PASSED, {})),
     "not-offered": not_offered,
     **_agents.PARTS,

@@ -142,7 +142,7 @@ async def test_a_wrong_value_is_refused_at_the_clients_field(at: str, fields: di
 
 def test_every_field_has_a_case() -> None:
     assert WISHES.keys() == {*RoutingOptions.__struct_fields__}
-    assert OPENAI.keys() == OF_COMPLETIONS | openai.REFUSALS.keys()
+    assert OPENAI.keys() == OF_COMPLETIONS | openai.ChatCall.refusals.keys()
     assert ANTHROPIC.keys() == OF_MESSAGES
     assert RESPONSES.keys() == OF_RESPONSES
 

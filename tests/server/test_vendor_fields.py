@@ -13,7 +13,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from openai.types.responses import ResponseInputItemParam, ToolParam
 
 from routewright.server.anthropic import _NOTES
-from routewright.server.openai import PASSTHROUGH, REFUSALS
+from routewright.server.openai import ChatCall
 
 from .asgi_client import Client, ask, scope_of
 from .test_field_names import APP, BODY, HI
@@ -47,7 +47,10 @@ def ignored(answer: Client) -> list[str]:
         *(
             (OPENAI_AT, name)
             for name in sorted(
-                {*CompletionCreateParamsBase.__annotations__} - OF_COMPLETIONS - PASSTHROUGH - {*REFUSALS}
+                {*CompletionCreateParamsBase.__annotations__}
+                - OF_COMPLETIONS
+                - ChatCall.passthrough
+                - {*ChatCall.refusals}
             )
         ),
         *(

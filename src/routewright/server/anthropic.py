@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from routewright import wire
 from routewright.errors import AuthenticationFailed, RouterError
 from routewright.wire import JsonObject
+from routewright.wire.conversion import convert_value
 from routewright.wire.json_scan import decode
 from routewright.wire.json_stream import complete_object
 from routewright.wire.problems import example, shown
@@ -26,7 +27,7 @@ from .endpoints import Service, released
 from .errors import fit
 from .exchange import Exchange, while_connected
 from .fields import Fields, wrong
-from .vendor_call import Block, CallFrames, VendorCall, answer, encode_event, model_at, prepare
+from .vendor_call import Block, CallFrames, VendorCall, answer, encode_event, model_at, prepare, reason_of
 from .vendor_requests import EFFORTS, PLACES, Words, chooses, content_of, join_thoughts, mark_of, pack, unpack
 
 MESSAGES = "/anthropic/v1/messages"
@@ -98,6 +99,7 @@ def _listing(model: wire.Model) -> JsonObject:
     }
 
 
+_STOPS: Any = list[str] | None
 _TIERS: dict[str | None, wire.ServiceTier | None] = {None: None, "auto": "auto", "standard_only": "default"}
 
 
@@ -138,11 +140,9 @@ class MessageCall(VendorCall):
         thinking = fields.inner("thinking")
         self.shows_thought = bool(tools) or (bool(thinking) and thinking.peek("type") != "disabled")
         user = fields.inner("metadata").get("user_id", str)
-        top_k = fields.get("top_k", float)
         allowed = self.directory.extra(VENDOR)
-        passed: JsonObject = {"top_k": top_k} if top_k is not None and "top_k" in allowed else {}
-        if top_k is not None and not passed:
-            self.ignored.add("top_k")
+        top_k = fields.get("top_k", float) if "top_k" in allowed else None
+        passed: JsonObject = {} if top_k is None else {"top_k": top_k}
         self.ignored.extra = {VENDOR: passed}
         extra = passed | ({"metadata": {"user_id": user}} if user is not None and "metadata" in allowed else {})
         hint = "send the longest answer in tokens"
@@ -155,9 +155,9 @@ class MessageCall(VendorCall):
                 temperature=fields.get("temperature", float),
                 top_p=fields.get("top_p", float),
                 max_output_tokens=cap,
-                stop=_stops(fields.get("stop_sequences", list)),
+                stop=convert_value(fields.get("stop_sequences", list) or None, _STOPS, "stop_sequences"),
                 reasoning=_reasoning(thinking, config),
-                response_format=self._form(config.inner("format"), fields.inner("output_format")),
+                response_format=self._form(config.inner("format"), fields),
                 parallel_tool_calls=None if serial is None else not serial,
                 service_tier=_TIERS[fields.may_be("service_tier", ("auto", "standard_only"))],
                 extra={VENDOR: extra} if extra else None,
@@ -183,13 +183,9 @@ class MessageCall(VendorCall):
                 break
         return messages
 
-    def _form(self, form: Fields, older: Fields) -> JsonObject | None:
+    def _form(self, form: Fields, fields: Fields) -> JsonObject | None:
         """The ``response_format`` of ``output_config.format``, or of ``output_format``, its older name."""
-        if form and older:
-            older.rest()
-            self.ignored.add("output_format")
-        elif older:
-            form = older
+        if not form and (form := fields.inner("output_format")):
             self.places |= dict.fromkeys(_FORMS, "output_format")
         if not form:
             return None
@@ -212,13 +208,6 @@ def _reasoning(thinking: Fields, config: Fields) -> wire.Effort | wire.Reasoning
         return wire.ReasoningBudget(thinking.need("budget_tokens", float, hint))
     thinking.forget("budget_tokens")
     return "none" if kind == "disabled" else effort or "high"
-
-
-def _stops(stops: list[Any] | None) -> list[str] | None:
-    for index, stop in enumerate(stops or ()):
-        if not isinstance(stop, str) or not stop:
-            raise wrong(f"stop_sequences[{index}]", "must be a non-empty string", "for example 'END'")
-    return stops or None
 
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -282,10 +271,7 @@ class _Turn(Struct):
 
 
 def _system(system: str | list[Fields] | None) -> list[PathAndMessage]:
-    parts: list[wire.Part] = (
-        [wire.TextPart(system)] if isinstance(system, str) else _read(system or [], "system", "'system'").parts
-    )
-    parts = [part for part in parts if wire.text_of(part)]
+    parts = [part for part in _parts(system, "system", "'system'") if wire.text_of(part)]
     is_marked = any(part.cache_control is not None for part in parts)
     content = parts if is_marked else "\n\n".join(map(wire.text_of, parts))
     return [("system", wire.Message("system", content))] if parts else []
@@ -323,6 +309,10 @@ _NOTES = frozenset(
 """Blocks that become text, as do the results of tools that Anthropic ran."""
 
 
+def _parts(content: str | list[Fields] | None, role: str, location: str) -> list[wire.Part]:
+    return [wire.TextPart(content)] if isinstance(content, str) else _read(content or [], role, location).parts
+
+
 def _read(blocks: list[Fields], role: str, location: str) -> _Turn:
     """Read the blocks of a content. ``location``: its place, for errors."""
     turn = _Turn()
@@ -353,8 +343,7 @@ def _read(blocks: list[Fields], role: str, location: str) -> _Turn:
                     turn.parts.append(wire.TextPart(source.need("data", str), mark))
                 elif source.peek("type") == "content":
                     source.forget("type")
-                    raw = source.content("content") or ""
-                    turn.parts += [wire.TextPart(raw)] if isinstance(raw, str) else _read(raw, "tool", location).parts
+                    turn.parts += _parts(source.content("content"), "tool", location)
                 else:
                     data = _address(source, (PDF,), "'base64', 'url' or 'text'")
                     turn.parts.append(wire.FilePart(wire.FileData(data, title), mark))
@@ -389,11 +378,8 @@ def _address(source: Fields, media: tuple[str, ...], kinds: str) -> str:
 def _result(block: Fields) -> wire.Message:
     """The message of a ``tool_result``."""
     id = block.text("tool_use_id")
-    raw = block.content("content")
+    parts = _parts(block.content("content"), "tool", "the result of a tool")
     mark = mark_of(block)
-    parts: list[wire.Part] = [wire.TextPart(raw)] if isinstance(raw, str) else []
-    if isinstance(raw, list):
-        parts = _read(raw, "tool", "the result of a tool").parts
     if block.get("is_error", bool):
         match parts:
             case [wire.TextPart(text), *rest] if text:
@@ -410,8 +396,9 @@ _REASONS: dict[str | None, str] = {
     "budget": "max_tokens",
     "tool_calls": "tool_use",
     "content_filter": "refusal",
+    None: "end_turn",
 }
-"""Any other is ``end_turn``. Most vendors do not report stop sequences."""
+"""Most vendors do not report stop sequences."""
 
 
 def message_of(response: wire.RouteResponse, *, shows_thought: bool = False) -> JsonObject:
@@ -429,7 +416,7 @@ def message_of(response: wire.RouteResponse, *, shows_thought: bool = False) -> 
     content += [_text_block(text[text_end:])] if text[text_end:] else []
     content += calls[call_end:]
     usage = _usage_of(response.routing.tokens)
-    return _message(response.trace_id, response.routing.selected_model, content, _stop_reason(response), usage)
+    return _message(response.trace_id, response.routing.selected_model, content, reason_of(response, _REASONS), usage)
 
 
 def _text_block(text: str) -> JsonObject:
@@ -470,12 +457,6 @@ def _message(
         "stop_sequence": None,
         "usage": usage,
     }
-
-
-def _stop_reason(response: wire.RouteResponse) -> str:
-    """The stop reason. Clients expect ``tool_use`` if there are calls, whatever the vendor reports."""
-    reason = _REASONS.get(response.finish_reason, "end_turn")
-    return "tool_use" if reason == "end_turn" and response.tool_calls else reason
 
 
 def _usage_of(tokens: wire.Tokens) -> dict[str, int]:
@@ -524,7 +505,7 @@ class MessageFrames(CallFrames):
         yield _event("content_block_stop", index=block.index)
 
     def _end_answer(self, response: wire.RouteResponse) -> Iterator[bytes]:
-        delta = {"stop_reason": _stop_reason(response), "stop_sequence": None}
+        delta = {"stop_reason": reason_of(response, _REASONS), "stop_sequence": None}
         yield _event("message_delta", delta=delta, usage=_usage_of(response.routing.tokens))
         yield _event("message_stop")
 
@@ -548,11 +529,10 @@ TYPES = {
     402: "billing_error",
     403: "permission_error",
     404: "not_found_error",
-    408: "timeout_error",
     409: "conflict_error",
     413: "request_too_large",
     429: "rate_limit_error",
-    504: "timeout_error",
+    **dict.fromkeys((408, 504), "timeout_error"),
 }
 """Error types by status. Others are that of 400 below 500, and ``api_error`` above."""
 

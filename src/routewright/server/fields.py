@@ -34,9 +34,8 @@ _SHOWN = frozenset("model max_tokens max_completion_tokens max_output_tokens tem
 """Fields whose values errors may show, since they contain no prompt."""
 
 
-def wrong(path: str, problem: str, hint: str) -> ValidationFailed:
-    """The error of one field."""
-    return ValidationFailed.at(path, problem, hint)
+wrong = ValidationFailed.at
+"""The error of one field."""
 
 
 class Ignored(set[str]):
@@ -101,8 +100,7 @@ class Fields:
 
     def one_of(self, name: str, words: Collection[str]) -> str:
         """Take a required word."""
-        if (word := self.get(name, str)) is None:
-            raise self.wrong(name, "is missing", f"one of {', '.join(words)}")
+        word = self.need(name, str, f"one of {', '.join(words)}")
         if word not in words:
             raise ValidationFailed.of(no_choice(self.at(name), word, [*words]))
         return word

@@ -25,7 +25,7 @@ from .endpoints import Service, released
 from .errors import fit
 from .exchange import Exchange
 from .fields import Fields, wrong
-from .vendor_call import Block, CallFrames, VendorCall, answer, model_at
+from .vendor_call import Block, CallFrames, VendorCall, answer, model_at, reason_of
 from .vendor_requests import AUTO, EFFORTS, PLACES, ModelNotFound, Words, chooses, join_thoughts, mark_of, pack, unpack
 
 PATH = "/openai/v1/chat/completions"
@@ -127,14 +127,9 @@ class OpenAICall(VendorCall):
             tier = None
         # Of the rest, the provider gets the fields that callers may send it: for an unnamed model, OpenAI's own.
         provider = self.provider or VENDOR
-        extra: JsonObject = {}
-        allowed = self.directory.extra(provider)
-        for name, value in fields.rest().items():
-            is_meant = name in self.passthrough or (self.provider and name not in self.unsupported)
-            if is_meant and name in allowed and provider not in _OTHER_TONGUES:
-                extra[name] = value
-            else:
-                self.ignored.add(name)
+        allowed = frozenset(() if provider in _OTHER_TONGUES else self.directory.extra(provider))
+        passed = allowed - self.unsupported if self.provider else allowed & self.passthrough
+        extra = {name: fields.take(name) for name in fields.sent if name in passed and fields.peek(name) is not None}
         self.places[f"params.extra.{provider}"] = ""
         self.ignored.extra = {provider: extra}
         return wire.RouteRequest(
@@ -242,23 +237,6 @@ class OpenAICall(VendorCall):
         return mode, allowed
 
 
-REFUSALS = {
-    "functions": ("is no longer supported", "send 'tools' instead"),
-    "function_call": ("is no longer supported", "send 'tool_choice' instead"),
-}
-PASSTHROUGH = frozenset(
-    "frequency_penalty logit_bias presence_penalty prompt_cache_key prompt_cache_retention safety_identifier "
-    "user".split()
-)
-NO_EFFECT: dict[str, tuple[object, ...]] = {
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "modalities": (["text"],),
-    "presence_penalty": (0,),
-    "store": (False,),
-    "top_logprobs": (0,),
-}
 _ROLES = (*get_args(wire.Role), "function")
 _STOPS: Any = str | list[str] | None
 _TEXTS = ("reasoning_content", "reasoning")
@@ -269,9 +247,23 @@ class ChatCall(OpenAICall):
     """One call of chat completions."""
 
     names = WORDS
-    refusals = REFUSALS
-    no_effect = NO_EFFECT
-    passthrough = PASSTHROUGH
+    refusals: ClassVar = {
+        "functions": ("is no longer supported", "send 'tools' instead"),
+        "function_call": ("is no longer supported", "send 'tool_choice' instead"),
+    }
+    passthrough = frozenset(
+        "frequency_penalty logit_bias presence_penalty prompt_cache_key prompt_cache_retention safety_identifier "
+        "user".split()
+    )
+    no_effect: ClassVar[dict[str, tuple[object, ...]]] = {
+        "frequency_penalty": (0,),
+        "logit_bias": ({},),
+        "logprobs": (False,),
+        "modalities": (["text"],),
+        "presence_penalty": (0,),
+        "store": (False,),
+        "top_logprobs": (0,),
+    }
     unsupported = frozenset(
         "audio logprobs modalities moderation prediction store top_logprobs web_search_options".split()
     )
@@ -364,8 +356,7 @@ class ChatCall(OpenAICall):
         return None
 
 
-_FINISH: dict[str | None, str] = {"length": "length", "budget": "length", "tool_calls": "tool_calls"}
-"""OpenAI's finish reasons by ours; any other is ``stop``."""
+_REASONS: dict[str | None, str] = {"length": "length", "budget": "length", "tool_calls": "tool_calls", None: "stop"}
 
 
 def completion_of(response: wire.RouteResponse, customs: Container[str] = ()) -> JsonObject:
@@ -380,7 +371,7 @@ def completion_of(response: wire.RouteResponse, customs: Container[str] = ()) ->
         message["tool_calls"] = calls
     if response.reasoning is not None:
         message |= _reasoning_fields(response.reasoning)
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_of(response)}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason_of(response, _REASONS)}
     completion = _chat_object("chat.completion", response.trace_id, response.routing.selected_model, [choice])
     return {**completion, "usage": _usage_of(response.routing.tokens)}
 
@@ -403,12 +394,6 @@ def _reasoning_fields(reasoning: wire.Reasoning, index: int = 0) -> JsonObject:
         **({"reasoning_content": reasoning.text} if reasoning.text else {}),
         **({"reasoning_details": [details]} if reasoning.items else {}),
     }
-
-
-def _finish_of(response: wire.RouteResponse) -> str:
-    """The finish reason. Clients expect ``tool_calls`` if there are any, whatever the host reports."""
-    reason = _FINISH.get(response.finish_reason, "stop")
-    return "tool_calls" if response.tool_calls and reason == "stop" else reason
 
 
 def _usage_of(tokens: wire.Tokens) -> JsonObject:
@@ -450,9 +435,6 @@ class ChunkFrames(CallFrames):
     def _encode_error(self, error: RouterError) -> bytes:
         return b"data: %s\n\n" % envelope(error)
 
-    def _begin_answer(self) -> Iterator[bytes]:
-        return iter(())
-
     def _begin_empty(self) -> Iterator[bytes]:
         yield self._chunk({"role": "assistant", "content": ""})
 
@@ -476,7 +458,7 @@ class ChunkFrames(CallFrames):
             yield self._call_chunk(block, _call_of(block.id, call, True))
 
     def _end_answer(self, response: wire.RouteResponse) -> Iterator[bytes]:
-        yield self._chunk({}, _finish_of(response))
+        yield self._chunk({}, reason_of(response, _REASONS))
         if self._vendor_call.wants_usage:
             yield self._frame([], _usage_of(response.routing.tokens))
         yield DONE

@@ -50,19 +50,6 @@ async def responses(service: Service, exchange: Exchange) -> None:
 
 
 _STATELESS = "nothing is stored here; send the whole chat as 'input'"
-REFUSALS = {
-    "previous_response_id": ("names a stored response", _STATELESS),
-    "conversation": ("names a stored conversation", _STATELESS),
-    "prompt": ("names a stored prompt", "send its text as 'instructions' and 'input'"),
-    "background": ("asks for an answer to be fetched later", "leave it out, or send 'stream': true"),
-}
-PASSTHROUGH = frozenset("prompt_cache_key prompt_cache_retention safety_identifier user".split())
-NO_EFFECT: dict[str, tuple[object, ...]] = {
-    "background": (False,),
-    "store": (False,),
-    "top_logprobs": (0,),
-    "truncation": ("disabled",),
-}
 _INCLUDED = ("reasoning.encrypted_content",)
 """Values of ``include`` that are always included."""
 _ROLES = ("user", "assistant", "system", "developer")
@@ -75,9 +62,19 @@ class ResponseCall(OpenAICall):
     """One call of the Responses API."""
 
     names = WORDS
-    refusals = REFUSALS
-    no_effect = NO_EFFECT
-    passthrough = PASSTHROUGH
+    refusals: ClassVar = {
+        "previous_response_id": ("names a stored response", _STATELESS),
+        "conversation": ("names a stored conversation", _STATELESS),
+        "prompt": ("names a stored prompt", "send its text as 'instructions' and 'input'"),
+        "background": ("asks for an answer to be fetched later", "leave it out, or send 'stream': true"),
+    }
+    passthrough = frozenset("prompt_cache_key prompt_cache_retention safety_identifier user".split())
+    no_effect: ClassVar[dict[str, tuple[object, ...]]] = {
+        "background": (False,),
+        "store": (False,),
+        "top_logprobs": (0,),
+        "truncation": ("disabled",),
+    }
     unsupported = frozenset(("store", "top_logprobs"))
     parts: ClassVar[dict[str, str]] = {
         "input_text": "text",
@@ -115,20 +112,18 @@ class ResponseCall(OpenAICall):
         shape = tree.get("text") or {}
         reasons = tree.get("reasoning") or {}
         self.echo = {  # with the API's defaults
+            **dict.fromkeys(("previous_response_id", "temperature", "top_p")),
             "background": False,
             "instructions": tree.get("instructions"),
             "max_output_tokens": tree.get("max_output_tokens"),
             "metadata": {},
             "parallel_tool_calls": True,
-            "previous_response_id": None,
             "reasoning": {"effort": reasons.get("effort"), "summary": reasons.get("summary")},
             "service_tier": "default",
             "store": False,
-            "temperature": None,
             "text": {"format": shape.get("format") or {"type": "text"}, "verbosity": shape.get("verbosity")},
             "tool_choice": "auto",
             "tools": [{**defaults, **tool} for tool in tree.get("tools") or ()],
-            "top_p": None,
             "truncation": "disabled",
             **{name: tree[name] for name in _ECHOED if tree.get(name) is not None},
         }

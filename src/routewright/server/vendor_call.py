@@ -162,6 +162,13 @@ async def model_at(service: Service, exchange: Exchange, vendor_call: VendorCall
     raise ModelNotFound(f"there is no model {shown(id)}; {vendor_call.names.listed_at} lists those that can be called")
 
 
+def reason_of(response: wire.RouteResponse, words: Mapping[str | None, str]) -> str:
+    """The finish reason in a vendor's words, of which that of None stands for all others. Clients expect that of tool
+    calls if there are any, whatever the model's host reports."""
+    reason = response.finish_reason if response.finish_reason in words else None
+    return words["tool_calls" if reason is None and response.tool_calls else reason]
+
+
 def encode_event(name: str, data: bytes) -> bytes:
     """An event of a stream."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
@@ -193,11 +200,6 @@ class Block(Struct, eq=False):
     def text(self) -> str:
         """What was sent so far."""
         return "".join(self.pieces)
-
-    @property
-    def is_complete(self) -> bool:
-        """True if it is complete once another block begins."""
-        return self.kind != "call" or self.arguments.is_whole
 
 
 class CallFrames(ABC):
@@ -296,7 +298,9 @@ class CallFrames(ABC):
     def _open(self, block: Block) -> Iterator[bytes]:
         if not self.blocks:
             yield from self._begin_answer()
-        yield from self._close([previous for previous in self._open_blocks if previous.is_complete])
+        yield from self._close(
+            [other for other in self._open_blocks if other.kind != "call" or other.arguments.is_whole]
+        )
         block.index = len(self.blocks)
         block.number = sum(other.kind == block.kind for other in self.blocks)
         block.origin = self._vendor_call.origins.get(block.name) or Origin("function", block.name)
@@ -319,9 +323,9 @@ class CallFrames(ABC):
     def _thoughts(self, reasoning: wire.Reasoning) -> Iterable[object]:
         return (reasoning,)
 
-    @abstractmethod
     def _begin_answer(self) -> Iterator[bytes]:
         """Begin the answer."""
+        return iter(())
 
     @abstractmethod
     def _begin_block(self, block: Block) -> Iterator[bytes]:

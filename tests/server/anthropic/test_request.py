@@ -353,7 +353,7 @@ def test_the_ignored_list_is_bounded_and_holds_no_api_key() -> None:
             "which is not declared (declared: 'weather'); did you mean 'weather'?",
         ),
         ({"tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name: names the tool 'x', which is not declared"),
-        ({"stop_sequences": [""]}, "stop_sequences[0]: must be a non-empty string"),
+        ({"stop_sequences": [""]}, "stop_sequences[0]: must not be empty"),
         ({"stream": "yes"}, "stream: must be true or false, got 'yes'"),
         ({"metadata": {"user_id": 5}}, "metadata.user_id: must be a string, got a number"),
         ({"routewright": {"golas": 1}}, "routewright.golas: is not a field"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from routewright._core.request.rules import complete_request
 from routewright.errors import InvalidJson, RouterError, ValidationFailed
-from routewright.server.openai import NO_EFFECT, ChatCall, envelope
+from routewright.server.openai import ChatCall, envelope
 from routewright.server.vendor_requests import ModelNotFound
 from routewright.wire import Budget, Params
 from tests.tables import table
@@ -133,7 +133,7 @@ def test_vendor_fields_go_to_the_named_model_or_to_openai(model: str, wishes: An
 
 
 def test_values_that_change_nothing_are_not_listed_as_ignored() -> None:
-    for name, values in NO_EFFECT.items():
+    for name, values in ChatCall.no_effect.items():
         for value in (*values, None):
             assert ignored(**{name: value}) == set()
 

@@ -19,7 +19,7 @@ from routewright import Message, Params, Router
 from routewright._core.request.rules import complete_request
 from routewright.errors import UpstreamFailed, ValidationFailed
 from routewright.server.openai import envelope
-from routewright.server.responses import PASSTHROUGH, REFUSALS, ResponseCall, ResponseFrames, response_of
+from routewright.server.responses import ResponseCall, ResponseFrames, response_of
 from routewright.server.vendor_requests import Directory, ModelNotFound, pack
 from routewright.testing import FakeClock
 from routewright.wire import (
@@ -315,10 +315,10 @@ def test_vendor_fields_go_to_the_named_model_or_to_openai(model: str, extra: Any
 
 @table("name", sorted(openai.types.responses.response_create_params.ResponseCreateParamsBase.__annotations__))
 def test_every_field_of_the_sdk_is_honoured_passed_refused_or_listed(name: str) -> None:
-    if name in OF_RESPONSES | PASSTHROUGH:
+    if name in OF_RESPONSES | ResponseCall.passthrough:
         return
     value = True if name == "background" else "x"
-    if name in REFUSALS:
+    if name in ResponseCall.refusals:
         assert refusal(**{name: value})["param"] == name
     else:
         assert made(**{name: value})[1].ignored == {name}
