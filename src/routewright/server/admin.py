@@ -5,6 +5,7 @@ A separate application without authentication, for an address that only operator
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio.to_thread
@@ -14,7 +15,8 @@ from routewright.errors import ValidationFailed
 from routewright.router import Router
 from routewright.wire.problems import shown
 
-from .exchange import JSON, Receive, Scope, Send
+from .exchange import JSON, ClientLeft, Exchange, Receive, Scope, Send, serve_other
+from .http_limits import HttpLimits
 
 if TYPE_CHECKING:
     from .metrics import Metrics
@@ -50,32 +52,19 @@ class Admin:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
-        while scope["type"] == "lifespan":
-            event = (await receive())["type"]
-            await send({"type": f"{event}.complete"})
-            if event == "lifespan.shutdown":
-                return
         if scope["type"] != "http":
+            await serve_other(scope, receive, send, {})
             return
-        root: str = scope.get("root_path", "").rstrip("/")
-        if (serve := self.addresses.get(scope["path"].removeprefix(root))) is None:
+        exchange = Exchange(scope, receive, send, self._router.new_id("req_"), self._router.clock, HttpLimits())
+        if (serve := self.addresses.get(exchange.path)) is None:
             reply = _json_reply(404, error=f"not found; available are {', '.join(self.addresses)}")
-        elif scope["method"] not in ("GET", "HEAD"):
+        elif exchange.method not in ("GET", "HEAD"):
             reply = _json_reply(405, error="this address takes GET")
         else:
             reply = await serve()
-        headers = [
-            (b"content-type", reply.content_type),
-            (b"content-length", b"%d" % len(reply.body)),
-            (b"cache-control", b"no-store"),
-            (b"x-content-type-options", b"nosniff"),
-        ]
-        if reply.status == 405:
-            headers.append((b"allow", b"GET, HEAD"))
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else reply.body})
+        headers = {"Allow": "GET, HEAD"} if reply.status == 405 else None
+        with suppress(ClientLeft):
+            await exchange.respond(reply.body, reply.status, reply.content_type, headers)
 
     async def _health(self) -> Reply:
         """200 while the process runs."""

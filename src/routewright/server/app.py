@@ -20,7 +20,7 @@ from .admin import PROBES, READY_S, Admin
 from .bodies import Bodies
 from .endpoints import Auth, Authenticate, Service
 from .errors import headers_of, shutdown_error, to_client_error
-from .exchange import CLIENT_LEFT, JSON, ClientLeft, Exchange, Observer, Receive, Scope, Send
+from .exchange import CLIENT_LEFT, JSON, ClientLeft, Exchange, Observer, Receive, Scope, Send, serve_other
 from .fields import wrong
 from .http_limits import HttpLimits
 from .routes import EXACT, body_at, find
@@ -103,10 +103,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
         if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self._live(receive, send)
-            elif scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1000})
+            await serve_other(scope, receive, send, {"lifespan.startup": self.start, "lifespan.shutdown": self.stop})
             return
         exchange = Exchange(scope, receive, send, self._new_id("req_"), self._clock, self._limits)
         if self._probes is not None and exchange.path in PROBES:
@@ -144,18 +141,6 @@ class App:
                         observer(exchange)
                     except Exception:  # an observer of the host may raise anything; the response has been sent
                         _log.exception("an observer of requests failed")
-
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """Handle the lifespan."""
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                await self.start()
-                await send({"type": "lifespan.startup.complete"})
-            elif message["type"] == "lifespan.shutdown":
-                await self.stop()
-                await send({"type": "lifespan.shutdown.complete"})
-                return
 
     async def start(self) -> None:
         """Do what the first requests would wait for. Failures are logged."""

@@ -25,7 +25,7 @@ _WORDS = {
     b"create one with Console.create_key": b"the server's operator creates one with 'routewright keys create'",
     b"Settings(rollup_keys=...) says what else is counted": b"the server's operator adds others with "
     b"settings.rollup_keys (ROUTEWRIGHT_SETTINGS_ROLLUP_KEYS)",
-    b"in the environment to have the models of": b"in the server's environment to have the models of",
+    b"in the environment to use the models of": b"in the server's environment to use the models of",
     b"Router.models()": b"GET /v1/models",
     b"pass it to Router(policies=...)": b"this server has no policies: ask its operator",
     b"set a provider's key in the environment (OPENAI_API_KEY ...), pass Router(providers=[...]), or use "

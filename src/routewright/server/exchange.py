@@ -254,6 +254,21 @@ async def _watched(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
     return outcomes[0]
 
 
+async def serve_other(
+    scope: Scope, receive: Receive, send: Send, acts: Mapping[str, Callable[[], Awaitable[None]]]
+) -> None:
+    """Close a WebSocket, or take part in a lifespan, with what its events ask for."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1000})
+    while scope["type"] == "lifespan":
+        event = (await receive())["type"]
+        if event in acts:
+            await acts[event]()
+        await send({"type": f"{event}.complete"})
+        if event == "lifespan.shutdown":
+            return
+
+
 def _path_of(scope: Scope) -> str:
     """The path below the mount point."""
     path: str = scope["path"]

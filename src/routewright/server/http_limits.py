@@ -10,7 +10,21 @@ from routewright.errors import ValidationFailed
 from routewright.wire.problems import shown
 
 
-class HttpLimits(Struct, frozen=True, kw_only=True):
+class _Limits(Struct, frozen=True, kw_only=True):
+    """Positive numbers. Others raise ``ValidationFailed``."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value: object = getattr(self, name)
+            is_valid = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
+            is_whole = not name.endswith("_s")
+            if not is_valid or (is_whole and not isinstance(value, int)):
+                unit = " of bytes" if name.endswith("_bytes") else ""
+                hint = f"take a whole number{unit} above 0" if is_whole else "take seconds above 0"
+                raise ValidationFailed.at(f"{type(self).__name__}.{name}", f"is {shown(value)}", hint)
+
+
+class HttpLimits(_Limits, frozen=True, kw_only=True):
     """Limits of one request over HTTP (contract 2, 5).
 
     app = create_app(router, limits=HttpLimits(body_bytes=1 << 20))"""
@@ -31,11 +45,8 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     query_bytes: int = 8 << 10
     """A longer query is 400."""
 
-    def __post_init__(self) -> None:
-        _check(self)
 
-
-class ConnectionLimits(Struct, frozen=True, kw_only=True):
+class ConnectionLimits(_Limits, frozen=True, kw_only=True):
     """Limits of connections and request heads (``routewright serve``)."""
 
     header_bytes: int = 32 << 10
@@ -55,17 +66,3 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     open: int = 10_000
     """Open connections of a worker; the next gets 503 and is closed. Fewer, if the hard limit of open files
     (``ulimit -Hn``) does not allow as many."""
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-
-def _check(limits: HttpLimits | ConnectionLimits) -> None:
-    """Raises ``ValidationFailed`` unless all limits are positive numbers."""
-    for name in limits.__struct_fields__:
-        value: object = getattr(limits, name)
-        is_valid = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
-        is_whole = not name.endswith("_s")
-        if not is_valid or (is_whole and not isinstance(value, int)):
-            kind = "a whole number of bytes" if name.endswith("_bytes") else "a whole number" if is_whole else "seconds"
-            raise ValidationFailed.at(f"{type(limits).__name__}.{name}", f"is {shown(value)}", f"take {kind} above 0")

@@ -124,8 +124,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Start a request, if its head is valid."""
-        refusal = self._refused()
-        if refusal is not None:
+        if (refusal := self._refused()) is not None:
             self._stop(refusal)
         super().on_headers_complete()
         self.headers = []  # trailers go there, and are no headers
@@ -133,8 +132,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._part += 1
         self._fed = 0
         self._unanswered += 1
-        if self._timer is not None:
-            self._stop_waiting()
+        self._stop_waiting()
         if self.root_path:
             prefix = self.root_path
             if str(self.scope["path"]).startswith(f"{prefix}{prefix}/"):

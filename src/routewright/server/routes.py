@@ -34,7 +34,6 @@ Serve = Callable[[Service, Exchange], Awaitable[None]]
 Act = Callable[[Service, Exchange, Caller, Any], Awaitable[None]]
 """Answers an exchange of an authenticated caller with its query parameters."""
 
-_MOST_PARAMETERS = 64
 _MOUNTS = 16
 """Mount points whose documents are cached."""
 
@@ -85,8 +84,6 @@ def parameters(raw: bytes, shape: type[Q], limit: int) -> Q:
         pairs = parse_qsl(raw.decode(), keep_blank_values=True, errors="strict")
     except UnicodeDecodeError:
         raise wrong("query", "is not percent-encoded UTF-8", "encode it as UTF-8") from None
-    if len(pairs) > _MOST_PARAMETERS:
-        raise wrong("query", f"has {len(pairs)} parameters", f"send at most {_MOST_PARAMETERS}")
     values: dict[str, Any] = {}
     for name, value in pairs:
         if name in values:
