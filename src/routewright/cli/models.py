@@ -25,16 +25,6 @@ from .show import Line, Screen, fields, listing, pick
 _COLUMNS = "id context_window pricing_per_1m.input_usd pricing_per_1m.output_usd quality modalities availability"
 _PRICES = "input_usd cached_input_usd cache_write_usd cache_write_hour_usd output_usd reasoning_usd audio_input_usd"
 _LIMITS = "context_window max_output_tokens modalities structured_output reasoning quality ttft_s tokens_per_s"
-_WORDS = {
-    "image": "images", "tool": "tools", "file": "documents", "tool_choice": "a required tool call",
-    "parallel_tool_calls": "one tool call at a time", "reasoning": "a reasoning effort",
-    "reasoning_none": "no reasoning", "reasoning_tools": "tools with reasoning",
-    "reasoning_tool_choice": "a required tool call with reasoning", "reasoning_sampling": "sampling with reasoning",
-    "reasoning_brief": "an effort within 1,024 tokens", "reasoning_tokens_brief": "a limit within 1,024 tokens",
-    "image_url": "images by URL", "file_url": "documents by URL", "http_url": "images by an http:// URL",
-    "caller_url": "URLs of callers with a key", "json_object": "JSON without a schema", "json_schema": "a JSON schema",
-}  # fmt: skip
-"""Modalities and features in words; others are their names."""
 _OTHERS = "a provider of your own, or LiteLLMProvider"
 _OPTIONAL = ("flex", "priority", "verbosity", "cache_control")
 """Features that are left out where they are not supported; requests with others go to other models."""
@@ -42,7 +32,7 @@ _OPTIONAL = ("flex", "priority", "verbosity", "cache_control")
 
 @verb(
     "models",
-    arg("name NAME", "show this model: an id, an alias, or a name without its vendor", nargs="*"),
+    arg("name NAME", "show this model: an id, an alias, or a name without its vendor", nargs="?"),
     repeated("--modality", "only models that accept this", Modality),
     flag("--all", "include models that cannot be called: deprecated, disabled, without a key"),
     PROVIDER,
@@ -55,11 +45,10 @@ def _models(args: Namespace, screen: Screen) -> None:
     Prices are US dollars per million tokens."""
     today = datetime.now(UTC).date().isoformat()
     catalogue = Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)
-    age = catalogue.stale(today, Settings().stale_after_days)
-    if age:
+    if age := catalogue.stale(today, Settings().stale_after_days):
         screen.note(age)
     router = Router(catalogue=catalogue, settings=Settings(stale_after_days=None))
-    if args.name:
+    if args.name is not None:
         _show(_named(args.name, router), args.catalogue, catalogue, today, screen)
         return
     models = router.models()
@@ -77,17 +66,13 @@ def _models(args: Namespace, screen: Screen) -> None:
     screen.report({"models": entries}, listing(rows, _COLUMNS), note=note)
 
 
-def _named(words: list[str], router: Router) -> Model:
+def _named(name: str, router: Router) -> Model:
     """The model with this id, alias or name. Raises ``ValidationFailed`` for none or several."""
-    name = words[-1]
-    if len(words) > 1:
-        raise refused("NAME", f"takes one model, got {listed(words)}", f"write 'routewright models {name}'")
     names = router.model_names()
     models = {model.id: model for model in router.models()}
-    ids = {names[name]} if name in names else {id for id in models if id.partition("/")[2] == name}
-    ids = ids or {id for id in models if f"/{id}".casefold().endswith(f"/{name}".casefold())}
     vendors = {model.provider for model in models.values()}
-    ids = ids or {id for vendor in vendors if (id := model_called(name, models.values(), vendor))}
+    by_vendor = {id for vendor in vendors if (id := model_called(name, models.values(), vendor))}
+    ids = {names[name]} if name in names else by_vendor
     if not ids:
         hint = did_you_mean(name, [*names, *(id.rpartition("/")[2] for id in models)])
         raise refused("NAME", f"unknown model {quoted(name)}", hint or "'routewright models --all' lists the known ids")
@@ -103,16 +88,14 @@ def _show(model: Model, file: str | None, catalogue: Catalogue, today: str, scre
     is_bundled = own and bundled and own.pricing_per_1m == bundled.pricing_per_1m
     sources = price_sources()[model.id] if is_bundled else [{"title": file or "its provider"}]
     endpoint = ENDPOINTS.get(model.provider)
-    is_set_up = endpoint is not None and endpoint.is_set(os.environ)
-    to_set = _OTHERS if endpoint is None else endpoint.to_set
+    to_set = _OTHERS if endpoint is None else None if endpoint.is_set(os.environ) else endpoint.to_set
     end = next((end for end in catalogue.deprecations(today=today) if end.model == model.id), None)
     card = {
         "id": model.id,
         "name": model.display_name,
         "aliases": [alias for alias, target in catalogue.aliases.items() if target == model.id],
         "status": _availability(model, today),
-        "provider_is_set_up": is_set_up,
-        "to_set": None if is_set_up else to_set,
+        "to_set": to_set,
         "protocol": protocol_at(model.provider, served),
         **pick(model, _LIMITS),
         "regions": model.availability.regions,
@@ -123,7 +106,7 @@ def _show(model: Model, file: str | None, catalogue: Catalogue, today: str, scre
     texts = [" ".join(source[name] for name in ("starts", "title", "url") if name in source) for source in sources]
     prices = _prices(model, today)
     gaps = _gaps(served)
-    columns = [name for name in _PRICES.split() if any(row.get(name) is not None for row in prices)]
+    columns = [name for name in _PRICES.split() if any(row[name] is not None for row in prices)]
     screen.report(
         {**card, "price_sources": sources, "prices": prices, "not_supported": gaps},
         fields({**card, "price_sources": texts}),
@@ -143,11 +126,9 @@ def _prices(model: Model, today: str) -> list[JsonObject]:
         kinds = {"calls": prices, "batch": {name[6:]: usd for name, usd in prices.items() if name.startswith("batch_")}}
         kinds |= {f"input above {tier['above_tokens']:,}": tier for tier in prices.get("tiers", ())}
         kinds |= {service["tier"]: service for service in prices.get("service_tiers", ())}
-        rows += [
-            {"from": start, "for": kind} | {name: usd for name, usd in of.items() if name in _PRICES.split()}
-            for kind, of in kinds.items()
-            if of
-        ]
+        for kind, usd in kinds.items():
+            if usd:
+                rows.append({"from": start, "for": kind} | {name: usd.get(name) for name in _PRICES.split()})
     return rows
 
 
@@ -158,7 +139,7 @@ def _gaps(model: Model) -> list[JsonObject]:
     reasons |= {} if model.structured_output else {"json_schema": "the model has no structured output"}
     for name in model.unsupported or ():
         reasons[name] = f"not supported by {model.provider} for this model{', so left out' * (name in _OPTIONAL)}"
-    return [{"not_supported": _WORDS.get(name, name), "why": reasons[name]} for name in sorted(reasons)]
+    return [{"not_supported": name, "why": reasons[name]} for name in sorted(reasons)]
 
 
 def _is_current(model: Model, today: str) -> bool:
