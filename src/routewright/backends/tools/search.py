@@ -34,12 +34,9 @@ SNIPPET_CHARS = 1_000
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
 _SPACE = re.compile(r"\s+")
 _REASONS = {
-    401: "it refused the key",
-    402: "its quota is used up",
-    403: "it refused the key",
+    **dict.fromkeys((401, 403), "it refused the key"),
+    **dict.fromkeys((402, 432, 433), "its quota is used up"),  # Tavily has the last two
     429: "it limits the rate of searches",
-    432: "its quota is used up",  # of Tavily, like 433
-    433: "its quota is used up",
 }
 
 
