@@ -215,7 +215,8 @@ async def test_requests_that_only_set_max_retries_share_a_plan_with_others_of_th
 
 
 async def test_calls_that_share_a_plan_are_stored_with_a_decision_of_their_own() -> None:
-    house = House([ANSWER] * 4)
+    answer = said(Delta("canary-answer"), Usage(9, 5), Finish("stop"))  # no more than was admitted
+    house = House([answer] * 4)
     budget = {"budget": {"maxCostUsd": 0.5}}
     calls = [await call_of(house, **options) for options in (budget, {}, {}, budget)]
     assert len({call.plan for call in calls}) == 1
