@@ -313,7 +313,10 @@ async def test_tool_calls_their_results_and_images_are_kept_in_their_places() ->
     house = keeping([calls])
     conversation: list[Any] = [
         {"role": "user", "content": [{"type": "text", "text": PROMPT}], "name": SECRET},
-        {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "look", "arguments": '"canary"'}}]},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "c1", "function": {"name": "look", "arguments": '{"of": "canary"}'}}],
+        },
         {"role": "tool", "content": SECRET, "tool_call_id": "c1"},
     ]
     answer = await house.router.route(conversation, goal="quality")
@@ -321,7 +324,7 @@ async def test_tool_calls_their_results_and_images_are_kept_in_their_places() ->
     assert (await only_trace(house)).content == Content(
         messages=[
             Message("user", [TextPart(ASKED)], name="***"),
-            Message("assistant", tool_calls=[ToolCall("c1", FunctionCall("look", '"***"'))]),
+            Message("assistant", tool_calls=[ToolCall("c1", FunctionCall("look", '{"of": "***"}'))]),
             Message("tool", "***", tool_call_id="c1"),
         ],
         output="",

@@ -173,7 +173,9 @@ class Trial(NamedTuple):
                 del asked["tools"]
                 asked.pop("tool_choice", None)
             case ["drop", name]:
-                del params[name.removeprefix("params.")]
+                params.pop(name.removeprefix("params."), None)
+            case ["params.seed"]:  # of "drop params.stop and params.seed"
+                params.pop("seed", None)
             case ["send", "no", "images"]:
                 del content[1:]
             case ["send", "images", "as", "data:", "URLs"]:

@@ -32,7 +32,7 @@ STEP_S = 0.01
 MODEL = Model(
     id="one/model",
     quality=0.5,
-    pricing_per_1m=Pricing(input_usd=1.0, output_usd=100.0),
+    pricing_per_1m=Pricing(input_usd=0.0, output_usd=100.0),
     context_window=9_000,
     modalities=("text", "tool"),
 )

@@ -149,6 +149,7 @@ class FaultyProvider(OpenAIProvider):
             "faulty-key",
             name=name or next((model.id.partition("/")[0] for model in models_of(models)), "faulty"),
             base_url="http://faulty.invalid/v1",
+            api="chat",
             models=models,
             transport=self._faulty,
             environ={},
