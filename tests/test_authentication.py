@@ -25,7 +25,7 @@ from .engine.leaks import Watch
 
 pytestmark = pytest.mark.anyio
 
-OLD, PRESENT, NEW = "o" * 32, "p" * 32, "n" * 32
+OLD, PRESENT, NEW = (f"the {name} secret, which is long enough" for name in ("old", "present", "new"))
 
 
 @pytest.fixture

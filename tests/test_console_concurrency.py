@@ -25,7 +25,7 @@ from .console_storage import Watched, bearer, holds
 
 pytestmark = pytest.mark.anyio
 
-OLD, PRESENT = "o" * 32, "p" * 32
+OLD, PRESENT = "an old secret that is long enough", "the present secret, also long enough"
 LIMITS = RateLimits(requests_per_min=7)
 Change = Callable[[], Awaitable[object]]
 

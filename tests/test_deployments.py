@@ -37,7 +37,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def _with_a_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "s" * 64)
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "0123456789abcdef" * 4)
     monkeypatch.chdir(tmp_path)
     for name, value in IMAGE_ENV.items():
         monkeypatch.setenv(name, value)

@@ -55,6 +55,7 @@ ENGINE_ORDER = (
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(
     "__future__ base64 binascii bisect.bisect_left bisect.bisect_right bisect.insort collections.Counter "
+    "cryptography.exceptions.InvalidTag cryptography.hazmat.primitives.ciphers.aead.AESGCM "
     "collections.OrderedDict collections.abc collections.defaultdict collections.deque datetime.UTC datetime.date "
     "datetime.datetime functools.cached_property functools.partial "
     "datetime.time datetime.timedelta decimal difflib enum fnmatch.fnmatchcase functools.lru_cache hashlib.blake2b "

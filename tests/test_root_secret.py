@@ -19,8 +19,8 @@ from routewright.protocols import Storage
 from routewright.storage import open_storage
 from tests.tables import table
 
-GIVEN = "correct horse battery staple"
-FORMER = "a staple of correct horses"
+GIVEN = "correct horse battery staple, once more"
+FORMER = "a staple of correct horses and batteries"
 
 
 def root_secret(storage: Storage, environment: Mapping[str, str]) -> bytes:
@@ -121,10 +121,23 @@ def test_the_variable_takes_precedence_and_creates_no_file(store: SqliteStorage)
     assert root_secret(store, {SECRET: ""}) == made, "an empty one is none"
 
 
-def test_a_short_secret_is_refused(store: SqliteStorage) -> None:
-    with pytest.raises(ValidationFailed, match=f"{SECRET}: has 15 bytes; use at least 16") as raised:
-        root_secret(store, {SECRET: "fifteen letters"})
-    assert "fifteen letters" not in str(raised.value)
+@table(
+    "secret, problem",
+    [
+        ("thirty-one characters and words", "has 31 bytes"),
+        ("aaaa" * 8, "has 1 distinct bytes"),
+        ("correctly" * 4, "has 7 distinct bytes"),
+    ],
+    ids=["short", "one letter", "a word"],
+)
+def test_a_secret_that_is_easy_to_guess_is_refused(secret: str, problem: str, store: SqliteStorage) -> None:
+    said = f"{problem}; use at least 32 with 10 distinct ones, such as those of 'openssl rand -hex 32'"
+    with pytest.raises(ValidationFailed) as raised:
+        root_secret(store, {SECRET: secret})
+    assert str(raised.value) == f"{SECRET}: {said}"
+    with pytest.raises(ValidationFailed) as raised:
+        Console(store, secret=secret)
+    assert str(raised.value) == f"secret[0]: {said}"
 
 
 @table("secret", ["\ud800" * 20, [GIVEN, "\ud800" * 20]], ids=["one", "two"])
@@ -134,7 +147,7 @@ def test_a_secret_with_a_surrogate_is_refused(secret: Any) -> None:
 
 
 def test_a_variable_may_hold_any_bytes(store: SqliteStorage) -> None:
-    assert root_secret(store, {SECRET: os.fsdecode(b"\xff" * 20)}) == b"\xff" * 20
+    assert root_secret(store, {SECRET: os.fsdecode(bytes(range(224, 256)))}) == bytes(range(224, 256))
 
 
 def test_the_previous_secret_has_its_own_variable(store: SqliteStorage) -> None:
@@ -167,12 +180,12 @@ def test_a_file_that_others_can_read_or_write_is_refused(store: SqliteStorage, m
     root_secret(store, {})
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"short\n"])
+@pytest.mark.parametrize("content", [b"", b"\n", b"short\n", b"a" * 64])
 def test_a_file_without_a_secret_is_refused_and_left_alone(store: SqliteStorage, content: bytes) -> None:
     path = secret_path(store.path)
     path.write_bytes(content)
     path.chmod(0o600)
-    with pytest.raises(StorageUnavailable, match="contains no secret"):
+    with pytest.raises(StorageUnavailable, match="contains no usable secret"):
         root_secret(store, {})
     assert path.read_bytes() == content
 

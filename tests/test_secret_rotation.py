@@ -19,7 +19,7 @@ from routewright.errors import CursorInvalid, PreconditionFailed, StorageUnavail
 from tests.contracts.storage.samples import make_trace
 from tests.tables import table
 
-NEW, PRESENT = "n" * 32, "p" * 32
+NEW, PRESENT = "a new secret that is long enough", "the present secret, also long enough"
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ class Place(NamedTuple):
 
 async def place_in() -> Place:
     storage: Any = Odd()
-    console = Console(storage, secret="s" * 44, recheck_s=0)
+    console = Console(storage, secret="0123456789abcdef" * 4, recheck_s=0)
     await console.create_account("acme", plan="pro", prepaid=True, monthly_limit_usd=5)
     new = await console.create_key("acme", name="website", budget_usd=1)
     await console.credit("acme", 5)
@@ -93,7 +93,7 @@ class NoTransport:
 
 
 def console_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
-    console = Console(place.storage, secret="s" * 44, recheck_s=0)
+    console = Console(place.storage, secret="0123456789abcdef" * 4, recheck_s=0)
     key_id = place.new.key.id
     return {
         "create_account": lambda: console.create_account("umbra"),

@@ -73,7 +73,7 @@ def test_a_cursor_of_the_store_is_valid_in_its_backup(capsys: Capture) -> None:
 def test_a_store_without_a_secret_of_its_own_says_so(monkeypatch: Patch, capsys: Capture) -> None:
     assert store("backup", "one.db") == 0
     assert "\nsecret  none was copied: the store has none yet\n" in capsys.readouterr().out
-    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "s" * 64)
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "0123456789abcdef" * 4)
     assert store("backup", "two.db") == 0
     assert "\nsecret  none was copied: it is in ROUTEWRIGHT_SECRET\n" in capsys.readouterr().out
     assert not list(Path().glob("*.secret"))
@@ -209,7 +209,7 @@ def test_keys_of_a_lost_or_different_secret_are_counted(monkeypatch: Patch, caps
     assert keys() == {"live": 2, "of_another_secret": 0}
     main(["secret", "rotate"])
     assert keys() == {"live": 2, "of_another_secret": 0}, "the one before it holds"
-    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "s" * 32)
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "0123456789abcdef" * 4)
     assert keys() == {"live": 2, "of_another_secret": 2}
     monkeypatch.delenv("ROUTEWRIGHT_SECRET")
     secret_path(Path("traces.db")).unlink()

@@ -81,7 +81,7 @@ def test_no_command_shows_the_password_of_a_url(
     full: bool,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "s" * 64)
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "0123456789abcdef" * 4)
     monkeypatch.setattr("routewright.cli.command.parser", parser)
     first, step = (0, 1) if full else (COMMANDS.index(command) % 3, 3)
     for place in PLACES[first::step]:

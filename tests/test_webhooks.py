@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import anyio
+import anyio.to_thread
 import pytest
+from msgspec.structs import replace
 
 from routewright import (
     Agent,
@@ -25,11 +28,22 @@ from routewright import (
     SqliteStorage,
     ValidationFailed,
 )
-from routewright.errors import NotFound, UnsupportedWrite, UpstreamFailed
+from routewright.cli import main
+from routewright.errors import NotFound, StorageUnavailable, UnsupportedWrite, UpstreamFailed
 from routewright.settings import WebhookSettings
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.webhook import verify_request
-from routewright.wire import Delta, Endpoints, EventType, Finish, UpstreamCall, Usage, WebhookAnswer, WebhookEvent
+from routewright.wire import (
+    Delta,
+    Endpoints,
+    EventType,
+    Finish,
+    PutEndpoint,
+    UpstreamCall,
+    Usage,
+    WebhookAnswer,
+    WebhookEvent,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -264,6 +278,35 @@ async def test_signing_secrets_are_encrypted_and_survive_a_root_secret_rotation(
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())  # noqa: ASYNC240
     assert house.receiver.secrets[0].removeprefix("whsec_").encode() not in stored
     assert house.receiver.secrets[0] not in repr(await house.console.endpoints("default"))
+
+
+async def test_swapped_secrets_are_not_used(house: House) -> None:
+    ids = [await house.register() for _ in range(2)]
+    one, two = await house.console.endpoints("default")
+    storage = house.console._storage
+    await storage.apply("default", [PutEndpoint(replace(one, secrets=two.secrets))])
+    with pytest.raises(StorageUnavailable, match=f"the signing secret of webhook endpoint {ids[0]} cannot be read"):
+        await house.console.test_endpoint("default", ids[0], transport=house.receiver)
+    await house.console.rotate_endpoint("default", ids[0])
+    assert await house.console.test_endpoint("default", ids[1], transport=house.receiver)
+
+
+async def test_an_endpoint_needs_the_extra_webhooks(
+    tmp_path: Path, house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    said = (
+        "sealing signing secrets needs the extra 'webhooks' (cryptography.hazmat.primitives.ciphers.aead is missing): "
+        "pip install 'routewright[webhooks]'"
+    )
+    with pytest.raises(ModuleNotFoundError) as raised:
+        await house.register()
+    assert str(raised.value) == said
+    assert await house.console.endpoints("default") == []
+    await Console(SqliteStorage(tmp_path / "other.db")).create_account("acme")
+    command = ["webhooks", "create", "acme", URL, "--store", str(tmp_path / "other.db")]
+    assert await anyio.to_thread.run_sync(main, command) == 2
+    assert capsys.readouterr() == ("", f"routewright: {said}\n")
 
 
 async def test_a_router_with_deliver_off_sends_nothing(tmp_path: Path) -> None:

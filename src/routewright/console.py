@@ -19,7 +19,7 @@ from ._core.accounts.keys import RANDOM_BYTES, SHOWN, is_live, new_key
 from ._core.accounts.terms import SomeLimits as SomeLimits
 from ._core.accounts.terms import account_terms, change, check_account, credit_of, describe, incident_terms, key_terms
 from ._core.accounts.terms import limits_of as limits_of
-from ._core.crypto import seal
+from ._core.crypto import NONCE
 from ._core.outcome import event_of
 from ._core.webhooks.endpoint import (
     MAX_OVERLAP_S,
@@ -31,6 +31,7 @@ from ._core.webhooks.endpoint import (
     check_url,
     is_delivery_key,
     open_secrets,
+    unreadable,
 )
 from ._core.webhooks.outbox import ATTEMPT_S
 from ._core.write_batch import MOST_CREDIT
@@ -321,7 +322,7 @@ class Console(Closing):
         """Register a webhook endpoint of an account. The result is the only place that shows its signing secret.
         ``events``: the types to receive; None: all. ``profile``: ``standard`` signs as in Standard Webhooks. ``url``:
         https, on a public host; ``allow_loopback`` also allows this machine, for development. Raises
-        ``ValidationFailed``."""
+        ``ValidationFailed``, and ``ModuleNotFoundError`` without the extra ``webhooks``."""
         check_tenant("account", account)
         check_choice("allow_loopback", allow_loopback, (True, False))
         check_choice("environment", environment, get_args(wire.Environment))
@@ -336,8 +337,9 @@ class Console(Closing):
             events=check_events(events),
             profile=profile,
             created_at=self._now(),
-            secrets=(wire.SealedSecret(self._seal(secret)),),
+            secrets=(),
         )
+        endpoint = add_secret(endpoint, secret.reveal(), self._sealing_key(), secrets.token_bytes(NONCE))
         await self._put_endpoint(endpoint, "absent")
         return wire.NewEndpoint(secret, endpoint)
 
@@ -372,7 +374,9 @@ class Console(Closing):
         secret = WebhookSigner.new_secret()
 
         def change(current: wire.Endpoint) -> wire.Endpoint:
-            return add_secret(current, self._seal(secret), self._clock.time(), overlap_s)
+            nonce = secrets.token_bytes(NONCE)
+            now = self._clock.time()
+            return add_secret(current, secret.reveal(), self._sealing_key(), nonce, now=now, overlap_s=overlap_s)
 
         return wire.NewEndpoint(secret, await self._change_endpoint(account, endpoint_id, change))
 
@@ -433,13 +437,15 @@ class Console(Closing):
         outcome by type. Raises ``NotFound``."""
         endpoint = await self._endpoint(account, endpoint_id)
         now = self._clock.time()
-        keys = open_secrets(endpoint, self._secret.derive_keys(PURPOSE), now, partial(secrets.token_bytes, 16)).secrets
+        opened = open_secrets(endpoint, self._secret.derive_keys(PURPOSE), now, partial(secrets.token_bytes, NONCE))
+        if not opened.secrets:
+            raise StorageUnavailable(unreadable(endpoint.id))
         sender = transport or WebhookSettings(allow_loopback=allow_loopback).open_transport()
         try:
             outcomes: dict[wire.EventType, wire.DeliveryAttempt] = {}
             for name in endpoint.events:
                 event = event_of(SAMPLES[name], wire.Caller(account, endpoint.environment), self._ids("evt_"), now)
-                outcomes[name], _ = await post(sender, self._clock, endpoint, event.stored, keys)
+                outcomes[name], _ = await post(sender, self._clock, endpoint, event.stored, opened.secrets)
             return outcomes
         finally:
             if transport is None:
@@ -464,7 +470,7 @@ class Console(Closing):
         with suppress(UnsupportedWrite):  # a custom storage may not keep endpoints
             endpoints = await self._checked.read(wire.SYSTEM_ACCOUNT, wire.Endpoints(of_all=True))
         for endpoint in endpoints:
-            resealed = open_secrets(endpoint, roots, self._clock.time(), partial(secrets.token_bytes, 16)).endpoint
+            resealed = open_secrets(endpoint, roots, self._clock.time(), partial(secrets.token_bytes, NONCE)).endpoint
             if resealed is not None:
                 with suppress(PreconditionFailed):  # a delivering process has sealed it meanwhile
                     await self._put_endpoint(resealed, endpoint)
@@ -499,12 +505,11 @@ class Console(Closing):
         if options_of(self._storage, BaseStorage).accounts is None:
             raise no_accounts()
 
-    def _seal(self, secret: Secret) -> str:
-        """A signing secret, encrypted for storage. Raises ``StorageUnavailable`` if the root secret is not
-        persistent."""
+    def _sealing_key(self) -> bytes:
+        """Raises ``StorageUnavailable`` if the root secret is not persistent."""
         if not self._secret.is_durable:
             raise _without_secret("signing secrets")
-        return seal(self._secret.derive_keys(PURPOSE)[0], secret.reveal(), secrets.token_bytes(16))
+        return self._secret.derive_keys(PURPOSE)[0]
 
     async def _endpoint(self, account: str, endpoint_id: str) -> wire.Endpoint:
         endpoint = next((endpoint for endpoint in await self.endpoints(account) if endpoint.id == endpoint_id), None)

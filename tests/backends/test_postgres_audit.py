@@ -111,7 +111,7 @@ def test_the_command_checks_and_upgrades_a_database(
     assert main(["keys", "create", "acme", "--name", "site"]) != 0
     assert main(["accounts", "create", "acme", "--plan", "pro"]) == 0
     assert main(["keys", "create", "acme", "--name", "site"]) == 0
-    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "another" * 10)
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "fedcba9876543210" * 4)
     assert main(["store", "check", url]) == 1
     assert "1 of 1 live keys belong to another root secret" in capsys.readouterr().out
     monkeypatch.delenv("ROUTEWRIGHT_SECRET")

@@ -29,7 +29,7 @@ from .postgres_stores import new_schema
 
 Patch = pytest.MonkeyPatch
 CANARY = "c4n4ry-pa55word"
-ROOT = "r" * 64
+ROOT = "0123456789abcdef" * 4
 OLD = Path(__file__).parent.parent / "data" / "old_store" / "postgres_1.sql.gz"
 """``accounts.sql`` of version 1."""
 

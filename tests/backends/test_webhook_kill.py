@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from routewright import SqliteStorage, WebhookSigner
-from routewright._core.crypto import seal
-from routewright.wire import Deliveries, Endpoint, PutEndpoint, PutEvent, SealedSecret
+from routewright._core.crypto import NONCE
+from routewright._core.webhooks.endpoint import add_secret
+from routewright.wire import Deliveries, Endpoint, PutEndpoint, PutEvent
 from tests.contracts.storage.samples import make_event
 from tests.upstream import Answer, Request, Upstream
 
@@ -67,12 +68,11 @@ async def test_every_event_arrives_even_if_dispatchers_are_killed(tmp_path: Path
     kills, chance, received = 200 if full else 6, Random(), Received()
     storage = SqliteStorage(tmp_path / "s.db")
     for number in range(ENDPOINTS):
-        sealed = (SealedSecret(seal(KEY, SECRET, bytes([number]) * 16)),)
         endpoint = Endpoint(
             id=f"whe_{number}", account="acme", url=f"/{number}", events=("router.error_burst",),
-            created_at="2026-11-21T09:30:00.000Z", secrets=sealed,
+            created_at="2026-11-21T09:30:00.000Z", secrets=(),
         )  # fmt: skip
-        await storage.apply("acme", [PutEndpoint(endpoint)])
+        await storage.apply("acme", [PutEndpoint(add_secret(endpoint, SECRET, KEY, bytes([number]) * NONCE))])
     with receiving(received) as port:
         command = [sys.executable, "-m", "tests.backends.webhook_child", str(tmp_path / "s.db"), str(port)]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -15,11 +15,12 @@ from contextlib import suppress
 
 from routewright import SqliteStorage
 from routewright._core.crypto import derive
+from routewright._core.webhooks.endpoint import PURPOSE
 from routewright._engine import webhooks
 from routewright.backends.clock import SystemClock
 from routewright.wire import WebhookAnswer
 
-KEY = derive(b"root" * 8, "webhook secrets")
+KEY = derive(b"root" * 8, PURPOSE)
 LEASE_S = 3.0
 
 

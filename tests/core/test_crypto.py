@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from base64 import b64decode
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.crypto import derive, mac, same
+from routewright._core import crypto
+from routewright._core.crypto import NONCE, derive, mac, same
 from routewright._core.trace.filter import seal, unseal
 
 ROOTS = st.binary(min_size=1, max_size=80)
@@ -77,3 +80,26 @@ def test_codes_that_differ_in_one_bit_or_in_length_are_not_the_same() -> None:
     assert same(code, bytes(code))
     assert not any(same(code[:at] + bytes([code[at] ^ 1]) + code[at + 1 :], code) for at in range(len(code)))
     assert not any(same(code[:length], code) for length in range(len(code)))
+
+
+def test_a_text_is_sealed_by_aes_256_gcm_with_its_owner_as_associated_data() -> None:
+    key, nonce = derive(b"root", "seals"), bytes(range(NONCE))
+    data = b64decode(crypto.seal(key, "whsec_1", "acme/whe_1", nonce))
+    assert data[:NONCE] == nonce
+    assert AESGCM(key).decrypt(nonce, data[NONCE:], b"acme/whe_1") == b"whsec_1"
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20_000))
+def test_a_sealed_text_of_any_length_is_opened(text: str) -> None:
+    key = derive(b"root", "seals")
+    assert crypto.unseal(key, crypto.seal(key, text, "acme/whe_1", b"n" * NONCE), "acme/whe_1") == text
+
+
+def test_nothing_else_is_opened() -> None:
+    key = derive(b"root", "seals")
+    sealed = crypto.seal(key, "whsec_1", "acme/whe_1", b"n" * NONCE)
+    for owner in ("acme/whe_2", "corp/whe_1", ""):
+        assert crypto.unseal(key, sealed, owner) is None
+    assert crypto.unseal(derive(b"other", "seals"), sealed, "acme/whe_1") is None
+    for broken in ("", "ü", "no base64", "YQ==", sealed[:-4], sealed[4:], "A" + sealed[1:], sealed + "AAAA"):
+        assert crypto.unseal(key, broken, "acme/whe_1") is None, broken

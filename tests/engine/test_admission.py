@@ -606,7 +606,7 @@ async def test_an_account_created_later_is_noticed() -> None:
 async def test_a_console_refuses_limits_that_the_storage_cannot_enforce() -> None:
     storage = TracesAlone()
     await storage.kept.apply("acme", [account()])
-    console = Console(storage, secret="s" * 32)
+    console = Console(storage, secret="0123456789abcdef" * 4)
     for made in (console.create_account("umbra"), console.create_key("acme", name="x")):
         with pytest.raises(InternalError, match=NAMES_THE_SUITE):
             await made

@@ -542,7 +542,7 @@ async def test_a_slow_redactor_does_not_block_the_background(tmp_path: Path) -> 
 
 async def test_a_call_with_limits_waits_for_a_redactor_only_until_its_deadline(tmp_path: Path) -> None:
     storage, redactor = SqliteStorage(tmp_path / "traces.db"), Held()
-    async with Console(storage, secret="s" * 40) as console:
+    async with Console(storage, secret="0123456789abcdef" * 4) as console:
         await console.create_account("acme", plan="team")
     async with Router.sandbox(storage=storage, settings=Settings(capture=Capture(redactor=redactor))) as router:
         began = time.perf_counter()

@@ -14,7 +14,7 @@ from routewright.wire import Caller
 from tests.backends.postgres_stores import new_store
 from tests.database_servers import PostgresServer
 
-ROOT = "r" * 64
+ROOT = "0123456789abcdef" * 4
 
 pytestmark = pytest.mark.anyio
 

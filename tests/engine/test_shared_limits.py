@@ -124,7 +124,7 @@ class Machine:
         return "yes"
 
     async def open(self, **limits: int) -> None:
-        console = Console(self.storage, secret="s" * 40)
+        console = Console(self.storage, secret="0123456789abcdef" * 4)
         await console.create_account("acme", plan="enterprise", limits=RateLimits(**limits))
 
     async def ask(self, **options: Any) -> bool:

@@ -63,7 +63,7 @@ async def test_a_deletion_is_refused_while_queued_traces_cannot_be_written(which
 
 async def test_a_queued_trace_of_a_revoked_key_is_marked_compromised() -> None:
     router, storage = over(Busy())
-    console = Console(storage, secret="s" * 32, clock=FakeClock())
+    console = Console(storage, secret="0123456789abcdef" * 4, clock=FakeClock())
     await console.create_account("acme")
     new = await console.create_key("acme", name="x", environment="sandbox")
     settle, away = storage.accounts.settle, [StorageUnavailable("away")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,8 +16,8 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import MemoryStorage, Router, SqliteStorage, WebhookSigner
-from routewright._core.crypto import derive, seal
-from routewright._core.webhooks.endpoint import add_secret
+from routewright._core.crypto import NONCE, derive
+from routewright._core.webhooks.endpoint import PURPOSE, add_secret
 from routewright._engine.webhooks import IN_FLIGHT, LEASE_S, Dispatcher
 from routewright.errors import InternalError, SignatureError, StorageUnavailable
 from routewright.protocols import BaseStorage
@@ -42,7 +43,7 @@ from .scripted_router import on_one_loop
 pytestmark = pytest.mark.anyio
 
 SECRET = WebhookSigner.new_secret().reveal()
-KEYS = (derive(b"r" * 32, "webhook secrets"), derive(b"before" * 6, "webhook secrets"))
+KEYS = (derive(b"r" * 32, PURPOSE), derive(b"before" * 6, PURPOSE))
 Script = str | int | tuple[int, float | None]
 """One outcome: a status, a status with its Retry-After, ``reset``, ``timeout`` or ``drip``."""
 OUTCOMES: Sequence[Script] = (
@@ -95,13 +96,12 @@ class Receiver:
         return [at for at, to, _, _ in self.posts if to == url]
 
 
-def endpoint_of(number: int = 1, **given: Any) -> Endpoint:
-    sealed = SealedSecret(seal(KEYS[0], SECRET, bytes([number % 256]) * 16))
+def endpoint_of(number: int = 1, key: bytes = KEYS[0], **given: Any) -> Endpoint:
     fields: dict[str, Any] = {
         "id": f"whe_{number:04}", "account": "acme", "url": f"https://hooks.example/{number}",
-        "events": ("router.error_burst",), "created_at": "2026-11-21T09:30:00.000Z", "secrets": (sealed,),
+        "events": ("router.error_burst",), "created_at": "2026-11-21T09:30:00.000Z", "secrets": (),
     }  # fmt: skip
-    return Endpoint(**fields | given)
+    return add_secret(Endpoint(**fields | given), SECRET, key, number.to_bytes(NONCE))
 
 
 async def emit(storage: Any, *numbers: int, **given: Any) -> None:
@@ -247,7 +247,7 @@ async def test_each_attempt_has_a_new_signature_and_the_same_id_and_body() -> No
 async def test_during_a_rotation_both_secrets_sign_and_later_only_the_new_one() -> None:
     clock, newer = FakeClock(), WebhookSigner.new_secret().reveal()
     signers = WebhookSigner(SECRET), WebhookSigner(newer)
-    endpoint = add_secret(endpoint_of(), seal(KEYS[0], newer, b"n" * 16), clock.time(), 100.0)
+    endpoint = add_secret(endpoint_of(), newer, KEYS[0], b"n" * NONCE, now=clock.time(), overlap_s=100.0)
     async with Delivering(clock=clock) as running:
         await running.put(endpoint)
         for number in (1, 2):
@@ -274,8 +274,8 @@ async def test_an_endpoint_may_take_the_signatures_of_standard_webhooks() -> Non
 
 async def test_secrets_sealed_by_the_previous_root_secret_are_resealed(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
-    old = endpoint_of(secrets=(SealedSecret(seal(KEYS[1], SECRET, b"o" * 16)),))
-    lost = endpoint_of(2, secrets=(SealedSecret(seal(b"k" * 32, SECRET, b"l" * 16)),))
+    old = endpoint_of(key=KEYS[1])
+    lost = endpoint_of(2, key=b"k" * 32)
     async with Delivering(clock=clock) as running:
         await running.put(old, lost)
         await running.emit(1)
@@ -297,6 +297,33 @@ async def test_secrets_sealed_by_the_previous_root_secret_are_resealed(caplog: p
                 scope.cancel()
         newest, *_ = [each for each in await deliveries(running.storage) if each.endpoint_id == old.id]
         assert newest.state == "delivered"
+
+
+async def test_a_secret_that_cannot_be_opened_is_one_line_and_delays_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sealed_once = "bm9uY2Vub25jZW5vbmNlIWNvdmVyZWQgYnkgYSBjaXBoZXIgb2Ygb3VycyE="  # before AES-GCM
+    async with Delivering() as running:
+        swapped = replace(endpoint_of(1), secrets=endpoint_of(2).secrets)
+        old = replace(endpoint_of(3), secrets=(SealedSecret(sealed_once),))
+        no_base64 = replace(endpoint_of(4), secrets=(SealedSecret("\u00fc"),))
+        await running.put(swapped, old, no_base64, endpoint_of(5))
+        await running.emit(1, 2)
+        await running.clock.sleep(100.0)
+        assert {url for _, url, _, _ in running.receiver.posts} == {"https://hooks.example/5"}
+        assert sorted(caplog.messages) == [
+            f"the signing secret of webhook endpoint {endpoint.id} cannot be read; set ROUTEWRIGHT_SECRET to the root "
+            "secret it was made with, or rotate the endpoint's secret"
+            for endpoint in (swapped, old, no_base64)
+        ]
+        caplog.clear()
+        monkeypatch.setitem(sys.modules, "cryptography", None)
+        monkeypatch.delitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead")
+        monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+        await running.emit(3)
+        await running.clock.sleep(100.0)
+        (line,) = caplog.messages
+        assert line.startswith("opening signing secrets needs the extra 'webhooks'")
 
 
 @on_one_loop

@@ -222,7 +222,7 @@ class Bench:
             guardrails=[guardrail_of(each, clock) for each in script["guardrails"]],
             settings=settings,
         )
-        self.console = Console(self.storage, clock=clock, secret="golden " * 8)
+        self.console = Console(self.storage, clock=clock, secret="the secret of the golden outcomes")
         self.callers = {None: Caller(), "sandbox": Caller(environment="sandbox"), "account": Caller("acme")}
 
     async def open_account(self, given: Data | None) -> None:

@@ -248,7 +248,7 @@ DATABASE = "postgresql://app:CANARY@db.example/routewright"
 
 
 def test_a_check_names_a_database_without_its_password(capsys: Capture, monkeypatch: Patch) -> None:
-    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "r" * 64)
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "0123456789abcdef" * 4)
     assert main(["serve", "--check", "--store", DATABASE]) == 0
     out = capsys.readouterr().out
     assert "\nstore    postgresql://db.example/routewright\n" in out

@@ -22,7 +22,7 @@ from tests.database_servers import PostgresServer, RedisServer
 from .serve_process import Server, serving
 
 CANARY = "c4n4ry-pa55word"
-ROOT = "r" * 64
+ROOT = "0123456789abcdef" * 4
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux shows them")
 

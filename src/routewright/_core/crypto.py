@@ -1,4 +1,4 @@
-"""Keys derived from the root secret by HKDF-SHA-256 (RFC 5869): MACs, sealing, and the only comparison of secrets, in
+"""Keys derived from the root secret by HKDF-SHA-256 (RFC 5869): MACs, AES-GCM, and the only comparison of secrets, in
 constant time."""
 
 from __future__ import annotations
@@ -6,10 +6,14 @@ from __future__ import annotations
 import hmac
 from base64 import b64decode, b64encode
 
+from routewright.errors import require_extra
+
 HASH = "sha256"
-MIN_ROOT_BYTES = 16
+MIN_ROOT_BYTES = 32
+MIN_DISTINCT = 10
+"""Distinct bytes of a root secret; of 32 random bytes, hex digits or letters there are never fewer."""
+NONCE = 12
 _SALT = b"routewright"
-_NONCE = 16
 
 
 def derive(root: bytes, purpose: str) -> bytes:
@@ -23,26 +27,35 @@ def mac(key: bytes, message: bytes) -> bytes:
     return hmac.digest(key, message, HASH)
 
 
-def seal(key: bytes, text: str, nonce: bytes) -> str:
-    """Encrypt and authenticate a short text; base64. ``nonce`` is 16 random bytes, never reused with a key."""
-    covered = _covered(key, nonce, text.encode())
-    return b64encode(nonce + covered + mac(key, b"sealed" + nonce + covered)[:_NONCE]).decode()
-
-
-def unseal(key: bytes, sealed: str) -> str | None:
-    """Decrypt the result of ``seal``. None: another key, or changed data."""
-    data = b64decode(sealed)
-    nonce = data[:_NONCE]
-    covered = data[_NONCE:-_NONCE]
-    if not same(data[-_NONCE:], mac(key, b"sealed" + nonce + covered)[:_NONCE]):
+def weakness(root: bytes) -> str | None:
+    """What makes a root secret easy to guess, without showing it."""
+    distinct = len({*root})
+    is_long = len(root) >= MIN_ROOT_BYTES
+    if is_long and distinct >= MIN_DISTINCT:
         return None
-    return _covered(key, nonce, covered).decode()
+    return f"has {distinct} distinct bytes" if is_long else f"has {len(root)} bytes"
 
 
-def _covered(key: bytes, nonce: bytes, text: bytes) -> bytes:
-    """XOR with a keystream: HMACs of the nonce and a counter."""
-    stream = b"".join(mac(key, b"stream" + nonce + bytes([block])) for block in range(len(text) // 32 + 1))
-    return bytes(byte ^ cover for byte, cover in zip(text, stream, strict=False))
+def seal(key: bytes, text: str, owner: str, nonce: bytes) -> str:
+    """Encrypt a text by AES-256-GCM, bound to its owner; base64. ``nonce``: 12 random bytes, never reused with a key.
+    Raises ``ModuleNotFoundError`` without the extra ``webhooks``."""
+    with require_extra("webhooks", "sealing signing secrets"):
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return b64encode(nonce + AESGCM(key).encrypt(nonce, text.encode(), owner.encode())).decode()
+
+
+def unseal(key: bytes, sealed: str, owner: str) -> str | None:
+    """Decrypt the result of ``seal``. None: another key or owner, or changed data."""
+    with require_extra("webhooks", "opening signing secrets"):
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    try:
+        data = b64decode(sealed, validate=True)
+        return AESGCM(key).decrypt(data[:NONCE], data[NONCE:], owner.encode()).decode()
+    except (ValueError, InvalidTag):  # no base64, or too short
+        return None
 
 
 def same(code: bytes, expected: bytes) -> bool:

@@ -16,7 +16,8 @@ import anyio
 import anyio.abc
 
 from routewright import wire
-from routewright._core.webhooks.endpoint import build_headers, open_secrets
+from routewright._core.crypto import NONCE
+from routewright._core.webhooks.endpoint import OpenSecrets, build_headers, open_secrets, unreadable
 from routewright._core.webhooks.outbox import ATTEMPT_S, DELAYS_S, MAX_ATTEMPTS, after_attempt, body_of
 from routewright._runtime.fork import Guard
 from routewright._runtime.loop import Signal
@@ -272,15 +273,21 @@ class Dispatcher:
     async def _secrets(self, endpoint: wire.Endpoint) -> list[str]:
         """The live signing secrets. After a rotation of the root secret they are sealed anew, to survive the next
         one."""
-        secrets, resealed = open_secrets(endpoint, self._keys(), self._clock.time(), partial(token_bytes, 16))
-        if not secrets and self._successes.get(endpoint.id) is not False:
+        keys = self._keys()
+        lack = unreadable(endpoint.id)
+        try:
+            opened = open_secrets(endpoint, keys, self._clock.time(), partial(token_bytes, NONCE))
+        except ModuleNotFoundError as error:
+            opened = OpenSecrets([], None)
+            lack = str(error)
+        if not opened.secrets and self._successes.get(endpoint.id) is not False:
             self._successes[endpoint.id] = False
-            hint = "set ROUTEWRIGHT_SECRET to the root secret it was made with, or rotate the endpoint's secret"
-            _log.error("the signing secret of webhook endpoint %s cannot be read: %s", endpoint.id, hint)
-        if resealed is not None:
+            _log.error("%s", lack)
+        if opened.endpoint is not None:
+            write = wire.PutEndpoint(opened.endpoint, expect=endpoint, at=self._clock.time())
             with suppress(RouterError):  # changed meanwhile, or the storage is unavailable: next time
-                await self._apply(endpoint.account, wire.PutEndpoint(resealed, expect=endpoint, at=self._clock.time()))
-        return secrets
+                await self._apply(endpoint.account, write)
+        return opened.secrets
 
     async def _store(self) -> None:
         """Store all queued outcomes; failed writes are tried again."""

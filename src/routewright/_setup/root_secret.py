@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from routewright._core.crypto import MIN_ROOT_BYTES, derive, same
+from routewright._core.crypto import MIN_DISTINCT, MIN_ROOT_BYTES, derive, same, weakness
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.errors import PreconditionFailed, RouterError, StorageReadOnly, StorageUnavailable, ValidationFailed
 from routewright.protocols import LocalStorage, Storage
@@ -30,7 +30,7 @@ BEFORE = "ROUTEWRIGHT_SECRET_BEFORE"
 RANDOM_BYTES = 32
 LIVE = 2
 """Number of secrets that are valid at a time."""
-_LONG_ENOUGH = f"use at least {MIN_ROOT_BYTES}, such as those of 'openssl rand -hex 32'"
+_GOOD = f"use at least {MIN_ROOT_BYTES} with {MIN_DISTINCT} distinct ones, such as those of 'openssl rand -hex 32'"
 _CHANGED = "another process is changing the root secret, or has just changed it; check before you rotate it again"
 _KEYS_LOST = (
     "and all keys of the store are refused, since they were made with another secret; "
@@ -59,15 +59,15 @@ class RootSecret:
             texts_by_path = {f"secret[{index}]": Secret(text).reveal() for index, text in enumerate(texts)}
             for path, text in texts_by_path.items():
                 if not is_unicode(text):
-                    raise ValidationFailed.at(path, "contains an unpaired surrogate", _LONG_ENOUGH)
+                    raise ValidationFailed.at(path, "contains an unpaired surrogate", _GOOD)
             roots = {path: text.encode() for path, text in texts_by_path.items()}
-            _check_lengths(roots)
+            _check_strength(roots)
             self._configured = tuple(roots.values())
         self._derived: dict[str, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
         """Roots and their keys, by purpose."""
 
     def load(self) -> tuple[bytes, ...]:
-        """The secrets. Raises ``ValidationFailed`` for one that is too short, and ``StorageUnavailable`` for a file
+        """The secrets. Raises ``ValidationFailed`` for one that is easy to guess, and ``StorageUnavailable`` for a file
         that others can read."""
         return self._source.load()
 
@@ -101,7 +101,7 @@ class RootSecret:
             return _Secrets(*self._configured, refusal=partial(ValidationFailed.at, "Console(secret=...)", fixed, hint))
         values = [self._environment.get(name, "").encode(errors="surrogateescape") for name in (SECRET, BEFORE)]
         if values[0]:
-            _check_lengths(dict(zip((SECRET, BEFORE), values, strict=True)))
+            _check_strength(dict(zip((SECRET, BEFORE), values, strict=True)))
             hint = f"set {SECRET} to a new one and {BEFORE} to the present one, in all processes"
             return _Secrets(*filter(None, values), refusal=partial(ValidationFailed.at, SECRET, fixed, hint))
         if values[1]:
@@ -138,10 +138,11 @@ class _Secrets:
 _random_secrets: Companions[_Secrets] = Companions()
 
 
-def _check_lengths(roots: Mapping[str, bytes]) -> None:
+def _check_strength(roots: Mapping[str, bytes]) -> None:
     for path, root in roots.items():
-        if 0 < len(root) < MIN_ROOT_BYTES or (not root and path != BEFORE):
-            raise ValidationFailed.at(path, f"has {len(root)} bytes", _LONG_ENOUGH)
+        problem = weakness(root)
+        if problem is not None and (root or path != BEFORE):
+            raise ValidationFailed.at(path, problem, _GOOD)
 
 
 _Stamp = tuple[int, int, int, int]
@@ -255,8 +256,10 @@ def _read(path: Path) -> _FileContent:
         hint = f"run 'chmod 600 {path}' or set {SECRET}, and rotate the secret if they did"
         raise StorageUnavailable(f"other users can read {path}; {hint}")
     roots = tuple(line for line in lines if line)[:LIVE]
-    if not roots or any(len(root) < MIN_ROOT_BYTES for root in roots):
-        raise StorageUnavailable(f"{path} contains no secret; restore it from a backup, or delete it to get a new one")
+    if not roots or any(weakness(root) for root in roots):
+        raise StorageUnavailable(
+            f"{path} contains no usable secret; restore it from a backup, or delete it to get a new one"
+        )
     return _FileContent(roots, _stamp_of(status))
 
 

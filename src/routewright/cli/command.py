@@ -315,6 +315,9 @@ def run(argv: Sequence[str] | None) -> int:
             return args.run(args, screen) or OK
         except RouterError as error:
             return _failed(error, args, screen)
+        except ModuleNotFoundError as error:  # names the extra to install
+            sys.stderr.write(f"routewright: {error}\n")
+            return USAGE
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:

@@ -83,7 +83,7 @@ SAMPLES: dict[wire.EventType, wire.PushedEvent] = {
     ),
 }
 
-PURPOSE = "webhook secrets"  # for deriving the sealing key from the root secret
+PURPOSE = "webhook secrets, AES-256-GCM"  # for deriving the sealing key from the root secret
 OVERLAP_S = 24 * 3600.0  # how long a replaced secret still signs
 MAX_OVERLAP_S = 30 * OVERLAP_S
 
@@ -101,19 +101,33 @@ class OpenSecrets(NamedTuple):
 
 
 def open_secrets(endpoint: Endpoint, keys: Sequence[bytes], now: float, nonce: Callable[[], bytes]) -> OpenSecrets:
-    """Open the live secrets. ``keys`` are of the live root secrets, current first. Secrets of other keys are
-    skipped."""
+    """Open the live secrets. ``keys`` are of the live root secrets, current first. Secrets of other keys or endpoints
+    are skipped. Raises ``ModuleNotFoundError`` without the extra ``webhooks``."""
+    owner = _owner(endpoint)
     texts: list[str] = []
     sealed: list[SealedSecret] = []
     for secret in endpoint.secrets:
         if secret.expires_at is not None and secret.expires_at <= now:
             continue
-        opened_texts = [text for key in keys if (text := unseal(key, secret.sealed)) is not None]
-        texts += opened_texts
-        is_old = opened_texts and unseal(keys[0], secret.sealed) is None
-        sealed.append(replace(secret, sealed=seal(keys[0], opened_texts[0], nonce())) if is_old else secret)
+        opened_texts = [unseal(key, secret.sealed, owner) for key in keys]
+        text = next(filter(None, opened_texts), None)
+        if text is not None:
+            texts.append(text)
+            if opened_texts[0] is None:
+                secret = replace(secret, sealed=seal(keys[0], text, owner, nonce()))
+        sealed.append(secret)
     resealed = tuple(sealed) if any(secret not in endpoint.secrets for secret in sealed) else None
     return OpenSecrets(texts, None if resealed is None else replace(endpoint, secrets=resealed))
+
+
+def unreadable(endpoint_id: str) -> str:
+    """The sentence for an endpoint none of whose secrets can be opened."""
+    hint = "set ROUTEWRIGHT_SECRET to the root secret it was made with, or rotate the endpoint's secret"
+    return f"the signing secret of webhook endpoint {endpoint_id} cannot be read; {hint}"
+
+
+def _owner(endpoint: Endpoint) -> str:
+    return f"{endpoint.account}/{endpoint.id}"
 
 
 def check_events(events: object) -> tuple[EventType, ...]:
@@ -150,8 +164,12 @@ def is_delivery_key(value: object) -> bool:
     return isinstance(value, str) and _PLACE.fullmatch(value) is not None
 
 
-def add_secret(endpoint: Endpoint, sealed: str, now: float, overlap_s: float) -> Endpoint:
-    """Add a new secret. The previous one still signs for ``overlap_s``; 0 ends all others now."""
-    live = [secret for secret in endpoint.secrets if secret.expires_at is None or secret.expires_at > now]
+def add_secret(
+    endpoint: Endpoint, secret: str, key: bytes, nonce: bytes, *, now: float = 0.0, overlap_s: float = 0.0
+) -> Endpoint:
+    """Seal and add a new secret. The previous one still signs for ``overlap_s``; 0 ends all others now. Raises
+    ``ModuleNotFoundError`` without the extra ``webhooks``."""
+    live = [old for old in endpoint.secrets if old.expires_at is None or old.expires_at > now]
     before = [replace(live[0], expires_at=now + overlap_s), *live[1:]] if live and overlap_s > 0 else []
-    return replace(endpoint, secrets=(SealedSecret(sealed), *before)[:MAX_SECRETS])
+    sealed = SealedSecret(seal(key, secret, _owner(endpoint), nonce))
+    return replace(endpoint, secrets=(sealed, *before)[:MAX_SECRETS])
