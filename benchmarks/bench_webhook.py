@@ -15,14 +15,15 @@ from msgspec.structs import replace
 from tests.contracts.storage.samples import make_event
 
 from routewright import MemoryStorage, SqliteStorage, WebhookSigner
-from routewright._core.crypto import derive, seal
+from routewright._core.crypto import NONCE, derive
+from routewright._core.webhooks.endpoint import add_secret
 from routewright._engine.webhooks import Dispatcher
 from routewright._runtime.loop import at_once
 from routewright.backends.clock import SystemClock
 from routewright.backends.transport.webhooks import AiohttpWebhooks
 from routewright.protocols import Storage
 from routewright.webhook import StandardWebhookSigner
-from routewright.wire import Deliveries, Endpoint, PutEndpoint, PutEvent, SealedSecret
+from routewright.wire import Deliveries, Endpoint, PutEndpoint, PutEvent
 
 from .conftest import Peer, Timed
 from .measure import Effort, Figure
@@ -160,14 +161,15 @@ SEALING = derive(b"root" * 8, "webhook secrets")
 
 
 def endpoint(number: int, url: str, account: str) -> Endpoint:
-    return Endpoint(
+    new = Endpoint(
         id=f"whe_{number:05}",
         account=account,
         url=url if number % 100 != DEAD else "http://127.0.0.1:1/",
         events=("router.error_burst",),
         created_at="2026-11-22T00:00:00.000Z",
-        secrets=(SealedSecret(seal(SEALING, SECRET.reveal(), number.to_bytes(16, "big"))),),
+        secrets=(),
     )
+    return add_secret(new, SECRET.reveal(), SEALING, number.to_bytes(NONCE, "big"))
 
 
 async def deliver(storage: Storage, url: str, events: int, a_second: float) -> Delivered:
