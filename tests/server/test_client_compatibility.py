@@ -13,10 +13,10 @@ import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from pydantic import BaseModel
 
 from routewright import RateLimits
 from routewright.wire import Finish, ToolDelta, UpstreamCall, Usage
@@ -37,10 +37,6 @@ CITY: dict[str, Any] = {
     "required": ["city"],
     "additionalProperties": False,
 }
-INSTRUCTOR = Path(os.environ.get("INSTRUCTOR_PYTHON", Path(__file__).parents[2] / ".venv-instructor/bin/python"))
-"""Instructor bounds the openai SDK below the one that the others are tested with, so it has an environment of its own:
-``python -m venv .venv-instructor && .venv-instructor/bin/pip install instructor anthropic``."""
-
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # what clients warn of is theirs
     pytest.mark.xdist_group("client table"),
@@ -567,18 +563,31 @@ def curl_errors(at: At) -> None:
     assert _curl(at, "/v1/responses", {"model": "auto", "input": "Hi"}, *code, key=at.spent) == "429"
 
 
-# instructor, in an environment of its own.
+# instructor, which only the lock installs beside the others
 
 
-def instructor(at: At) -> None:
-    if not INSTRUCTOR.is_file():
-        pytest.skip(f"instructor has no environment at {INSTRUCTOR}")
-    program = Path(__file__).with_name("instructor_client.py")
-    told = {**os.environ, "NO_PROXY": "127.0.0.1", "URL": at.url, "KEY": at.key}
-    done = subprocess.run(
-        [INSTRUCTOR, "-P", program], env=told, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
+class Weather(BaseModel):
+    """The weather of a city."""
+
+    city: str
+    degrees: int
+
+
+async def instructor(at: At) -> None:
+    instructor: Any = pytest.importorskip("instructor")
+    import openai
+
+    own = openai.OpenAI(base_url=f"{at.url}/openai/v1", api_key=at.key, max_retries=0)
+    request = {"model": "gpt-4.1", "messages": HI, "response_model": Weather, "max_retries": 0}
+    for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON, instructor.Mode.JSON_SCHEMA, instructor.Mode.MD_JSON):
+        client = instructor.from_openai(own, mode=mode)
+        assert client.chat.completions.create(**request).degrees == 7, mode
+        *_, last = client.chat.completions.create_partial(**request)
+        assert last.city == "Oslo", mode
+    with pytest.raises(Exception, match="no-such-model"):
+        client.chat.completions.create(**{**request, "model": "no-such-model"})
+    client = instructor.from_openai(openai.AsyncOpenAI(base_url=f"{at.url}/v1", api_key=at.key, max_retries=0))
+    assert (await client.chat.completions.create(**request)).city == "Oslo"
 
 
 KINDS = ("plain", "stream", "tools", "structured", "errors", "async")
