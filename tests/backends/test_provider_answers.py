@@ -20,7 +20,8 @@ from routewright.backends.providers.answer import Reader, decode_body
 from routewright.backends.providers.anthropic import Blocks, Counts
 from routewright.backends.providers.gemini import GeneratedContent
 from routewright.backends.providers.gemini import read_usage as read_google
-from routewright.backends.providers.openai import Completion, read_usage
+from routewright.backends.providers.openai import Completion
+from routewright.backends.providers.usage import read_usage
 from routewright.wire import Chunk, Delta, Finish, FunctionCall, Message, Thought, ToolCall, ToolDelta, Usage
 from tests.tables import table
 from tests.upstream import Answer, of_json

@@ -14,7 +14,8 @@ from routewright.backends.providers import openai as chat
 from routewright.backends.providers.answer import Reader
 from routewright.backends.providers.anthropic import Blocks, Counts
 from routewright.backends.providers.http import HttpProvider
-from routewright.backends.providers.responses import ResponseItems, read_usage
+from routewright.backends.providers.responses import ResponseItems
+from routewright.backends.providers.usage import read_usage
 from routewright.wire import Chunk, Delta, Finish, Model, Thought, ToolDelta, Usage
 from tests.upstream import Answer, Cut, Gate, Request, Upstream, of_json
 
@@ -170,7 +171,7 @@ OPENAI = Vendor(
     usage="usage",
     counts=lambda given, made: {"prompt_tokens": given, "completion_tokens": made},
     details=lambda count: {"prompt_tokens_details": {"cached_tokens": count}},
-    read_usage=chat.read_usage,
+    read_usage=read_usage,
 )
 
 _COUNTED: dict[str, Any] = {"usage": {"input_tokens": 9, "output_tokens": 3}, "service_tier": None}
@@ -220,7 +221,7 @@ RESPONSES = replace(
     deep=b'{"output": ',
     counts=lambda given, made: {"input_tokens": given, "output_tokens": made},
     details=lambda count: {"input_tokens_details": {"cached_tokens": count}},
-    read_usage=lambda reported: read_usage(reported, ""),
+    read_usage=read_usage,
 )
 
 _START, _, _OPENED, _, *_ENDING, _STOP = anthropic.events_of(anthropic.message(anthropic.said("x")))

@@ -6,20 +6,21 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 import anyio.lowlevel
 import msgspec
+from msgspec.structs import replace
 
-from routewright._core.money import MOST_TOKENS
 from routewright._core.sse import SseEvent, SseParser
 from routewright.errors import ProviderFault
 from routewright.protocols import Response
-from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
+from routewright.wire import Chunk, Delta, Finish, JsonObject, ToolDelta, Usage
 from routewright.wire.json_scan import object_in
 
 from .faults import CUT, Redact, conceal, fault_in_answer, fault_of_document, reason_of, text_of
 from .halves import Halves, encode
+from .usage import count_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -55,10 +56,13 @@ class Reader(ABC):
         self._tools = ToolCalls()
         self._started = False
         """True once a part with an answer has arrived, even an empty one."""
-        self._spoke = False
+        self._pieces = 0
+        """Pieces of content: of texts and tool calls."""
+        self._blank = self._thought = False
+        """Whether an empty text has come, which is an answer, but beside reasoning only a filler; and reasoning."""
         self._reason: str | None = None
-        self._resumed: bool | None = False
-        """True once content has followed the finish reason; None in the document of the reason."""
+        self._pieces_before = 0
+        """Pieces of content before the finish reason."""
         self._halves: Halves | None = None
         """Set once a document was not valid Unicode."""
 
@@ -85,24 +89,22 @@ class Reader(ABC):
         raise fault_of_document(self._provider, f"broken JSON, or {expectation}", document)
 
     def _take(self, usage: Usage | None, read: Callable[[*Ts], None], *document: *Ts) -> None:
-        """Add what ``read`` adds of a document, then its usage, also before a fault; if there is neither, an empty
-        ``Delta`` as a sign of life."""
+        """Add what ``read`` adds of a document, then its usage with the tier, also before a fault; if there is neither,
+        an empty ``Delta`` as a sign of life."""
         before = len(self.chunks)
         try:
             read(*document)
         finally:
             if usage is not None:
-                self.chunks.append(usage)
-            if self._halves is not None:
-                self.chunks[before:] = self._halves.join(self.chunks[before:])
+                self.chunks.append(replace(usage, tier=self._tier) if self._tier else usage)
         if len(self.chunks) == before:
             self.chunks.append(Delta(""))
-        elif self._reason is not None:
-            self._resumed = self._resumed is not None and (self._resumed or self._has_content(before))
 
-    def _has_content(self, start: int) -> bool:
-        chunks = self.chunks[start:]
-        return any(isinstance(chunk, ToolDelta) or (isinstance(chunk, Delta) and chunk.text) for chunk in chunks)
+    def drain(self) -> list[Chunk]:
+        """Take the chunks, with the halves of characters joined."""
+        chunks = self.chunks
+        self.chunks = []
+        return chunks if self._halves is None else self._halves.join(chunks)
 
     def _end_with(self, word: str) -> None:
         """Note a finish reason, after the content of its document. Raises for one that stands for a fault."""
@@ -116,9 +118,9 @@ class Reader(ABC):
             self._reason = self._reason or word
             return
         reason = reason_of(self._provider, word)
-        if self._reason not in CUT or reason in CUT or self._resumed or self._has_content(0):
+        if self._reason not in CUT or reason in CUT or self._pieces > self._pieces_before:
             self._reason = reason
-            self._resumed = None
+        self._pieces_before = self._pieces
 
     def add(self, event: SseEvent) -> None:
         """Decode one event."""
@@ -143,10 +145,21 @@ class Reader(ABC):
         reason = reason_of(self._provider, self._reason)
         if self._tools and reason == "stop":
             reason = "tool_calls"  # some hosts report "stop" if a tool was required
-        if not self._spoke and not self._tools and reason not in CUT:
+        is_blank = self._blank and not self._thought
+        if not self._pieces and not is_blank and reason not in CUT:
             raise fault_of_document(self._provider, f"neither {self.content} nor tool calls")
-        end: list[Chunk] = [Finish(reason)]
-        self.chunks += end if self._halves is None else self._halves.join(end)
+        self.chunks.append(Finish(reason))
+
+    # values of a document
+
+    def _object(self, value: object) -> JsonObject:
+        return value if isinstance(value, dict) else self._refuse("an object")
+
+    def _string(self, value: object) -> str:
+        return value or "" if isinstance(value, str | None) else self._refuse("text")
+
+    def _refuse(self, kind: str) -> NoReturn:
+        raise fault_of_document(self._provider, f"a value that is not {kind}")
 
 
 async def decode_document(reader: Reader, response: Response, redact: Redact) -> AsyncGenerator[Chunk, None]:
@@ -205,8 +218,7 @@ def _read(data: bytes, parser: SseParser, reader: Reader) -> Iterator[Chunk | No
                 text = reader.redact(event.data)
                 reader.add(event if text is event.data else SseEvent(text, event.event))
             finally:  # also before a fault
-                yield from reader.chunks
-                reader.chunks.clear()
+                yield from reader.drain()
         if not has_event:
             yield None
 
@@ -222,7 +234,7 @@ def _end(parser: SseParser, reader: Reader) -> Iterator[Chunk]:
                 return
     try:
         reader.end()
-        yield from reader.chunks
+        yield from reader.drain()
         return
     except ProviderFault as error:
         fault = error
@@ -239,15 +251,7 @@ def decode_body(reader: Reader, body: bytes) -> Iterator[Chunk]:
     except ProviderFault:
         yield from (chunk for chunk in reader.chunks if isinstance(chunk, Usage))
         raise
-    yield from reader.chunks
-
-
-def count_of(value: object) -> int | None:
-    """A reported token count, or None if it is invalid. Some hosts report it as a text, or as ``12.0``."""
-    if type(value) is not int and isinstance(value, str | float):
-        with suppress(ValueError):
-            value = int(number) if (number := float(value)).is_integer() else None
-    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
+    yield from reader.drain()
 
 
 class Function(msgspec.Struct):

@@ -10,16 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import NoReturn, Unpack
+from typing import Unpack
 
 import msgspec
 
 from routewright import wire
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.wire.json_scan import object_in
 from routewright.wire.json_stream import complete_object
 
-from .answer import Function, Piece, Reader, count_of
+from .answer import Function, Piece, Reader
 from .endpoint import Endpoint, check_arguments, wire_name
 from .faults import fault_in_answer, fault_of_document, text_of
 from .features import CLAUDE_THINKING, NO_PREFILL, NO_SAMPLING, ONE_OF_TWO, THINKS, claude_of
@@ -28,6 +27,7 @@ from .hosts import ANTHROPIC
 from .http import HttpOptions, HttpProvider
 from .reasoning import effort_of, merge, thinking_of, tier_of, with_extra
 from .tool_ids import with_ids
+from .usage import count_of
 
 VERSION = "2023-06-01"
 """API version. The next one, 2026-10-21, only differs in not accepting a temperature."""
@@ -229,8 +229,7 @@ def _build_blocks(message: wire.Message, thinker: str | None) -> Iterator[wire.J
 
 
 def _encode_call(call: wire.ToolCall) -> wire.JsonObject:
-    text = call.function.arguments
-    arguments = object_in(text) or msgspec.Raw(complete_object(text).encode())
+    arguments = msgspec.Raw(complete_object(call.function.arguments).encode())
     return {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
 
 
@@ -430,7 +429,7 @@ class Blocks(Reader):
     def __init__(self, provider: str, *, may_be_silent: bool = False) -> None:
         """``may_be_silent``: an empty answer is allowed, after tool results."""
         super().__init__(provider)
-        self._may_be_silent = may_be_silent
+        self._blank = may_be_silent
         self._counts = Counts()
         self._calls = 0
         self._blocks: dict[int, wire.JsonObject] = {}
@@ -451,7 +450,6 @@ class Blocks(Reader):
 
     def end(self) -> None:
         """Add the end, and of blocks without theirs."""
-        self._spoke = self._spoke or self._may_be_silent
         for index in [*self._blocks]:
             self._take(None, self._stop, index)
         super().end()
@@ -472,13 +470,13 @@ class Blocks(Reader):
             self._start(index, self._object(block))
             self._stop(index)
         self._stop_for(message.get("stop_reason"))
-        if self._reason is None and not self._spoke and not self._tools:
+        if self._reason is None and not content:
             raise fault_of_document(self._provider, "neither text nor tool calls", document)
 
     def _stop_for(self, value: object) -> None:
         if reason := self._string(value):
             self._end_with(reason)
-            self._spoke = self._spoke or reason == "stop_sequence"
+            self._blank = self._blank or reason == "stop_sequence"
 
     def _read(self, kind: object, event: wire.JsonObject) -> None:
         match kind:
@@ -519,6 +517,7 @@ class Blocks(Reader):
         if block.get("type") == "text":
             self._say(block.get("text"))
         elif block.get("type") == "tool_use":
+            self._pieces += 1
             number = self._calls
             self._blocks[self._number(index)] = {"type": "tool_use", "number": number, "input": block.get("input")}
             self._calls += 1
@@ -540,8 +539,9 @@ class Blocks(Reader):
             self.chunks.append(wire.ToolDelta(block["number"], encode(block["input"] or {})))
 
     def _say(self, value: object) -> None:
-        self._spoke = True
+        self._blank = True
         if text := self._string(value):
+            self._pieces += 1
             self._chars += len(text)
             self.chunks.append(wire.Delta(text))
 
@@ -549,14 +549,5 @@ class Blocks(Reader):
         if text := self._string(value):
             self.chunks.append(wire.Thought(text))
 
-    def _object(self, value: object) -> wire.JsonObject:
-        return value if isinstance(value, dict) else self._refuse("an object")
-
     def _number(self, index: object) -> int:
         return index if isinstance(index, int) else self._refuse("an index")
-
-    def _string(self, value: object) -> str:
-        return value or "" if isinstance(value, str | None) else self._refuse("text")
-
-    def _refuse(self, kind: str) -> NoReturn:
-        raise fault_of_document(self._provider, f"a value that is not {kind}")

@@ -19,7 +19,7 @@ from routewright.errors import ProviderFault
 from routewright.wire.json_scan import object_in
 from routewright.wire.json_stream import complete_object
 
-from .answer import Function, Piece, Reader, count_of
+from .answer import Function, Piece, Reader
 from .endpoint import wire_name
 from .faults import dicts_of, fault_in_answer, fault_of_document, text_of
 from .features import GEMINI_THINKING, SIGNING, generation_of
@@ -27,6 +27,7 @@ from .hosts import GOOGLE
 from .http import HttpOptions, HttpProvider
 from .reasoning import effort_of, merge, thinking_of, tier_of, with_extra
 from .tool_ids import with_ids
+from .usage import count_of
 
 MOST_STOPS = 5
 INSTRUCTIONS = ("system", "developer")
@@ -170,8 +171,7 @@ def _build_contents(call: wire.UpstreamCall, provider: str) -> list[wire.JsonObj
         calls: list[wire.JsonObject] = []
         for tool_call in message.tool_calls or ():
             functions[tool_call.id] = tool_call.function.name
-            text = tool_call.function.arguments
-            arguments = object_in(text) or msgspec.Raw(complete_object(text).encode())
+            arguments = msgspec.Raw(complete_object(tool_call.function.arguments).encode())
             calls.append({"functionCall": {"id": tool_call.id, "name": tool_call.function.name, "args": arguments}})
         for item in items:
             if isinstance(number := item.get(_CALL), int) and 0 <= number < len(calls):
@@ -315,8 +315,6 @@ class GeneratedContent(Reader):
         """Decode a document, usage last."""
         content = self._decode(_decoder, document, "no generated content")
         usage = read_usage(content.usage_metadata)
-        if usage is not None and self._tier:
-            usage = msgspec.structs.replace(usage, tier=self._tier)
         is_known = usage == self._usage
         self._usage = usage or self._usage
         self._take(None if is_known else usage, self._read, content, document)
@@ -346,12 +344,13 @@ class GeneratedContent(Reader):
                     position = {_AT: self._chars} if call is None else {_CALL: self._called}
                     self.chunks.append(wire.Thought(item={_SIGNATURE: part.thought_signature, **position}))
                 if call is not None:
+                    self._pieces += 1
                     self._called += 1
                     if not call.name:
                         raise fault_of_document(self._provider, "a function call without a name")
                     self.chunks.append(self._tools.begin(Piece(None, call.id, Function(call.name, call.args or {}))))
                 elif text and not part.thought:
-                    self._spoke = True
+                    self._pieces += 1
                     self.chunks.append(wire.Delta(text))
                 elif text:
                     self.chunks.append(wire.Thought(text))

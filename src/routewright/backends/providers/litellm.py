@@ -211,11 +211,10 @@ class LiteLLMProvider(BaseProvider):
                 try:
                     reader.take(reader.redact(_document(piece).decode()))
                 finally:  # also before a fault
-                    for chunk in reader.chunks:
+                    for chunk in reader.drain():
                         yield chunk
-                    reader.chunks.clear()
             reader.end()
-            for chunk in reader.chunks:
+            for chunk in reader.drain():
                 yield chunk
             return
         except ProviderFault as fault:

@@ -18,7 +18,7 @@ from routewright._core.request.read import are_plain
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.wire.problems import did_you_mean, no_choice
 
-from .answer import Piece, Reader, count_of
+from .answer import Piece, Reader
 from .discovery import SERVERS, Listing
 from .endpoint import address_in_region, check_arguments, wire_name
 from .faults import dicts_of, fault_in_answer, reason_of, text_of
@@ -27,6 +27,7 @@ from .http import HttpOptions, HttpProvider
 from .reasoning import effort_of, merge, thinking_of, tier_of, with_extra
 from .responses import INCLUDE, SUMMARY, ResponseItems, response_body
 from .tool_ids import with_ids
+from .usage import read_usage
 
 _OTHERS = {"anthropic": "AnthropicProvider", "google": "GeminiProvider"}
 """Providers of known vendors with another protocol."""
@@ -49,8 +50,6 @@ _GROWING = ("text", "summary", "data")
 """Fields of ``reasoning_details`` that arrive in pieces."""
 _LISTED_BYTES = 16 << 20
 """Longest list of a server's models."""
-_WRITTEN = ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens")
-"""Prompt tokens written to the vendor's cache, as named by OpenAI and OpenRouter, Alibaba, and proxies of Anthropic."""
 
 
 class OpenAIProvider(HttpProvider):
@@ -475,7 +474,6 @@ class Completion(Reader):
         self._thoughts: list[str] = []
         """Reasoning since the last item, as texts and as ``reasoning_details``."""
         self._details: list[wire.JsonObject] = []
-        self._thought = self._blank = False
 
     def take(self, document: bytes | str) -> None:
         """Decode a document, usage last."""
@@ -487,14 +485,7 @@ class Completion(Reader):
             if choice.usage is not None:
                 usage = read_usage(choice.usage) or usage
         self._tier = tier_of(completion.service_tier) or self._tier
-        if usage is not None and self._tier:
-            usage = replace(usage, tier=self._tier)
         self._take(usage, self._read, completion, document)
-
-    def end(self) -> None:
-        """Add the end. An empty text is an answer, but only a filler beside reasoning."""
-        self._spoke = self._spoke or (self._blank and not self._thought)
-        super().end()
 
     def _read(self, completion: _Document, document: bytes | str) -> None:
         groq = completion.x_groq
@@ -523,48 +514,13 @@ class Completion(Reader):
                     self.chunks.append(wire.Thought(item={self._field: item}))
             self._blank = self._blank or text == ""
             if text:
-                self._spoke = True
+                self._pieces += 1
                 self.chunks.append(wire.Delta(text))
             for call in part.tool_calls or ():
+                self._pieces += 1
                 self.chunks.append(self._tools.add(call) if choice.delta else self._tools.begin(call))
             if choice.finish_reason:
                 self._end_with(choice.finish_reason)
                 native = choice.native_finish_reason
                 if isinstance(native, str) and reason_of(self._provider, native) == "content_filter":
                     self._reason = "content_filter"
-
-
-def read_usage(usage: object) -> wire.Usage | None:
-    """The reported token counts, 0 for one that is not known, or None if none is."""
-    if not isinstance(usage, dict):
-        return None
-    prompt = count_of(usage.get("prompt_tokens")) or _count(usage, "input_tokens")
-    output = count_of(usage.get("completion_tokens")) or _count(usage, "output_tokens")
-    if not prompt and not output:
-        return None
-    if not prompt or not output:
-        rest = max(_count(usage, "total_tokens") - prompt - output, 0)
-        prompt = prompt or rest
-        output = output or rest
-    details = usage.get("prompt_tokens_details")
-    cached = _count(details, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens", "cached_tokens")
-    written = _count(details, *_WRITTEN) or _count(usage, "cache_creation_input_tokens")
-    reasoning = _count(usage.get("completion_tokens_details"), "reasoning_tokens")
-    if reasoning and count_of(usage.get("total_tokens")) == prompt + output + reasoning:
-        output += reasoning  # xAI counts them in addition to the others
-    if "num_search_queries" in usage:  # Perplexity bills citations and reasoning in addition
-        reasoning = _count(usage, "reasoning_tokens")
-        prompt += _count(usage, "citation_tokens")
-        output += reasoning
-    cached = min(cached, prompt)
-    written = min(written, prompt - cached)
-    audio = min(_count(details, "audio_tokens"), prompt - cached - written)
-    return wire.Usage(prompt, output, cached, min(reasoning, output), written, audio=audio)
-
-
-def _count(counts: Any, *names: str) -> int:
-    """The first valid count other than 0, else 0."""
-    for name in names if isinstance(counts, dict) else ():
-        if count := count_of(counts.get(name)):
-            return count
-    return 0

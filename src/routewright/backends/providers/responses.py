@@ -7,7 +7,6 @@ fields for names of speakers, stop sequences, seeds and sound. ``openai`` choose
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NoReturn
 
 import msgspec
 
@@ -15,12 +14,13 @@ from routewright import wire
 from routewright._core.sse import SseEvent
 from routewright.errors import ProviderFault
 
-from .answer import Function, Piece, Reader, count_of
+from .answer import Function, Piece, Reader
 from .endpoint import wire_name
-from .faults import CUT, dicts_of, fault_in_answer, fault_of_document, reason_of, text_of
+from .faults import CUT, dicts_of, fault_in_answer, reason_of, text_of
 from .halves import encode
 from .hosts import Host
 from .reasoning import at, effort_of, merge, thinking_of, tier_of, with_extra
+from .usage import read_usage
 
 LEAST_CAP = 16
 """Smallest output cap that the API accepts."""
@@ -228,7 +228,7 @@ class ResponseItems(Reader):
         """Kinds and indices of several items."""
         self._texts: list[str] = []
         self._chars = self._calls = 0
-        self._refused = self._blank = False
+        self._refused = False
 
     def add(self, event: SseEvent) -> None:
         """Decode an event. The first one with the whole response ends the answer."""
@@ -241,10 +241,10 @@ class ResponseItems(Reader):
             self.end()
 
     def end(self) -> None:
-        """Add the end. An empty text is an answer, but only a filler beside reasoning."""
+        """Add the end."""
         if self._refused:
             raise ProviderFault("refused", f"{self._provider} refused to answer", status=200)
-        self._spoke = self._spoke or (self._blank and not self._items["reasoning"])
+        self._thought = bool(self._items["reasoning"])
         super().end()
 
     def take(self, document: bytes | str) -> None:
@@ -254,7 +254,7 @@ class ResponseItems(Reader):
         if kind in _ENDS or not kind.startswith(("response.", "error")):
             whole = event["response"] if isinstance(event.get("response"), dict) else event
             self._tier = tier_of(whole.get("service_tier")) or self._tier
-            self._take(read_usage(whole.get("usage"), self._tier), self._finish, whole, kind.removeprefix("response."))
+            self._take(read_usage(whole.get("usage")), self._finish, whole, kind.removeprefix("response."))
             return
         if event.get("error") or kind == "error":
             raise fault_in_answer(self._provider, text_of(document))
@@ -316,6 +316,7 @@ class ResponseItems(Reader):
             id = self._string(body.get("call_id")) or self._string(body.get("id")) or f"call_{self._calls}"
             item.number = self._calls
             self._calls += 1
+            self._pieces += 1
             self._known[item.kind, id] = item
             self.chunks.append(self._tools.begin(Piece(item.number, id, Function(name, "".join(item.pieces)))))
 
@@ -324,7 +325,7 @@ class ResponseItems(Reader):
         if not piece:
             return
         if item.kind == "message":
-            self._spoke = True
+            self._pieces += 1
             self._chars += len(piece)
             self._texts.append(piece)
             self.chunks.append(wire.Delta(piece))
@@ -415,30 +416,3 @@ class ResponseItems(Reader):
     def _arguments(self, body: wire.JsonObject) -> str:
         value = body.get("arguments")
         return encode(value) if isinstance(value, dict) else self._string(value)
-
-    def _object(self, value: object) -> wire.JsonObject:
-        return value if isinstance(value, dict) else self._refuse("an object")
-
-    def _string(self, value: object) -> str:
-        return value or "" if isinstance(value, str | None) else self._refuse("text")
-
-    def _refuse(self, kind: str) -> NoReturn:
-        raise fault_of_document(self._provider, f"a value that is not {kind}")
-
-
-def read_usage(usage: object, tier: str) -> wire.Usage | None:
-    """The reported token counts, 0 for one that is not known, or None if none is."""
-    if not isinstance(usage, dict):
-        return None
-    prompt = count_of(usage.get("input_tokens")) or 0
-    output = count_of(usage.get("output_tokens")) or 0
-    if not prompt and not output:
-        return None
-    cached = min(_count(usage.get("input_tokens_details"), "cached_tokens"), prompt)
-    written = min(_count(usage.get("input_tokens_details"), "cache_write_tokens"), prompt - cached)
-    thought = min(_count(usage.get("output_tokens_details"), "reasoning_tokens"), output)
-    return wire.Usage(prompt, output, cached, thought, written, tier=tier)
-
-
-def _count(counts: object, name: str) -> int:
-    return count_of(counts.get(name)) or 0 if isinstance(counts, dict) else 0
