@@ -249,7 +249,12 @@ async def test_what_may_have_been_answered_is_not_sent_again(transport: Transpor
     with Closing(0, reset=reset) as server:  # a new connection
         assert (await fault_of(transport, server.url)).kind == "reset"
         assert len(server.requests) == 1
-    with Closing(1, 1, parting=b"H", reset=reset) as server:  # a byte has come
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nh"
+    with Closing(1, 1, parting=head, reset=reset) as server:  # an answer has begun
+        await fetch(transport, server.url)
+        assert (await fault_of(transport, server.url)).kind in ("reset", "malformed")
+        assert len(server.requests) == 2
+    with Closing(1, 1, parting=b"no HTTP\r\n\r\n", reset=reset) as server:
         await fetch(transport, server.url)
         assert (await fault_of(transport, server.url)).kind in ("reset", "malformed")
         assert len(server.requests) == 2

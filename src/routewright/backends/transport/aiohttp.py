@@ -10,8 +10,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -26,7 +25,6 @@ from .network import Network, Proxy
 T = TypeVar("T")
 _CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ClientSSLError, aiohttp.ConnectionTimeoutError)
 _BROKEN_ERRORS = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
-_IDLE = "the server closed the connection while it was idle"
 _WARNS_OVER_BYTES = 1 << 20
 """aiohttp warns of longer bodies that are not files."""
 
@@ -54,18 +52,17 @@ class AiohttpTransport:
                     options["proxy_headers"] = proxy.headers
         pool = self._pools.get()
 
+        def send_once() -> Awaitable[aiohttp.ClientResponse]:
+            data = io.BytesIO(body) if body is not None and len(body) > _WARNS_OVER_BYTES else body
+            return pool.session.request(method, url, headers=headers, data=data, **options)
+
         async def send() -> aiohttp.ClientResponse:
             """Send it; once more if the server had closed the connection (see ``connections``)."""
-            for again in (False, True):
-                data = io.BytesIO(body) if body is not None and len(body) > _WARNS_OVER_BYTES else body
-                try:
-                    return await pool.session.request(method, url, headers=headers, data=data, **options)
-                except _BROKEN_ERRORS as exc:
-                    if again or _IDLE not in getattr(exc, "__notes__", ()):
-                        raise
-                for protocol, _ in chain.from_iterable(pool.idle.values()):
-                    protocol.close()
-            raise AssertionError("the second one returns or raises")
+            with suppress(_ClosedWhileIdleError):
+                return await send_once()
+            for protocol in [*pool.idle]:
+                protocol.close()
+            return await send_once()
 
         return _Exchange(send, url, proxy, self._answer_bytes)
 
@@ -121,10 +118,10 @@ class _Pool(LoopPool):
         connector = _Connector(
             limit=limits.connections, keepalive_timeout=limits.keepalive_s, ssl=tls or True, socket_factory=make_socket
         )
-        connector._factory = partial(_Protocol, loop=loop)  # type: ignore[assignment]
-        self.idle = connector._conns
+        self.idle = weakref.WeakSet[ResponseHandler]()
         self.session = aiohttp.ClientSession(
             connector=connector,
+            response_class=type("Response", (_Response,), {"idle": self.idle}),
             cookie_jar=aiohttp.DummyCookieJar(),  # callers must not share cookies
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout_s),
             headers={"User-Agent": "routewright", "Accept-Encoding": "gzip"},
@@ -171,20 +168,26 @@ class _Pool(LoopPool):
         return [transport for sock in list(self._sockets) if (transport := table.get(sock.fileno())) is not None]
 
 
-class _Protocol(ResponseHandler):
-    """Notes in its error whether the server closed the connection while it was idle."""
+class _ClosedWhileIdleError(aiohttp.ClientConnectionError):
+    """The server had closed the connection before the request arrived."""
 
-    _heard: object = None
-    """The parser of the last answer of which a byte has come. Every answer has its own."""
 
-    def data_received(self, data: bytes) -> None:
-        self._heard = self._parser
-        super().data_received(data)
+class _Response(aiohttp.ClientResponse):
+    """Tells whether its connection was closed while it was idle."""
 
-    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
-        if self._parser is not None and self._heard not in (None, self._parser):
-            exc.add_note(_IDLE)
-        super().set_exception(exc, *cause)
+    idle: ClassVar[weakref.WeakSet[ResponseHandler]]
+    """Connections of the pool that have served an answer and are idle."""
+
+    async def start(self, connection: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
+        """Wait for the head of the answer. Raises ``_ClosedWhileIdleError``."""
+        protocol = connection.protocol
+        assert protocol is not None, "it is open"
+        errors = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) if protocol in self.idle else ()
+        self.idle.discard(protocol)
+        connection.add_callback(partial(self.idle.add, protocol))
+        with suppress(*errors):
+            return await super().start(connection)
+        raise _ClosedWhileIdleError
 
 
 class _Connector(aiohttp.TCPConnector):

@@ -62,9 +62,9 @@ DEFAULT_LIMITS = TransportLimits()
 # A server may close a connection that was idle for a while just as the next request is on its way. Nobody has
 # failed then, so it must be neither an attempt, which would cost a retry and count against the provider, nor an error.
 # So the request is sent once more, on a new connection. A server that died of the request looks the same, and may have
-# begun to bill; Go for that reason repeats no POST. curl and browsers do, if the connection had served an answer before
-# and not one byte has come on it since, and so do we: the Router would retry such a fault anyway (``reset``), so no
-# more is sent than before. Only once, and the idle connections are closed first, so that a server that
+# begun to bill; Go for that reason repeats no POST. Browsers do, if the connection had served an answer before and the
+# head of the next one has not come, and so do we: the Router would retry such a fault anyway (``reset``), so no more
+# is sent than before. Only once, and the idle connections are closed first, so that a server that
 # closes all of them cannot have the request again and again. See test_a_connection_closed_while_idle_is_no_attempt
 # and test_what_may_have_been_answered_is_not_sent_again.
 

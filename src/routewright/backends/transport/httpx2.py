@@ -9,12 +9,10 @@ import os
 import ssl
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
-
-from msgspec import Struct
 
 from routewright.errors import ProviderFault, require_extra
 
@@ -68,8 +66,18 @@ class Httpx2Transport:
 
         async def send() -> httpcore2.Response:
             """Send it; once more if the server had closed the connection (see ``connections``)."""
-            with suppress(ServerDisconnectedError):
+            events: list[str] = []
+
+            async def trace(event: str, _: object) -> None:
+                events.append(event)
+
+            request.extensions["trace"] = trace
+            try:
                 return await connections.handle_async_request(request)
+            except (httpcore2.ReadError, httpcore2.RemoteProtocolError) as exc:
+                is_silent = isinstance(exc, httpcore2.ReadError) or str(exc).startswith("Server disconnected")
+                if not is_silent or any(event.startswith("connection.") for event in events):  # it is new
+                    raise
             for connection in filter(lambda other: other.is_idle(), connections.connections):
                 await connection.aclose()
             return await connections.handle_async_request(request)
@@ -167,38 +175,4 @@ class _Sockets(httpcore2.TrioBackend):
         """Connect as the backend does."""
         stream = await super().connect_tcp(*args, **options)
         self.opened.add(stream.get_extra_info("socket"))
-        return cast("httpcore2.AsyncNetworkStream", _Stream(stream))
-
-
-class ServerDisconnectedError(httpcore2.ReadError):
-    """The server closed the connection while it was idle."""
-
-
-class _Stream(Struct, eq=False):
-    """A connection that tells apart whether the server closed it while it was idle."""
-
-    stream: httpcore2.AsyncNetworkStream
-    is_reused: bool = False
-    is_answered: bool = False
-    """A byte has come since the last request."""
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.stream, name)
-
-    async def start_tls(self, *args: Any, **options: Any) -> _Stream:
-        return _Stream(await self.stream.start_tls(*args, **options))
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self.is_reused |= self.is_answered
-        self.is_answered = False
-        await self.stream.write(buffer, timeout)
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        data = b""
-        is_silent = self.is_reused and not self.is_answered
-        with suppress(*(httpcore2.ReadError,) if is_silent else ()):
-            data = await self.stream.read(max_bytes, timeout)
-        if is_silent and not data:
-            raise ServerDisconnectedError
-        self.is_answered |= bool(data)
-        return data
+        return stream
