@@ -40,7 +40,7 @@ from ._engine.webhooks import Dispatcher, post, wake
 from ._runtime.blocking import Closing, Twin, plain
 from ._runtime.identity import Ids
 from ._runtime.worker import Worker
-from ._setup.arguments import ENVIRONMENTS, check_choice, check_key_id, check_owner, check_storage, check_tenant
+from ._setup.arguments import ENVIRONMENTS, check_choice, check_key_id, check_owner, check_tenant
 from ._setup.authentication import Authenticator
 from ._setup.coordination import RECHECK_S
 from ._setup.root_secret import SECRET as SECRET
@@ -50,7 +50,7 @@ from .backends.clock import SystemClock
 from .errors import NotFound, PreconditionFailed, StorageUnavailable, UnsupportedWrite, ValidationFailed
 from .protocols import BaseStorage, Clock, LocalStorage, Storage, WebhookTransport, options_of
 from .settings import WebhookSettings
-from .storage import open_storage
+from .storage import storage_at
 from .webhook import WebhookSigner
 from .wire.account import Secret
 from .wire.money import usd_text
@@ -82,10 +82,7 @@ class Console(Closing):
         clock: Clock | None = None,
         recheck_s: float = RECHECK_S,
     ) -> None:
-        if isinstance(storage, str):
-            storage = open_storage(storage, clock=clock)
-        check_storage(storage)
-        self._storage = storage
+        self._storage = storage = storage_at(storage, clock)
         self._checked: Storage = GuardedStorage(storage)
         self._clock = clock or SystemClock()
         self._ids = Ids(self._clock, SystemRandom())

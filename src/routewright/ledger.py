@@ -13,10 +13,9 @@ from ._core.analytics.report import days_of
 from ._engine.storage import GuardedStorage
 from ._runtime.blocking import Twin, plain, plain_loop
 from ._runtime.worker import Worker
-from ._setup.arguments import check_storage
 from .backends.clock import SystemClock
 from .protocols import Clock, Storage
-from .storage import open_storage
+from .storage import storage_at
 from .trace import OfAccount, When
 from .wire import LedgerRow, LedgerRows, LedgerSum, LedgerSums
 from .wire.ids import normalise_trace_id
@@ -35,10 +34,7 @@ class Ledger(OfAccount):
     ``storage`` is a storage or its URL. Flush Routers first, to have their last calls written."""
 
     def __init__(self, storage: Storage | str, *, clock: Clock | None = None) -> None:
-        if isinstance(storage, str):
-            storage = open_storage(storage, clock=clock)
-        check_storage(storage)
-        self._storage = storage
+        self._storage = storage = storage_at(storage, clock)
         self._checked: Storage = GuardedStorage(storage)
         self._clock = clock or SystemClock()
 

@@ -21,6 +21,7 @@ from ._core.idempotency import KeptResult
 from ._core.policy import next_label
 from ._core.trace.filter import selects
 from ._core.write_batch import check_batch, check_digests, ids_of
+from ._setup.arguments import check_storage
 from .backends.coordination.memory import MemoryCoordination
 from .backends.storage.memory import MemoryStorage
 from .errors import ValidationFailed
@@ -73,6 +74,13 @@ def open_storage(url: str, *, clock: Clock | None = None) -> Storage:
     from .backends.storage.sqlite import SqliteStorage  # not needed for memory
 
     return SqliteStorage(path, clock=clock)
+
+
+def storage_at(storage: Storage | str, clock: Clock | None) -> Storage:
+    """A storage, or that of a URL. Raises ``ValidationFailed`` for anything else."""
+    storage = open_storage(storage, clock=clock) if isinstance(storage, str) else storage
+    check_storage(storage)
+    return storage
 
 
 def open_cache(url: str) -> Cache:

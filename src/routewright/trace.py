@@ -23,13 +23,13 @@ from ._engine.storage import read_trace
 from ._engine.trace_log import FreshStorage
 from ._runtime.blocking import Closing, Twin, plain, plain_loop
 from ._runtime.worker import Worker
-from ._setup.arguments import check_account, check_deletes, check_environment, check_storage, make_feedback
+from ._setup.arguments import check_account, check_deletes, check_environment, make_feedback
 from ._setup.root_secret import RootSecret
 from .backends.clock import SystemClock
 from .errors import NotFound, PreconditionFailed, UnsupportedWrite, ValidationFailed
 from .protocols import Clock, Storage
 from .settings import Retention, Settings
-from .storage import open_storage
+from .storage import storage_at
 from .wire.ids import normalise_trace_id
 from .wire.problems import shown
 from .wire.timestamps import span_of
@@ -71,10 +71,7 @@ class TraceStore(OfAccount):
     same storage object. ``router.traces`` also has the Router's settings."""
 
     def __init__(self, storage: Storage | str, *, rollup_keys: Sequence[str] = (), clock: Clock | None = None) -> None:
-        if isinstance(storage, str):
-            storage = open_storage(storage, clock=clock)
-        check_storage(storage)
-        self._storage = storage
+        self._storage = storage = storage_at(storage, clock)
         self._rollup_keys = report.check_keys("rollup_keys", rollup_keys)
         self._clock = clock or SystemClock()
         self._checked: Storage = FreshStorage(storage, self._clock)

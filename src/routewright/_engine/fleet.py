@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
+from routewright import wire
 from routewright._core.alerts import ErrorBursts
 from routewright._core.attempts.breaker import Circuits
 from routewright._core.attempts.health import Health, SharedHealth, health_after, health_snapshot
@@ -28,17 +29,6 @@ from routewright._core.routing.pool import Pool
 from routewright._runtime.fork import Guard
 from routewright.errors import NoProviders, ProviderFault, ValidationFailed
 from routewright.protocols import BaseProvider, Clock, Provider, options_of
-from routewright.wire import (
-    Availability,
-    AvailabilityStatus,
-    Caller,
-    ErrorBurst,
-    Learned,
-    Model,
-    Need,
-    Overrun,
-    TokenBounds,
-)
 
 from .declarations import as_served, caller_extra_of, is_whole, overlay_declared, read_models, servers_of
 from .shared_limits import Sharing
@@ -66,7 +56,7 @@ class Fleet:
 
     def __init__(
         self,
-        models: Sequence[Model],
+        models: Sequence[wire.Model],
         aliases: Mapping[str, str],
         providers: Sequence[Provider],
         *,
@@ -103,7 +93,7 @@ class Fleet:
         """For each row, True if its provider is limited by cancel scopes."""
         self.serves = bool(server)
         abilities = zip(self.pool.able.tolist(), self.server, strict=True)
-        self.fetches_http = any(provider is not None and able & Need.HTTP_URL for able, provider in abilities)
+        self.fetches_http = any(provider is not None and able & wire.Need.HTTP_URL for able, provider in abilities)
         """True if a provider supports images by URLs that begin with ``http://``."""
         self.caller_extra = caller_extra_of(server)
         check_aliases(aliases, self.pool.row)
@@ -180,16 +170,16 @@ class Fleet:
             return boards
         return Boards(Pool(boards.pool.snapshot, day), self.aliases, boards.variables)
 
-    def models(self) -> list[Model]:
+    def models(self) -> list[wire.Model]:
         """Every model of the catalogue with its present status. Walks over the whole pool."""
         board = self._settled()
         eligible = board.boards.eligible(Kind(0, self.today(), (), is_named=True)).passed
         keyless = [row for row, provider in enumerate(self.server) if options_of(provider, BaseProvider).refused_keys]
         degraded = {*board.forecast.open, *keyless}
-        models = list[Model]()
+        models = list[wire.Model]()
         for row, model in enumerate(board.pool.models):
             availability = model.availability
-            status: AvailabilityStatus = "unavailable"
+            status: wire.AvailabilityStatus = "unavailable"
             if eligible[row]:  # never better than its provider declared
                 status = (
                     "degraded"
@@ -201,7 +191,7 @@ class Fleet:
                 at = at if at.tzinfo else at.replace(tzinfo=UTC)
                 model = replace(model, deprecated_at=at.isoformat().replace("+00:00", "Z"))
             if status != availability.status:
-                model = replace(model, availability=Availability(status, availability.regions))
+                model = replace(model, availability=wire.Availability(status, availability.regions))
             models.append(model)
         return models
 
@@ -224,7 +214,7 @@ class Fleet:
     def open_circuits(self) -> int:
         return len(self._settled().forecast.open)
 
-    def require_providers(self, caller: Caller) -> None:
+    def require_providers(self, caller: wire.Caller) -> None:
         """Raise ``NoProviders`` if no model can be called. Callers with a key do not see addresses of servers."""
         if self.serves:
             return
@@ -265,7 +255,7 @@ class Fleet:
             self._journal.fold(self._board.forecast)
             return self._retries.take(now)
 
-    def record_overrun(self, attempt: Attempt, overrun: Overrun, bounds: TokenBounds) -> None:
+    def record_overrun(self, attempt: Attempt, overrun: wire.Overrun, bounds: wire.TokenBounds) -> None:
         """Cover with budgets what the provider of an attempt has billed, from the next admission on."""
         usage = attempt.usage
         with self._guard.lock:
@@ -352,7 +342,7 @@ class Fleet:
             if self.circuits.abandon_probe(row, now):
                 self._publish(now)
 
-    def count_end(self, account: Hashable, *, error: bool) -> ErrorBurst | None:
+    def count_end(self, account: Hashable, *, error: bool) -> wire.ErrorBurst | None:
         """Count a call that ended without an answer; ``error``: with a 5xx. Returns a burst of errors when it
         starts."""
         with self._guard.lock:
@@ -403,7 +393,7 @@ class Fleet:
         finally:
             self._publishing = False
 
-    def _take(self) -> dict[str, Learned]:
+    def _take(self) -> dict[str, wire.Learned]:
         """The observations of this process since the last call."""
         with self._guard.lock:
             self._journal.fold(self._board.forecast)

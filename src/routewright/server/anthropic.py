@@ -21,6 +21,7 @@ from routewright.wire.conversion import convert_value
 from routewright.wire.json_scan import decode
 from routewright.wire.json_stream import complete_object
 from routewright.wire.problems import example, shown
+from routewright.wire.thoughts import AT, in_places, placed
 
 from .client_tools import arguments_of, note_of
 from .endpoints import Service, released
@@ -250,8 +251,6 @@ def _choice(fields: Fields, tools: list[wire.Tool]) -> str | wire.NamedToolChoic
 # Turns and blocks as messages. Tool results become separate messages before the rest of their turn. Reasoning is only
 # sent back to its own provider.
 
-_AT = "at"
-"""In an item of reasoning: the numbers of characters and tool calls before it in its turn. Missing if both are 0."""
 MEDIA = ("image/jpeg", "image/png", "image/gif", "image/webp")
 PDF = "application/pdf"
 FAILED = "The tool failed"
@@ -359,8 +358,8 @@ def _read(blocks: list[Fields], role: str, location: str) -> _Turn:
             case _:  # reasoning: Anthropic's unchanged, others' as packed by us
                 names = ("thinking", "signature") if kind == "thinking" else ("data",)
                 fields = {"type": kind, **{name: block.need(name, str) for name in names}}
-                position = [sum(len(wire.text_of(part)) for part in turn.parts), len(turn.calls)]
-                thought = wire.Reasoning(VENDOR, [fields | ({_AT: position} if any(position) else {})])
+                chars = sum(len(wire.text_of(part)) for part in turn.parts)
+                thought = wire.Reasoning(VENDOR, [placed(fields, chars, len(turn.calls))])
                 turn.thoughts.append(unpack(fields[names[-1]]) or thought)
     return turn
 
@@ -403,18 +402,12 @@ _REASONS: dict[str | None, str] = {
 
 def message_of(response: wire.RouteResponse, *, shows_thought: bool = False) -> JsonObject:
     """An answer as a message."""
-    text = response.output
-    calls = [_call_block(call) for call in response.tool_calls or ()]
+    blocks = blocks_of(response.reasoning) if shows_thought and response.reasoning is not None else ()
     content: list[JsonObject] = []
-    text_end = call_end = 0
-    for block in blocks_of(response.reasoning) if shows_thought and response.reasoning is not None else ():
-        chars, count = block.get(_AT) or (0, 0)
-        content += [_text_block(text[text_end:chars])] if chars > text_end else []
-        content += [*calls[call_end:count], _without_place(block)]
-        text_end = max(text_end, chars)
-        call_end = max(call_end, count)
-    content += [_text_block(text[text_end:])] if text[text_end:] else []
-    content += calls[call_end:]
+    for text, calls, block in in_places(blocks, response.output, response.tool_calls or ()):
+        content += [_text_block(text)] if text else []
+        content += map(_call_block, calls)
+        content += [_without_place(block)] if block else []
     usage = _usage_of(response.routing.tokens)
     return _message(response.trace_id, response.routing.selected_model, content, reason_of(response, _REASONS), usage)
 
@@ -432,7 +425,7 @@ def _tool_block(id: str, name: str, tree: JsonObject) -> JsonObject:
 
 
 def _without_place(block: JsonObject) -> JsonObject:
-    return {name: value for name, value in block.items() if name != _AT}
+    return {name: value for name, value in block.items() if name != AT}
 
 
 def blocks_of(reasoning: wire.Reasoning) -> list[JsonObject]:

@@ -17,6 +17,7 @@ import msgspec
 from routewright import wire
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.wire.json_stream import complete_object
+from routewright.wire.thoughts import in_places, placed
 
 from .answer import Function, Piece, Reader
 from .endpoint import Endpoint, check_arguments, wire_name
@@ -46,8 +47,6 @@ _SYSTEM = ("system", "developer")
 _THOUGHTS = ("thinking", "redacted_thinking")
 _THOUGHT_FIELDS = ("type", "thinking", "signature", "data")
 _GROWING = ("thinking", "signature")
-_AT = "at"
-"""Added to a block of thought that is not first: the numbers of characters and tool calls before it."""
 
 
 class AnthropicProvider(HttpProvider):
@@ -204,28 +203,14 @@ def _build_blocks(message: wire.Message, thinker: str | None) -> Iterator[wire.J
         yield from _encode_content(message)
         yield from map(_encode_call, message.tool_calls or ())
         return
-    # Claude signs its reasoning, and refuses a tool result unless the blocks of the turn come back unchanged and in
-    # their order. Our wire has one text and one list of calls, so each block of reasoning carries how many characters
-    # and calls were before it. The client sends that position back and may have changed it. It only moves forward, and
-    # what is left follows at the end, so a forged position neither loses a text or a call nor repeats one, which could
-    # make a prompt of a few kilobytes a hundred times as long as the one that was estimated and admitted. See
-    # test_claude_is_sent_its_reasoning_blocks_unchanged, test_an_invalid_position_loses_no_text_and_no_call and
-    # test_positions_out_of_order_repeat_nothing.
+    # Claude refuses a tool result without its signed reasoning: test_claude_is_sent_its_reasoning_blocks_unchanged
     text = message.content if isinstance(message.content, str) else ""
-    calls = [*(message.tool_calls or ())]
-    chars = count = 0
-    for item in (item for item in thought.items if item.get("type") in _THOUGHTS):
-        match item.get(_AT):
-            case [int(text_end), int(call_end)]:
-                text_end = max(chars, text_end)
-                call_end = max(count, call_end)
-                yield from _text_block(text[chars:text_end])
-                yield from map(_encode_call, calls[count:call_end])
-                chars = text_end
-                count = call_end
-        yield {name: item[name] for name in _THOUGHT_FIELDS if name in item}
-    yield from _text_block(text[chars:]) if text else _encode_content(message)
-    yield from map(_encode_call, calls[count:])
+    thoughts = [item for item in thought.items if item.get("type") in _THOUGHTS]
+    for piece, calls, item in in_places(thoughts, text, message.tool_calls or ()):
+        yield from _text_block(piece) if text or item else _encode_content(message)
+        yield from map(_encode_call, calls)
+        if item:
+            yield {name: item[name] for name in _THOUGHT_FIELDS if name in item}
 
 
 def _encode_call(call: wire.ToolCall) -> wire.JsonObject:
@@ -532,9 +517,8 @@ class Blocks(Reader):
     def _stop(self, index: object) -> None:
         block = self._blocks.pop(self._number(index), {})
         if block.get("type") in _THOUGHTS:
-            position = [self._chars, self._calls]
             item = {name: "".join(part) if isinstance(part, list) else part for name, part in block.items()}
-            self.chunks.append(wire.Thought(item=item | ({_AT: position} if any(position) else {})))
+            self.chunks.append(wire.Thought(item=placed(item, self._chars, self._calls)))
         elif "input" in block:
             self.chunks.append(wire.ToolDelta(block["number"], encode(block["input"] or {})))
 

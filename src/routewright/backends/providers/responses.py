@@ -13,6 +13,7 @@ import msgspec
 from routewright import wire
 from routewright._core.sse import SseEvent
 from routewright.errors import ProviderFault
+from routewright.wire.thoughts import in_places, placed
 
 from .answer import Function, Piece, Reader
 from .endpoint import wire_name
@@ -26,8 +27,6 @@ LEAST_CAP = 16
 """Smallest output cap that the API accepts."""
 INCLUDE = "include"
 SUMMARY = "summary"
-_AT = "at"
-"""Added to an item that is not first: the numbers of characters and tool calls before it."""
 
 
 # --- requests
@@ -96,12 +95,9 @@ def _encode_message(message: wire.Message, host: Host, *, takes_marks: bool) -> 
 
 def _encode_turn(message: wire.Message, host: Host) -> Iterator[wire.JsonObject]:
     # The vendor refuses an item of reasoning without the text or call that it led to, and a model that does not get it
-    # back with the results of its calls thinks again, or worse. Our wire has one text and one list of calls, so an
-    # item carries how many characters and calls were before it. The client sends that position back and may have
-    # changed it. It only moves forward, and what is left follows at the end, so a forged position neither loses a text
-    # or a call nor repeats one; reasoning that nothing follows is left out. Calls are sent without the ids of their
-    # items, by which the vendor would look for stored reasoning. See test_reasoning_goes_back_in_its_place,
-    # test_a_forged_position_loses_and_repeats_nothing.
+    # back with the results of its calls thinks again, or worse. So reasoning waits for what follows it, and is left out
+    # if nothing does. Calls are sent without the ids of their items, by which the vendor would look for stored
+    # reasoning. See test_reasoning_goes_back_in_its_place.
     content = message.content or ""
     text = content if isinstance(content, str) else "".join(map(wire.text_of, content))
     calls = message.tool_calls or []
@@ -109,19 +105,13 @@ def _encode_turn(message: wire.Message, host: Host) -> Iterator[wire.JsonObject]
     items = thought.items if thought is not None and thought.provider == host.name else []
     waiting: list[wire.JsonObject] = []
     phase: wire.JsonObject = {}
-    chars = count = 0
-    for item in [*items, {_AT: [len(text), len(calls)]}]:
-        match item.get(_AT):
-            case [int(text_end), int(call_end)]:
-                part = text[chars : max(chars, text_end)]
-                pieces = [{"type": "message", "role": "assistant", "content": part, **phase}] if part else []
-                pieces += map(_encode_call, calls[count : max(count, call_end)])
-                if pieces:
-                    yield from waiting
-                    waiting.clear()
-                yield from pieces
-                chars = max(chars, min(text_end, len(text)))
-                count = max(count, min(call_end, len(calls)))
+    for piece, calls_before, item in in_places(items, text, calls):
+        followers = [{"type": "message", "role": "assistant", "content": piece, **phase}] if piece else []
+        followers += map(_encode_call, calls_before)
+        if followers:
+            yield from waiting
+            yield from followers
+            waiting.clear()
         if item.get("type") == "message":
             phase = {"phase": item["phase"]} if isinstance(item.get("phase"), str) else {}
         elif (again := _encode_thought(item, host)) is not None:
@@ -193,7 +183,7 @@ class _Item(msgspec.Struct):
     """A message, function call or reasoning of the answer."""
 
     kind: str
-    place: list[int]
+    place: tuple[int, int]
     """The numbers of characters and calls before it."""
     id: str | None = None
     pieces: list[str] = []
@@ -295,7 +285,7 @@ class ResponseItems(Reader):
             self._begin(item, body)
 
     def _create(self, kind: str, index: int | None, id: str | None) -> _Item:
-        item = _Item(kind, [self._chars, self._calls], id)
+        item = _Item(kind, (self._chars, self._calls), id)
         self._items[kind].append(item)
         self._known.update({(kind, index): item, (kind, id): item})
         return item
@@ -359,7 +349,7 @@ class ResponseItems(Reader):
             self._complete(item, "\n\n".join(self._string(part.get("text")) for part in parts))
         is_wanted = fields.get("phase") or fields.get("encrypted_content") or fields.get("content")
         if is_wanted and not item.is_closed:
-            self.chunks.append(wire.Thought(item=fields | ({_AT: item.place} if any(item.place) else {})))
+            self.chunks.append(wire.Thought(item=placed(fields, *item.place)))
         item.is_closed = True
 
     def _text_of(self, body: wire.JsonObject) -> str:
@@ -401,7 +391,7 @@ class ResponseItems(Reader):
                 continue
             item = next(streamed[kind], None) or self._create(kind, None, None)
             item = self._known.get((kind, self._string(body.get("call_id")))) or item
-            item.place = [chars, calls]
+            item.place = chars, calls
             calls += kind == "function_call"
             if kind == "message":
                 text = self._text_of(body)

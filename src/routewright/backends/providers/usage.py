@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 from routewright._core.money import MOST_TOKENS
 from routewright.wire import Usage
@@ -48,7 +49,7 @@ def read_usage(usage: object) -> Usage | None:
     return Usage(prompt, output, cached, min(reasoning, output), written, audio=audio)
 
 
-def _count(counts: object, *names: str) -> int:
+def _count(counts: Any, *names: str) -> int:
     """The first valid count other than 0, else 0."""
     for name in names if isinstance(counts, dict) else ():
         if count := count_of(counts.get(name)):

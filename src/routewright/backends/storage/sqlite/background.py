@@ -11,8 +11,8 @@ import os
 import sqlite3
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from routewright._runtime import fork
@@ -23,7 +23,7 @@ from routewright.backends.storage.tables.rollup import roll
 from routewright.errors import RouterError
 
 from .connections import Connections
-from .file import Connection
+from .file import Connection, transact
 
 try:
     import fcntl
@@ -211,16 +211,3 @@ def _locked(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def transact(connection: Connection, work: Callable[[Connection], T]) -> T:
-    """Run work in a transaction."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        result = work(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
-    return result

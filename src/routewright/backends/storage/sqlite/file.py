@@ -8,12 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from errno import ENAMETOOLONG
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from routewright.backends.storage.tables.statements import Statements
 from routewright.errors import ValidationFailed
 from routewright.wire.problems import shown
 
+T = TypeVar("T")
 _BESIDE = "-journal"
 """The longest suffix of SQLite's files."""
 
@@ -46,6 +47,19 @@ def connect(path: str) -> sqlite3.Connection:
 def pragma(connection: Statements, name: str) -> int:
     """An integer pragma."""
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def transact(connection: Connection, work: Callable[[Connection], T]) -> T:
+    """Run work in a transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        result = work(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # SQLite itself rolls back if the disk is full
+            connection.execute("ROLLBACK")
+        raise
+    return result
 
 
 def make_file(path: Path) -> None:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import suppress
 from pathlib import Path
 
 from routewright.errors import StorageCorrupt, StorageUnavailable, StorageVersion
 
-from .file import Connection, pragma
+from .file import Connection, pragma, transact
 from .sync import is_transient
 
 APPLICATION_ID = 0x72777274
@@ -365,21 +364,18 @@ def prepare(connection: Connection, path: Path) -> None:
     if _is_new(connection):
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         _use_log(connection, path)
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if _is_new(connection):  # else another process has created them
-                migrate(connection, 0)
-            connection.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):  # SQLite itself rolls back if the disk is full
-                connection.execute("ROLLBACK")
-            raise
+        transact(connection, _create)
     check_version(connection, path)
     try:
         _use_log(connection, path)  # restored backups have no log
     except sqlite3.Error as error:
         if is_transient(error):
             raise
+
+
+def _create(connection: Connection) -> None:
+    if _is_new(connection):  # else another process has created them
+        migrate(connection, 0)
 
 
 def check_version(connection: Connection, path: Path) -> None:
