@@ -211,7 +211,8 @@ class Router:
 
             form = form_of(output_type)
         engine = self._parts.running or await self._parts.begin()
-        caller = self._caller if caller is None and current_tool() is None else self._as(caller)
+        own = self._caller if current_tool() is None else self.caller
+        caller = own if caller is None else self.resolve_caller(caller)
         return await engine.route(self._input_of(request, options, form), caller)
 
     async def route_to_end(
@@ -261,7 +262,8 @@ class Router:
         request_input = self._input_of(request, options)
         if not isinstance(request_input, Read) and not request_input.is_large:
             request_input = request_input.read()
-        caller = self._caller if caller is None and current_tool() is None else self._as(caller)
+        own = self._caller if current_tool() is None else self.caller
+        caller = own if caller is None else self.resolve_caller(caller)
         return Stream(self._parts.running or self._parts.engine, request_input, caller)
 
     def prepare(
@@ -287,7 +289,8 @@ class Router:
         Takes some microseconds; call it in a thread for bodies of many kilobytes. Raises ``InvalidJson`` and
         ``ValidationFailed``."""
         tags_by_scope = current_tags()
-        caller = self._caller if caller is None and current_tool() is None else self._as(caller)
+        own = self._caller if current_tool() is None else self.caller
+        caller = own if caller is None else self.resolve_caller(caller)
         route_request = read_request(request, _declared(options) if "tools" in options else options)
         if tags_by_scope is not NO_TAGS and (tags := tags_by_scope.get(self._parts.tags)):
             route_request = add_tags(route_request, tags)
